@@ -1,0 +1,33 @@
+"""Why the GPU is idle, second by second.
+
+Importing this package imports neither Keras, TensorFlow nor NVML: every public name is resolved
+on first use, so that a log directory can be read on a machine that has none of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from gpu_util_callback._version import __version__
+
+if TYPE_CHECKING:
+    from gpu_util_callback.callback import GpuUtilCallback
+    from gpu_util_callback.recording import read_recordings
+
+__all__ = ["GpuUtilCallback", "__version__", "read_recordings"]
+
+_HOMES = {
+    "GpuUtilCallback": "gpu_util_callback.callback",
+    "read_recordings": "gpu_util_callback.recording",
+}
+
+
+def __getattr__(name: str):
+    try:
+        home = _HOMES[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(import_module(home), name)
+
+
+def __dir__():
+    return sorted(__all__)

@@ -1,0 +1,49 @@
+"""`gpu-util report | doctor | trace`: the command line."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from gpu_util_callback._version import __version__
+from gpu_util_callback.errors import UnusableInput
+
+__all__ = ["main"]
+
+# name -> what `gpu-util --help` says; the module gpu_util_callback.cli.<name> has
+# `add_arguments(parser)` and `run(args) -> int`, and is imported only for its own command.
+COMMANDS = {
+    "report": "say where the time of a training run went, and what to do first",
+    "doctor": "check whether this machine's GPUs, driver and framework work together",
+    "trace": "analyse a profiler trace file",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns: 0 = done, 1 = a `--check` failed, 2 = unusable input (one line on stderr).
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="gpu-util", description="Why is my GPU idle?")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    wanted = next((word for word in argv if not word.startswith("-")), None)
+    modules = {}
+    for name, help_text in COMMANDS.items():
+        sub = commands.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
+        if name == wanted:
+            modules[name] = import_module(f"gpu_util_callback.cli.{name}")
+            modules[name].add_arguments(sub)
+    args = parser.parse_args(argv)
+    try:
+        return modules[args.command].run(args)
+    except UnusableInput as error:
+        print(f"gpu-util {args.command}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `gpu-util report | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,126 @@
+"""The names and units of everything a recording holds: one place for writer, readers and rules.
+
+Units are in the names: `_ns` nanoseconds, `_bytes`, `_pct` percent (0-100), `_mw` milliwatts,
+`_mhz`, `_c` degrees Celsius. Times named `*_start_ns`/`*_end_ns`/`time_ns` are nanoseconds since the
+epoch on the recording's own monotonic clock (see `clock.py`). NaN (text: "") means absent.
+"""
+
+__all__ = ["ACCOUNTS", "FORMAT_MAJOR", "FORMAT_MINOR", "PHASE_KINDS", "PLUGIN_NAME", "TABLES"]
+
+PLUGIN_NAME = "gpu_utilization"
+FORMAT_MAJOR = 1
+FORMAT_MINOR = 0
+
+# Column types: "int" (stored as deltas), "float", "text" (dictionary-coded).
+TABLES: dict[str, dict[str, str]] = {
+    # One row per delivered batch, in order. The row's time line is
+    #   start_ns .. start_ns + duration_ns
+    # and its parts are disjoint: input_wait + compile + body + gpu_wait + callbacks <= duration.
+    "steps": {
+        "step": "int",  # the fit's own batch count from 0, over all epochs
+        "start_ns": "int",
+        "duration_ns": "int",  # wait included; ends where the next step of the epoch starts
+        "input_get_ns": "int",  # time inside get_next, waiting or not
+        "input_wait_ns": "int",  # how far get_next delayed this step
+        "compile_ns": "int",  # tracing and XLA compilation inside this step
+        "body_ns": "int",  # train function minus wait and compilation
+        "gpu_wait_ns": "int",  # host waiting for the device after the train function returned
+        "callbacks_ns": "int",  # batch-level hooks of all callbacks but ours
+        "batches": "int",  # batches in the execution this row belongs to (steps_per_execution)
+        "estimated": "int",  # 1: the parts of this row are estimates (several batches, one call)
+        "shape_id": "int",  # which input shape, -1 = shapes are static or unknown
+    },
+    # Everything on the training thread that is not a step, and the containers around steps.
+    "phases": {
+        "kind": "text",  # one of PHASE_KINDS
+        "name": "text",  # e.g. "epoch 3", "ModelCheckpoint.on_epoch_end"
+        "start_ns": "int",
+        "end_ns": "int",
+        "step": "int",  # steps delivered when it began
+        "account": "text",  # one of ACCOUNTS, or "" when its time is counted elsewhere
+        "self_ns": "int",  # time counted for `account`; for "" the time really spent
+        "count": "int",  # how many calls this row stands for (batch hooks are summed per flush)
+    },
+    # Validation steps: the same clocks as for training.
+    "validation_steps": {
+        "step": "int",  # training steps delivered when this validation ran
+        "start_ns": "int",
+        "duration_ns": "int",
+        "input_wait_ns": "int",
+    },
+    # The input pipeline's stages, read from time to time; one row per stage and reading.
+    "pipeline": {
+        "time_ns": "int",
+        "step": "int",
+        "which": "text",  # "train" or "validation"
+        "node": "int",  # id of the stage in this reading's tree
+        "parent": "int",  # id of its consumer, -1 at the root
+        "stage": "text",  # what a person calls it: "map(decode)", "batch", "prefetch"
+        "op": "text",  # what TensorFlow calls it: "ParallelMapV2"
+        "elements": "int",  # produced since the last reading
+        "processing_ns": "int",  # own work since the last reading, all threads together
+        "parallelism": "float",
+        "buffered": "float",
+        "buffer_limit": "float",
+        "flags": "text",  # comma-separated: "py_function", "stateful", "fixed_parallelism", ...
+    },
+    # Profiler windows: one row per traced step and GPU (index -1: the host alone).
+    "traced_steps": {
+        "step": "int",
+        "gpu": "int",
+        "start_ns": "int",
+        "duration_ns": "int",
+        "kernel_ns": "int",
+        "copy_h2d_ns": "int",
+        "copy_d2h_ns": "int",
+        "copy_d2d_ns": "int",
+        "collective_ns": "int",
+        "idle_input_ns": "int",
+        "idle_launch_ns": "int",
+        "idle_sync_ns": "int",
+        "idle_host_ns": "int",
+        "other_ns": "int",
+        "kernel_busy_ns": "int",  # union of kernels, whatever else ran beside them
+        "any_busy_ns": "int",
+        "kernels": "int",
+        "window": "int",
+    },
+    # Kernels of the profiler windows, summed per window, GPU and name.
+    "kernels": {
+        "window": "int",
+        "gpu": "int",
+        "name": "text",
+        "op": "text",
+        "count": "int",
+        "total_ns": "int",
+        "min_ns": "int",
+        "max_ns": "int",
+        "occupancy_pct": "float",
+        "registers": "float",
+        "blocks": "float",
+        "threads_per_block": "float",
+        "tensor_core": "text",  # "yes", "no", "unknown"
+    },
+    # Reading points of both clocks, for foreign wall-clock stamps.
+    "clock": {"mono_ns": "int", "wall_ns": "int"},
+}
+
+PHASE_KINDS = (
+    "fit", "epoch", "validation", "callback", "checkpoint", "compilation", "input_setup",
+    "profiler_window", "gap",
+)  # fmt: skip
+
+# The host account of a run: exact, disjoint, summing to wall_s together with `other`.
+ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
+
+# Samples live in groups of their own: a group is a 2-D array (samples x columns) with one time per
+# sample. Group names: "gpu<i>" (what one tick reads), "gpu<i>/utilization" (the driver's own buffer),
+# "gpu<i>/gpm", "host". Columns a group may have are open; those rules rely on are named here.
+GPU_COLUMNS = (
+    "utilization_pct",  # NVML "kernel active": share of time in which any kernel ran
+    "memory_utilization_pct",  # share of time in which device memory was read or written
+    "memory_used_bytes", "memory_reserved_bytes", "memory_process_bytes", "memory_other_bytes",
+    "power_mw", "power_limit_mw", "temperature_c", "sm_clock_mhz", "sm_clock_max_mhz",
+    "throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct",
+    "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s",
+)  # fmt: skip

@@ -1,0 +1,70 @@
+"""Build description of gpu-util-callback; settings of the tools live in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+
+here = Path(__file__).parent
+version = re.search(
+    r'^__version__ = "(.+)"$', (here / "gpu_util_callback" / "_version.py").read_text(), re.M
+).group(1)
+
+# Our two packages, by name: a stray folder in a checkout must never be installed.
+PACKAGES = [
+    "gpu_util_callback",
+    "gpu_util_callback.cli",
+    "gpu_util_callback.diagnosis",
+    "gpu_util_callback.frameworks",
+    "gpu_util_callback.gpus",
+    "gpu_util_callback.recording",
+    "gpu_util_callback.traces",
+    "tensorboard_plugin",
+]
+
+TEST = [
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "hypothesis>=6.100",
+    "playwright>=1.48",
+    "ruff>=0.8",
+    "mypy>=1.13",
+]
+
+setup(
+    name="gpu-util-callback",
+    version=version,
+    description="Why the GPU is idle, second by second: a Keras callback and a TensorBoard tab.",
+    long_description=(here / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=PACKAGES,
+    package_data={
+        "gpu_util_callback": ["py.typed"],
+        "tensorboard_plugin": ["py.typed", "static/*"],
+    },
+    install_requires=[
+        "numpy>=1.26",
+        "protobuf>=5",
+        "nvidia-ml-py>=12.535.133",
+        "psutil>=5.9",
+        "fsspec>=2023.5",
+        "tensorboard>=2.18",
+        "werkzeug>=2.2",
+    ],
+    extras_require={
+        "tensorflow": ["tensorflow>=2.18", "keras>=3.6"],
+        "tensorflow-gpu": ["tensorflow[and-cuda]>=2.18", "keras>=3.6"],
+        "keras": ["keras>=3.6"],
+        "test": TEST,
+    },
+    entry_points={
+        "console_scripts": ["gpu-util = gpu_util_callback.cli:main"],
+        "tensorboard_plugins": ["gpu_utilization = tensorboard_plugin.loader:Loader"],
+    },
+    classifiers=[
+        "Programming Language :: Python :: 3 :: Only",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

@@ -1,0 +1,1 @@
+"""The "GPU Utilization" tab of TensorBoard."""
