@@ -1,0 +1,69 @@
+# Every target does its own set-up: a private .venv, nothing outside this folder
+# (except Debian's chromium for the browser tests, when it is missing and we are root).
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# A machine with an NVIDIA driver gets TensorFlow with its CUDA libraries.
+TF     := $(if $(shell command -v nvidia-smi 2>/dev/null),tensorflow-gpu,tensorflow)
+
+.PHONY: demo test test-all bench lint frontend frontend-check browser clean help
+
+help:
+	@echo "make demo      train three small runs, print the report, serve TensorBoard"
+	@echo "               (DEMO_SERVE=0 make demo ends after the report)"
+	@echo "make test      lint, frontend, unit, fit, TensorBoard and browser tests"
+	@echo "make test-all  the same with the minutes-long suites"
+	@echo "make bench     what recording costs, measured here"
+	@echo "make frontend  rebuild the tab after a change in frontend/"
+	@echo "make clean     remove the virtual environments and the demo's logs"
+
+demo: $(VENV)/.installed
+	$(BIN)/python demo/train.py $(DEMO_ARGS)
+
+test: lint frontend-check browser
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-all: lint frontend-check browser
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m tests.benchmarks
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+frontend: frontend/node_modules/.installed
+	cd frontend && npm run build
+
+frontend-check: frontend/node_modules/.installed
+	cd frontend && npm test && npm run check-static
+
+browser: $(VENV)/.installed-test
+	$(BIN)/python tests/support/chromium.py --install
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: PYTHON=/path/to/python3.11 make ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; \
+		  rm -rf $(VENV); exit 1; }
+
+$(VENV)/.installed: setup.py | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(TF)]"
+	@touch $@
+
+$(VENV)/.installed-test: setup.py $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(TF),test]"
+	@touch $@
+
+frontend/node_modules/.installed: frontend/package-lock.json
+	@command -v npm >/dev/null || \
+		{ echo "Node 20 or newer is needed to check the frontend: https://nodejs.org"; exit 1; }
+	cd frontend && npm ci --no-audit --no-fund
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .venv-* frontend/node_modules demo/logs

@@ -1,0 +1,33 @@
+"""Serve a log directory with TensorBoard on loopback and say where to look."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["serve"]
+
+READY = re.compile(r"at (http://[^ ]+?)/? ")
+
+
+def serve(log_dir: Path) -> int:
+    """Run TensorBoard until Ctrl-C, print the tab's URL once it answers; returns an exit code."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(log_dir)]
+    server = subprocess.Popen(
+        [*command, "--host", "127.0.0.1"], stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    said: list[str] = []
+    try:
+        for line in server.stderr:
+            said.append(line)
+            ready = READY.search(line)
+            if ready:
+                print(f"\nOpen {ready[1]}/#gpu_utilization   (Ctrl-C ends it)", flush=True)
+        print("TensorBoard ended by itself:\n" + "".join(said[-5:]), file=sys.stderr)
+        return server.wait() or 1
+    except KeyboardInterrupt:
+        print()
+        return 0
+    finally:
+        server.terminate()
+        server.wait(10)

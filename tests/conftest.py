@@ -1,0 +1,21 @@
+"""What every test may use: the checkout, the support modules, the folder of real traces."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+REPOSITORY = TESTS.parent
+
+# `from nvml import …`, `from tensorboard_server import …`: helpers shared between areas.
+sys.path.insert(0, str(TESTS / "support"))
+
+
+@pytest.fixture(scope="session")
+def trace_data() -> Path:
+    """The folder of public traces with known answers, beside the checkout; skips without it."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no ../shared/data with the public reference traces beside this checkout")
+    return folder
