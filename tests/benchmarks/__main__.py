@@ -1,7 +1,7 @@
 """`make bench`, or `python -m tests.benchmarks [NAME…]`: what our own code costs, measured here.
 
-Every `<name>_cost.py` in this folder is a benchmark with a `main()` that prints one table. Figures are
-ratios or differences within one run; absolute times are of this machine, at this moment.
+Every `<name>_cost.py` in this folder is a benchmark with a `main()` that prints one table. Figures
+are ratios or differences within one run; absolute times are of this machine, at this moment.
 """
 
 import argparse
