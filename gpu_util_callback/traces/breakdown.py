@@ -1,0 +1,229 @@
+"""The GPU account: what each GPU did in each step, and why it did nothing.
+
+Ten disjoint categories per GPU and step that sum to the step exactly. Work comes first (`kernel`,
+then copies and communication only where nothing before them hides it); the rest of the step is idle,
+and every idle gap is explained by what the host did before the work that ended it:
+
+* `idle_input`: the host waited for the next batch.
+* `idle_launch`: the launch itself (call and start-up of the kernel), or the host stringing one launch
+  after another with less than `DISPATCH_GAP_PS` between them: the GPU waits between short kernels.
+* `idle_sync`: the GPU ran dry while the host was waiting for it, so nothing was queued behind.
+* `idle_host`: the host did something else; nothing was launched.
+* `other`: work was queued and did not run (a dependency on another stream or GPU), copies that touch
+  no device, or a trace without the host's side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.traces.intervals import EMPTY, Intervals, union, union_with_first
+from gpu_util_callback.traces.model import PS_PER_US, Device, DeviceKind, HostKind, Process
+from gpu_util_callback.traces.steps import Steps
+
+__all__ = ["CATEGORIES", "DISPATCH_GAP_PS", "QUEUE_DELAY_PS", "DeviceAccount", "account", "waits"]
+
+CATEGORIES = (
+    "kernel",
+    "copy_h2d",
+    "copy_d2h",
+    "copy_d2d",
+    "collective",
+    "idle_input",
+    "idle_launch",
+    "idle_sync",
+    "idle_host",
+    "other",
+)
+
+# Between two launches of eager code lie tens to hundreds of microseconds of Python and dispatch; a
+# longer pause is the host doing something else.
+DISPATCH_GAP_PS = 1_000 * PS_PER_US
+# A launched kernel starts within microseconds on an idle GPU; beyond this it waits for something.
+QUEUE_DELAY_PS = 100 * PS_PER_US
+
+# Order of work: a category counts only where none before it ran.
+_WORK: tuple[tuple[str, tuple[DeviceKind, ...]], ...] = (
+    ("kernel", (DeviceKind.KERNEL,)),
+    ("copy_h2d", (DeviceKind.COPY_H2D,)),
+    ("copy_d2h", (DeviceKind.COPY_D2H,)),
+    # A memset is traffic in the device's own memory, as a copy within it.
+    ("copy_d2d", (DeviceKind.COPY_D2D, DeviceKind.MEMSET)),
+    ("collective", (DeviceKind.COLLECTIVE,)),
+)
+
+
+@dataclass(slots=True)
+class DeviceAccount:
+    """One GPU's time as ten disjoint sets, and the account of each step."""
+
+    device: Device
+    sets: dict[str, Intervals]  # category -> when; `other` is what remains of a step
+    steps: dict[str, np.ndarray]  # category -> int64[steps], picoseconds; sums to the step
+
+
+def waits(process: Process) -> Intervals:
+    """When the process's host was fetching input, in whatever thread."""
+    events = process.events
+    rows = events.kind == HostKind.INPUT_WAIT
+    return union(events.start_ps[rows], events.end_ps[rows])
+
+
+def account(process: Process, device: Device, steps: Steps) -> DeviceAccount:
+    """The ten categories of one GPU over the process's steps."""
+    low, high = process.extent()
+    if len(steps):
+        low = min(low, int(steps.start_ps[0]))
+        high = max(high, int(steps.end_ps[-1]))
+    sets: dict[str, Intervals] = {}
+    busy = EMPTY
+    for category, kinds in _WORK:
+        work = device.busy(*kinds)
+        sets[category] = work - busy
+        busy = busy | work
+    sets.update(_idle(process, device, steps, low, high))
+    rows = {
+        category: sets[category].measure(steps.start_ps, steps.end_ps)
+        for category in CATEGORIES
+        if category != "other"
+    }
+    rest = steps.end_ps - steps.start_ps
+    for column in rows.values():
+        rest = rest - column
+    rows["other"] = rest
+    return DeviceAccount(device, sets, {c: rows[c] for c in CATEGORIES})
+
+
+def _idle(
+    process: Process, device: Device, steps: Steps, low: int, high: int
+) -> dict[str, Intervals]:
+    """Why the GPU was idle between `low` and `high`: the four idle categories, disjoint."""
+    events = device.events
+    calls = process.events
+    busy, first = union_with_first(events.start_ps, events.end_ps)
+    gaps = busy.complement(low, high)
+    none = {c: EMPTY for c in ("idle_input", "idle_launch", "idle_sync", "idle_host")}
+    if not len(gaps) or not process.has_host:
+        return none
+
+    launch_start, launch_end = _launches(process, device)
+    # The work that ends each gap, and when it was launched (the gap's end where nobody knows).
+    ends_at = np.searchsorted(busy.start, gaps.end)
+    has_next = ends_at < len(busy)
+    following = first[np.minimum(ends_at, max(len(busy) - 1, 0))] if len(busy) else None
+    launched = np.full(len(gaps), -1, np.int64)
+    returned = np.full(len(gaps), -1, np.int64)
+    if following is not None:
+        launched = np.where(has_next, launch_start[following], -1)
+        returned = np.where(has_next, launch_end[following], -1)
+    known = launched >= low
+    late = np.where(known, np.clip(launched, gaps.start, gaps.end), gaps.end)
+
+    # From the launch to the start of the work; a long delay is a dependency, not a launch.
+    queued_until = np.minimum(gaps.end, np.maximum(returned, gaps.start) + QUEUE_DELAY_PS)
+    launching = union(late, np.where(known, np.maximum(queued_until, late), late))
+
+    # Before it: nothing was queued. First the input, where the wait was over before the launch.
+    before = Intervals(gaps.start, late)
+    idle_input = _input(process, before)
+    rest = _part(before) - idle_input
+    # Then synchronisation: the host waited for the GPU when it ran dry.
+    sync = _syncs(process, device)
+    drained = sync.contains(gaps.start - 1) | sync.contains(np.maximum(gaps.start - 1, 0))
+    left = rest.measure(before.start, before.end) - (rest & sync).measure(before.start, before.end)
+    short = left <= DISPATCH_GAP_PS
+    straddles = _straddles(gaps, steps)
+    idle_sync = rest & (sync | _part(before, drained & short))
+    rest = rest - idle_sync
+    # Then launching: calls for this device or any driver call, and short pauses between launches.
+    api = (calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL)
+    calling = union(calls.start_ps[api], calls.end_ps[api])
+    dispatch = rest & (calling | _part(before, short & known & ~straddles))
+    idle_launch = dispatch | launching
+    return {
+        "idle_input": idle_input,
+        "idle_launch": idle_launch,
+        "idle_sync": idle_sync,
+        "idle_host": rest - dispatch,
+    }
+
+
+def _part(pieces: Intervals, where: np.ndarray | None = None) -> Intervals:
+    """Some of the pieces (which may be empty ones) as a set."""
+    if where is None:
+        return union(pieces.start, pieces.end)
+    return union(pieces.start[where], pieces.end[where])
+
+
+def _launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
+    """Start and end of the call that launched each event of a device, -1 where unknown."""
+    calls = process.events
+    rows = np.flatnonzero(
+        (calls.correlation >= 0) & ((calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL))
+    )
+    events = device.events
+    start = np.full(len(events), -1, np.int64)
+    end = np.full(len(events), -1, np.int64)
+    if not len(rows) or not len(events):
+        return start, end
+    order = rows[np.argsort(calls.correlation[rows], kind="stable")]  # earliest call first
+    keys = calls.correlation[order]
+    at = np.minimum(np.searchsorted(keys, events.correlation), len(keys) - 1)
+    # A call cannot come after the work it launched: clocks of host and device may differ by a
+    # little, correlations of another process by much.
+    found = (keys[at] == events.correlation) & (events.correlation >= 0)
+    found &= calls.start_ps[order[at]] <= events.start_ps + QUEUE_DELAY_PS
+    start[found] = calls.start_ps[order[at[found]]]
+    end[found] = calls.end_ps[order[at[found]]]
+    return start, end
+
+
+def _input(process: Process, before: Intervals) -> Intervals:
+    """Idle time that waited for input: inside waits that were over when the launch came.
+
+    In a short gap between launches, a wait that was still going on when the next work was launched
+    did not hold that work back (somebody fetches ahead), and explains nothing.
+    """
+    events = process.events
+    rows = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
+    if not len(rows) or not len(before):
+        return EMPTY
+    # For every wait, the gaps it touches; a wait counts in a gap if it ends by the gap's launch.
+    start, end = events.start_ps[rows], events.end_ps[rows]
+    first = np.searchsorted(before.end, start, side="right")
+    last = np.searchsorted(before.start, end, side="left")
+    count = np.maximum(last - first, 0)
+    mine = np.repeat(np.arange(len(rows)), count)
+    if not len(mine):
+        return EMPTY
+    gap = first[mine] + np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
+    over = end[mine] <= before.end[gap]
+    over |= (before.end - before.start)[gap] > DISPATCH_GAP_PS
+    mine, gap = mine[over], gap[over]
+    return union(np.maximum(start[mine], before.start[gap]), np.minimum(end[mine], before.end[gap]))
+
+
+def _syncs(process: Process, device: Device) -> Intervals:
+    """When the host was waiting for a device: synchronisation calls and blocking copies."""
+    calls = process.events
+    rows = calls.kind == HostKind.SYNC
+    start, end = calls.start_ps[rows], calls.end_ps[rows]
+    events = device.events
+    copies = np.isin(events.kind, (DeviceKind.COPY_H2D, DeviceKind.COPY_D2H))
+    if copies.any():
+        called, returned = _launches(process, device)
+        blocking = copies & (called >= 0) & (returned >= events.end_ps)
+        start = np.concatenate((start, events.start_ps[blocking]))
+        end = np.concatenate((end, returned[blocking]))
+    return union(start, end)
+
+
+def _straddles(gaps: Intervals, steps: Steps) -> np.ndarray:
+    """Which gaps contain the beginning of a step: what lies there is between steps."""
+    if not len(steps):
+        return np.zeros(len(gaps), bool)
+    at = np.searchsorted(steps.start_ps, gaps.start, side="left")
+    inside = np.minimum(at, len(steps) - 1)
+    return (at < len(steps)) & (steps.start_ps[inside] < gaps.end)

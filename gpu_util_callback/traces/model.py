@@ -1,0 +1,289 @@
+"""The one event model: what XPlane, Kineto and Nsight files are read into.
+
+Times are int64 picoseconds since the trace's own zero (fine enough for every format, with room for
+a hundred days); `Trace.epoch_ns` says when that was, where the file knows. Names are indexes into
+`Names`, shared by everything in a trace. -1 means absent in integer columns, NaN in float columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+
+import numpy as np
+
+from gpu_util_callback.traces.intervals import Intervals, union
+
+__all__ = [
+    "PS_PER_MS",
+    "PS_PER_NS",
+    "PS_PER_US",
+    "AllocatorEvents",
+    "Columns",
+    "Counter",
+    "Device",
+    "DeviceEvents",
+    "DeviceKind",
+    "HostEvents",
+    "HostKind",
+    "KernelShape",
+    "MemoryKind",
+    "Names",
+    "Process",
+    "Thread",
+    "Trace",
+]
+
+PS_PER_NS = 1_000
+PS_PER_US = 1_000_000
+PS_PER_MS = 1_000_000_000
+
+
+class DeviceKind(IntEnum):
+    """What a GPU did."""
+
+    KERNEL = 0
+    COLLECTIVE = 1  # a kernel that communicates (NCCL, RCCL, …)
+    COPY_H2D = 2
+    COPY_D2H = 3
+    COPY_D2D = 4  # on one device, or between two (peer to peer)
+    COPY_OTHER = 5  # host to host, or a direction nobody recorded
+    MEMSET = 6
+
+
+class HostKind(IntEnum):
+    """What a host thread did."""
+
+    OP = 0  # a framework's operation, or any range without a better name
+    LAUNCH = 1  # a driver or runtime call that gave a device work; `correlation` links them
+    SYNC = 2  # waiting for a device
+    INPUT_WAIT = 3  # waiting for the next batch
+    STEP = 4  # an explicit step marker; `value` is the training step
+    CALL = 5  # any other driver or runtime call (allocation, module load, …)
+    PIPELINE = 6  # a stage of the input pipeline at work
+    RUN = 7  # one call of a compiled function: FunctionRun, PjitFunction
+    COLLECTIVE = 8  # a communication call as the framework names it
+    PYTHON = 9  # a Python function, from a Python tracer
+    RANGE = 10  # an annotation of the user (NVTX, record_function)
+    FRAMEWORK = 11  # the framework's own machinery: executors, eager layers
+
+
+class MemoryKind(IntEnum):
+    """Where a copy's host side lies: pageable memory makes an asynchronous copy synchronous."""
+
+    UNKNOWN = 0
+    PAGEABLE = 1
+    PINNED = 2
+    DEVICE = 3
+    MANAGED = 4
+
+
+class Names:
+    """Interned strings: equal strings have equal numbers."""
+
+    def __init__(self) -> None:
+        self.strings: list[str] = []
+        self._index: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.strings)
+
+    def __getitem__(self, index: int) -> str:
+        return self.strings[index] if index >= 0 else ""
+
+    def id(self, string: str) -> int:
+        """The number of a string, new or known."""
+        index = self._index.get(string)
+        if index is None:
+            index = self._index[string] = len(self.strings)
+            self.strings.append(string)
+        return index
+
+    def ids(self, strings: Iterable[str]) -> np.ndarray:
+        return np.fromiter((self.id(s) for s in strings), np.int32)
+
+    def matching(self, predicate) -> np.ndarray:
+        """bool[len(names)]: for which strings `predicate(string)` holds."""
+        return np.fromiter((bool(predicate(s)) for s in self.strings), bool, len(self.strings))
+
+
+@dataclass(slots=True)
+class Columns:
+    """Equal-length numpy columns, one attribute each."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def take(self, rows: np.ndarray):
+        """The given rows (indexes or a mask) as a new set of columns."""
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    @classmethod
+    def build(cls, **columns):
+        """Columns from any array-likes; missing ones are absent, all take their declared type."""
+        size = len(next(iter(columns.values())))
+        built = {}
+        for f in fields(cls):
+            dtype = np.dtype(f.metadata["dtype"])
+            given = columns.pop(f.name, None)
+            if given is None:
+                built[f.name] = np.full(size, f.metadata["absent"], dtype)
+            else:
+                built[f.name] = np.asarray(given, dtype)
+        if columns:
+            raise TypeError(f"unknown columns {sorted(columns)}")
+        return cls(**built)
+
+    @classmethod
+    def concat(cls, parts: Sequence):
+        if not parts:
+            return cls.build(**{fields(cls)[0].name: ()})
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            **{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)}
+        )
+
+
+def _column(dtype, absent=-1):
+    return field(metadata={"dtype": dtype, "absent": absent})
+
+
+@dataclass(slots=True)
+class DeviceEvents(Columns):
+    """What ran on one device, sorted by start."""
+
+    start_ps: np.ndarray = _column(np.int64)
+    end_ps: np.ndarray = _column(np.int64)
+    kind: np.ndarray = _column(np.int8)  # DeviceKind
+    stream: np.ndarray = _column(np.int64)
+    correlation: np.ndarray = _column(np.int64)  # of the launch, within the process
+    name: np.ndarray = _column(np.int32)
+    op: np.ndarray = _column(np.int32)  # the framework's op or layer it came from
+    shape: np.ndarray = _column(np.int32)  # index into Process.shapes
+    bytes: np.ndarray = _column(np.int64)
+    memory: np.ndarray = _column(np.int8, 0)  # MemoryKind of a copy's host side
+    graph: np.ndarray = _column(np.int8, 0)  # 1: replayed by a CUDA graph
+
+
+@dataclass(slots=True)
+class HostEvents(Columns):
+    """What the threads of one process did, sorted by start."""
+
+    start_ps: np.ndarray = _column(np.int64)
+    end_ps: np.ndarray = _column(np.int64)
+    thread: np.ndarray = _column(np.int32)  # index into Process.threads
+    kind: np.ndarray = _column(np.int8)  # HostKind
+    name: np.ndarray = _column(np.int32)
+    correlation: np.ndarray = _column(np.int64)
+    value: np.ndarray = _column(np.int64)  # STEP: the training step; RUN, INPUT_WAIT: function id
+    root: np.ndarray = _column(np.int8, 0)  # 1: the profiler calls it the root of a step
+
+
+@dataclass(slots=True)
+class AllocatorEvents(Columns):
+    """Readings of the framework's own allocators, sorted by time."""
+
+    time_ps: np.ndarray = _column(np.int64)
+    allocator: np.ndarray = _column(np.int32)
+    device: np.ndarray = _column(np.int32)  # device index, -1 = host memory
+    allocated_bytes: np.ndarray = _column(np.int64)
+    available_bytes: np.ndarray = _column(np.int64)
+    reserved_bytes: np.ndarray = _column(np.int64)
+    peak_bytes: np.ndarray = _column(np.int64)
+    fragmentation: np.ndarray = _column(np.float64, np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelShape:
+    """How a kernel was launched; None = the file does not say."""
+
+    registers: int | None = None
+    shared_bytes: int | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    occupancy_pct: float | None = None
+    blocks_per_sm: float | None = None
+
+    @property
+    def blocks(self) -> int | None:
+        return None if self.grid is None else self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads_per_block(self) -> int | None:
+        return None if self.block is None else self.block[0] * self.block[1] * self.block[2]
+
+
+@dataclass(slots=True)
+class Counter:
+    """Samples of one hardware counter, e.g. "SM Active"."""
+
+    name: str
+    device: int
+    time_ps: np.ndarray  # int64[n]
+    value: np.ndarray  # float64[n]
+
+
+@dataclass(slots=True)
+class Device:
+    """One GPU as one process saw it."""
+
+    index: int  # the process's own ordinal
+    name: str
+    events: DeviceEvents
+    facts: dict = field(default_factory=dict)  # sm_count, memory_bytes, compute_capability, …
+
+    def busy(self, *kinds: DeviceKind) -> Intervals:
+        """The union of the events of some kinds (none given: of all)."""
+        events = self.events
+        if not kinds:
+            return union(events.start_ps, events.end_ps)
+        keep = np.isin(events.kind, kinds)
+        return union(events.start_ps[keep], events.end_ps[keep])
+
+
+@dataclass(slots=True)
+class Thread:
+    name: str
+    id: int
+
+
+@dataclass(slots=True)
+class Process:
+    """One process of the job: its devices and its threads. A trace has one per file, or more."""
+
+    host: str
+    devices: list[Device]
+    threads: list[Thread]
+    events: HostEvents
+    allocator: AllocatorEvents
+    shapes: list[KernelShape]
+    counters: list[Counter] = field(default_factory=list)
+    pid: int | None = None
+    rank: int | None = None
+    epoch_ns: int | None = None  # when time 0 was, in nanoseconds since the epoch
+    has_host: bool = True  # whether host threads were traced at all
+    facts: dict = field(default_factory=dict)
+
+    def extent(self) -> tuple[int, int]:
+        """First and last time of anything (0, 0 where nothing was recorded)."""
+        starts: list[int] = []
+        ends: list[int] = []
+        for events in [d.events for d in self.devices] + [self.events]:
+            if len(events):
+                starts.append(int(events.start_ps.min()))
+                ends.append(int(events.end_ps.max()))
+        return (min(starts), max(ends)) if starts else (0, 0)
+
+
+@dataclass(slots=True)
+class Trace:
+    """A trace: one or more processes, and what was wrong with the file."""
+
+    format: str  # "xplane", "kineto", "nsys"
+    paths: list[str]
+    names: Names
+    processes: list[Process]
+    problems: list[str] = field(default_factory=list)  # what the reader should know, one line each
+    facts: dict = field(default_factory=dict)

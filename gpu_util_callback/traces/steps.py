@@ -1,0 +1,162 @@
+"""Finds the training steps of a process: by markers, else by calls, else by iterations.
+
+A trace with GPU events or iterations always has steps; what they rest on is told (`basis`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.traces.intervals import union
+from gpu_util_callback.traces.model import HostKind, Names, Process
+
+__all__ = ["Steps", "find_steps"]
+
+# A step reaches to the next marker (what lies between two of them, callbacks for example, belongs
+# to the step before), unless the pause is longer than this many typical steps: then it ended.
+_MAX_PAUSE_STEPS = 3.0
+
+
+@dataclass(slots=True)
+class Steps:
+    """The steps of one process, in order and disjoint.
+
+    `basis` is "marker", "call" (one compiled function after another), "iteration" (one batch after
+    another) or "trace" (no structure found: the whole trace as one step).
+    """
+
+    label: np.ndarray  # int64[n]: the training step where a marker says it, else 0, 1, 2, …
+    start_ps: np.ndarray  # int64[n]
+    end_ps: np.ndarray  # int64[n]
+    basis: str
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+def find_steps(process: Process, names: Names) -> Steps:
+    """The steps of a process; empty only if nothing at all was recorded."""
+    for find in (_by_marker, _by_call, _by_iteration):
+        found = find(process, names)
+        if found is not None and len(found):
+            return found
+    start, end = process.extent()
+    if start == end:
+        empty = np.empty(0, np.int64)
+        return Steps(empty, empty, empty, "trace")
+    return Steps(np.zeros(1, np.int64), np.array([start]), np.array([end]), "trace")
+
+
+def _outermost(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Mask of the intervals (sorted by start, longest first) that lie in no earlier one."""
+    if not len(start):
+        return np.empty(0, bool)
+    reach = np.maximum.accumulate(end)
+    return np.concatenate((np.ones(1, bool), start[1:] >= reach[:-1]))
+
+
+def _by_marker(process: Process, names: Names) -> Steps | None:
+    events = process.events
+    rows = np.flatnonzero(events.kind == HostKind.STEP)
+    if not len(rows):
+        return None
+    # Several kinds of markers (ours, the framework's): the ones the profiler calls roots, then the
+    # most frequent name; of those the thread that has most.
+    if events.root[rows].any():
+        rows = rows[events.root[rows] > 0]
+    for key in (events.name, events.thread):
+        values, counts = np.unique(key[rows], return_counts=True)
+        rows = rows[key[rows] == values[np.argmax(counts)]]
+    rows = rows[_outermost(events.start_ps[rows], events.end_ps[rows])]
+    return _tile(
+        process, events.value[rows], events.start_ps[rows], events.end_ps[rows], "marker"
+    )
+
+
+def _by_call(process: Process, names: Names) -> Steps | None:
+    """One step per call of the compiled function in which most of the time goes."""
+    events = process.events
+    rows = np.flatnonzero(events.kind == HostKind.RUN)
+    if not len(rows):
+        return None
+    # Functions that the input pipeline runs are no steps, however often it runs them.
+    background = np.array(
+        [t.name.startswith(("tf_data", "tf.data")) for t in process.threads], bool
+    )
+    rows = rows[~background[events.thread[rows]]]
+    best: np.ndarray | None = None
+    best_score = -1
+    for thread in np.unique(events.thread[rows]).tolist():
+        mine = rows[events.thread[rows] == thread]
+        mine = mine[_outermost(events.start_ps[mine], events.end_ps[mine])]
+        for name in np.unique(events.name[mine]).tolist():
+            calls = mine[events.name[mine] == name]
+            score = int((events.end_ps[calls] - events.start_ps[calls]).sum())
+            if score > best_score:
+                best, best_score = calls, score
+    if best is None or not len(best):
+        return None
+    # One call of a function that spans devices is recorded once per device, under one id.
+    ids = events.value[best]
+    fresh = np.concatenate((np.ones(1, bool), (ids[1:] != ids[:-1]) | (ids[1:] == -1)))
+    start = events.start_ps[best][fresh]
+    end = np.maximum.reduceat(events.end_ps[best], np.flatnonzero(fresh))
+    return _tile(process, np.arange(len(start)), start, end, "call")
+
+
+def _by_iteration(process: Process, names: Names) -> Steps | None:
+    """One step per batch that was fetched."""
+    events = process.events
+    rows = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
+    if not len(rows):
+        return None
+    # One step per wait that overlaps no other: replicas fetch side by side for the same step.
+    waits = union(events.start_ps[rows], events.end_ps[rows])
+    if len(waits) < 2:
+        return None
+    return _tile(process, np.arange(len(waits)), waits.start, waits.end, "iteration")
+
+
+def _tile(
+    process: Process, label: np.ndarray, start: np.ndarray, end: np.ndarray, basis: str
+) -> Steps:
+    """Steps that reach to the next one's start; the last one to the end of its own GPU work."""
+    start = start.astype(np.int64, copy=True)
+    end = end.astype(np.int64, copy=True)
+    order = np.argsort(start, kind="stable")
+    label, start, end = label[order].astype(np.int64), start[order], end[order]
+    pitch = np.diff(start)
+    typical = float(np.median(pitch)) if len(pitch) else 0.0
+    typical = max(typical, float(np.median(end - start)))
+    if len(start) > 1:
+        pause = start[1:] - end[:-1]
+        joined = pause <= _MAX_PAUSE_STEPS * typical
+        end[:-1] = np.where(joined, start[1:], np.minimum(end[:-1], start[1:]))
+        # Before a pause, and at the end, the GPU may still be at work for the step.
+        loose = np.append(np.flatnonzero(~joined), len(start) - 1)
+    else:
+        loose = np.array([0])
+    for at in loose.tolist():
+        limit = int(start[at + 1]) if at + 1 < len(start) else np.iinfo(np.int64).max
+        # A call returns before its work is launched (by other threads); a marker does not.
+        until = int(end[at]) if basis == "marker" else limit
+        end[at] = _reach(process, int(start[at]), until, int(end[at]), limit)
+    keep = start < end
+    return Steps(label[keep], start[keep], end[keep], basis)
+
+
+def _reach(process: Process, start: int, until: int, end: int, limit: int) -> int:
+    """When the GPU work that was launched within `[start, until)` is done, at least `end`."""
+    calls = process.events
+    launched = calls.correlation[
+        (calls.kind == HostKind.LAUNCH) & (calls.start_ps >= start) & (calls.start_ps < until)
+    ]
+    launched = launched[launched >= 0]
+    for device in process.devices:
+        if len(launched):
+            mine = device.events.end_ps[np.isin(device.events.correlation, launched)]
+            if len(mine):
+                end = max(end, int(mine.max()))
+    return min(end, limit)

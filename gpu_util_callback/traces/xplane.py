@@ -1,0 +1,358 @@
+"""Reads XSpace files (`*.xplane.pb`: TensorFlow, JAX, any XLA) into the event model.
+
+Both layouts are read: today's raw one, and that of TensorFlow 2.5 and before with derived lines
+("Steps", "TensorFlow Ops", …) baked in, which would count every kernel again and are skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces import wire
+from gpu_util_callback.traces.model import (
+    PS_PER_NS,
+    AllocatorEvents,
+    Columns,
+    Device,
+    DeviceEvents,
+    HostEvents,
+    KernelShape,
+    Names,
+    Process,
+    Thread,
+    Trace,
+)
+from gpu_util_callback.traces.xplane_events import PlaneEvents, device_columns, host_columns
+from gpu_util_callback.traces.xplane_schema import message_class
+
+__all__ = ["read_xplane"]
+
+MAX_EVENTS = 20_000_000  # about 2 GB of memory; windows of a few steps have a thousandth of it
+_CHUNK = 200_000  # events decoded at a time: bounds the temporary memory
+
+_DEVICE_PLANE = re.compile(r"^/device:GPU:(\d+)")
+_HOST_PLANES = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-tracer")
+# Lines that TensorFlow derives from others, by id (int32 from 0xdeadbeef on) and by name.
+_DERIVED_IDS = range(-559038737, -559038347)
+_DERIVED_NAMES = frozenset(
+    (
+        "Steps",
+        "XLA Modules",
+        "XLA Ops",
+        "Async XLA Ops",
+        "XLA TraceMe",
+        "Framework Ops",
+        "Framework Name Scope",
+        "TensorFlow Ops",
+        "TensorFlow Name Scope",
+        "Launch Stats",
+        "Source code",
+        "Source Code",
+        "CUPTI overhead",
+        "_counters_",
+    )
+)
+# A line's timestamp counts from the session's start, or from the epoch; no session lasts a year.
+_EPOCH_FROM_NS = 365 * 86400 * 10**9
+
+
+@dataclass(slots=True)
+class _Line:
+    id: int
+    name: str
+    timestamp_ns: int
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+@dataclass(slots=True)
+class _Plane:
+    name: str
+    lines: list[_Line]
+    message: Any  # XPlane without its lines
+
+
+def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
+    """Read the files of one profiling session, one per host.
+
+    Args:
+        files: (path, content) each.
+
+    Returns: a trace with one process per file; its times are aligned where the files say when
+        they began.
+
+    Raises: UnusableInput, when a file is damaged, too large, or no XSpace.
+    """
+    names = Names()
+    trace = Trace("xplane", [path for path, _ in files], names, [])
+    for path, data in files:
+        try:
+            process, problems = _read_file(data, names)
+        except wire.Damaged as error:
+            raise UnusableInput(
+                f"{path}: damaged or not an XPlane file ({error}); record the window again or "
+                "name a *.xplane.pb file that was written to its end"
+            ) from None
+        trace.processes.append(process)
+        trace.problems.extend(
+            problems if len(files) == 1 else [f"{process.host}: {p}" for p in problems]
+        )
+    _align(trace)
+    return trace
+
+
+def _align(trace: Trace) -> None:
+    """Put several hosts on one time axis, by their wall clocks."""
+    if len(trace.processes) < 2:
+        return
+    known = [p.epoch_ns for p in trace.processes if p.epoch_ns is not None]
+    if len(known) != len(trace.processes):
+        trace.problems.append("the hosts' clocks are not aligned: a file lacks its start time")
+        return
+    zero = min(known)
+    for process in trace.processes:
+        shift = ((process.epoch_ns or 0) - zero) * PS_PER_NS
+        if shift >= 1 << 61:
+            trace.problems.append(f"{process.host}: recorded at another time; not aligned")
+            continue
+        for events in [process.events, *(d.events for d in process.devices)]:
+            events.start_ps += shift
+            events.end_ps += shift
+        process.allocator.time_ps += shift
+        process.epoch_ns = zero
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _read_line(data: bytes, at: int, end: int) -> _Line:
+    starts, ends, others = wire.spans_of(data, at, end, 4)
+    line = _Line(0, "", 0, starts, ends)
+    for number, kind, a, b in others:
+        if kind == 0 and number == 1:
+            line.id = a - (1 << 64) if a >> 63 else a
+        elif kind == 0 and number == 3:
+            line.timestamp_ns = a - (1 << 64) if a >> 63 else a
+        elif kind == 2 and (number == 2 or (number == 11 and not line.name)):
+            line.name = _text(data[a:b])
+    return line
+
+
+def _read_plane(data: bytes, at: int, end: int) -> _Plane:
+    starts, ends, _ = wire.spans_of(data, at, end, 3)
+    rest: list[bytes] = []
+    position = at
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        header = 1 + max(1, ((stop - start).bit_length() + 6) // 7)
+        rest.append(data[position : start - header])
+        position = stop
+    rest.append(data[position:end])
+    message = message_class("XPlane")()
+    try:
+        message.ParseFromString(b"".join(rest))
+    except Exception as error:  # protobuf's DecodeError, whichever implementation raises it
+        raise wire.Damaged("a plane's metadata cannot be parsed") from error
+    name = _text(message.name)
+    wanted = _DEVICE_PLANE.match(name) or name in _HOST_PLANES
+    lines = (
+        [
+            _read_line(data, start, stop)
+            for start, stop in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+        if wanted
+        else []
+    )
+    return _Plane(name, lines, message)
+
+
+def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
+    planes: list[_Plane] = []
+    problems: list[str] = []
+    host = ""
+    for number, kind, a, b in wire.fields(data, 0, len(data)):
+        if kind != 2 or not 1 <= number <= 4:
+            raise wire.Damaged(f"unknown field {number}")
+        if number == 1:
+            planes.append(_read_plane(data, a, b))
+        elif number == 4:
+            host = host or _text(data[a:b])
+        else:
+            problems.append(_text(data[a:b]).replace("\n", " "))
+    if not planes:
+        raise wire.Damaged("no planes")
+    count = sum(len(line.starts) for plane in planes for line in plane.lines)
+    if count > MAX_EVENTS:
+        raise UnusableInput(
+            f"{count:,} events, more than the {MAX_EVENTS:,} that are read; profile fewer steps"
+        )
+    stamps = [ln.timestamp_ns for p in planes for ln in p.lines if len(ln.starts)]
+    absolute = bool(stamps) and max(stamps) >= _EPOCH_FROM_NS
+    zero_ns = min(t for t in stamps if t >= _EPOCH_FROM_NS) if absolute else 0
+
+    process = Process(
+        host=host or "host",
+        devices=[],
+        threads=[],
+        events=HostEvents.concat([]),
+        allocator=AllocatorEvents.concat([]),
+        shapes=[],
+        epoch_ns=zero_ns or None,
+    )
+    shapes: dict[KernelShape, int] = {}
+    host_parts: list[HostEvents] = []
+    allocator_parts: list[AllocatorEvents] = []
+    implausible = 0
+    for plane in planes:
+        stats = _plane_stats(plane.message)
+        if plane.name == "Task Environment" and not absolute:
+            start = stats.get("profile_start_time")
+            process.epoch_ns = start if isinstance(start, int) and start > 0 else None
+        found = _DEVICE_PLANE.match(plane.name)
+        if found:
+            parts: list[Columns] = []
+            for lines in _batches(
+                [ln for ln in plane.lines if not _derived(ln)],
+            ):
+                batch, dropped = _decode(data, lines, plane.message, zero_ns, names)
+                implausible += dropped
+                parts.append(device_columns(batch, shapes))
+            events = _sorted(DeviceEvents.concat(parts))
+            facts = _device_facts(stats)
+            process.devices.append(
+                Device(int(found[1]), _device_name(facts, stats), events, facts)
+            )
+        elif plane.name in _HOST_PLANES:
+            for lines in _batches(plane.lines):
+                base = len(process.threads)
+                process.threads.extend(Thread(ln.name, ln.id) for ln, _, _ in lines)
+                batch, dropped = _decode(data, lines, plane.message, zero_ns, names)
+                implausible += dropped
+                events, allocations = host_columns(batch, base)
+                host_parts.append(events)
+                allocator_parts.append(allocations)
+    process.devices.sort(key=lambda d: d.index)
+    process.events = _sorted(HostEvents.concat(host_parts))
+    allocator = AllocatorEvents.concat(allocator_parts)
+    process.allocator = allocator.take(np.argsort(allocator.time_ps, kind="stable"))
+    process.shapes = list(shapes)
+    process.has_host = bool(len(process.events))
+    if implausible:
+        problems.append(f"{implausible} events with impossible times were left out")
+    return process, problems
+
+
+def _derived(line: _Line) -> bool:
+    return line.id in _DERIVED_IDS or line.name in _DERIVED_NAMES
+
+
+def _sorted(events):
+    order = np.lexsort((-events.end_ps, events.start_ps))
+    return events.take(order)
+
+
+def _batches(lines: list[_Line]):
+    """Runs of (line, first, last) with at most _CHUNK events, in the file's order."""
+    batch: list[tuple[_Line, int, int]] = []
+    room = _CHUNK
+    for line in lines:
+        first = 0
+        while first < len(line.starts):
+            last = min(len(line.starts), first + room)
+            batch.append((line, first, last))
+            room -= last - first
+            first = last
+            if room == 0:
+                yield batch
+                batch, room = [], _CHUNK
+    if batch:
+        yield batch
+
+
+def _decode(
+    data: bytes, lines: list[tuple[_Line, int, int]], plane: Any, zero_ns: int, names: Names
+) -> tuple[PlaneEvents, int]:
+    """Decode one batch of events; returns it and how many had impossible times."""
+    starts = np.concatenate([ln.starts[a:b] for ln, a, b in lines])
+    ends = np.concatenate([ln.ends[a:b] for ln, a, b in lines])
+    line_of = np.repeat(np.arange(len(lines)), [b - a for _, a, b in lines])
+    # The zero of a line that lacks a stamp, or has a wild one, is the trace's own.
+    bases = [ln.timestamp_ns - zero_ns for ln, _, _ in lines]
+    base_ns = np.array([b if abs(b) < 1 << 50 else 0 for b in bases], np.int64)
+    low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
+    buffer = wire.Buffer(memoryview(data)[low:high])
+    starts, ends = starts - low, ends - low
+    table, stats = wire.decode(buffer, starts, ends, (1, 2, 3), repeated=4)
+    metadata = table[1].value.astype(np.int64)
+    offset = table[2].value.astype(np.int64)
+    duration = table[3].value.astype(np.int64)
+    # Aggregated events (num_occurrences) have no place in time; impossible ones are left out.
+    limit = np.int64(1 << 60)
+    sane = (offset > -limit) & (offset < limit) & (duration >= 0) & (duration < limit)
+    timed = table[2].present | ~table[3].present | (duration == 0)
+    start_ps = np.where(sane, offset, 0) + base_ns[line_of] * PS_PER_NS
+    batch = PlaneEvents(
+        plane=plane,
+        names=names,
+        buffer=buffer,
+        line=line_of,
+        line_id=np.array([ln.id for ln, _, _ in lines], np.int64)[line_of],
+        metadata=metadata,
+        start_ps=start_ps,
+        end_ps=start_ps + np.where(sane, duration, 0),
+        keep=sane & timed,
+        stats=stats,
+    )
+    return batch, int((~sane).sum())
+
+
+def _plane_stats(plane: Any) -> dict[str, Any]:
+    """The plane's own stats by name, with references resolved."""
+    names = {e.key: _text(e.value.name) for e in plane.stat_metadata}
+    result: dict[str, Any] = {}
+    for stat in plane.stats:
+        which = stat.WhichOneof("value")
+        if which is None:
+            continue
+        value = getattr(stat, which)
+        if which == "ref_value":
+            value = names.get(value, "")
+        elif isinstance(value, bytes):
+            value = _text(value)
+        result[names.get(stat.metadata_id, "")] = value
+    return result
+
+
+def _device_facts(stats: dict[str, Any]) -> dict:
+    """What a plane says of its GPU, in our names and units; what it does not say is absent."""
+    facts: dict = {}
+    for ours, theirs, scale in (
+        ("sm_count", "core_count", 1),
+        ("memory_bytes", "memory_size", 1),
+        ("memory_bandwidth_bytes_per_s", "memory_bandwidth", 1),
+        ("clock_khz", "clock_rate", 1),
+    ):
+        value = stats.get(theirs)
+        if isinstance(value, int) and value > 0:
+            facts[ours] = value * scale
+    major, minor = stats.get("compute_cap_major"), stats.get("compute_cap_minor")
+    if isinstance(major, int):
+        facts["compute_capability"] = [major, minor if isinstance(minor, int) else 0]
+    if stats.get("device_vendor"):
+        facts["vendor"] = stats["device_vendor"]
+    return facts
+
+
+def _device_name(facts: dict, stats: dict[str, Any]) -> str:
+    name = stats.get("gpu_device_name") or stats.get("device_type_string")
+    if name:
+        return str(name)
+    vendor = facts.get("vendor", "")
+    capability = facts.get("compute_capability")
+    label = f"{vendor} GPU".strip()
+    return f"{label} ({capability[0]}.{capability[1]})" if capability else label

@@ -1,0 +1,88 @@
+"""The small texts inside XPlane events: kernel and copy details, in all spellings seen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpu_util_callback.traces.model import DeviceKind, KernelShape, MemoryKind
+from gpu_util_callback.traces.naming import copy_kind, memory_kind
+
+__all__ = ["CopyDetails", "copy_details", "kernel_shape"]
+
+_PAIR = re.compile(r"(\w+):(\S*)")
+# Above these the numbers are uninitialised memory: ROCm and TF 2.4 host events write some.
+_MAX_REGISTERS = 1024
+_MAX_SHARED = 1 << 24
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(_PAIR.findall(text))
+
+
+def _count(text: str | None, most: int) -> int | None:
+    if text is None or not text.isdigit():
+        return None
+    value = int(text)
+    return value if value <= most else None
+
+
+def _triple(text: str | None) -> tuple[int, int, int] | None:
+    parts = (text or "").split(",")
+    if len(parts) != 3 or not all(p.isdigit() for p in parts):
+        return None
+    x, y, z = (int(p) for p in parts)
+    return (x, y, z) if 0 < x * y * z <= 1 << 62 else None
+
+
+def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShape:
+    """The launch of a kernel from `kernel_details`.
+
+    Reads "regs:128 static_shared:16384 dynamic_shared:0 grid:1,2,1 block:256,1,1 occ_pct:50", the
+    older "regs:… shm:… grid:… block:…" and ROCm's "grid:… block:… private_mem:0 group_mem:0 occ_pct:0".
+    """
+    pairs = _pairs(details)
+    parts = [
+        _count(pairs.get(key), _MAX_SHARED)
+        for key in ("static_shared", "dynamic_shared", "shm", "group_mem")
+        if key in pairs
+    ]
+    known = [part for part in parts if part is not None]
+    if not occupancy_pct:
+        try:
+            occupancy_pct = float(pairs.get("occ_pct", ""))
+        except ValueError:
+            occupancy_pct = None
+    registers = _count(pairs.get("regs"), _MAX_REGISTERS)
+    wild = registers is None and "regs" in pairs  # then the shared sizes are no better
+    return KernelShape(
+        registers=registers,
+        shared_bytes=sum(known) if known and len(known) == len(parts) and not wild else None,
+        grid=_triple(pairs.get("grid")),
+        block=_triple(pairs.get("block")),
+        # 0 % is what drivers write that do not compute it; no kernel runs at 0 %.
+        occupancy_pct=occupancy_pct if occupancy_pct and 0 < occupancy_pct <= 100 else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDetails:
+    bytes: int  # -1 = not said
+    kind: DeviceKind
+    memory: MemoryKind
+
+
+def copy_details(details: str, name: str) -> CopyDetails:
+    """A copy from `memcpy_details`.
+
+    Reads "kind_src:pageable kind_dst:device size:4 dest:0 async:1", the older "size:4 dest:0 async:1"
+    and ROCm's "kind:Unknown size:655360 dest:2 async:1".
+    """
+    pairs = _pairs(details)
+    source, destination = pairs.get("kind_src", ""), pairs.get("kind_dst", "")
+    size = _count(pairs.get("size"), 1 << 62)
+    return CopyDetails(
+        bytes=-1 if size is None else size,
+        kind=copy_kind(name, source, destination),
+        memory=memory_kind(source, destination),
+    )

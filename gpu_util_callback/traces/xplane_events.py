@@ -1,0 +1,378 @@
+"""Turns decoded XPlane events and their stats into columns of the event model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.traces import wire
+from gpu_util_callback.traces.model import (
+    AllocatorEvents,
+    DeviceEvents,
+    DeviceKind,
+    HostEvents,
+    HostKind,
+    KernelShape,
+    Names,
+)
+from gpu_util_callback.traces.naming import api_kind, device_kind, op_of
+from gpu_util_callback.traces.xplane_details import copy_details, kernel_shape
+
+__all__ = ["PlaneEvents", "device_columns", "host_columns"]
+
+_DEVICE_STATS = (
+    "correlation_id",
+    "kernel_details",
+    "memcpy_details",
+    "memset_details",
+    "Memset_details",
+    "tf_op",
+    "annotation",
+    "name",
+    "hlo_op",
+    "theoretical_occupancy_pct",
+    "cuda_graph_id",
+)
+_HOST_STATS = (
+    "step_num",
+    "_r",
+    "correlation_id",
+    "id",
+    "hlo_op",
+    "allocator_name",
+    "bytes_allocated",
+    "bytes_available",
+    "bytes_reserved",
+    "peak_bytes_in_use",
+    "fragmentation",
+)
+
+_DROP, _ALLOCATION = -1, -2
+# Instants and bookkeeping: most of a trace's host events, and nobody's time.
+_NOISE = re.compile(
+    r"^(ThreadpoolListener::|ExecutorPropagateOutputs|ExecutorState::ProcessAsync|RecordUsage$"
+    r"|MemCpyAsync$|ThenExecuteCallback$)"
+)
+_INPUT_WAIT = re.compile(
+    r"^(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*|OneShotIteratorGetNext\w*)(::DoCompute)?$"
+    r"|:(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*)$|^gpu_util:input_wait$"
+)
+_PIPELINE = re.compile(r"^(Iterator::|Prefetch|ParallelMap|ParallelInterleave|InstantiatedCaptured)")
+_RUN = re.compile(r"^(FunctionRun|SessionRun|PjitFunction\(|TfrtModelRunner|RunGraph$)")
+_OP = re.compile(r"^(?!.*::)[^\s:][^:]*:[A-Z_]\w*$")
+
+
+@dataclass(slots=True)
+class PlaneEvents:
+    """A batch of decoded events of one plane."""
+
+    plane: Any  # XPlane message with the metadata
+    names: Names
+    buffer: wire.Buffer
+    line: np.ndarray  # int64[n], index of the line within the batch
+    line_id: np.ndarray  # int64[n]
+    metadata: np.ndarray  # int64[n], metadata id
+    start_ps: np.ndarray
+    end_ps: np.ndarray
+    keep: np.ndarray  # bool[n]
+    stats: tuple[np.ndarray, np.ndarray, np.ndarray]  # owner, start, end of each stat's bytes
+
+    def metadata_names(self) -> tuple[np.ndarray, np.ndarray]:
+        """Name of each event: (index into `unique`, int32[n]), and unique name ids."""
+        unique, inverse = np.unique(self.metadata, return_inverse=True)
+        known = {e.key: e.value.name for e in self.plane.event_metadata}
+        ids = self.names.ids(
+            known.get(key, b"unknown").decode("utf-8", "replace") for key in unique.tolist()
+        )
+        return inverse.astype(np.int32), ids
+
+    def select(self, wanted: tuple[str, ...], keep: np.ndarray) -> dict[str, _Stat]:
+        """Decode the wanted stats of the kept events."""
+        names = {e.key: e.value.name.decode("utf-8", "replace") for e in self.plane.stat_metadata}
+        by_name = {name: key for key, name in names.items() if name in wanted}
+        owner, start, end = self.stats
+        rows = np.flatnonzero(keep[owner])
+        ids = np.fromiter(by_name.values(), np.int64)
+        if len(rows) and len(ids):
+            rows = rows[_likely(self.buffer, start[rows], end[rows], ids)]
+        owner, start, end = owner[rows], start[rows], end[rows]
+        table, _ = wire.decode(self.buffer, start, end, (1, 2, 3, 4, 5, 6, 7))
+        stat_id = table[1].value.astype(np.int64)
+        result: dict[str, _Stat] = {}
+        for name, key in by_name.items():
+            mine = np.flatnonzero(stat_id == key)
+            if len(mine):
+                result[name] = _Stat(self, names, owner[mine], mine, table)
+        return result
+
+
+def _likely(buffer: wire.Buffer, start: np.ndarray, end: np.ndarray, ids: np.ndarray):
+    """Which stats may have one of the ids: all whose first field is not another id."""
+    first = buffer.bytes[start]
+    low, high = buffer.bytes[start + 1], buffer.bytes[start + 2]
+    short = (first == 8) & (low < 128) & (end - start >= 2)
+    two = (first == 8) & (low >= 128) & (high < 128) & (end - start >= 3)
+    value = np.where(two, (low & 127).astype(np.int64) | (high.astype(np.int64) << 7), low)
+    return np.isin(value, ids) | ~(short | two)
+
+
+@dataclass(slots=True)
+class _Stat:
+    """One stat of those events that have it."""
+
+    batch: PlaneEvents
+    stat_names: dict[int, str]
+    owner: np.ndarray  # int64[m], event
+    rows: np.ndarray  # int64[m], row of the decoded table
+    table: dict[int, wire.Fields]
+
+    def numbers(self, dtype, absent, n: int) -> np.ndarray:
+        """The stat as a number per event (n events)."""
+        result = np.full(n, absent, dtype)
+        for number in (2, 3, 4):
+            column = self.table[number]
+            has = column.present[self.rows]
+            if has.any():
+                raw = column.value[self.rows[has]]
+                value = raw.view(np.float64) if number == 2 else raw.view(np.int64)
+                if number == 2 and np.dtype(dtype).kind != "f":
+                    value = np.where(np.isfinite(value) & (np.abs(value) < 2**62), value, 0)
+                result[self.owner[has]] = value.astype(dtype)
+        for at, text in self._texts():
+            try:
+                result[self.owner[at]] = dtype(text)
+            except (ValueError, OverflowError):
+                pass  # a text where a number belongs: absent
+        return result
+
+    def _texts(self):
+        for number in (5, 6):
+            column = self.table[number]
+            for at in np.flatnonzero(column.present[self.rows]).tolist():
+                row = self.rows[at]
+                raw = self.batch.buffer.slice(int(column.value[row]), int(column.end[row]))
+                yield at, raw.decode("utf-8", "replace")
+        column = self.table[7]
+        for at in np.flatnonzero(column.present[self.rows]).tolist():
+            yield at, self.stat_names.get(int(column.value[self.rows[at]]), "")
+
+    def strings(self, n: int, convert: Callable[[str], str] | None = None) -> np.ndarray:
+        """The stat as interned strings: int32[n], -1 = absent."""
+        names = self.batch.names
+        result = np.full(n, -1, np.int32)
+        column = self.table[7]
+        has = column.present[self.rows]
+        if has.any():  # references: few different ones
+            unique, inverse = np.unique(column.value[self.rows[has]], return_inverse=True)
+            texts = (self.stat_names.get(int(key), "") for key in unique)
+            ids = names.ids(convert(t) if convert else t for t in texts)
+            result[self.owner[has]] = ids[inverse]
+        for number in (5, 6):
+            column = self.table[number]
+            for at in np.flatnonzero(column.present[self.rows]).tolist():
+                row = self.rows[at]
+                raw = self.batch.buffer.slice(int(column.value[row]), int(column.end[row]))
+                text = raw.decode("utf-8", "replace")
+                result[self.owner[at]] = names.id(convert(text) if convert else text)
+        return result
+
+
+def _metadata_texts(batch: PlaneEvents, stat: str) -> dict[int, str]:
+    """A text stat that event metadata carries for all of its events."""
+    names = {e.key: e.value.name for e in batch.plane.stat_metadata}
+    result: dict[int, str] = {}
+    for entry in batch.plane.event_metadata:
+        for value in entry.value.stats:
+            if names.get(value.metadata_id) == stat.encode():
+                which = value.WhichOneof("value")
+                raw = getattr(value, which) if which else b""
+                raw = names.get(raw, b"") if which == "ref_value" else raw
+                if isinstance(raw, bytes):
+                    result[entry.key] = raw.decode("utf-8", "replace")
+    return result
+
+
+def device_columns(batch: PlaneEvents, shapes: dict[KernelShape, int]) -> DeviceEvents:
+    """The events of a GPU's streams.
+
+    Args:
+        batch: the events; their lines are the streams.
+        shapes: known launch shapes -> index; extended.
+    """
+    n = len(batch.metadata)
+    names = batch.names
+    which, unique = batch.metadata_names()
+    kinds = np.array([device_kind(names[i]) for i in unique.tolist()], np.int8)
+    kind = kinds[which] if n else np.empty(0, np.int8)
+    name = unique[which] if n else np.empty(0, np.int32)
+    stats = batch.select(_DEVICE_STATS, batch.keep)
+
+    def text(stat: str, convert=None) -> np.ndarray:
+        found = stats[stat].strings(n, convert) if stat in stats else np.full(n, -1, np.int32)
+        defaults = _metadata_texts(batch, stat)
+        for key, value in defaults.items():
+            found[(batch.metadata == key) & (found < 0)] = names.id(
+                convert(value) if convert else value
+            )
+        return found
+
+    size = np.full(n, -1, np.int64)
+    memory = np.zeros(n, np.int8)
+    details = text("memcpy_details")
+    for row_name, row_details in _distinct(name, details, details >= 0):
+        rows = (name == row_name) & (details == row_details)
+        copy = copy_details(names[row_details], names[row_name])
+        size[rows], memory[rows] = copy.bytes, copy.memory
+        # A kernel that carries copy details is still what it calls itself.
+        if device_kind(names[row_name]) != DeviceKind.KERNEL:
+            kind[rows] = copy.kind
+
+    shape = np.full(n, -1, np.int32)
+    details = text("kernel_details")
+    occupancy = (
+        stats["theoretical_occupancy_pct"].numbers(np.float64, np.nan, n)
+        if "theoretical_occupancy_pct" in stats
+        else np.full(n, np.nan)
+    )
+    rounded = np.where(np.isfinite(occupancy), occupancy * 1000, -1).astype(np.int64)
+    for row_details, row_occupancy in _distinct(details, rounded, details >= 0):
+        found = kernel_shape(
+            names[row_details], row_occupancy / 1000 if row_occupancy >= 0 else None
+        )
+        rows = (details == row_details) & (rounded == row_occupancy)
+        shape[rows] = shapes.setdefault(found, len(shapes))
+
+    # The op it came from: TensorFlow's, else what XLA kept of the program, else its HLO.
+    op = text("tf_op", lambda s: "" if s.startswith("XlaModule") else op_of(s))
+    for other in ("annotation", "name", "hlo_op"):
+        missing = (op < 0) | (op == names.id(""))
+        if missing.any():
+            op = np.where(missing, text(other, op_of), op)
+    correlation = (
+        stats["correlation_id"].numbers(np.int64, -1, n)
+        if "correlation_id" in stats
+        else np.full(n, -1, np.int64)
+    )
+    columns = DeviceEvents.build(
+        start_ps=batch.start_ps,
+        end_ps=batch.end_ps,
+        kind=kind,
+        stream=batch.line_id,
+        correlation=np.where(correlation > 0, correlation, -1),
+        name=name,
+        op=np.where(op == names.id(""), -1, op),
+        shape=shape,
+        bytes=size,
+        memory=memory,
+        graph=(
+            (stats["cuda_graph_id"].numbers(np.int64, 0, n) > 0).astype(np.int8)
+            if "cuda_graph_id" in stats
+            else None
+        ),
+    )
+    return columns.take(batch.keep)
+
+
+def _distinct(a: np.ndarray, b: np.ndarray, where: np.ndarray):
+    """The different pairs (a, b) among some rows."""
+    rows = np.flatnonzero(where)
+    if not len(rows):
+        return []
+    pairs = np.unique(np.stack((a[rows].astype(np.int64), b[rows].astype(np.int64))), axis=1)
+    return list(zip(pairs[0].tolist(), pairs[1].tolist(), strict=True))
+
+
+def _host_class(name: str) -> int:
+    """HostKind of a host event by its name, _DROP or _ALLOCATION."""
+    if name in ("MemoryAllocation", "MemoryDeallocation"):
+        return _ALLOCATION
+    if _NOISE.match(name):
+        return _DROP
+    if _INPUT_WAIT.search(name):
+        return HostKind.INPUT_WAIT
+    if _PIPELINE.match(name):
+        return HostKind.PIPELINE
+    if name.startswith("$"):
+        return HostKind.PYTHON
+    if _RUN.match(name):
+        return HostKind.RUN
+    api = api_kind(name)
+    if api is not None:
+        return api
+    return HostKind.OP if _OP.match(name) else HostKind.FRAMEWORK
+
+
+def host_columns(batch: PlaneEvents, first_thread: int) -> tuple[HostEvents, AllocatorEvents]:
+    """The events of host threads, and the allocators' readings among them.
+
+    Args:
+        first_thread: index of the batch's first line among the process's threads.
+    """
+    n = len(batch.metadata)
+    names = batch.names
+    which, unique = batch.metadata_names()
+    classes = np.array([_host_class(names[i]) for i in unique.tolist()], np.int8)
+    kind = classes[which] if n else np.empty(0, np.int8)
+    name = unique[which] if n else np.empty(0, np.int32)
+    keep = batch.keep & (kind != _DROP)
+    stats = batch.select(_HOST_STATS, keep)
+
+    def number(stat: str, dtype=np.int64, absent: float = -1) -> np.ndarray:
+        found = stats.get(stat)
+        return np.full(n, absent, dtype) if found is None else found.numbers(dtype, absent, n)
+
+    correlation = number("correlation_id")
+    correlation = np.where(correlation > 0, correlation, -1)
+    steps = np.zeros(n, bool)
+    if "step_num" in stats:
+        steps[stats["step_num"].owner] = True
+    hlo = np.zeros(n, bool)
+    if "hlo_op" in stats:
+        hlo[stats["hlo_op"].owner] = True
+    value = np.where(steps, number("step_num"), number("id"))
+    plain = (kind == HostKind.FRAMEWORK) | (kind == HostKind.OP)
+    kind = np.where(plain & (correlation >= 0), HostKind.LAUNCH, kind)  # TF 2.4's naming
+    kind = np.where((kind == HostKind.FRAMEWORK) & hlo, HostKind.OP, kind)
+    kind = np.where(steps, HostKind.STEP, kind)
+
+    mine = keep & (kind >= 0)
+    events = HostEvents.build(
+        start_ps=batch.start_ps,
+        end_ps=batch.end_ps,
+        thread=batch.line + first_thread,
+        kind=kind,
+        name=name,
+        correlation=correlation,
+        value=value,
+        root=(number("_r", absent=0) > 0).astype(np.int8),
+    ).take(mine)
+
+    readings = keep & (kind == _ALLOCATION)
+    if "allocator_name" not in stats or not readings.any():
+        return events, AllocatorEvents.concat([])
+    allocator = stats["allocator_name"].strings(n)
+    readings &= allocator >= 0
+    return events, AllocatorEvents.build(
+        time_ps=batch.start_ps,
+        allocator=allocator,
+        device=_allocator_devices(names, allocator),
+        allocated_bytes=number("bytes_allocated"),
+        available_bytes=number("bytes_available"),
+        reserved_bytes=number("bytes_reserved"),
+        peak_bytes=number("peak_bytes_in_use"),
+        fragmentation=number("fragmentation", np.float64, np.nan),
+    ).take(readings)
+
+
+def _allocator_devices(names: Names, allocator: np.ndarray) -> np.ndarray:
+    """Device index behind each allocator ("GPU_4_bfc" -> 4), -1 for host memory."""
+    device = np.full(len(allocator), -1, np.int32)
+    for key in np.unique(allocator).tolist():
+        found = re.match(r"GPU_(\d+)_", names[key]) if key >= 0 else None
+        if found:
+            device[allocator == key] = int(found[1])
+    return device
