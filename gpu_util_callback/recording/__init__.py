@@ -1,1 +1,18 @@
 """The recording: columns, segments and pyramid on disk; a writer and a reader."""
+
+from gpu_util_callback.recording.account import Account, account
+from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.discovery import Recordings, read_recordings
+from gpu_util_callback.recording.reader import Problem, Recording
+from gpu_util_callback.recording.writer import RecordingWriter
+
+__all__ = [
+    "Account",
+    "Clock",
+    "Problem",
+    "Recording",
+    "RecordingWriter",
+    "Recordings",
+    "account",
+    "read_recordings",
+]

@@ -1,8 +1,11 @@
 """One clock for everything: nanoseconds since the epoch that never jump."""
 
-import bisect
 import threading
 import time
+from collections.abc import Callable
+from typing import overload
+
+import numpy as np
 
 __all__ = ["Clock"]
 
@@ -13,21 +16,37 @@ class Clock:
     The wall clock is read once, at construction; from then on time advances with
     `time.perf_counter_ns`, so that an NTP step or a person setting the clock cannot tear a
     recording apart. `pair()` is called at every flush and keeps (ours, wall) together; stamps made
-    by others from the wall clock (NVML, XPlane, `tf.timestamp`) are converted with the nearest pair.
+    by others from the wall clock (NVML, XPlane, `tf.timestamp`) are converted with the nearest
+    pair.
+
+    A wall clock that is set, or a suspended laptop (the monotonic clock stands still, the wall
+    clock does not), shows as a jump of `ours - wall` between two pairs. The pairs between two
+    jumps form an era, in which both clocks run alike; a stamp is converted within the era whose
+    stretch of wall time holds it. After a step back some wall times exist twice: then the era
+    nearest to `near_ns` wins, by default the latest.
     """
 
     MAX_PAIRS = 4096
+    # Between two pairs both clocks may drift apart by slewing (NTP: at most 500 ppm) and by the
+    # time it takes to read them; whatever is more is a jump.
+    SLEW = 0.001
+    TOLERANCE_NS = 2_000_000
 
-    def __init__(self, perf_ns=time.perf_counter_ns, wall_ns=time.time_ns):
+    def __init__(
+        self,
+        perf_ns: Callable[[], int] = time.perf_counter_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ):
         self._perf_ns = perf_ns
         self._wall_ns = wall_ns
         self._lock = threading.Lock()
-        before = perf_ns()
-        wall = wall_ns()
-        self.offset_ns = wall - (before + perf_ns()) // 2
         self._ours: list[int] = []
         self._wall: list[int] = []
-        self.pair()
+        self._era: list[int] = []  # the era each pair belongs to, ascending
+        self._eras: list[tuple[np.ndarray, np.ndarray]] | None = None
+        perf, wall = self._read_both()
+        self.offset_ns = wall - perf
+        self._keep(wall, wall)
 
     def now(self) -> int:
         """Now, in nanoseconds since the epoch on this clock."""
@@ -39,29 +58,106 @@ class Clock:
 
     def pair(self) -> tuple[int, int]:
         """Read both clocks together, keep the pair and return it as (ours, wall)."""
-        before = self._perf_ns()
-        wall = self._wall_ns()
-        after = self._perf_ns()
-        ours = (before + after) // 2 + self.offset_ns
+        perf, wall = self._read_both()
+        ours = perf + self.offset_ns
         with self._lock:
-            self._ours.append(ours)
-            self._wall.append(wall)
-            if len(self._ours) > self.MAX_PAIRS:  # thin the old half; recent pairs stay dense
-                half = self.MAX_PAIRS // 2
-                self._ours[:half] = self._ours[:half:2]
-                self._wall[:half] = self._wall[:half:2]
+            self._keep(ours, wall)
         return ours, wall
 
-    def from_wall(self, wall_ns: int) -> int:
-        """A wall-clock stamp (ns since the epoch) on this clock, by the pair nearest to it."""
+    def _read_both(self) -> tuple[int, int]:
+        """(perf, wall) read closest together out of three attempts: a preemption costs one."""
+        best = (0, 0, 0)
+        for attempt in range(3):
+            before = self._perf_ns()
+            wall = self._wall_ns()
+            took = self._perf_ns() - before
+            if attempt == 0 or took < best[0]:
+                best = (took, before + took // 2, wall)
+        return best[1], best[2]
+
+    def _keep(self, ours: int, wall: int) -> None:
+        era = 0
+        if self._ours:
+            elapsed = ours - self._ours[-1]
+            apart = abs((wall - self._wall[-1]) - elapsed)
+            jumped = apart > self.TOLERANCE_NS + self.SLEW * max(0, elapsed)
+            era = self._era[-1] + jumped
+        self._ours.append(ours)
+        self._wall.append(wall)
+        self._era.append(era)
+        self._eras = None
+        if len(self._ours) > self.MAX_PAIRS:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Drop every second pair of the older half; the ends of an era stay."""
+        half = len(self._ours) // 2
+        era = self._era
+        keep = [
+            i >= half or i % 2 == 0 or era[i] != era[i - 1] or era[i] != era[i + 1]
+            for i in range(len(era))
+        ]
+        if all(keep):  # nothing but jumps: forget the oldest
+            keep = [i >= half for i in range(len(era))]
+        for values in (self._ours, self._wall, self._era):
+            values[:] = [value for value, kept in zip(values, keep, strict=True) if kept]
+
+    @overload
+    def from_wall(self, wall_ns: int, near_ns: int | None = None) -> int: ...
+    @overload
+    def from_wall(self, wall_ns: np.ndarray, near_ns: int | None = None) -> np.ndarray: ...
+    def from_wall(self, wall_ns, near_ns=None):
+        """Wall-clock stamps on this clock.
+
+        Args:
+            wall_ns: nanoseconds since the epoch as the wall clock told them; one or an array.
+            near_ns: a time on this clock near which the stamps were made; decides only where a
+                clock that was set back made the same wall time happen twice.
+
+        Returns: an int for an int, an int64 array of the same shape for an array.
+        """
         with self._lock:
-            # A stepped wall clock is not sorted; the newest pair at or before the stamp is then
-            # found by scanning, which is rare and short.
-            walls = self._wall
-            if all(a <= b for a, b in zip(walls[-8:], walls[-7:], strict=False)):
-                at = bisect.bisect_left(walls, wall_ns)
-                near = [i for i in (at - 1, at) if 0 <= i < len(walls)]
-            else:
-                near = list(range(len(walls)))
-            best = min(near, key=lambda i: abs(walls[i] - wall_ns))
-            return wall_ns - walls[best] + self._ours[best]
+            if self._eras is None:
+                era, ours, wall = (np.asarray(v) for v in (self._era, self._ours, self._wall))
+                cuts = np.flatnonzero(np.diff(era)) + 1
+                self._eras = list(zip(np.split(ours, cuts), np.split(wall, cuts), strict=True))
+            eras = self._eras
+        stamps = np.atleast_1d(np.asarray(wall_ns, dtype=np.int64))
+        if len(eras) == 1:
+            result = _by_nearest_pair(stamps, *eras[0])
+        else:
+            result = _by_era(stamps, eras, near_ns)
+        if np.ndim(wall_ns) == 0:
+            return int(result[0])
+        return result.reshape(np.shape(wall_ns))
+
+
+def _by_nearest_pair(stamps: np.ndarray, ours: np.ndarray, wall: np.ndarray) -> np.ndarray:
+    """Convert with the pair nearest in wall time; `wall` ascends within an era, all but exactly."""
+    wall = np.maximum.accumulate(wall)
+    after = np.clip(np.searchsorted(wall, stamps), 1, max(1, len(wall) - 1))
+    if len(wall) == 1:
+        nearest = np.zeros(len(stamps), dtype=np.intp)
+    else:
+        nearest = np.where(stamps - wall[after - 1] <= wall[after] - stamps, after - 1, after)
+    return stamps - wall[nearest] + ours[nearest]
+
+
+def _by_era(stamps: np.ndarray, eras: list, near_ns: int | None) -> np.ndarray:
+    """Convert each stamp in the era that holds it; see `Clock` for which one wins."""
+    best = np.zeros(len(stamps), dtype=np.int64)
+    best_miss = np.full(len(stamps), np.iinfo(np.int64).max)
+    near = eras[-1][0][-1] if near_ns is None else near_ns
+    for number, (ours, wall) in enumerate(eras):
+        candidate = _by_nearest_pair(stamps, ours, wall)
+        # The jump fell somewhere between the last pair of one era and the first of the next, so
+        # an era reaches up to its neighbours' pairs; the first and the last have no far end.
+        low = eras[number - 1][0][-1] if number else np.iinfo(np.int64).min
+        high = eras[number + 1][0][0] if number + 1 < len(eras) else np.iinfo(np.int64).max
+        outside = np.where(candidate < low, low - candidate, 0)
+        outside = np.where(candidate > high, candidate - high, outside)
+        closer = outside < best_miss
+        tie = (outside == best_miss) & (abs(candidate - near) < abs(best - near))
+        best = np.where(closer | tie, candidate, best)
+        best_miss = np.where(closer, outside, best_miss)
+    return best

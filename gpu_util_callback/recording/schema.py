@@ -1,15 +1,21 @@
 """The names and units of everything a recording holds: one place for writer, readers and rules.
 
 Units are in the names: `_ns` nanoseconds, `_bytes`, `_pct` percent (0-100), `_mw` milliwatts,
-`_mhz`, `_c` degrees Celsius. Times named `*_start_ns`/`*_end_ns`/`time_ns` are nanoseconds since the
-epoch on the recording's own monotonic clock (see `clock.py`). NaN (text: "") means absent.
+`_mhz`, `_c` degrees Celsius. Times named `*_start_ns`/`*_end_ns`/`time_ns` are nanoseconds since
+the epoch on the recording's own monotonic clock (see `clock.py`). NaN (text: "") means absent.
 """
 
-__all__ = ["ACCOUNTS", "FORMAT_MAJOR", "FORMAT_MINOR", "PHASE_KINDS", "PLUGIN_NAME", "TABLES"]
+__all__ = [
+    "ABSENT_INT", "ACCOUNTS", "FORMAT_MAJOR", "FORMAT_MINOR", "GPU_COLUMNS", "PHASE_KINDS",
+    "PLUGIN_NAME", "SAMPLE_QUANTA", "STEP_SERIES", "TABLES",
+]  # fmt: skip
 
 PLUGIN_NAME = "gpu_utilization"
 FORMAT_MAJOR = 1
 FORMAT_MINOR = 0
+
+# What an integer column holds where nothing is known (floats: NaN, text: "").
+ABSENT_INT = -1
 
 # Column types: "int" (stored as deltas), "float", "text" (dictionary-coded).
 TABLES: dict[str, dict[str, str]] = {
@@ -114,8 +120,8 @@ PHASE_KINDS = (
 ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
 
 # Samples live in groups of their own: a group is a 2-D array (samples x columns) with one time per
-# sample. Group names: "gpu<i>" (what one tick reads), "gpu<i>/utilization" (the driver's own buffer),
-# "gpu<i>/gpm", "host". Columns a group may have are open; those rules rely on are named here.
+# sample. Group names: "gpu<i>" (what one tick reads), "gpu<i>/utilization" (the driver's own
+# buffer), "gpu<i>/gpm", "host". The columns of a group are open; those rules rely on are named here.
 GPU_COLUMNS = (
     "utilization_pct",  # NVML "kernel active": share of time in which any kernel ran
     "memory_utilization_pct",  # share of time in which device memory was read or written
@@ -124,3 +130,13 @@ GPU_COLUMNS = (
     "throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct",
     "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s",
 )  # fmt: skip
+
+# The columns of `steps` that are drawn and folded into the overview, all in nanoseconds a step.
+STEP_SERIES = (
+    "duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns",
+    "callbacks_ns",
+)  # fmt: skip
+
+# Sampled values that are neither integers nor short decimals (derived rates, mostly) are kept to
+# this resolution, by the ending of the column's name: finer than any of the instruments.
+SAMPLE_QUANTA = {"_pct": 0.001, "_bytes_per_s": 1024.0, "_per_s": 0.01, "_mw": 1.0, "_c": 0.01}

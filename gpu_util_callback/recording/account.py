@@ -1,0 +1,66 @@
+"""The host account: where the training thread's time went, disjoint and exact."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.schema import ACCOUNTS
+
+__all__ = ["Account", "account"]
+
+# Column of `steps` -> the category its time belongs to.
+_STEP_PARTS = {
+    "input_wait_ns": "input_wait",
+    "compile_ns": "compile",
+    "body_ns": "step",
+    "gpu_wait_ns": "step",
+    "callbacks_ns": "callbacks",
+}
+
+
+class Account:
+    """Adds rows up as they come; `result` may be asked at any time."""
+
+    def __init__(self) -> None:
+        self._ns = dict.fromkeys(ACCOUNTS, 0)
+
+    def add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
+        """Rows of the `steps` table; absent parts count nothing."""
+        for column, category in _STEP_PARTS.items():
+            values = steps.get(column)
+            if values is not None:
+                values = np.asarray(values)
+                self._ns[category] += int(values[values > 0].sum())
+
+    def add_phases(self, phases: Mapping[str, Any]) -> None:
+        """Rows of the `phases` table; those with account "" are containers and count nothing."""
+        accounts = np.asarray(phases.get("account", ()), object)
+        if not len(accounts):
+            return
+        spent = np.asarray(phases["self_ns"])
+        for category in ACCOUNTS:
+            of_category = spent[accounts == category]
+            self._ns[category] += int(of_category[of_category > 0].sum())
+
+    def result(self, start_ns: int, end_ns: int) -> dict[str, Any]:
+        """{"wall_s", "time_s": {category: seconds}}; the categories sum to the wall time.
+
+        `other` is what is left. Rows that overlap by mistake could make it negative; it is not
+        hidden then, so that checks see it.
+        """
+        wall = max(0, end_ns - start_ns)
+        named = {name: self._ns[name] for name in ACCOUNTS if name != "other"}
+        other = wall - sum(named.values())
+        times = {name: value / 1e9 for name, value in named.items()}
+        return {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
+
+
+def account(
+    steps: Mapping[str, np.ndarray], phases: Mapping[str, Any], start_ns: int, end_ns: int
+) -> dict[str, Any]:
+    """The account of whole tables; see `Account.result`."""
+    total = Account()
+    total.add_steps(steps)
+    total.add_phases(phases)
+    return total.result(start_ns, end_ns)

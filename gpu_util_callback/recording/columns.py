@@ -1,0 +1,292 @@
+"""Columns as bytes: integers as deltas, decimals as scaled integers, text by dictionary.
+
+A *frame* is a set of equally long columns. It is encoded as one `uint8` matrix of shape
+(planes, rows) and a JSON description. An integer column occupies as many planes as its residuals
+have bytes (plane 0 is the lowest byte), because bytes of equal significance compress well side by
+side. To read a column by hand: put its planes together as little-endian integers `u`, undo the
+zigzag `r = (u >> 1) ^ -(u & 1)`, then, `order` times, `r = head + cumsum(r)` from the last head
+to the first, and multiply by `unit`, add `base`. `decode_frame` does the same and trusts nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FrameError", "Prediction", "decode_frame", "encode_frame"]
+
+_SCALES = (1, 10, 100, 1000)
+_EXACT = 2**53  # beyond it a float64 no longer tells neighbouring integers apart
+
+# How a column follows from others of the frame, so that only what is left must be stored:
+#   ("chain", {"duration_ns": 1})     x[i] - x[i-1] - duration[i-1]
+#   ("sum", {"a": 1, "b": -1})        x[i] - a[i] + b[i]
+Prediction = tuple[str, Mapping[str, int]]
+
+
+class FrameError(ValueError):
+    """A frame's description and its bytes do not fit together."""
+
+
+def encode_frame(
+    columns: Mapping[str, np.ndarray],
+    kinds: Mapping[str, str],
+    predictions: Mapping[str, Prediction] | None = None,
+    quanta: Mapping[str, float] | None = None,
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Encode equally long columns.
+
+    Args:
+        columns: name -> int64[n], float64[n] (NaN = absent) or a sequence of n strings.
+        kinds: name -> "int", "float" or "text".
+        predictions: name -> how an integer column follows from unpredicted ones.
+        quanta: name -> resolution for floats that are no short decimals; without it they are
+            kept exactly.
+
+    Returns: (description for JSON, uint8[planes, n]).
+    """
+    predictions = {
+        name: rule
+        for name, rule in (predictions or {}).items()
+        if name in columns and all(other in columns for other in rule[1])
+    }
+    rows = len(next(iter(columns.values()))) if columns else 0
+    planes: list[np.ndarray] = []
+    described: dict[str, dict[str, Any]] = {}
+    for name, values in columns.items():
+        if kinds[name] == "text":
+            entry = _encode_text(values, planes)
+        elif kinds[name] == "float":
+            entry = _encode_floats(np.asarray(values, np.float64), (quanta or {}).get(name), planes)
+        else:
+            values = np.asarray(values, np.int64)
+            rule = predictions.get(name)
+            if rule is None or rows == 0:
+                entry = _encode_ints(values, planes)
+            else:
+                head, rest = _residual(values, rule, columns)
+                entry = _encode_ints(rest, planes)
+                entry["from"] = [rule[0], dict(rule[1]), head]
+        described[name] = {"type": kinds[name], **entry}
+    matrix = np.concatenate(planes) if planes else np.zeros((0, rows), np.uint8)
+    return {"rows": rows, "columns": described}, matrix
+
+
+def decode_frame(
+    frame: Mapping[str, Any], matrix: np.ndarray, names: Iterable[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Decode the named columns of a frame (all by default; unknown names are left out).
+
+    Returns: name -> int64[n], float64[n] or object[n] (strings).
+    Raises: FrameError, whatever is wrong.
+    """
+    try:
+        rows = int(frame["rows"])
+        described = frame["columns"]
+        if matrix.dtype != np.uint8 or matrix.ndim != 2 or matrix.shape[1] != rows:
+            raise FrameError(f"{matrix.dtype}{list(matrix.shape)} does not hold {rows} rows")
+        wanted = list(described if names is None else (n for n in names if n in described))
+        done: dict[str, np.ndarray] = {}
+
+        def column(name: str, depth: int = 0) -> np.ndarray:
+            if name not in done:
+                if depth > 2:
+                    raise FrameError(f"column {name} follows from itself")
+                entry = described[name]
+                values = _DECODERS[entry["type"]](entry, matrix)
+                if "from" in entry:
+                    how, weights, head = entry["from"]
+                    parts = {other: column(other, depth + 1) for other in weights}
+                    values = _undo_residual(values, (how, weights), head, parts)
+                done[name] = values
+            return done[name]
+
+        return {name: column(name) for name in wanted}
+    except FrameError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
+        raise FrameError(f"not a frame: {error!r}") from error
+
+
+# --- integers -------------------------------------------------------------------------------------
+
+
+def _encode_ints(values: np.ndarray, planes: list[np.ndarray]) -> dict[str, Any]:
+    """Describe int64[n] and append its planes; a constant column needs none."""
+    entry: dict[str, Any] = {"at": sum(map(len, planes)), "width": 0, "base": 0, "heads": []}
+    if len(values) == 0:
+        return entry
+    base = int(values[0])
+    rest = values - base  # may wrap around; the way back wraps too
+    unit = 1
+    if abs(int(values.max()) - int(values.min())) < 2**62:
+        unit = int(np.gcd.reduce(rest)) or 1
+        if unit > 1:
+            rest = rest // unit
+    entry["base"] = base
+    if unit > 1:
+        entry["unit"] = unit
+    heads: list[int] = []
+    best = _cost(rest)
+    for _ in range(2):  # first and second differences, where they are smaller
+        step = np.empty_like(rest)
+        step[0] = 0
+        np.subtract(rest[1:], rest[:-1], out=step[1:])
+        cost = _cost(step)
+        if cost >= best:
+            break
+        heads.append(int(rest[0]))
+        rest, best = step, cost
+    entry["heads"] = heads
+    if not heads:  # plain values: centred, so that the common ones are the small ones
+        middle = int(np.partition(rest, len(rest) // 2)[len(rest) // 2])
+        entry["base"] = _wrap(base + middle * unit)
+        rest = rest - middle
+    zigzag = ((rest << 1) ^ (rest >> 63)).view(np.uint64)
+    width = (int(zigzag.max()).bit_length() + 7) // 8
+    entry["width"] = width
+    if width:
+        octets = np.ascontiguousarray(zigzag.astype("<u8")).view(np.uint8)
+        planes.append(np.ascontiguousarray(octets.reshape(-1, 8)[:, :width].T))
+    return entry
+
+
+def _cost(values: np.ndarray) -> float:
+    """About how many bits `values` need, the rare large ones weighted as such."""
+    return float(np.log2(np.abs(values.astype(np.float64)) + 1.0).sum())
+
+
+def _decode_ints(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
+    at, width, rows = int(entry["at"]), int(entry["width"]), matrix.shape[1]
+    if not 0 <= width <= 8 or at < 0 or at + width > len(matrix) or len(entry["heads"]) > 2:
+        raise FrameError("planes out of range")
+    octets = np.zeros((rows, 8), np.uint8)
+    octets[:, :width] = matrix[at : at + width].T
+    zigzag = octets.view("<u8").reshape(rows)
+    values = ((zigzag >> np.uint64(1)) ^ (np.uint64(0) - (zigzag & np.uint64(1)))).view(np.int64)
+    for head in reversed(entry["heads"]):
+        values = np.cumsum(values) + _int64(head)
+    unit = entry.get("unit", 1)
+    if unit != 1:
+        values = values * _int64(unit)
+    return values + _int64(entry["base"])
+
+
+def _int64(value: Any) -> np.int64:
+    if not isinstance(value, int):
+        raise FrameError(f"{value!r} is no integer")
+    return np.int64(value)
+
+
+def _wrap(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _weighted(weights: Mapping[str, int], columns: Mapping[str, Any]) -> np.ndarray:
+    total: Any = 0
+    for other, weight in weights.items():
+        total = total + np.asarray(columns[other], np.int64) * np.int64(weight)
+    return total
+
+
+def _residual(
+    values: np.ndarray, rule: Prediction, columns: Mapping[str, Any]
+) -> tuple[int, np.ndarray]:
+    how, weights = rule
+    predicted = _weighted(weights, columns)
+    if how == "sum":
+        return 0, values - predicted
+    rest = np.zeros_like(values)
+    rest[1:] = values[1:] - values[:-1] - predicted[:-1]
+    return int(values[0]), rest
+
+
+def _undo_residual(
+    rest: np.ndarray, rule: Prediction, head: int, columns: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    how, weights = rule
+    predicted = _weighted(weights, columns)
+    if how == "sum":
+        return rest + predicted
+    if how != "chain":
+        raise FrameError(f"unknown prediction {how!r}")
+    rest = rest.copy()
+    rest[1:] += predicted[:-1]
+    return np.cumsum(rest) + _int64(head)
+
+
+# --- floats ---------------------------------------------------------------------------------------
+
+
+def _encode_floats(
+    values: np.ndarray, quantum: float | None, planes: list[np.ndarray]
+) -> dict[str, Any]:
+    """Describe float64[n]: scaled integers where that is exact (or `quantum` allows it)."""
+    absent = np.isnan(values)
+    entry: dict[str, Any] = {}
+    if absent.any():
+        if absent.all():
+            return {"absent": "all"}
+        entry["absent"] = sum(map(len, planes))
+        planes.append(absent.astype(np.uint8)[np.newaxis])
+        # An absent value repeats the one before it: the cheapest thing to store.
+        last = np.maximum.accumulate(np.where(absent, -1, np.arange(len(values))))
+        first = int(np.argmin(absent))
+        values = values[np.where(last < 0, first, last)]
+    integers = None
+    if np.isfinite(values).all():
+        for scale in _SCALES:
+            scaled = np.rint(values * scale)
+            if np.abs(scaled).max(initial=0) < _EXACT and (scaled / scale == values).all():
+                integers = scaled.astype(np.int64)
+                entry["scale"] = scale
+                break
+        else:
+            if quantum is not None and np.abs(values).max(initial=0) / quantum < _EXACT:
+                integers = np.rint(values / quantum).astype(np.int64)
+                entry["quantum"] = quantum
+    if integers is None:
+        integers = np.ascontiguousarray(values).view(np.int64)  # the bits themselves
+        entry["bits"] = 64
+    return {**_encode_ints(integers, planes), **entry}
+
+
+def _decode_floats(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
+    if entry.get("absent") == "all":
+        return np.full(matrix.shape[1], np.nan)
+    integers = _decode_ints(entry, matrix)
+    if "bits" in entry:
+        values = integers.view(np.float64).copy()
+    elif "quantum" in entry:
+        values = integers * float(entry["quantum"])
+    else:
+        values = integers / float(entry["scale"])
+    if "absent" in entry:
+        at = int(entry["absent"])
+        if not 0 <= at < len(matrix):
+            raise FrameError("planes out of range")
+        values[matrix[at] != 0] = np.nan
+    return values
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _encode_text(values: Sequence[Any] | np.ndarray, planes: list[np.ndarray]) -> dict[str, Any]:
+    words: dict[str, int] = {}
+    codes = np.fromiter(
+        (words.setdefault(str(value), len(words)) for value in values), np.int64, len(values)
+    )
+    return {**_encode_ints(codes, planes), "words": list(words)}
+
+
+def _decode_text(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
+    codes = _decode_ints(entry, matrix)
+    words = np.empty(len(entry["words"]), object)
+    words[:] = [str(word) for word in entry["words"]]
+    if len(codes) and (codes.min() < 0 or codes.max() >= len(words)):
+        raise FrameError("a word is missing from the dictionary")
+    return words[codes]
+
+
+_DECODERS = {"int": _decode_ints, "float": _decode_floats, "text": _decode_text}

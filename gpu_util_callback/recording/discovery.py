@@ -1,0 +1,176 @@
+"""Finding recordings below a log directory, and which of them belong together."""
+
+# Paths may be URLs.
+# ruff: noqa: PTH119
+
+import html
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.manifest import NewerFormat
+from gpu_util_callback.recording.reader import Problem, Recording
+from gpu_util_callback.recording.schema import PLUGIN_NAME
+from gpu_util_callback.recording.storage import Storage, storage_for
+
+__all__ = ["Recordings", "group_sessions", "read_recordings", "recording_id", "recordings_of_run"]
+
+
+class Recordings(list[Recording]):
+    """A list of `Recording`, oldest first; `problems` names what could not be read at all."""
+
+    def __init__(self, recordings: Iterable[Recording] = (), problems: Iterable[Problem] = ()):
+        super().__init__(recordings)
+        self._problems = list(problems)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What could not be read, of the recordings in the list too."""
+        return self._problems + [problem for one in self for problem in one.problems]
+
+    def _repr_html_(self) -> str:
+        heads = ("run", "session", "rank", "started", "wall", "steps", "step time", "input wait",
+                 "status")  # fmt: skip
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(one)) + "</tr>"
+            for one in self
+        )
+        table = (
+            "<table><thead><tr>"
+            + "".join(f"<th>{head}</th>" for head in heads)
+            + f"</tr></thead><tbody>{rows}</tbody></table>"
+        )
+        lines = "".join(f"<li>{html.escape(str(problem))}</li>" for problem in self.problems)
+        return table + (f"<ul>{lines}</ul>" if lines else "")
+
+
+def _cells(recording: Recording) -> Iterator[str]:
+    from datetime import UTC, datetime
+
+    account = recording.account
+    wall = account["wall_s"]
+    steps = recording.summary.get("steps", {}).get("duration_ns", {})
+    yield recording.run
+    yield recording.session
+    yield str(recording.facts.get("rank", ""))
+    yield datetime.fromtimestamp(recording.start_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    yield f"{wall:.1f} s"
+    yield f"{recording.step_count:,}"
+    yield f"{steps['p50'] / 1e6:.2f} ms" if steps.get("count") else ""
+    yield f"{account['time_s'].get('input_wait', 0) / wall:.0%}" if wall else ""
+    yield recording.status
+
+
+def read_recordings(logdir: str | os.PathLike) -> Recordings:
+    """Find and open all recordings in `logdir` and its runs.
+
+    Args:
+        logdir: what TensorBoard is given, one run of it, or one recording's folder; a path or
+            any fsspec URL.
+
+    Returns: the recordings, oldest first; empty when there are none.
+    Raises: UnusableInput when `logdir` is no directory or cannot be opened.
+    """
+    try:
+        storage, root = storage_for(logdir)
+        names = storage.names(root)
+    except NotADirectoryError as error:
+        raise UnusableInput(f"{os.fspath(logdir)} is a file; give the log directory") from error
+    except FileNotFoundError as error:
+        raise UnusableInput(f"{os.fspath(logdir)} does not exist") from error
+    except (OSError, ImportError) as error:
+        raise UnusableInput(f"{os.fspath(logdir)} cannot be opened: {error}") from error
+    recordings: list[Recording] = []
+    problems: list[Problem] = []
+    if "manifest.json" in names or any(name.startswith("segment-") for name in names):
+        _open(storage, root, ".", recordings, problems)
+    elif os.path.basename(root) == PLUGIN_NAME:
+        for folder in storage.folders(root):
+            _open(storage, storage.join(root, folder), ".", recordings, problems)
+    else:
+        for run, path in _runs(storage, root, ".", problems):
+            found, trouble = recordings_of_run(storage, path, run)
+            recordings += found
+            problems += trouble
+    group_sessions(recordings)
+    recordings.sort(key=lambda one: (one.start_ns, one.facts.get("rank") or 0, one.id))
+    return Recordings(recordings, problems)
+
+
+def recordings_of_run(
+    storage: Storage, path: str, run: str
+) -> tuple[list[Recording], list[Problem]]:
+    """The recordings of one TensorBoard run, `path` being its directory."""
+    recordings: list[Recording] = []
+    problems: list[Problem] = []
+    folder = storage.join(path, "plugins", PLUGIN_NAME)
+    try:
+        names = storage.folders(folder)
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        return [], [Problem(folder, str(error))]
+    for name in names:
+        _open(storage, storage.join(folder, name), run, recordings, problems)
+    return recordings, problems
+
+
+def recording_id(run: str, folder: str) -> str:
+    """An id for URLs: run and folder, all but the plainest characters written as ~hex."""
+    return "/".join(
+        quote(part, safe="/").replace("~", "~7E").replace("%", "~") for part in (run, folder)
+    )
+
+
+def _open(
+    storage: Storage, path: str, run: str, recordings: list[Recording], problems: list[Problem]
+) -> None:
+    folder = os.path.basename(path.rstrip("/"))
+    try:
+        recordings.append(Recording(storage, path, run, recording_id(run, folder)))
+    except NewerFormat as error:
+        problems.append(Problem(path, str(error)))
+
+
+def _runs(
+    storage: Storage, path: str, run: str, problems: list[Problem], depth: int = 0
+) -> Iterator[tuple[str, str]]:
+    """(run name, directory) of every directory below that has recordings."""
+    try:
+        folders = storage.folders(path)
+    except OSError as error:
+        problems.append(Problem(path, str(error)))
+        return
+    if "plugins" in folders:
+        yield run, path
+    if depth >= 32:  # a cycle of links, or nothing a person made
+        return
+    for name in folders:
+        if name != "plugins" and not name.startswith("."):
+            below = name if run == "." else f"{run}/{name}"
+            yield from _runs(storage, storage.join(path, name), below, problems, depth + 1)
+
+
+def group_sessions(recordings: Iterable[Recording]) -> None:
+    """Set `session` on each recording: ranks of one job that ran their n-th fit together.
+
+    The n-th fit of a job that was started again is another session: its rank is there already, or
+    it began after the others had ended.
+    """
+    jobs: dict[tuple[Any, ...], list[Recording]] = {}
+    for one in recordings:
+        job = one.facts.get("job")
+        key = (str(job), one.facts.get("fit_index")) if job else (one.run, one.folder)
+        jobs.setdefault(key, []).append(one)
+    for members in jobs.values():
+        members.sort(key=lambda one: (one.start_ns, one.folder))
+        name, ranks, end = "", set[Any](), 0
+        for one in members:
+            rank = one.facts.get("rank")
+            if not name or rank in ranks or one.start_ns > end:
+                name, ranks, end = one.folder, set(), 0
+            one.session = name
+            ranks.add(rank)
+            end = max(end, one.end_ns)

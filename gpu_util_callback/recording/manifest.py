@@ -1,0 +1,163 @@
+"""`manifest.json`: what a recording is, and whether it still grows."""
+
+import json
+import math
+import os
+import re
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR
+
+__all__ = ["ManifestError", "NewerFormat", "dumps", "lost", "parse", "process_facts", "safe_name"]
+
+MAX_BYTES = 32 << 20
+
+
+class ManifestError(ValueError):
+    """The manifest cannot be read; the message says why in one line."""
+
+
+class NewerFormat(ManifestError):
+    """A newer version of this package wrote the recording."""
+
+
+def dumps(manifest: dict[str, Any]) -> bytes:
+    """Facts as strict JSON: numpy's numbers as numbers, what is unknown (NaN) as null."""
+    text = json.dumps(_plain(manifest), separators=(",", ":"), allow_nan=False)
+    return text.encode()
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset, np.ndarray)):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The manifest as a dictionary.
+
+    Raises: NewerFormat, ManifestError.
+    """
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"manifest.json is unreadable ({error})") from error
+    if not isinstance(manifest, dict):
+        raise ManifestError("manifest.json is no JSON object")
+    version = manifest.get("format")
+    if not (isinstance(version, list) and version and isinstance(version[0], int)):
+        raise ManifestError("manifest.json names no format")
+    if version[0] > FORMAT_MAJOR:
+        raise NewerFormat(
+            f"written by gpu-util-callback {manifest.get('writer', '(unknown)')} in format "
+            f"{version[0]}, and this version reads up to {FORMAT_MAJOR}: "
+            "pip install --upgrade gpu-util-callback"
+        )
+    return manifest
+
+
+def format_version() -> list[int]:
+    """[major, minor] of what is written now."""
+    return [FORMAT_MAJOR, FORMAT_MINOR]
+
+
+def safe_name(text: str) -> str:
+    """`text` as one part of a folder's name, the same on every file system."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", text).strip("._")[:40] or "unknown"
+
+
+# --- is the writer still there? -------------------------------------------------------------------
+
+
+def process_facts() -> dict[str, Any]:
+    """What tells this process from all others on this boot of this host, as far as the OS says."""
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "boot_id": _boot_id(),
+        "pid_namespace": _pid_namespace(),
+        "process_started": _process_started(os.getpid()),
+    }
+
+
+def _boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _pid_namespace() -> str | None:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return None
+
+
+def _process_stat(pid: int) -> list[bytes]:
+    """The fields of /proc/<pid>/stat after the name: [0] is the state, [19] the start."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _process_started(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot: tells a pid from its reuse."""
+    stat = _process_stat(pid)
+    return int(stat[19]) if len(stat) > 19 and stat[19].isdigit() else None
+
+
+def _process_is_gone(manifest: dict[str, Any]) -> bool:
+    """Whether the writing process is known to be dead: only where pids mean the same."""
+    pid, boot = manifest.get("pid"), manifest.get("boot_id")
+    if not isinstance(pid, int) or not boot or boot != _boot_id():
+        return False
+    if manifest.get("host") != socket.gethostname():
+        return False  # another container: its pids are not ours
+    if manifest.get("pid_namespace") != _pid_namespace():
+        return False
+    started = _process_started(pid)
+    if started is None:
+        return True
+    if manifest.get("process_started") not in (None, started):
+        return True
+    return _process_stat(pid)[:1] == [b"Z"]
+
+
+def lost(manifest: dict[str, Any], age_s: float | None = None, now_s: float | None = None) -> bool:
+    """Whether a recording that says "live" has no writer any more.
+
+    Args:
+        manifest: as parsed.
+        age_s: how long ago the file was written, by a clock nearer to the writer's (the file
+            system's, or the time since a reader saw it change); the younger one counts, since
+            two machines' clocks may differ.
+        now_s: the wall clock, for tests.
+    """
+    if _process_is_gone(manifest):
+        return True
+    heartbeat = manifest.get("heartbeat_wall_ns")
+    flush_s = manifest.get("flush_s")
+    patience = max(30.0, 5 * flush_s) if isinstance(flush_s, (int, float)) else 30.0
+    ages = [] if age_s is None else [age_s]
+    if isinstance(heartbeat, (int, float)):
+        age = (time.time() if now_s is None else now_s) - heartbeat / 1e9
+        if age > -patience or not ages:  # a heartbeat from the future tells nothing
+            ages.append(age)
+    return not ages or min(ages) > patience

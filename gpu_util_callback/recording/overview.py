@@ -1,0 +1,169 @@
+"""The top of the pyramid: a whole run in a thousand buckets, on both axes, at a fixed size.
+
+`overview.npz` is rewritten when a segment is sealed and covers exactly the sealed segments; it
+also lists them, so that the first view of a long run reads the manifest and this file alone. A
+reader adds the one open segment with the same code.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.container import Container, Damaged, pack
+from gpu_util_callback.recording.pyramid import Folded, Marks
+from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
+from gpu_util_callback.recording.segments import Rows
+
+__all__ = ["Overview", "step_series"]
+
+# Time buckets start at 2^16 ns (65 µs), step buckets at single steps; both fold as the run grows.
+FIRST_SHIFT = {"step": 0, "time": 16}
+SIZE = 1024
+AXES = ("step", "time")
+
+
+def step_series(steps: dict[str, np.ndarray]) -> np.ndarray:
+    """float64[len(STEP_SERIES), n]: the drawn columns of `steps`, absent ones NaN."""
+    values = np.stack([steps[name] for name in STEP_SERIES]).astype(np.float64)
+    values[values < 0] = np.nan
+    return values
+
+
+class Overview:
+    """Folded series of a recording: "steps" and every sample group, by step and by time.
+
+    `axes[axis][group]` is a `Folded`; its keys are step numbers, or nanoseconds since
+    `origin_ns`. `marks[axis]` leads to the other axis: on the step axis it holds the start of
+    each bucket's first step (ns since the origin), on the time axis the number of its first step.
+    """
+
+    def __init__(self, origin_ns: int):
+        self.origin_ns = origin_ns
+        self.axes: dict[str, dict[str, Folded]] = {axis: {} for axis in AXES}
+        self.marks = {axis: Marks(FIRST_SHIFT[axis], SIZE) for axis in AXES}
+        self.last_step = -1
+        self._last_start_ns = origin_ns
+
+    def add(self, tables: Rows, samples: Rows) -> None:
+        """Add rows that follow those added before."""
+        steps = tables.get("steps")
+        number = start = np.zeros(0, np.int64)
+        if steps is not None and len(steps["step"]):
+            number, start = steps["step"], steps["start_ns"]
+            values = step_series(steps)
+            order = _ascending(number)
+            self._add("step", "steps", number[order], STEP_SERIES, values[:, order])
+            self.marks["step"].add(
+                np.maximum(number[order], 0), np.maximum(start[order] - self.origin_ns, 0)
+            )
+            order = _ascending(start)
+            since = np.maximum(start[order] - self.origin_ns, 0)
+            self._add("time", "steps", since, STEP_SERIES, values[:, order])
+            self.marks["time"].add(since, np.maximum(number[order], 0))
+        # Times at which steps began, the last known one of the rows before included.
+        starts = np.concatenate([[self._last_start_ns], start])
+        numbers = np.concatenate([[max(0, self.last_step)], number])
+        for group, columns in samples.items():
+            times = columns["time_ns"]
+            if not len(times):
+                continue
+            order = _ascending(times)
+            times = times[order]
+            names = [name for name in columns if name != "time_ns"]
+            values = np.stack([columns[name][order] for name in names]).astype(np.float64)
+            self._add("time", group, times - self.origin_ns, names, values)
+            if len(number) or self.last_step >= 0:
+                # The step under way at each sample; sorted, for a step's start can be an estimate.
+                at = np.clip(np.searchsorted(starts, times, "right") - 1, 0, None)
+                keys = np.maximum.accumulate(numbers[at])
+                self._add("step", group, keys, names, values)
+        if len(number):
+            self.last_step = int(number[-1])
+            self._last_start_ns = int(start[-1])
+
+    def _add(self, axis: str, group: str, keys, names, values) -> None:
+        if group not in self.axes[axis]:
+            self.axes[axis][group] = Folded(names, FIRST_SHIFT[axis], SIZE)
+        self.axes[axis][group].add(np.maximum(keys, 0), names, values)
+
+    def pack(self, index: dict[str, Any]) -> bytes:
+        """The bytes of `overview.npz`; `index` is stored beside it."""
+        about: dict[str, Any] = {
+            "format": FORMAT_MAJOR,
+            "origin_ns": self.origin_ns,
+            "last_step": self.last_step,
+            "last_start_ns": self._last_start_ns,
+            "axes": {},
+            "marks": {},
+            **index,
+        }
+        arrays: dict[str, np.ndarray] = {}
+        for axis in AXES:
+            about["marks"][axis] = self.marks[axis].shift
+            arrays[f"{axis}/marks"] = self.marks[axis].values
+            about["axes"][axis] = {}
+            for group, folded in self.axes[axis].items():
+                about["axes"][axis][group] = {
+                    "columns": folded.columns, "shift": folded.shift, "used": folded.used,
+                }  # fmt: skip
+                used, buckets = folded.used, folded.buckets
+                key = f"{axis}/{group}"
+                arrays[f"{key}/min"] = buckets.low[:, :used]
+                arrays[f"{key}/max"] = buckets.high[:, :used]
+                arrays[f"{key}/mean"] = buckets.mean[:, :used]
+                arrays[f"{key}/count"] = buckets.count[:, :used].astype(np.uint32)
+        # These floats hardly compress; a higher level would only cost time.
+        return pack(about, arrays, level=1)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> tuple["Overview", dict[str, Any]]:
+        """The overview and its index. Raises: Damaged."""
+        container = Container(data)
+        index = container.index
+        if index.get("format") != FORMAT_MAJOR:
+            raise Damaged(f"overview format {index.get('format')!r}, expected {FORMAT_MAJOR}")
+        try:
+            overview = cls(int(index["origin_ns"]))
+            overview.last_step = int(index["last_step"])
+            overview._last_start_ns = int(index["last_start_ns"])
+            for axis in AXES:
+                marks = overview.marks[axis]
+                marks.shift = _shift(index["marks"][axis])
+                marks.values[:] = container.array(f"{axis}/marks")
+                for group, about in index["axes"][axis].items():
+                    overview.axes[axis][group] = _unpack_folded(container, axis, group, about)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            if isinstance(error, Damaged):
+                raise
+            raise Damaged(f"not an overview: {error!r}") from error
+        return overview, index
+
+
+def _shift(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value < 63:
+        raise Damaged(f"a bucket width of 2^{value!r}")
+    return value
+
+
+def _unpack_folded(container: Container, axis: str, group: str, about: dict[str, Any]) -> Folded:
+    columns, used = [str(name) for name in about["columns"]], int(about["used"])
+    if not 0 <= used <= SIZE:
+        raise Damaged(f"{used} buckets in {group}, more than {SIZE}")
+    folded = Folded(columns, _shift(about["shift"]), SIZE)
+    folded.used = used
+    key, buckets = f"{axis}/{group}", folded.buckets
+    buckets.low[:, :used] = container.array(f"{key}/min")
+    buckets.high[:, :used] = container.array(f"{key}/max")
+    buckets.count[:, :used] = container.array(f"{key}/count")
+    mean = container.array(f"{key}/mean")
+    buckets.total[:, :used] = (
+        np.where(buckets.count[:, :used] > 0, mean, 0.0) * (buckets.count[:, :used])
+    )
+    return folded
+
+
+def _ascending(keys: np.ndarray) -> np.ndarray | slice:
+    """What puts `keys` in order; they nearly always are."""
+    if (keys[1:] >= keys[:-1]).all():
+        return slice(None)
+    return np.argsort(keys, kind="stable")

@@ -1,0 +1,64 @@
+"""`redact=True`: no host name, no pid and no other user's process leaves the machine."""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["Redactor", "hashed_host"]
+
+_HOSTS = {"host", "hostname", "node", "nodename"}
+# Left out wherever they stand: they name people, processes or machines.
+_DROPPED = {
+    "pid", "ppid", "pids", "pid_namespace", "boot_id", "process_started", "processes", "process",
+    "other_processes", "user", "users", "username", "uid", "command", "cmdline", "argv", "ip",
+    "address", "addresses",
+}  # fmt: skip
+
+
+def hashed_host(host: str) -> str:
+    """A stable stand-in for a host's name: the same host is still recognised as the same."""
+    digest = hashlib.sha256(b"gpu-util-callback host\0" + host.encode()).hexdigest()
+    return f"host-{digest[:10]}"
+
+
+class Redactor:
+    """Rewrites facts and texts before they reach a file; names are those of this machine."""
+
+    def __init__(self, hosts: Iterable[str]):
+        # Longest first, so that a full name goes before its short form inside it.
+        names = {host for host in hosts if len(host) > 2 and host != "localhost"}
+        longest_first = sorted(names, key=len, reverse=True)
+        self._hosts = (
+            re.compile(
+                r"(?<![A-Za-z0-9])(?:"
+                + "|".join(map(re.escape, longest_first))
+                + r")(?![A-Za-z0-9])"
+            )
+            if names
+            else None
+        )
+        self.token = secrets.token_hex(3)  # stands where a pid would stand in a name
+
+    def text(self, text: str) -> str:
+        """`text` with this machine's names replaced."""
+        if self._hosts is None:
+            return text
+        return self._hosts.sub(lambda found: hashed_host(found.group()), text)
+
+    def value(self, value: Any) -> Any:
+        """A JSON value with names replaced and processes left out, at any depth."""
+        if isinstance(value, dict):
+            return {
+                self.text(str(key)): (
+                    hashed_host(item)
+                    if str(key).lower() in _HOSTS and isinstance(item, str) and item
+                    else self.value(item)
+                )
+                for key, item in value.items()
+                if str(key).lower() not in _DROPPED
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.value(item) for item in value]
+        return self.text(value) if isinstance(value, str) else value

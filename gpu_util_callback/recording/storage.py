@@ -1,0 +1,188 @@
+"""Files of a recording: plain ones locally, any fsspec URL otherwise.
+
+Three operations matter: read a whole small file, replace one as a whole, list a folder. Nothing
+is ever appended, because object stores cannot.
+"""
+
+# Paths are strings here, local and remote ones alike.
+# ruff: noqa: PTH
+
+import os
+import posixpath
+from typing import Any, Protocol
+
+__all__ = ["Storage", "is_remote", "storage_for"]
+
+# Stores that replace an object as a whole by themselves; elsewhere a temporary name is renamed.
+_ATOMIC_PUT = {"abfs", "abfss", "az", "adl", "gcs", "gs", "memory", "oci", "s3", "s3a", "r2"}
+
+
+class Storage(Protocol):
+    """What reader and writer need of a file system; every failure is an OSError."""
+
+    default_flush_s: float
+
+    def join(self, *parts: str) -> str: ...
+    def make_folder(self, path: str) -> None: ...
+    def names(self, path: str) -> list[str]: ...
+    def folders(self, path: str) -> list[str]: ...
+    def read(self, path: str, limit: int) -> bytes: ...
+    def write(self, path: str, data: bytes) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def exists(self, path: str) -> bool: ...
+    def stamp(self, path: str) -> tuple: ...
+    def age_s(self, path: str, now_s: float) -> float | None: ...
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+    """Whether `path` is a URL of another file system than the local one."""
+    text = os.fspath(path)
+    return "://" in text and not text.startswith(("file://", "local://"))
+
+
+def storage_for(path: str | os.PathLike) -> tuple[Storage, str]:
+    """The storage that holds `path`, and `path` as that storage writes it.
+
+    Raises: OSError or ImportError (with what to install) for a URL nobody here can open.
+    """
+    text = os.fspath(path)
+    if not is_remote(text):
+        for prefix in ("file://", "local://"):
+            text = text.removeprefix(prefix)
+        return LocalStorage(), os.path.abspath(os.path.expanduser(text))
+    import fsspec
+
+    try:
+        fs, root = fsspec.core.url_to_fs(text)
+    except ValueError as error:  # an unknown protocol
+        raise OSError(f"{text}: {error}") from error
+    return RemoteStorage(fs), root.rstrip("/")
+
+
+class LocalStorage:
+    """Plain files; a file is replaced under a temporary name, so readers see old or new."""
+
+    default_flush_s = 2.0
+
+    def join(self, *parts: str) -> str:
+        return os.path.join(*parts)
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(path)
+
+    def names(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def folders(self, path: str) -> list[str]:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+
+    def read(self, path: str, limit: int) -> bytes:
+        with open(path, "rb") as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise OSError(f"larger than {limit >> 20} MiB; refused")
+        return data
+
+    def write(self, path: str, data: bytes) -> None:
+        folder, name = os.path.split(path)
+        temporary = os.path.join(folder, f".{name}.tmp")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except BaseException:
+            try:
+                os.unlink(temporary)
+            except OSError:
+                pass  # the error that brought us here is the one to report
+            raise
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def stamp(self, path: str) -> tuple:
+        stat = os.stat(path)
+        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+    def age_s(self, path: str, now_s: float) -> float | None:
+        return now_s - os.stat(path).st_mtime
+
+
+class RemoteStorage:
+    """Any fsspec file system."""
+
+    default_flush_s = 30.0
+
+    def __init__(self, fs: Any):
+        self._fs = fs
+        protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+        self._atomic = protocol in _ATOMIC_PUT
+
+    def join(self, *parts: str) -> str:
+        return posixpath.join(*parts)
+
+    def make_folder(self, path: str) -> None:
+        with _as_oserror():
+            self._fs.makedirs(path, exist_ok=True)
+
+    def _list(self, path: str) -> list[dict[str, Any]]:
+        with _as_oserror():
+            self._fs.invalidate_cache(path)
+            return self._fs.ls(path, detail=True)
+
+    def names(self, path: str) -> list[str]:
+        return sorted(posixpath.basename(e["name"].rstrip("/")) for e in self._list(path))
+
+    def folders(self, path: str) -> list[str]:
+        entries = [e for e in self._list(path) if e.get("type") == "directory"]
+        return sorted(posixpath.basename(e["name"].rstrip("/")) for e in entries)
+
+    def read(self, path: str, limit: int) -> bytes:
+        with _as_oserror():
+            self._fs.invalidate_cache(posixpath.dirname(path))
+            data = self._fs.cat_file(path, start=0, end=limit + 1)
+        if len(data) > limit:
+            raise OSError(f"larger than {limit >> 20} MiB; refused")
+        return data
+
+    def write(self, path: str, data: bytes) -> None:
+        with _as_oserror():
+            if self._atomic:
+                self._fs.pipe_file(path, data)
+            else:
+                temporary = f"{path}.tmp"
+                self._fs.pipe_file(temporary, data)
+                self._fs.mv(temporary, path)
+
+    def remove(self, path: str) -> None:
+        with _as_oserror():
+            self._fs.rm_file(path)
+
+    def exists(self, path: str) -> bool:
+        with _as_oserror():
+            return self._fs.exists(path)
+
+    def stamp(self, path: str) -> tuple:
+        with _as_oserror():
+            self._fs.invalidate_cache(posixpath.dirname(path))
+            info = self._fs.info(path)
+        keys = ("size", "etag", "ETag", "generation", "mtime", "LastModified", "updated", "created")
+        return tuple(str(info[key]) for key in keys if key in info)
+
+    def age_s(self, path: str, now_s: float) -> float | None:
+        return None  # stores disagree on what they call it; the heartbeat itself has to do
+
+
+class _as_oserror:
+    """Turn what a remote library raises (botocore, google.api_core, aiohttp…) into OSError."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, OSError):
+            raise OSError(f"{type(error).__name__}: {error}") from error
