@@ -1,1 +1,25 @@
-"""."""
+"""Why the GPU was idle: pure rules over a recording's tables.
+
+One cause per file; `_engine` runs them over bounded sums of the tables (`_run`), `_report` writes
+the report. Needs numpy and the standard library only.
+"""
+
+from gpu_util_callback.diagnosis._engine import RULES, RULES_VERSION, Diagnosis, diagnose
+from gpu_util_callback.diagnosis._report import logdir_report, run_report
+from gpu_util_callback.diagnosis._rule import Advice, Loss, Range, Rule
+from gpu_util_callback.diagnosis._thresholds import Threshold, parse_threshold
+
+__all__ = [
+    "RULES",
+    "RULES_VERSION",
+    "Advice",
+    "Diagnosis",
+    "Loss",
+    "Range",
+    "Rule",
+    "Threshold",
+    "diagnose",
+    "logdir_report",
+    "parse_threshold",
+    "run_report",
+]

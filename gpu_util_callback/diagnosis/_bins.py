@@ -1,0 +1,118 @@
+"""Samples in bounded memory: time bins per group that fold by two as a run grows."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+__all__ = ["SampleBins"]
+
+
+class SampleBins:
+    """Sum, count and maximum per time bin and column of one group of samples.
+
+    Bins start at `BASE_NS` and double when `CAPACITY` of them no longer reach the newest sample.
+    Values are rounded to 1/64 (bytes to whole ones), so that sums are exact in float64 and do not
+    depend on how the samples arrived. Bins without a sample are NaN: nothing is interpolated.
+    """
+
+    CAPACITY = 4096
+    BASE_NS = 100_000_000
+
+    def __init__(self, columns: Sequence[str] | None = None):
+        self.bin_ns = self.BASE_NS
+        self.origin_ns: int | None = None
+        self.last_ns: int | None = None
+        self.samples = 0
+        self._keep = None if columns is None else frozenset(columns)
+        self._sum: dict[str, np.ndarray] = {}
+        self._count: dict[str, np.ndarray] = {}
+        self._max: dict[str, np.ndarray] = {}
+
+    def __contains__(self, column: str) -> bool:
+        """Whether this column has at least one value."""
+        return column in self._count and bool(self._count[column].any())
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for name in self._count if name in self]
+
+    @property
+    def used(self) -> int:
+        """Bins up to the newest sample."""
+        if self.origin_ns is None or self.last_ns is None:
+            return 0
+        return (self.last_ns - self.origin_ns) // self.bin_ns + 1
+
+    def add(self, block: Mapping[str, np.ndarray]) -> None:
+        """New samples: `time_ns` and one array per column, NaN = absent."""
+        times = np.asarray(block.get("time_ns", ()), dtype=np.int64)
+        if not len(times):
+            return
+        if self.origin_ns is None:
+            self.origin_ns = int(times[0])
+        # A sample that arrives late and is older than the first belongs to the first bin.
+        offsets = np.maximum(times - self.origin_ns, 0)
+        newest = int(offsets.max())
+        while newest >= self.CAPACITY * self.bin_ns:
+            self._fold()
+        self.last_ns = max(self.last_ns or 0, self.origin_ns + newest)
+        self.samples += len(times)
+        at = offsets // self.bin_ns
+        for name, raw in block.items():
+            if name == "time_ns" or (self._keep is not None and name not in self._keep):
+                continue
+            values = np.asarray(raw, dtype=np.float64)
+            here = np.isfinite(values)
+            if not here.any():
+                continue
+            if name not in self._sum:
+                self._sum[name] = np.zeros(self.CAPACITY)
+                self._count[name] = np.zeros(self.CAPACITY)
+                self._max[name] = np.full(self.CAPACITY, -np.inf)
+            grain = 1.0 if name.endswith("_bytes") else 64.0
+            values, where = np.rint(values[here] * grain) / grain, at[here]
+            np.add.at(self._sum[name], where, values)
+            np.add.at(self._count[name], where, 1.0)
+            np.maximum.at(self._max[name], where, values)
+
+    def mean(self, column: str) -> np.ndarray:
+        """Mean per bin, NaN where there is no sample; shape `(used,)`."""
+        count = self._count[column][: self.used]
+        with np.errstate(invalid="ignore"):
+            return np.where(count > 0, self._sum[column][: self.used] / count, np.nan)
+
+    def maximum(self, column: str) -> float | None:
+        """The largest value ever seen, None without one."""
+        return float(self._max[column].max()) if column in self else None
+
+    def over(self, column: str, start_ns: int, end_ns: int) -> tuple[float, int] | None:
+        """Mean value and number of samples between two times; None without a sample there.
+
+        Bins that lie across an end count with the share that lies inside.
+        """
+        if column not in self or self.origin_ns is None or end_ns <= start_ns:
+            return None
+        first = max(0, (start_ns - self.origin_ns) // self.bin_ns)
+        last = min(self.used, -(-(end_ns - self.origin_ns) // self.bin_ns))
+        if last <= first:
+            return None
+        left = self.origin_ns + np.arange(first, last) * self.bin_ns
+        inside = np.minimum(left + self.bin_ns, end_ns) - np.maximum(left, start_ns)
+        weight = self._count[column][first:last] * inside / self.bin_ns
+        total = float(weight.sum())
+        if total <= 0:
+            return None
+        mean = float((self.mean(column)[first:last][weight > 0] * weight[weight > 0]).sum()) / total
+        return mean, max(1, round(total))
+
+    def starts(self) -> np.ndarray:
+        """Start of each used bin, ns since the epoch."""
+        return (self.origin_ns or 0) + np.arange(self.used, dtype=np.int64) * self.bin_ns
+
+    def _fold(self) -> None:
+        half = self.CAPACITY // 2
+        for column in (*self._sum.values(), *self._count.values()):
+            column[:half], column[half:] = column[0::2] + column[1::2], 0.0
+        for column in self._max.values():
+            column[:half], column[half:] = np.maximum(column[0::2], column[1::2]), -np.inf
+        self.bin_ns *= 2

@@ -1,0 +1,137 @@
+"""Steps in bounded memory: blocks of consecutive steps that fold by two as a run grows."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+__all__ = ["StepBlocks"]
+
+_SUMS = (
+    "rows", "duration_ns", "input_get_ns", "input_wait_ns", "wait_ns", "compile_ns", "body_ns",
+    "gpu_wait_ns", "callbacks_ns", "estimated", "wait_known", "wait_events", "callback_events",
+    "compile_events", "clean_rows", "clean_ns",
+)  # fmt: skip
+_MAXIMA = ("top_wait_ns", "top_callbacks_ns", "top_compile_ns", "end_ns", "end_step")
+_MINIMA = ("start_ns", "first_step")
+_FAR = np.iinfo(np.int64).max
+# A step in which a part takes this share is an event of that part: bursts are told from a
+# single outlier by counting events. A tenth is what a person sees in a timeline at a glance.
+EVENT_SHARE = 0.1
+
+
+class StepBlocks:
+    """Sums over blocks of consecutive rows of the `steps` table; integers, hence exact.
+
+    A block covers `rows_per_block` rows, aligned to the first row of the run. When `CAPACITY`
+    blocks are full, neighbours are added up and blocks get twice as long: memory stays flat, an
+    increment costs the same after 10 or 10^7 steps, and the content depends on the rows alone,
+    never on how they were cut into increments.
+
+    Columns (int64, one value per block): the sums of the table's own columns; `wait_ns`, the input
+    wait beyond the floor; `clean_rows`/`clean_ns`, the steps that neither waited nor compiled;
+    `*_events`, the rows in which that part took a tenth of the step; `top_*_ns`, the largest
+    single value; the block's extent in steps and time.
+    """
+
+    CAPACITY = 8192
+    BASE_ROWS = 4
+    _SLICE = 1 << 16
+
+    def __init__(self, floor_ns: int):
+        self.floor_ns = floor_ns
+        self.rows_per_block = self.BASE_ROWS
+        self.total_rows = 0
+        self._data = {name: np.zeros(self.CAPACITY, np.int64) for name in _SUMS + _MAXIMA}
+        for name in _MINIMA:
+            self._data[name] = np.full(self.CAPACITY, _FAR, np.int64)
+
+    def __len__(self) -> int:
+        return -(-self.total_rows // self.rows_per_block)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The column over all blocks so far (a view, shape `(len(self),)`)."""
+        return self._data[name][: len(self)]
+
+    def total(self, name: str) -> int:
+        return int(self[name].sum())
+
+    def add(self, table: Mapping[str, np.ndarray]) -> None:
+        """New rows of the `steps` table, in order; absent columns and -1 count as unknown."""
+        rows = len(table["start_ns"]) if "start_ns" in table else 0
+        for first in range(0, rows, self._SLICE):
+            self._add({name: np.asarray(column)[first : first + self._SLICE]
+                       for name, column in table.items()})  # fmt: skip
+
+    def _add(self, table: Mapping[str, np.ndarray]) -> None:
+        count = len(table["start_ns"])
+        while self.total_rows + count > self.CAPACITY * self.rows_per_block:
+            room = self.CAPACITY * self.rows_per_block - self.total_rows
+            if room:
+                self._add({name: column[:room] for name, column in table.items()})
+                table = {name: column[room:] for name, column in table.items()}
+                count -= room
+            self._fold()
+        at = (self.total_rows + np.arange(count)) // self.rows_per_block
+        heads = np.flatnonzero(np.diff(at, prepend=-1))
+        blocks = at[heads]
+        for name, column in self._rows(table, count).items():
+            target = self._data[name]
+            if name in _MAXIMA:
+                target[blocks] = np.maximum(target[blocks], np.maximum.reduceat(column, heads))
+            elif name in _MINIMA:
+                target[blocks] = np.minimum(target[blocks], np.minimum.reduceat(column, heads))
+            else:
+                target[blocks] += np.add.reduceat(column, heads)
+        self.total_rows += count
+
+    def _rows(self, table: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+        def column(name: str) -> np.ndarray:
+            if name not in table:
+                return np.full(count, -1, np.int64)
+            values = np.asarray(table[name])
+            if values.dtype.kind == "f":
+                values = np.where(np.isfinite(values), values, -1)
+            return values.astype(np.int64)
+
+        known = {name: np.maximum(column(name), 0) for name in (
+            "duration_ns", "input_get_ns", "compile_ns", "body_ns", "gpu_wait_ns",
+            "callbacks_ns", "estimated",
+        )}  # fmt: skip
+        raw_wait, start, step = column("input_wait_ns"), column("start_ns"), column("step")
+        duration, compile_ns = known["duration_ns"], known["compile_ns"]
+        raw = np.maximum(raw_wait, 0)
+        wait = np.maximum(raw - self.floor_ns, 0)
+        clean = ((wait == 0) & (compile_ns == 0) & (duration > 0)).astype(np.int64)
+        event_at = (duration * EVENT_SHARE).astype(np.int64)
+        return known | {
+            "rows": np.ones(count, np.int64),
+            "input_wait_ns": raw,
+            "wait_ns": wait,
+            "wait_known": (raw_wait >= 0).astype(np.int64),
+            "wait_events": ((wait > 0) & (wait >= event_at)).astype(np.int64),
+            "callback_events": (
+                (known["callbacks_ns"] > 0) & (known["callbacks_ns"] >= event_at)
+            ).astype(np.int64),
+            "compile_events": (compile_ns > 0).astype(np.int64),
+            "clean_rows": clean,
+            "clean_ns": clean * duration,
+            "top_wait_ns": wait,
+            "top_callbacks_ns": known["callbacks_ns"],
+            "top_compile_ns": compile_ns,
+            "start_ns": start,
+            "end_ns": start + duration,
+            "first_step": step,
+            "end_step": step + 1,
+        }
+
+    def _fold(self) -> None:
+        half = self.CAPACITY // 2
+        for name, column in self._data.items():
+            left, right = column[0::2].copy(), column[1::2].copy()
+            if name in _MAXIMA:
+                column[:half], column[half:] = np.maximum(left, right), 0
+            elif name in _MINIMA:
+                column[:half], column[half:] = np.minimum(left, right), _FAR
+            else:
+                column[:half], column[half:] = left + right, 0
+        self.rows_per_block *= 2

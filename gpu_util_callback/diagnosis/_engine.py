@@ -1,0 +1,157 @@
+"""The diagnosis of a run, fed as the run grows; the same rows give the same result, however cut."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpu_util_callback.diagnosis._losses import settle
+from gpu_util_callback.diagnosis._rule import Loss, Rule
+from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._thresholds import resolve
+from gpu_util_callback.diagnosis._verdict import sentence
+from gpu_util_callback.diagnosis.host_stall import HostStall
+from gpu_util_callback.diagnosis.input_bound import InputBound
+
+__all__ = ["RULES", "RULES_VERSION", "Diagnosis", "diagnose"]
+
+# Raised whenever a rule or a default changes what it says about a recording.
+RULES_VERSION = 1
+
+RULES: tuple[Rule, ...] = (InputBound(), HostStall())
+
+
+class Diagnosis:
+    """Incremental diagnosis of one recording.
+
+    `add` takes new rows, each once and in order; `result` says what is known by now. The cost of
+    both is bounded: it depends on the new rows, not on those seen before.
+
+    Args:
+        facts: the manifest's facts known at the start; newer ones may be given to `result`.
+        thresholds: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
+    Raises:
+        UnusableInput: a threshold that does not exist or is no number.
+    """
+
+    def __init__(self, facts: Mapping, thresholds: Mapping | None = None):
+        self.thresholds = resolve({rule.cause: rule.thresholds for rule in RULES}, thresholds)
+        floor_ms = self.thresholds["input_bound"]["floor_ms"]
+        self._run = Run(facts, floor_ns=round(floor_ms * 1e6))
+
+    def add(
+        self,
+        tables: Mapping[str, Mapping[str, np.ndarray]],
+        samples: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    ) -> None:
+        """Take new rows of any tables of the schema and new samples of any groups."""
+        self._run.add(tables, samples or {})
+
+    def result(
+        self,
+        facts: Mapping | None = None,
+        account: Mapping | None = None,
+        now_ns: int | None = None,
+        ended: bool = False,
+    ) -> dict:
+        """What held the GPU back so far.
+
+        Args:
+            facts: newer facts; they are merged over those given before.
+            account: `{"wall_s", "time_s"}` of the run, for the verdict.
+            now_ns: the end of the run so far on the recording's clock; None = the last row.
+        Returns:
+            `{"rules_version", "thresholds", "verdict", "findings", "spans", "silent"}`; findings
+            and spans are the contract's objects with "id" and "title", ordered by `lost_s`;
+            "silent" lists the causes that could not be judged, with the reason.
+        """
+        run = self._run
+        if facts is not None:
+            run.facts.update(facts)
+        run.account, run.now_ns, run.ended = account or {}, now_ns, ended
+        claims: list[Loss] = []
+        silent = []
+        for rule in RULES:
+            if rule.missing(run):
+                silent.append({"cause": rule.cause, "reason": rule.unknown})
+            else:
+                claims.extend(rule.find(run, self.thresholds[rule.cause]))
+        claims = settle(claims, (run.start_ns, run.end_ns))
+        claims.sort(key=_first)
+        objects = _named([_object(claim, run) for claim in claims])
+        findings = [thing for thing in objects if "start_step" not in thing]
+        spans = [thing for thing in objects if "start_step" in thing]
+        return {
+            "rules_version": RULES_VERSION,
+            "thresholds": self.thresholds,
+            "verdict": sentence(run, claims),
+            "findings": findings,
+            "spans": spans,
+            "silent": silent,
+        }
+
+
+def diagnose(recording, thresholds: Mapping | None = None) -> dict:
+    """The diagnosis of a recording: the stored one if it still holds, else made anew.
+
+    The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
+    when it was made by these rules with the same thresholds.
+    """
+    stored = recording.stored or {}
+    limits = resolve({rule.cause: rule.thresholds for rule in RULES}, thresholds)
+    same = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
+    if same and "verdict" in stored:
+        return {"silent": [], "findings": [], "spans": [], **stored}
+    diagnosis = Diagnosis(recording.facts, thresholds)
+    tables = {name: getattr(recording, name) for name in (
+        "steps", "validation_steps", "phases", "pipeline", "traced_steps", "kernels",
+    )}  # fmt: skip
+    diagnosis.add(tables, recording.samples)
+    return diagnosis.result(
+        account=recording.account,
+        now_ns=recording.end_ns or None,
+        ended=recording.status in ("ended", "interrupted"),
+    )
+
+
+def _first(claim: Loss) -> tuple:
+    """What to do first: what blocks everything else, then by time lost; unknown costs last."""
+    lost = claim.lost_ns
+    start = claim.where.start_ns if claim.where else 0
+    return not claim.blocking, lost is None, -(lost or 0), start, claim.cause, claim.detail
+
+
+def _object(claim: Loss, run: Run) -> dict:
+    where = claim.where
+    span_ns = where.end_ns - where.start_ns if where else run.wall_ns
+    lost = claim.lost_ns
+    place = {} if where is None else {
+        "start_step": where.start_step, "end_step": where.end_step,
+        "start_ns": where.start_ns, "end_ns": where.end_ns,
+    }  # fmt: skip
+    return {
+        "id": f"{claim.cause}:{claim.detail}" if claim.detail else claim.cause,
+        "cause": claim.cause,
+        "title": claim.title,
+        **place,
+        "lost_s": None if lost is None else round(lost / 1e9, 6),
+        "severity": None if lost is None else round(min(1.0, lost / max(1, span_ns)), 4),
+        "confidence": claim.confidence,
+        "evidence": claim.evidence,
+        "threshold": claim.threshold,
+        "advice": {"text": claim.advice.text, "code": claim.advice.code},
+        "gpus": sorted(claim.gpus),
+        "ranks": [int(run.fact("rank", default=0))],
+    }
+
+
+def _named(objects: list[dict]) -> list[dict]:
+    """Make ids unique: spans of one cause are told apart by where they begin."""
+    for thing in objects:
+        if "start_step" in thing:
+            thing["id"] += f"@{thing['start_step']}"
+    seen: dict[str, int] = {}
+    for thing in objects:
+        seen[thing["id"]] = seen.get(thing["id"], 0) + 1
+        if seen[thing["id"]] > 1:
+            thing["id"] += f".{seen[thing['id']]}"
+    return objects

@@ -1,0 +1,94 @@
+"""Phases in bounded memory: what the training thread did outside its steps, by name."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+__all__ = ["Occurrences", "Phases"]
+
+MAX_NAMES = 256
+
+
+class Occurrences:
+    """When one kind of phase happened; neighbours are joined when there are too many to keep."""
+
+    CAPACITY = 1024
+    COLUMNS = ("start_ns", "end_ns", "self_ns", "step", "count")
+
+    def __init__(self) -> None:
+        self._rows = np.zeros((self.CAPACITY, 5), np.int64)
+        self._used = 0
+        self._per_row = 1
+        self._pending = 0  # occurrences already joined into the newest row
+        self.count = 0
+        self.self_ns = 0
+
+    def add(self, start_ns: int, end_ns: int, self_ns: int, step: int, count: int) -> None:
+        self.count += count
+        self.self_ns += self_ns
+        if self._pending:
+            row = self._rows[self._used - 1]
+            row[1], row[2], row[4] = max(row[1], end_ns), row[2] + self_ns, row[4] + count
+        else:
+            if self._used == self.CAPACITY:
+                self._fold()
+            self._rows[self._used] = (start_ns, end_ns, self_ns, step, count)
+            self._used += 1
+        self._pending = (self._pending + 1) % self._per_row
+
+    def _fold(self) -> None:
+        left, right = self._rows[0::2].copy(), self._rows[1::2].copy()
+        half = self.CAPACITY // 2
+        self._rows[:half, 0], self._rows[:half, 3] = left[:, 0], left[:, 3]
+        self._rows[:half, 1] = np.maximum(left[:, 1], right[:, 1])
+        self._rows[:half, 2] = left[:, 2] + right[:, 2]
+        self._rows[:half, 4] = left[:, 4] + right[:, 4]
+        self._used, self._per_row = half, self._per_row * 2
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        return self._rows[: self._used, self.COLUMNS.index(column)]
+
+    def __len__(self) -> int:
+        return self._used
+
+
+class Phases:
+    """Occurrences by (kind, name, account); epochs and their like are not told apart by name."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str, str], Occurrences] = {}
+        self.end_ns = 0
+
+    def add(self, table: Mapping[str, np.ndarray]) -> None:
+        """New rows of the `phases` table."""
+        rows = len(table["kind"]) if "kind" in table else 0
+        if not rows:
+            return
+        blank = np.full(rows, "", object)
+        ones = np.ones(rows, np.int64)
+        zeros = np.zeros(rows, np.int64)
+        kinds, names = table["kind"], table.get("name", blank)
+        accounts = table.get("account", blank)
+        starts, ends = table["start_ns"], table.get("end_ns", zeros)
+        selves, steps = table.get("self_ns", zeros), table.get("step", zeros)
+        counts = table.get("count", ones)
+        for i in range(rows):
+            kind, account = str(kinds[i]), str(accounts[i])
+            # Epochs, validations and gaps are numbered; their number is not a name.
+            name = str(names[i]) if kind in ("callback", "checkpoint", "compilation") else ""
+            key = (kind, name, account)
+            if key not in self._groups and len(self._groups) >= MAX_NAMES:
+                key = (kind, "others", account)
+            self._groups.setdefault(key, Occurrences()).add(
+                int(starts[i]), int(ends[i]), max(0, int(selves[i])), int(steps[i]),
+                max(1, int(counts[i])),
+            )  # fmt: skip
+            self.end_ns = max(self.end_ns, int(ends[i]))
+
+    def of(self, *kinds: str, account: str | None = None) -> dict[str, Occurrences]:
+        """name -> occurrences of these kinds, of one account or of any."""
+        return {
+            name: group
+            for (kind, name, where), group in self._groups.items()
+            if kind in kinds and (account is None or where == account)
+        }

@@ -1,0 +1,166 @@
+"""The report JSON: one object per run, grouped into sessions. Unknown is None, never 0."""
+
+from collections.abc import Iterable, Mapping
+
+from gpu_util_callback.diagnosis._engine import diagnose
+from gpu_util_callback.diagnosis._traced import CATEGORIES, Traced
+
+__all__ = ["logdir_report", "run_report"]
+
+REPORT_VERSION = 1
+
+
+def logdir_report(recordings: Iterable, thresholds: Mapping | None = None) -> dict:
+    """The whole report: `{"version", "runs", "sessions"}`.
+
+    Args:
+        recordings: what `read_recordings` returned, or any recordings.
+        thresholds: overrides of the rules' thresholds; see `Diagnosis`.
+    """
+    recordings = sorted(recordings, key=lambda one: (one.start_ns or 0, one.id))
+    runs = [run_report(recording, thresholds) for recording in recordings]
+    sessions: dict[str, list[dict]] = {}
+    for run in runs:
+        sessions.setdefault(run["session"], []).append(run)
+    return {
+        "version": REPORT_VERSION,
+        "runs": runs,
+        "sessions": [
+            {"session": name, "ranks": sorted({run["rank"] for run in members
+                                               if run["rank"] is not None}),
+             "findings": []}
+            for name, members in sessions.items()
+        ],
+    }  # fmt: skip
+
+
+def run_report(recording, thresholds: Mapping | None = None) -> dict:
+    """One run of the report: its account, its GPUs, what held it back and what to do."""
+    facts = recording.facts
+    found = diagnose(recording, thresholds)
+    account = recording.account or {}
+    traced = Traced()
+    traced.add_steps(recording.traced_steps)
+    wall_s = account.get("wall_s")
+    kept = recording.summary  # distributions kept while recording: no rows need to be read
+    gpus = [_gpu(gpu, place, kept) for place, gpu in enumerate(facts.get("gpus") or [])]
+    return {
+        "run": recording.run,
+        "id": recording.id,
+        "session": recording.session,
+        "job": facts.get("job"),
+        "fit_index": facts.get("fit_index"),
+        "host": facts.get("host"),
+        "rank": facts.get("rank"),
+        "world_size": facts.get("world_size"),
+        "status": recording.status,
+        "framework": facts.get("framework"),
+        "model": facts.get("model"),
+        "fit": facts.get("fit"),
+        "start_ns": recording.start_ns or None,
+        "end_ns": recording.end_ns or None,
+        "wall_s": wall_s,
+        "steps": recording.step_count,
+        "step_ms": _step_ms(kept.get("steps", {}).get("duration_ns", {})),
+        "time_s": dict(account.get("time_s") or {}),
+        "gpu_time_est": {
+            str(gpu["index"]): _gpu_time(gpu, traced, wall_s, account) for gpu in gpus
+            if gpu["used_by_framework"]
+        },
+        "gpus": gpus,
+        "traced": _traced(traced),
+        "unavailable": list(facts.get("unavailable") or []),
+        "overhead": dict(facts.get("overhead") or {}),
+        "verdict": found["verdict"],
+        "rules_version": found["rules_version"],
+        "thresholds": found["thresholds"],
+        "silent": found["silent"],
+        "findings": found["findings"],
+        "spans": found["spans"],
+        "problems": [{"path": one.path, "message": one.message} for one in recording.problems],
+    }  # fmt: skip
+
+
+Distributions = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+def _step_ms(durations: Mapping[str, float]) -> dict[str, float | None]:
+    return {
+        name: round(durations[name] / 1e6, 4) if durations.get("count") else None
+        for name in ("mean", "p50", "p95")
+    }
+
+
+def _gpu(gpu: Mapping, place: int, kept: Distributions) -> dict:
+    index = int(gpu.get("index", place))
+    groups = [kept.get(group, {}) for group in
+              (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")]  # fmt: skip
+
+    def seen(column: str) -> Mapping[str, float]:
+        return next((group[column] for group in groups
+                     if group.get(column, {}).get("count")), {})  # fmt: skip
+
+    def spread(column: str) -> dict[str, float | None]:
+        found = seen(column)
+        return {
+            name: round(found[name], 2) if found else None for name in ("mean", "p5", "p50", "p95")
+        }
+
+    def highest(column: str) -> float | None:
+        return seen(column).get("max")
+
+    def whole(number: float | None) -> int | None:
+        return None if number is None else int(number)
+
+    return {
+        "index": index,
+        "nvml_index": gpu.get("nvml_index"),
+        "uuid": gpu.get("uuid"),
+        "name": gpu.get("name"),
+        "label": gpu.get("label"),
+        "used_by_framework": bool(gpu.get("used_by_framework")),
+        "compute_capability": gpu.get("compute_capability"),
+        "utilization_pct": spread("utilization_pct"),
+        "sm_active_pct": spread("sm_active_pct"),
+        "memory_used_bytes": {"max": whole(highest("memory_used_bytes"))},
+        "memory_total_bytes": gpu.get("memory_total_bytes"),
+        "power_mw": {"mean": spread("power_mw")["mean"], "max": highest("power_mw")},
+        "temperature_c": {"max": highest("temperature_c")},
+        "samples": whole(seen("utilization_pct").get("count")),
+    }
+
+
+def _gpu_time(gpu: Mapping, traced: Traced, wall_s: float | None, account: Mapping) -> dict:
+    """Estimated seconds of the run per category of one GPU; they add up to the wall time.
+
+    From profiler windows where there are any (what the traced steps did, taken for all steps), else
+    from NVML's utilization; empty where neither is known.
+    """
+    seen = traced.gpus.get(gpu["index"])
+    times = account.get("time_s") or {}
+    if seen is not None and seen.duration_ns and wall_s:
+        in_steps = min(wall_s, float(times.get("step") or 0) + float(times.get("input_wait") or 0))
+        parts: dict[str, object] = {
+            name: round(in_steps * seen.share(name), 6) for name in CATEGORIES
+        }
+        return {"basis": "windows", **parts, "outside_steps": round(wall_s - in_steps, 6)}
+    active = gpu["utilization_pct"]["mean"]
+    if active is not None and wall_s:
+        busy = round(wall_s * active / 100, 6)
+        return {"basis": "nvml", "kernel_active": busy, "idle": round(wall_s - busy, 6)}
+    return {}
+
+
+def _traced(traced: Traced) -> dict:
+    per_gpu = {
+        str(index): {
+            "steps": gpu.steps,
+            "step_ms": round(gpu.duration_ns / max(1, gpu.steps) / 1e6, 4),
+            **{f"{name}_ms": round(gpu.per_step_ms(name), 4) for name in CATEGORIES},
+            "kernels_per_step": round(gpu.kernels / max(1, gpu.steps), 1),
+        }
+        for index, gpu in sorted(traced.gpus.items())
+        if index >= 0
+    }
+    steps = max((gpu.steps for gpu in traced.gpus.values()), default=0)
+    return {"steps": steps, "per_gpu": per_gpu}

@@ -1,0 +1,247 @@
+"""A run as rules see it: bounded sums over its tables and samples, with the questions they ask."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.diagnosis._bins import SampleBins
+from gpu_util_callback.diagnosis._blocks import StepBlocks
+from gpu_util_callback.diagnosis._phases import Phases
+from gpu_util_callback.diagnosis._pipeline import Pipeline
+from gpu_util_callback.diagnosis._rule import Range
+from gpu_util_callback.diagnosis._spans import Series, find_spans
+from gpu_util_callback.diagnosis._traced import Traced
+
+__all__ = ["Idle", "Run"]
+
+Tables = Mapping[str, Mapping[str, np.ndarray]]
+
+# Fewer samples than this say nothing about a range: NVML averages over up to a second.
+MIN_SAMPLES = 3
+# So many steps without any waiting are enough to say how fast the run can be.
+MIN_CLEAN_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """How far the GPUs that the framework uses were idle over a range."""
+
+    active_pct: float  # mean "kernel active" over those GPUs
+    idle_ns: int
+    samples: int
+    gpus: tuple[int, ...]
+
+
+class Run:
+    """Everything rules may look at. Rows are added once; memory and cost stay bounded.
+
+    Attributes:
+        facts: what the manifest says (framework, model, fit, gpus, ...).
+        steps, phases, pipeline, traced, samples: bounded sums over the tables and sample groups.
+        start_ns, end_ns: of the run so far, on the recording's clock.
+        ended: whether nothing will be added any more.
+    """
+
+    def __init__(self, facts: Mapping, floor_ns: int):
+        self.facts = dict(facts)
+        self.steps = StepBlocks(floor_ns)
+        self.validation = StepBlocks(floor_ns)
+        self.phases = Phases()
+        self.pipeline = Pipeline()
+        self.traced = Traced()
+        self.samples: dict[str, SampleBins] = {}
+        self.account: Mapping = {}
+        self.now_ns: int | None = None
+        self.ended = False
+
+    def add(self, tables: Tables, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """New rows of any table and new samples of any group, each row once and in order."""
+        self.steps.add(tables.get("steps", {}))
+        self.validation.add(tables.get("validation_steps", {}))
+        self.phases.add(tables.get("phases", {}))
+        self.pipeline.add(tables.get("pipeline", {}))
+        self.traced.add_steps(tables.get("traced_steps", {}))
+        self.traced.add_kernels(tables.get("kernels", {}))
+        for group, block in samples.items():
+            self.samples.setdefault(group, SampleBins()).add(block)
+
+    # -- time ----------------------------------------------------------------------------------
+
+    @property
+    def start_ns(self) -> int:
+        started = self.facts.get("started_ns")
+        if started:
+            return int(started)
+        return int(self.steps["start_ns"][0]) if len(self.steps) else 0
+
+    @property
+    def end_ns(self) -> int:
+        last = int(self.steps["end_ns"].max()) if len(self.steps) else self.start_ns
+        last = max(last, self.phases.end_ns)
+        known = self.now_ns or self.facts.get("ended_ns") or 0
+        return max(last, int(known))
+
+    @property
+    def wall_ns(self) -> int:
+        return max(0, self.end_ns - self.start_ns)
+
+    @property
+    def first_step(self) -> int:
+        return int(self.steps["first_step"][0]) if len(self.steps) else 0
+
+    @property
+    def end_step(self) -> int:
+        return int(self.steps["end_step"].max()) if len(self.steps) else 0
+
+    @property
+    def whole(self) -> Range:
+        return Range(self.first_step, self.end_step, self.start_ns, self.end_ns)
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    def fact(self, *path: str, default=None):
+        """A fact by its path, `default` where any part of it is missing or null."""
+        value: object = self.facts
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return default if value is None else value
+
+    @property
+    def framework(self) -> str:
+        """ "tensorflow", "jax", "torch" or ""."""
+        backend = self.fact("framework", "backend") or self.fact("framework", "name") or ""
+        return str(backend).lower()
+
+    @property
+    def gpus(self) -> list[Mapping]:
+        """The GPUs this process may use, as the manifest lists them."""
+        return [gpu for gpu in self.fact("gpus", default=[]) if isinstance(gpu, Mapping)]
+
+    @property
+    def used_gpus(self) -> list[int]:
+        """Indices of the GPUs that the framework uses."""
+        return [int(gpu.get("index", i)) for i, gpu in enumerate(self.gpus)
+                if gpu.get("used_by_framework")]  # fmt: skip
+
+    def gpu(self, index: int) -> Mapping:
+        return next((gpu for gpu in self.gpus if gpu.get("index") == index), {})
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def spans_of(self, part: str, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
+        """Spans of steps in which a part of the steps takes at least the share `enter`.
+
+        Args:
+            part: "wait", "callbacks" or "compile".
+        Returns:
+            The range and the blocks it touches, for sums over its parts.
+        """
+        steps = self.steps
+        events = {"wait": "wait_events", "callbacks": "callback_events"}.get(part, "compile_events")
+        rows, total = steps["rows"], steps["duration_ns"]
+        series = Series(
+            rows, total, steps[f"{part}_ns"], steps[f"top_{part}_ns"], steps[events],
+            steps.rows_per_block,
+        )  # fmt: skip
+        return [self.step_range(first, end) for first, end
+                in find_spans(series, enter=enter, min_rows=min_rows)]  # fmt: skip
+
+    def step_range(self, first: float, end: float) -> tuple[Range, slice]:
+        """Rows [first, end) as steps and times, with the slice of blocks they lie in."""
+        steps = self.steps
+        size = steps.rows_per_block
+        a, b = int(first // size), min(len(steps), int(-(-end // size)))
+        into, left = first - a * size, b * size - end
+        left = max(0.0, left - (b * size - min(b * size, steps.total_rows)))
+        inner = slice(a, b)
+        # Time is shared out from the far end: the rows of the span are the slow ones of its blocks.
+        row_ns = float(steps["duration_ns"][inner].sum()) / max(1, int(steps["rows"][inner].sum()))
+        start_ns, end_ns = int(steps["start_ns"][a]), int(steps["end_ns"][b - 1])
+        if into:
+            kept = (int(steps["rows"][a]) - into) * row_ns
+            start_ns += max(0, int(steps["duration_ns"][a] - kept))
+        if left:
+            kept = (int(steps["rows"][b - 1]) - left) * row_ns
+            end_ns -= max(0, int(steps["duration_ns"][b - 1] - kept))
+        where = Range(
+            int(steps["first_step"][a] + into),
+            int(steps["end_step"][b - 1] - left),
+            start_ns,
+            max(end_ns, start_ns + 1),
+        )
+        return where, inner
+
+    def idle(self, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Idle | None:
+        """How idle the framework's GPUs were; None where utilization was not sampled enough."""
+        active: list[float] = []
+        samples, gpus = 0, []
+        for index in self.used_gpus:
+            seen = self.gpu_mean(index, "utilization_pct", start_ns, end_ns, at_least)
+            if seen is not None:
+                active.append(min(100.0, max(0.0, seen[0])))
+                samples += seen[1]
+                gpus.append(index)
+        if not active:
+            return None
+        mean = sum(active) / len(active)
+        idle_ns = round((end_ns - start_ns) * (1 - mean / 100))
+        return Idle(mean, idle_ns, samples, tuple(gpus))
+
+    def gpu_mean(
+        self, index: int, column: str, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES
+    ) -> tuple[float, int] | None:
+        """Mean of a GPU's column over a range and how many samples it rests on.
+
+        The driver's own buffer is preferred where it covers the range: it holds more samples.
+        """
+        best: tuple[float, int] | None = None
+        groups: Sequence[str] = (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")
+        for group in groups:
+            bins = self.samples.get(group)
+            seen = bins.over(column, start_ns, end_ns) if bins is not None else None
+            if seen is not None and seen[1] >= at_least and (best is None or seen[1] > best[1]):
+                best = seen
+        return best
+
+    def column(self, index: int, name: str) -> SampleBins | None:
+        """The group of a GPU that has this column, None if no group has."""
+        for group in (f"gpu{index}", f"gpu{index}/gpm", f"gpu{index}/utilization"):
+            bins = self.samples.get(group)
+            if bins is not None and name in bins:
+                return bins
+        return None
+
+    def clean_step_ns(self) -> tuple[float, int] | None:
+        """What a step takes that neither waits nor compiles, and how many there are.
+
+        The weighted median over blocks, so that the few slow ones do not count; None with too few.
+        """
+        rows, spent = self.steps["clean_rows"], self.steps["clean_ns"]
+        some = rows > 0
+        total = int(rows.sum())
+        if total < MIN_CLEAN_STEPS:
+            return None
+        mean, weight = spent[some] / rows[some], rows[some]
+        order = np.argsort(mean, kind="stable")
+        at = int(np.searchsorted(np.cumsum(weight[order]), total / 2))
+        return float(mean[order][min(at, len(order) - 1)]), total
+
+    def step_at(self, time_ns: int) -> int:
+        """The step that ran at a time (the next one, if none did)."""
+        if not len(self.steps):
+            return 0
+        starts = self.steps["start_ns"]
+        block = int(np.searchsorted(starts, time_ns, side="right")) - 1
+        if block < 0:
+            return self.first_step
+        start, end = int(starts[block]), int(self.steps["end_ns"][block])
+        rows, first = int(self.steps["rows"][block]), int(self.steps["first_step"][block])
+        if time_ns >= end:
+            return first + rows
+        return first + int(rows * (time_ns - start) / max(1, end - start))
+
+    def range_of(self, start_ns: int, end_ns: int) -> Range:
+        """A range in time, with the steps that ran then."""
+        first = self.step_at(start_ns)
+        return Range(first, max(first, self.step_at(end_ns)), start_ns, end_ns)

@@ -1,0 +1,193 @@
+"""From a series of blocks to the few spans in which a share of time was lost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+__all__ = ["Series", "find_spans"]
+
+# Windows in rows. The smallest is what a burst needs to show above noise and still lets a change be
+# placed well; each next one sees bursts that come eight times more seldom (a slow file every 300
+# batches), down to what happens four times in a run.
+SMALLEST_WINDOW = 16
+NEXT_WINDOW = 8
+MAX_SPANS = 24
+MIN_EVENTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Blocks of consecutive rows: what they took and what of it was lost.
+
+    Attributes:
+        rows: rows per block, > 0.
+        total: time the block's rows took.
+        lost: time of it that counts as lost.
+        top: the largest loss of a single row.
+        events: rows in which the loss was a good part of the row.
+        step_rows: rows in a full block.
+    """
+
+    rows: np.ndarray
+    total: np.ndarray
+    lost: np.ndarray
+    top: np.ndarray
+    events: np.ndarray
+    step_rows: int
+
+
+def find_spans(series: Series, *, enter: float, min_rows: int) -> list[tuple[float, float]]:
+    """The spans in which the loss is at least the share `enter` of the time.
+
+    A change point is where the loss, seen through a centred window, crosses the threshold; its
+    place is then moved to where the sums on both sides tell lost from not lost best. The largest
+    single row of a window is left out, so that one outlier (a checkpoint, a first fill) never
+    makes a span. What recurs more seldom than a window is looked for with windows eight times as
+    wide.
+
+    Returns:
+        Disjoint spans in order, at most `MAX_SPANS` (then those nearest to each other are joined),
+        each as (first, end) in rows from the start of the series; half-open.
+    """
+    blocks = len(series.rows)
+    if not blocks or not series.lost.any():
+        return []
+    covered = np.zeros(blocks, bool)
+    window = max(1, SMALLEST_WINDOW // series.step_rows)
+    while True:
+        last = window >= blocks
+        for first, end in _at_scale(series, covered, min(window, blocks), enter, min_rows):
+            covered[first:end] = True
+        if last:
+            break
+        window *= NEXT_WINDOW
+    found = _bounded(list(_runs(covered)))
+    return [_refined(series, first, end) for first, end in found]
+
+
+def _at_scale(
+    series: Series, covered: np.ndarray, window: int, enter: float, min_rows: int
+) -> Iterator[tuple[int, int]]:
+    open_ = ~covered  # what a finer window explained is taken out
+    rows = np.where(open_, series.rows, 0)
+    lost, total = np.where(open_, series.lost, 0), np.where(open_, series.total, 0)
+    top, events = np.where(open_, series.top, 0), np.where(open_, series.events, 0)
+    share = _share(_windowed(lost, window), _windowed(total, window), _highest(top, window))
+    positive = (share >= enter) & open_
+    if not positive.any():
+        return
+    score = np.concatenate([[0.0], np.cumsum(lost - enter * total, dtype=np.float64)])
+    merged: list[list[int]] = []
+    for first, end in _runs(positive):
+        near = merged and first - merged[-1][1] <= 2 * window
+        if near and score[end] > score[merged[-1][0]] and open_[merged[-1][1] : first].all():
+            merged[-1][1] = end
+        else:
+            merged.append([first, end])
+    for first, end in merged:
+        first, end = _trimmed(lost, total, first, end, window)
+        if end <= first or rows[first:end].sum() < min_rows:
+            continue
+        if events[first:end].sum() < MIN_EVENTS and not _steady(series, first, end):
+            continue
+        if _share(lost[first:end].sum(), total[first:end].sum(), top[first:end].max()) >= enter:
+            yield first, end
+
+
+def _steady(series: Series, first: int, end: int) -> bool:
+    """Whether the loss is spread over the blocks: small in each step, but in all of them."""
+    lost = series.lost[first:end]
+    return bool(np.count_nonzero(lost) >= 0.75 * len(lost) and lost.max() * 2 <= lost.sum())
+
+
+def _trimmed(
+    lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int
+) -> tuple[int, int]:
+    """Move both ends to where lost and not lost are told apart best.
+
+    Between a level m and nothing the best threshold is m/2: before the start the running sum of
+    (lost - m/2 of the time) falls, behind it rises: its minimum is the start, its maximum the end.
+    """
+    middle = (first + end) // 2
+    low, high = max(0, first - window), min(len(lost), end + window)
+    level = lost[first:end].sum() / max(1, total[first:end].sum())
+    score = np.concatenate([[0.0], np.cumsum(lost[low:high] - level / 2 * total[low:high])])
+    left = min(first + 2 * window, middle) - low
+    right = max(end - 2 * window, middle) - low
+    start = low + int(np.argmin(score[: left + 1]))
+    # The last of equal maxima: blocks without rows of their own do not matter.
+    tail = score[right:]
+    stop = low + right + int(len(tail) - 1 - np.argmax(tail[::-1]))
+    return start, stop
+
+
+def _refined(series: Series, first: int, end: int) -> tuple[float, float]:
+    """The span in rows: how many rows of the outermost blocks belong to it, by their loss."""
+    rows, lost = series.rows, series.lost
+    before = np.concatenate([[0], np.cumsum(rows)])
+    inner = slice(first + 1, end - 1) if end - first > 2 else slice(first, end)
+    level = lost[inner].sum() / max(1, rows[inner].sum())
+    if level <= 0:
+        return float(before[first]), float(before[end])
+
+    def slow(block: int) -> int:
+        if not 0 <= block < len(rows):
+            return 0
+        return int(min(rows[block], round(float(lost[block] / level))))
+
+    start = before[first] + (rows[first] - slow(first)) * (end - first > 2)
+    stop = before[end] - (rows[end - 1] - slow(end - 1)) * (end - first > 2)
+    if slow(first) == rows[first]:
+        start -= slow(first - 1)
+    if slow(end - 1) == rows[end - 1]:
+        stop += slow(end)
+    return float(start), float(max(stop, start + 1))
+
+
+def _bounded(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    while len(spans) > MAX_SPANS:
+        gaps = [b[0] - a[1] for a, b in pairwise(spans)]
+        limit = sorted(gaps)[len(spans) - MAX_SPANS - 1]
+        joined = [spans[0]]
+        for gap, span in zip(gaps, spans[1:], strict=True):
+            if gap <= limit:
+                joined[-1] = (joined[-1][0], span[1])
+            else:
+                joined.append(span)
+        spans = joined
+    return spans
+
+
+def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+    yield from zip(edges[0::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def _share(lost, total, top):
+    """Share lost without the largest single loss."""
+    return np.maximum(lost - top, 0) / np.maximum(total - top, 1)
+
+
+def _bounds(count: int, window: int) -> tuple[np.ndarray, np.ndarray]:
+    at = np.arange(count)
+    low = np.clip(at - (window - 1) // 2, 0, max(0, count - window))
+    return low, np.minimum(low + window, count)
+
+
+def _windowed(values: np.ndarray, window: int) -> np.ndarray:
+    """Sums over a centred window; at the ends the window stays whole and leans inwards."""
+    low, high = _bounds(len(values), window)
+    sums = np.concatenate([[0], np.cumsum(values)])
+    return sums[high] - sums[low]
+
+
+def _highest(values: np.ndarray, window: int) -> np.ndarray:
+    """Maxima over the same windows, by doubling."""
+    reach, level = 1, values
+    while reach * 2 <= window:
+        level = np.maximum(level[: len(level) - reach], level[reach:])
+        reach *= 2
+    low, high = _bounds(len(values), window)
+    return np.maximum(level[low], level[np.maximum(high - reach, low)])

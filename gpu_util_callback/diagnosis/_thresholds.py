@@ -1,0 +1,78 @@
+"""Thresholds: every number a rule decides by has a name, a default, a unit and a reason."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpu_util_callback.errors import UnusableInput
+
+__all__ = ["Limits", "Threshold", "parse_threshold", "resolve"]
+
+Limits = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A default and why it is this number; the unit is in the name it is filed under."""
+
+    default: float
+    reason: str
+
+
+def parse_threshold(text: str) -> tuple[str, str, float]:
+    """`"input_bound.wait_pct=10"` as `("input_bound", "wait_pct", 10.0)`.
+
+    Raises:
+        UnusableInput: the text has another form or the value is not a finite number.
+    """
+    name, equals, value = text.partition("=")
+    cause, dot, key = name.strip().partition(".")
+    if not (equals and dot and cause and key):
+        raise UnusableInput(f"--threshold {text!r}: write CAUSE.NAME=VALUE")
+    return cause, key, _number(f"{cause}.{key}", value)
+
+
+def resolve(
+    declared: Mapping[str, Mapping[str, Threshold]], given: Mapping | None
+) -> dict[str, dict[str, float]]:
+    """The thresholds in force: the defaults, overridden by what the user gave.
+
+    Args:
+        declared: cause -> name -> threshold.
+        given: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
+    Raises:
+        UnusableInput: an unknown cause or name (the known ones are listed), or no finite number.
+    """
+    limits = {
+        cause: {name: float(threshold.default) for name, threshold in names.items()}
+        for cause, names in declared.items()
+    }
+    for cause, key, value in _flatten(given or {}):
+        if cause not in limits:
+            raise UnusableInput(f"no cause {cause!r} to set; there is {', '.join(sorted(limits))}")
+        if key not in limits[cause]:
+            known = ", ".join(sorted(limits[cause])) or "none"
+            raise UnusableInput(f"{cause} has no threshold {key!r}; it has {known}")
+        limits[cause][key] = _number(f"{cause}.{key}", value)
+    return limits
+
+
+def _flatten(given: Mapping) -> Iterable[tuple[str, str, object]]:
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            yield from ((str(name), str(key), inner) for key, inner in value.items())
+        else:
+            cause, dot, key = str(name).partition(".")
+            if not dot:
+                raise UnusableInput(f"threshold {name!r}: name it CAUSE.NAME")
+            yield cause, key, value
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UnusableInput(f"threshold {name}: {value!r} is not a number")
+    return number

@@ -1,0 +1,28 @@
+"""Numbers as people say them."""
+
+__all__ = ["duration", "percent", "times"]
+
+
+def duration(seconds: float) -> str:
+    """`5 m 40 s`, `2 h 05 m`, `3.2 s`, `48 ms`."""
+    if seconds < 0.0995:
+        return f"{seconds * 1e3:.0f} ms" if seconds >= 0.00095 else f"{seconds * 1e3:.2g} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} m {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} m"
+
+
+def percent(value: float) -> str:
+    """`47 %`, `3.2 %` below ten."""
+    return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+
+
+def times(factor: float) -> str:
+    """`1.9×`."""
+    return f"{factor:.1f}×" if factor < 9.95 else f"{factor:.0f}×"

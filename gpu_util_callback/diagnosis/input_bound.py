@@ -1,0 +1,122 @@
+"""Input-bound: the GPU idles because the next batch is not there yet."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis._input_advice import advise
+from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Range, Rule
+from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+
+__all__ = ["InputBound"]
+
+
+class InputBound(Rule):
+    """Steps wait for their batch, and the GPU has nothing to do meanwhile.
+
+    A wait counts as lost only as far as it exceeds the floor, as far as the GPU was idle (where its
+    utilization was sampled), and as far as the step was longer than a step of this run that did not
+    wait (where there are some).
+    """
+
+    cause = "input_bound"
+    title = "Input-bound"
+    sources = (
+        "input wait of each step",
+        "GPU utilization (optional)",
+        "pipeline stages (optional)",
+    )
+    thresholds: ClassVar = {
+        "wait_pct": Threshold(
+            5, "XProf calls 5 % of the step moderately input-bound, torch-tb-profiler warns at 5 %"
+        ),
+        "floor_ms": Threshold(
+            0.2, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait"
+        ),
+        "min_steps": Threshold(8, "fewer steps are an event, not a state of the run"),
+        "warmup_steps": Threshold(
+            20, "a span that ends within the first 20 steps is buffers filling for the first time"
+        ),
+        "min_run_pct": Threshold(1, "below 1 % of the run, mending it does not show"),
+        "always_s": Threshold(60, "a lost minute is worth a line however long the run is"),
+    }
+    unknown = "input wait was not measured in this run"
+
+    def missing(self, run: Run) -> bool:
+        return not len(run.steps) or run.steps.total("wait_known") == 0
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        enough = min(limits["min_run_pct"] / 100 * run.wall_ns, limits["always_s"] * 1e9)
+        found = run.spans_of(
+            "wait", enter=limits["wait_pct"] / 100, min_rows=int(limits["min_steps"])
+        )
+        for where, blocks in found:
+            if where.end_step <= limits["warmup_steps"] and where.end_step < run.end_step:
+                continue
+            loss = self._claim(run, limits, where, blocks)
+            if loss is not None and loss.lost_ns is not None and loss.lost_ns >= enough:
+                yield loss
+
+    def _claim(self, run: Run, limits: Limits, where: Range, blocks: slice) -> Loss | None:
+        steps = run.steps
+        rows = max(1, where.end_step - where.start_step)
+        raw, wait, duration, in_blocks = (
+            int(steps[name][blocks].sum())
+            for name in ("input_wait_ns", "wait_ns", "duration_ns", "rows")
+        )
+        # The outermost blocks may hold steps from outside; those did not wait (that is why the
+        # span ends there), so the waits stay whole and their durations leave.
+        outside = max(0, in_blocks - rows)
+        clean = run.clean_step_ns()
+        if outside:
+            usual = clean[0] if clean else (duration - wait) / max(1, in_blocks)
+            duration = max(wait, duration - round(outside * usual))
+        evidence: dict[str, object] = {
+            "wait_pct": round(100 * raw / max(1, duration), 1),
+            "wait_ms_per_step": round(raw / rows / 1e6, 3),
+            "step_ms": round(duration / rows / 1e6, 3),
+            "steps": rows,
+        }
+        lost = wait
+        idle = run.idle(where.start_ns, where.end_ns)
+        if idle is not None:
+            lost = min(lost, idle.idle_ns)
+            evidence["gpu_active_pct"] = round(idle.active_pct, 1)
+        else:
+            evidence["gpu_active_pct"] = None
+        promise = duration - lost
+        if clean is not None:
+            promise = max(promise, round(rows * clean[0]))
+            evidence["step_without_wait_ms"] = round(clean[0] / 1e6, 3)
+            evidence["promise_rests_on"] = f"{clean[1]} steps of this run that did not wait"
+        else:
+            evidence["step_without_wait_ms"] = round((duration - wait) / rows / 1e6, 3)
+            evidence["promise_rests_on"] = "step time minus wait, an upper bound"
+        lost = max(0, min(lost, duration - promise))
+        if lost < limits["wait_pct"] / 100 * duration:
+            return None
+        evidence["faster_up_to"] = round(duration / max(1, duration - lost), 2)
+        stages = run.pipeline.stages(where.start_ns, where.end_ns)
+        slowest = stages[0] if stages else None
+        if slowest is not None and slowest.work_ms_per_batch > 0:
+            evidence |= {
+                "slowest_stage": slowest.name,
+                "stage_ms_per_batch": round(slowest.work_ms_per_batch, 3),
+                "stage_parallelism": round(slowest.parallelism, 1),
+            }
+            if slowest.flags:
+                evidence["stage_flags"] = ", ".join(sorted(slowest.flags))
+        else:
+            slowest = None
+        guessed = 2 * int(steps["estimated"][blocks].sum()) > in_blocks
+        return Loss(
+            cause=self.cause,
+            title=self.title,
+            where=where,
+            lost_ns=lost,
+            confidence=ESTIMATED if guessed or (idle is None and run.used_gpus) else MEASURED,
+            evidence=evidence,
+            threshold={"wait_pct": limits["wait_pct"]},
+            advice=advise(run, slowest, needed_ms=(duration - lost) / rows / 1e6),
+            gpus=list(idle.gpus) if idle else run.used_gpus,
+        )

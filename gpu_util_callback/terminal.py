@@ -1,0 +1,330 @@
+"""The report for people: one screen in a terminal, of any width, with or without colour."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from gpu_util_callback.diagnosis._words import duration, percent
+
+__all__ = ["render", "two_lines"]
+
+# Host account, in the order of the bar: key, what people call it, colour, letter without Unicode.
+_ACCOUNT = (
+    ("step", "training steps", "34", "#"),
+    ("input_wait", "waiting for input", "33", "~"),
+    ("compile", "compiling", "36", "c"),
+    ("validation", "validation", "35", "v"),
+    ("callbacks", "callbacks", "32", "k"),
+    ("other", "other", "90", "."),
+)
+_GPU_PARTS = (
+    ("kernel", "kernels", "34", "#"),
+    ("kernel_active", "kernel active", "34", "#"),
+    ("copy_h2d", "copies to the GPU", "31", ">"),
+    ("copy_d2h", "copies from the GPU", "31", "<"),
+    ("copy_d2d", "copies on the GPU", "31", "="),
+    ("collective", "communication", "35", "c"),
+    ("idle_input", "idle: input", "33", "~"),
+    ("idle_launch", "idle: launch", "33", "l"),
+    ("idle_sync", "idle: sync", "33", "s"),
+    ("idle_host", "idle: host", "33", "h"),
+    ("idle", "idle", "33", "~"),
+    ("other", "other", "90", "."),
+    ("outside_steps", "outside steps", "90", " "),
+)
+_MAX_SHOWN = 6
+_PLAIN = str.maketrans({"×": "x", "–": "-", "—": "-", "·": "-", "µ": "u", "…": "...", "→": "->",
+                        "≥": ">=", "≤": "<=", "’": "'", "°": " "})  # fmt: skip
+
+
+class _Pen:
+    """Colour and characters as the terminal can show them."""
+
+    def __init__(self, width: int, color: bool, unicode: bool):
+        self.width = max(40, min(width, 110))
+        self.color = color
+        self.unicode = unicode
+
+    def paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color and text else text
+
+    def bold(self, text: str) -> str:
+        return self.paint(text, "1")
+
+    def dim(self, text: str) -> str:
+        return self.paint(text, "2")
+
+    def wrap(self, text: str, indent: str = "", first: str | None = None) -> list[str]:
+        return textwrap.wrap(
+            text, self.width, initial_indent=indent if first is None else first,
+            subsequent_indent=indent, break_long_words=True, break_on_hyphens=False,
+        )  # fmt: skip
+
+    def finish(self, lines: Sequence[str]) -> str:
+        text = "\n".join(line.rstrip() for line in lines) + "\n"
+        if not self.unicode:
+            text = text.translate(_PLAIN).encode("ascii", "replace").decode("ascii")
+        return text
+
+
+def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool = True) -> str:
+    """A `logdir_report` as text.
+
+    Args:
+        report: `{"runs": [...], ...}`.
+        width: columns to use; lines of code are the only ones that may be longer.
+        color: ANSI colours.
+        unicode: False = ASCII characters only.
+    """
+    pen = _Pen(width, color, unicode)
+    lines: list[str] = []
+    runs = report["runs"]
+    for place, run in enumerate(runs):
+        if place:
+            lines += ["", pen.dim(("─" if unicode else "-") * pen.width), ""]
+        lines += _run(run, pen)
+    for session in report.get("sessions", ()):
+        if session["findings"]:
+            lines += [
+                "",
+                pen.bold(f"Session {session['session']}, {len(session['ranks'])} workers"),
+            ]
+            for place, finding in enumerate(session["findings"], 1):
+                lines += _claim(finding, place, pen)
+    return pen.finish(lines)
+
+
+def two_lines(run: Mapping) -> str:
+    """What `fit` prints at its end: the verdict, and what to do first (or where to look)."""
+    first = next(iter(_claims(run)), None)
+    verdict = f"gpu-util: {run['verdict']}"
+    if first is None:
+        step = run["step_ms"]["p50"]
+        shown = f"{step:.3g} ms a step" if step is not None else "no step recorded"
+        second = f"          {run['steps']:,} steps, {shown}; no bottleneck found."
+    else:
+        code = first["advice"]["code"].splitlines()
+        what = code[0] if code else _first_sentence(first["advice"]["text"])
+        second = f"          Do first: {what}"
+    return f"{verdict}\n{second}"
+
+
+def _run(run: Mapping, pen: _Pen) -> list[str]:
+    lines = pen.wrap(run["verdict"])
+    lines = [pen.bold(line) for line in lines]
+    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run))]
+    lines += _account_bar(run, pen)
+    lines += _gpu_cards(run, pen)
+    lines += _gpu_account(run, pen)
+    claims = _claims(run)
+    if claims:
+        lines += ["", pen.bold("What held it back, and what to do")]
+        for place, claim in enumerate(claims[:_MAX_SHOWN], 1):
+            lines += _claim(claim, place, pen)
+        if len(claims) > _MAX_SHOWN:
+            rest = sum(claim["lost_s"] or 0 for claim in claims[_MAX_SHOWN:])
+            lines += ["", f"  … and {len(claims) - _MAX_SHOWN} more, {duration(rest)} together "
+                          "(--json has them all)"]  # fmt: skip
+    lines += _not_seen(run, pen)
+    lines += _overhead(run, pen)
+    for problem in run.get("problems", ()):
+        lines += [pen.paint(line, "33") for line in
+                  pen.wrap(f"{problem['path']}: {problem['message']}", "  ", "! ")]  # fmt: skip
+    return lines
+
+
+def _subtitle(run: Mapping) -> str:
+    parts = [run["run"] if run["run"] != "." else "this log directory"]
+    if run.get("fit_index") is not None:
+        parts.append(f"fit {run['fit_index']}")
+    if run.get("rank"):
+        parts.append(f"rank {run['rank']}")
+    parts.append(f"{run['steps']:,} steps")
+    step = run["step_ms"]
+    if step["p50"] is not None:
+        parts.append(f"{step['p50']:.3g} ms a step (95 %: {step['p95']:.3g})")
+    framework = run.get("framework") or {}
+    if framework.get("name"):
+        parts.append(f"{framework['name']} {framework.get('version') or ''}".strip())
+    if run["status"] != "ended":
+        parts.append({"live": "still running", "lost": "lost: its process ended without a word",
+                      "interrupted": "interrupted"}.get(run["status"], run["status"]))  # fmt: skip
+    return " · ".join(parts)
+
+
+def _account_bar(run: Mapping, pen: _Pen) -> list[str]:
+    times, wall = run["time_s"], run["wall_s"]
+    if not times or not wall:
+        return []
+    parts = [(label, times[key], code, letter) for key, label, code, letter in _ACCOUNT
+             if times.get(key)]  # fmt: skip
+    head = f"Where the time of the training thread went ({duration(wall)})"
+    return ["", *pen.wrap(head), *_bar(parts, wall, pen)]
+
+
+def _gpu_account(run: Mapping, pen: _Pen) -> list[str]:
+    lines: list[str] = []
+    for index, account in run.get("gpu_time_est", {}).items():
+        parts = [(label, account[key], code, letter) for key, label, code, letter in _GPU_PARTS
+                 if account.get(key)]  # fmt: skip
+        total = sum(seconds for _, seconds, _, _ in parts)
+        if total <= 0:
+            continue
+        basis = {"windows": "from profiler windows", "nvml": "from NVML"}.get(account["basis"], "")
+        head = f"gpu{index}, estimate {basis}"
+        lines += ["", *pen.wrap(head), *_bar(parts, total, pen)]
+    return lines
+
+
+def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: _Pen) -> list[str]:
+    """A stacked bar over the whole width, and its legend: what, how long, which share."""
+    width = pen.width
+    bar, done, drawn = "", 0.0, 0
+    for _, seconds, code, letter in parts:
+        done += max(0.0, seconds)
+        upto = min(width, round(width * done / total))
+        cells = upto - drawn
+        bar += pen.paint(("█" if pen.unicode and pen.color else letter) * cells, code)
+        drawn = max(drawn, upto)
+    entries = []
+    for label, seconds, code, letter in parts:
+        mark = pen.paint("■" if pen.unicode and pen.color else letter, code)
+        text = f"{label} {duration(max(0.0, seconds))} ({percent(100 * seconds / total)})"
+        entries.append((mark, text))
+    rows, row, used = [], "", 0
+    for mark, text in entries:
+        size = 2 + len(text)
+        if used and used + 3 + size > width:
+            rows.append(row)
+            row, used = "", 0
+        row += ("   " if used else "") + f"{mark} {text}"
+        used += (3 if used else 0) + size
+    return [bar, *rows, row]
+
+
+def _gpu_cards(run: Mapping, pen: _Pen) -> list[str]:
+    lines = []
+    for gpu in run["gpus"]:
+        name = gpu.get("name") or "GPU"
+        text = f"gpu{gpu['index']} {name}:"
+        if not gpu["used_by_framework"]:
+            text += " not used by the framework;"
+        use = gpu["utilization_pct"]
+        if use["mean"] is None:
+            text += " utilization not measured"
+        else:
+            text += (
+                f" kernel active {percent(use['mean'])} (5–95 %: {use['p5']:.0f}–{use['p95']:.0f})"
+            )
+        peak, total = gpu["memory_used_bytes"]["max"], gpu.get("memory_total_bytes")
+        if peak is not None:
+            text += f" · VRAM peak {peak / 2**30:.1f}" + (
+                f" of {total / 2**30:.0f} GiB" if total else " GiB"
+            )
+        lines += pen.wrap(text, "  ", "")
+    return ["", *lines] if lines else []
+
+
+def _claims(run: Mapping) -> list[Mapping]:
+    """Spans and findings together, as they come: blocking first, then by time lost."""
+    ordered = sorted(
+        [*run["findings"], *run["spans"]],
+        key=lambda claim: (claim["lost_s"] is None, -(claim["lost_s"] or 0)),
+    )
+    blocking = [claim for claim in ordered if claim["cause"] == "cpu_fallback"]
+    return blocking + [claim for claim in ordered if claim["cause"] != "cpu_fallback"]
+
+
+def _claim(claim: Mapping, place: int, pen: _Pen) -> list[str]:
+    where = ""
+    if "start_step" in claim:
+        where = f"steps {claim['start_step']:,}–{claim['end_step']:,}"
+    lost = ""
+    if claim["lost_s"] is not None:
+        lost = f"lost {duration(claim['lost_s'])}"
+        if "start_step" in claim:
+            span_s = (claim["end_ns"] - claim["start_ns"]) / 1e9
+            lost += f" of {duration(span_s)}"
+    about = ", ".join(part for part in (where, lost) if part)
+    title = f"{place}. {claim['title']}"
+    estimate = " (estimate)" if claim["confidence"] == "estimated" else ""
+    lines = ["", pen.bold(pen.paint(title, "33")) + pen.dim(estimate)]
+    if about:
+        lines += pen.wrap(about, "   ")
+    facts = _evidence(claim)
+    if facts:
+        lines += [pen.dim(line) for line in pen.wrap(facts, "   ")]
+    lines += pen.wrap(claim["advice"]["text"], "   ")
+    lines += [pen.paint(f"     {line}", "32") for line in claim["advice"]["code"].splitlines()]
+    return lines
+
+
+_UNITS = (
+    ("_ms_per_step", " ms a step"), ("_ms_per_batch", " ms a batch"), ("_pct", " %"),
+    ("_ms", " ms"), ("_us", " µs"), ("_gib", " GiB"), ("_mhz", " MHz"), ("_c", " °C"),
+    ("_s", " s"), ("_w", " W"),
+)  # fmt: skip
+
+
+# Said in a sentence of its own, or in the advice.
+_ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags", "slowest_stage", "callback"}
+
+
+def _evidence(claim: Mapping) -> str:
+    """The evidence in one line of prose, each number beside the threshold it crossed."""
+    evidence = claim["evidence"]
+    said = []
+    for name, value in evidence.items():
+        if value is None or name in _ELSEWHERE:
+            continue
+        label, unit = name, ""
+        for suffix, shown in _UNITS:
+            if name.endswith(suffix):
+                label, unit = name.removesuffix(suffix), shown
+                break
+        text = f"{label.replace('_', ' ')} {_number(value)}{unit}"
+        limit = claim["threshold"].get(name)
+        if limit is not None and isinstance(value, (int, float)):
+            text += f" ({'over' if value >= limit else 'under'} {_number(limit)}{unit})"
+        said.append(text)
+    prose = "; ".join(said)
+    if evidence.get("faster_up_to"):
+        prose += f". Up to {evidence['faster_up_to']:.3g}× faster here"
+        if evidence.get("promise_rests_on"):
+            prose += f", judging by {evidence['promise_rests_on']}"
+    return f"{prose[:1].upper()}{prose[1:]}." if prose else ""
+
+
+def _number(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _not_seen(run: Mapping, pen: _Pen) -> list[str]:
+    lines: list[str] = []
+    for gone in run["unavailable"]:
+        text = f"{gone['source']}: {gone['reason']}"
+        if gone.get("cure"):
+            text += f" → {gone['cure']}"
+        lines += pen.wrap(text, "    ", "  - ")
+    return ["", pen.bold("Not measured"), *lines] if lines else []
+
+
+def _overhead(run: Mapping, pen: _Pen) -> list[str]:
+    cost = run.get("overhead") or {}
+    said = []
+    if cost.get("callback_us_per_step") is not None:
+        said.append(f"{cost['callback_us_per_step']:.3g} µs a step on the training thread")
+    if cost.get("sampler_cpu_pct") is not None:
+        said.append(f"sampler {cost['sampler_cpu_pct']:.2g} % of a core")
+    if cost.get("windows_s"):
+        said.append(f"profiler windows {duration(cost['windows_s'])}")
+    if not said:
+        return []
+    return ["", *(pen.dim(line) for line in pen.wrap("Our own cost: " + ", ".join(said) + "."))]
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(". ")[0].rstrip(".") + "."

@@ -1,0 +1,198 @@
+"""A small generator of recordings' tables: stretches of steps with a stated truth.
+
+    run = Generated(seed=1)
+    run.steps(300, step_ms=8)                          # healthy
+    run.steps(300, step_ms=8, wait_ms=30)              # input-bound
+    run.diagnose()
+
+Times are integers in nanoseconds; jitter is multiplicative and seeded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu_util_callback.diagnosis import Diagnosis
+
+MS = 1_000_000
+START_NS = 1_700_000_000_000_000_000
+
+GPU = {"index": 0, "nvml_index": 0, "uuid": "GPU-0", "name": "NVIDIA H200", "label": "gpu0",
+       "used_by_framework": True, "memory_total_bytes": 150_000_000_000,
+       "compute_capability": [9, 0]}  # fmt: skip
+
+
+class Generated:
+    """Builds the tables of one run, stretch by stretch.
+
+    Args:
+        seed: of all noise.
+        gpus: the manifest's list of GPUs; utilization samples are made for those in use.
+        noise: relative standard deviation of step times and waits.
+    """
+
+    def __init__(self, seed: int = 0, gpus: list[dict] | None = None, noise: float = 0.05, **facts):
+        self.rng = np.random.default_rng(seed)
+        self.noise = noise
+        self.now = START_NS
+        self.step = 0
+        self.facts = {
+            "started_ns": START_NS, "rank": 0, "gpus": gpus or [], "host": "node-a",
+            "framework": {"name": "tensorflow", "backend": "tensorflow", "version": "2.21.0"},
+            "fit": {"batch_size": 32, "steps_per_execution": 1, "input_kind": "tf.data"},
+        } | facts  # fmt: skip
+        self._steps: list[dict[str, np.ndarray]] = []
+        self._phases: list[tuple] = []
+        self._pipeline: list[tuple] = []
+        self._busy: list[tuple[int, int, float]] = []  # GPU active: start, end, share
+        self._gpu_values: dict[str, list[tuple[int, int, float]]] = {}
+        self.tables_extra: dict[str, dict[str, np.ndarray]] = {}
+        self.drop_samples = 0.0
+
+    def _jitter(self, value_ms: float, count: int) -> np.ndarray:
+        if value_ms <= 0:
+            return np.zeros(count, np.int64)
+        factor = np.maximum(0.2, self.rng.normal(1, self.noise, count))
+        return (value_ms * MS * factor).astype(np.int64)
+
+    def steps(self, count: int, *, step_ms: float, wait_ms: float | np.ndarray = 0.0,
+              callback_ms: float | np.ndarray = 0.0, compile_ms: float | np.ndarray = 0.0,
+              gpu_share: float = 0.97, gpu_in_wait: float = 0.0, estimated: int = 0,
+              shape_id: int = -1) -> tuple[int, int]:  # fmt: skip
+        """A stretch of steps; arrays give one value a step. Returns its [first, end) steps."""
+
+        def part(value) -> np.ndarray:
+            if isinstance(value, np.ndarray):
+                return (value * MS).astype(np.int64)
+            return self._jitter(value, count)
+
+        body, wait, callbacks, compiles = map(part, (step_ms, wait_ms, callback_ms, compile_ms))
+        floor = (self.rng.uniform(0.05, 0.15, count) * MS).astype(np.int64)  # an instant dataset
+        wait = wait + floor
+        duration = body + wait + callbacks + compiles
+        starts = self.now + np.concatenate([[0], np.cumsum(duration)[:-1]])
+        first = self.step
+        self._steps.append({
+            "step": np.arange(first, first + count), "start_ns": starts, "duration_ns": duration,
+            "input_get_ns": wait, "input_wait_ns": wait, "compile_ns": compiles,
+            "body_ns": body, "gpu_wait_ns": np.zeros(count, np.int64), "callbacks_ns": callbacks,
+            "batches": np.ones(count, np.int64), "estimated": np.full(count, estimated),
+            "shape_id": np.full(count, shape_id),
+        })  # fmt: skip
+        end = self.now + int(duration.sum())
+        idle = int((wait * (1 - gpu_in_wait) + callbacks + compiles).sum())
+        self._busy.append((self.now, end, gpu_share * (1 - idle / max(1, end - self.now))))
+        self.now, self.step = end, first + count
+        return first, self.step
+
+    def phase(self, kind: str, seconds: float, *, name: str = "", account: str | None = None,
+              gpu_share: float = 0.0) -> None:  # fmt: skip
+        """Training stands still: a validation, a callback, a checkpoint."""
+        if account is None:
+            account = "validation" if kind == "validation" else "callbacks"
+        end = self.now + round(seconds * 1e9)
+        self._phases.append((kind, name or kind, self.now, end, self.step, account,
+                             end - self.now, 1))  # fmt: skip
+        self._busy.append((self.now, end, gpu_share))
+        self.now = end
+
+    def hook_detail(self, name: str, start_ns: int, end_ns: int, self_ns: int, count: int) -> None:
+        """What one callback's batch hooks took, summed over a flush."""
+        self._phases.append(("callback", name, start_ns, end_ns, self.step, "", self_ns, count))
+
+    def epoch(self, start_ns: int, start_step: int) -> None:
+        self._phases.append(("epoch", "epoch", start_ns, self.now, start_step, "",
+                             self.now - start_ns, 1))  # fmt: skip
+
+    def reading(self, *stages: tuple[str, str, float, float, str], batches: int) -> None:
+        """A reading of the pipeline: (stage, op, own ms per batch, parallelism, flags), root last.
+
+        The root stands first in the table, as in the pipeline's model.
+        """
+        for node, (stage, op, ms, parallelism, flags) in enumerate(reversed(stages)):
+            self._pipeline.append((
+                self.now, self.step, "train", node, node - 1, stage, op, batches,
+                round(ms * MS * batches), parallelism, np.nan, np.nan, flags,
+            ))  # fmt: skip
+
+    def gpu_value(self, column: str, seconds: float, value: float, gpu: int = 0) -> None:
+        """What a column of a GPU reads for the last `seconds`."""
+        self._gpu_values.setdefault(f"gpu{gpu}:{column}", []).append(
+            (self.now - round(seconds * 1e9), self.now, value)
+        )
+
+    # -- tables --------------------------------------------------------------------------------
+
+    def tables(self) -> dict[str, dict[str, np.ndarray]]:
+        steps = {
+            name: np.concatenate([part[name] for part in self._steps]).astype(np.int64)
+            for name in (self._steps[0] if self._steps else {})
+        }
+        tables = {"steps": steps, "phases": _columns(self._phases, (
+            "kind", "name", "start_ns", "end_ns", "step", "account", "self_ns", "count",
+        )), "pipeline": _columns(self._pipeline, (
+            "time_ns", "step", "which", "node", "parent", "stage", "op", "elements",
+            "processing_ns", "parallelism", "buffered", "buffer_limit", "flags",
+        ))}  # fmt: skip
+        return tables | self.tables_extra
+
+    def samples(self, hz: float = 10) -> dict[str, dict[str, np.ndarray]]:
+        """Samples of each GPU in use, `hz` a second, as the driver would have read them."""
+        times = np.arange(START_NS, self.now, round(1e9 / hz))
+        if self.drop_samples:
+            times = times[self.rng.random(len(times)) >= self.drop_samples]
+        groups: dict[str, dict[str, np.ndarray]] = {}
+        for gpu in self.facts["gpus"]:
+            if not gpu.get("used_by_framework"):
+                continue
+            index = gpu["index"]
+            values = np.full(len(times), np.nan)
+            for start, end, share in self._busy:
+                inside = (times >= start) & (times < end)
+                noisy = 100 * share + self.rng.normal(0, 2, int(inside.sum()))
+                values[inside] = np.clip(np.rint(noisy), 0, 100)
+            columns = {"time_ns": times, "utilization_pct": values}
+            for name, pieces in self._gpu_values.items():
+                which, column = name.split(":")
+                if which != f"gpu{index}":
+                    continue
+                columns.setdefault(column, np.full(len(times), np.nan))
+                for start, end, value in pieces:
+                    columns[column][(times >= start) & (times < end)] = value
+            groups[f"gpu{index}"] = columns
+        return groups
+
+    def diagnose(self, thresholds: dict | None = None) -> dict:
+        """The one-shot diagnosis of all tables and samples."""
+        diagnosis = Diagnosis(self.facts, thresholds)
+        diagnosis.add(self.tables(), self.samples())
+        return diagnosis.result(now_ns=self.now, ended=True)
+
+
+def _columns(rows: list[tuple], names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    if not rows:
+        return {}
+    table = {}
+    for name, column in zip(names, zip(*rows, strict=True), strict=True):
+        kind = object if isinstance(column[0], str) else None
+        table[name] = np.array(column, dtype=kind)
+    return table
+
+
+def write(run: Generated, log_dir, status: str = "ended", **facts) -> str:
+    """Write a generated run as a real recording; returns its path."""
+    from gpu_util_callback.recording import Clock, RecordingWriter
+
+    given = {"ended_ns": run.now, "heartbeat_ns": run.now} | run.facts | facts
+    writer = RecordingWriter(log_dir, given, clock=Clock())
+    for name, table in run.tables().items():
+        if table:
+            writer.append(name, table)
+    for group, block in run.samples().items():
+        columns = [name for name in block if name != "time_ns"]
+        values = np.stack([block[name] for name in columns], axis=1)
+        writer.append_samples(group, columns, block["time_ns"], values)
+    writer.flush()
+    if status != "live":
+        writer.close(status)
+    return writer.path
