@@ -121,7 +121,7 @@ ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
 
 # Samples live in groups of their own: a group is a 2-D array (samples x columns) with one time per
 # sample. Group names: "gpu<i>" (what one tick reads), "gpu<i>/utilization" (the driver's own
-# buffer), "gpu<i>/gpm", "host". The columns of a group are open; those rules rely on are named here.
+# buffer), "gpu<i>/gpm", "host". Columns are open; those that rules rely on are named here.
 GPU_COLUMNS = (
     "utilization_pct",  # NVML "kernel active": share of time in which any kernel ran
     "memory_utilization_pct",  # share of time in which device memory was read or written

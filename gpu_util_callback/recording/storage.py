@@ -5,7 +5,7 @@ is ever appended, because object stores cannot.
 """
 
 # Paths are strings here, local and remote ones alike.
-# ruff: noqa: PTH
+# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH110, PTH111, PTH116, PTH118, PTH123, PTH208
 
 import os
 import posixpath

@@ -1,0 +1,263 @@
+"""The scalars and the marker event that TensorBoard itself reads, written without TensorFlow.
+
+One event file per fit. Locally it grows by appending. Object stores cannot append, so there the
+file in progress is written anew at each flush until it holds 256 kB, and a further numbered file
+follows: what is uploaded twice stays bounded.
+"""
+
+import io
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import (
+    DATA_CLASS_SCALAR,
+    DATA_CLASS_TENSOR,
+    Summary,
+    SummaryMetadata,
+)
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from gpu_util_callback.recording.manifest import ManifestError, parse, safe_name
+from gpu_util_callback.recording.redaction import hashed_host
+from gpu_util_callback.recording.schema import PLUGIN_NAME
+from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
+
+__all__ = ["MARKER_TAG", "ScalarWriter", "next_step_offset"]
+
+MARKER_TAG = "gpu_util/recording"
+# What later fits in the same log directory recognise our own files by.
+SUFFIX = ".gpu_util"
+REMOTE_FILE_BYTES = 256 << 10
+
+_count = 0
+_count_lock = threading.Lock()
+
+
+class ScalarWriter:
+    """Writes one event file of scalars and the marker that makes the tab appear.
+
+    Args:
+        log_dir: the TensorBoard run's directory, or any fsspec URL.
+        worker: rank; all but worker 0 write into `<log_dir>/worker<k>`, a run of their own.
+        redact: keep host name and pid out of the file's name.
+
+    Raises: OSError where the directory cannot be made or the file cannot be written.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike, worker: int = 0, *, redact: bool = False):
+        storage, root = storage_for(log_dir)
+        folder = root if worker == 0 else storage.join(root, f"worker{worker}")
+        name = _file_name(redact)
+        self._lock = threading.Lock()
+        self._file: _LocalFile | _RemoteFiles = (
+            _RemoteFiles(storage, folder, name) if is_remote(log_dir) else _LocalFile(folder, name)
+        )
+        self._known_tags: set[str] = set()
+        self._closed = False
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def marker(self, wall_time: float | None = None) -> None:
+        """Write the event through which TensorBoard learns that this run has a recording."""
+        metadata = SummaryMetadata(
+            plugin_data=SummaryMetadata.PluginData(plugin_name=PLUGIN_NAME),
+            data_class=DATA_CLASS_TENSOR,
+            summary_description="A gpu-util-callback recording; see the GPU Utilization tab.",
+        )
+        tensor = TensorProto(
+            dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[b"gpu-util-callback"]
+        )
+        value = Summary.Value(tag=MARKER_TAG, metadata=metadata, tensor=tensor)
+        self._write(
+            Event(
+                wall_time=time.time() if wall_time is None else wall_time,
+                step=0,
+                summary=Summary(value=[value]),
+            )
+        )
+
+    def scalars(self, step: int, values: Mapping[str, float], wall_time: float) -> None:
+        """Write one point for each tag.
+
+        Args:
+            step: the fit's own batch count plus `next_step_offset`; never goes back.
+            values: tag -> value; NaN, infinities and None are absent and write no point.
+            wall_time: seconds since the epoch.
+        """
+        points = [
+            self._point(tag, float(value))
+            for tag, value in values.items()
+            if value is not None and math.isfinite(value)
+        ]
+        if points:
+            self._write(Event(wall_time=wall_time, step=step, summary=Summary(value=points)))
+
+    def flush(self) -> None:
+        """Make what was written readable by others. Raises: OSError."""
+        with self._lock:
+            if not self._closed:
+                self._file.flush()
+
+    def close(self) -> None:
+        """Flush and close; closing twice does nothing. Raises: OSError."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._file.close()
+
+    def _point(self, tag: str, value: float) -> Summary.Value:
+        tensor = TensorProto(dtype=DT_FLOAT, tensor_shape=TensorShapeProto(), float_val=[value])
+        point = Summary.Value(tag=tag, tensor=tensor)
+        if tag not in self._known_tags:  # TensorBoard takes the metadata of a tag's first point
+            self._known_tags.add(tag)
+            point.metadata.plugin_data.plugin_name = "scalars"
+            point.metadata.data_class = DATA_CLASS_SCALAR
+        return point
+
+    def _write(self, event: Event) -> None:
+        with self._lock:
+            if not self._closed:
+                self._file.write(event.SerializeToString())
+
+
+class _LocalFile:
+    def __init__(self, folder: str, name: str):
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (storage paths are strings)
+        self._out: BinaryIO = open(os.path.join(folder, name), "xb")  # noqa: PTH118, PTH123, SIM115
+        self._records = RecordWriter(self._out)
+
+    def write(self, data: bytes) -> None:
+        self._records.write(data)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def close(self) -> None:
+        self._out.close()
+
+
+class _RemoteFiles:
+    """Numbered files, each written as a whole; the records of the last one wait in memory."""
+
+    def __init__(self, storage: Storage, folder: str, name: str):
+        self._storage, self._folder, self._name = storage, folder, name
+        self._number = 0
+        self._start()
+
+    def _start(self) -> None:
+        self._buffer = io.BytesIO()
+        self._records = RecordWriter(self._buffer)
+        self._written = 0
+
+    def write(self, data: bytes) -> None:
+        self._records.write(data)
+
+    def flush(self) -> None:
+        data = self._buffer.getvalue()
+        if len(data) == self._written:
+            return
+        stem = self._name.removesuffix(SUFFIX)
+        name = f"{stem}.{self._number:06d}{SUFFIX}"
+        self._storage.write(self._storage.join(self._folder, name), data)
+        self._written = len(data)
+        if len(data) >= REMOTE_FILE_BYTES:
+            self._number += 1
+            self._start()
+
+    def close(self) -> None:
+        self.flush()
+
+
+def _file_name(redact: bool) -> str:
+    """A name TensorBoard takes for an event file, sorted by time, and nobody else's."""
+    global _count
+    with _count_lock:
+        _count += 1
+        count = _count
+    host = socket.gethostname()
+    host = hashed_host(host) if redact else safe_name(host)
+    process = os.urandom(3).hex() if redact else str(os.getpid())
+    now = time.time()
+    stamp = f"{int(now):010d}.{int(now * 1000) % 1000:03d}"
+    return f"events.out.tfevents.{stamp}.{host}.{process}.{count}{SUFFIX}"
+
+
+def next_step_offset(log_dir: str | os.PathLike) -> int:
+    """Where the scalars of the next fit in this log directory begin.
+
+    TensorBoard's data server drops every earlier point of a tag whose step goes back, so a second
+    fit continues after the highest step of the first. That step is found in the manifests of the
+    earlier recordings (their fact `scalar_step_offset`, and how many steps they have), and in our
+    own last event file where its recording was removed. A recorder that flushes its recording
+    before its scalars keeps the manifest ahead.
+
+    Returns: 0 in a new (or unreadable) log directory.
+    """
+    try:
+        storage, root = storage_for(log_dir)
+        offset = _from_manifests(storage, root)
+        return offset or _from_event_files(storage, root)
+    except (OSError, ImportError):
+        return 0
+
+
+def _from_manifests(storage: Storage, root: str) -> int:
+    folder = storage.join(root, "plugins", PLUGIN_NAME)
+    highest = 0
+    try:
+        names = storage.folders(folder)
+    except OSError:
+        return 0
+    for name in names:
+        try:
+            data = storage.read(storage.join(folder, name, "manifest.json"), 32 << 20)
+            facts = parse(data)
+        except (OSError, ManifestError):
+            continue
+        highest = max(highest, _scalar_end(facts))
+    return highest
+
+
+def _scalar_end(facts: Mapping[str, Any]) -> int:
+    offset, rows = facts.get("scalar_step_offset"), facts.get("rows")
+    steps = rows.get("steps", 0) if isinstance(rows, dict) else 0
+    if not isinstance(offset, int) or not isinstance(steps, int):
+        return 0
+    return offset + steps
+
+
+def _from_event_files(storage: Storage, root: str) -> int:
+    """One more than the highest step in our newest event file; 0 without one."""
+    ours = [name for name in storage.names(root) if "tfevents" in name and name.endswith(SUFFIX)]
+    for name in reversed(ours):
+        last = _last_step(storage.read(storage.join(root, name), 1 << 30))
+        if last is not None:
+            return last + 1
+    return 0
+
+
+def _last_step(data: bytes) -> int | None:
+    """The step of the last complete scalar event, found by hopping over the records."""
+    at, last = 0, None
+    while at + 12 <= len(data):
+        length = int.from_bytes(data[at : at + 8], "little")
+        if at + 16 + length > len(data):
+            break
+        last = (at + 12, length)
+        at += 16 + length
+    if last is None:
+        return None
+    try:
+        event = Event.FromString(data[last[0] : last[0] + last[1]])
+    except Exception:  # protobuf's DecodeError has no public home that all versions share
+        return None
+    tags = [value.tag for value in event.summary.value]
+    return event.step if any(tag != MARKER_TAG for tag in tags) else None
