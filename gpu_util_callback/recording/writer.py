@@ -151,6 +151,13 @@ class RecordingWriter:
         with self._lock:
             self._new.setdefault(("samples", str(group)), []).append(rows)
 
+    def account(self, now_ns: int | None = None) -> dict[str, Any]:
+        """The host account so far (see `Account.result`), of all rows that were flushed."""
+        with self._io_lock:
+            return self._account.result(
+                self.facts["started_ns"], self._clock.now() if now_ns is None else now_ns
+            )
+
     # --- writing ----------------------------------------------------------------------------------
 
     def flush(self) -> None:

@@ -1,0 +1,352 @@
+"""Recordings made up for tests, written by the real writer.
+
+The numbers follow a script, not a measurement: the facts say `"synthetic": true`. What is true
+of them: steps are contiguous, their parts sum up, the account closes, and the GPU samples follow
+the steps they fall into.
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from gpu_util_callback.recording import Clock, RecordingWriter
+from gpu_util_callback.summaries import ScalarWriter, next_step_offset
+
+MS = 1_000_000
+GIB = 2**30
+SLOW_STAGE = "map(decode)"
+SCENARIOS = ("thirds", "healthy", "slow", "hidden", "host_stall", "no_gpu")
+
+
+class SyntheticRun:
+    """A run that grows by `advance`; times start `past_s` ago, or now.
+
+    Args:
+        log_dir: becomes a TensorBoard run with a marker and scalars (`scalars=False`: without).
+        scenario: "thirds" (healthy, input-bound, healthy), "healthy", "slow" (input-bound
+            throughout), "hidden" (a slow input that prefetching hides), "host_stall" (long
+            validation, heavy callback), "no_gpu" (healthy, CPU only).
+        steps: how many steps the whole run is to have; decides where the thirds are.
+        epochs: validation follows each of them.
+    """
+
+    def __init__(
+        self, log_dir, scenario="thirds", steps=600, gpus=2, *, epochs=3, seed=0, rank=0,
+        world_size=1, job=None, fit_index=0, step_ms=24.0, past_s=None, redact=False,
+        scalars=True, diagnose=True, clock=None,
+    ):  # fmt: skip
+        if scenario not in SCENARIOS:
+            raise ValueError(f"scenario is one of {', '.join(SCENARIOS)}")
+        self.scenario, self.total, self.seed = scenario, steps, seed
+        self.gpus = 0 if scenario == "no_gpu" else gpus
+        self.step_ns = round(step_ms * MS)
+        self.per_epoch = max(1, -(-steps // epochs))
+        self.clock = clock or Clock()
+        self._random = np.random.default_rng(seed)
+        past_ns = round((steps * step_ms * 3e-3 + 5 if past_s is None else past_s) * 1e9)
+        self.start = self.clock.now() - past_ns
+        self.now = self.start
+        self.done = self._epoch_began = 0
+        self._next_sample = self.start
+        log_dir = str(log_dir)
+        self._scalars = None
+        offset = next_step_offset(log_dir)
+        if scalars and rank == 0:
+            self._scalars = ScalarWriter(log_dir, redact=redact)
+            self._scalars.marker(self.start / 1e9)
+        self._offset = offset
+        self.writer = RecordingWriter(
+            log_dir,
+            self._facts(rank, world_size, job, fit_index, epochs),
+            clock=self.clock,
+            redact=redact,
+        )
+        self.path = Path(self.writer.path)
+        self._diagnosis = self._make_diagnosis() if diagnose else None
+        self._setup()
+
+    def _facts(self, rank, world_size, job, fit_index, epochs):
+        return {
+            "synthetic": True, "scenario": self.scenario, "rank": rank, "world_size": world_size,
+            "job": job, "job_source": "argument" if job else None, "fit_index": fit_index,
+            "started_ns": self.start, "scalar_step_offset": self._offset,
+            "framework": {"name": "tensorflow", "version": "0.synthetic", "keras": "0.synthetic",
+                          "backend": "tensorflow", "python": "3.11"},
+            "model": {"name": "synthetic", "parameters": 25_000_000},
+            "fit": {"epochs": epochs, "steps_per_epoch": self.per_epoch, "batch_size": 64,
+                    "steps_per_execution": 1, "jit_compile": False, "run_eagerly": False,
+                    "input_kind": "tf.data", "timing": "graph", "mixed_precision": False},
+            "gpus": [
+                {"index": gpu, "nvml_index": gpu, "uuid": f"GPU-synthetic-{gpu}",
+                 "name": "Synthetic GPU 80GB", "used_by_framework": True,
+                 "memory_total_bytes": 80 * GIB, "compute_capability": "9.0",
+                 "pci_bus_id": f"00000000:0{gpu}:00.0", "label": f"GPU {gpu}"}
+                for gpu in range(self.gpus)
+            ],
+            "unavailable": [
+                {"source": "NVML", "reason": "no NVIDIA driver on this machine (synthetic)",
+                 "cure": "record on a machine with a GPU"}
+            ] if self.scenario == "no_gpu" else [],
+            "overhead": {"callback_us_per_step": None, "sampler_cpu_pct": None, "windows_s": 0.0},
+        }  # fmt: skip
+
+    def _make_diagnosis(self):
+        from gpu_util_callback.diagnosis import Diagnosis
+
+        return Diagnosis(self.writer.facts)
+
+    # --- what happens on the training thread ------------------------------------------------------
+
+    def _phase(self, kind, name, start, end, account, step=None, count=1):
+        self._put("phases", {
+            "kind": [kind], "name": [name], "start_ns": [start], "end_ns": [end],
+            "step": [self.done if step is None else step], "account": [account],
+            "self_ns": [end - start], "count": [count],
+        })  # fmt: skip
+
+    def _put(self, table, columns):
+        self.writer.append(table, columns)
+        if self._diagnosis is not None:
+            from gpu_util_callback.recording.segments import complete
+
+            self._diagnosis.add({table: complete(table, columns)}, {})
+
+    def _setup(self):
+        end = self.now + 120 * MS
+        self._phase("input_setup", "iterator", self.now, end, "input_wait")
+        self.now = end
+
+    def _is_slow(self, steps):
+        third = self.total // 3
+        if self.scenario == "thirds":
+            return (steps >= third) & (steps < 2 * third)
+        return np.full(len(steps), self.scenario == "slow")
+
+    @property
+    def slow_range(self):
+        """The steps in which the input held the GPU back, half-open; None where it never did."""
+        if self.scenario == "slow":
+            return (0, self.total)
+        third = self.total // 3
+        return (third, 2 * third) if self.scenario == "thirds" else None
+
+    def advance(self, steps, flush=True):
+        """Add steps (and validation after each full epoch); returns self."""
+        remaining = steps
+        while remaining > 0:
+            left = self.per_epoch - self.done % self.per_epoch
+            count = min(remaining, left, 50_000)
+            if self.done % self.per_epoch == 0:
+                self._epoch_began = self.now
+            self._steps(count)
+            remaining -= count
+            if self.done % self.per_epoch == 0:
+                self._end_of_epoch(self.done // self.per_epoch - 1)
+        if flush:
+            self.flush()
+        return self
+
+    def _steps(self, count):
+        random = self._random
+        steps = np.arange(self.done, self.done + count)
+        slow = self._is_slow(steps)
+        scale = self.step_ns / (24 * MS)
+
+        def jitter(mean, share):
+            return np.maximum(0, random.normal(mean, mean * share, count))
+
+        wait = np.where(slow, jitter(38 * MS, 0.05), jitter(0.04 * MS, 0.3)) * scale
+        body = jitter(17.5 * MS, 0.02) * scale
+        gpu_wait = np.where(slow, jitter(5 * MS, 0.05), jitter(6 * MS, 0.05)) * scale
+        callbacks = jitter(0.15 * MS, 0.2) * scale
+        compiling = np.zeros(count)
+        if self.done == 0:
+            compiling[0] = 900 * MS * scale
+        if self.scenario == "host_stall":
+            callbacks[steps % 50 == 49] += 120 * MS * scale
+        parts = {
+            "input_wait_ns": wait, "compile_ns": compiling, "body_ns": body,
+            "gpu_wait_ns": gpu_wait, "callbacks_ns": callbacks,
+        }  # fmt: skip
+        columns = {name: values.astype(np.int64) for name, values in parts.items()}
+        duration = sum(columns.values()) + random.integers(8_000, 16_000, count)
+        start = self.now + np.concatenate([[0], np.cumsum(duration)[:-1]])
+        get = columns["input_wait_ns"]
+        if self.scenario == "hidden":  # fetched ahead: long in get_next, never waited for
+            get = get + (9 * MS * scale + random.integers(0, MS, count)).astype(np.int64)
+        self._put("steps", {
+            "step": steps, "start_ns": start, "duration_ns": duration, "input_get_ns": get,
+            **columns, "batches": np.ones(count), "estimated": np.zeros(count),
+            "shape_id": np.full(count, -1),
+        })  # fmt: skip
+        busy = (body + gpu_wait) / duration
+        end = int(start[-1] + duration[-1])
+        self._sample(end, start, np.clip(100 * busy, 0, 100))
+        self._stages(count, int(slow.sum()), end)
+        if self._scalars is not None:
+            stride = max(1, count // 200)
+            for at in range(0, count, stride):
+                some = slice(at, at + stride)
+                last = min(at + stride, count) - 1
+                self._scalars.scalars(
+                    self._offset + int(steps[last]),
+                    {
+                        "gpu_util/step_time_ms": float(duration[some].mean()) / MS,
+                        "gpu_util/input_wait_ms": float(columns["input_wait_ns"][some].mean()) / MS,
+                    },
+                    (start[last] + duration[last]) / 1e9,
+                )
+        self.done += count
+        self.now = end
+
+    def _end_of_epoch(self, epoch):
+        began = self.now
+        long = self.scenario == "host_stall"
+        each = (60 if long else 9) * MS
+        count = 20
+        starts = began + np.arange(count) * each
+        self._put("validation_steps", {
+            "step": np.full(count, self.done), "start_ns": starts,
+            "duration_ns": np.full(count, each), "input_wait_ns": np.full(count, 50_000),
+        })  # fmt: skip
+        end = began + count * each
+        self._phase("validation", f"validation {epoch + 1}", began, end, "validation")
+        self._sample(end, np.array([began]), np.array([35.0]))
+        saved = end + (400 if long else 25) * MS
+        kind = "callback" if long else "checkpoint"
+        name = "SlowReport.on_epoch_end" if long else "ModelCheckpoint.on_epoch_end"
+        self._phase(kind, name, end, saved, "callbacks")
+        self._sample(saved, np.array([end]), np.array([0.0]))
+        first = epoch * self.per_epoch
+        self._phase("epoch", f"epoch {epoch + 1}", self._epoch_began, saved, "", step=first)
+        self.now = saved
+
+    # --- what the sampler and the pipeline model saw ----------------------------------------------
+
+    def _sample(self, end, starts, busy):
+        """10 Hz up to `end`: each GPU's reading follows the step under way."""
+        times = np.arange(self._next_sample, end, 100 * MS)
+        if not len(times):
+            return
+        self._next_sample = int(times[-1]) + 100 * MS
+        times = times + self._random.integers(0, 300_000, len(times))
+        at = np.clip(np.searchsorted(starts, times, "right") - 1, 0, None)
+        names = ("utilization_pct", "memory_utilization_pct", "memory_used_bytes", "power_mw",
+                 "temperature_c", "sm_clock_mhz")  # fmt: skip
+        for gpu in range(self.gpus):
+            noise = self._random.normal(0, 1.5, len(times))
+            used = np.rint(np.clip(busy[at] * 0.97 + noise - 2 * gpu, 0, 100))
+            columns = (
+                used,
+                np.rint(used * 0.45),
+                np.full(len(times), 11.5 * GIB),
+                np.rint(90_000 + used * 5_200 + self._random.normal(0, 2_000, len(times))),
+                np.rint(45 + used * 0.2),
+                np.full(len(times), 1_980.0),
+            )
+            values = np.stack(columns, axis=1)
+            self._put_samples(f"gpu{gpu}", names, times, values)
+        host = np.stack(
+            [
+                np.round(20 + 5 * self._random.random(len(times)), 1),
+                np.full(len(times), 6.0 * GIB),
+            ],
+            axis=1,
+        )
+        self._put_samples("host", ("cpu_pct", "memory_used_bytes"), times, host)
+
+    def _put_samples(self, group, names, times, values):
+        self.writer.append_samples(group, names, times, values)
+        if self._diagnosis is not None:
+            columns = {name: values[:, at] for at, name in enumerate(names)}
+            self._diagnosis.add({}, {group: {"time_ns": times, **columns}})
+
+    def _stages(self, count, slow, now):
+        stages = (
+            ("Prefetch", "prefetch", -1, 0.002, 1, ""),
+            ("BatchDataset", "batch", 0, 0.4, 1, ""),
+            ("ParallelMapV2", SLOW_STAGE, 1, 37.0 * slow / count + 3.0, 1, "py_function"),
+            ("TensorSliceDataset", "from_tensor_slices", 2, 0.1, 1, ""),
+        )
+        rows = len(stages)
+        self._put("pipeline", {
+            "time_ns": np.full(rows, now), "step": np.full(rows, self.done + count),
+            "which": ["train"] * rows, "node": np.arange(rows),
+            "parent": [stage[2] for stage in stages], "stage": [stage[1] for stage in stages],
+            "op": [stage[0] for stage in stages], "elements": np.full(rows, count),
+            "processing_ns": [round(stage[3] * MS * count) for stage in stages],
+            "parallelism": [float(stage[4]) for stage in stages],
+            "buffered": [0.0] + [np.nan] * (rows - 1),
+            "buffer_limit": [2.0] + [np.nan] * (rows - 1),
+            "flags": [stage[5] for stage in stages],
+        })  # fmt: skip
+
+    # --- the file ---------------------------------------------------------------------------------
+
+    def flush(self):
+        """Write everything so far, with the diagnosis so far."""
+        self._diagnose(ended=False)
+        self.writer.flush()
+        if self._scalars is not None:
+            self._scalars.flush()
+        return self
+
+    def close(self, status="ended"):
+        """End the run where it stands; returns the recording's path."""
+        self.writer.update(ended_ns=self.now)
+        self._diagnose(ended=True)
+        self.writer.close(status)
+        if self._scalars is not None:
+            self._scalars.close()
+        return self.path
+
+    def _diagnose(self, ended):
+        if self._diagnosis is None:
+            return
+        if ended:
+            self.writer.flush()  # so that the account has every row
+        account = self.writer.account(self.now)
+        self.writer.update(
+            diagnosis=self._diagnosis.result(account=account, now_ns=self.now, ended=ended)
+        )
+
+
+def make_recording(log_dir, scenario="thirds", steps=600, gpus=2, live=False, **options) -> Path:
+    """Write a whole synthetic recording and return its folder.
+
+    `live=True` leaves it open: its status is "live" as long as this process lives and half a
+    minute has not passed. Use `SyntheticRun` for one that grows. Options are `SyntheticRun`'s.
+    """
+    run = SyntheticRun(log_dir, scenario, steps, gpus, **options)
+    chunk = max(1, min(steps, 4_000))
+    while run.done < steps:
+        run.advance(min(chunk, steps - run.done), flush=steps <= 100_000)
+    if live:
+        run.flush()
+        return run.path
+    return run.close()
+
+
+if __name__ == "__main__":
+    import argparse
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("log_dir")
+    parser.add_argument("--scenario", choices=SCENARIOS, default="thirds")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--live", action="store_true", help="grow in real time until interrupted")
+    arguments = parser.parse_args()
+    if arguments.live:
+        growing = SyntheticRun(
+            arguments.log_dir, arguments.scenario, arguments.steps, arguments.gpus, past_s=0
+        )
+        while growing.done < arguments.steps:
+            growing.advance(40)
+            time.sleep(max(0.0, (growing.now - growing.clock.now()) / 1e9))
+        print(growing.close())
+    else:
+        print(
+            make_recording(arguments.log_dir, arguments.scenario, arguments.steps, arguments.gpus)
+        )
