@@ -1,16 +1,16 @@
 """The GPU account: what each GPU did in each step, and why it did nothing.
 
 Ten disjoint categories per GPU and step that sum to the step exactly. Work comes first (`kernel`,
-then copies and communication only where nothing before them hides it); the rest of the step is idle,
-and every idle gap is explained by what the host did before the work that ended it:
+then copies and communication only where nothing before them hides it); the rest of the step is
+idle, and every idle gap is explained by what the host did before the work that ended it:
 
 * `idle_input`: the host waited for the next batch.
-* `idle_launch`: the launch itself (call and start-up of the kernel), or the host stringing one launch
-  after another with less than `DISPATCH_GAP_PS` between them: the GPU waits between short kernels.
+* `idle_launch`: the launch itself (call and start-up of the kernel), or the host stringing one
+  launch after another with less than `DISPATCH_GAP_PS` between: the GPU waits between kernels.
 * `idle_sync`: the GPU ran dry while the host was waiting for it, so nothing was queued behind.
 * `idle_host`: the host did something else; nothing was launched.
-* `other`: work was queued and did not run (a dependency on another stream or GPU), copies that touch
-  no device, or a trace without the host's side.
+* `other`: work was queued and did not run (a dependency on another stream or GPU), copies that
+  touch no device, or a trace without the host's side.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from gpu_util_callback.traces.intervals import EMPTY, Intervals, union, union_wi
 from gpu_util_callback.traces.model import PS_PER_US, Device, DeviceKind, HostKind, Process
 from gpu_util_callback.traces.steps import Steps
 
-__all__ = ["CATEGORIES", "DISPATCH_GAP_PS", "QUEUE_DELAY_PS", "DeviceAccount", "account", "waits"]
+__all__ = [
+    "CATEGORIES",
+    "DISPATCH_GAP_PS",
+    "QUEUE_DELAY_PS",
+    "DeviceAccount",
+    "account",
+    "launches",
+    "waits",
+]
 
 CATEGORIES = (
     "kernel",
@@ -104,11 +112,11 @@ def _idle(
     calls = process.events
     busy, first = union_with_first(events.start_ps, events.end_ps)
     gaps = busy.complement(low, high)
-    none = {c: EMPTY for c in ("idle_input", "idle_launch", "idle_sync", "idle_host")}
+    none = dict.fromkeys(("idle_input", "idle_launch", "idle_sync", "idle_host"), EMPTY)
     if not len(gaps) or not process.has_host:
         return none
 
-    launch_start, launch_end = _launches(process, device)
+    launch_start, launch_end = launches(process, device)
     # The work that ends each gap, and when it was launched (the gap's end where nobody knows).
     ends_at = np.searchsorted(busy.start, gaps.end)
     has_next = ends_at < len(busy)
@@ -157,7 +165,7 @@ def _part(pieces: Intervals, where: np.ndarray | None = None) -> Intervals:
     return union(pieces.start[where], pieces.end[where])
 
 
-def _launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
+def launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
     """Start and end of the call that launched each event of a device, -1 where unknown."""
     calls = process.events
     rows = np.flatnonzero(
@@ -213,7 +221,7 @@ def _syncs(process: Process, device: Device) -> Intervals:
     events = device.events
     copies = np.isin(events.kind, (DeviceKind.COPY_H2D, DeviceKind.COPY_D2H))
     if copies.any():
-        called, returned = _launches(process, device)
+        called, returned = launches(process, device)
         blocking = copies & (called >= 0) & (returned >= events.end_ps)
         start = np.concatenate((start, events.start_ps[blocking]))
         end = np.concatenate((end, returned[blocking]))

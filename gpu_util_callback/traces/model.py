@@ -146,53 +146,60 @@ class Columns:
         )
 
 
-def _column(dtype, absent=-1):
-    return field(metadata={"dtype": dtype, "absent": absent})
+_INT64 = {"dtype": np.int64, "absent": -1}
+_INT32 = {"dtype": np.int32, "absent": -1}
+_KIND = {"dtype": np.int8, "absent": -1}
+_FLAG = {"dtype": np.int8, "absent": 0}
+_FLOAT = {"dtype": np.float64, "absent": np.nan}
 
 
 @dataclass(slots=True)
 class DeviceEvents(Columns):
     """What ran on one device, sorted by start."""
 
-    start_ps: np.ndarray = _column(np.int64)
-    end_ps: np.ndarray = _column(np.int64)
-    kind: np.ndarray = _column(np.int8)  # DeviceKind
-    stream: np.ndarray = _column(np.int64)
-    correlation: np.ndarray = _column(np.int64)  # of the launch, within the process
-    name: np.ndarray = _column(np.int32)
-    op: np.ndarray = _column(np.int32)  # the framework's op or layer it came from
-    shape: np.ndarray = _column(np.int32)  # index into Process.shapes
-    bytes: np.ndarray = _column(np.int64)
-    memory: np.ndarray = _column(np.int8, 0)  # MemoryKind of a copy's host side
-    graph: np.ndarray = _column(np.int8, 0)  # 1: replayed by a CUDA graph
+    start_ps: np.ndarray = field(metadata=_INT64)
+    end_ps: np.ndarray = field(metadata=_INT64)
+    kind: np.ndarray = field(metadata=_KIND)  # DeviceKind
+    stream: np.ndarray = field(metadata=_INT64)
+    correlation: np.ndarray = field(metadata=_INT64)  # of the launch, within the process
+    name: np.ndarray = field(metadata=_INT32)
+    op: np.ndarray = field(metadata=_INT32)  # the framework's op or layer it came from
+    shape: np.ndarray = field(metadata=_INT32)  # index into Process.shapes
+    bytes: np.ndarray = field(metadata=_INT64)
+    memory: np.ndarray = field(metadata=_FLAG)  # MemoryKind of a copy's host side
+    graph: np.ndarray = field(metadata=_FLAG)  # 1: replayed by a CUDA graph
+
+    @property
+    def times(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.start_ps, self.end_ps
 
 
 @dataclass(slots=True)
 class HostEvents(Columns):
     """What the threads of one process did, sorted by start."""
 
-    start_ps: np.ndarray = _column(np.int64)
-    end_ps: np.ndarray = _column(np.int64)
-    thread: np.ndarray = _column(np.int32)  # index into Process.threads
-    kind: np.ndarray = _column(np.int8)  # HostKind
-    name: np.ndarray = _column(np.int32)
-    correlation: np.ndarray = _column(np.int64)
-    value: np.ndarray = _column(np.int64)  # STEP: the training step; RUN, INPUT_WAIT: function id
-    root: np.ndarray = _column(np.int8, 0)  # 1: the profiler calls it the root of a step
+    start_ps: np.ndarray = field(metadata=_INT64)
+    end_ps: np.ndarray = field(metadata=_INT64)
+    thread: np.ndarray = field(metadata=_INT32)  # index into Process.threads
+    kind: np.ndarray = field(metadata=_KIND)  # HostKind
+    name: np.ndarray = field(metadata=_INT32)
+    correlation: np.ndarray = field(metadata=_INT64)
+    value: np.ndarray = field(metadata=_INT64)  # STEP: training step; RUN: function id
+    root: np.ndarray = field(metadata=_FLAG)  # 1: the profiler calls it the root of a step
 
 
 @dataclass(slots=True)
 class AllocatorEvents(Columns):
     """Readings of the framework's own allocators, sorted by time."""
 
-    time_ps: np.ndarray = _column(np.int64)
-    allocator: np.ndarray = _column(np.int32)
-    device: np.ndarray = _column(np.int32)  # device index, -1 = host memory
-    allocated_bytes: np.ndarray = _column(np.int64)
-    available_bytes: np.ndarray = _column(np.int64)
-    reserved_bytes: np.ndarray = _column(np.int64)
-    peak_bytes: np.ndarray = _column(np.int64)
-    fragmentation: np.ndarray = _column(np.float64, np.nan)
+    time_ps: np.ndarray = field(metadata=_INT64)
+    allocator: np.ndarray = field(metadata=_INT32)
+    device: np.ndarray = field(metadata=_INT32)  # device index, -1 = host memory
+    allocated_bytes: np.ndarray = field(metadata=_INT64)
+    available_bytes: np.ndarray = field(metadata=_INT64)
+    reserved_bytes: np.ndarray = field(metadata=_INT64)
+    peak_bytes: np.ndarray = field(metadata=_INT64)
+    fragmentation: np.ndarray = field(metadata=_FLOAT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,9 +70,7 @@ def _by_marker(process: Process, names: Names) -> Steps | None:
         values, counts = np.unique(key[rows], return_counts=True)
         rows = rows[key[rows] == values[np.argmax(counts)]]
     rows = rows[_outermost(events.start_ps[rows], events.end_ps[rows])]
-    return _tile(
-        process, events.value[rows], events.start_ps[rows], events.end_ps[rows], "marker"
-    )
+    return _tile(process, events.value[rows], events.start_ps[rows], events.end_ps[rows], "marker")
 
 
 def _by_call(process: Process, names: Names) -> Steps | None:

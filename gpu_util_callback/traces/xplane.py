@@ -120,9 +120,9 @@ def _align(trace: Trace) -> None:
         if shift >= 1 << 61:
             trace.problems.append(f"{process.host}: recorded at another time; not aligned")
             continue
-        for events in [process.events, *(d.events for d in process.devices)]:
-            events.start_ps += shift
-            events.end_ps += shift
+        host, devices = process.events, [d.events for d in process.devices]
+        for times in (host.start_ps, host.end_ps, *(t for e in devices for t in e.times)):
+            times += shift
         process.allocator.time_ps += shift
         process.epoch_ns = zero
 
@@ -224,9 +224,7 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
                 parts.append(device_columns(batch, shapes))
             events = _sorted(DeviceEvents.concat(parts))
             facts = _device_facts(stats)
-            process.devices.append(
-                Device(int(found[1]), _device_name(facts, stats), events, facts)
-            )
+            process.devices.append(Device(int(found[1]), _device_name(facts, stats), events, facts))
         elif plane.name in _HOST_PLANES:
             for lines in _batches(plane.lines):
                 base = len(process.threads)

@@ -39,7 +39,7 @@ def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShap
     """The launch of a kernel from `kernel_details`.
 
     Reads "regs:128 static_shared:16384 dynamic_shared:0 grid:1,2,1 block:256,1,1 occ_pct:50", the
-    older "regs:… shm:… grid:… block:…" and ROCm's "grid:… block:… private_mem:0 group_mem:0 occ_pct:0".
+    older "regs:… shm:… grid:… block:…" and ROCm's "grid:… block:… private_mem:0 group_mem:0".
     """
     pairs = _pairs(details)
     parts = [
@@ -75,8 +75,8 @@ class CopyDetails:
 def copy_details(details: str, name: str) -> CopyDetails:
     """A copy from `memcpy_details`.
 
-    Reads "kind_src:pageable kind_dst:device size:4 dest:0 async:1", the older "size:4 dest:0 async:1"
-    and ROCm's "kind:Unknown size:655360 dest:2 async:1".
+    Reads "kind_src:pageable kind_dst:device size:4 dest:0 async:1", the older
+    "size:4 dest:0 async:1" and ROCm's "kind:Unknown size:655360 dest:2 async:1".
     """
     pairs = _pairs(details)
     source, destination = pairs.get("kind_src", ""), pairs.get("kind_dst", "")

@@ -61,7 +61,9 @@ _INPUT_WAIT = re.compile(
     r"^(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*|OneShotIteratorGetNext\w*)(::DoCompute)?$"
     r"|:(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*)$|^gpu_util:input_wait$"
 )
-_PIPELINE = re.compile(r"^(Iterator::|Prefetch|ParallelMap|ParallelInterleave|InstantiatedCaptured)")
+_PIPELINE = re.compile(
+    r"^(Iterator::|Prefetch|ParallelMap|ParallelInterleave|InstantiatedCaptured)"
+)
 _RUN = re.compile(r"^(FunctionRun|SessionRun|PjitFunction\(|TfrtModelRunner|RunGraph$)")
 _OP = re.compile(r"^(?!.*::)[^\s:][^:]*:[A-Z_]\w*$")
 

@@ -1,0 +1,170 @@
+"""One trace, explained: steps, accounts, kernels and findings, as JSON and as recording rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.traces.breakdown import DeviceAccount, account, waits
+from gpu_util_callback.traces.hostside import (
+    AllocatorProfile,
+    HostOp,
+    Stage,
+    allocator_profiles,
+    host_ops,
+    pipeline_stages,
+)
+from gpu_util_callback.traces.intervals import Intervals
+from gpu_util_callback.traces.kernels import (
+    CopyGroup,
+    KernelGroup,
+    LaunchStats,
+    copy_groups,
+    kernel_groups,
+    launch_stats,
+)
+from gpu_util_callback.traces.model import DeviceKind, Process, Trace
+from gpu_util_callback.traces.steps import Steps, find_steps
+
+__all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "analyse"]
+
+
+@dataclass(slots=True)
+class DeviceAnalysis:
+    """One GPU that did something."""
+
+    index: int  # unique within the analysis; the process's own ordinal where that is unique
+    account: DeviceAccount
+    kernels: list[KernelGroup]
+    copies: list[CopyGroup]
+    launches: LaunchStats
+    kernel_busy: Intervals  # collectives included: they are kernels
+    any_busy: Intervals
+
+    @property
+    def device(self):
+        return self.account.device
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return int(self.any_busy.start[0]), int(self.any_busy.end[-1])
+
+
+@dataclass(slots=True)
+class ProcessAnalysis:
+    """One process: its steps, its GPUs, its host."""
+
+    process: Process
+    steps: Steps
+    devices: list[DeviceAnalysis]
+    waits: Intervals  # the host fetching input, waiting or not
+    host_ops: list[HostOp]
+    stages: list[Stage]
+    allocators: list[AllocatorProfile]
+    unused_devices: list[int] = field(default_factory=list)  # visible, and without any event
+
+    @property
+    def active(self) -> list[DeviceAnalysis]:
+        """The GPUs that ran kernels, or else all that did anything."""
+        return [d for d in self.devices if d.launches.kernels] or self.devices
+
+    def share(self, category: str) -> float:
+        """Share of all steps in one category, mean over the active GPUs (0 without GPUs)."""
+        total = int((self.steps.end_ps - self.steps.start_ps).sum())
+        if not total or not self.active:
+            return 0.0
+        spent = [int(d.account.steps[category].sum()) for d in self.active]
+        return sum(spent) / len(spent) / total
+
+    def input_wait_ps(self) -> np.ndarray:
+        """What each step lost to input: idle_input, mean over the active GPUs.
+
+        Without a GPU in the trace it is what the host waited. float64[steps], picoseconds.
+        """
+        if not self.active:
+            return self.host_input_ps().astype(np.float64)
+        columns = [d.account.steps["idle_input"] for d in self.active]
+        return np.mean(np.stack(columns), axis=0)
+
+    def host_input_ps(self) -> np.ndarray:
+        """How long the host was fetching within each step: int64[steps], picoseconds."""
+        return self.waits.measure(self.steps.start_ps, self.steps.end_ps)
+
+
+@dataclass(slots=True)
+class Analysis:
+    """The analysis of a trace. `to_json()` is the public form; `tables()` feeds a recording."""
+
+    trace: Trace
+    processes: list[ProcessAnalysis]
+    findings: list[dict[str, Any]]
+    compat: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The trace JSON of `gpu-util trace --json`: times in milliseconds, unknown = null."""
+        from gpu_util_callback.traces.output import trace_json
+
+        return trace_json(self)
+
+    def tables(
+        self, window: int = 0, process: int = 0, epoch_ns: int | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """Rows for a recording's tables `traced_steps` and `kernels`, in nanoseconds.
+
+        Args:
+            window: number of the profiler window.
+            process: which process of the trace.
+            epoch_ns: when the trace's zero was, on the recording's clock; default: what the file
+                says, else 0.
+        """
+        from gpu_util_callback.traces.output import recording_tables
+
+        return recording_tables(self, window, process, epoch_ns)
+
+
+def analyse(trace: Trace) -> Analysis:
+    """Explain a trace: find its steps, account for every GPU's time, sum up its kernels."""
+    from gpu_util_callback.traces.findings import find
+
+    indexes = [d.index for p in trace.processes for d in p.devices if len(d.events)]
+    unique = len(set(indexes)) == len(indexes)
+    processes = []
+    count = 0
+    for process in trace.processes:
+        steps = find_steps(process, trace.names)
+        devices = []
+        for device in process.devices:
+            if not len(device.events):
+                continue
+            busy = device.busy()
+            if not len(busy):
+                continue
+            devices.append(
+                DeviceAnalysis(
+                    index=device.index if unique else count,
+                    account=account(process, device, steps),
+                    kernels=kernel_groups(process, device, trace.names),
+                    copies=copy_groups(device),
+                    launches=launch_stats(process, device),
+                    kernel_busy=device.busy(DeviceKind.KERNEL, DeviceKind.COLLECTIVE),
+                    any_busy=busy,
+                )
+            )
+            count += 1
+        processes.append(
+            ProcessAnalysis(
+                process=process,
+                steps=steps,
+                devices=devices,
+                waits=waits(process),
+                host_ops=host_ops(process, trace.names),
+                stages=pipeline_stages(process, trace.names),
+                allocators=allocator_profiles(process, trace.names),
+                unused_devices=[d.index for d in process.devices if not len(d.events)],
+            )
+        )
+    analysis = Analysis(trace, processes, [], {})
+    analysis.findings = find(analysis)
+    return analysis

@@ -1,0 +1,339 @@
+"""What holds the GPUs of a trace back: one function per cause, thresholds in the open.
+
+Each rule sees one process of the trace and returns findings in the contract's form. A source that
+is missing makes a rule silent; "unknown" never counts as evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpu_util_callback.traces.hostside import culprit
+from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
+
+if TYPE_CHECKING:
+    from gpu_util_callback.traces.analysis import Analysis, ProcessAnalysis
+
+__all__ = ["THRESHOLDS", "find", "thresholds_used"]
+
+Finding = dict[str, Any]
+
+# Shares are of the traced steps, mean over the GPUs at work.
+THRESHOLDS: dict[str, float] = {
+    "input_wait_share": 0.05,
+    "exposed_copy_share": 0.10,
+    "exposed_collective_share": 0.10,
+    "idle_launch_share": 0.15,
+    "launch_mean_kernel_us": 100.0,
+    "idle_sync_share": 0.10,
+    "idle_host_share": 0.20,
+    "plain_matrix_share": 0.20,
+    "imbalance_share": 0.20,
+    "linked_kernels_share": 0.5,
+}
+
+_MATRIX = re.compile(
+    r"gemm|conv(?!ert)|cudnn|winograd|matmul|wgrad|dgrad|fprop|Cijk_|attention", re.IGNORECASE
+)
+_HELPER = re.compile(
+    r"computeOffsets|nchwToNhwc|nhwcToNchw|convertTensor|im2col|Im3d2Col|bn_(fw|bw)|bnorm|batchnorm"
+    r"|pooling|reorder|transpose|splitKreduce|scalePackedTensor|gemv|depthwise",
+    re.IGNORECASE,
+)
+
+
+def find(analysis: Analysis) -> list[Finding]:
+    """All findings of a trace, the one that lost most time first."""
+    findings = []
+    for p in analysis.processes:
+        for rule in _RULES:
+            for finding in rule(p, analysis):
+                rank = p.process.rank
+                finding["ranks"] = [] if rank is None else [rank]
+                findings.append(finding)
+    return sorted(findings, key=lambda f: -(f["lost_s"] or 0.0))
+
+
+def thresholds_used() -> dict[str, float]:
+    return dict(THRESHOLDS)
+
+
+def _finding(
+    cause: str,
+    title: str,
+    text: str,
+    *,
+    lost_ps: float | None,
+    severity: float,
+    threshold: tuple[str, ...],
+    gpus: list[int],
+    code: str | None = None,
+    confidence: str = "measured",
+    **evidence: Any,
+) -> Finding:
+    return {
+        "cause": cause,
+        "title": title,
+        "lost_s": None if lost_ps is None else lost_ps / PS_PER_MS / 1000,
+        "severity": severity,
+        "confidence": confidence,
+        "evidence": evidence,
+        "threshold": {name: THRESHOLDS[name] for name in threshold},
+        "advice": {"text": text, "code": code},
+        "gpus": gpus,
+    }
+
+
+def _total_ps(p: ProcessAnalysis) -> int:
+    return int((p.steps.end_ps - p.steps.start_ps).sum())
+
+
+def _gpus(p: ProcessAnalysis) -> list[int]:
+    return [d.index for d in p.active]
+
+
+def _input_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
+    total = _total_ps(p)
+    lost = float(p.input_wait_ps().sum())
+    if not total or lost / total < THRESHOLDS["input_wait_share"]:
+        return
+    slowest = next((s for s in p.stages if s.self_ps > 0 and s.name != "Root"), None)
+    where = f"; its slowest stage is {slowest.name}" if slowest else ""
+    code = None
+    if analysis.trace.format == "kineto":
+        text = "Load batches in worker processes and copy from pinned memory."
+        code = "DataLoader(..., num_workers=4, pin_memory=True, persistent_workers=True)"
+    else:
+        text = f"Make the input pipeline faster, or let it work ahead{where}."
+        code = "dataset.map(fn, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)"
+    idle = "The GPU" if p.active else "Training"
+    yield _finding(
+        "input_bound",
+        f"{idle} waits for input {lost / total:.0%} of the time",
+        text,
+        code=code,
+        lost_ps=lost,
+        severity=lost / total,
+        threshold=("input_wait_share",),
+        gpus=_gpus(p),
+        input_wait_share=lost / total,
+        host_input_share=float(p.host_input_ps().sum()) / total,
+        slowest_stage=slowest.path if slowest else None,
+        slowest_stage_self_ms=slowest.self_ps / PS_PER_MS if slowest else None,
+    )
+
+
+def _transfer_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
+    shares = {c: p.share(c) for c in ("copy_h2d", "copy_d2h")}
+    share = sum(shares.values())
+    if share < THRESHOLDS["exposed_copy_share"]:
+        return
+    copies = [c for d in p.active for c in d.copies if c.direction in ("h2d", "d2h")]
+    pageable = sum(c.total_ps for c in copies if c.memory == "pageable")
+    total = sum(c.total_ps for c in copies) or 1
+    worst = max(copies, key=lambda c: c.total_ps, default=None)
+    text = (
+        "Copy from pinned memory, so that copies run beside kernels."
+        if pageable > total / 2
+        else "Copy the next batch while this one computes, and copy less: smaller types."
+    )
+    yield _finding(
+        "transfer_bound",
+        f"Copies that nothing hides take {share:.0%} of the step",
+        text,
+        lost_ps=share * _total_ps(p),
+        severity=share,
+        threshold=("exposed_copy_share",),
+        gpus=_gpus(p),
+        exposed_h2d_share=shares["copy_h2d"],
+        exposed_d2h_share=shares["copy_d2h"],
+        pageable_share=pageable / total,
+        gb_per_s=worst.gb_per_s if worst else None,
+        bytes=sum(c.bytes or 0 for c in copies) or None,
+    )
+
+
+def _launch_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
+    share = p.share("idle_launch")
+    kernels = sum(d.launches.kernels for d in p.active)
+    linked = sum(d.launches.linked for d in p.active)
+    if share < THRESHOLDS["idle_launch_share"] or not kernels:
+        return
+    if linked / kernels < THRESHOLDS["linked_kernels_share"]:
+        return
+    mean_us = sum(k.total_ps for d in p.active for k in d.kernels) / kernels / PS_PER_US
+    if mean_us > THRESHOLDS["launch_mean_kernel_us"]:
+        return
+    yield _finding(
+        "launch_bound",
+        f"The GPU waits {share:.0%} of the time between short kernels",
+        "Give the GPU more per launch: compile the step, or make the batch larger.",
+        code=(
+            "model = torch.compile(model, mode='reduce-overhead')"
+            if analysis.trace.format == "kineto"
+            else "model.compile(..., jit_compile=True)"
+        ),
+        lost_ps=share * _total_ps(p),
+        severity=share,
+        threshold=("idle_launch_share", "launch_mean_kernel_us"),
+        gpus=_gpus(p),
+        idle_launch_share=share,
+        mean_kernel_us=mean_us,
+        kernels_per_step=kernels / max(len(p.steps), 1) / max(len(p.active), 1),
+        short_kernels_share=max((d.launches.short_share or 0.0) for d in p.active),
+    )
+
+
+def _sync_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
+    share = p.share("idle_sync")
+    if share < THRESHOLDS["idle_sync_share"]:
+        return
+    kineto = analysis.trace.format == "kineto"
+    yield _finding(
+        "sync_bound",
+        f"The GPU runs dry {share:.0%} of the time because the host waits for it",
+        "Read results from the GPU less often: fewer .item(), print and metric reads per step."
+        if kineto
+        else "Let several steps run between two readings of the metrics.",
+        code=None if kineto else "model.compile(..., steps_per_execution=8)",
+        lost_ps=share * _total_ps(p),
+        severity=share,
+        threshold=("idle_sync_share",),
+        gpus=_gpus(p),
+        idle_sync_share=share,
+    )
+
+
+def _host_stall(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
+    share = p.share("idle_host")
+    if share < THRESHOLDS["idle_host_share"]:
+        return
+    window = (int(p.steps.start_ps[0]), int(p.steps.end_ps[-1]))
+    worst = max(p.active, key=lambda d: int(d.account.steps["idle_host"].sum()))
+    name = culprit(p.process, analysis.trace.names, worst.account.sets["idle_host"].clip(*window))
+    yield _finding(
+        "host_stall",
+        f"The GPU idles {share:.0%} of the time while the host does something else",
+        f"Most of that time the host is in {name}: move it out of the step or make it faster."
+        if name
+        else "Look at what the host does between the launches: Python, logging, callbacks.",
+        lost_ps=share * _total_ps(p),
+        severity=share,
+        threshold=("idle_host_share",),
+        gpus=_gpus(p),
+        idle_host_share=share,
+        host_activity=name or None,
+    )
+
+
+def _communication_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
+    share = p.share("collective")
+    if share < THRESHOLDS["exposed_collective_share"]:
+        return
+    yield _finding(
+        "communication_bound",
+        f"Communication that nothing hides takes {share:.0%} of the step",
+        "Overlap communication with the backward pass, or accumulate gradients over more batches.",
+        lost_ps=share * _total_ps(p),
+        severity=share,
+        threshold=("exposed_collective_share",),
+        gpus=_gpus(p),
+        exposed_collective_share=share,
+    )
+
+
+def _no_tensor_cores(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
+    for d in p.active:
+        capability = d.device.facts.get("compute_capability")
+        if d.device.facts.get("vendor", "Nvidia").lower() != "nvidia":
+            continue
+        if capability is not None and capability[0] < 7:
+            continue
+        kernels = [k for k in d.kernels if not k.collective]
+        total = sum(k.total_ps for k in kernels) or 1
+        used = sum(k.total_ps for k in kernels if k.tensor_core == "yes")
+        unknown = sum(k.total_ps for k in kernels if k.tensor_core == "unknown")
+        plain = [
+            k
+            for k in kernels
+            if k.tensor_core == "no" and _MATRIX.search(k.name) and not _HELPER.search(k.name)
+        ]
+        share = sum(k.total_ps for k in plain) / total
+        # Kernels that may be tensor-core kernels must not be outvoted by names alone.
+        if capability is None or used or unknown / total >= share:
+            continue
+        if share < THRESHOLDS["plain_matrix_share"]:
+            continue
+        yield _finding(
+            "no_tensor_cores",
+            f"No kernel on GPU {d.index} uses the tensor cores",
+            "Train in mixed precision.",
+            code=(
+                "with torch.autocast('cuda', dtype=torch.float16): ..."
+                if analysis.trace.format == "kineto"
+                else "keras.mixed_precision.set_global_policy('mixed_float16')"
+            ),
+            lost_ps=None,
+            severity=share,
+            threshold=("plain_matrix_share",),
+            gpus=[d.index],
+            plain_matrix_share=share,
+            unknown_share=unknown / total,
+            compute_capability=capability,
+            largest=plain[0].name,
+        )
+
+
+def _imbalance(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
+    if len(p.active) < 2 or len(p.steps) == 0:
+        return
+    window = (int(p.steps.start_ps[0]), int(p.steps.end_ps[-1]))
+    busy = {d.index: d.kernel_busy.clip(*window).total for d in p.active}
+    most, least = max(busy.values()), min(busy.values())
+    if not most or (most - least) / most < THRESHOLDS["imbalance_share"]:
+        return
+    share = (most - least) / max(_total_ps(p), 1)
+    if share < THRESHOLDS["input_wait_share"]:  # a difference between two idle GPUs is none
+        return
+    yield _finding(
+        "imbalance",
+        f"GPUs do unequal work: {least / most:.0%} between the least and the most busy",
+        "Give every GPU the same share of the batch.",
+        lost_ps=float(most - least),
+        severity=share,
+        threshold=("imbalance_share",),
+        gpus=sorted(busy, key=lambda i: busy[i]),
+        kernel_busy_ms={str(i): v / PS_PER_MS for i, v in busy.items()},
+    )
+
+
+def _gpus_unused(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
+    if not p.unused_devices or not any(d.launches.kernels for d in p.devices):
+        return
+    visible = len(p.unused_devices) + len(p.devices)
+    yield _finding(
+        "gpus_unused",
+        f"{len(p.unused_devices)} of {visible} GPUs did nothing",
+        "Distribute the training, or leave the GPUs to others with CUDA_VISIBLE_DEVICES.",
+        code="strategy = tf.distribute.MirroredStrategy()",
+        lost_ps=None,
+        severity=len(p.unused_devices) / visible,
+        threshold=(),
+        gpus=p.unused_devices,
+        visible=visible,
+    )
+
+
+_RULES: tuple[Callable[[Any, Any], Iterator[Finding]], ...] = (
+    _input_bound,
+    _transfer_bound,
+    _launch_bound,
+    _sync_bound,
+    _host_stall,
+    _communication_bound,
+    _no_tensor_cores,
+    _imbalance,
+    _gpus_unused,
+)

@@ -1,0 +1,183 @@
+"""The host's side of a trace: its busiest ops, the input pipeline's stages, the allocators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.traces.intervals import EMPTY, Intervals, union
+from gpu_util_callback.traces.model import HostKind, Names, Process
+
+__all__ = [
+    "AllocatorProfile",
+    "HostOp",
+    "Stage",
+    "allocator_profiles",
+    "culprit",
+    "host_ops",
+    "pipeline_stages",
+]
+
+_CURVE_POINTS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class HostOp:
+    """One op of the framework on the host, over all threads."""
+
+    name: str
+    kind: str  # "MatMul" of "model/dense/MatMul:MatMul"; "" = unknown
+    count: int
+    total_ps: int
+    max_ps: int
+
+
+def host_ops(process: Process, names: Names, limit: int = 100) -> list[HostOp]:
+    """The ops that took most time on the host, at most `limit`, busiest first."""
+    events = process.events
+    rows = np.flatnonzero(events.kind == HostKind.OP)
+    if not len(rows):
+        return []
+    duration = (events.end_ps - events.start_ps)[rows]
+    unique, inverse, count = np.unique(events.name[rows], return_inverse=True, return_counts=True)
+    total = np.zeros(len(unique), np.int64)
+    np.add.at(total, inverse, duration)
+    longest = np.zeros(len(unique), np.int64)
+    np.maximum.at(longest, inverse, duration)
+    result = []
+    for i in np.argsort(-total, kind="stable")[:limit].tolist():
+        text = names[int(unique[i])]
+        name, colon, kind = text.rpartition(":")
+        plain = not colon or "::" in text
+        result.append(
+            HostOp(
+                name=text if plain else name,
+                kind="" if plain else kind,
+                count=int(count[i]),
+                total_ps=int(total[i]),
+                max_ps=int(longest[i]),
+            )
+        )
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a tf.data pipeline, all threads together."""
+
+    name: str  # "Map" of "Iterator::Root::Prefetch::Map"
+    path: str
+    count: int
+    total_ps: int
+    self_ps: int  # wall time in which it was at work and no stage that it pulls from was
+
+
+def pipeline_stages(process: Process, names: Names) -> list[Stage]:
+    """The stages of the input pipeline, the one with most work of its own first."""
+    events = process.events
+    is_stage = names.matching(lambda s: s.startswith("Iterator::"))
+    rows = np.flatnonzero((events.kind == HostKind.PIPELINE) & is_stage[events.name])
+    if not len(rows):
+        return []
+    rows = rows[np.argsort(events.name[rows], kind="stable")]
+    unique, first = np.unique(events.name[rows], return_index=True)
+    start, end = events.start_ps[rows], events.end_ps[rows]
+    bounds = np.append(first, len(rows)).tolist()
+    active = {
+        names[name]: (low, high, union(start[low:high], end[low:high]))
+        for name, low, high in zip(unique.tolist(), bounds[:-1], bounds[1:], strict=True)
+    }
+    pulled: dict[str, Intervals] = {}
+    for path, (_, _, spans) in active.items():
+        consumer = path.rpartition("::")[0]
+        pulled[consumer] = pulled.get(consumer, EMPTY) | spans
+    stages = [
+        Stage(
+            name=path.rpartition("::")[2],
+            path=path,
+            count=high - low,
+            total_ps=int((end[low:high] - start[low:high]).sum()),
+            self_ps=(spans - pulled.get(path, EMPTY)).total,
+        )
+        for path, (low, high, spans) in active.items()
+    ]
+    return sorted(stages, key=lambda s: -s.self_ps)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorProfile:
+    """What one of the framework's allocators held over the trace; None = not said."""
+
+    allocator: str
+    device: int  # -1 = host memory
+    peak_bytes: int | None  # the allocator's own high-water mark
+    max_allocated_bytes: int | None  # within the trace
+    min_available_bytes: int | None
+    fragmentation_at_peak: float | None
+    events: int
+    time_ps: np.ndarray  # int64[≤ 512]: the curve, its highest points kept
+    allocated_bytes: np.ndarray  # int64[≤ 512]
+
+
+def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]:
+    """One profile per allocator and device, device memory first."""
+    readings = process.allocator
+    if not len(readings):
+        return []
+    keys = np.stack((readings.device.astype(np.int64), readings.allocator.astype(np.int64)))
+    result = []
+    for device, allocator in np.unique(keys, axis=1).T.tolist():
+        mine = readings.take(
+            np.flatnonzero((readings.device == device) & (readings.allocator == allocator))
+        )
+        top = int(np.argmax(mine.allocated_bytes))
+        fragmentation = float(mine.fragmentation[top])
+        # The highest reading of each of equal runs of readings: no peak is lost.
+        edges = np.unique(np.linspace(0, len(mine), _CURVE_POINTS + 1).astype(np.int64)[:-1])
+        best = np.maximum.reduceat(mine.allocated_bytes, edges)
+        result.append(
+            AllocatorProfile(
+                allocator=names[allocator],
+                device=device,
+                peak_bytes=_known(mine.peak_bytes.max()),
+                max_allocated_bytes=_known(mine.allocated_bytes[top]),
+                min_available_bytes=_known(
+                    min((v for v in mine.available_bytes.tolist() if v >= 0), default=-1)
+                ),
+                fragmentation_at_peak=fragmentation if np.isfinite(fragmentation) else None,
+                events=len(mine),
+                time_ps=mine.time_ps[edges],
+                allocated_bytes=best,
+            )
+        )
+    return sorted(result, key=lambda p: (p.device < 0, p.device, p.allocator))
+
+
+def _known(value) -> int | None:
+    return int(value) if value >= 0 else None
+
+
+def culprit(process: Process, names: Names, idle: Intervals, share: float = 0.5) -> str:
+    """What the host did during `idle`: the most specific name that covers `share` of it.
+
+    Names nest (a call within a call within a loop); of those that cover enough, the one with the
+    least time of its own beside it says most. "" where nothing covers as much.
+    """
+    events = process.events
+    if not len(idle) or not len(events):
+        return ""
+    rows = np.flatnonzero(~np.isin(events.kind, (HostKind.STEP, HostKind.INPUT_WAIT)))
+    covered = idle.measure(events.start_ps[rows], events.end_ps[rows])
+    rows, covered = rows[covered > 0], covered[covered > 0]
+    if not len(rows):
+        return ""
+    unique, inverse = np.unique(events.name[rows], return_inverse=True)
+    overlap = np.bincount(inverse, weights=covered)
+    total = np.bincount(inverse, weights=(events.end_ps - events.start_ps)[rows])
+    enough = np.flatnonzero(overlap >= share * idle.total)
+    # Overlap of several threads can pass the idle time itself; such a name runs beside, not in it.
+    enough = enough[overlap[enough] <= 1.05 * idle.total]
+    if not len(enough):
+        return ""
+    return names[int(unique[enough[np.argmin(total[enough] - overlap[enough] * 0.5)]])]

@@ -1,0 +1,211 @@
+"""Kernels by name, copies by direction, and how well the host kept a GPU fed with launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.traces.breakdown import QUEUE_DELAY_PS, launches
+from gpu_util_callback.traces.intervals import EMPTY, union
+from gpu_util_callback.traces.model import (
+    PS_PER_US,
+    Device,
+    DeviceKind,
+    KernelShape,
+    MemoryKind,
+    Names,
+    Process,
+)
+from gpu_util_callback.traces.naming import tensor_core
+
+__all__ = [
+    "CopyGroup",
+    "KernelGroup",
+    "LaunchStats",
+    "copy_groups",
+    "kernel_groups",
+    "launch_stats",
+]
+
+# Below this a kernel costs about as much to launch as it runs.
+SHORT_KERNEL_PS = 10 * PS_PER_US
+
+_DIRECTIONS = {
+    DeviceKind.COPY_H2D: "h2d",
+    DeviceKind.COPY_D2H: "d2h",
+    DeviceKind.COPY_D2D: "d2d",
+    DeviceKind.COPY_OTHER: "other",
+    DeviceKind.MEMSET: "memset",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGroup:
+    """All launches of one kernel on one GPU; times in picoseconds."""
+
+    name: str
+    op: str  # the op or layer that most of its time came from, "" = unknown
+    collective: bool
+    tensor_core: str  # "yes", "no", "unknown"
+    count: int
+    total_ps: int
+    min_ps: int
+    max_ps: int
+    shape: KernelShape  # of the launches that took most of its time
+    occupancy_pct: float | None  # mean over those launches that say, weighted by time
+
+
+def kernel_groups(process: Process, device: Device, names: Names) -> list[KernelGroup]:
+    """The kernels of a GPU, the one with most time first."""
+    events = device.events
+    rows = np.flatnonzero(np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE)))
+    if not len(rows):
+        return []
+    order = rows[np.argsort(events.name[rows], kind="stable")]
+    name = events.name[order]
+    first = np.flatnonzero(np.concatenate((np.ones(1, bool), name[1:] != name[:-1])))
+    duration = events.end_ps[order] - events.start_ps[order]
+    total = np.add.reduceat(duration, first)
+    low = np.minimum.reduceat(duration, first)
+    high = np.maximum.reduceat(duration, first)
+    count = np.diff(np.append(first, len(order)))
+    occupancy_of = np.array(
+        [np.nan if s.occupancy_pct is None else s.occupancy_pct for s in process.shapes] + [np.nan]
+    )
+    groups = []
+    for i in np.argsort(-total, kind="stable").tolist():
+        mine = slice(first[i], first[i] + count[i])
+        weight = duration[mine].astype(np.float64)
+        op = _heaviest(events.op[order[mine]], weight)
+        shape = _heaviest(events.shape[order[mine]], weight)
+        occupancy = occupancy_of[events.shape[order[mine]]]
+        known = np.isfinite(occupancy)
+        weights = weight[known]
+        text = names[int(name[first[i]])]
+        groups.append(
+            KernelGroup(
+                name=text,
+                op=names[op],
+                collective=bool(events.kind[order[first[i]]] == DeviceKind.COLLECTIVE),
+                tensor_core=tensor_core(text),
+                count=int(count[i]),
+                total_ps=int(total[i]),
+                min_ps=int(low[i]),
+                max_ps=int(high[i]),
+                shape=process.shapes[shape] if shape >= 0 else KernelShape(),
+                occupancy_pct=(
+                    float(np.average(occupancy[known], weights=weights))
+                    if weights.sum() > 0
+                    else None
+                ),
+            )
+        )
+    return groups
+
+
+def _heaviest(values: np.ndarray, weight: np.ndarray) -> int:
+    """The value (-1 = none) that most of the weight belongs to."""
+    if (values == values[0]).all():
+        return int(values[0])
+    unique, inverse = np.unique(values, return_inverse=True)
+    sums = np.bincount(inverse, weights=weight)
+    sums[unique < 0] = -1
+    return int(unique[np.argmax(sums)])
+
+
+@dataclass(frozen=True, slots=True)
+class CopyGroup:
+    """All copies of one direction and kind of host memory on one GPU."""
+
+    direction: str  # "h2d", "d2h", "d2d", "other", "memset"
+    memory: str  # "pageable", "pinned", "managed", "device", "unknown"
+    count: int
+    bytes: int | None  # None where the trace does not say
+    total_ps: int
+    exposed_ps: int  # while no kernel ran
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """Mean rate while copying, in 10^9 bytes a second."""
+        return self.bytes / self.total_ps * 1000 if self.bytes and self.total_ps else None
+
+
+def copy_groups(device: Device) -> list[CopyGroup]:
+    """The copies and memsets of a GPU, the group with most time first."""
+    events = device.events
+    kernels = device.busy(DeviceKind.KERNEL)
+    groups = []
+    for kind, direction in _DIRECTIONS.items():
+        for memory in MemoryKind:
+            rows = (events.kind == kind) & (events.memory == memory)
+            if not rows.any():
+                continue
+            start, end = events.start_ps[rows], events.end_ps[rows]
+            size = events.bytes[rows]
+            groups.append(
+                CopyGroup(
+                    direction=direction,
+                    memory=memory.name.lower(),
+                    count=int(rows.sum()),
+                    bytes=int(size.sum()) if (size >= 0).all() else None,
+                    total_ps=int((end - start).sum()),
+                    exposed_ps=(union(start, end) - kernels).total,
+                )
+            )
+    return sorted(groups, key=lambda g: -g.total_ps)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchStats:
+    """How launches reached one GPU. Picoseconds; percentiles None where nothing was linked."""
+
+    kernels: int
+    linked: int  # kernels whose launch call was found
+    call_ps: dict[str, float] | None  # duration of the launch call
+    delay_ps: dict[str, float] | None  # end of the call to start of the kernel, 0 if it overlaps
+    queued_share: float | None  # of kernels launched while the GPU still had work
+    short_share: float | None  # of kernels that ran less than 10 µs
+    mean_kernel_ps: float | None
+    gaps: int
+    gap_ps: dict[str, float] | None  # between stretches of work
+    graph_kernels: int  # replayed by CUDA graphs
+
+
+def launch_stats(process: Process, device: Device) -> LaunchStats:
+    events = device.events
+    kernel = np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
+    called, returned = launches(process, device)
+    linked = kernel & (called >= 0)
+    duration = (events.end_ps - events.start_ps)[kernel]
+    busy = device.busy()
+    gaps = busy.complement(int(busy.start[0]), int(busy.end[-1])) if len(busy) else EMPTY
+    # Work still going on a launch delay after the call: the kernel could be queued behind it.
+    queued = busy.contains(called[linked]) & (
+        events.start_ps[linked] - called[linked] > QUEUE_DELAY_PS // 100
+    )
+    return LaunchStats(
+        kernels=int(kernel.sum()),
+        linked=int(linked.sum()),
+        call_ps=_spread((returned - called)[linked]),
+        delay_ps=_spread(np.maximum(events.start_ps - returned, 0)[linked]),
+        queued_share=float(queued.mean()) if len(queued) else None,
+        short_share=float((duration < SHORT_KERNEL_PS).mean()) if len(duration) else None,
+        mean_kernel_ps=float(duration.mean()) if len(duration) else None,
+        gaps=len(gaps),
+        gap_ps=_spread(gaps.end - gaps.start),
+        graph_kernels=int((events.graph[kernel] > 0).sum()),
+    )
+
+
+def _spread(values: np.ndarray) -> dict[str, float] | None:
+    if not len(values):
+        return None
+    low, middle, high = np.percentile(values, (5, 50, 95))
+    return {
+        "mean": float(values.mean()),
+        "p5": float(low),
+        "p50": float(middle),
+        "p95": float(high),
+        "total": float(values.sum()),
+    }

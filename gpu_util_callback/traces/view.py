@@ -1,0 +1,227 @@
+"""The terminal view of a trace: findings first, then where the time of the steps went."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.traces.analysis import Analysis, ProcessAnalysis
+from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
+
+__all__ = ["render"]
+
+# category -> (what people call it, SGR colour, character without colour)
+_LOOK = {
+    "kernel": ("kernels", "32", "█"),
+    "copy_h2d": ("copy to GPU", "36", "▒"),
+    "copy_d2h": ("copy from GPU", "36", "▒"),
+    "copy_d2d": ("copy on GPU", "36", "▒"),
+    "collective": ("communication", "34", "▓"),
+    "idle_input": ("waits for input", "31", "i"),
+    "idle_launch": ("waits for launches", "33", "l"),
+    "idle_sync": ("waits after a sync", "35", "s"),
+    "idle_host": ("waits for the host", "33", "h"),
+    "other": ("other", "90", "·"),
+}
+_STEPS_SHOWN = 12
+_ROWS_SHOWN = 10
+
+
+def render(analysis: Analysis, width: int | None = None, color: bool = False) -> str:
+    """The analysis as text for a terminal.
+
+    Args:
+        width: columns to use; default: the terminal's.
+        color: whether to use ANSI colours.
+    """
+    width = max(60, min(width or shutil.get_terminal_size((100, 24)).columns, 140))
+    out: list[str] = []
+    paint = _painter(color)
+    trace = analysis.trace
+    out.append(paint("1", _fit(", ".join(trace.paths), width)))
+    for p in analysis.processes:
+        out.extend(_process(p, len(analysis.processes) > 1, width, paint))
+    out.extend(_findings(analysis.findings, width, paint))
+    for problem in trace.problems:
+        out.append(paint("33", f"note: {problem}"))
+    return "\n".join(line.rstrip() for line in out) + "\n"
+
+
+def _painter(color: bool):
+    return (lambda code, text: f"\x1b[{code}m{text}\x1b[0m") if color else (lambda code, text: text)
+
+
+def _fit(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def _time(ps: float) -> str:
+    ms = ps / PS_PER_MS
+    if ms >= 1000:
+        return f"{ms / 1000:.3g} s"
+    return f"{ms:.3g} ms" if ms >= 0.1 or ps == 0 else f"{ps / PS_PER_US:.3g} µs"
+
+
+_BASIS = {
+    "marker": "from step markers",
+    "call": "no markers: one per call of the train function",
+    "iteration": "no markers: one per batch fetched",
+    "trace": "no steps in it: the whole trace as one",
+}
+
+
+def _process(p: ProcessAnalysis, several: bool, width: int, paint) -> list[str]:
+    out = [""]
+    duration = p.steps.end_ps - p.steps.start_ps
+    if several:
+        pid = f" pid {p.process.pid}" if p.process.pid is not None else ""
+        out.append(paint("1", f"{p.process.host}{pid}"))
+    if len(p.steps):
+        first, last = int(p.steps.label[0]), int(p.steps.label[-1])
+        named = f"step {first}" if first == last else f"steps {first}–{last}"
+        out.append(
+            f"{len(p.steps)} {'step' if len(p.steps) == 1 else 'steps'} "
+            f"({named}; {_BASIS[p.steps.basis]}), "
+            f"{_time(float(np.median(duration)))} each (median), "
+            f"input fetched {_time(float(p.host_input_ps().mean()))} a step"
+        )
+    else:
+        out.append("nothing was recorded: no GPU events, no host events")
+    if not p.devices:
+        out.append("no GPU in this trace: the host's side only")
+    for d in p.devices:
+        start, end = d.span
+        out.append("")
+        out.append(
+            paint("1", f"GPU {d.index}  {d.device.name}")
+            + f"   kernels {_time(d.kernel_busy.total)}, any work {_time(d.any_busy.total)}"
+            + f" of {_time(end - start)} from first to last event"
+        )
+        total = int(duration.sum())
+        if total:
+            shares = {c: int(d.account.steps[c].sum()) / total for c in CATEGORIES}
+            out.append("  " + _bar(shares, width - 4, paint))
+            out.extend(_legend(shares, duration, width, paint))
+    if p.devices and len(p.steps) > 1:
+        out.extend(_step_table(p, paint))
+    out.extend(_kernel_table(p, width, paint))
+    if not p.devices:
+        out.extend(_op_table(p, width, paint))
+    return out
+
+
+def _bar(shares: dict[str, float], width: int, paint) -> str:
+    """A stacked bar of exactly `width` cells: the running sum is rounded, not the parts."""
+    cells = []
+    done = 0
+    running = 0.0
+    for category, share in shares.items():
+        running += share
+        upto = min(width, round(running * width))
+        _, code, character = _LOOK[category]
+        plain = paint("0", "") == ""
+        cells.append(character * (upto - done) if plain else paint(code, "█" * (upto - done)))
+        done = max(done, upto)
+    return "".join(cells)
+
+
+def _legend(shares: dict[str, float], duration: np.ndarray, width: int, paint) -> list[str]:
+    parts = []
+    mean = float(duration.mean())
+    for category, share in sorted(shares.items(), key=lambda kv: -kv[1]):
+        if share < 0.0005:
+            continue
+        name, code, character = _LOOK[category]
+        mark = paint(code, "■") if paint("0", "") else character
+        parts.append((f"{mark} {name} {share:.1%} ({_time(share * mean)})", name))
+    lines, line, used = [], "  ", 2
+    for text, _ in parts:
+        visible = len(text) if not paint("0", "") else len(text) - 9
+        if used + visible > width and line.strip():
+            lines.append(line)
+            line, used = "  ", 2
+        line += text + "   "
+        used += visible + 3
+    return [*lines, line]
+
+
+def _step_table(p: ProcessAnalysis, paint) -> list[str]:
+    shown = p.active[0]
+    others = f" (GPU {shown.index})" if len(p.devices) > 1 else ""
+    rows = [
+        c
+        for c in CATEGORIES
+        if shown.account.steps[c].sum() >= 0.005 * (p.steps.end_ps - p.steps.start_ps).sum()
+    ]
+    out = ["", paint("1", f"Steps{others}, ms")]
+    out.append("  " + "step".rjust(8) + "total".rjust(10) + "".join(_short(c) for c in rows))
+    count = len(p.steps)
+    picked = list(range(min(count, _STEPS_SHOWN)))
+    for i in picked:
+        cells = "".join(f"{shown.account.steps[c][i] / PS_PER_MS:12.3f}" for c in rows)
+        total = (p.steps.end_ps[i] - p.steps.start_ps[i]) / PS_PER_MS
+        out.append(f"  {int(p.steps.label[i]):8d}{total:10.3f}{cells}")
+    if count > len(picked):
+        out.append(f"  … {count - len(picked)} more (--json has all)")
+    return out
+
+
+def _short(category: str) -> str:
+    return category.replace("idle_", "").replace("copy_", "").rjust(12)
+
+
+def _kernel_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
+    rows = [(k, d) for d in p.devices for k in d.kernels]
+    if not rows:
+        return []
+    rows.sort(key=lambda row: -row[0].total_ps)
+    total = sum(k.total_ps for k, _ in rows)
+    several = len(p.devices) > 1
+    out = ["", paint("1", "Kernels") + "  (TC = tensor cores)"]
+    head = "   time  share   calls     mean   TC  "
+    out.append("  " + head + ("GPU  " if several else "") + "kernel")
+    for k, d in rows[:_ROWS_SHOWN]:
+        mark = {"yes": "yes", "no": "no", "unknown": "?"}[k.tensor_core]
+        gpu = f"{d.index:3d}  " if several else ""
+        left = (
+            f"{_time(k.total_ps):>9} {k.total_ps / total:5.1%} {k.count:7d} "
+            f"{_time(k.total_ps / k.count):>8} {mark:>4}  {gpu}"
+        )
+        name = k.name if not k.op else f"{k.name}  ← {k.op}"
+        out.append("  " + left + _fit(name, width - len(left) - 2))
+    if len(rows) > _ROWS_SHOWN:
+        out.append(f"  … {len(rows) - _ROWS_SHOWN} more (--json has all)")
+    return out
+
+
+def _op_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
+    if not p.host_ops:
+        return []
+    out = ["", paint("1", "Busiest ops on the host"), "       time   calls  op"]
+    for op in p.host_ops[:_ROWS_SHOWN]:
+        kind = f" ({op.kind})" if op.kind else ""
+        left = f"  {_time(op.total_ps):>9} {op.count:7d}  "
+        out.append(left + _fit(op.name + kind, width - len(left)))
+    if p.stages:
+        out += ["", paint("1", "Input pipeline"), "       self   calls  stage"]
+        for stage in p.stages[:_ROWS_SHOWN]:
+            out.append(f"  {_time(stage.self_ps):>9} {stage.count:7d}  {stage.path}")
+    return out
+
+
+def _findings(findings: list[dict[str, Any]], width: int, paint) -> list[str]:
+    if not findings:
+        return ["", paint("32", "Nothing found that holds the GPU back.")]
+    out = ["", paint("1", "Findings")]
+    for finding in findings:
+        lost = f"  ({finding['lost_s'] * 1000:.3g} ms lost)" if finding["lost_s"] else ""
+        out.append(
+            paint("31", f"  ● {finding['title']}") + lost + paint("90", f"  {finding['cause']}")
+        )
+        out.append(f"    {finding['advice']['text']}")
+        if finding["advice"]["code"]:
+            out.append(paint("36", f"    {finding['advice']['code']}"))
+    return out
