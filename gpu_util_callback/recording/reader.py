@@ -14,7 +14,7 @@ import numpy as np
 
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.account import account
-from gpu_util_callback.recording.container import MAX_FILE_BYTES, Damaged
+from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
 from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.schema import TABLES
@@ -26,6 +26,7 @@ from gpu_util_callback.recording.segments import (
     segment_range,
 )
 from gpu_util_callback.recording.storage import Storage
+from gpu_util_callback.recording.summary import Summary
 
 __all__ = ["Problem", "Recording", "SegmentInfo"]
 
@@ -86,11 +87,9 @@ class Recording:
         self._problems: dict[str, Problem] = {}
         self._lock = threading.RLock()
         self._stamp: tuple | None = None
-        self._seen_change = time.monotonic()
-        self._read_before = False
-        self._overview: tuple[Overview | None, dict[str, Any]] | None = None
+        self._changed_at: float | None = None  # when we saw the manifest change, if ever
+        self._top_bytes: bytes | None = None
         self._infos: list[SegmentInfo] | None = None
-        self._open_segment: tuple[tuple, Segment] | None = None
         self._whole: dict[str, tuple[int, dict[str, np.ndarray]]] = {}
         self._cache: dict[str, Any] = {}
         self.refresh()
@@ -119,14 +118,13 @@ class Recording:
             changed = facts != self.facts
             self._stamp = stamp
             if changed:
-                if self._read_before:
-                    self._seen_change = time.monotonic()
+                if self.facts:
+                    self._changed_at = time.monotonic()
                 if facts.get("sealed") != self.facts.get("sealed"):
-                    self._overview = None
+                    self._top_bytes = None
                 self.facts = facts
                 self._infos = None
                 self._cache.clear()
-            self._read_before = True
             return changed
 
     def _without_manifest(self, error: Exception) -> bool:
@@ -154,15 +152,13 @@ class Recording:
             return status
         if status != "live":
             return "lost"
-        since_change = time.monotonic() - self._seen_change
-        path = self._storage.join(self.path, "manifest.json")
         try:
-            age = self._storage.age_s(path, time.time())
+            age = self._storage.age_s(self._storage.join(self.path, "manifest.json"), time.time())
         except OSError:
             return "lost"
-        if age is None and self._stamp:
-            age = None  # a remote store: the heartbeat has to do
-        return "lost" if manifests.lost(self.facts, age) and since_change >= 0 else "live"
+        if age is None and self._changed_at is not None:  # a remote store: what we saw ourselves
+            age = time.monotonic() - self._changed_at
+        return "lost" if manifests.lost(self.facts, age) else "live"
 
     @property
     def revision(self) -> str:
@@ -197,15 +193,20 @@ class Recording:
         return account(self.steps, self.phases, self.start_ns, self.end_ns)
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """Distributions kept while recording: {"steps" or group: {column: {"p50": …}}}.
+    def overview(self) -> Overview:
+        """The whole recording in a thousand buckets; treat it as read-only.
 
-        "steps" covers every flushed row; the sample groups cover the sealed segments. Quantiles
-        are within 1 %. It costs no reading of segments.
+        Takes reading `overview.npz` and whatever segments are newer than it: the open one.
         """
-        found = dict(self._overview_and_index()[1].get("summary") or {})
-        found.update(self.facts.get("summary") or {})
-        return found
+        return self._cached("top", self._top)[0]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Distributions of every flushed row: {"steps" or group: {column: {"mean", "p50", …}}}.
+
+        Quantiles are within 1 %. Like `overview`, it reads no more than the newest segment.
+        """
+        return self._cached("summary", lambda: self._cached("top", self._top)[1].result())
 
     @property
     def start_ns(self) -> int:
@@ -323,30 +324,61 @@ class Recording:
 
     # --- its files --------------------------------------------------------------------------------
 
-    @property
-    def overview(self) -> Overview | None:
-        """The sealed segments' overview as stored, a fresh copy; None where there is none."""
-        self._overview_and_index()
-        try:
-            return Overview.unpack(self._read("overview.npz"))[0]
-        except (OSError, Damaged):
-            return None
+    def _top(self) -> tuple[Overview, Summary]:
+        """The stored overview and distributions, with the rows of newer segments added."""
+        stored = self._stored_top()
+        overview = summary = None
+        covered = -1
+        if stored is not None:
+            try:
+                overview, index = Overview.unpack(stored)
+                summary = Summary.restore(index["summary"])
+                covered = max((entry[1] for entry in index["segments"]), default=-1)
+            except (Damaged, KeyError, TypeError, ValueError, IndexError) as error:
+                self._overview_problem(error)
+                overview, covered = None, -1
+        if overview is None or summary is None:
+            overview, summary = Overview(self.start_ns), Summary()
+        for info, segment in self.opened(after=covered):
+            try:
+                tables = {"steps": segment.table("steps")} if segment.rows("steps") else {}
+                samples = {group: segment.samples(group) for group in segment.groups}
+            except Damaged as error:
+                self._damaged(info.name, error)
+                continue
+            overview.add(tables, samples)
+            summary.add(tables, samples)
+        return overview, summary
 
-    def _overview_and_index(self) -> tuple[Overview | None, dict[str, Any]]:
-        with self._lock:
-            if self._overview is None:
-                self._overview = self._load_overview()
-            return self._overview
+    def _stored_top(self) -> bytes | None:
+        """The bytes of `overview.npz`, kept until another segment is sealed."""
+        if self._top_bytes is None and self.facts.get("sealed", 1):
+            try:
+                self._top_bytes = self._read("overview.npz")
+            except OSError as error:
+                if self.facts.get("sealed"):
+                    self._overview_problem(error)
+        return self._top_bytes
 
-    def _load_overview(self) -> tuple[Overview | None, dict[str, Any]]:
-        if not self.facts.get("sealed"):
-            return None, {}
+    def _segment_index(self) -> dict[tuple[int, int], list]:
+        """The overview's list of sealed segments: (first, last) -> its entry."""
+        stored = self._stored_top()
+        if stored is None:
+            return {}
         try:
-            return Overview.unpack(self._read("overview.npz"))
-        except (OSError, Damaged) as error:
-            path = self._storage.join(self.path, "overview.npz")
-            self._problem(path, f"{_reason(error)}; reading the segments instead")
-            return None, {}
+            entries = Container(stored).index["segments"]
+            return {
+                (entry[0], entry[1]): entry
+                for entry in entries
+                if len(entry) == 8 and all(isinstance(number, int) for number in entry)
+            }
+        except (Damaged, KeyError, TypeError, IndexError) as error:
+            self._overview_problem(error)
+            return {}
+
+    def _overview_problem(self, error: Exception) -> None:
+        path = self._storage.join(self.path, "overview.npz")
+        self._problem(path, f"damaged: {_reason(error)}; reading all segments instead")
 
     @property
     def segments(self) -> list[SegmentInfo]:
@@ -366,11 +398,7 @@ class Recording:
             (found for name in names if (found := segment_range(name))),
             key=lambda found: (found[0], -found[1]),
         )
-        index = self._overview_and_index()[1].get("segments")
-        known = {}
-        for entry in index if isinstance(index, list) else ():
-            if isinstance(entry, list) and len(entry) == 8:
-                known[(entry[0], entry[1])] = entry
+        known = self._segment_index()
         sealed = self.facts.get("sealed")
         closed = self.facts.get("status") != "live"
         infos: list[SegmentInfo] = []

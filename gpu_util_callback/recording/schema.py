@@ -90,6 +90,7 @@ TABLES: dict[str, dict[str, str]] = {
         "any_busy_ns": "int",
         "kernels": "int",
         "window": "int",
+        "batches": "int",  # under the step's one marker: more than 1 with steps_per_execution
     },
     # Kernels of the profiler windows, summed per window, GPU and name.
     "kernels": {

@@ -92,8 +92,7 @@ class RecordingWriter:
         self._overview = Overview(self.facts["started_ns"])
         self._overview_is_due = False
         self._account = Account()
-        self._summary = Summary()  # of the sealed rows; goes with the overview
-        self._step_summary = Summary()
+        self._summary = Summary()
         self._rows = dict.fromkeys(TABLES, 0)
         self._dropped_rows = 0
         self._flushes = 0
@@ -213,7 +212,7 @@ class RecordingWriter:
             break
         if self._overview_is_due:
             merged = self._merge_small_ones()
-            index = {"segments": self._sealed, "summary": self._summary.result()}
+            index = {"segments": self._sealed, "summary": self._summary.state()}
             self._write("overview.npz", self._overview.pack(index))
             self._overview_is_due = False
             for name in merged:
@@ -245,8 +244,6 @@ class RecordingWriter:
                     self._account.add_steps(rows)
                 elif name == "phases":
                     self._account.add_phases(rows)
-            if name == "steps" and kind == "tables":
-                self._step_summary.add(kind, name, rows)
             home = self._open_tables if kind == "tables" else self._open_samples
             held = [home[name], rows] if name in home else [rows]
             rows = concatenate(name if kind == "tables" else None, held)
@@ -261,9 +258,7 @@ class RecordingWriter:
 
     def _seal(self, tables: Rows, samples: Rows, size: int) -> None:
         self._overview.add(tables, samples)
-        for kind, group in (("tables", tables), ("samples", samples)):
-            for name, columns in group.items():
-                self._summary.add(kind, name, columns)
+        self._summary.add(tables, samples)
         first_step = last_step = -1
         rows = 0
         if "steps" in tables:
@@ -336,7 +331,6 @@ class RecordingWriter:
             "rows": {table: rows for table, rows in self._rows.items() if rows},
             "dropped_rows": self._dropped_rows,
             "account": self._account.result(facts["started_ns"], end),
-            "summary": self._step_summary.result(),
         }
         self._write("manifest.json", manifests.dumps(manifest))
 
