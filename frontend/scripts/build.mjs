@@ -1,0 +1,61 @@
+// Bundles the tab into one ES module and one stylesheet, committed under tensorboard_plugin/static/
+// so that `pip install` needs no Node. `--check` compares a fresh build with what is committed;
+// `--outdir DIR` builds elsewhere.
+import { readFile } from 'node:fs/promises';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { gzipSync } from 'node:zlib';
+import { build } from 'esbuild';
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const args = process.argv.slice(2);
+const check = args.includes('--check');
+const outdir = args.includes('--outdir')
+  ? resolve(args[args.indexOf('--outdir') + 1])
+  : join(root, '..', 'tensorboard_plugin', 'static');
+const LIMIT = 60 * 1024;
+
+const result = await build({
+  absWorkingDir: root,
+  entryPoints: { index: 'src/index.ts', style: 'src/style.css' },
+  outdir,
+  write: !check,
+  bundle: true,
+  format: 'esm',
+  target: ['es2022', 'chrome109', 'firefox115', 'safari16'],
+  minify: true,
+  legalComments: 'none',
+  charset: 'utf8',
+  jsx: 'automatic',
+  jsxImportSource: 'preact',
+  logLevel: 'warning',
+});
+
+const files = check
+  ? result.outputFiles.map((file) => ({ path: file.path, bytes: Buffer.from(file.contents) }))
+  : await Promise.all(
+      ['index.js', 'style.css'].map(async (name) => {
+        const path = join(outdir, name);
+        return { path, bytes: await readFile(path) };
+      }),
+    );
+
+let total = 0;
+let stale = false;
+for (const { path, bytes } of files) {
+  const zipped = gzipSync(bytes, { level: 9 }).length;
+  total += zipped;
+  console.log(`${path.split(/[\\/]/).pop()}  ${bytes.length} bytes, ${zipped} gzipped`);
+  if (check) {
+    const committed = await readFile(path).catch(() => Buffer.alloc(0));
+    if (!committed.equals(bytes)) {
+      console.error(`  differs from the committed file: run \`npm run build\` and commit the result`);
+      stale = true;
+    }
+  }
+}
+if (total > LIMIT) {
+  console.error(`the bundle is ${total} bytes gzipped; the budget is ${LIMIT}`);
+  stale = true;
+}
+process.exitCode = stale ? 1 : 0;

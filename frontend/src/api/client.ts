@@ -1,0 +1,87 @@
+/** Fetches from the plugin's server, always by relative URL so that any proxy prefix works. */
+import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
+import type { RecordingReply, RunsReply } from './types.ts';
+
+/** What went wrong, in a line a person can act upon. */
+export class ApiError extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+  ) {
+    super(message);
+    this.name = 'ApiError';
+  }
+}
+
+async function get(path: string, query: Record<string, string>, signal?: AbortSignal): Promise<Response> {
+  const search = new URLSearchParams(query).toString();
+  let reply: Response;
+  try {
+    reply = await fetch(search ? `${path}?${search}` : path, { signal: signal ?? null });
+  } catch (error) {
+    if ((error as Error).name === 'AbortError') throw error;
+    throw new ApiError('TensorBoard does not answer. Is it still running?', 0);
+  }
+  if (reply.ok) return reply;
+  const body = await reply.text().catch(() => '');
+  let message = `TensorBoard answered ${reply.status} ${reply.statusText}`.trim();
+  try {
+    const parsed: unknown = JSON.parse(body);
+    if (parsed && typeof parsed === 'object' && 'error' in parsed) message = String(parsed.error);
+  } catch {
+    // not JSON: the status line says enough
+  }
+  throw new ApiError(message, reply.status);
+}
+
+export async function fetchRuns(signal?: AbortSignal): Promise<RunsReply> {
+  return (await (await get('./runs', {}, signal)).json()) as RunsReply;
+}
+
+export async function fetchRecording(id: string, signal?: AbortSignal): Promise<RecordingReply> {
+  return (await (await get('./recording', { id }, signal)).json()) as RecordingReply;
+}
+
+export interface TileRequest {
+  id: string;
+  axis: 'step' | 'time';
+  level: number;
+  first: number;
+  count: number;
+  lanes: readonly string[];
+}
+
+export async function fetchTiles(request: TileRequest, signal?: AbortSignal): Promise<TileBlock> {
+  const reply = await get(
+    './tiles',
+    {
+      id: request.id,
+      axis: request.axis,
+      level: String(request.level),
+      first: String(request.first),
+      count: String(request.count),
+      lanes: request.lanes.join(','),
+    },
+    signal,
+  );
+  return decodeTiles(await reply.arrayBuffer());
+}
+
+export type Columns = Record<string, (number | string | null)[]>;
+
+export async function fetchSteps(id: string, first: number, last: number, signal?: AbortSignal): Promise<Columns> {
+  const reply = await get('./steps', { id, first: String(first), last: String(last) }, signal);
+  return ((await reply.json()) as { columns: Columns }).columns;
+}
+
+export function exportUrl(kind: 'csv' | 'json', id: string, first?: number, last?: number): string {
+  const query = new URLSearchParams({ id });
+  if (kind === 'csv') {
+    query.set('table', 'steps');
+    if (first !== undefined && last !== undefined) {
+      query.set('first', String(first));
+      query.set('last', String(last));
+    }
+  }
+  return `./export.${kind}?${query.toString()}`;
+}

@@ -1,0 +1,151 @@
+/** The shapes of the plugin's HTTP replies. What the server could not measure is null or absent. */
+
+export type Status = 'live' | 'ended' | 'interrupted' | 'lost';
+
+export interface Problem {
+  path: string;
+  message: string;
+}
+
+export interface RecordingSummary {
+  id: string;
+  run: string;
+  session: string | null;
+  job?: string | null;
+  fit_index?: number | null;
+  host?: string | null;
+  rank?: number | null;
+  status: Status;
+  start_ns: number | null;
+  end_ns: number | null;
+  steps: number | null;
+  framework?: unknown;
+  label?: string | null;
+  verdict?: string | null;
+  revision: number | string;
+}
+
+export interface RunsReply {
+  version: number;
+  server_version?: string;
+  logdir: string;
+  tensorboard_runs: string[];
+  looked_for: string;
+  recordings: RecordingSummary[];
+  problems: Problem[];
+}
+
+export interface Advice {
+  text?: string | null;
+  code?: string | null;
+}
+
+/** A finding holds for the whole run; a span also has its half-open range of steps and times. */
+export interface Finding {
+  id?: string;
+  cause: string;
+  title?: string | null;
+  lost_s?: number | null;
+  severity?: number | null;
+  confidence?: string | null;
+  evidence?: Record<string, unknown> | null;
+  threshold?: Record<string, unknown> | null;
+  advice?: Advice | null;
+  gpus?: unknown[] | null;
+  ranks?: unknown[] | null;
+  start_step?: number | null;
+  end_step?: number | null;
+  start_ns?: number | null;
+  end_ns?: number | null;
+}
+
+export interface Gpu {
+  index: number;
+  nvml_index?: number | null;
+  uuid?: string | null;
+  name?: string | null;
+  label?: string | null;
+  used_by_framework?: boolean | null;
+  utilization_pct?: { mean?: number | null; p5?: number | null; p50?: number | null; p95?: number | null } | null;
+  memory_used_bytes?: { max?: number | null } | null;
+  memory_total_bytes?: number | null;
+  throttled_pct?: number | null;
+}
+
+export interface Unavailable {
+  source: string;
+  reason?: string | null;
+  cure?: string | null;
+}
+
+export type TimeAccount = Record<string, number | null>;
+
+export interface Report {
+  run: string;
+  session?: string | null;
+  job?: string | null;
+  fit_index?: number | null;
+  host?: string | null;
+  rank?: number | null;
+  status: Status;
+  framework?: unknown;
+  verdict?: string | null;
+  wall_s?: number | null;
+  steps?: number | null;
+  step_ms?: { mean?: number | null; p50?: number | null; p95?: number | null } | null;
+  time_s?: TimeAccount | null;
+  gpu_time_est?: Record<string, TimeAccount | null> | null;
+  gpus?: Gpu[] | null;
+  traced?: { steps?: number | null; per_gpu?: Record<string, TimeAccount | null> | null } | null;
+  unavailable?: Unavailable[] | null;
+  overhead?: Record<string, unknown> | null;
+  findings?: Finding[] | null;
+  spans?: Finding[] | null;
+}
+
+export interface SeriesInfo {
+  name: string;
+  title?: string | null;
+  total_bytes?: number | null;
+}
+
+export type LaneKind = 'stack' | 'band';
+
+export interface LaneInfo {
+  id: string;
+  group: string;
+  title: string;
+  unit: string;
+  kind: LaneKind;
+  series: SeriesInfo[];
+  max?: number | null;
+  note?: string | null;
+}
+
+export interface Phase {
+  kind: string;
+  name: string;
+  start_ns: number;
+  end_ns: number;
+  step: number;
+  account?: string | null;
+  self_ns?: number | null;
+  count?: number | null;
+}
+
+export interface Extent {
+  start_ns: number;
+  end_ns: number;
+  first_step: number;
+  last_step: number;
+}
+
+export interface RecordingReply {
+  id: string;
+  revision: number | string;
+  report: Report;
+  extent: Extent;
+  lanes: LaneInfo[];
+  phases: Phase[];
+  problems: Problem[];
+}

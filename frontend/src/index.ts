@@ -1,0 +1,78 @@
+/** Entry point: TensorBoard imports this module in the tab's iframe and calls `render()`. */
+import { h, render as mount } from 'preact';
+import { findingId } from './lanes/spans.ts';
+import { App, toLink } from './state/app.ts';
+import { addressWindow, decodeHash, encodeHash } from './state/hash.ts';
+import { Loader } from './state/loader.ts';
+import { followTheme } from './theme/theme.ts';
+import { handleKey } from './timeline/keys.ts';
+import { Timeline } from './timeline/timeline.ts';
+import { Root } from './views/app.tsx';
+
+export function render(): void {
+  const address = addressWindow();
+  const app = new App(decodeHash(address.location.hash));
+  const timeline = new Timeline(app);
+  const loader = new Loader(app, (id, before, after) => timeline.grown(id, before, after));
+
+  document.title = 'GPU Utilization';
+  document.documentElement.lang ||= 'en';
+  const sheet = document.createElement('link');
+  sheet.rel = 'stylesheet';
+  sheet.href = new URL(`./style.css${new URL(import.meta.url).search}`, import.meta.url).href;
+  const root = document.createElement('div');
+  root.id = 'gpu-utilization';
+  const begin = (): void => {
+    document.body.append(root);
+    followTheme(() => timeline.themeChanged());
+    mount(h(Root, { tab: { app, timeline, refresh: () => void loader.refresh() } }), root);
+    document.querySelector<HTMLElement>('.tl-surface')?.focus({ preventScroll: true });
+  };
+  // Unstyled content would flash, and the canvas reads its colours from the stylesheet.
+  sheet.addEventListener('load', begin, { once: true });
+  sheet.addEventListener('error', begin, { once: true });
+  document.head.append(sheet);
+
+  app.state.subscribe(() => chooseFirst(app));
+  app.state.subscribe(writeLink(app, address));
+  address.addEventListener('hashchange', () => readLink(app, address, () => void loader.refresh()));
+  addEventListener('keydown', (event) => {
+    const find = (selector: string) => (): HTMLElement | null => document.querySelector<HTMLElement>(selector);
+    if (handleKey(timeline, event, { surface: find('.tl-surface'), scroller: find('.tl-scroll') })) event.preventDefault();
+  });
+  addEventListener('resize', () => timeline.invalidate());
+  loader.start();
+}
+
+/** Until a person chooses, the costliest span is open: the advice is there without a click. */
+function chooseFirst(app: App): void {
+  const state = app.state.get();
+  const report = app.recording?.report;
+  if (state.touched || state.selected !== null || !report) return;
+  const all = [...(report.spans ?? []).map((item, i) => ({ item, id: findingId(item, i) })), ...(report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }))];
+  all.sort((a, b) => (b.item.lost_s ?? -1) - (a.item.lost_s ?? -1));
+  if (all[0]) app.state.set({ selected: all[0].id });
+}
+
+/** Writes the deep link a moment after the last change; `replaceState` keeps the frame as it is. */
+function writeLink(app: App, address: Window): () => void {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      if (innerHeight === 0) return; // another tab is shown: the hash is theirs
+      const { hash } = address.location;
+      const next = encodeHash(hash, toLink(app.state.get()));
+      if (next !== hash) address.history.replaceState(address.history.state, '', next);
+    }, 150);
+  };
+}
+
+/** A link opened into a tab that is already running. */
+function readLink(app: App, address: Window, refresh: () => void): void {
+  const { hash } = address.location;
+  if (!hash.includes('p.gpu_utilization.id=') || hash === encodeHash(hash, toLink(app.state.get()))) return;
+  const link = decodeHash(hash);
+  app.state.set({ ...link, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden), touched: true });
+  refresh();
+}

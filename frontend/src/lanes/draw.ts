@@ -1,0 +1,224 @@
+/** Drawing of one lane's points into a rectangle of a canvas. Coordinates are CSS pixels. */
+import type { Points } from './resample.ts';
+
+export interface Rect {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+/** Walks runs of points that belong together; `visit` gets the half-open range of each. */
+function segments(points: Points, limit: number, visit: (from: number, to: number) => void): void {
+  let from = 0;
+  for (let i = 1; i <= points.n; i++) {
+    if (i < points.n && (points.time[i] as number) - (points.time[i - 1] as number) <= limit) continue;
+    visit(from, i);
+    from = i;
+  }
+}
+
+export interface BandStyle {
+  colour: string;
+  /** Fill between the mean and the floor as well, for quantities that are a share of something. */
+  area: boolean;
+  top: number;
+}
+
+/** The min-max band of series `s` and its mean as a line; gaps longer than `limit` stay empty. */
+export function drawBand(
+  context: CanvasRenderingContext2D,
+  points: Points,
+  s: number,
+  rect: Rect,
+  style: BandStyle,
+  limit: number,
+): void {
+  const { min, max, mean } = { min: points.min[s], max: points.max[s], mean: points.mean[s] };
+  if (!min || !max || !mean || points.n === 0) return;
+  const floor = rect.y + rect.height;
+  const scale = rect.height / style.top;
+  const y = (value: number): number => floor - Math.max(0, Math.min(value, style.top)) * scale;
+  const middle = (i: number): number => rect.x + ((points.x0[i] as number) + (points.x1[i] as number)) / 2;
+  const spread = points.n > 1 ? ((points.x0[points.n - 1] as number) - (points.x0[0] as number)) / (points.n - 1) : 99;
+  // Wide points are single steps or samples: their own dots then say where the measurements are.
+  const dots = spread >= 8;
+  context.save();
+  context.beginPath();
+  context.rect(rect.x, rect.y - 2, rect.width, rect.height + 4);
+  context.clip();
+  context.fillStyle = style.colour;
+  context.strokeStyle = style.colour;
+  context.lineJoin = 'round';
+  segments(points, limit, (from, to) => {
+    if (style.area) {
+      context.globalAlpha = 0.1;
+      context.beginPath();
+      context.moveTo(edge(points, from, rect, true), floor);
+      for (let i = from; i < to; i++) context.lineTo(middle(i), y(mean[i] as number));
+      context.lineTo(edge(points, to - 1, rect, false), floor);
+      context.fill();
+    }
+    context.globalAlpha = 0.3;
+    context.beginPath();
+    for (let i = from; i < to; i++) {
+      const at = y(max[i] as number);
+      if (i === from) context.moveTo(edge(points, from, rect, true), at);
+      context.lineTo(middle(i), at);
+      if (i === to - 1) context.lineTo(edge(points, i, rect, false), at);
+    }
+    for (let i = to - 1; i >= from; i--) {
+      const at = y(min[i] as number);
+      if (i === to - 1) context.lineTo(edge(points, i, rect, false), at);
+      context.lineTo(middle(i), at);
+      if (i === from) context.lineTo(edge(points, from, rect, true), at);
+    }
+    context.fill();
+    context.globalAlpha = 1;
+    context.lineWidth = 1.4;
+    context.beginPath();
+    for (let i = from; i < to; i++) {
+      const at = y(mean[i] as number);
+      if (i === from) context.moveTo(edge(points, from, rect, true), at);
+      context.lineTo(middle(i), at);
+      if (i === to - 1) context.lineTo(edge(points, i, rect, false), at);
+    }
+    context.stroke();
+  });
+  if (dots) {
+    context.beginPath();
+    for (let i = 0; i < points.n; i++) {
+      const at = y(mean[i] as number);
+      context.moveTo(middle(i) + 2, at);
+      context.arc(middle(i), at, 2, 0, Math.PI * 2);
+    }
+    context.fill();
+  }
+  context.restore();
+}
+
+const edge = (points: Points, i: number, rect: Rect, left: boolean): number =>
+  rect.x + ((left ? points.x0[i] : points.x1[i]) as number);
+
+export interface StackStyle {
+  colours: string[];
+  top: number;
+  /** Pixels a nanosecond is wide, on the time axis; 0 on the step axis. */
+  nsWidth: number;
+}
+
+/**
+ * Stacked means, one column a point. A column whose longest step is far above the mean carries a
+ * faint spike in the colour of the part that caused it, so that a single slow step is never lost.
+ */
+export function drawStack(context: CanvasRenderingContext2D, points: Points, rect: Rect, style: StackStyle): void {
+  const series = style.colours.length;
+  const floor = rect.y + rect.height;
+  const scale = rect.height / style.top;
+  const right = (i: number, total: number): number => {
+    const own = points.x1[i] as number;
+    // On the time axis a step lasts as long as its parts; what follows it is no step.
+    const end = style.nsWidth > 0 ? Math.max(own, (points.x0[i] as number) + total * 1e6 * style.nsWidth) : own;
+    const next = i + 1 < points.n ? (points.x0[i + 1] as number) : Infinity;
+    return Math.min(end, next);
+  };
+  context.save();
+  context.beginPath();
+  context.rect(rect.x, rect.y, rect.width, rect.height);
+  context.clip();
+  const base = new Float32Array(points.n);
+  const totals = new Float32Array(points.n);
+  for (let i = 0; i < points.n; i++) {
+    let total = 0;
+    for (let s = 0; s < series; s++) total += zero(points.mean[s], i);
+    totals[i] = total;
+  }
+  const crisp = points.n > 0 && (points.x1[0] as number) - (points.x0[0] as number) >= 4;
+  const inset = crisp ? 0.5 : 0;
+  spikes(context, points, rect, style, totals, right);
+  for (let s = 0; s < series; s++) {
+    context.fillStyle = style.colours[s] as string;
+    context.beginPath();
+    let open = -1;
+    for (let i = 0; i < points.n; i++) {
+      const value = zero(points.mean[s], i);
+      const low = floor - (base[i] as number) * scale;
+      base[i] = (base[i] as number) + value;
+      const high = floor - (base[i] as number) * scale;
+      if (low - high > 0.01) {
+        const x = rect.x + (points.x0[i] as number) + inset;
+        const width = Math.max(1, rect.x + right(i, totals[i] as number) - inset - x);
+        context.rect(x, high, width, low - high);
+        open = i;
+      }
+    }
+    if (open >= 0) context.fill();
+  }
+  context.restore();
+  offScale(context, points, rect, style, totals);
+}
+
+const zero = (values: Float32Array | undefined, i: number): number => {
+  const value = values ? (values[i] as number) : 0;
+  return value > 0 ? value : 0;
+};
+
+function spikes(
+  context: CanvasRenderingContext2D,
+  points: Points,
+  rect: Rect,
+  style: StackStyle,
+  totals: Float32Array,
+  right: (i: number, total: number) => number,
+): void {
+  const floor = rect.y + rect.height;
+  const scale = rect.height / style.top;
+  context.globalAlpha = 0.4;
+  for (let i = 0; i < points.n; i++) {
+    const { part, excess } = worst(points, i, style.colours.length);
+    if (excess <= 0.15 * style.top) continue;
+    context.fillStyle = style.colours[part] as string;
+    const height = ((totals[i] as number) + excess) * scale;
+    const x = rect.x + (points.x0[i] as number);
+    context.fillRect(x, floor - height, Math.max(1, rect.x + right(i, totals[i] as number) - x), height);
+  }
+  context.globalAlpha = 1;
+}
+
+/** The part whose slowest step is farthest above its mean in point `i`. */
+export function worst(points: Points, i: number, series: number): { part: number; excess: number } {
+  let part = 0;
+  let excess = 0;
+  for (let s = 0; s < series; s++) {
+    const over = zero(points.max[s], i) - zero(points.mean[s], i);
+    if (over > excess) {
+      excess = over;
+      part = s;
+    }
+  }
+  return { part, excess };
+}
+
+/** Small triangles at the top edge over columns that do not fit. */
+function offScale(
+  context: CanvasRenderingContext2D,
+  points: Points,
+  rect: Rect,
+  style: StackStyle,
+  totals: Float32Array,
+): void {
+  let last = -Infinity;
+  for (let i = 0; i < points.n; i++) {
+    const { part, excess } = worst(points, i, style.colours.length);
+    if ((totals[i] as number) + excess <= style.top * 1.001) continue;
+    const x = rect.x + (points.x0[i] as number);
+    if (x - last < 7 || x < rect.x - 3 || x > rect.x + rect.width + 3) continue;
+    last = x;
+    context.fillStyle = style.colours[part] as string;
+    context.beginPath();
+    context.moveTo(x - 3.5, rect.y + 1);
+    context.lineTo(x + 4.5, rect.y + 1);
+    context.lineTo(x + 0.5, rect.y - 5);
+    context.fill();
+  }
+}

@@ -1,0 +1,135 @@
+/** Which lanes stand where: groups, order, heights. Pure; pixels are CSS pixels from the top. */
+import type { LaneInfo } from '../api/types.ts';
+
+export interface LaneSource {
+  /** Recording id. */
+  id: string;
+  /** Shown before group names when several recordings are compared. */
+  label: string;
+  lanes: LaneInfo[];
+  /** Titles of groups, e.g. "gpu0" -> "gpu0 · NVIDIA H200". */
+  groupTitles: Record<string, string>;
+}
+
+export interface LanePreferences {
+  /** Keys of collapsed groups. */
+  collapsed: ReadonlySet<string>;
+  /** Keys of lanes pinned to the top, in order. */
+  pinned: readonly string[];
+  /** Keys of lanes that are not shown. */
+  hidden: ReadonlySet<string>;
+}
+
+export interface LaneRow {
+  type: 'lane';
+  key: string;
+  source: string;
+  lane: LaneInfo;
+  top: number;
+  height: number;
+  pinned: boolean;
+  /** Group title, shown where the group's header is not near (pinned lanes). */
+  origin: string;
+}
+
+export interface GroupRow {
+  type: 'group';
+  key: string;
+  title: string;
+  top: number;
+  height: number;
+  collapsed: boolean;
+  lanes: number;
+}
+
+export type Row = LaneRow | GroupRow;
+
+export interface Layout {
+  rows: Row[];
+  height: number;
+}
+
+export const GROUP_HEIGHT = 24;
+
+export const laneKey = (source: string, lane: string): string => `${source}#${lane}`;
+export const groupKey = (source: string, group: string): string => `${source}#${group}`;
+
+const PLAIN: Record<string, string> = { training: 'Training steps', host: 'Host' };
+
+export function laneHeight(lane: LaneInfo, compact: boolean): number {
+  if (lane.kind === 'stack') return compact ? 72 : 96;
+  if (/utilization/.test(lane.id)) return compact ? 44 : 56;
+  return compact ? 36 : 44;
+}
+
+function byGroup(lanes: LaneInfo[]): [string, LaneInfo[]][] {
+  const groups = new Map<string, LaneInfo[]>();
+  for (const lane of lanes) {
+    const list = groups.get(lane.group);
+    if (list) list.push(lane);
+    else groups.set(lane.group, [lane]);
+  }
+  const rank = (group: string): number => {
+    if (group === 'training') return -1;
+    const gpu = /^gpu(\d+)$/.exec(group);
+    return gpu ? Number(gpu[1]) : group === 'host' ? 1e6 : 1e5;
+  };
+  return [...groups.entries()].sort((a, b) => rank(a[0]) - rank(b[0]));
+}
+
+export function layOut(sources: LaneSource[], preferences: LanePreferences, compact: boolean): Layout {
+  const rows: Row[] = [];
+  let top = 0;
+  const many = sources.length > 1;
+  const add = (row: LaneRow | GroupRow): void => {
+    rows.push(row);
+    top += row.height;
+  };
+  const lookup = new Map<string, { source: LaneSource; lane: LaneInfo; title: string }>();
+  const titleOf = (source: LaneSource, group: string): string =>
+    (many ? `${source.label} · ` : '') + (source.groupTitles[group] ?? PLAIN[group] ?? group);
+  for (const source of sources)
+    for (const lane of source.lanes)
+      lookup.set(laneKey(source.id, lane.id), { source, lane, title: titleOf(source, lane.group) });
+  const pinned = preferences.pinned.filter((key) => lookup.has(key));
+  for (const key of pinned) {
+    const { source, lane, title } = lookup.get(key) as { source: LaneSource; lane: LaneInfo; title: string };
+    const height = laneHeight(lane, compact);
+    add({ type: 'lane', key, source: source.id, lane, top, height, pinned: true, origin: title });
+  }
+  const groups = sources.flatMap((source) =>
+    byGroup(source.lanes).map(([group, lanes]) => ({ source, group, lanes })),
+  );
+  // Compared recordings stand group by group, so that like is next to like.
+  if (many) {
+    const order = [...new Set(byGroup(sources.flatMap((source) => source.lanes)).map(([group]) => group))];
+    groups.sort((a, b) => order.indexOf(a.group) - order.indexOf(b.group));
+  }
+  for (const { source, group, lanes } of groups) {
+    const key = groupKey(source.id, group);
+    const shown = lanes.filter((lane) => {
+      const id = laneKey(source.id, lane.id);
+      return !pinned.includes(id) && !preferences.hidden.has(id);
+    });
+    if (shown.length === 0 && lanes.every((lane) => pinned.includes(laneKey(source.id, lane.id)))) continue;
+    const collapsed = preferences.collapsed.has(key);
+    if (many || group !== 'training') {
+      add({
+        type: 'group', key, title: titleOf(source, group), top, height: GROUP_HEIGHT, collapsed, lanes: shown.length,
+      });
+      if (collapsed) continue;
+    }
+    for (const lane of shown) {
+      const height = laneHeight(lane, compact);
+      add({
+        type: 'lane', key: laneKey(source.id, lane.id), source: source.id, lane, top, height, pinned: false, origin: '',
+      });
+    }
+  }
+  return { rows, height: top };
+}
+
+export function rowAt(layout: Layout, y: number): Row | null {
+  for (const row of layout.rows) if (y >= row.top && y < row.top + row.height) return row;
+  return null;
+}

@@ -1,0 +1,122 @@
+/** From tiles to the points of one lane: at most one per device pixel, spikes kept, gaps marked. */
+import type { Range } from '../math/range.ts';
+import { TILE, type Tile } from '../tiles/store.ts';
+
+/** Points of a lane with `series` series, in pixels along x. Reused between frames. */
+export class Points {
+  n = 0;
+  /** Left and right edge of each point, in pixels. */
+  x0 = new Float32Array(0);
+  x1 = new Float32Array(0);
+  /** Start of each point in nanoseconds since the recording began. */
+  time = new Float64Array(0);
+  min: Float32Array[] = [];
+  max: Float32Array[] = [];
+  mean: Float32Array[] = [];
+
+  reset(capacity: number, series: number): void {
+    this.n = 0;
+    if (this.x0.length < capacity) {
+      this.x0 = new Float32Array(capacity);
+      this.x1 = new Float32Array(capacity);
+      this.time = new Float64Array(capacity);
+      this.min = [];
+    }
+    if (this.min.length < series) {
+      const size = this.x0.length;
+      const grow = (): Float32Array[] => Array.from({ length: series }, () => new Float32Array(size));
+      this.min = grow();
+      this.max = grow();
+      this.mean = grow();
+    }
+  }
+}
+
+/**
+ * Merges the buckets of `tiles` that share a pixel of `width` and skips those without data.
+ * One bucket beyond each edge of `range` is kept so that lines reach the border.
+ */
+export function resample(tiles: Tile[], keys: string[], range: Range, width: number, out: Points): Points {
+  const level = tiles[0]?.level ?? 0;
+  const size = 2 ** level;
+  const scale = width / (range.end - range.start);
+  out.reset(tiles.length * TILE + 2, keys.length);
+  const counts = new Float32Array(keys.length);
+  let pixel = -Infinity;
+  let n = -1;
+  for (const tile of tiles) {
+    const data = keys.map((key) => tile.series.get(key));
+    if (data.some((series) => !series)) continue;
+    const tileStart = tile.index * TILE;
+    const from = Math.max(0, Math.floor(range.start / size) - 1 - tileStart);
+    const to = Math.min(TILE, Math.ceil(range.end / size) + 1 - tileStart);
+    for (let i = from; i < to; i++) {
+      let some = false;
+      for (const series of data) if (!Number.isNaN((series as { mean: Float32Array }).mean[i])) some = true;
+      if (!some) continue;
+      const left = ((tileStart + i) * size - range.start) * scale;
+      const column = Math.floor(left);
+      if (column !== pixel) {
+        if (n >= 0) finish(out, n, counts);
+        n++;
+        pixel = column;
+        out.x0[n] = left;
+        out.time[n] = tile.timeAt[i] as number;
+        counts.fill(0);
+        for (let s = 0; s < keys.length; s++) {
+          (out.min[s] as Float32Array)[n] = Infinity;
+          (out.max[s] as Float32Array)[n] = -Infinity;
+          (out.mean[s] as Float32Array)[n] = 0;
+        }
+      }
+      out.x1[n] = left + size * scale;
+      for (let s = 0; s < keys.length; s++) {
+        const series = data[s] as { min: Float32Array; max: Float32Array; mean: Float32Array };
+        const mean = series.mean[i] as number;
+        if (Number.isNaN(mean)) continue;
+        const low = series.min[i] as number;
+        const high = series.max[i] as number;
+        const min = out.min[s] as Float32Array;
+        const max = out.max[s] as Float32Array;
+        if (low < (min[n] as number)) min[n] = low;
+        if (high > (max[n] as number)) max[n] = high;
+        (out.mean[s] as Float32Array)[n] = ((out.mean[s] as Float32Array)[n] as number) + mean;
+        counts[s] = (counts[s] as number) + 1;
+      }
+    }
+  }
+  if (n >= 0) finish(out, n, counts);
+  out.n = n + 1;
+  return out;
+}
+
+function finish(out: Points, n: number, counts: Float32Array): void {
+  for (let s = 0; s < counts.length; s++) {
+    const mean = out.mean[s] as Float32Array;
+    const many = counts[s] as number;
+    mean[n] = many > 0 ? (mean[n] as number) / many : NaN;
+  }
+}
+
+/** Longest time between two neighbouring points that still belong to one line, in nanoseconds. */
+export function joinLimit(points: Points, bucketNs: number): number {
+  const gaps: number[] = [];
+  const stride = Math.max(1, Math.floor(points.n / 200));
+  for (let i = 1; i < points.n; i += stride) gaps.push((points.time[i] as number) - (points.time[i - 1] as number));
+  gaps.sort((a, b) => a - b);
+  const median = gaps[gaps.length >> 1] ?? 0;
+  // Samples arrive ten times a second unless a driver is slow: a second and a half without is a gap.
+  return Math.max(1.5e9, 1.6 * bucketNs, bucketNs > 0.5e9 ? 0 : 4 * Math.min(median, 5e9));
+}
+
+/** The greatest value shown, leaving out the top `share` of points so that one spike hides nothing. */
+export function robustTop(points: Points, values: (i: number) => number, share: number): number {
+  const found: number[] = [];
+  for (let i = 0; i < points.n; i++) {
+    const value = values(i);
+    if (Number.isFinite(value)) found.push(value);
+  }
+  if (found.length === 0) return 0;
+  found.sort((a, b) => a - b);
+  return found[Math.max(0, Math.ceil(found.length * (1 - share)) - 1)] as number;
+}

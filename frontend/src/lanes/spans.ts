@@ -1,0 +1,97 @@
+/** Bottleneck spans and training-thread phases as boxes on the axis. Pure. */
+import type { Extent, Finding, Phase } from '../api/types.ts';
+import { overlaps, toPixel, type Range } from '../math/range.ts';
+import type { Axis } from '../tiles/store.ts';
+
+export interface Box<T> {
+  item: T;
+  id: string;
+  /** Extent in axis units. */
+  range: Range;
+  row: number;
+}
+
+/** Where a span lies on the axis, or null when it has no range there. */
+export function spanRange(span: Finding, axis: Axis, extent: Extent): Range | null {
+  if (axis === 'step') {
+    if (typeof span.start_step !== 'number' || typeof span.end_step !== 'number') return null;
+    return { start: span.start_step, end: Math.max(span.end_step, span.start_step) };
+  }
+  if (typeof span.start_ns !== 'number' || typeof span.end_ns !== 'number') return null;
+  return { start: span.start_ns - extent.start_ns, end: span.end_ns - extent.start_ns };
+}
+
+export const findingId = (finding: Finding, index: number): string =>
+  finding.id ?? `${finding.cause}-${finding.start_step ?? 'run'}-${index}`;
+
+/** Rows such that boxes of one row do not overlap; a box is at least `least` wide in axis units. */
+export function packSpans(spans: Finding[], axis: Axis, extent: Extent, least: number): Box<Finding>[] {
+  const boxes: Box<Finding>[] = [];
+  spans.forEach((item, index) => {
+    const range = spanRange(item, axis, extent);
+    if (range) boxes.push({ item, id: findingId(item, index), range, row: 0 });
+  });
+  // The longest first, so that what matters most is on top and small ones fit below.
+  boxes.sort((a, b) => (b.item.lost_s ?? 0) - (a.item.lost_s ?? 0) || a.range.start - b.range.start);
+  const rows: Range[][] = [];
+  for (const box of boxes) {
+    const taken = { start: box.range.start, end: Math.max(box.range.end, box.range.start + least) };
+    let row = rows.findIndex((ranges) => ranges.every((range) => !overlaps(range, taken)));
+    if (row < 0) row = rows.push([]) - 1;
+    (rows[row] as Range[]).push(taken);
+    box.row = row;
+  }
+  return boxes;
+}
+
+/** Spans in the order of the axis, for stepping from one to the next. */
+export function inOrder(spans: Finding[]): { item: Finding; id: string }[] {
+  return spans
+    .map((item, index) => ({ item, id: findingId(item, index) }))
+    .sort((a, b) => (a.item.start_step ?? 0) - (b.item.start_step ?? 0) || (a.item.start_ns ?? 0) - (b.item.start_ns ?? 0));
+}
+
+export function phaseRange(phase: Phase, axis: Axis, extent: Extent): Range {
+  return axis === 'step'
+    ? { start: phase.step, end: phase.step }
+    : { start: phase.start_ns - extent.start_ns, end: phase.end_ns - extent.start_ns };
+}
+
+export const PHASE_COLOURS: Record<string, string> = {
+  validation: 'mauve',
+  callback: 'olive',
+  checkpoint: 'olive',
+  compilation: 'violet',
+  input_setup: 'amber',
+  profiler_window: 'teal',
+  gap: 'grey',
+};
+
+export const PHASE_TITLES: Record<string, string> = {
+  validation: 'validation',
+  callback: 'callback',
+  checkpoint: 'checkpoint',
+  compilation: 'compilation',
+  input_setup: 'input set-up',
+  profiler_window: 'profiler window',
+  gap: 'gap',
+  epoch: 'epoch',
+  fit: 'fit',
+};
+
+export interface PixelBox<T> extends Box<T> {
+  x: number;
+  width: number;
+}
+
+/** Boxes that can be seen in `view`, at least `least` pixels wide. */
+export function place<T>(boxes: Box<T>[], view: Range, width: number, least: number): PixelBox<T>[] {
+  const out: PixelBox<T>[] = [];
+  for (const box of boxes) {
+    const left = toPixel(view, width, box.range.start);
+    const right = Math.max(toPixel(view, width, box.range.end), left + least);
+    if (right < 0 || left > width) continue;
+    out.push({ ...box, x: left, width: right - left });
+  }
+  return out;
+}

@@ -1,0 +1,125 @@
+/** Numbers as people read them. Unknown values print as an en dash, never as 0. */
+
+export const UNKNOWN = '–';
+
+const known = (value: number | null | undefined): value is number =>
+  typeof value === 'number' && Number.isFinite(value);
+
+/** 6400 -> "6,400", the same in every locale. */
+export function count(value: number | null | undefined): string {
+  if (!known(value)) return UNKNOWN;
+  const [whole = '0', fraction] = String(Math.round(value * 100) / 100).split('.');
+  const grouped = whole.replace(/\B(?=(\d{3})+$)/g, ',');
+  return fraction ? `${grouped}.${fraction}` : grouped;
+}
+
+/** About three significant digits: 1234 -> "1,234", 12.34 -> "12.3", 0.01234 -> "0.0123". */
+export function short(value: number | null | undefined): string {
+  if (!known(value)) return UNKNOWN;
+  if (value === 0) return '0';
+  const size = Math.abs(value);
+  if (size >= 1e15) return value.toExponential(2);
+  if (size >= 99.95) return count(Math.round(value));
+  if (size < 1e-4) return value.toExponential(1);
+  const digits = Math.min(6, Math.max(0, 2 - Math.floor(Math.log10(size))));
+  return String(Number(value.toFixed(digits)));
+}
+
+/** 340.2 -> "5 m 40 s", 4.56 -> "4.56 s", 0.0042 -> "4.2 ms". */
+export function seconds(value: number | null | undefined): string {
+  if (!known(value)) return UNKNOWN;
+  if (value < 0) return `−${seconds(-value)}`;
+  if (value === 0) return '0 s';
+  if (value < 0.9995e-6) return `${short(value * 1e9)} ns`;
+  if (value < 0.9995e-3) return `${short(value * 1e6)} µs`;
+  if (value < 0.9995) return `${short(value * 1e3)} ms`;
+  if (value < 59.95) return `${short(value)} s`;
+  const whole = Math.round(value);
+  const pad = (n: number): string => String(n).padStart(2, '0');
+  if (whole < 3600) return `${Math.floor(whole / 60)} m ${pad(whole % 60)} s`;
+  const minutes = Math.round(value / 60);
+  if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${pad(minutes % 60)} m`;
+  const hours = Math.round(value / 3600);
+  return `${Math.floor(hours / 24)} d ${pad(hours % 24)} h`;
+}
+
+export const nanoseconds = (value: number | null | undefined): string => seconds(known(value) ? value / 1e9 : null);
+
+/** Position on the time axis: "5:03", "1:05:03", with as many decimals as `resolution` needs. */
+export function elapsed(ns: number, resolution = 1e9): string {
+  if (!known(ns)) return UNKNOWN;
+  const sign = ns < 0 ? '−' : '';
+  const decimals = resolution >= 1e9 ? 0 : Math.min(9, Math.ceil(9 - Math.log10(resolution) - 1e-9));
+  const unit = 10 ** decimals;
+  const ticks = Math.round((Math.abs(ns) / 1e9) * unit);
+  const whole = Math.floor(ticks / unit);
+  const fraction = decimals ? `.${String(ticks % unit).padStart(decimals, '0')}` : '';
+  const pad = (n: number): string => String(n).padStart(2, '0');
+  const minutes = Math.floor(whole / 60);
+  return minutes < 60
+    ? `${sign}${minutes}:${pad(whole % 60)}${fraction}`
+    : `${sign}${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${pad(whole % 60)}${fraction}`;
+}
+
+/** Local wall-clock time of day at `epochNs`; the date too when `resolution` is a day or more. */
+export function clock(epochNs: number, resolution = 1e9): string {
+  if (!known(epochNs)) return UNKNOWN;
+  const date = new Date(epochNs / 1e6);
+  const pad = (n: number): string => String(n).padStart(2, '0');
+  if (resolution >= 86400e9) return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
+  const minutes = `${pad(date.getHours())}:${pad(date.getMinutes())}`;
+  if (resolution >= 60e9) return minutes;
+  if (resolution >= 1e9) return `${minutes}:${pad(date.getSeconds())}`;
+  const decimals = Math.min(6, Math.ceil(9 - Math.log10(resolution) - 1e-9));
+  const fraction = Math.floor(((epochNs / 1e9) % 1) * 10 ** decimals);
+  return `${minutes}:${pad(date.getSeconds())}.${String(fraction).padStart(decimals, '0')}`;
+}
+
+export function date(epochNs: number | null | undefined): string {
+  if (!known(epochNs)) return UNKNOWN;
+  const day = clock(epochNs, 86400e9);
+  return `${day} ${clock(epochNs, 60e9)}`;
+}
+
+const BINARY = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+
+/** 34.1 GiB; the unit is the one that fits `of` when given, so that two values share it. */
+export function bytes(value: number | null | undefined, of?: number | null): string {
+  if (!known(value)) return UNKNOWN;
+  const reference = Math.abs(known(of) ? of : value);
+  const power = reference < 1 ? 0 : Math.min(BINARY.length - 1, Math.floor(Math.log2(reference) / 10));
+  return `${short(value / 1024 ** power)} ${BINARY[power]}`;
+}
+
+export const percent = (value: number | null | undefined): string =>
+  known(value) ? `${value !== 0 && Math.abs(value) < 9.95 ? Number(value.toFixed(1)) : Math.round(value)} %` : UNKNOWN;
+
+export const share = (part: number | null | undefined, whole: number | null | undefined): string =>
+  known(part) && known(whole) && whole > 0 ? percent((100 * part) / whole) : UNKNOWN;
+
+/** A value of a lane with its unit, e.g. (12, "%") -> "12 %", (3.6e10, "bytes") -> "33.5 GiB". */
+export function withUnit(value: number | null | undefined, unit: string): string {
+  if (!known(value)) return UNKNOWN;
+  switch (unit) {
+    case '%':
+    case 'pct':
+      return percent(value);
+    case 'bytes':
+    case 'B':
+      return bytes(value);
+    case 'bytes/s':
+    case 'B/s':
+      return `${bytes(value)}/s`;
+    case 'ns':
+      return nanoseconds(value);
+    case 'ms':
+    case 'ms a step':
+      return seconds(value / 1e3);
+    case 's':
+      return seconds(value);
+    case 'mW':
+      return `${short(value / 1e3)} W`;
+    default:
+      return unit ? `${short(value)} ${unit}` : short(value);
+  }
+}

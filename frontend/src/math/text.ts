@@ -1,0 +1,22 @@
+/** Names come from files and may hold anything: what is shown is inert, one line, and short. */
+
+// C0, C1, zero-width and bidirectional controls, line and paragraph separators, lone surrogates.
+const UNSAFE =
+  /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
+/** `value` as one harmless line of at most `most` characters. */
+export function clean(value: unknown, most = 120): string {
+  const raw = typeof value === 'string' ? value : value === null || value === undefined ? '' : String(value);
+  const head = raw.slice(0, most * 4).replace(UNSAFE, (c) => (c === '\n' || c === '\t' || c === '\r' ? ' ' : '\ufffd'));
+  return head.length > most ? `${head.slice(0, most - 1).trimEnd()}…` : head;
+}
+
+/** Code keeps its lines and tabs; everything else is made harmless as in `clean`. */
+export function cleanCode(value: unknown, most = 8000): string {
+  const raw = typeof value === 'string' ? value : '';
+  const head = raw.slice(0, most).replace(UNSAFE, (c) => (c === '\n' || c === '\t' ? c : c === '\r' ? '' : '\ufffd'));
+  return raw.length > most ? `${head}…` : head;
+}
+
+/** "input_wait_share" -> "input wait share". */
+export const humanise = (name: string): string => clean(name).replace(/_/g, ' ').trim();

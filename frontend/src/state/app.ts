@@ -1,0 +1,187 @@
+/** All state of the tab, and the changes a person can make to it. */
+import type { RecordingReply, RunsReply } from '../api/types.ts';
+import { sameRange, type Range } from '../math/range.ts';
+import { inOrder, findingId } from '../lanes/spans.ts';
+import { EMPTY_LINK, type LinkState } from './hash.ts';
+import { createStore, type Store } from './store.ts';
+
+export interface AppState extends Omit<LinkState, 'collapsed' | 'hidden'> {
+  runs: RunsReply | null;
+  runsError: string | null;
+  recordings: ReadonlyMap<string, RecordingReply>;
+  recordingError: string | null;
+  collapsed: ReadonlySet<string>;
+  hidden: ReadonlySet<string>;
+  help: boolean;
+  tables: boolean;
+  /** True once the person has chosen or closed a span: the first one is then no longer shown by itself. */
+  touched: boolean;
+  notice: string | null;
+  theme: number;
+}
+
+export interface CursorState {
+  /** Position in axis units, null when the pointer is elsewhere. */
+  at: number | null;
+  laneKey: string | null;
+  /** Pointer position in the window for the tooltip; null when moved by keyboard. */
+  x: number;
+  y: number;
+  byKeyboard: boolean;
+}
+
+export function initialState(link: LinkState = EMPTY_LINK): AppState {
+  return {
+    ...link,
+    collapsed: new Set(link.collapsed),
+    hidden: new Set(link.hidden),
+    runs: null,
+    runsError: null,
+    recordings: new Map(),
+    recordingError: null,
+    help: false,
+    tables: false,
+    touched: link.selected !== null,
+    notice: null,
+    theme: 0,
+  };
+}
+
+export const toLink = (state: AppState): LinkState => ({
+  id: state.id,
+  compare: state.compare,
+  axis: state.axis,
+  view: state.view,
+  selected: state.selected,
+  measure: state.measure,
+  collapsed: [...state.collapsed],
+  pinned: state.pinned,
+  hidden: [...state.hidden],
+});
+
+const HISTORY = 100;
+const COALESCE_MS = 700;
+
+/** The tab's state with its actions; views call these and never set fields themselves. */
+export class App {
+  readonly state: Store<AppState>;
+  readonly cursor: Store<CursorState>;
+  private past: (Range | null)[] = [];
+  private lastMove = { kind: '', at: -Infinity };
+
+  constructor(
+    link: LinkState = EMPTY_LINK,
+    private readonly now: () => number = () => performance.now(),
+  ) {
+    this.state = createStore(initialState(link));
+    this.cursor = createStore<CursorState>({ at: null, laneKey: null, x: 0, y: 0, byKeyboard: false });
+  }
+
+  get recording(): RecordingReply | null {
+    const { id, recordings } = this.state.get();
+    return id === null ? null : (recordings.get(id) ?? null);
+  }
+
+  /** Shows another recording from its beginning; the axis and the lanes stay as they are. */
+  choose(id: string): void {
+    if (id === this.state.get().id) return;
+    this.past = [];
+    this.state.set({
+      id, view: null, measure: null, selected: null, touched: false, recordingError: null,
+      compare: this.state.get().compare.filter((other) => other !== id),
+    });
+    this.cursor.set({ at: null });
+  }
+
+  compareWith(id: string, on: boolean): void {
+    const { compare, id: own } = this.state.get();
+    const rest = compare.filter((other) => other !== id);
+    this.state.set({ compare: on && id !== own ? [...rest, id].slice(-7) : rest });
+  }
+
+  /**
+   * Moves the view; null is the whole run, which follows a live one. Moves of the same `kind` in
+   * quick succession (a wheel, a held key) undo as one.
+   */
+  look(view: Range | null, kind = 'jump'): void {
+    const { view: old } = this.state.get();
+    if (sameRange(old, view)) return;
+    const at = this.now();
+    if (kind === 'jump' || kind !== this.lastMove.kind || at - this.lastMove.at > COALESCE_MS) {
+      this.past.push(old);
+      if (this.past.length > HISTORY) this.past.shift();
+    }
+    this.lastMove = { kind, at };
+    this.state.set({ view });
+  }
+
+  undo(): void {
+    const view = this.past.pop();
+    if (view === undefined) return;
+    this.lastMove = { kind: '', at: -Infinity };
+    this.state.set({ view });
+  }
+
+  get canUndo(): boolean {
+    return this.past.length > 0;
+  }
+
+  /** The axis changes under the same view: `convert` maps a range of the old axis to the new one. */
+  setAxis(axis: LinkState['axis'], convert: (range: Range) => Range | null): void {
+    const { axis: old, view, measure } = this.state.get();
+    if (axis === old) return;
+    if ((axis === 'steps') !== (old === 'steps')) {
+      this.past = [];
+      this.cursor.set({ at: null });
+      this.state.set({ axis, view: view && convert(view), measure: measure && convert(measure) });
+    } else this.state.set({ axis });
+  }
+
+  select(id: string | null): void {
+    this.state.set({ selected: id, touched: true });
+  }
+
+  measureRange(measure: Range | null): void {
+    this.state.set({ measure });
+  }
+
+  /** The span `by` places after the selected one in the order of the axis, wrapping around. */
+  neighbour(by: number): string | null {
+    const spans = inOrder(this.recording?.report.spans ?? []);
+    if (spans.length === 0) return null;
+    const at = spans.findIndex((span) => span.id === this.state.get().selected);
+    const next = at < 0 ? (by > 0 ? 0 : spans.length - 1) : (at + by + spans.length) % spans.length;
+    return (spans[next] as { id: string }).id;
+  }
+
+  /** The selected span or finding, with its id. */
+  get selection(): { item: import('../api/types.ts').Finding; id: string } | null {
+    const report = this.recording?.report;
+    const { selected } = this.state.get();
+    if (!report || !selected) return null;
+    for (const list of [report.spans ?? [], report.findings ?? []]) {
+      const index = list.findIndex((item, i) => findingId(item, i) === selected);
+      const item = list[index];
+      if (item) return { item, id: selected };
+    }
+    return null;
+  }
+
+  toggle(field: 'collapsed' | 'hidden', key: string): void {
+    const next = new Set(this.state.get()[field]);
+    if (!next.delete(key)) next.add(key);
+    this.state.set({ [field]: next });
+  }
+
+  togglePin(key: string): void {
+    const { pinned } = this.state.get();
+    this.state.set({ pinned: pinned.includes(key) ? pinned.filter((other) => other !== key) : [...pinned, key] });
+  }
+
+  notice(text: string): void {
+    this.state.set({ notice: text });
+    setTimeout(() => {
+      if (this.state.get().notice === text) this.state.set({ notice: null });
+    }, 3000);
+  }
+}

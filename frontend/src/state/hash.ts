@@ -1,0 +1,98 @@
+/** The deep link: what is shown, written into TensorBoard's own `#plugin&p.plugin.key=value` hash. */
+import type { Range } from '../math/range.ts';
+
+export type AxisChoice = 'steps' | 'time' | 'clock';
+
+export interface LinkState {
+  id: string | null;
+  compare: string[];
+  axis: AxisChoice;
+  view: Range | null;
+  selected: string | null;
+  measure: Range | null;
+  collapsed: string[];
+  pinned: string[];
+  hidden: string[];
+}
+
+export const EMPTY_LINK: LinkState = {
+  id: null, compare: [], axis: 'steps', view: null, selected: null, measure: null, collapsed: [], pinned: [], hidden: [],
+};
+
+export const PLUGIN = 'gpu_utilization';
+const PREFIX = `p.${PLUGIN}.`;
+
+const number = (value: number): string => String(Number(value.toPrecision(12)));
+
+function encodeRange(range: Range | null): string {
+  return range ? `${number(range.start)}~${number(range.end)}` : '';
+}
+
+function decodeRange(text: string | undefined): Range | null {
+  const [start, end, extra] = (text ?? '').split('~').map(Number);
+  if (start === undefined || end === undefined || extra !== undefined) return null;
+  return Number.isFinite(start) && Number.isFinite(end) && end > start ? { start, end } : null;
+}
+
+const encodeList = (list: readonly string[]): string => list.map(encodeURIComponent).join(',');
+
+function decode(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return ''; // a broken link opens what it can
+  }
+}
+
+const decodeList = (text: string | undefined): string[] =>
+  (text ?? '').split(',').map(decode).filter((item) => item !== '').slice(0, 500);
+
+/** `hash` with our keys replaced by `state`; everybody else's keys stay. */
+export function encodeHash(hash: string, state: LinkState): string {
+  const foreign = hash.replace(/^#/, '').split('&').filter((part) => part && !part.startsWith(PREFIX) && part.includes('='));
+  const ours: Record<string, string> = {
+    id: state.id ?? '',
+    with: encodeList(state.compare),
+    axis: state.axis === 'steps' ? '' : state.axis,
+    view: encodeRange(state.view),
+    span: state.selected ?? '',
+    range: encodeRange(state.measure),
+    closed: encodeList(state.collapsed),
+    pinned: encodeList(state.pinned),
+    hidden: encodeList(state.hidden),
+  };
+  const parts = Object.entries(ours)
+    .filter(([, value]) => value !== '')
+    .map(([key, value]) => `${PREFIX}${key}=${encodeURIComponent(value)}`);
+  return `#${[PLUGIN, ...foreign, ...parts].join('&')}`;
+}
+
+export function decodeHash(hash: string): LinkState {
+  const found = new Map<string, string>();
+  for (const part of hash.replace(/^#/, '').split('&')) {
+    const at = part.indexOf('=');
+    if (at > 0 && part.startsWith(PREFIX)) found.set(part.slice(PREFIX.length, at), decode(part.slice(at + 1)));
+  }
+  const axis = found.get('axis');
+  return {
+    id: found.get('id') || null,
+    compare: decodeList(found.get('with')),
+    axis: axis === 'time' || axis === 'clock' ? axis : 'steps',
+    view: decodeRange(found.get('view')),
+    selected: found.get('span') || null,
+    measure: decodeRange(found.get('range')),
+    collapsed: decodeList(found.get('closed')),
+    pinned: decodeList(found.get('pinned')),
+    hidden: decodeList(found.get('hidden')),
+  };
+}
+
+/** The window whose address bar people copy: TensorBoard's, or our own when it cannot be reached. */
+export function addressWindow(): Window {
+  try {
+    void window.parent.location.hash;
+    return window.parent;
+  } catch {
+    return window;
+  }
+}

@@ -1,0 +1,115 @@
+/** Keeps the state in step with the server: loads once, then polls while a run is live and seen. */
+import { fetchRecording, fetchRuns } from '../api/client.ts';
+import type { RecordingReply, RecordingSummary } from '../api/types.ts';
+import type { App } from './app.ts';
+
+const POLL_LIVE_MS = 2000;
+const POLL_IDLE_MS = 15000;
+
+/** TensorBoard collapses the iframe of a hidden tab to no height, while `document.hidden` stays false. */
+export const isVisible = (): boolean => innerHeight > 0 && !document.hidden;
+
+/** The newest recording, a live one before others. */
+export function defaultRecording(recordings: RecordingSummary[]): RecordingSummary | null {
+  const newest = (list: RecordingSummary[]): RecordingSummary | null =>
+    list.reduce<RecordingSummary | null>(
+      (best, item) => (best === null || (item.start_ns ?? 0) > (best.start_ns ?? 0) ? item : best),
+      null,
+    );
+  return newest(recordings.filter((item) => item.status === 'live')) ?? newest(recordings);
+}
+
+export class Loader {
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private busy = false;
+  private again = false;
+
+  constructor(
+    private readonly app: App,
+    private readonly onGrown: (id: string, before: RecordingReply, after: RecordingReply) => void,
+  ) {}
+
+  start(): void {
+    const wake = (): void => {
+      if (isVisible()) void this.refresh();
+    };
+    addEventListener('resize', () => {
+      if (this.timer === undefined && !this.busy) wake();
+    });
+    document.addEventListener('visibilitychange', wake);
+    void this.refresh();
+  }
+
+  /** Loads what is missing or has changed. Calls during a refresh run one more afterwards. */
+  async refresh(): Promise<void> {
+    if (this.busy) {
+      this.again = true;
+      return;
+    }
+    this.busy = true;
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    try {
+      await this.load();
+    } finally {
+      this.busy = false;
+      this.schedule();
+    }
+  }
+
+  private schedule(): void {
+    if (this.again) {
+      this.again = false;
+      void this.refresh();
+      return;
+    }
+    if (!isVisible()) return; // `resize` or `visibilitychange` starts us again
+    const { runs, runsError } = this.app.state.get();
+    const live = runs?.recordings.some((item) => item.status === 'live');
+    this.timer = setTimeout(
+      () => {
+        this.timer = undefined;
+        if (isVisible()) void this.refresh();
+      },
+      live || runsError ? POLL_LIVE_MS : POLL_IDLE_MS,
+    );
+  }
+
+  private async load(): Promise<void> {
+    const { state } = this.app;
+    try {
+      const runs = await fetchRuns();
+      state.set({ runs, runsError: null });
+    } catch (error) {
+      state.set({ runsError: (error as Error).message });
+      return;
+    }
+    const { runs, id } = state.get();
+    const list = runs?.recordings ?? [];
+    if (id === null) {
+      const first = defaultRecording(list);
+      if (!first) return;
+      state.set({ id: first.id });
+    }
+    const now = state.get();
+    const shown = [now.id, ...now.compare].filter((one): one is string => one !== null);
+    await Promise.all(shown.map((one) => this.loadOne(one, list.find((item) => item.id === one))));
+  }
+
+  private async loadOne(id: string, summary: RecordingSummary | undefined): Promise<void> {
+    const { state } = this.app;
+    const before = state.get().recordings.get(id);
+    if (before && summary && before.revision === summary.revision && before.report.status === summary.status) return;
+    try {
+      const after = await fetchRecording(id);
+      const shown = state.get();
+      if (id !== shown.id && !shown.compare.includes(id)) return; // chosen away meanwhile
+      if (before) this.onGrown(id, before, after);
+      const recordings = new Map(shown.recordings);
+      recordings.set(id, after);
+      state.set({ recordings, recordingError: id === shown.id ? null : shown.recordingError });
+    } catch (error) {
+      if (id === state.get().id) state.set({ recordingError: (error as Error).message });
+    }
+  }
+}

@@ -1,0 +1,51 @@
+/** Colours for the canvas, read from the stylesheet so that one place defines them. */
+
+export const HUES = [
+  'blue',
+  'sky',
+  'amber',
+  'orange',
+  'rust',
+  'sand',
+  'olive',
+  'mauve',
+  'violet',
+  'teal',
+  'red',
+  'grey',
+  'slate',
+] as const;
+
+const ROLES = ['bg', 'panel', 'text', 'muted', 'line', 'strong-line', 'accent', 'inverse', 'on-inverse', 'stripe'] as const;
+
+export interface Palette {
+  /** A hue by name; unknown names are grey. */
+  hue(name: string): string;
+  bg: string;
+  panel: string;
+  text: string;
+  muted: string;
+  line: string;
+  strongLine: string;
+  accent: string;
+  inverse: string;
+  onInverse: string;
+  stripe: string;
+  font: string;
+  dark: boolean;
+}
+
+export function readPalette(element: Element): Palette {
+  const style = getComputedStyle(element);
+  const read = (name: string): string => style.getPropertyValue(`--${name}`).trim() || '#888';
+  const hues = new Map<string, string>(HUES.map((hue) => [hue, read(hue)]));
+  const [bg, panel, text, muted, line, strongLine, accent, inverse, onInverse, stripe] = ROLES.map(read) as [
+    string, string, string, string, string, string, string, string, string, string,
+  ];
+  return {
+    hue: (name) => hues.get(name) ?? (hues.get('grey') as string),
+    bg, panel, text, muted, line, strongLine, accent, inverse, onInverse, stripe,
+    font: style.getPropertyValue('--font').trim() || 'system-ui, sans-serif',
+    dark: element.classList.contains('dark'),
+  };
+}

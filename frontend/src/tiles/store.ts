@@ -1,0 +1,219 @@
+/** A cache of power-of-two tiles of one recording: asks for what a view lacks, draws from what it has. */
+import type { Range } from '../math/range.ts';
+import type { TileRequest } from '../api/client.ts';
+import type { SeriesTile, TileBlock } from './decode.ts';
+
+export type Axis = 'step' | 'time';
+
+/** Buckets in a tile; a request covers up to eight neighbouring tiles. */
+export const TILE = 512;
+const TILES_PER_REQUEST = 8;
+const MAX_TILES = 600;
+const MAX_IN_FLIGHT = 2;
+
+export interface Tile {
+  axis: Axis;
+  level: number;
+  index: number;
+  series: Map<string, SeriesTile>;
+  /** Ids of the lanes that were asked for, whether or not the recording had them. */
+  lanes: Set<string>;
+  timeAt: Float64Array;
+  stepAt: Float64Array;
+  /** Set when the recording has grown where this tile ends: drawn, but fetched anew. */
+  stale: boolean;
+  used: number;
+}
+
+export type Fetcher = (request: TileRequest, signal: AbortSignal) => Promise<TileBlock>;
+
+const keyOf = (axis: Axis, level: number, index: number): string => `${axis} ${level} ${index}`;
+
+interface Wanted {
+  axis: Axis;
+  level: number;
+  first: number;
+  last: number;
+  lanes: string[];
+}
+
+export class TileStore {
+  private tiles = new Map<string, Tile>();
+  private inFlight = new Map<string, AbortController>();
+  private failed = new Map<string, number>();
+  private wanted: Wanted[] = [];
+  private tick = 0;
+  private closed = false;
+  private generation = 0;
+  /** Last error of a fetch, cleared by the next success. */
+  error: Error | null = null;
+
+  constructor(
+    readonly id: string,
+    private readonly fetcher: Fetcher,
+    private readonly onData: () => void,
+    private readonly now: () => number = () => performance.now(),
+  ) {}
+
+  /** Tiles overlapping `range` at `level`, in order; entries are null where nothing is cached yet. */
+  get(axis: Axis, level: number, range: Range): (Tile | null)[] {
+    const size = TILE * 2 ** level;
+    const out: (Tile | null)[] = [];
+    for (let index = Math.max(0, Math.floor(range.start / size)); index * size < range.end; index++) {
+      const tile = this.tiles.get(keyOf(axis, level, index)) ?? null;
+      if (tile) tile.used = ++this.tick;
+      out.push(tile);
+    }
+    return out;
+  }
+
+  /** The finest cached tiles for `range` from `level` upwards, then below: never an empty frame on zoom. */
+  best(axis: Axis, level: number, range: Range, key: string): Tile[] {
+    const has = (tile: Tile | null): tile is Tile => tile !== null && tile.series.has(key);
+    const exact = this.get(axis, level, range);
+    if (exact.length > 0 && exact.every(has)) return exact;
+    for (let coarser = level + 1; coarser <= level + 12; coarser++) {
+      const tiles = this.get(axis, coarser, range);
+      if (tiles.length > 0 && tiles.every(has)) return tiles;
+    }
+    for (let finer = level - 1; finer >= Math.max(0, level - 2); finer--) {
+      const tiles = this.get(axis, finer, range);
+      if (tiles.length > 0 && tiles.every(has)) return tiles;
+    }
+    return exact.filter(has);
+  }
+
+  /** Any cached tile's series at exactly `level` that covers `range`? */
+  covers(axis: Axis, level: number, range: Range, key: string): boolean {
+    const tiles = this.get(axis, level, range);
+    return tiles.length > 0 && tiles.every((tile) => tile !== null && tile.series.has(key));
+  }
+
+  /** Declares what the view needs now; what is no longer needed is not fetched. */
+  want(requests: { axis: Axis; level: number; range: Range; lanes: readonly string[] }[]): void {
+    this.wanted = requests.map(({ axis, level, range, lanes }) => {
+      const size = TILE * 2 ** level;
+      return {
+        axis,
+        level,
+        first: Math.max(0, Math.floor(range.start / size)),
+        last: Math.max(0, Math.ceil(range.end / size) - 1),
+        lanes: [...lanes],
+      };
+    });
+    this.pump();
+  }
+
+  /** True while something the view asked for has not arrived. */
+  get pending(): boolean {
+    return this.inFlight.size > 0;
+  }
+
+  /** Marks every tile that reaches beyond `axisEnd` to be fetched anew. */
+  invalidateFrom(axis: Axis, from: number): void {
+    this.generation++;
+    for (const tile of this.tiles.values()) {
+      if (tile.axis === axis && (tile.index + 1) * TILE * 2 ** tile.level > from) tile.stale = true;
+    }
+  }
+
+  close(): void {
+    this.closed = true;
+    for (const controller of this.inFlight.values()) controller.abort();
+  }
+
+  private lacks(want: Wanted, index: number): string[] {
+    const tile = this.tiles.get(keyOf(want.axis, want.level, index));
+    if (!tile) return want.lanes;
+    if (tile.stale) return [...new Set([...tile.lanes, ...want.lanes])];
+    return want.lanes.filter((lane) => !tile.lanes.has(lane));
+  }
+
+  private pump(): void {
+    for (const want of this.wanted) {
+      let index = want.first;
+      while (index <= want.last) {
+        if (this.closed || this.inFlight.size >= MAX_IN_FLIGHT) return;
+        const lanes = this.lacks(want, index);
+        const busy = this.inFlight.has(keyOf(want.axis, want.level, index));
+        if (lanes.length === 0 || busy || this.resting(keyOf(want.axis, want.level, index))) {
+          index++;
+          continue;
+        }
+        let tiles = 1;
+        while (
+          tiles < TILES_PER_REQUEST &&
+          index + tiles <= want.last &&
+          !this.inFlight.has(keyOf(want.axis, want.level, index + tiles)) &&
+          this.lacks(want, index + tiles).join() === lanes.join()
+        )
+          tiles++;
+        void this.load(want.axis, want.level, index, tiles, lanes);
+        index += tiles;
+      }
+    }
+  }
+
+  /** A tile that failed is not asked for again within five seconds. */
+  private resting(key: string): boolean {
+    const at = this.failed.get(key);
+    return at !== undefined && this.now() - at < 5000;
+  }
+
+  private async load(axis: Axis, level: number, index: number, tiles: number, lanes: string[]): Promise<void> {
+    const controller = new AbortController();
+    const { generation } = this;
+    const keys = Array.from({ length: tiles }, (_, i) => keyOf(axis, level, index + i));
+    for (const key of keys) this.inFlight.set(key, controller);
+    try {
+      const first = index * TILE;
+      const block = await this.fetcher(
+        { id: this.id, axis, level, first, count: tiles * TILE, lanes },
+        controller.signal,
+      );
+      if (this.closed) return;
+      this.error = null;
+      for (let i = 0; i < tiles; i++) this.put(axis, level, index + i, block, i * TILE, lanes);
+      // The recording grew meanwhile: what arrived may already miss its last buckets.
+      if (generation !== this.generation)
+        for (const key of keys) (this.tiles.get(key) as Tile).stale = true;
+    } catch (error) {
+      if (this.closed || (error as Error).name === 'AbortError') return;
+      this.error = error as Error;
+      for (const key of keys) this.failed.set(key, this.now());
+    } finally {
+      for (const key of keys) this.inFlight.delete(key);
+    }
+    this.onData();
+    this.pump();
+  }
+
+  private put(axis: Axis, level: number, index: number, block: TileBlock, offset: number, lanes: string[]): void {
+    const key = keyOf(axis, level, index);
+    const old = this.tiles.get(key);
+    const keep = old && !old.stale ? old : null;
+    const cut = <T extends Float32Array | Float64Array>(array: T): T => array.slice(offset, offset + TILE) as T;
+    const series = keep ? keep.series : new Map<string, SeriesTile>();
+    for (const [name, tile] of block.series) {
+      series.set(name, { min: cut(tile.min), max: cut(tile.max), mean: cut(tile.mean) });
+    }
+    this.tiles.set(key, {
+      axis,
+      level,
+      index,
+      series,
+      lanes: new Set([...(keep ? keep.lanes : []), ...lanes]),
+      timeAt: cut(block.timeAt),
+      stepAt: cut(block.stepAt),
+      stale: false,
+      used: ++this.tick,
+    });
+    this.failed.delete(key);
+    if (this.tiles.size > MAX_TILES) this.evict();
+  }
+
+  private evict(): void {
+    const oldest = [...this.tiles.entries()].sort((a, b) => a[1].used - b[1].used);
+    for (const [key] of oldest.slice(0, oldest.length - Math.floor(MAX_TILES * 0.8))) this.tiles.delete(key);
+  }
+}

@@ -1,0 +1,94 @@
+/** What one drawing of the timeline needs to know, and the geometry shared by its parts. */
+import type { Extent, Finding, RecordingReply } from '../api/types.ts';
+import { clamp, levelFor, span, type Range } from '../math/range.ts';
+import type { Palette } from '../theme/palette.ts';
+import { TILE, type Axis, type TileStore } from '../tiles/store.ts';
+
+export interface Source {
+  id: string;
+  label: string;
+  recording: RecordingReply;
+  tiles: TileStore;
+}
+
+export interface Frame {
+  axis: Axis;
+  /** Label the time axis with the time of day. */
+  clock: boolean;
+  bounds: Range;
+  view: Range;
+  /** Width of the lanes in CSS pixels, without the labels. */
+  width: number;
+  dpr: number;
+  level: number;
+  overviewLevel: number;
+  palette: Palette;
+  sources: Source[];
+  selected: { item: Finding; id: string } | null;
+  measure: Range | null;
+  live: boolean;
+}
+
+/** Narrowest view: four steps, or a millisecond. */
+export const NARROWEST: Record<Axis, number> = { step: 4, time: 1e6 };
+
+export function extentRange(extent: Extent, axis: Axis): Range {
+  if (axis === 'step') return { start: Math.min(0, extent.first_step), end: Math.max(extent.last_step + 1, 4) };
+  return { start: 0, end: Math.max(extent.end_ns - extent.start_ns, 1e6) };
+}
+
+export function boundsOf(sources: { recording: RecordingReply }[], axis: Axis): Range {
+  let bounds: Range = { start: 0, end: NARROWEST[axis] };
+  for (const { recording } of sources) {
+    const range = extentRange(recording.extent, axis);
+    bounds = { start: Math.min(bounds.start, range.start), end: Math.max(bounds.end, range.end) };
+  }
+  return bounds;
+}
+
+export function resolveView(view: Range | null, bounds: Range, axis: Axis): Range {
+  return view ? clamp(view, bounds, Math.min(NARROWEST[axis], span(bounds))) : bounds;
+}
+
+export const levelsOf = (view: Range, bounds: Range, width: number, dpr: number): { level: number; overviewLevel: number } => ({
+  level: levelFor(view, width * Math.min(dpr, 2)),
+  overviewLevel: levelFor(bounds, Math.max(256, Math.min(width, 1024))),
+});
+
+/** Reads `field` (step or time) of `tiles` at `value` on their axis, between buckets if need be. */
+export function other(tiles: TileStore, axis: Axis, level: number, value: number): number {
+  const tile = findTile(tiles, axis, level, value);
+  if (!tile) return NaN;
+  const size = 2 ** tile.level;
+  const position = value / size - tile.index * TILE;
+  const at = Math.min(TILE - 1, Math.max(0, Math.floor(position)));
+  const values = axis === 'step' ? tile.timeAt : tile.stepAt;
+  let before = at;
+  while (before >= 0 && Number.isNaN(values[before] as number)) before--;
+  if (before < 0) return NaN;
+  const low = values[before] as number;
+  if (axis === 'time') return low;
+  let after = at + 1;
+  while (after < TILE && Number.isNaN(values[after] as number)) after++;
+  if (after >= TILE) return low;
+  return low + (((values[after] as number) - low) * (position - before)) / (after - before);
+}
+
+function findTile(tiles: TileStore, axis: Axis, level: number, value: number): ReturnType<TileStore['get']>[number] {
+  for (let step = 0; step <= 16; step++) {
+    const found = tiles.get(axis, level + step, { start: value, end: value + 1e-6 })[0];
+    if (found) return found;
+  }
+  return null;
+}
+
+/** Maps a range of one axis to the other with the recording's own steps; null when unknown. */
+export function convertRange(source: Source, axis: Axis, level: number, range: Range): Range | null {
+  const start = other(source.tiles, axis, level, range.start);
+  const end = other(source.tiles, axis, level, range.end - 1e-9);
+  if (!Number.isFinite(start) || !Number.isFinite(end)) return null;
+  const to: Axis = axis === 'step' ? 'time' : 'step';
+  const bounds = extentRange(source.recording.extent, to);
+  return end > start ? clamp({ start, end }, bounds, NARROWEST[to]) : null;
+}
+

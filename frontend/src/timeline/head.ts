@@ -1,0 +1,265 @@
+/** The fixed part above the lanes: overview with its brush, axis, bottleneck spans, phases. */
+import type { Finding, Phase } from '../api/types.ts';
+import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
+import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
+import { packSpans, phaseRange, PHASE_COLOURS, place, type Box, type PixelBox } from '../lanes/spans.ts';
+import { clock, count, elapsed, seconds } from '../math/format.ts';
+import { overlaps, span, toPixel, type Range } from '../math/range.ts';
+import { clean } from '../math/text.ts';
+import { stepTicks, timeTicks, type Ticks } from '../math/ticks.ts';
+import { seriesKey } from '../tiles/decode.ts';
+import { laneColour, seriesColour } from '../words/accounts.ts';
+import { causeStyle } from '../words/causes.ts';
+import type { Frame, Source } from './frame.ts';
+
+export const OVERVIEW: Omit<Rect, 'x' | 'width'> = { y: 8, height: 36 };
+export const AXIS_TOP = 56;
+const AXIS_HEIGHT = 20;
+export const SPANS_TOP = AXIS_TOP + AXIS_HEIGHT + 4;
+export const SPAN_ROW = 22;
+const MAX_SPAN_ROWS = 5;
+const PHASE_HEIGHT = 14;
+
+export interface Head {
+  spans: Box<Finding>[];
+  spanRows: number;
+  phases: Box<Phase>[];
+  epochs: Phase[];
+  phasesTop: number;
+  height: number;
+}
+
+/** What stands in the head for the present axis; depends on the data and the zoom, not on pixels drawn. */
+export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'view' | 'width'>): Head {
+  const { report, extent, phases } = source.recording;
+  const least = (span(frame.view) / frame.width) * 26;
+  const packed = packSpans(report.spans ?? [], frame.axis, extent, least);
+  const spans = packed.filter((box) => box.row < MAX_SPAN_ROWS);
+  const spanRows = spans.reduce((rows, box) => Math.max(rows, box.row + 1), 1);
+  const boxes: Box<Phase>[] = [];
+  const epochs: Phase[] = [];
+  phases.forEach((item, index) => {
+    if (item.kind === 'epoch') epochs.push(item);
+    else if (item.kind !== 'fit')
+      boxes.push({ item, id: String(index), range: phaseRange(item, frame.axis, extent), row: 0 });
+  });
+  const phasesTop = SPANS_TOP + spanRows * SPAN_ROW + 4;
+  return { spans, spanRows, phases: boxes, epochs, phasesTop, height: phasesTop + PHASE_HEIGHT + 6 };
+}
+
+export function axisTicks(frame: Pick<Frame, 'axis' | 'clock' | 'view' | 'width' | 'sources'>): Ticks {
+  const most = Math.max(2, Math.floor(frame.width / 90));
+  if (frame.axis === 'step') return stepTicks(frame.view, most);
+  return timeTicks(frame.view, most, frame.clock ? clockOffset(frame.sources[0]) : 0);
+}
+
+/** Nanoseconds from local midnight to the recording's start, so that ticks fall on round minutes. */
+function clockOffset(source: Source | undefined): number {
+  const start = source?.recording.extent.start_ns ?? 0;
+  const midnight = new Date(start / 1e6).setHours(0, 0, 0, 0) * 1e6;
+  return start - midnight;
+}
+
+export function axisLabel(frame: Pick<Frame, 'axis' | 'clock' | 'sources'>, value: number, resolution: number): string {
+  if (frame.axis === 'step') return count(Math.round(value));
+  const start = frame.sources[0]?.recording.extent.start_ns ?? 0;
+  return frame.clock ? clock(start + value, resolution) : elapsed(value, resolution);
+}
+
+const scratch = new Points();
+
+export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: Head): PixelBox<Finding>[] {
+  const { palette, width } = frame;
+  context.clearRect(0, 0, width, head.height);
+  context.textBaseline = 'middle';
+  drawOverview(context, frame, head);
+  drawAxis(context, frame);
+  const placed = drawSpans(context, frame, head);
+  drawPhases(context, frame, head);
+  context.fillStyle = palette.line;
+  context.fillRect(0, AXIS_TOP - 5, width, 1);
+  return placed;
+}
+
+function drawOverview(context: CanvasRenderingContext2D, frame: Frame, head: Head): void {
+  const { palette, bounds, width, overviewLevel } = frame;
+  const source = frame.sources[0];
+  if (!source) return;
+  const rect: Rect = { x: 0, width, ...OVERVIEW };
+  context.fillStyle = palette.stripe;
+  context.fillRect(rect.x, rect.y, rect.width, rect.height);
+  const lane = overviewLane(source);
+  if (lane) {
+    const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
+    const first = keys[0] as string;
+    const tiles = source.tiles.best(frame.axis, overviewLevel, bounds, first);
+    const shown = lane.kind === 'stack' ? keys : [first];
+    const points = resample(tiles, shown, bounds, width, scratch);
+    const nsWidth = frame.axis === 'time' ? width / span(bounds) : 0;
+    if (lane.kind === 'stack') {
+      const total = (i: number): number => keys.reduce((sum, _, s) => sum + ((points.mean[s]?.[i] as number) || 0), 0);
+      const top = robustTop(points, total, 0.02) * 1.2 || 1;
+      const colours = lane.series.map(({ name }) => palette.hue(seriesColour(name)));
+      drawStack(context, points, rect, { colours, top, nsWidth });
+    } else {
+      const bucketNs = frame.axis === 'time' ? 2 ** overviewLevel : 0;
+      const style = { colour: palette.hue(laneColour(lane.id)), area: true, top: lane.max || 100 };
+      drawBand(context, points, 0, rect, style, joinLimit(points, bucketNs || 60e9));
+    }
+  }
+  for (const box of place(head.spans, bounds, width, 2)) {
+    context.fillStyle = palette.hue(causeStyle(box.item.cause).colour);
+    context.fillRect(box.x, rect.y + rect.height + 1, box.width, 4);
+  }
+  drawBrush(context, frame, rect);
+}
+
+function overviewLane(source: Source): Source['recording']['lanes'][number] | null {
+  const { lanes } = source.recording;
+  return lanes.find((lane) => lane.id.endsWith(':utilization_pct')) ?? lanes.find((lane) => lane.kind === 'stack') ?? lanes[0] ?? null;
+}
+
+function drawBrush(context: CanvasRenderingContext2D, frame: Frame, rect: Rect): void {
+  const { palette, bounds, view, width } = frame;
+  const left = toPixel(bounds, width, view.start);
+  const right = Math.max(toPixel(bounds, width, view.end), left + 2);
+  context.fillStyle = palette.bg;
+  context.globalAlpha = 0.62;
+  context.fillRect(rect.x, rect.y, left, rect.height + 5);
+  context.fillRect(right, rect.y, width - right, rect.height + 5);
+  context.globalAlpha = 1;
+  context.strokeStyle = palette.accent;
+  context.lineWidth = 1.5;
+  context.strokeRect(left + 0.75, rect.y - 2.25, Math.max(1, right - left - 1.5), rect.height + 9);
+  context.fillStyle = palette.accent;
+  for (const x of [left, right - 4]) {
+    context.beginPath();
+    context.roundRect(x, rect.y + rect.height / 2 - 7, 4, 18, 2);
+    context.fill();
+  }
+}
+
+function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
+  const { palette, view, width } = frame;
+  const ticks = axisTicks(frame);
+  context.font = `11px ${palette.font}`;
+  let free = -Infinity;
+  for (const value of ticks.values) {
+    const x = Math.round(toPixel(view, width, value)) + 0.5;
+    if (x < -1 || x > width + 1) continue;
+    context.fillStyle = palette.strongLine;
+    context.fillRect(x - 0.5, AXIS_TOP + AXIS_HEIGHT - 4, 1, 4);
+    const text = axisLabel(frame, value, ticks.step);
+    const half = context.measureText(text).width / 2;
+    const at = Math.min(Math.max(x, half), width - half);
+    if (at - half < free + 10) continue;
+    free = at + half;
+    context.fillStyle = palette.muted;
+    context.textAlign = 'center';
+    context.fillText(text, at, AXIS_TOP + 7);
+  }
+  context.textAlign = 'left';
+}
+
+/** What a span's bar says beside its glyph. */
+export function spanText(item: Finding): string {
+  const name = clean(item.title, 90) || causeStyle(item.cause).title;
+  return typeof item.lost_s === 'number' ? `${name} · ${seconds(item.lost_s)}` : name;
+}
+
+function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head): PixelBox<Finding>[] {
+  const { palette, view, width, selected } = frame;
+  const placed = place(head.spans, view, width, 5);
+  context.font = `12px ${palette.font}`;
+  for (const box of placed) {
+    const { colour, glyph } = causeStyle(box.item.cause);
+    const hue = palette.hue(colour);
+    const y = SPANS_TOP + box.row * SPAN_ROW;
+    const left = Math.max(-4, box.x);
+    const right = Math.min(width + 4, box.x + box.width);
+    const height = SPAN_ROW - 4;
+    context.fillStyle = hue;
+    context.globalAlpha = box.id === selected?.id ? 0.45 : 0.22;
+    context.beginPath();
+    context.roundRect(left, y, right - left, height, 3);
+    context.fill();
+    context.globalAlpha = 1;
+    context.beginPath();
+    context.roundRect(left, y, Math.min(4, right - left), height, [3, 0, 0, 3]);
+    context.fill();
+    if (box.id === selected?.id) {
+      context.strokeStyle = hue;
+      context.lineWidth = 1.5;
+      context.beginPath();
+      context.roundRect(left + 0.75, y + 0.75, right - left - 1.5, height - 1.5, 3);
+      context.stroke();
+    }
+    // A short span's text may run on to the right, up to the next span of its row.
+    const next = placed
+      .filter((other) => other.row === box.row && other.x > box.x)
+      .reduce((nearest, other) => Math.min(nearest, other.x), width);
+    const from = Math.max(left, 0) + 9;
+    const room = (right - left > 160 ? right : next) - from - 6;
+    if (room < 10) continue;
+    context.save();
+    context.beginPath();
+    context.rect(from, y, room, height);
+    context.clip();
+    context.fillStyle = palette.text;
+    context.fillText(`${glyph}  ${spanText(box.item)}`, from, y + height / 2 + 0.5);
+    context.restore();
+  }
+  return placed;
+}
+
+function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head): void {
+  const { palette, view, width, axis } = frame;
+  const extent = frame.sources[0]?.recording.extent;
+  if (!extent) return;
+  const y = head.phasesTop;
+  context.font = `10.5px ${palette.font}`;
+  const lines: { x: number; end: number; name: string }[] = [];
+  for (const epoch of head.epochs) {
+    const range = phaseRange(epoch, axis, extent);
+    const start = toPixel(view, width, range.start);
+    lines.push({ x: start, end: axis === 'time' ? toPixel(view, width, range.end) : NaN, name: clean(epoch.name, 24) });
+  }
+  lines.sort((a, b) => a.x - b.x);
+  let free = -Infinity;
+  lines.forEach((line, i) => {
+    const until = Math.min(width, lines[i + 1]?.x ?? width);
+    if (line.x > width || until < 0) return;
+    context.fillStyle = palette.strongLine;
+    context.fillRect(Math.round(line.x), y, 1, PHASE_HEIGHT);
+    const at = Math.max(line.x, 0) + 4;
+    if (at < free || until - at < context.measureText(line.name).width + 6) return;
+    context.fillStyle = palette.muted;
+    context.fillText(line.name, at, y + PHASE_HEIGHT / 2 + 0.5);
+    free = at + context.measureText(line.name).width + 8;
+  });
+  for (const box of place(head.phases, view, width, 2)) {
+    const colour = palette.hue(PHASE_COLOURS[box.item.kind] ?? 'grey');
+    context.fillStyle = colour;
+    context.beginPath();
+    context.roundRect(box.x, y + 1, box.width, PHASE_HEIGHT - 2, Math.min(2, box.width / 2));
+    context.fill();
+    if (box.width < 64) continue;
+    context.save();
+    context.beginPath();
+    context.rect(Math.max(0, box.x) + 5, y, box.width - 8, PHASE_HEIGHT);
+    context.clip();
+    context.fillStyle = palette.bg;
+    context.fillText(clean(box.item.name || box.item.kind, 60), Math.max(0, box.x) + 5, y + PHASE_HEIGHT / 2 + 0.5);
+    context.restore();
+  }
+}
+
+/** The phase under pixel `x`, the shortest when several overlap. */
+export function phaseAt(frame: Frame, head: Head, x: number): Phase | null {
+  const hits = place(head.phases, frame.view, frame.width, 4).filter((box) => x >= box.x - 2 && x <= box.x + box.width + 2);
+  hits.sort((a, b) => a.width - b.width);
+  return hits[0]?.item ?? null;
+}
+
+export const visibleSpans = (head: Head, view: Range): Box<Finding>[] =>
+  head.spans.filter((box) => overlaps({ start: box.range.start, end: Math.max(box.range.end, box.range.start + 1e-9) }, view));

@@ -1,0 +1,255 @@
+/** Mouse, trackpad and touch on the timeline. Plain wheels scroll; Ctrl or Cmd zooms, Shift pans. */
+import { span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
+import { rowAt } from '../lanes/layout.ts';
+import { AXIS_TOP, SPANS_TOP } from './head.ts';
+import type { Timeline } from './timeline.ts';
+
+const CLICK_PIXELS = 4;
+
+type Mode = 'measure' | 'pan' | 'zoom' | 'brush' | 'brush-move' | 'brush-start' | 'brush-end' | 'pinch';
+
+interface Drag {
+  mode: Mode;
+  id: number;
+  x: number;
+  y: number;
+  moved: boolean;
+  view: Range;
+  from: number;
+}
+
+/** Listens on the lanes' surface and on the head; returns a function that stops listening. */
+export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HTMLElement): () => void {
+  const { app } = timeline;
+  const touches = new Map<number, number>();
+  let drag: Drag | null = null;
+  let pinch: { view: Range; first: number; second: number } | null = null;
+
+  const at = (event: PointerEvent | MouseEvent): { x: number; y: number; inHead: boolean } => {
+    const inHead = event.currentTarget === head;
+    const box = (event.currentTarget as HTMLElement).getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top, inHead };
+  };
+
+  const hover = (event: PointerEvent, x: number, y: number, inHead: boolean): void => {
+    const { frame } = timeline;
+    if (!frame) return;
+    if (inHead && y < AXIS_TOP - 4) {
+      app.cursor.set({ at: null, laneKey: null });
+      head.style.cursor = brushMode(timeline, x) === 'brush' ? 'crosshair' : brushMode(timeline, x) === 'brush-move' ? 'grab' : 'ew-resize';
+      return;
+    }
+    if (inHead) head.style.cursor = spanAt(timeline, x, y) ? 'pointer' : 'crosshair';
+    const { layout } = timeline.shape.get();
+    const scroll = surface.parentElement?.parentElement?.scrollTop ?? 0;
+    const row = inHead ? null : rowAt(layout, y + scroll);
+    app.cursor.set({
+      at: toValue(frame.view, frame.width, x),
+      laneKey: inHead ? (y < SPANS_TOP ? 'axis' : `head ${Math.round(x)} ${Math.round(y)}`) : row?.type === 'lane' ? row.key : null,
+      x: event.clientX,
+      y: event.clientY,
+      byKeyboard: false,
+    });
+  };
+
+  const down = (event: PointerEvent): void => {
+    const { frame } = timeline;
+    if (!frame) return;
+    const { x, y, inHead } = at(event);
+    if (event.pointerType === 'touch') {
+      touches.set(event.pointerId, x);
+      if (touches.size === 2) {
+        const [first, second] = [...touches.values()] as [number, number];
+        pinch = { view: frame.view, first, second };
+        drag = null;
+        return;
+      }
+    }
+    if (event.button > 1) return;
+    const target = event.currentTarget as HTMLElement;
+    target.setPointerCapture(event.pointerId);
+    if (!inHead) target.focus({ preventScroll: true });
+    let mode: Mode = event.shiftKey || event.button === 1 || event.pointerType === 'touch' ? 'pan' : 'measure';
+    if (inHead && y < AXIS_TOP - 4) mode = brushMode(timeline, x);
+    else if (inHead && y < SPANS_TOP && mode === 'measure') mode = 'zoom';
+    const from = toValue(mode.startsWith('brush') ? frame.bounds : frame.view, frame.width, x);
+    drag = { mode, id: event.pointerId, x, y, moved: false, view: frame.view, from };
+    if (event.button === 1) event.preventDefault();
+  };
+
+  const move = (event: PointerEvent): void => {
+    const { frame } = timeline;
+    if (!frame) return;
+    const { x, y, inHead } = at(event);
+    if (touches.has(event.pointerId)) touches.set(event.pointerId, x);
+    if (pinch && touches.size === 2) {
+      const [first, second] = [...touches.values()] as [number, number];
+      timeline.show(pinchView(pinch, first, second, frame.width), 'pinch');
+      return;
+    }
+    if (!drag || drag.id !== event.pointerId) {
+      if (event.pointerType !== 'touch') hover(event, x, y, inHead);
+      return;
+    }
+    if (!drag.moved && Math.abs(x - drag.x) < CLICK_PIXELS) return;
+    drag.moved = true;
+    dragTo(timeline, drag, x);
+    if (!drag.mode.startsWith('brush')) hover(event, x, y, inHead);
+  };
+
+  const up = (event: PointerEvent): void => {
+    touches.delete(event.pointerId);
+    if (touches.size < 2) pinch = null;
+    const { frame } = timeline;
+    const done = drag;
+    drag = null;
+    if (!frame || !done || done.id !== event.pointerId) return;
+    const { x, y, inHead } = at(event);
+    const dragged = timeline.drag;
+    timeline.drag = null;
+    timeline.invalidate('overlay');
+    if (event.type === 'pointercancel') return;
+    if (done.moved) {
+      if (done.mode === 'measure' && dragged) app.measureRange(ordered(dragged));
+      if (done.mode === 'zoom' && dragged) timeline.show(ordered(dragged));
+      return;
+    }
+    click(timeline, done, x, y, inHead);
+    if (event.pointerType === 'touch') hover(event, x, y, inHead);
+  };
+
+  const leave = (): void => {
+    if (!drag) app.cursor.set({ at: null, laneKey: null });
+  };
+
+  const wheel = (event: WheelEvent): void => {
+    const { frame } = timeline;
+    if (!frame) return;
+    const { x } = at(event);
+    const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? frame.width : 1;
+    if (event.ctrlKey || event.metaKey) {
+      event.preventDefault();
+      const factor = Math.exp(Math.max(-60, Math.min(60, event.deltaY * unit)) * 0.006);
+      timeline.zoom(factor, toValue(frame.view, frame.width, x), 'wheel');
+    } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      event.preventDefault();
+      timeline.pan((((event.deltaX || event.deltaY) * unit) / frame.width) * 1, 'wheel-pan');
+    }
+  };
+
+  const double = (event: MouseEvent): void => {
+    const { frame } = timeline;
+    if (!frame) return;
+    const { x, y, inHead } = at(event);
+    const hit = inHead ? spanAt(timeline, x, y) : null;
+    if (hit) timeline.showSpan(hit.item);
+    else if (inHead && y < AXIS_TOP - 4) app.look(null);
+    else timeline.zoom(1 / 3, toValue(frame.view, frame.width, x), 'jump');
+  };
+
+  for (const element of [surface, head]) {
+    element.addEventListener('pointerdown', down);
+    element.addEventListener('pointermove', move);
+    element.addEventListener('pointerup', up);
+    element.addEventListener('pointercancel', up);
+    element.addEventListener('pointerleave', leave);
+    element.addEventListener('wheel', wheel, { passive: false });
+    element.addEventListener('dblclick', double);
+  }
+  return () => {
+    for (const element of [surface, head]) {
+      element.removeEventListener('pointerdown', down);
+      element.removeEventListener('pointermove', move);
+      element.removeEventListener('pointerup', up);
+      element.removeEventListener('pointercancel', up);
+      element.removeEventListener('pointerleave', leave);
+      element.removeEventListener('wheel', wheel);
+      element.removeEventListener('dblclick', double);
+    }
+  };
+}
+
+const ordered = (range: Range): Range => ({
+  start: Math.min(range.start, range.end),
+  end: Math.max(range.start, range.end),
+});
+
+/** Two fingers keep the values under them. */
+function pinchView(pinch: { view: Range; first: number; second: number }, first: number, second: number, width: number): Range {
+  const before = Math.max(24, Math.abs(pinch.second - pinch.first));
+  const after = Math.max(24, Math.abs(second - first));
+  const middle = toValue(pinch.view, width, (pinch.first + pinch.second) / 2);
+  const zoomed = zoomAt(pinch.view, middle, before / after);
+  const drift = (((first + second) / 2 - (pinch.first + pinch.second) / 2) / width) * span(zoomed);
+  return { start: zoomed.start - drift, end: zoomed.end - drift };
+}
+
+function brushMode(timeline: Timeline, x: number): Mode {
+  const { frame } = timeline;
+  if (!frame || frame.view === frame.bounds) return 'brush';
+  const left = toPixel(frame.bounds, frame.width, frame.view.start);
+  const right = toPixel(frame.bounds, frame.width, frame.view.end);
+  const whole = left <= 1 && right >= frame.width - 1;
+  if (Math.abs(x - left) <= 6) return 'brush-start';
+  if (Math.abs(x - right) <= 6) return 'brush-end';
+  return !whole && x > left && x < right ? 'brush-move' : 'brush';
+}
+
+function dragTo(timeline: Timeline, drag: Drag, x: number): void {
+  const { frame } = timeline;
+  if (!frame) return;
+  if (drag.mode === 'measure' || drag.mode === 'zoom') {
+    const to = toValue(frame.view, frame.width, Math.max(0, Math.min(x, frame.width)));
+    timeline.drag = { start: drag.from, end: to };
+    timeline.invalidate('overlay');
+    return;
+  }
+  if (drag.mode === 'pan') {
+    const by = ((drag.x - x) / frame.width) * span(drag.view);
+    timeline.show({ start: drag.view.start + by, end: drag.view.end + by }, `drag ${drag.x}`);
+    return;
+  }
+  const value = toValue(frame.bounds, frame.width, Math.max(0, Math.min(x, frame.width)));
+  const { view } = drag;
+  const ranges: Partial<Record<Mode, Range>> = {
+    brush: { start: Math.min(drag.from, value), end: Math.max(drag.from, value) },
+    'brush-move': { start: view.start + value - drag.from, end: view.end + value - drag.from },
+    'brush-start': { start: Math.min(value, view.end), end: view.end },
+    'brush-end': { start: view.start, end: Math.max(value, view.start) },
+  };
+  timeline.show(ranges[drag.mode] ?? view, `brush ${drag.x}`);
+}
+
+export function spanAt(timeline: Timeline, x: number, y: number): Timeline['placedSpans'][number] | null {
+  const hits = timeline.placedSpans.filter((box) => {
+    const top = SPANS_TOP + box.row * 22;
+    return y >= top && y < top + 20 && x >= box.x - 2 && x <= box.x + Math.max(box.width, 5) + 2;
+  });
+  hits.sort((a, b) => a.width - b.width);
+  return hits[0] ?? null;
+}
+
+function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boolean): void {
+  const { app, frame } = timeline;
+  if (!frame) return;
+  if (inHead && y < AXIS_TOP - 4) {
+    if (drag.mode !== 'brush') return;
+    const centre = toValue(frame.bounds, frame.width, x);
+    const half = span(frame.view) / 2;
+    timeline.show({ start: centre - half, end: centre + half });
+    return;
+  }
+  if (inHead) {
+    const hit = spanAt(timeline, x, y);
+    if (hit) app.select(hit.id);
+    return;
+  }
+  if (app.state.get().measure) {
+    app.measureRange(null);
+    return;
+  }
+  // In the lanes, the shortest span over this place is the one that is meant.
+  const over = timeline.placedSpans.filter((box) => x >= box.x && x <= box.x + box.width);
+  over.sort((a, b) => a.width - b.width);
+  if (over[0]) app.select(over[0].id);
+}

@@ -1,0 +1,282 @@
+/** Ties state, tiles and canvases together: decides what to fetch and redraws once a frame. */
+import { fetchTiles } from '../api/client.ts';
+import type { Finding, RecordingReply } from '../api/types.ts';
+import { layOut, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
+import { spanRange, type PixelBox } from '../lanes/spans.ts';
+import { clamp, padded, span, zoomAt, type Range } from '../math/range.ts';
+import type { App } from '../state/app.ts';
+import { createStore, type Store } from '../state/store.ts';
+import { readPalette, type Palette } from '../theme/palette.ts';
+import { TileStore, type Axis } from '../tiles/store.ts';
+import { sourceLabel, groupTitles } from '../words/labels.ts';
+import { drawBody, type LaneScale } from './body.ts';
+import { boundsOf, convertRange, extentRange, levelsOf, NARROWEST, resolveView, type Frame, type Source } from './frame.ts';
+import { drawHead, layOutHead, type Head } from './head.ts';
+import { drawOverlay } from './overlay.ts';
+
+export interface Surfaces {
+  root: HTMLElement;
+  scroller: HTMLElement;
+  surface: HTMLElement;
+  head: HTMLCanvasElement;
+  body: HTMLCanvasElement;
+  overlay: HTMLCanvasElement;
+}
+
+export interface Shape {
+  layout: Layout;
+  head: Head | null;
+  width: number;
+  height: number;
+}
+
+const EMPTY: Layout = { rows: [], height: 0 };
+
+export class Timeline {
+  /** What the labels beside the canvas need; changes seldom. */
+  readonly shape: Store<Shape> = createStore<Shape>({ layout: EMPTY, head: null, width: 0, height: 0 });
+  frame: Frame | null = null;
+  placedSpans: PixelBox<Finding>[] = [];
+  scales = new Map<string, LaneScale>();
+  /** A range being dragged, not yet the measured one. */
+  drag: Range | null = null;
+  /** Runs after each full drawing. */
+  onDrawn: () => void = () => {};
+  private surfaces: Surfaces | null = null;
+  private palette: Palette | null = null;
+  private stores = new Map<string, TileStore>();
+  private layoutKey: unknown[] = [];
+  private pending: 'none' | 'overlay' | 'all' = 'none';
+  private observer: ResizeObserver | null = null;
+  private unsubscribe: (() => void)[] = [];
+
+  constructor(readonly app: App) {}
+
+  mount(surfaces: Surfaces): () => void {
+    this.surfaces = surfaces;
+    this.palette = null;
+    this.observer = new ResizeObserver(() => this.invalidate());
+    this.observer.observe(surfaces.scroller);
+    this.observer.observe(surfaces.surface);
+    surfaces.scroller.addEventListener('scroll', () => this.invalidate(), { passive: true });
+    this.unsubscribe = [
+      this.app.state.subscribe(() => this.invalidate()),
+      this.app.cursor.subscribe(() => this.invalidate('overlay')),
+    ];
+    this.invalidate();
+    return () => {
+      this.observer?.disconnect();
+      for (const stop of this.unsubscribe) stop();
+      this.surfaces = null;
+    };
+  }
+
+  /** Draws at the next frame; `overlay` leaves the lanes as they are. */
+  invalidate(what: 'overlay' | 'all' = 'all'): void {
+    if (this.pending === 'none') requestAnimationFrame(() => this.draw());
+    if (this.pending !== 'all') this.pending = what;
+  }
+
+  themeChanged(): void {
+    this.palette = null;
+    this.invalidate();
+  }
+
+  /** The recording has new data: fetch the tiles at its end anew. */
+  grown(id: string, before: RecordingReply, after: RecordingReply): void {
+    const store = this.stores.get(id);
+    if (!store) return;
+    for (const axis of ['step', 'time'] as const) {
+      const end = extentRange(before.extent, axis).end;
+      // Late samples and the last flush's open step may still change what lies just before the end.
+      store.invalidateFrom(axis, axis === 'time' ? end - 10e9 : end - 2 - stepsIn(before, 10));
+    }
+    if (after.report.status !== before.report.status) this.invalidate();
+  }
+
+  get sources(): Source[] {
+    const { id, compare, recordings } = this.app.state.get();
+    const ids = [id, ...compare].filter((one): one is string => one !== null && recordings.has(one));
+    for (const [known, store] of this.stores) {
+      if (ids.includes(known)) continue;
+      store.close();
+      this.stores.delete(known);
+    }
+    return ids.map((one) => {
+      let tiles = this.stores.get(one);
+      if (!tiles) {
+        tiles = new TileStore(one, fetchTiles, () => this.invalidate());
+        this.stores.set(one, tiles);
+      }
+      const recording = recordings.get(one) as RecordingReply;
+      return { id: one, label: sourceLabel(recording), recording, tiles };
+    });
+  }
+
+  private relayout(sources: Source[], compact: boolean): Layout {
+    const { collapsed, pinned, hidden } = this.app.state.get();
+    const key = [collapsed, pinned, hidden, compact, ...sources.map(({ recording }) => recording)];
+    const same = key.length === this.layoutKey.length && key.every((part, i) => part === this.layoutKey[i]);
+    if (same) return this.shape.get().layout;
+    this.layoutKey = key;
+    const lanes: LaneSource[] = sources.map(({ id, label, recording }) => ({
+      id, label, lanes: recording.lanes, groupTitles: groupTitles(recording.report),
+    }));
+    return layOut(lanes, { collapsed, pinned, hidden }, compact);
+  }
+
+  private draw(): void {
+    const what = this.pending;
+    this.pending = 'none';
+    const { surfaces } = this;
+    if (!surfaces || innerHeight === 0) return;
+    if (what === 'all' || !this.frame) this.drawAll(surfaces);
+    if (this.frame) this.drawOver(surfaces, this.frame);
+  }
+
+  private drawAll(surfaces: Surfaces): void {
+    const state = this.app.state.get();
+    const sources = this.sources;
+    const first = sources[0];
+    const width = surfaces.surface.clientWidth;
+    const height = surfaces.scroller.clientHeight;
+    if (!first || width < 10) {
+      this.frame = null;
+      return;
+    }
+    const axis: Axis = state.axis === 'steps' ? 'step' : 'time';
+    const bounds = boundsOf(sources, axis);
+    const view = resolveView(state.view, bounds, axis);
+    const dpr = Math.min(window.devicePixelRatio || 1, 3);
+    const palette = (this.palette ??= readPalette(document.documentElement));
+    const levels = levelsOf(view, bounds, width, dpr);
+    const frame: Frame = {
+      axis, clock: state.axis === 'clock', bounds, view, width, dpr, ...levels, palette, sources,
+      selected: this.app.selection, measure: state.measure, live: first.recording.report.status === 'live',
+    };
+    this.frame = frame;
+    const compact = width < 520 || first.recording.lanes.length > 40;
+    const layout = this.relayout(sources, compact);
+    const head = layOutHead(first, frame);
+    const old = this.shape.get();
+    if (old.layout !== layout || old.width !== width || old.height !== height || old.head?.height !== head.height)
+      this.shape.set({ layout, head, width, height });
+    const scroll = Math.max(0, Math.min(surfaces.scroller.scrollTop, layout.height - height));
+    this.wantTiles(frame, layout, scroll, height);
+    const headContext = sized(surfaces.head, width, head.height, dpr);
+    this.placedSpans = drawHead(headContext, frame, head);
+    this.head = head;
+    this.scales = drawBody(sized(surfaces.body, width, height, dpr), frame, layout, scroll, height);
+    this.onDrawn();
+  }
+
+  head: Head | null = null;
+
+  private drawOver(surfaces: Surfaces, frame: Frame): void {
+    const height = surfaces.root.clientHeight;
+    const context = sized(surfaces.overlay, frame.width, height, frame.dpr);
+    drawOverlay(context, frame, height, this.app.cursor.get().at, this.drag);
+  }
+
+  private wantTiles(frame: Frame, layout: Layout, scroll: number, height: number): void {
+    const { axis, level, overviewLevel, view, bounds } = frame;
+    for (const source of frame.sources) {
+      const lanes = layout.rows
+        .filter((row): row is LaneRow => row.type === 'lane' && row.source === source.id)
+        // Lanes far out of sight wait until they are scrolled near.
+        .filter((row) => row.top < scroll + height * 2 && row.top + row.height > scroll - height)
+        .map(({ lane }) => lane.id);
+      const overview = overviewLanes(source);
+      const requests = [{ axis, level, range: view, lanes }];
+      if (source === frame.sources[0]) requests.unshift({ axis, level: overviewLevel, range: bounds, lanes: overview });
+      requests.push({ axis, level, range: clampTo(padded(view, 0.5), bounds), lanes });
+      source.tiles.want(requests);
+    }
+  }
+
+  // -- moving about ------------------------------------------------------------------------------
+
+  /** Zooms around an axis value, the cursor or the middle. */
+  zoom(factor: number, anchor?: number, kind = 'zoom'): void {
+    const { frame } = this;
+    if (!frame) return;
+    const at = anchor ?? this.app.cursor.get().at ?? (frame.view.start + frame.view.end) / 2;
+    this.show(zoomAt(frame.view, Math.min(Math.max(at, frame.view.start), frame.view.end), factor), kind);
+  }
+
+  /** Pans by a share of the view. */
+  pan(share: number, kind = 'pan'): void {
+    const { frame } = this;
+    if (!frame) return;
+    const by = span(frame.view) * share;
+    this.show({ start: frame.view.start + by, end: frame.view.end + by }, kind);
+  }
+
+  show(range: Range, kind = 'jump'): void {
+    const { frame } = this;
+    if (!frame) return;
+    const view = clamp(range, frame.bounds, Math.min(NARROWEST[frame.axis], span(frame.bounds)));
+    const whole = view.start <= frame.bounds.start && view.end >= frame.bounds.end;
+    this.app.look(whole ? null : view, kind);
+  }
+
+  /** Brings a span into view with some room around it. */
+  showSpan(item: Finding): void {
+    const { frame } = this;
+    const source = frame?.sources[0];
+    const range = frame && source ? spanRange(item, frame.axis, source.recording.extent) : null;
+    if (frame && range) {
+      const least = NARROWEST[frame.axis] * 4;
+      const centre = (range.start + range.end) / 2;
+      const wide = span(range) >= least ? range : { start: centre - least / 2, end: centre + least / 2 };
+      this.show(padded(wide, 0.15));
+    }
+  }
+
+  /** `f`: the measured range, else the selected span. */
+  fit(): void {
+    const { frame } = this;
+    if (!frame) return;
+    if (frame.measure) this.show(frame.measure);
+    else if (frame.selected) this.showSpan(frame.selected.item);
+  }
+
+  setAxis(axis: 'steps' | 'time' | 'clock'): void {
+    const { frame } = this;
+    const source = frame?.sources[0];
+    this.app.setAxis(axis, (range) =>
+      frame && source ? convertRange(source, frame.axis, frame.level, range) : null,
+    );
+  }
+}
+
+const clampTo = (range: Range, bounds: Range): Range => ({
+  start: Math.max(range.start, bounds.start),
+  end: Math.min(range.end, bounds.end),
+});
+
+function stepsIn(recording: RecordingReply, seconds: number): number {
+  const ms = recording.report.step_ms?.mean;
+  return ms && ms > 0 ? (seconds * 1e3) / ms : 100;
+}
+
+function overviewLanes(source: Source): string[] {
+  const { lanes } = source.recording;
+  const stack = lanes.find(({ kind }) => kind === 'stack');
+  const use = lanes.find(({ id }) => id.endsWith(':utilization_pct'));
+  return [use, stack].filter((lane) => lane !== undefined).map(({ id }) => id);
+}
+
+/** The 2-D context of `canvas`, resized only when needed, in CSS pixels. */
+function sized(canvas: HTMLCanvasElement, width: number, height: number, dpr: number): CanvasRenderingContext2D {
+  const [w, h] = [Math.round(width * dpr), Math.round(height * dpr)];
+  if (canvas.width !== w || canvas.height !== h) {
+    canvas.width = w;
+    canvas.height = h;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  const context = canvas.getContext('2d') as CanvasRenderingContext2D;
+  context.setTransform(dpr, 0, 0, dpr, 0, 0);
+  return context;
+}

@@ -1,0 +1,83 @@
+/** The whole tab: one of its states, or the recording. */
+import { useEffect, useState } from 'preact/hooks';
+import { Details } from './details.tsx';
+import { Findings } from './findings.tsx';
+import { Footer } from './footer.tsx';
+import { Help } from './help.tsx';
+import { TabContext, useApp, type Tab } from './hooks.ts';
+import { Broken, Empty, Loading } from './states.tsx';
+import { Tables } from './tables.tsx';
+import { TimelineView } from './timeline.tsx';
+import { TopBar } from './topbar.tsx';
+import { Verdict } from './verdict.tsx';
+
+export function Root({ tab }: { tab: Tab }) {
+  return (
+    <TabContext.Provider value={tab}>
+      <Body />
+      <Help />
+      <Notice />
+    </TabContext.Provider>
+  );
+}
+
+function Body() {
+  const id = useApp((state) => state.id);
+  const runs = useApp((state) => state.runs);
+  const runsError = useApp((state) => state.runsError);
+  const error = useApp((state) => state.recordingError);
+  const recording = useApp((state) => (state.id === null ? null : (state.recordings.get(state.id) ?? null)));
+  if (!runs && runsError) return <Broken what="The recordings could not be listed" message={runsError} />;
+  if (!runs) return <Late />;
+  if (runs.recordings.length === 0 && !recording) return <Empty runs={runs} />;
+  if (!recording)
+    return (
+      <>
+        <TopBar recording={null} />
+        {error ? <Broken what="This recording could not be opened" message={error} /> : <Late key={id} />}
+      </>
+    );
+  const trouble = runsError ?? error;
+  return (
+    <div class="page">
+      <TopBar recording={recording} />
+      {trouble && (
+        <p class="trouble" role="alert">
+          <span aria-hidden="true">⚠ </span>
+          {trouble} What was read before is still shown.
+        </p>
+      )}
+      <main class="content">
+        <Verdict report={recording.report} />
+        <div class="columns">
+          <Findings recording={recording} />
+          <div class="middle">
+            <TimelineView />
+            <Tables recording={recording} />
+          </div>
+          <Details recording={recording} />
+        </div>
+      </main>
+      <Footer report={recording.report} version={runs.server_version ?? ''} />
+    </div>
+  );
+}
+
+/** Nothing for a third of a second, then a word: a fast answer must not flash. */
+function Late() {
+  const [late, setLate] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(true), 350);
+    return () => clearTimeout(timer);
+  }, []);
+  return late ? <Loading /> : null;
+}
+
+function Notice() {
+  const notice = useApp((state) => state.notice);
+  return (
+    <div class="notice" role="status" aria-live="polite">
+      {notice && <span>{notice}</span>}
+    </div>
+  );
+}

@@ -1,0 +1,100 @@
+/** Chooses the recording and those to compare it with; finds its way in thousands of runs. */
+import { useRef, useState } from 'preact/hooks';
+import type { RecordingSummary } from '../api/types.ts';
+import { count } from '../math/format.ts';
+import { clean } from '../math/text.ts';
+import { fitLabel, runName, statusOf } from '../words/labels.ts';
+import { useApp, useDismiss, useTab } from './hooks.ts';
+
+const MOST_SHOWN = 200;
+
+function matches(item: RecordingSummary, words: string[]): boolean {
+  const text = `${item.run} ${item.label ?? ''} ${item.host ?? ''} ${item.status} ${item.verdict ?? ''}`.toLowerCase();
+  return words.every((word) => text.includes(word));
+}
+
+export function Chooser() {
+  const { app, refresh } = useTab();
+  const runs = useApp((state) => state.runs);
+  const id = useApp((state) => state.id);
+  const compare = useApp((state) => state.compare);
+  const [open, setOpen] = useState(false);
+  const [filter, setFilter] = useState('');
+  const box = useRef<HTMLDivElement>(null);
+  useDismiss(open, () => setOpen(false), box);
+  const list = runs?.recordings ?? [];
+  if (list.length === 0) return null;
+  const current = list.find((item) => item.id === id);
+  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = [...list].sort((a, b) => (b.start_ns ?? 0) - (a.start_ns ?? 0)).filter((item) => matches(item, words));
+  const shown = found.slice(0, MOST_SHOWN);
+  return (
+    <div class="menu chooser" ref={box}>
+      <button type="button" class="pill chooser-button" aria-haspopup="dialog" aria-expanded={open} onClick={() => setOpen(!open)}>
+        <bdi class="clip">{current ? runName(current.run) : 'choose a run'}</bdi>
+        {current && <bdi class="clip dim">{fitLabel(current)}</bdi>}
+        {compare.length > 0 && <span class="count">+{compare.length}</span>}
+        <span aria-hidden="true">▾</span>
+      </button>
+      {open && (
+        <div class="popover chooser-list" role="dialog" aria-label="Recordings">
+          {list.length > 5 && (
+            <input
+              type="search"
+              placeholder={`Filter ${count(list.length)} recordings`}
+              aria-label="Filter recordings"
+              value={filter}
+              ref={(element) => element?.focus()}
+              onInput={(event) => setFilter((event.target as HTMLInputElement).value)}
+            />
+          )}
+          <ul>
+            {shown.map((item) => (
+              <li key={item.id} class={item.id === id ? 'current' : ''}>
+                <button
+                  type="button"
+                  class="choice"
+                  aria-current={item.id === id}
+                  onClick={() => {
+                    app.choose(item.id);
+                    setOpen(false);
+                    refresh();
+                  }}
+                >
+                  <span class="choice-head">
+                    <b class="clip">
+                      <bdi>{runName(item.run)}</bdi>
+                    </b>
+                    <bdi class="clip dim">{fitLabel(item, true)}</bdi>
+                    <span class={`status status-${clean(item.status, 20)}`}>
+                      <i aria-hidden="true" />
+                      {statusOf(item.status).title}
+                    </span>
+                  </span>
+                  <span class="choice-text clip">
+                    <bdi>{clean(item.verdict, 200) || `${count(item.steps)} steps`}</bdi>
+                  </span>
+                </button>
+                {item.id !== id && (
+                  <label class="choice-compare" title="Show its lanes below the chosen run's">
+                    <input
+                      type="checkbox"
+                      checked={compare.includes(item.id)}
+                      onChange={(event) => {
+                        app.compareWith(item.id, (event.target as HTMLInputElement).checked);
+                        refresh();
+                      }}
+                    />
+                    compare
+                  </label>
+                )}
+              </li>
+            ))}
+          </ul>
+          {found.length > shown.length && <p class="dim">{count(found.length - shown.length)} more: filter to find them.</p>}
+          {found.length === 0 && <p class="dim">No recording matches.</p>}
+        </div>
+      )}
+    </div>
+  );
+}

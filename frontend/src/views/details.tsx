@@ -1,0 +1,175 @@
+/** The selected span or finding: its evidence against the thresholds, and what to change. */
+import { useState } from 'preact/hooks';
+import type { Finding, RecordingReply } from '../api/types.ts';
+import { inOrder } from '../lanes/spans.ts';
+import { nanoseconds, percent, seconds } from '../math/format.ts';
+import { evidenceRows } from '../math/evidence.ts';
+import { clean, cleanCode } from '../math/text.ts';
+import { causeStyle } from '../words/causes.ts';
+import { stepsText } from './findings.tsx';
+import { useApp, useTab } from './hooks.ts';
+import { Measure } from './measure.tsx';
+
+export function Details({ recording }: { recording: RecordingReply }) {
+  const { app } = useTab();
+  useApp((state) => state.selected);
+  const measured = useApp((state) => state.measure !== null);
+  const selection = app.selection;
+  return (
+    <aside class="details" aria-label="Details">
+      {measured && <Measure />}
+      {selection ? <Selected recording={recording} item={selection.item} id={selection.id} /> : !measured && <Hint recording={recording} />}
+    </aside>
+  );
+}
+
+function Hint({ recording }: { recording: RecordingReply }) {
+  const some = (recording.report.spans?.length ?? 0) + (recording.report.findings?.length ?? 0) > 0;
+  return (
+    <div class="hint">
+      <p>{some ? 'Choose a span to see its evidence and what to change.' : 'Drag over the lanes to measure a range.'}</p>
+      <p>
+        <kbd>[</kbd> <kbd>]</kbd> go from span to span, <kbd>W</kbd> <kbd>A</kbd> <kbd>S</kbd> <kbd>D</kbd> move about, <kbd>?</kbd> shows
+        all keys.
+      </p>
+    </div>
+  );
+}
+
+function Selected({ recording, item, id }: { recording: RecordingReply; item: Finding; id: string }) {
+  const { app, timeline } = useTab();
+  const style = causeStyle(item.cause);
+  const order = inOrder(recording.report.spans ?? []);
+  const position = order.findIndex((span) => span.id === id);
+  const rows = evidenceRows(item.evidence, item.threshold);
+  const length = typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? item.end_ns - item.start_ns : null;
+  const move = (by: number): void => {
+    const next = app.neighbour(by);
+    if (next !== null) app.select(next);
+  };
+  return (
+    <article class="selected" style={{ '--cause': `var(--${style.colour})` }}>
+      <header class="selected-nav">
+        <span>{position >= 0 ? `Span ${position + 1} of ${order.length}` : 'For the whole run'}</span>
+        {order.length > 1 && (
+          <>
+            <button type="button" class="small" aria-label="Previous span" title="Previous span  [" onClick={() => move(-1)}>
+              ‹
+            </button>
+            <button type="button" class="small" aria-label="Next span" title="Next span  ]" onClick={() => move(1)}>
+              ›
+            </button>
+          </>
+        )}
+        {position >= 0 && (
+          <button type="button" class="small" title="Zoom to this span  f" onClick={() => timeline.showSpan(item)}>
+            zoom
+          </button>
+        )}
+        <button type="button" class="small" aria-label="Close details" title="Close  Esc" onClick={() => app.select(null)}>
+          ✕
+        </button>
+      </header>
+      <h2>
+        <span class="glyph" aria-hidden="true">
+          {style.glyph}
+        </span>{' '}
+        <bdi>{clean(item.title, 160) || style.title}</bdi>
+      </h2>
+      <p class="facts">
+        {[
+          stepsText(item),
+          length !== null ? nanoseconds(length) : '',
+          typeof item.lost_s === 'number' ? `lost ${seconds(item.lost_s)}` : '',
+          typeof item.severity === 'number' ? `${percent(item.severity * 100)} of its time` : '',
+        ]
+          .filter(Boolean)
+          .join(' · ')}
+      </p>
+      <Advice item={item} />
+      {rows.length > 0 && (
+        <table class="evidence">
+          <caption>Evidence</caption>
+          <thead>
+            <tr>
+              <th scope="col">what</th>
+              <th scope="col">seen</th>
+              <th scope="col">rule</th>
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map((row) => (
+              <tr key={row.key}>
+                <th scope="row" title={row.key}>
+                  {row.label}
+                </th>
+                <td>
+                  <bdi>{row.value}</bdi>
+                </td>
+                <td>{row.threshold}</td>
+              </tr>
+            ))}
+            {item.confidence && (
+              <tr>
+                <th scope="row">confidence</th>
+                <td>{clean(item.confidence, 40)}</td>
+                <td />
+              </tr>
+            )}
+          </tbody>
+        </table>
+      )}
+    </article>
+  );
+}
+
+function Advice({ item }: { item: Finding }) {
+  const { app } = useTab();
+  const [copied, setCopied] = useState(false);
+  const text = clean(item.advice?.text, 2000);
+  const code = cleanCode(item.advice?.code);
+  if (!text && !code) return null;
+  const copy = async (): Promise<void> => {
+    if (await copyText(code)) {
+      setCopied(true);
+      setTimeout(() => setCopied(false), 1600);
+    } else app.notice('Copying is not allowed here: select the code instead');
+  };
+  return (
+    <div class="advice">
+      <h3>What to change</h3>
+      {text && (
+        <p>
+          <bdi>{text}</bdi>
+        </p>
+      )}
+      {code && (
+        <div class="code">
+          <pre tabIndex={0} aria-label="Code to change">
+            <code>{code}</code>
+          </pre>
+          <button type="button" class="small" onClick={() => void copy()}>
+            {copied ? 'copied ✓' : 'copy'}
+          </button>
+        </div>
+      )}
+    </div>
+  );
+}
+
+/** Clipboard access needs a secure context and may be denied in a frame: an old way is tried then. */
+export async function copyText(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = document.createElement('textarea');
+    area.value = text;
+    area.style.cssText = 'position:fixed;opacity:0';
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand('copy');
+    area.remove();
+    return done;
+  }
+}

@@ -1,0 +1,127 @@
+/** What held the GPU back: spans and whole-run findings by the time they cost. */
+import type { Finding, RecordingReply } from '../api/types.ts';
+import { findingId } from '../lanes/spans.ts';
+import { count, seconds } from '../math/format.ts';
+import { clean } from '../math/text.ts';
+import { causeStyle } from '../words/causes.ts';
+import { useApp, useTab } from './hooks.ts';
+
+const byLoss = (a: { item: Finding }, b: { item: Finding }): number => (b.item.lost_s ?? -1) - (a.item.lost_s ?? -1);
+
+export const stepsText = (item: Finding): string => {
+  const { start_step: start, end_step: end } = item;
+  if (typeof start !== 'number' || typeof end !== 'number') return '';
+  return end - start <= 1 ? `step ${count(start)}` : `steps ${count(start)}–${count(end)}`;
+};
+
+export function Findings({ recording }: { recording: RecordingReply }) {
+  const { app, timeline } = useTab();
+  const selected = useApp((state) => state.selected);
+  const spans = (recording.report.spans ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
+  const whole = (recording.report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
+  const choose = (id: string, item: Finding): void => {
+    if (selected === id) timeline.showSpan(item);
+    else app.select(id);
+  };
+  return (
+    <section class="findings" aria-label="What held the GPU back">
+      <h2>What held the GPU back</h2>
+      {spans.length + whole.length === 0 && (
+        <p class="calm">
+          <span aria-hidden="true">✓ </span>
+          {recording.report.steps ? 'No bottleneck was found in this run.' : 'Nothing to judge yet.'}
+        </p>
+      )}
+      <Cards list={spans} selected={selected} choose={choose} />
+      {whole.length > 0 && <h3>For the whole run</h3>}
+      <Cards list={whole} selected={selected} choose={choose} />
+      <Missing recording={recording} />
+    </section>
+  );
+}
+
+interface CardsProps {
+  list: { item: Finding; id: string }[];
+  selected: string | null;
+  choose: (id: string, item: Finding) => void;
+}
+
+function Cards({ list, selected, choose }: CardsProps) {
+  if (list.length === 0) return null;
+  return (
+    <ul class="finding-list">
+      {list.map(({ item, id }) => {
+        const style = causeStyle(item.cause);
+        return (
+          <li key={id}>
+            <button
+              type="button"
+              class="finding"
+              aria-pressed={selected === id}
+              style={{ '--cause': `var(--${style.colour})` }}
+              title="Click for the evidence; click again to zoom to it"
+              onClick={() => choose(id, item)}
+            >
+              <span class="finding-head">
+                <span class="glyph" aria-hidden="true">
+                  {style.glyph}
+                </span>
+                <b>
+                  <bdi>{clean(item.title, 90) || style.title}</bdi>
+                </b>
+                <span class="lost">{typeof item.lost_s === 'number' ? seconds(item.lost_s) : item.confidence === 'estimated' ? 'estimate' : ''}</span>
+              </span>
+              <span class="finding-text">
+                <bdi>{[style.title !== item.title && clean(item.title) ? style.title : '', stepsText(item), where(item)].filter(Boolean).join(' · ')}</bdi>
+              </span>
+            </button>
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+function where(item: Finding): string {
+  const parts: string[] = [];
+  if (item.gpus?.length) parts.push(item.gpus.map((gpu) => `gpu${clean(gpu, 12).replace(/^gpu/, '')}`).slice(0, 8).join(', '));
+  if (item.ranks && item.ranks.length > 1) parts.push(`ranks ${item.ranks.map((rank) => clean(rank, 8)).slice(0, 8).join(', ')}`);
+  if (item.confidence === 'estimated' && typeof item.lost_s === 'number') parts.push('estimate');
+  return parts.join(' · ');
+}
+
+/** What could not be measured, with the reason and the cure. */
+function Missing({ recording }: { recording: RecordingReply }) {
+  const missing = recording.report.unavailable ?? [];
+  const problems = recording.problems ?? [];
+  if (missing.length + problems.length === 0) return null;
+  return (
+    <>
+      {missing.length > 0 && <h3>Not measured</h3>}
+      <ul class="missing">
+        {missing.map((item, i) => (
+          <li key={i}>
+            <b>
+              <bdi>{clean(item.source, 80)}</bdi>
+            </b>{' '}
+            <bdi>{clean(item.reason, 300)}</bdi>
+            {item.cure && (
+              <>
+                {' '}
+                <bdi class="cure">{clean(item.cure, 300)}</bdi>
+              </>
+            )}
+          </li>
+        ))}
+      </ul>
+      {problems.length > 0 && <h3>Could not be read</h3>}
+      <ul class="missing">
+        {problems.map((problem, i) => (
+          <li key={i} title={clean(problem.path, 500)}>
+            <bdi>{clean(problem.message, 300)}</bdi>
+          </li>
+        ))}
+      </ul>
+    </>
+  );
+}

@@ -1,0 +1,117 @@
+/** A card per GPU: how busy it was and how full, or why nothing is known. */
+import type { Gpu, Report } from '../api/types.ts';
+import { bytes, percent, UNKNOWN } from '../math/format.ts';
+import { clean } from '../math/text.ts';
+
+const COMPACT_FROM = 5;
+
+export function GpuCards({ report }: { report: Report }) {
+  const gpus = report.gpus ?? [];
+  if (gpus.length === 0) return <NoGpu report={report} />;
+  return (
+    <div class={gpus.length >= COMPACT_FROM ? 'cards compact' : 'cards'} role="group" aria-label="GPUs" tabIndex={gpus.length >= COMPACT_FROM ? 0 : undefined}>
+      {gpus.map((gpu) => (
+        <GpuCard key={`${gpu.index} ${gpu.uuid ?? ''}`} gpu={gpu} />
+      ))}
+    </div>
+  );
+}
+
+function GpuCard({ gpu }: { gpu: Gpu }) {
+  const use = gpu.utilization_pct;
+  const peak = gpu.memory_used_bytes?.max;
+  const total = gpu.memory_total_bytes;
+  const unused = gpu.used_by_framework === false;
+  return (
+    <article class={unused ? 'card unused' : 'card'}>
+      <h2>
+        <b>gpu{gpu.index}</b> <bdi>{clean(gpu.name ?? '', 60)}</bdi>
+        {gpu.uuid && <small title={clean(gpu.uuid, 60)}>{clean(gpu.uuid, 60).slice(0, 8)}</small>}
+      </h2>
+      {unused && (
+        <p class="warn">
+          <span aria-hidden="true">⚠ </span>not used by the framework
+        </p>
+      )}
+      <Meter
+        label="kernel active"
+        hint="NVML utilization: share of time in which any kernel ran. Median, and 5th to 95th percentile."
+        value={percent(use?.p50)}
+        extra={typeof use?.p5 === 'number' && typeof use.p95 === 'number' ? `${Math.round(use.p5)}–${Math.round(use.p95)}` : ''}
+        at={use?.p50}
+        low={use?.p5}
+        high={use?.p95}
+        colour="blue"
+      />
+      <Meter
+        label="VRAM peak"
+        hint="Most device memory in use at any sample, of all there is."
+        value={typeof peak === 'number' ? bytes(peak, total ?? peak) : UNKNOWN}
+        extra={typeof total === 'number' ? `of ${bytes(total)}` : ''}
+        at={typeof peak === 'number' && total ? (100 * peak) / total : null}
+        colour="mauve"
+      />
+      {typeof gpu.throttled_pct === 'number' && gpu.throttled_pct > 0 && (
+        <Meter label="throttled" hint="Share of time in which the driver lowered the clocks." value={percent(gpu.throttled_pct)} extra="" at={gpu.throttled_pct} colour="red" />
+      )}
+    </article>
+  );
+}
+
+interface MeterProps {
+  label: string;
+  hint: string;
+  value: string;
+  extra: string;
+  at?: number | null | undefined;
+  low?: number | null | undefined;
+  high?: number | null | undefined;
+  colour: string;
+}
+
+function Meter({ label, hint, value, extra, at, low, high, colour }: MeterProps) {
+  const ranged = typeof low === 'number' && typeof high === 'number';
+  return (
+    <div class="meter" title={hint}>
+      <span class="meter-label">{label}</span>
+      <span class="meter-value">
+        <b>{value}</b> {extra && <small>{extra}</small>}
+      </span>
+      <span class="meter-track" aria-hidden="true">
+        {ranged ? (
+          <>
+            <i class="meter-range" style={{ left: `${low}%`, width: `${Math.max(0, high - low)}%`, background: `var(--${colour})` }} />
+            {typeof at === 'number' && <i class="meter-mark" style={{ left: `${Math.min(99, at)}%` }} />}
+          </>
+        ) : (
+          typeof at === 'number' && <i class="meter-fill" style={{ width: `${Math.min(100, at)}%`, background: `var(--${colour})` }} />
+        )}
+      </span>
+    </div>
+  );
+}
+
+function NoGpu({ report }: { report: Report }) {
+  const why = (report.unavailable ?? []).filter((item) => /gpu|nvml|driver|cuda/i.test(item.source));
+  return (
+    <div class="cards">
+      <article class="card unused">
+        <h2>
+          <b>No GPU recorded</b>
+        </h2>
+        {why.length === 0 && <p>The recording holds no GPU. Step and input times are measured all the same.</p>}
+        {why.map((item) => (
+          <p key={item.source}>
+            <bdi>{clean(item.reason, 300) || clean(item.source)}</bdi>
+            {item.cure && (
+              <>
+                {' '}
+                <bdi class="cure">{clean(item.cure, 300)}</bdi>
+              </>
+            )}
+          </p>
+        ))}
+      </article>
+    </div>
+  );
+}

@@ -1,0 +1,86 @@
+/** All keys and gestures. */
+import { useEffect, useRef } from 'preact/hooks';
+import { useApp, useTab } from './hooks.ts';
+
+const KEYS: [string, [string, string][]][] = [
+  [
+    'Move',
+    [
+      ['W / S', 'zoom in / out at the cursor'],
+      ['A / D', 'pan left / right'],
+      ['+ / −', 'zoom in / out'],
+      ['← / →', 'pan; on the focused lanes: move the cursor'],
+      ['0', 'the whole run'],
+      ['f', 'fit the measured range or the selected span'],
+      ['z or ⌫', 'undo the last zoom'],
+    ],
+  ],
+  [
+    'Spans and cursor',
+    [
+      ['[ / ]', 'previous / next span'],
+      ['↑ / ↓', 'lane above / below (lanes focused)'],
+      ['Enter', 'open the span at the cursor'],
+      ['t', 'the numbers as tables'],
+      ['Esc', 'clear range, cursor, selection'],
+      ['?', 'this help'],
+    ],
+  ],
+  [
+    'Pointer',
+    [
+      ['drag', 'measure a range'],
+      ['drag on the overview or the axis', 'zoom to it'],
+      ['Shift + drag, touch drag', 'pan'],
+      ['Ctrl / ⌘ + wheel, pinch', 'zoom at the pointer'],
+      ['Shift + wheel, sideways', 'pan'],
+      ['double-click', 'zoom in; on a span: zoom to it'],
+    ],
+  ],
+];
+
+export function Help() {
+  const { app } = useTab();
+  const open = useApp((state) => state.help);
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const element = dialog.current;
+    if (!element) return;
+    if (open && !element.open) element.showModal();
+    if (!open && element.open) element.close();
+  }, [open]);
+  return (
+    <dialog
+      class="help"
+      ref={dialog}
+      aria-label="Keys and gestures"
+      onClose={() => app.state.set({ help: false })}
+      onClick={(event) => event.target === dialog.current && app.state.set({ help: false })}
+    >
+      <h2>Keys and gestures</h2>
+      <div class="help-columns">
+        {KEYS.map(([title, keys]) => (
+          <section key={title}>
+            <h3>{title}</h3>
+            <dl>
+              {keys.map(([key, meaning]) => (
+                <div key={key}>
+                  <dt>{key}</dt>
+                  <dd>{meaning}</dd>
+                </div>
+              ))}
+            </dl>
+          </section>
+        ))}
+      </div>
+      <h3>How to read it</h3>
+      <p>
+        A lane's line is the mean of what a pixel covers; the band around it runs from the least to the greatest value, so that no spike is
+        lost. ▲ at the top of the step lane: steps longer than the scale. White gaps: nothing was measured. Hatched: somebody waited.
+      </p>
+      <button type="button" class="pill" onClick={() => app.state.set({ help: false })}>
+        Close
+      </button>
+    </dialog>
+  );
+}

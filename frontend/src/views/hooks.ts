@@ -1,0 +1,59 @@
+/** Preact's view of the stores. */
+import { createContext } from 'preact';
+import { useContext, useEffect, useReducer, useRef } from 'preact/hooks';
+import type { App, AppState } from '../state/app.ts';
+import type { Store } from '../state/store.ts';
+import type { Timeline } from '../timeline/timeline.ts';
+
+export interface Tab {
+  app: App;
+  timeline: Timeline;
+  /** Asks the server anew at once. */
+  refresh: () => void;
+}
+
+export const TabContext = createContext<Tab>(null as unknown as Tab);
+
+export const useTab = (): Tab => useContext(TabContext);
+
+/** Renders again only when the selected part of the store changes. */
+export function useSelect<T, S>(store: Store<T>, select: (value: T) => S): S {
+  const [, again] = useReducer((n: number) => n + 1, 0);
+  const selected = select(store.get());
+  const latest = useRef(selected);
+  const selector = useRef(select);
+  latest.current = selected;
+  selector.current = select;
+  useEffect(() => {
+    const check = (): void => {
+      if (!Object.is(selector.current(store.get()), latest.current)) again(undefined as never);
+    };
+    check();
+    return store.subscribe(check);
+  }, [store]);
+  return selected;
+}
+
+export const useApp = <S>(select: (state: AppState) => S): S => useSelect(useTab().app.state, select);
+
+/** Closes a popover on Escape and on a click elsewhere. */
+export function useDismiss(open: boolean, close: () => void, inside: { current: HTMLElement | null }): void {
+  useEffect(() => {
+    if (!open) return;
+    const key = (event: KeyboardEvent): void => {
+      if (event.key !== 'Escape') return;
+      event.stopPropagation();
+      close();
+      inside.current?.querySelector<HTMLElement>('[aria-expanded]')?.focus();
+    };
+    const pointer = (event: Event): void => {
+      if (!inside.current?.contains(event.target as Node)) close();
+    };
+    addEventListener('keydown', key, true);
+    addEventListener('pointerdown', pointer, true);
+    return () => {
+      removeEventListener('keydown', key, true);
+      removeEventListener('pointerdown', pointer, true);
+    };
+  }, [open]);
+}

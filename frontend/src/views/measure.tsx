@@ -1,0 +1,96 @@
+/** The measured range: how long, how many steps, and each lane's own mean in it. */
+import { count, seconds, withUnit, share } from '../math/format.ts';
+import { other } from '../timeline/frame.ts';
+import { valueOver } from '../timeline/readout.ts';
+import { seriesColour } from '../words/accounts.ts';
+import { clean } from '../math/text.ts';
+import { useApp, useTab } from './hooks.ts';
+
+export function Measure() {
+  const { app, timeline } = useTab();
+  const range = useApp((state) => state.measure);
+  useApp((state) => state.view);
+  const { frame } = timeline;
+  const source = frame?.sources[0];
+  if (!range || !frame || !source) return null;
+  const far = [other(source.tiles, frame.axis, frame.level, range.start), other(source.tiles, frame.axis, frame.level, range.end)];
+  const across = (far[1] as number) - (far[0] as number);
+  const steps = frame.axis === 'step' ? range.end - range.start : across;
+  const ns = frame.axis === 'time' ? range.end - range.start : across;
+  const from = Math.floor(frame.axis === 'step' ? range.start : (far[0] as number));
+  const approximate = frame.level > 0 ? '≈ ' : '';
+  const lanes = source.recording.lanes;
+  const stack = lanes.find(({ kind }) => kind === 'stack');
+  const parts = (stack?.series ?? []).map(({ name, title }) => ({
+    name,
+    title: title || name,
+    value: valueOver(source.tiles, frame.axis, frame.level, stack?.id ?? '', name, range),
+  }));
+  const total = parts.reduce((sum, { value }) => sum + (value?.mean ?? 0), 0);
+  return (
+    <article class="measure">
+      <header class="selected-nav">
+        <span>Measured range</span>
+        <button type="button" class="small" title="Zoom to this range  f" onClick={() => timeline.show(range)}>
+          zoom
+        </button>
+        <button type="button" class="small" aria-label="Clear the measured range" title="Clear  Esc" onClick={() => app.measureRange(null)}>
+          ✕
+        </button>
+      </header>
+      <h2>{Number.isFinite(ns) ? seconds(ns / 1e9) : `${count(Math.round(steps))} steps`}</h2>
+      <p class="facts">
+        {Number.isFinite(steps) && Number.isFinite(from) && `steps ${count(from)}–${count(Math.round(from + steps))} · ${count(Math.round(steps))} steps`}
+      </p>
+      <table class="evidence">
+        <caption>{approximate}Mean step</caption>
+        <tbody>
+          {parts.map(({ name, title, value }) => (
+            <tr key={name}>
+              <th scope="row">
+                <i class="swatch" style={{ background: `var(--${seriesColour(name)})` }} /> {clean(title, 60)}
+              </th>
+              <td>{value ? seconds(value.mean / 1e3) : '–'}</td>
+              <td>{value ? share(value.mean, total) : ''}</td>
+            </tr>
+          ))}
+          <tr class="sum">
+            <th scope="row">step</th>
+            <td>{total > 0 ? seconds(total / 1e3) : '–'}</td>
+            <td />
+          </tr>
+        </tbody>
+      </table>
+      <table class="evidence">
+        <caption>{approximate}Means in the range</caption>
+        <thead>
+          <tr>
+            <th scope="col">lane</th>
+            <th scope="col">mean</th>
+            <th scope="col">min–max</th>
+          </tr>
+        </thead>
+        <tbody>
+          {lanes
+            .filter(({ kind }) => kind !== 'stack')
+            .map((lane) => {
+              const value = valueOver(source.tiles, frame.axis, frame.level, lane.id, lane.series[0]?.name ?? '', range);
+              if (!value) return null;
+              return (
+                <tr key={lane.id}>
+                  <th scope="row">
+                    {/^gpu|^host/.test(lane.group) ? `${clean(lane.group, 20)} ` : ''}
+                    {clean(lane.title, 60)}
+                  </th>
+                  <td>{withUnit(value.mean, lane.unit)}</td>
+                  <td>
+                    {withUnit(value.min, lane.unit)} – {withUnit(value.max, lane.unit)}
+                  </td>
+                </tr>
+              );
+            })}
+        </tbody>
+      </table>
+    </article>
+  );
+}

@@ -1,0 +1,114 @@
+/** The same as on the canvas, as tables: spans, and what the visible buckets of each lane hold. */
+import type { RecordingReply } from '../api/types.ts';
+import { findingId, inOrder } from '../lanes/spans.ts';
+import { count, nanoseconds, seconds, withUnit } from '../math/format.ts';
+import { span } from '../math/range.ts';
+import { clean } from '../math/text.ts';
+import { axisLabel } from '../timeline/head.ts';
+import { valueOver } from '../timeline/readout.ts';
+import { causeStyle } from '../words/causes.ts';
+import { stepsText } from './findings.tsx';
+import { useApp, useTab } from './hooks.ts';
+
+const ROWS = 20;
+
+export function Tables({ recording }: { recording: RecordingReply }) {
+  const { app } = useTab();
+  const open = useApp((state) => state.tables);
+  return (
+    <section class="tables">
+      <button type="button" class="linklike" aria-expanded={open} title="t" onClick={() => app.state.set({ tables: !open })}>
+        <span aria-hidden="true">{open ? '▾' : '▸'}</span> The numbers as tables
+      </button>
+      {open && <SpanTable recording={recording} />}
+      {open && <BucketTable />}
+    </section>
+  );
+}
+
+function SpanTable({ recording }: { recording: RecordingReply }) {
+  const { app } = useTab();
+  const selected = useApp((state) => state.selected);
+  const spans = inOrder(recording.report.spans ?? []);
+  const findings = (recording.report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }));
+  if (spans.length + findings.length === 0) return null;
+  return (
+    <div class="table-scroll" tabIndex={0} role="region" aria-label="Bottlenecks as a table">
+      <table>
+        <caption>Bottlenecks</caption>
+        <thead>
+          <tr>
+            <th scope="col">cause</th>
+            <th scope="col">what</th>
+            <th scope="col">steps</th>
+            <th scope="col">from</th>
+            <th scope="col">length</th>
+            <th scope="col">lost</th>
+          </tr>
+        </thead>
+        <tbody>
+          {[...spans, ...findings].map(({ item, id }) => (
+            <tr key={id} aria-current={id === selected}>
+              <td>{causeStyle(item.cause).title}</td>
+              <th scope="row">
+                <button type="button" class="linklike" onClick={() => app.select(id)}>
+                  <bdi>{clean(item.title, 120) || causeStyle(item.cause).title}</bdi>
+                </button>
+              </th>
+              <td>{stepsText(item) || 'whole run'}</td>
+              <td>{typeof item.start_ns === 'number' ? nanoseconds(item.start_ns - recording.extent.start_ns) : ''}</td>
+              <td>{typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? nanoseconds(item.end_ns - item.start_ns) : ''}</td>
+              <td>{seconds(item.lost_s)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function BucketTable() {
+  const { timeline } = useTab();
+  useApp((state) => state.view);
+  useApp((state) => state.recordings);
+  const { frame } = timeline;
+  const source = frame?.sources[0];
+  if (!frame || !source) return null;
+  const { axis, view, level } = frame;
+  const lanes = timeline.shape.get().layout.rows.filter((row) => row.type === 'lane' && row.source === source.id);
+  const length = span(view) / ROWS;
+  const rows = Array.from({ length: ROWS }, (_, i) => ({ start: view.start + i * length, end: view.start + (i + 1) * length }));
+  return (
+    <div class="table-scroll" tabIndex={0} role="region" aria-label="Visible lanes as a table">
+      <table>
+        <caption>
+          What is in view, in {ROWS} equal parts: means of {axis === 'step' ? `${count(Math.round(length * 10) / 10)} steps` : nanoseconds(length)} each
+        </caption>
+        <thead>
+          <tr>
+            <th scope="col">{axis === 'step' ? 'from step' : 'from'}</th>
+            {lanes.map((row) => (
+              <th scope="col" key={row.key}>
+                {row.type === 'lane' && `${/^gpu/.test(row.lane.group) ? `${row.lane.group} ` : ''}${clean(row.lane.title, 40)}`}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((range, i) => (
+            <tr key={i}>
+              <th scope="row">{axisLabel(frame, range.start, Math.min(1e9, length))}</th>
+              {lanes.map((row) => {
+                if (row.type !== 'lane') return null;
+                const values = row.lane.series.map(({ name }) => valueOver(source.tiles, axis, level, row.lane.id, name, range)?.mean);
+                const some = values.filter((value): value is number => value !== undefined);
+                const value = row.lane.kind === 'stack' ? some.reduce((sum, one) => sum + one, 0) : some[0];
+                return <td key={row.key}>{some.length > 0 ? withUnit(value, row.lane.unit) : ''}</td>;
+              })}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,163 @@
+/** The timeline's skeleton: labels as text, canvases, and the surface that takes pointer and keys. */
+import { useEffect, useRef } from 'preact/hooks';
+import type { GroupRow, LaneRow } from '../lanes/layout.ts';
+import { clean } from '../math/text.ts';
+import { withUnit } from '../math/format.ts';
+import { AXIS_TOP, SPANS_TOP } from '../timeline/head.ts';
+import { attachPointer } from '../timeline/input.ts';
+import { reachOf, readLane, valueAt, valueOver } from '../timeline/readout.ts';
+import type { Timeline } from '../timeline/timeline.ts';
+import { useSelect, useTab } from './hooks.ts';
+import { Announcer } from './announcer.tsx';
+import { Tooltip } from './tooltip.tsx';
+
+export function TimelineView() {
+  const { timeline } = useTab();
+  const root = useRef<HTMLElement>(null);
+  const scroller = useRef<HTMLDivElement>(null);
+  const surface = useRef<HTMLDivElement>(null);
+  const head = useRef<HTMLCanvasElement>(null);
+  const body = useRef<HTMLCanvasElement>(null);
+  const overlay = useRef<HTMLCanvasElement>(null);
+  const shape = useSelect(timeline.shape, (value) => value);
+  useEffect(() => {
+    const unmount = timeline.mount({
+      root: root.current as HTMLElement,
+      scroller: scroller.current as HTMLElement,
+      surface: surface.current as HTMLElement,
+      head: head.current as HTMLCanvasElement,
+      body: body.current as HTMLCanvasElement,
+      overlay: overlay.current as HTMLCanvasElement,
+    });
+    const detach = attachPointer(timeline, surface.current as HTMLElement, head.current as HTMLElement);
+    const values = (): void => writeValues(timeline, root.current as HTMLElement);
+    timeline.onDrawn = values;
+    const stop = timeline.app.cursor.subscribe(values);
+    return () => {
+      stop();
+      detach();
+      unmount();
+    };
+  }, []);
+  const headHeight = shape.head?.height ?? SPANS_TOP + 40;
+  return (
+    <section class="timeline" ref={root} aria-label="Timeline">
+      <div class="tl-head" style={{ height: `${headHeight}px` }}>
+        <div class="tl-head-labels" aria-hidden="true">
+          <span style={{ top: '10px' }}>overview</span>
+          <small style={{ top: '27px' }}>drag to zoom</small>
+          <AxisName top={AXIS_TOP - 1} />
+          <span style={{ top: `${SPANS_TOP + 1}px` }}>bottlenecks</span>
+          <small style={{ top: `${(shape.head?.phasesTop ?? 120) - 1}px` }}>epochs, phases</small>
+        </div>
+        <canvas ref={head} aria-hidden="true" />
+      </div>
+      <div class="tl-scroll" ref={scroller}>
+        <div class="tl-content" style={{ height: `${Math.max(shape.layout.height, 40)}px` }}>
+          <div class="tl-labels">
+            {shape.layout.rows.map((row) => (row.type === 'group' ? <GroupLabel key={row.key} row={row} /> : <LaneLabel key={`${row.key}${row.pinned}`} row={row} />))}
+          </div>
+          <div
+            class="tl-surface"
+            ref={surface}
+            role="application"
+            tabIndex={0}
+            aria-label="Lanes over the axis. Left and right arrows move a cursor, up and down change the lane, Enter opens the span there; W A S D zoom and pan; question mark lists all keys."
+            style={{ height: `${Math.max(40, Math.min(shape.height, Math.max(shape.layout.height, 40)))}px` }}
+          >
+            <canvas ref={body} aria-hidden="true" />
+          </div>
+        </div>
+      </div>
+      <canvas class="tl-overlay" ref={overlay} aria-hidden="true" />
+      <Tooltip />
+      <Announcer />
+    </section>
+  );
+}
+
+function AxisName({ top }: { top: number }) {
+  const { app } = useTab();
+  const axis = useSelect(app.state, (state) => state.axis);
+  return <small style={{ top: `${top}px` }}>{axis === 'steps' ? 'step' : axis === 'time' ? 'h:min:s' : 'time of day'}</small>;
+}
+
+function GroupLabel({ row }: { row: GroupRow }) {
+  const { app } = useTab();
+  return (
+    <button
+      type="button"
+      class="tl-group"
+      style={{ top: `${row.top}px`, height: `${row.height}px` }}
+      aria-expanded={!row.collapsed}
+      onClick={() => app.toggle('collapsed', row.key)}
+    >
+      <span aria-hidden="true">{row.collapsed ? '▸' : '▾'}</span>
+      <bdi>{row.title}</bdi>
+      {row.collapsed && <small>{row.lanes} lanes</small>}
+    </button>
+  );
+}
+
+function LaneLabel({ row }: { row: LaneRow }) {
+  const { app } = useTab();
+  const { lane } = row;
+  return (
+    <div class="tl-label" style={{ top: `${row.top}px`, height: `${row.height}px` }} title={[row.origin, lane.title, lane.note].filter(Boolean).map((part) => clean(part, 400)).join('\n')}>
+      <span class="tl-title">
+        <bdi>{clean(lane.title, 60)}</bdi>
+      </span>
+      <span class="tl-unit">
+        <bdi>{row.origin ? clean(row.origin, 40) : unitText(lane.unit)}</bdi>
+      </span>
+      <span class="tl-scale" data-scale={row.key} />
+      <span class="tl-value" data-value={row.key} />
+      <button
+        type="button"
+        class="tl-pin"
+        aria-pressed={row.pinned}
+        aria-label={`${row.pinned ? 'Unpin' : 'Pin'} ${clean(lane.title, 60)}`}
+        title={row.pinned ? 'Unpin' : 'Pin to the top'}
+        onClick={() => app.togglePin(row.key)}
+      >
+        ⌖
+      </button>
+    </div>
+  );
+}
+
+const UNITS: Record<string, string> = { bytes: '', pct: '%', 'bytes/s': '', B: '', 'B/s': '' };
+const unitText = (unit: string): string => UNITS[unit] ?? clean(unit, 24);
+
+/** Writes scales and values into the labels: under the cursor, or the mean of what is in view. */
+function writeValues(timeline: Timeline, root: HTMLElement): void {
+  const { frame } = timeline;
+  if (!frame) return;
+  const { at } = timeline.app.cursor.get();
+  root.classList.toggle('with-cursor', at !== null);
+  const elements = new Map<string, HTMLElement>();
+  for (const element of root.querySelectorAll<HTMLElement>('[data-value]')) elements.set(element.dataset.value as string, element);
+  const scales = new Map<string, HTMLElement>();
+  for (const element of root.querySelectorAll<HTMLElement>('[data-scale]')) scales.set(element.dataset.scale as string, element);
+  for (const row of timeline.shape.get().layout.rows) {
+    if (row.type !== 'lane') continue;
+    const scale = timeline.scales.get(row.key);
+    const source = frame.sources.find(({ id }) => id === row.source);
+    const element = elements.get(row.key);
+    if (!scale || !source || !element) continue; // out of sight
+    const { axis, level, view } = frame;
+    const { lane } = row;
+    const reach = reachOf(axis, level);
+    const value = readLane(lane, (series) =>
+      at === null
+        ? valueOver(source.tiles, axis, level, lane.id, series, view)
+        : valueAt(source.tiles, axis, level, lane.id, series, at, reach),
+    );
+    setText(element, value.headline === null ? (at === null ? '' : 'no data') : withUnit(value.headline, lane.unit));
+    setText(scales.get(row.key), withUnit(scale.top, lane.unit));
+  }
+}
+
+function setText(element: HTMLElement | undefined, text: string): void {
+  if (element && element.textContent !== text) element.textContent = text;
+}

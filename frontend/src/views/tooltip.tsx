@@ -1,0 +1,115 @@
+/** What is under the pointer, in words and numbers. */
+import { laneKey } from '../lanes/layout.ts';
+import { PHASE_TITLES } from '../lanes/spans.ts';
+import { nanoseconds, seconds, withUnit } from '../math/format.ts';
+import { clean } from '../math/text.ts';
+import { phaseAt, SPANS_TOP } from '../timeline/head.ts';
+import { spanAt } from '../timeline/input.ts';
+import { placeText } from '../timeline/overlay.ts';
+import { reachOf, readLane, valueAt } from '../timeline/readout.ts';
+import type { Timeline } from '../timeline/timeline.ts';
+import { laneColour, seriesColour } from '../words/accounts.ts';
+import { causeStyle } from '../words/causes.ts';
+import { EXTRA } from '../timeline/body.ts';
+import { stepsText } from './findings.tsx';
+import { useSelect, useTab } from './hooks.ts';
+
+interface Line {
+  colour?: string;
+  title: string;
+  value: string;
+}
+
+interface Content {
+  title: string;
+  lines: Line[];
+}
+
+export function Tooltip() {
+  const { app, timeline } = useTab();
+  const cursor = useSelect(app.cursor, (value) => value);
+  if (cursor.at === null || cursor.byKeyboard || timeline.drag) return null;
+  const content = contentAt(timeline);
+  if (!content) return null;
+  const right = cursor.x > innerWidth - 280;
+  const below = cursor.y < innerHeight - 190;
+  const style = {
+    left: right ? 'auto' : `${cursor.x + 16}px`,
+    right: right ? `${innerWidth - cursor.x + 16}px` : 'auto',
+    top: below ? `${cursor.y + 18}px` : 'auto',
+    bottom: below ? 'auto' : `${innerHeight - cursor.y + 12}px`,
+  };
+  return (
+    <div class="tooltip" style={style} aria-hidden="true">
+      <b>
+        <bdi>{content.title}</bdi>
+      </b>
+      {content.lines.map((line, i) => (
+        <div key={i} class="tooltip-line">
+          <span>
+            {line.colour && <i class="swatch" style={{ background: `var(--${line.colour})` }} />}
+            <bdi>{line.title}</bdi>
+          </span>
+          <b>{line.value}</b>
+        </div>
+      ))}
+    </div>
+  );
+}
+
+function contentAt(timeline: Timeline): Content | null {
+  const { frame, head } = timeline;
+  const { laneKey: key } = timeline.app.cursor.get();
+  if (!frame || !head || key === null) return null;
+  const place = /^head (-?\d+) (-?\d+)$/.exec(key);
+  if (place) return headContent(timeline, Number(place[1]), Number(place[2]));
+  return laneContent(timeline, key);
+}
+
+function headContent(timeline: Timeline, x: number, y: number): Content | null {
+  const { frame, head } = timeline;
+  if (!frame || !head) return null;
+  if (y >= SPANS_TOP && y < head.phasesTop) {
+    const hit = spanAt(timeline, x, y);
+    if (!hit) return null;
+    const { item } = hit;
+    const lines: Line[] = [{ title: stepsText(item), value: '' }];
+    if (typeof item.lost_s === 'number') lines.push({ title: 'lost', value: seconds(item.lost_s) });
+    lines.push({ title: 'click for evidence and advice', value: '' });
+    return { title: `${causeStyle(item.cause).glyph} ${clean(item.title, 120) || causeStyle(item.cause).title}`, lines };
+  }
+  const phase = phaseAt(frame, head, x);
+  if (!phase) return null;
+  const kind = PHASE_TITLES[phase.kind] ?? clean(phase.kind, 40);
+  const lines: Line[] = [{ title: 'took', value: nanoseconds(phase.end_ns - phase.start_ns) }];
+  if ((phase.count ?? 1) > 1) lines.push({ title: 'calls', value: String(phase.count) });
+  const name = clean(phase.name, 120);
+  return { title: name && name !== kind ? `${kind}: ${name}` : kind, lines };
+}
+
+/** A lane's values at the cursor; shared with what a screen reader hears. */
+export function laneContent(timeline: Timeline, key: string): Content | null {
+  const { frame } = timeline;
+  const { at } = timeline.app.cursor.get();
+  if (!frame || at === null) return null;
+  for (const source of frame.sources) {
+    const lane = source.recording.lanes.find(({ id }) => laneKey(source.id, id) === key);
+    if (!lane) continue;
+    const reach = reachOf(frame.axis, frame.level);
+    const value = readLane(lane, (series) => valueAt(source.tiles, frame.axis, frame.level, lane.id, series, at, reach));
+    const lines: Line[] = [];
+    if (value.headline === null) lines.push({ title: 'no data here', value: '' });
+    value.series.forEach(({ name, title, value: found }, s) => {
+      if (!found) return;
+      const colour = lane.kind === 'stack' ? seriesColour(name) : s === 0 ? laneColour(lane.id) : EXTRA[(s - 1) % EXTRA.length];
+      if (lane.kind === 'stack' && found.max === 0) return;
+      lines.push({ ...(colour ? { colour } : {}), title: lane.series.length > 1 ? clean(title, 60) : 'mean', value: withUnit(found.mean, lane.unit) });
+      if (found.max > found.min && (lane.kind !== 'stack' || found.max > found.mean * 1.5))
+        lines.push({ title: 'min–max', value: `${withUnit(found.min, lane.unit)} – ${withUnit(found.max, lane.unit)}` });
+    });
+    if (lane.kind === 'stack' && value.headline !== null) lines.push({ title: 'step', value: withUnit(value.headline, lane.unit) });
+    const group = /^gpu/.test(lane.group) ? `${lane.group} ` : '';
+    return { title: `${group}${clean(lane.title, 60)} · ${placeText(frame, at)}`, lines };
+  }
+  return null;
+}

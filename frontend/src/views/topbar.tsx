@@ -1,0 +1,103 @@
+/** The bar on top: which recording, how it stands, which axis, and what to do with the view. */
+import { useRef, useState } from 'preact/hooks';
+import { exportUrl } from '../api/client.ts';
+import type { RecordingReply } from '../api/types.ts';
+import { clean } from '../math/text.ts';
+import type { AxisChoice } from '../state/hash.ts';
+import { addressWindow } from '../state/hash.ts';
+import { exportPng } from '../timeline/png.ts';
+import { statusOf } from '../words/labels.ts';
+import { Chooser } from './chooser.tsx';
+import { copyText } from './details.tsx';
+import { useApp, useDismiss, useTab } from './hooks.ts';
+
+const AXES: { key: AxisChoice; title: string; hint: string }[] = [
+  { key: 'steps', title: 'steps', hint: 'Steps of this fit, from 0' },
+  { key: 'time', title: 'time', hint: 'Time since the recording began' },
+  { key: 'clock', title: 'clock', hint: 'Time of day' },
+];
+
+export function TopBar({ recording }: { recording: RecordingReply | null }) {
+  const { app } = useTab();
+  const help = useApp((state) => state.help);
+  return (
+    <header class="topbar">
+      <strong class="brand">GPU Utilization</strong>
+      <Chooser />
+      {recording && <Status recording={recording} />}
+      <span class="spacer" />
+      {recording && <AxisSwitch />}
+      {recording && <Actions recording={recording} />}
+      <button type="button" class="pill round" aria-pressed={help} title="Keys and gestures  ?" onClick={() => app.state.set({ help: !help })}>
+        <span aria-hidden="true">?</span>
+        <span class="hidden-text">Help</span>
+      </button>
+    </header>
+  );
+}
+
+function Status({ recording }: { recording: RecordingReply }) {
+  const { status } = recording.report;
+  const { title, hint } = statusOf(status);
+  return (
+    <span class={`status status-${clean(status, 20)}`} title={hint} role="status">
+      <i aria-hidden="true" />
+      {title}
+    </span>
+  );
+}
+
+function AxisSwitch() {
+  const { timeline } = useTab();
+  const axis = useApp((state) => state.axis);
+  return (
+    <div class="segmented" role="group" aria-label="Axis">
+      {AXES.map(({ key, title, hint }) => (
+        <button key={key} type="button" aria-pressed={axis === key} title={hint} onClick={() => timeline.setAxis(key)}>
+          {title}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+function Actions({ recording }: { recording: RecordingReply }) {
+  const { app, timeline } = useTab();
+  const [open, setOpen] = useState(false);
+  const box = useRef<HTMLDivElement>(null);
+  useDismiss(open, () => setOpen(false), box);
+  const share = async (): Promise<void> => {
+    const link = addressWindow().location.href;
+    app.notice((await copyText(link)) ? 'Link to this view copied' : 'Copy the link from the address bar: it holds this view');
+  };
+  const steps = (): [number, number] | [] => {
+    const { frame } = timeline;
+    if (!frame || frame.axis !== 'step') return [];
+    return [Math.max(0, Math.floor(frame.view.start)), Math.ceil(frame.view.end)];
+  };
+  return (
+    <>
+      <button type="button" class="pill" onClick={() => void share()} title="Copies a link to exactly this view">
+        Share view
+      </button>
+      <div class="menu" ref={box}>
+        <button type="button" class="pill" aria-haspopup="true" aria-expanded={open} onClick={() => setOpen(!open)}>
+          Export <span aria-hidden="true">▾</span>
+        </button>
+        {open && (
+          <div class="popover end" role="group" aria-label="Export">
+            <button type="button" onClick={() => (setOpen(false), void exportPng(timeline))}>
+              Picture of this view <small>PNG</small>
+            </button>
+            <a href={exportUrl('csv', recording.id, ...steps())} download onClick={() => setOpen(false)}>
+              Steps of this view <small>CSV</small>
+            </a>
+            <a href={exportUrl('json', recording.id)} download onClick={() => setOpen(false)}>
+              Report of this run <small>JSON</small>
+            </a>
+          </div>
+        )}
+      </div>
+    </>
+  );
+}

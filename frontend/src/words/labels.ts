@@ -1,0 +1,73 @@
+/** Names of recordings, frameworks and groups as people read them. */
+import type { RecordingReply, RecordingSummary, Report, Status } from '../api/types.ts';
+import { clock, count, date, seconds } from '../math/format.ts';
+import { clean } from '../math/text.ts';
+
+export const STATUS: Record<Status, { title: string; hint: string }> = {
+  live: { title: 'live', hint: 'training goes on; this view follows it' },
+  ended: { title: 'ended', hint: 'fit returned' },
+  interrupted: { title: 'interrupted', hint: 'fit was stopped by an exception or by a person' },
+  lost: { title: 'lost', hint: 'the process went away without a word; its last seconds may be missing' },
+};
+
+export const statusOf = (status: Status | null | undefined): { title: string; hint: string } =>
+  STATUS[status as Status] ?? { title: clean(status ?? 'unknown', 20), hint: '' };
+
+export const runName = (run: string | null | undefined): string => (run === '.' || !run ? 'log directory' : clean(run, 80));
+
+/** What tells one fit of a run from another: "fit 2 · 14:02 · node-a · rank 1". */
+export function fitLabel(item: Pick<RecordingSummary, 'label' | 'fit_index' | 'start_ns' | 'host' | 'rank'>, withDate = false): string {
+  if (item.label) return clean(item.label, 80);
+  const parts: string[] = [];
+  parts.push(typeof item.fit_index === 'number' ? `fit ${item.fit_index + 1}` : 'fit');
+  if (typeof item.start_ns === 'number') parts.push(withDate ? date(item.start_ns) : clock(item.start_ns, 60e9));
+  if (item.host) parts.push(clean(item.host, 40));
+  if (typeof item.rank === 'number' && item.rank > 0) parts.push(`rank ${item.rank}`);
+  return parts.join(' · ');
+}
+
+export function sourceLabel(recording: RecordingReply): string {
+  const { report } = recording;
+  const parts = [runName(report.run)];
+  if (typeof report.fit_index === 'number' && report.fit_index > 0) parts.push(`fit ${report.fit_index + 1}`);
+  if (typeof report.rank === 'number' && report.rank > 0) parts.push(`rank ${report.rank}`);
+  return parts.join(' ');
+}
+
+export function groupTitles(report: Report): Record<string, string> {
+  const titles: Record<string, string> = {};
+  for (const gpu of report.gpus ?? []) {
+    const parts = [`gpu${gpu.index}`, clean(gpu.name ?? '', 60)].filter(Boolean);
+    if (gpu.used_by_framework === false) parts.push('not used by the framework');
+    titles[`gpu${gpu.index}`] = parts.join(' · ');
+  }
+  titles.host = report.host ? `Host · ${clean(report.host, 40)}` : 'Host';
+  return titles;
+}
+
+export function frameworkText(framework: unknown): string {
+  if (typeof framework === 'string') return clean(framework, 60);
+  if (!framework || typeof framework !== 'object') return '';
+  const facts = framework as Record<string, unknown>;
+  const text = (key: string): string => (facts[key] ? clean(facts[key], 24) : '');
+  const names: Record<string, string> = { tensorflow: 'TensorFlow', jax: 'JAX', torch: 'PyTorch' };
+  const name = names[text('name')] ?? text('name');
+  const parts = [text('keras') && `Keras ${text('keras')}`, name && `${name} ${text('version')}`.trim()];
+  return parts.filter(Boolean).join(' on ');
+}
+
+/** "6,400 steps · 113 ms a step · 12 m 03 s · Keras 3.15 on TensorFlow 2.21". */
+export function factsLine(report: Report): string[] {
+  const parts: string[] = [];
+  if (typeof report.steps === 'number') parts.push(`${count(report.steps)} ${report.steps === 1 ? 'step' : 'steps'}`);
+  const step = report.step_ms;
+  if (typeof step?.p50 === 'number') {
+    const tail = typeof step.p95 === 'number' ? ` (p95 ${seconds(step.p95 / 1e3)})` : '';
+    parts.push(`${seconds(step.p50 / 1e3)} a step${tail}`);
+  } else if (typeof step?.mean === 'number') parts.push(`${seconds(step.mean / 1e3)} a step`);
+  if (typeof report.wall_s === 'number') parts.push(`${seconds(report.wall_s)} in all`);
+  const framework = frameworkText(report.framework);
+  if (framework) parts.push(framework);
+  if (report.host) parts.push(clean(report.host, 40));
+  return parts;
+}
