@@ -150,7 +150,7 @@ class Scenario:
         name, curves = _PROFILES.get(profile, ("NVIDIA GPU", {}))
         gpu = Gpu(index, {
             "name": name,
-            "uuid": f"GPU-{index:08x}-1a2b-3c4d-5e6f-{profile.encode().hex():0>12.12}",
+            "uuid": f"GPU-{0x1A2B3C4D + 0x11111111 * index:08x}-1a2b-3c4d-5e6f-{profile.encode().hex():0>12.12}",
             "pci": f"00000000:{0x17 + index:02X}:00.0",
             **texts,
         })  # fmt: skip
@@ -168,7 +168,7 @@ class Scenario:
         parent.curve("mig_mode", 1).without("utilization", "memory_utilization")
         gpu = Gpu(100 + len(self.gpus), {
             "name": f"{parent.texts['name']} MIG 1g.10gb",
-            "uuid": f"MIG-{len(self.gpus):08x}-aaaa-bbbb-cccc-000000000000",
+            "uuid": f"MIG-{0x5E6F7081 + len(self.gpus):08x}-aaaa-bbbb-cccc-000000000000",
             **texts,
         })  # fmt: skip
         gpu.curve("memory_total", 10 * GIB).curve("memory_used", 2 * GIB)

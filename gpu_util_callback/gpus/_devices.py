@@ -1,0 +1,145 @@
+"""The GPUs that NVML sees, and what stays the same about them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_util_callback.gpus._gate import Gate
+
+__all__ = ["NvmlGpu", "driver_facts", "find_again", "list_gpus"]
+
+_SM_CLOCK = 1
+
+
+@dataclass
+class NvmlGpu:
+    """A GPU or a MIG device of one. `board` is the whole GPU's handle."""
+
+    nvml_index: int
+    handle: Any
+    board: Any
+    uuid: str
+    name: str
+    pci_bus_id: str
+    parent_uuid: str = ""  # of a MIG device
+    gi: int | None = None
+    ci: int | None = None
+    migs: list["NvmlGpu"] = field(default_factory=list)
+    mig_mode: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def mig(self) -> bool:
+        """Whether this is a MIG device."""
+        return bool(self.parent_uuid)
+
+
+def driver_facts(gate: Gate) -> dict[str, Any]:
+    """{"driver_version", "nvml_version", "cuda_version"}; what is unknown is None."""
+    cuda = gate.ask("nvmlSystemGetCudaDriverVersion_v2") or gate.ask(
+        "nvmlSystemGetCudaDriverVersion"
+    )
+    return {
+        "driver_version": _text(gate.ask("nvmlSystemGetDriverVersion")),
+        "nvml_version": _text(gate.ask("nvmlSystemGetNVMLVersion")),
+        "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+    }
+
+
+def list_gpus(gate: Gate) -> list[NvmlGpu]:
+    """All GPUs in NVML's order, MIG devices inside them. One that does not answer is left out."""
+    found = []
+    for index in range(gate.ask("nvmlDeviceGetCount") or 0):
+        key = f"nvml {index}"
+        handle = gate.ask("nvmlDeviceGetHandleByIndex", index, gpu=key)
+        if handle is None:
+            continue
+        gpu = _whole(gate, handle, index, key)
+        mode = gate.ask("nvmlDeviceGetMigMode", handle, gpu=key)
+        gpu.mig_mode = bool(mode and mode[0])
+        gate.memory.forget("nvmlDeviceGetMigMode", key)  # most GPUs have none: nothing is missing
+        if gpu.mig_mode:
+            gpu.migs = _migs(gate, gpu, key)
+        found.append(gpu)
+    return found
+
+
+def find_again(gate: Gate, gpu: NvmlGpu, key: str) -> bool:
+    """Take new handles of a GPU that was lost; True when it answers."""
+    board = gate.ask("nvmlDeviceGetHandleByPciBusId", gpu.pci_bus_id.encode(), gpu=key)
+    handle = gate.ask("nvmlDeviceGetHandleByUUID", gpu.uuid.encode(), gpu=key)
+    if handle is None or gate.ask("nvmlDeviceGetUUID", handle, gpu=key) is None:
+        return False
+    gpu.handle = handle
+    gpu.board = board if board is not None else handle
+    return True
+
+
+def _text(value: Any) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _whole(gate: Gate, handle: Any, index: int, key: str) -> NvmlGpu:
+    pci = gate.ask("nvmlDeviceGetPciInfo", handle, gpu=key)
+    gpu = NvmlGpu(
+        nvml_index=index,
+        handle=handle,
+        board=handle,
+        uuid=_text(gate.ask("nvmlDeviceGetUUID", handle, gpu=key)) or "",
+        name=_text(gate.ask("nvmlDeviceGetName", handle, gpu=key)) or "NVIDIA GPU",
+        pci_bus_id=_text(pci.busId) or "" if pci is not None else "",
+    )
+    gpu.facts = _facts(gate, gpu, key)
+    return gpu
+
+
+def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
+    found = []
+    for index in range(gate.ask("nvmlDeviceGetMaxMigDeviceCount", parent.handle, gpu=key) or 0):
+        handle = gate.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent.handle, index, gpu=key)
+        if handle is None:
+            continue
+        mig = NvmlGpu(
+            nvml_index=parent.nvml_index,
+            handle=handle,
+            board=parent.handle,
+            uuid=_text(gate.ask("nvmlDeviceGetUUID", handle, gpu=key)) or "",
+            name=_text(gate.ask("nvmlDeviceGetName", handle, gpu=key)) or f"{parent.name} MIG",
+            pci_bus_id=parent.pci_bus_id,
+            parent_uuid=parent.uuid,
+            gi=gate.ask("nvmlDeviceGetGpuInstanceId", handle, gpu=key),
+            ci=gate.ask("nvmlDeviceGetComputeInstanceId", handle, gpu=key),
+        )
+        mig.facts = {**parent.facts, "memory_total_bytes": _memory_total(gate, handle, key)}
+        found.append(mig)
+    return found
+
+
+def _memory_total(gate: Gate, handle: Any, key: str) -> int | None:
+    memory = gate.ask("nvmlDeviceGetMemoryInfo", handle, gpu=key)
+    return int(memory.total) if memory is not None and memory.total else None
+
+
+def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, Any]:
+    """What does not change while a process runs; what the driver does not tell is None."""
+
+    def ask(symbol: str, *args: Any) -> Any:
+        answer = gate.ask(symbol, gpu.handle, *args, gpu=key)
+        gate.memory.forget(symbol, key)  # a fact is null; only sampled values need a reason
+        return answer
+
+    capability = ask("nvmlDeviceGetCudaComputeCapability")
+    return {
+        "memory_total_bytes": _memory_total(gate, gpu.handle, key),
+        "compute_capability": f"{capability[0]}.{capability[1]}" if capability else None,
+        "power_limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit"),
+        "power_default_mw": ask("nvmlDeviceGetPowerManagementDefaultLimit"),
+        "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", _SM_CLOCK),
+        "pcie_generation_max": ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        "pcie_width_max": ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        "cores": ask("nvmlDeviceGetNumGpuCores"),
+        "persistence_mode": _flag(ask("nvmlDeviceGetPersistenceMode")),
+    }
+
+
+def _flag(value: Any) -> bool | None:
+    return None if value is None else bool(value)

@@ -1,0 +1,182 @@
+"""The one gate to the driver: every NVML call goes through it and none of them raises.
+
+What an error means is decided here, once:
+
+- not supported, no such function, no permission: this value is switched off for this GPU, with its
+  reason, and not asked for again;
+- not found, no data: there is no new value now;
+- GPU lost, reset required: the GPU is gone until it answers again;
+- anything else (unknown, timeout, out of memory): this value backs off and is tried again later.
+"""
+
+import ctypes
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpu_util_callback.gpus import _words
+
+__all__ = ["Gate", "Memory", "Retired"]
+
+UNINITIALIZED = 1
+NO_NEW_VALUE = frozenset({0, 6, 21, 27})  # 0: a success without records, which the binding raises
+OFF = frozenset({2, 3, 4, 13, 22, 25, 26})
+GONE = frozenset({15, 16, 28})
+BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
+_NEVER = math.inf
+
+
+class Retired(Exception):
+    """This thread's call hung and its work was given to another thread: it ends here."""
+
+
+class Memory:
+    """What is known about each value of each GPU: off and why, or asked again when.
+
+    Shared by the threads of one sampler. `key` is (symbol, GPU key).
+    """
+
+    def __init__(self) -> None:
+        self.blocked: dict[tuple[str, str], float] = {}  # key -> perf seconds to try again at
+        self._failures: dict[tuple[str, str], int] = {}
+        self._reasons: dict[tuple[str, str], dict[str, str]] = {}
+        self.gone: dict[str, float] = {}  # GPU key -> perf seconds to try again at
+        self._gone_failures: dict[str, int] = {}
+
+    def off(self, symbol: str, gpu: str, reason: str, cure: str = "") -> None:
+        """Never ask for this again; remember why."""
+        self.blocked[symbol, gpu] = _NEVER
+        self.note(symbol, gpu, reason, cure)
+
+    def note(self, symbol: str, gpu: str, reason: str, cure: str = "") -> None:
+        """Remember why something is missing, in words for people."""
+        source = _words.SOURCES.get(symbol, symbol)
+        self._reasons[symbol, gpu] = {
+            "source": f"{gpu} {source}".strip(),
+            "reason": reason,
+            "cure": cure,
+        }
+
+    def back_off(self, symbol: str, gpu: str, reason: str) -> None:
+        """Try again later; a value that fails again and again is named as unavailable."""
+        key = (symbol, gpu)
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        pause = BACK_OFF_S[min(count, len(BACK_OFF_S)) - 1]
+        self.blocked[key] = time.perf_counter() + pause
+        if count >= 2:
+            self.note(symbol, gpu, f"{reason}, {count} times; tried again every {pause:g} s")
+
+    def lost(self, gpu: str, reason: str) -> None:
+        """The GPU is gone; try it again later."""
+        count = self._gone_failures[gpu] = self._gone_failures.get(gpu, 0) + 1
+        self.gone[gpu] = time.perf_counter() + BACK_OFF_S[min(count, 3) - 1]
+        self._reasons["GPU", gpu] = {
+            "source": gpu,
+            "reason": f"{reason}: no values from it since then",
+            "cure": _words.LOST_CURE,
+        }
+
+    def found(self, gpu: str) -> None:
+        """A lost GPU answers again."""
+        self.gone.pop(gpu, None)
+        self._gone_failures.pop(gpu, None)
+        self._reasons.pop(("GPU", gpu), None)
+        for key in [key for key, at in self.blocked.items() if key[1] == gpu and at != _NEVER]:
+            self.answered(key)
+
+    def answered(self, key: tuple[str, str]) -> None:
+        """A value that had failed is there again."""
+        self.blocked.pop(key, None)
+        self._failures.pop(key, None)
+        self._reasons.pop(key, None)
+
+    def forget(self, symbol: str, gpu: str) -> None:
+        """Drop a reason (the value came from another source)."""
+        self._reasons.pop((symbol, gpu), None)
+
+    @property
+    def unavailable(self) -> list[dict[str, str]]:
+        """Everything that is missing: [{"source", "reason", "cure"}]."""
+        return [dict(reason) for reason in list(self._reasons.values())]
+
+
+class Gate:
+    """Asks the driver; answers a value or None. One per thread, over a shared `Memory`.
+
+    `calling` is (symbol, GPU key, perf seconds) while a call is under way, so that a watcher in
+    another thread can tell which call hangs.
+    """
+
+    def __init__(self, binding: Any, memory: Memory) -> None:
+        self.binding = binding
+        self.memory = memory
+        self.calling: tuple[str, str, float] | None = None
+        self.retired = threading.Event()
+        self._pid = os.getpid()
+        self._functions: dict[str, Callable[..., Any] | None] = {}
+
+    def knows(self, symbol: str) -> bool:
+        """Whether the binding has this function."""
+        if symbol not in self._functions:
+            self._functions[symbol] = getattr(self.binding, symbol, None)
+        return self._functions[symbol] is not None
+
+    def ask(self, symbol: str, *args: Any, gpu: str = "", name: str = "") -> Any:
+        """The driver's answer, or None when there is none.
+
+        gpu: whom a failure belongs to. name: what the question is remembered as, where one symbol
+        answers several.
+        """
+        key = (name or symbol, gpu)
+        memory = self.memory
+        blocked = memory.blocked.get(key)
+        started = time.perf_counter()
+        if blocked is not None and blocked > started:
+            return None
+        function = self._functions.get(symbol)
+        if function is None:
+            if not self.knows(symbol):
+                memory.off(key[0], gpu, _words.OLD_BINDING, _words.OLD_BINDING_CURE)
+                return None
+            function = self._functions[symbol]
+        if self._pid != os.getpid():
+            return None  # a forked child: the driver's state is not ours
+        self.calling = (key[0], gpu, started)
+        try:
+            answer = function(*args)  # type: ignore[misc]
+        except Exception as error:  # the binding has errors of its own beside NVMLError
+            answer = None
+            self._failed(key[0], gpu, error)
+        else:
+            if blocked is not None:
+                memory.answered(key)
+        finally:
+            self.calling = None
+        if self.retired.is_set():
+            raise Retired
+        return answer
+
+    def _failed(self, symbol: str, gpu: str, error: Exception) -> None:
+        code = code_of(self.binding, error)
+        memory = self.memory
+        if code in NO_NEW_VALUE:
+            return
+        reason, cure = _words.explain(code, error)
+        if code in GONE and gpu:
+            memory.lost(gpu, reason)
+        elif code in OFF or isinstance(error, (AttributeError, TypeError, ctypes.ArgumentError)):
+            memory.off(symbol, gpu, reason, cure)
+        else:
+            memory.back_off(symbol, gpu, reason)
+
+
+def code_of(binding: Any, error: Exception) -> int:
+    """NVML's return code behind an exception of the binding; 13 for its mismatch error, else -1."""
+    if isinstance(error, getattr(binding, "NVMLError", ())):
+        return int(getattr(error, "value", -1))
+    if isinstance(error, getattr(binding, "NVMLLibraryMismatchError", ())):
+        return 13  # raised where a symbol is missing; no subclass of NVMLError
+    return -1

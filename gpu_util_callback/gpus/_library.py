@@ -1,0 +1,61 @@
+"""Loading and starting NVML: once per process, never shut down, and again after a fork.
+
+Repeated cycles of initialising and shutting down are slow and have upset drivers; starting may even
+hang. So this is only ever called in a sampler's thread or in the doctor's own process.
+"""
+
+import os
+import threading
+from typing import Any
+
+from gpu_util_callback.gpus import _gate, _words
+
+__all__ = ["open_nvml"]
+
+_lock = threading.Lock()
+_started_in: int | None = None
+
+
+def open_nvml() -> tuple[Any, dict[str, str] | None]:
+    """(the binding, None) with NVML started, or (None, {"source", "reason", "cure"})."""
+    global _started_in
+    try:
+        import pynvml
+    except ImportError:
+        return None, _problem(
+            "the Python package nvidia-ml-py is missing", "pip install nvidia-ml-py"
+        )
+    if not hasattr(pynvml, "_nvmlGetFunctionPointer"):
+        # PyPI's `pynvml` before 12 and `nvidia-ml-py3` install a module of the same name.
+        return None, _problem(
+            "another package took the module name pynvml",
+            "pip uninstall pynvml nvidia-ml-py3; pip install --force-reinstall nvidia-ml-py",
+        )
+    with _lock:
+        if _started_in == os.getpid() and pynvml.nvmlLib is not None:
+            return pynvml, None
+        try:
+            pynvml.nvmlInit()
+        except Exception as error:
+            return None, _problem(*_words.explain(_gate.code_of(pynvml, error), error))
+        _started_in = os.getpid()
+        return pynvml, None
+
+
+def restart() -> None:
+    """Start NVML again at the next `open_nvml`: other code of the process shut it down."""
+    global _started_in
+    _started_in = None
+
+
+def _problem(reason: str, cure: str) -> dict[str, str]:
+    return {"source": "NVML", "reason": reason, "cure": cure}
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # the parent's thread may hold the old one for ever
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

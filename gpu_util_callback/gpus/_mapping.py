@@ -1,0 +1,220 @@
+"""Which NVML GPU is the framework's `gpu<i>`: by UUID or PCI bus id, never by bare index.
+
+NVML numbers GPUs by PCI bus and ignores CUDA_VISIBLE_DEVICES; CUDA numbers those that the variable
+allows, the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID. With equal GPUs both orders agree.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_util_callback.gpus._devices import NvmlGpu
+from gpu_util_callback.gpus._types import FrameworkGpu
+
+__all__ = ["CudaGpu", "Match", "Visible", "match", "visible"]
+
+
+@dataclass(frozen=True)
+class CudaGpu:
+    """A device of the CUDA driver in this process."""
+
+    ordinal: int
+    uuid: str  # hexadecimal with dashes, no prefix
+    pci_bus_id: str
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The GPUs CUDA may use, in CUDA's order.
+
+    certain: whether that order is known (False: unlike GPUs, and CUDA sorts them by speed).
+    problem: what is wrong with the variables, for people.
+    """
+
+    gpus: list[NvmlGpu]
+    certain: bool = True
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A GPU to record. how: "uuid", "pci_bus_id", "cuda", "order", "guess" or "" (no NVML GPU)."""
+
+    index: int
+    framework: FrameworkGpu | None
+    gpu: NvmlGpu | None
+    how: str
+
+
+def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
+    """What CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER leave of `gpus`."""
+    by_bus = environ.get("CUDA_DEVICE_ORDER", "").strip().upper() == "PCI_BUS_ID"
+    ordered = sorted(gpus, key=lambda gpu: pci_key(gpu.pci_bus_id))
+    certain = by_bus or len({gpu.name for gpu in ordered}) <= 1
+    wanted = environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        whole = [gpu for gpu in ordered if not gpu.mig_mode]
+        if whole:
+            return Visible(whole, certain)
+        return Visible([mig for gpu in ordered for mig in gpu.migs][:1], certain)
+    entries = [entry.strip() for entry in wanted.split(",")]
+    if entries and not re.match(r"[+-]?\d", entries[0]):
+        certain = True  # named by UUID: no order is involved
+    chosen: list[NvmlGpu] = []
+    problem = ""
+    for entry in entries:
+        gpu = _named(entry, ordered)
+        if gpu is None:
+            if wanted.strip() and entry not in ("-1", "NoDevFiles"):
+                problem = (
+                    f"CUDA_VISIBLE_DEVICES={wanted}: no GPU is {entry!r}; CUDA ignores the rest"
+                )
+            break  # CUDA cuts the list at the first entry that names nothing
+        if any(gpu is other for other in chosen):
+            return Visible(
+                [], True, f"CUDA_VISIBLE_DEVICES={wanted} names a GPU twice: CUDA sees none"
+            )
+        chosen.append(gpu)
+        if gpu.mig:
+            break  # a process sees at most one MIG device
+    return Visible(chosen, certain, problem)
+
+
+def match(
+    framework_gpus: Sequence[FrameworkGpu] | None,
+    allowed: Visible,
+    every: Sequence[NvmlGpu],
+    cuda: Sequence[CudaGpu] = (),
+) -> list[Match]:
+    """The GPUs to record.
+
+    Without framework GPUs: all that the variables allow, numbered in that order. `cuda` is what
+    the CUDA driver of this process lists, when it is up.
+    """
+    if not framework_gpus:
+        return [Match(i, None, gpu, "order") for i, gpu in enumerate(allowed.gpus)]
+    pool = [device for gpu in every for device in (gpu, *gpu.migs)]
+    matches = []
+    for wanted in framework_gpus:
+        ordinal = wanted.index if wanted.cuda_ordinal is None else wanted.cuda_ordinal
+        own = next((device for device in cuda if device.ordinal == ordinal), None)
+        gpu, how = _by_identity(wanted.uuid, wanted.pci_bus_id, pool, allowed)
+        if gpu is None and own is not None:
+            gpu, how = _by_identity(own.uuid, own.pci_bus_id, pool, allowed)
+            how = "cuda" if gpu is not None else ""
+        if gpu is None and not wanted.uuid and not wanted.pci_bus_id and own is None:
+            if ordinal < len(allowed.gpus):
+                gpu = allowed.gpus[ordinal]
+                how = "order" if allowed.certain else "guess"
+            if how == "guess":
+                alike = [device for device in allowed.gpus if _same_name(device.name, wanted.name)]
+                if len(alike) == 1:
+                    gpu, how = alike[0], "order"
+        matches.append(Match(wanted.index, wanted, gpu, how if gpu is not None else ""))
+    return matches
+
+
+def _by_identity(
+    uuid: str | None, pci: str | None, pool: Sequence[NvmlGpu], allowed: Visible
+) -> tuple[NvmlGpu | None, str]:
+    if uuid:
+        for gpu in pool:
+            if bare_uuid(gpu.uuid) == bare_uuid(uuid):
+                return gpu, "uuid"
+    if pci:
+        for gpu in pool:
+            if gpu.pci_bus_id and pci_key(gpu.pci_bus_id) == pci_key(pci):
+                if gpu.mig_mode:  # the framework runs on one MIG device of this board
+                    own = [mig for mig in allowed.gpus if mig.parent_uuid == gpu.uuid]
+                    return (own or gpu.migs or [gpu])[0], "pci_bus_id"
+                return gpu, "pci_bus_id"
+    return None, ""
+
+
+def _named(entry: str, ordered: Sequence[NvmlGpu]) -> NvmlGpu | None:
+    """The GPU that one entry of CUDA_VISIBLE_DEVICES names."""
+    if re.fullmatch(r"\+?\d+", entry):
+        number = int(entry)
+        if number >= len(ordered):
+            return None
+        gpu = ordered[number]
+        return gpu.migs[0] if gpu.mig_mode and gpu.migs else gpu
+    legacy = re.fullmatch(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)", entry, re.I)
+    if legacy:
+        uuid, gi, ci = legacy[1].lower(), int(legacy[2]), int(legacy[3])
+        found = [
+            mig
+            for gpu in ordered
+            for mig in gpu.migs
+            if gpu.uuid.lower() == uuid and (mig.gi, mig.ci) == (gi, ci)
+        ]
+    elif entry.upper().startswith("MIG-"):
+        found = [mig for gpu in ordered for mig in gpu.migs if _begins(mig.uuid, entry)]
+    elif entry.upper().startswith("GPU-"):
+        found = [gpu for gpu in ordered if _begins(gpu.uuid, entry)]
+        if len(found) == 1 and found[0].mig_mode and found[0].migs:
+            found = found[0].migs[:1]
+    else:
+        found = []
+    return found[0] if len(found) == 1 else None
+
+
+def _begins(uuid: str, entry: str) -> bool:
+    return len(entry) > 4 and uuid.lower().startswith(entry.lower())
+
+
+def bare_uuid(uuid: str) -> str:
+    """A UUID without the GPU-/MIG- prefix that one side prints and the other does not."""
+    return re.sub(r"^(gpu|mig)-", "", uuid.strip().lower())
+
+
+def pci_key(bus_id: str) -> tuple[int, ...]:
+    """(domain, bus, device) of a PCI bus id, with or without domain, of any width."""
+    parts = re.split(r"[:.]", bus_id.strip())
+    try:
+        numbers = [int(part, 16) for part in parts]
+    except ValueError:
+        return (-1,)
+    if len(numbers) == 3 and "." in bus_id:  # "17:00.0": no domain
+        numbers = [0, *numbers]
+    return tuple(numbers[:3])
+
+
+def _same_name(a: str, b: str) -> bool:
+    short = [re.sub(r"^nvidia\s+", "", name.strip().lower()) for name in (a, b)]
+    return bool(short[1]) and short[0] == short[1]
+
+
+def describe(found: Match) -> dict[str, Any]:
+    """A GPU as the recording's facts show it; what is unknown is None."""
+    gpu, framework = found.gpu, found.framework
+    facts: dict[str, Any] = {
+        "index": found.index,
+        "nvml_index": None if gpu is None else gpu.nvml_index,
+        "uuid": gpu.uuid if gpu is not None else (framework.uuid if framework else None),
+        "name": gpu.name if gpu is not None else (framework.name if framework else None) or "GPU",
+        "used_by_framework": framework is not None,
+        "memory_total_bytes": None,
+        "compute_capability": _capability(framework.compute_capability if framework else None),
+        "pci_bus_id": gpu.pci_bus_id if gpu is not None else None,
+        "mig": bool(gpu is not None and gpu.mig),
+        "matched_by": found.how or None,
+    }
+    if gpu is not None:
+        facts.update({key: value for key, value in gpu.facts.items() if value is not None})
+    facts["label"] = _label(found)
+    return facts
+
+
+def _capability(value: Sequence[int] | str | None) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return ".".join(str(part) for part in value)
+
+
+def _label(found: Match) -> str:
+    if found.gpu is None:
+        return f"gpu{found.index}"
+    sure = "" if found.how != "guess" else ", by order: not certain"
+    return f"gpu{found.index} (nvml {found.gpu.nvml_index}, {found.gpu.uuid[:8]}…{sure})"
