@@ -12,11 +12,13 @@ from gpu_util_callback._version import __version__
 if TYPE_CHECKING:
     from gpu_util_callback.callback import GpuUtilCallback
     from gpu_util_callback.recording import read_recordings
+    from gpu_util_callback.trace_schedule import TraceSchedule
 
-__all__ = ["GpuUtilCallback", "__version__", "read_recordings"]
+__all__ = ["GpuUtilCallback", "TraceSchedule", "__version__", "read_recordings"]
 
 _HOMES = {
     "GpuUtilCallback": "gpu_util_callback.callback",
+    "TraceSchedule": "gpu_util_callback.trace_schedule",
     "read_recordings": "gpu_util_callback.recording",
 }
 

@@ -1,0 +1,106 @@
+"""Profiler windows on JAX, through `jax.profiler`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from gpu_util_callback.frameworks.profiler_session import (
+    ProfilerBusy,
+    ProfilerFailed,
+    ProfilerSession,
+    one_line,
+)
+
+try:  # where JAX keeps who is profiling, and its server
+    from jax._src import profiler as _internals
+except ImportError:
+    _internals = None
+
+__all__ = ["SESSION", "JaxProfiler"]
+
+
+class _TrainStep:
+    """The step marker that XProf's and our own tools look for (it sets `_r=1` by itself)."""
+
+    __slots__ = ("_annotation",)
+
+    def __init__(self, step: int):
+        self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=step)
+        self._annotation.__enter__()
+
+    def close(self) -> None:
+        self._annotation.__exit__(None, None, None)
+
+
+class JaxProfiler(ProfilerSession):
+    """`jax.profiler`, without its Python tracer, which doubles what stopping costs."""
+
+    name = "jax.profiler"
+
+    @property
+    def traces_device(self) -> bool:
+        return jax.default_backend() != "cpu"
+
+    def mark(self, step: int) -> _TrainStep:
+        return _TrainStep(step)
+
+    def server(self) -> str | None:
+        if getattr(_internals, "_profiler_server", None) is not None:
+            return "jax.profiler.start_server"
+        return None
+
+    def _start(self, folder: Path) -> None:
+        try:
+            jax.profiler.start_trace(str(folder), **_options())
+        except Exception as error:
+            if "one profile" in str(error).lower() or "already" in str(error).lower():
+                raise ProfilerBusy("another profiler is running") from error
+            raise _failed("did not start", error) from error
+
+    def _stop(self, folder: Path) -> None:
+        try:
+            jax.profiler.stop_trace()
+        except RuntimeError as error:
+            if "no profile" not in str(error).lower():  # somebody has stopped it
+                raise _failed("wrote no file", error) from error
+        except Exception as error:
+            raise _failed("wrote no file", error) from error
+        for needless in folder.glob("plugins/profile/*/*.trace.json.gz"):
+            needless.unlink(missing_ok=True)
+
+    def _drop(self) -> None:
+        jax.profiler.stop_trace()  # JAX knows no stop without a file
+
+    def _current(self) -> Any:
+        state = getattr(_internals, "_profile_state", None)
+        return getattr(state, "profile_session", None)
+
+    def _doors(self) -> Iterable[tuple[Any, str]]:
+        yield jax.profiler, "start_trace"
+        if _internals is not None:
+            yield _internals, "start_trace"  # jax.profiler.trace
+
+
+def _options() -> dict[str, Any]:
+    make = getattr(jax.profiler, "ProfileOptions", None)
+    if make is None:
+        return {}
+    options = make()
+    options.python_tracer_level = 0
+    if hasattr(options, "session_id"):  # the folder's name, else the second it was stopped in
+        options.session_id = "window"
+    return {"profiler_options": options}
+
+
+def _failed(what: str, error: BaseException) -> ProfilerFailed:
+    return ProfilerFailed(
+        f"the JAX profiler {what}: {one_line(error)}",
+        'trace="off" trains without profiler windows',
+    )
+
+
+SESSION = JaxProfiler()
