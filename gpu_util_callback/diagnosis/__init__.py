@@ -4,6 +4,7 @@ One cause per file; `_engine` runs them over bounded sums of the tables (`_run`)
 the report. Needs numpy and the standard library only.
 """
 
+from gpu_util_callback.diagnosis._announce import Announcer
 from gpu_util_callback.diagnosis._engine import RULES, RULES_VERSION, Diagnosis, diagnose
 from gpu_util_callback.diagnosis._report import logdir_report, run_report
 from gpu_util_callback.diagnosis._rule import Advice, Loss, Range, Rule
@@ -13,6 +14,7 @@ __all__ = [
     "RULES",
     "RULES_VERSION",
     "Advice",
+    "Announcer",
     "Diagnosis",
     "Loss",
     "Range",

@@ -28,9 +28,9 @@ class StepBlocks:
     never on how they were cut into increments.
 
     Columns (int64, one value per block): the sums of the table's own columns; `wait_ns`, the input
-    wait beyond the floor; `clean_rows`/`clean_ns`, the steps that neither waited nor compiled;
-    `*_events`, the rows in which that part took a tenth of the step; `top_*_ns`, the largest
-    single value; the block's extent in steps and time.
+    wait where it exceeds the floor; `clean_rows`/`clean_ns`, the steps that neither waited nor
+    compiled; `*_events`, the rows in which that part took a tenth of the step; `top_*_ns`, the
+    largest single value; the block's extent in steps and time.
     """
 
     CAPACITY = 8192
@@ -100,7 +100,8 @@ class StepBlocks:
         raw_wait, start, step = column("input_wait_ns"), column("start_ns"), column("step")
         duration, compile_ns = known["duration_ns"], known["compile_ns"]
         raw = np.maximum(raw_wait, 0)
-        wait = np.maximum(raw - self.floor_ns, 0)
+        # Up to the floor it is get_next's own work, of which a longer wait holds about half.
+        wait = np.where(raw > self.floor_ns, raw - self.floor_ns // 2, 0)
         clean = ((wait == 0) & (compile_ns == 0) & (duration > 0)).astype(np.int64)
         event_at = (duration * EVENT_SHARE).astype(np.int64)
         return known | {

@@ -44,6 +44,8 @@ class Loss:
         detail: tells several claims of one cause apart ("validation", "gpu1"); part of the id.
         evidence: name -> number or text, in the order to show; units in the names.
         threshold: the limits that fired, under the names of the evidence they apply to.
+        pieces: (start, end) in ns of the times in which all of the loss lies, where they are known;
+            empty = anywhere in the range.
         blocking: nothing else is worth fixing first (the framework does not use the GPU).
     """
 
@@ -57,6 +59,7 @@ class Loss:
     advice: Advice
     gpus: list[int] = field(default_factory=list)
     detail: str = ""
+    pieces: list[tuple[int, int]] = field(default_factory=list)
     blocking: bool = False
 
 

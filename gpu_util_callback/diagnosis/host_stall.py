@@ -82,7 +82,7 @@ class HostStall(Rule):
                 )
             yield self._loss("Validation stalls training", where, lost, active, run,
                              evidence, {"validation_pct": limits["validation_pct"]}, advice,
-                             "validation")  # fmt: skip
+                             "validation", occurrences)  # fmt: skip
 
     # -- callbacks at the ends of epochs ---------------------------------------------------------
 
@@ -105,7 +105,7 @@ class HostStall(Rule):
                 yield self._loss(_title(name, kind), where, lost, active, run, evidence,
                                  {"callback_pct": limits["callback_pct"],
                                   "times": limits["min_occurrences"]},
-                                 _callback_advice(name, kind), name)  # fmt: skip
+                                 _callback_advice(name, kind), name, occurrences)  # fmt: skip
 
     # -- callbacks inside steps --------------------------------------------------------------------
 
@@ -138,15 +138,33 @@ class HostStall(Rule):
                              {"callback_pct": limits["callback_pct"]},
                              _callback_advice(name, kind), name or "callbacks")  # fmt: skip
 
-    def _loss(self, title, where, lost, active, run, evidence, threshold, advice, detail) -> Loss:
+    def _loss(
+        self,
+        title,
+        where,
+        lost,
+        active,
+        run,
+        evidence,
+        threshold,
+        advice,
+        detail,
+        occurrences: Occurrences | None = None,
+    ) -> Loss:
         if active is None:
             evidence["counted"] = "the time training stood still: GPU utilization was not measured"
         return Loss(
             cause=self.cause, title=title, where=where, lost_ns=int(lost),
             confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
             evidence=evidence, threshold=threshold, advice=advice, gpus=run.used_gpus,
-            detail=detail,
+            detail=detail, pieces=_intervals(occurrences),
         )  # fmt: skip
+
+
+def _intervals(occurrences: Occurrences | None) -> list[tuple[int, int]]:
+    if occurrences is None:
+        return []
+    return list(zip(occurrences["start_ns"].tolist(), occurrences["end_ns"].tolist(), strict=True))
 
 
 def _owned(run: Run, occurrences: Occurrences) -> Range:

@@ -10,6 +10,8 @@ from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 
 __all__ = ["InputBound"]
 
+NOISE = 1.1
+
 
 class InputBound(Rule):
     """Steps wait for their batch, and the GPU has nothing to do meanwhile.
@@ -84,15 +86,17 @@ class InputBound(Rule):
             evidence["gpu_active_pct"] = round(idle.active_pct, 1)
         else:
             evidence["gpu_active_pct"] = None
-        promise = duration - lost
         if clean is not None:
-            promise = max(promise, round(rows * clean[0]))
+            # Small differences are noise; a large one means that steps which do not wait take
+            # longer, so that the wait hid work which will show when it is gone.
+            without = round(rows * clean[0])
+            if without > NOISE * (duration - lost):
+                lost = max(0, duration - without)
             evidence["step_without_wait_ms"] = round(clean[0] / 1e6, 3)
             evidence["promise_rests_on"] = f"{clean[1]} steps of this run that did not wait"
         else:
             evidence["step_without_wait_ms"] = round((duration - wait) / rows / 1e6, 3)
             evidence["promise_rests_on"] = "step time minus wait, an upper bound"
-        lost = max(0, min(lost, duration - promise))
         if lost < limits["wait_pct"] / 100 * duration:
             return None
         evidence["faster_up_to"] = round(duration / max(1, duration - lost), 2)

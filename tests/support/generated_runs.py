@@ -32,6 +32,7 @@ class Generated:
     """
 
     def __init__(self, seed: int = 0, gpus: list[dict] | None = None, noise: float = 0.05, **facts):
+        self.seed = seed
         self.rng = np.random.default_rng(seed)
         self.noise = noise
         self.now = START_NS
@@ -139,8 +140,9 @@ class Generated:
     def samples(self, hz: float = 10) -> dict[str, dict[str, np.ndarray]]:
         """Samples of each GPU in use, `hz` a second, as the driver would have read them."""
         times = np.arange(START_NS, self.now, round(1e9 / hz))
+        rng = np.random.default_rng(self.seed + 1)  # the same samples however often it is asked
         if self.drop_samples:
-            times = times[self.rng.random(len(times)) >= self.drop_samples]
+            times = times[rng.random(len(times)) >= self.drop_samples]
         groups: dict[str, dict[str, np.ndarray]] = {}
         for gpu in self.facts["gpus"]:
             if not gpu.get("used_by_framework"):
@@ -149,7 +151,7 @@ class Generated:
             values = np.full(len(times), np.nan)
             for start, end, share in self._busy:
                 inside = (times >= start) & (times < end)
-                noisy = 100 * share + self.rng.normal(0, 2, int(inside.sum()))
+                noisy = 100 * share + rng.normal(0, 2, int(inside.sum()))
                 values[inside] = np.clip(np.rint(noisy), 0, 100)
             columns = {"time_ns": times, "utilization_pct": values}
             for name, pieces in self._gpu_values.items():

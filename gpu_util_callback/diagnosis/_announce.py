@@ -1,0 +1,49 @@
+"""One line while training goes on, when a cause is established: after ten hours is late."""
+
+from collections.abc import Mapping
+
+from gpu_util_callback.diagnosis._words import duration, percent
+
+__all__ = ["Announcer"]
+
+
+class Announcer:
+    """Decides which causes are established, and says each once.
+
+    A cause is established when it was there in `IN_A_ROW` results running, has lost at least
+    `LEAST_S` seconds, and a tenth of the time it spans: what is seen in the first seconds of a run
+    (compilation, first fills) must not be said.
+    """
+
+    IN_A_ROW = 3
+    LEAST_S = 10.0
+    LEAST_SEVERITY = 0.1
+
+    def __init__(self) -> None:
+        self._streaks: dict[str, int] = {}
+        self._said: set[str] = set()
+
+    def lines(self, result: Mapping) -> list[str]:
+        """The lines to print now, after one `Diagnosis.result`; usually none."""
+        costly: dict[str, Mapping] = {}
+        for claim in [*result["spans"], *result["findings"]]:
+            blocking = claim["cause"] == "cpu_fallback"
+            enough = (claim["lost_s"] or 0) >= self.LEAST_S
+            if blocking or (enough and (claim["severity"] or 0) >= self.LEAST_SEVERITY):
+                costly.setdefault(claim["cause"], claim)
+        self._streaks = {cause: self._streaks.get(cause, 0) + 1 for cause in costly}
+        new = [cause for cause, streak in self._streaks.items()
+               if streak >= self.IN_A_ROW and cause not in self._said]  # fmt: skip
+        self._said.update(new)
+        return [_line(costly[cause]) for cause in new]
+
+
+def _line(claim: Mapping) -> str:
+    said = f"gpu-util: {claim['title']}"
+    if claim["lost_s"]:
+        said += f": {duration(claim['lost_s'])} lost so far"
+        if "start_step" in claim:
+            said += f", {percent(100 * claim['severity'])} of the time since step"
+            said += f" {claim['start_step']:,}"
+    code = claim["advice"]["code"].splitlines()
+    return f"{said}. {code[0].strip() if code else claim['advice']['text']}"

@@ -1,0 +1,63 @@
+"""What diagnosing costs: a million steps at once, and a thousand more on top of them."""
+
+import statistics
+import time
+
+from generated_runs import GPU, Generated
+
+from gpu_util_callback.diagnosis import Diagnosis
+
+STEPS = 1_000_000
+MORE = 1_000
+REPEATS = 7
+
+
+def long_run(steps: int, gpus: int = 8) -> Generated:
+    """Healthy, with slow stretches, validations and a heavy callback here and there."""
+    run = Generated(seed=11, gpus=[GPU | {"index": i} for i in range(gpus)])
+    part = steps // 20
+    for i in range(20):
+        run.steps(part, step_ms=5, wait_ms=20 if i % 7 == 3 else 0)
+        run.phase("validation", 5)
+    return run
+
+
+def slices(columns: dict, first: int, end: int) -> dict:
+    return {name: column[first:end] for name, column in columns.items()}
+
+
+def main() -> None:
+    run = long_run(STEPS)
+    tables, samples = run.tables(), run.samples(hz=1)
+    more = Generated(seed=12, gpus=run.facts["gpus"])
+    more.now, more.step = run.now, run.step
+    more.steps(MORE, step_ms=5)
+    extra = more.tables()["steps"]
+
+    whole, grow, result = [], [], []
+    for _ in range(REPEATS):
+        diagnosis = Diagnosis(run.facts)
+        begin = time.perf_counter()
+        diagnosis.add(tables, samples)
+        found = diagnosis.result(now_ns=run.now)
+        whole.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        diagnosis.add({"steps": extra})
+        added = time.perf_counter()
+        diagnosis.result(now_ns=more.now)
+        result.append(time.perf_counter() - added)
+        grow.append(time.perf_counter() - begin)
+
+    def row(what: str, seconds: list[float], budget: str) -> None:
+        median, low, high = statistics.median(seconds), min(seconds), max(seconds)
+        print(f"{what:<46}{median * 1e3:9.1f}{low * 1e3:9.1f}{high * 1e3:9.1f}   {budget}")
+
+    print(f"{'':46}{'median':>9}{'min':>9}{'max':>9}   budget, ms")
+    row(f"{STEPS:,} steps at once, 8 GPUs", whole, "2000")
+    row(f"{MORE:,} steps more, and the result", grow, "20")
+    row("  of it the result", result, "")
+    print(f"{len(found['spans'])} spans, {len(found['findings'])} findings")
+
+
+if __name__ == "__main__":
+    main()

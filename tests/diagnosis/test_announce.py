@@ -1,0 +1,31 @@
+"""During fit: one line per established cause, once."""
+
+from generated_runs import Generated
+
+from gpu_util_callback.diagnosis import Announcer, Diagnosis
+
+
+def test_an_established_cause_is_said_once():
+    run = Generated(seed=1)
+    diagnosis, announcer, said = Diagnosis(run.facts), Announcer(), []
+    seen = 0
+    for flush in range(60):
+        run.steps(60, step_ms=8, wait_ms=25 if flush >= 10 else 0)
+        table = run.tables()["steps"]
+        diagnosis.add({"steps": {name: column[seen:] for name, column in table.items()}})
+        seen = run.step
+        lines = announcer.lines(diagnosis.result(now_ns=run.now))
+        said += [(flush, line) for line in lines]
+    [(flush, line)] = said
+    assert line.startswith("gpu-util: Input-bound: ") and "since step 60" in line
+    assert 10 + 6 <= flush <= 10 + 12, "ten lost seconds take about seven flushes"
+
+
+def test_nothing_is_said_of_a_healthy_run():
+    run = Generated(seed=2)
+    diagnosis, announcer = Diagnosis(run.facts), Announcer()
+    run.steps(20, step_ms=8, wait_ms=1000)
+    run.steps(5000, step_ms=8)
+    diagnosis.add(run.tables())
+    for _ in range(5):
+        assert announcer.lines(diagnosis.result(now_ns=run.now)) == []

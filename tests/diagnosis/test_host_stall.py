@@ -1,0 +1,109 @@
+"""Validation, checkpoints and callbacks: named when they take a good part, silent when normal."""
+
+import numpy as np
+import pytest
+from generated_runs import GPU, MS, Generated
+
+
+def stalls(run: Generated) -> list[dict]:
+    return [span for span in run.diagnose()["spans"] if span["cause"] == "host_stall"]
+
+
+def epochs(run: Generated, count: int, *, steps: int = 200, **phases) -> None:
+    for _ in range(count):
+        start, step = run.now, run.step
+        run.steps(steps, step_ms=10)
+        for kind, (seconds, name, share) in phases.items():
+            run.phase(kind, seconds, name=name, gpu_share=share)
+        run.epoch(start, step)
+
+
+@pytest.mark.parametrize("seconds, found", [(0.1, 0), (0.3, 0), (0.45, 0), (0.8, 1), (4, 1)])
+def test_validation_is_a_stall_from_a_fifth_of_the_time(seconds, found):
+    run = Generated(seed=1)
+    epochs(run, 5, validation=(seconds, "validation", 0))
+    spans = stalls(run)
+    assert len(spans) == found
+    for span in spans:
+        assert span["title"] == "Validation stalls training"
+        assert (span["start_step"], span["end_step"]) == (0, 1000)
+        assert span["lost_s"] == pytest.approx(5 * seconds, rel=0.01)
+        assert span["evidence"]["times"] == 5
+        assert span["evidence"]["seconds_each"] == pytest.approx(seconds)
+
+
+def test_validation_that_keeps_the_gpu_busy_loses_nothing():
+    run = Generated(seed=2, gpus=[GPU])
+    epochs(run, 5, validation=(1.0, "validation", 0.98))
+    assert stalls(run) == []
+
+
+def test_of_a_validation_only_the_idle_time_counts():
+    run = Generated(seed=3, gpus=[GPU])
+    epochs(run, 5, validation=(2.0, "validation", 0.5))
+    [span] = stalls(run)
+    assert span["lost_s"] == pytest.approx(5, rel=0.1)
+    assert span["evidence"]["gpu_active_meanwhile_pct"] == pytest.approx(50, abs=5)
+
+
+def test_one_long_checkpoint_is_an_event():
+    run = Generated(seed=4)
+    epochs(run, 3)
+    run.phase("checkpoint", 3, name="ModelCheckpoint.on_epoch_end")
+    epochs(run, 3)
+    assert stalls(run) == []
+
+
+def test_a_checkpoint_every_epoch_is_named():
+    run = Generated(seed=5)
+    epochs(run, 6, checkpoint=(0.5, "ModelCheckpoint.on_epoch_end", 0))
+    [span] = stalls(run)
+    assert span["title"] == "ModelCheckpoint: saving stalls training"
+    assert span["evidence"]["callback"] == "ModelCheckpoint.on_epoch_end"
+    assert span["lost_s"] == pytest.approx(3, rel=0.01)
+    assert "save" in span["advice"]["code"]
+
+
+def test_a_small_callback_is_normal():
+    run = Generated(seed=6)
+    epochs(run, 6, callback=(0.05, "CSVLogger.on_epoch_end", 0))
+    assert stalls(run) == []
+
+
+def test_a_heavy_batch_hook_is_a_span_and_named():
+    run = Generated(seed=7)
+    run.steps(400, step_ms=10)
+    begin = run.now
+    first, end = run.steps(400, step_ms=10, callback_ms=6)
+    run.hook_detail("Watcher.on_train_batch_end", begin, run.now, 400 * 6 * MS, 400)
+    run.hook_detail("CSVLogger.on_train_batch_end", begin, run.now, 2 * MS, 400)
+    run.steps(400, step_ms=10)
+    [span] = stalls(run)
+    assert abs(span["start_step"] - first) <= 5 and abs(span["end_step"] - end) <= 5
+    assert span["evidence"]["callback"] == "Watcher.on_train_batch_end"
+    assert span["title"] == "Watcher stalls training"
+    assert span["lost_s"] == pytest.approx(2.4, rel=0.05)
+
+
+def test_a_checkpoint_every_hundred_batches_is_one_span():
+    run = Generated(seed=8)
+    saves = np.zeros(2000)
+    saves[99::100] = 300
+    run.steps(2000, step_ms=10, callback_ms=saves)
+    [span] = stalls(run)
+    assert span["start_step"] <= 100 and span["end_step"] >= 1900
+
+
+def test_stalls_and_waits_lose_no_second_twice():
+    run = Generated(seed=9)
+    epochs(run, 2)
+    for _ in range(3):
+        start, step = run.now, run.step
+        run.steps(200, step_ms=2, wait_ms=30, callback_ms=10)
+        run.phase("validation", 6)
+        run.epoch(start, step)
+    found = run.diagnose()
+    lost = sum(span["lost_s"] for span in found["spans"])
+    assert {span["cause"] for span in found["spans"]} == {"input_bound", "host_stall"}
+    assert lost <= 3 * (200 * 0.042 + 6) * 1.001
+    assert lost == pytest.approx(3 * (200 * 0.040 + 6), rel=0.03)

@@ -1,0 +1,107 @@
+"""The diagnosis of a run does not depend on how its rows were cut into increments."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from generated_runs import GPU, START_NS, Generated
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis._bins import SampleBins
+from gpu_util_callback.diagnosis._blocks import StepBlocks
+
+
+def busy_run(seed: int = 3) -> Generated:
+    run = Generated(seed=seed, gpus=[GPU, GPU | {"index": 1}], noise=0.2)
+    for epoch in range(3):
+        start, step = run.now, run.step
+        run.steps(70, step_ms=8)
+        run.steps(60, step_ms=8, wait_ms=25 if epoch == 1 else 0, callback_ms=4 if epoch else 0)
+        run.reading(("map(decode)", "MapV2", 30, 1, "py_function"), ("batch", "BatchV2", 1, 1, ""),
+                    batches=130)  # fmt: skip
+        run.phase("validation", 0.6)
+        run.phase("checkpoint", 0.2, name="ModelCheckpoint.on_epoch_end")
+        run.epoch(start, step)
+    return run
+
+
+def cut(columns: dict, places: list[int]) -> list[dict]:
+    size = len(next(iter(columns.values()))) if columns else 0
+    edges = [0, *sorted(min(place, size) for place in places), size]
+    return [{name: column[a:b] for name, column in columns.items()} for a, b in pairwise(edges)]
+
+
+RUN = busy_run()
+TABLES, SAMPLES = RUN.tables(), RUN.samples()
+ONCE = RUN.diagnose()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 400), max_size=8), st.data())
+def test_increments_give_the_result_of_all_at_once(places, data):
+    """Rows of every table and group arrive in other pieces, and results are asked in between."""
+    diagnosis = Diagnosis(RUN.facts)
+    parts = {name: cut(table, places) for name, table in TABLES.items()}
+    pieces = {name: cut(block, data.draw(st.lists(st.integers(0, 300), max_size=8), label=name))
+              for name, block in SAMPLES.items()}  # fmt: skip
+    for i in range(len(places) + 1):
+        diagnosis.add(
+            {name: part[i] for name, part in parts.items()},
+            {name: piece[i] for name, piece in pieces.items() if i < len(piece)},
+        )
+        if data.draw(st.booleans()):
+            diagnosis.result(now_ns=RUN.now)
+    for name, piece in pieces.items():
+        for rest in piece[len(places) + 1 :]:
+            diagnosis.add({}, {name: rest})
+    found = diagnosis.result(now_ns=RUN.now, ended=True)
+    assert json.dumps(found) == json.dumps(ONCE)
+    assert {span["cause"] for span in found["spans"]} == {"input_bound", "host_stall"}
+
+
+def test_blocks_fold_the_same_way_however_rows_arrive(monkeypatch):
+    monkeypatch.setattr(StepBlocks, "CAPACITY", 32)
+    rng = np.random.default_rng(0)
+    steps = RUN.tables()["steps"]
+    whole, parts = StepBlocks(1000), StepBlocks(1000)
+    whole.add(steps)
+    at = 0
+    while at < len(steps["step"]):
+        size = int(rng.integers(1, 40))
+        parts.add({name: column[at : at + size] for name, column in steps.items()})
+        at += size
+    assert whole.rows_per_block == parts.rows_per_block > StepBlocks.BASE_ROWS
+    for name in ("rows", "wait_ns", "duration_ns", "start_ns", "end_step", "top_wait_ns"):
+        np.testing.assert_array_equal(whole[name], parts[name])
+    assert whole.total("duration_ns") == steps["duration_ns"].sum()
+    assert len(whole) <= 32
+
+
+@given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=50), st.integers(1, 7))
+@settings(max_examples=60, deadline=None)
+def test_bins_keep_sums_exactly_while_they_fold(offsets_ms, size):
+    times = START_NS + np.sort(np.array(offsets_ms)) * 1_000_000
+    values = np.linspace(0, 100, len(times))
+    whole, parts = SampleBins(), SampleBins()
+    whole.add({"time_ns": times, "utilization_pct": values})
+    for at in range(0, len(times), size):
+        parts.add({"time_ns": times[at : at + size], "utilization_pct": values[at : at + size]})
+    seen = whole.over("utilization_pct", START_NS, int(times[-1]) + whole.bin_ns)
+    assert seen == parts.over("utilization_pct", START_NS, int(times[-1]) + whole.bin_ns)
+    assert seen is not None and seen[0] == pytest.approx(values.mean(), abs=0.02)
+
+
+def test_a_long_run_takes_no_more_memory_than_a_short_one():
+    """After a million steps there are as many blocks as ever, and still the span is found."""
+    run = Generated(seed=5)
+    run.steps(400_000, step_ms=5)
+    first, end = run.steps(100_000, step_ms=5, wait_ms=20)
+    run.steps(500_000, step_ms=5)
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add(run.tables())
+    assert len(diagnosis._run.steps) <= StepBlocks.CAPACITY
+    [span] = diagnosis.result(now_ns=run.now)["spans"]
+    assert abs(span["start_step"] - first) <= 5 and abs(span["end_step"] - end) <= 5

@@ -1,0 +1,167 @@
+"""The report of real recordings: its JSON, its text, its command."""
+
+import json
+import re
+
+import pytest
+from generated_runs import GPU, Generated, write
+
+from gpu_util_callback.cli import main
+from gpu_util_callback.diagnosis import RULES, Diagnosis, diagnose, logdir_report, run_report
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.terminal import render, two_lines
+
+
+def slow_run(**facts) -> Generated:
+    run = Generated(seed=1, gpus=[GPU], fit_index=0, **facts)
+    run.steps(200, step_ms=8)
+    run.steps(200, step_ms=8, wait_ms=30)
+    run.reading(("from_tensor_slices", "TensorSlice", 0.01, 1, ""),
+                ("map(decode)", "Map", 37, 1, "py_function,sequential"),
+                ("batch", "BatchV2", 0.3, 1, ""), batches=200)  # fmt: skip
+    run.steps(200, step_ms=8)
+    run.phase("validation", 0.5, gpu_share=0.9)
+    return run
+
+
+@pytest.fixture
+def logdir(tmp_path):
+    write(slow_run(
+        unavailable=[{"source": "GPM", "reason": "needs a Hopper GPU", "cure": ""}],
+        overhead={"callback_us_per_step": 3.1, "sampler_cpu_pct": 0.2},
+    ), tmp_path / "resnet")  # fmt: skip
+    return tmp_path
+
+
+def test_json_is_the_contract(logdir):
+    report = logdir_report(read_recordings(logdir))
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    assert set(report) == {"version", "runs", "sessions"} and report["version"] == 1
+    [run] = report["runs"]
+    assert {"run", "session", "job", "fit_index", "host", "rank", "status", "framework", "wall_s",
+            "steps", "step_ms", "time_s", "gpu_time_est", "gpus", "traced", "unavailable",
+            "overhead", "findings", "spans"} <= set(run)  # fmt: skip
+    assert run["run"] == "resnet" and run["steps"] == 600 and run["status"] == "ended"
+    assert set(run["time_s"]) == {"input_wait", "step", "compile", "validation", "callbacks",
+                                  "other"}  # fmt: skip
+    assert sum(run["time_s"].values()) == pytest.approx(run["wall_s"], rel=0.005)
+    assert run["step_ms"]["p50"] == pytest.approx(8.1, rel=0.05)
+    [gpu] = run["gpus"]
+    assert set(gpu["utilization_pct"]) == {"mean", "p5", "p50", "p95"}
+    assert gpu["memory_used_bytes"] == {"max": None}, "what was not measured is null"
+    assert sum(run["gpu_time_est"]["0"][k] for k in ("kernel_active", "idle")) == pytest.approx(
+        run["wall_s"]
+    )
+    [span] = run["spans"]
+    assert {"cause", "start_step", "end_step", "start_ns", "end_ns", "lost_s",
+            "severity", "confidence", "evidence", "threshold", "advice", "gpus",
+            "ranks"} <= set(span)  # fmt: skip
+    assert set(span["advice"]) == {"text", "code"}
+    assert set(span["threshold"]) <= set(span["evidence"])
+    assert span["confidence"] == "measured" and 0 < span["severity"] <= 1
+    assert run["findings"] == [], "spans are not repeated in findings"
+    assert report["sessions"] == [{"session": run["session"], "ranks": [0], "findings": []}]
+
+
+def test_a_run_without_steps_has_nulls_not_zeros(tmp_path):
+    run = Generated()
+    run.now += 10**9
+    write(run, tmp_path)
+    [report] = logdir_report(read_recordings(tmp_path))["runs"]
+    assert report["step_ms"] == {"mean": None, "p50": None, "p95": None}
+    assert report["gpu_time_est"] == {} and report["gpus"] == []
+    assert "No training step" in render({"runs": [report]})
+
+
+def test_the_stored_diagnosis_is_used_only_while_it_holds(tmp_path):
+    run = slow_run()
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add(run.tables(), run.samples())
+    stored = diagnosis.result(now_ns=run.now, ended=True)
+    marked = stored | {"verdict": "As stored."}
+    write(run, tmp_path / "same", diagnosis=marked)
+    write(run, tmp_path / "old", diagnosis=marked | {"rules_version": -1})
+    same, old = sorted(read_recordings(tmp_path), key=lambda one: one.run != "same")
+    assert diagnose(same)["verdict"] == "As stored."
+    assert diagnose(same, {"input_bound": {"wait_pct": 6}})["verdict"] != "As stored."
+    assert diagnose(old)["verdict"] == stored["verdict"]
+    assert diagnose(old)["spans"] == json.loads(json.dumps(stored["spans"]))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("unicode", [True, False])
+@pytest.mark.parametrize("color", [True, False])
+def test_text_fits_the_terminal(logdir, width, unicode, color):
+    text = render(logdir_report(read_recordings(logdir)), width, color, unicode)
+    plain = re.sub(r"\x1b\[\d+m", "", text)
+    assert ("\x1b" in text) == color
+    if not unicode:
+        plain.encode("ascii")
+    for line in plain.splitlines():
+        is_code = line.startswith("     ")
+        assert len(line) <= width or is_code, line
+    flat = " ".join(plain.split())
+    assert "The input pipeline starves the GPU" in flat
+    assert "steps 200" in flat and "map(decode)" in flat and "needs a Hopper GPU" in flat
+    assert "Our own cost" in flat
+
+
+def test_two_lines_say_the_verdict_and_what_to_do(logdir, tmp_path):
+    [recording] = read_recordings(logdir)
+    first, second = two_lines(run_report(recording)).splitlines()
+    assert "starves" in first and "ds.map(decode" in second
+    healthy = Generated()
+    healthy.steps(300, step_ms=8)
+    write(healthy, tmp_path / "healthy")
+    [recording] = read_recordings(tmp_path / "healthy")
+    first, second = two_lines(run_report(recording)).splitlines()
+    assert "Nothing held training back" in first and "300 steps" in second
+
+
+def test_command_prints_text_and_json(logdir, capsys):
+    assert main(["report", str(logdir)]) == 0
+    assert "\x1b" not in capsys.readouterr().out, "no colour into a pipe"
+    assert main(["report", str(logdir), "--json", "--run", "resnet"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["run"] == "resnet"
+
+
+def test_no_color_wins_over_a_terminal(logdir, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["report", str(logdir)]) == 0
+    assert "\x1b" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["report", str(logdir)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_thresholds_from_the_command_line_are_in_the_json(logdir, capsys):
+    assert main(["report", str(logdir), "--json", "--threshold", "input_bound.wait_pct=99"]) == 0
+    [run] = json.loads(capsys.readouterr().out)["runs"]
+    assert run["spans"] == []
+    assert run["thresholds"]["input_bound"]["wait_pct"] == 99
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["{}/nowhere"], "does not exist"),
+    (["{}/empty"], "GpuUtilCallback"),
+    (["{}", "--run", "vgg"], "there is resnet"),
+    (["{}", "--threshold", "input_bound"], "CAUSE.NAME=VALUE"),
+    (["{}", "--threshold", "input_bound.nope=1"], "wait_pct"),
+    (["{}", "--threshold", "nope.wait_pct=1"], "input_bound"),
+    (["{}", "--threshold", "input_bound.wait_pct=much"], "not a number"),
+])  # fmt: skip
+def test_unusable_input_is_one_clear_line(logdir, capsys, arguments, said):
+    (logdir / "empty").mkdir()
+    assert main(["report", *(text.format(logdir) for text in arguments)]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.strip().splitlines()) == 1
+
+
+def test_every_rule_states_its_thresholds_reasons_and_sources():
+    for rule in RULES:
+        assert rule.sources and rule.unknown and rule.title
+        for name, threshold in rule.thresholds.items():
+            assert len(threshold.reason) > 10, (rule.cause, name)
+    with pytest.raises(UnusableInput, match="input_bound"):
+        Diagnosis({}, {"input_bounds": {"wait_pct": 1}})

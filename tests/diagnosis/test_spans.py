@@ -1,0 +1,167 @@
+"""Where spans begin and end, and what makes none."""
+
+import numpy as np
+import pytest
+from generated_runs import GPU, START_NS, Generated
+
+
+def input_spans(run: Generated, **thresholds) -> list[dict]:
+    found = run.diagnose({"input_bound": thresholds} if thresholds else None)
+    return [span for span in found["spans"] if span["cause"] == "input_bound"]
+
+
+@pytest.mark.parametrize("gpus", [[], [GPU]], ids=["no GPU", "GPU"])
+@pytest.mark.parametrize("noise", [0.02, 0.3])
+@pytest.mark.parametrize("wait_ms", [1, 4, 30])
+@pytest.mark.parametrize("count", [60, 333, 4000])
+def test_a_slow_third_is_one_span_with_exact_ends(count, wait_ms, noise, gpus):
+    run = Generated(seed=count, noise=noise, gpus=gpus)
+    run.steps(count, step_ms=8)
+    first, end = run.steps(count, step_ms=8, wait_ms=wait_ms)
+    run.steps(count, step_ms=8)
+    [span] = input_spans(run)
+    assert abs(span["start_step"] - first) <= 5
+    assert abs(span["end_step"] - end) <= 5
+    assert span["lost_s"] == pytest.approx(count * wait_ms / 1e3, rel=0.1)
+    assert span["start_ns"] < span["end_ns"]
+
+
+@pytest.mark.parametrize("place", ["start", "end", "all along"])
+def test_spans_at_the_ends_of_a_run(place):
+    run = Generated(seed=8)
+    if place == "end":
+        run.steps(400, step_ms=8)
+    first, end = run.steps(400, step_ms=8, wait_ms=10)
+    if place == "start":
+        run.steps(400, step_ms=8)
+    [span] = input_spans(run)
+    assert (abs(span["start_step"] - first), abs(span["end_step"] - end)) <= (5, 5)
+
+
+@pytest.mark.parametrize("period", [10, 60, 300])
+def test_bursts_are_one_span(period):
+    """A slow file every so often: most steps do not wait, the run still loses a third."""
+    rng = np.random.default_rng(period)
+    count = period * 40
+    waits = np.zeros(count)
+    waits[period // 2 :: period] = 8 * period * rng.uniform(0.4, 0.6, 40)
+    run = Generated(seed=1)
+    run.steps(count, step_ms=8)
+    first, end = run.steps(count, step_ms=8, wait_ms=waits)
+    run.steps(count, step_ms=8)
+    [span] = input_spans(run)
+    assert abs(span["start_step"] - first) <= period
+    assert abs(span["end_step"] - end) <= period
+
+
+def test_regimes_far_apart_stay_apart():
+    run = Generated(seed=2)
+    truth = []
+    for _ in range(5):
+        run.steps(400, step_ms=8)
+        truth.append(run.steps(200, step_ms=8, wait_ms=20))
+    spans = sorted(input_spans(run), key=lambda span: span["start_step"])
+    assert len(spans) == 5
+    for span, (first, end) in zip(spans, truth, strict=True):
+        assert abs(span["start_step"] - first) <= 5 and abs(span["end_step"] - end) <= 5
+
+
+def test_a_run_that_flickers_all_day_gives_tens_of_spans():
+    run = Generated(seed=3)
+    for _ in range(300):
+        run.steps(200, step_ms=8)
+        run.steps(100, step_ms=8, wait_ms=20)
+    assert 1 <= len(input_spans(run)) <= 24
+
+
+@pytest.mark.parametrize("outliers", [1, 3])
+def test_single_outliers_are_no_span(outliers):
+    waits = np.zeros(1000)
+    waits[100 :: 900 // outliers][:outliers] = 2000
+    run = Generated(seed=4)
+    run.steps(1000, step_ms=8, wait_ms=waits)
+    assert input_spans(run) == []
+
+
+def test_warm_up_is_no_span():
+    run = Generated(seed=5)
+    run.steps(15, step_ms=8, wait_ms=100, compile_ms=50)
+    run.steps(2000, step_ms=8)
+    assert input_spans(run) == []
+
+
+@pytest.mark.parametrize("step_ms", [0.5, 2, 50])
+def test_the_floor_of_get_next_is_no_wait(step_ms):
+    """An instant dataset reads 0.07-0.15 ms: on 0.5 ms steps a fifth, and nobody waits."""
+    run = Generated(seed=6)
+    run.steps(3000, step_ms=step_ms)
+    assert input_spans(run) == []
+
+
+def test_three_percent_of_waiting_is_healthy():
+    run = Generated(seed=7, noise=0.5)
+    run.steps(3000, step_ms=20, wait_ms=0.6)
+    assert input_spans(run) == []
+    assert len(input_spans(run, wait_pct=1)) == 1
+
+
+def test_waiting_while_the_gpu_is_busy_costs_nothing():
+    """The host waits, but the GPU has work queued: nothing is lost."""
+    run = Generated(seed=9, gpus=[GPU])
+    run.steps(600, step_ms=8, wait_ms=8, gpu_in_wait=1.0)
+    assert input_spans(run) == []
+    assert Generated_like(run, gpus=[]) != []
+
+
+def Generated_like(run: Generated, gpus: list) -> list[dict]:
+    run.facts["gpus"] = gpus
+    return input_spans(run)
+
+
+def test_a_wait_counts_only_as_far_as_the_gpu_idled():
+    run = Generated(seed=10, gpus=[GPU])
+    run.steps(2000, step_ms=8, wait_ms=8, gpu_in_wait=0.5)
+    [span] = input_spans(run)
+    assert span["lost_s"] == pytest.approx(2000 * 0.004, rel=0.15)
+
+
+def test_too_few_samples_say_nothing_about_the_gpu():
+    """Fewer than three: the wait itself counts, and the span is called an estimate."""
+    run = Generated(seed=11, gpus=[GPU])
+    run.steps(300, step_ms=8, wait_ms=8, gpu_in_wait=1.0)
+    run.drop_samples = 1.0
+    [span] = input_spans(run)
+    assert span["confidence"] == "estimated"
+    assert span["evidence"]["gpu_active_pct"] is None
+
+
+def test_missing_samples_do_no_harm():
+    run = Generated(seed=12, gpus=[GPU])
+    run.steps(300, step_ms=8)
+    first, end = run.steps(300, step_ms=8, wait_ms=30)
+    run.steps(300, step_ms=8)
+    run.drop_samples = 0.5
+    [span] = input_spans(run)
+    assert abs(span["start_step"] - first) <= 5 and abs(span["end_step"] - end) <= 5
+    assert span["evidence"]["gpu_active_pct"] == pytest.approx(21, abs=6)
+
+
+def test_without_the_wait_column_the_rule_is_silent():
+    run = Generated(seed=13)
+    run.steps(300, step_ms=8, wait_ms=30)
+    from gpu_util_callback.diagnosis import Diagnosis
+
+    table = run.tables()["steps"] | {"input_wait_ns": np.full(300, -1)}
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add({"steps": table})
+    found = diagnosis.result(now_ns=run.now)
+    assert found["spans"] == []
+    assert "input_bound" in {one["cause"] for one in found["silent"]}
+
+
+def test_nothing_recorded_yet():
+    run = Generated()
+    found = run.diagnose()
+    assert found["spans"] == found["findings"] == []
+    assert found["verdict"] == "No training step was recorded yet."
+    assert run.now == START_NS
