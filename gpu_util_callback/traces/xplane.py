@@ -21,6 +21,7 @@ from gpu_util_callback.traces.model import (
     Device,
     DeviceEvents,
     HostEvents,
+    HostKind,
     KernelShape,
     Names,
     Process,
@@ -236,6 +237,7 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
                 allocator_parts.append(allocations)
     process.devices.sort(key=lambda d: d.index)
     process.events = _sorted(HostEvents.concat(host_parts))
+    _leave_out_background_waits(process.events, names)
     allocator = AllocatorEvents.concat(allocator_parts)
     process.allocator = allocator.take(np.argsort(allocator.time_ps, kind="stable"))
     process.shapes = list(shapes)
@@ -252,6 +254,16 @@ def _derived(line: _Line) -> bool:
 def _sorted(events):
     order = np.lexsort((-events.end_ps, events.start_ps))
     return events.take(order)
+
+
+def _leave_out_background_waits(events: HostEvents, names: Names) -> None:
+    """Waits of functions that the input pipeline itself runs are its work, not anybody's wait."""
+    inner = names.matching(lambda s: s.startswith("InstantiatedCapturedFunction::Run"))
+    background = events.value[inner[events.name] & (events.value != -1)]
+    if len(background):
+        waits = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
+        waits = waits[np.isin(events.value[waits], background)]
+        events.kind[waits] = HostKind.PIPELINE
 
 
 def _batches(lines: list[_Line]):

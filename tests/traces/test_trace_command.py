@@ -1,0 +1,101 @@
+"""`gpu-util trace`: what people and programs get, and the same without TensorFlow."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+from xspace_builder import Gpu, Space
+
+from gpu_util_callback.cli import main
+
+BLOCK = """
+import importlib.abc, sys
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"tensorflow", "keras", "jax", "torch", "pynvml", "xprof"}:
+            raise ImportError(f"{name} must not be imported")
+sys.meta_path.insert(0, Block())
+"""
+RUN = """
+import sys
+from gpu_util_callback.cli import main
+sys.exit(main(["trace", sys.argv[1], "--json"]))
+"""
+
+
+@pytest.fixture
+def trace_file(tmp_path):
+    space = Space()
+    python = space.host.line("python", 1)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    fetch = space.host.line("tf_data_iterator_get_next/1", 3)
+    for step in range(20):
+        at = step * 1_000
+        python.event("train", at, 990, step_num=step, _r=1)
+        fetch.event("IteratorGetNextOp::DoCompute", at + 10, 600, id=step)
+        gpu.launch("ampere_sgemm_128x64_nn", at + 620, at + 630, 300, tf_op="model/d/MatMul:MatMul")
+    path = tmp_path / "host-a.xplane.pb"
+    path.write_bytes(space.bytes())
+    return path
+
+
+def run(code: str, path) -> dict:
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_same_numbers_without_tensorflow(trace_file):
+    without = run(BLOCK + RUN, trace_file)
+    assert len(without["steps"]) == 20
+    if find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed: nothing to compare with")
+    # In one process with TensorFlow's own message classes of the same format.
+    with_tensorflow = run(
+        "import os\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"
+        "from tensorflow.tsl.profiler.protobuf import xplane_pb2\n" + RUN,
+        trace_file,
+    )
+    assert with_tensorflow == without
+
+
+def test_terminal_view(trace_file, capsys):
+    assert main(["trace", str(trace_file)]) == 0
+    out = capsys.readouterr().out
+    assert "20 steps (steps 0–19; from step markers)" in out
+    assert "GPU 0" in out and "waits for input 60" in out
+    assert "ampere_sgemm_128x64_nn  ← model/d/MatMul" in out
+    assert "The GPU waits for input 60% of the time" in out
+    assert "\x1b" not in out
+    assert max(len(line) for line in out.splitlines()[1:]) <= 140
+
+
+def test_view_with_colour_and_narrow(trace_file):
+    from gpu_util_callback.traces import analyse, read_trace
+    from gpu_util_callback.traces.view import render
+
+    analysis = analyse(read_trace(trace_file))
+    text = render(analysis, width=60, color=True)
+    assert "\x1b[31m" in text
+    bar = next(line for line in text.splitlines() if "█" in line)
+    assert bar.count("█") == 56
+
+
+def test_unusable_input_is_one_line_and_exit_2(tmp_path, capsys):
+    path = tmp_path / "x.xplane.pb"
+    path.write_bytes(b"nonsense that is no trace")
+    assert main(["trace", str(path), "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert str(path) in captured.err
+    assert main(["trace", str(tmp_path / "missing")]) == 2
+
+
+def test_importing_the_reader_is_light():
+    code = BLOCK + "import gpu_util_callback.traces, gpu_util_callback.cli.trace\n"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

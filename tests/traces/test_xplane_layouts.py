@@ -1,0 +1,381 @@
+"""What NVIDIA, JAX and several hosts write, built by hand, with known causes."""
+
+import pytest
+from xspace_builder import Gpu, Space
+
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces.breakdown import CATEGORIES
+
+
+@pytest.fixture
+def explain(tmp_path):
+    def run(*spaces: Space) -> dict:
+        for number, space in enumerate(spaces):
+            (tmp_path / f"host-{number}.xplane.pb").write_bytes(space.bytes())
+        result = analyse(read_trace(tmp_path)).to_json()
+        for step in result["steps"]:
+            for gpu in step["gpus"]:
+                parts = [gpu[f"{c}_ms"] for c in CATEGORIES]
+                assert sum(parts) == pytest.approx(step["duration_ms"], abs=1e-6)
+                assert min(parts) >= 0
+        return result
+
+    return run
+
+
+def shares(result: dict, index: int = 0) -> dict[str, float]:
+    total = sum(s["duration_ms"] for s in result["steps"])
+    rows = [g for s in result["steps"] for g in s["gpus"] if g["index"] == index]
+    return {c: sum(r[f"{c}_ms"] for r in rows) / total for c in CATEGORIES}
+
+
+def causes(result: dict) -> list[str]:
+    return [f["cause"] for f in result["findings"]]
+
+
+def steps(space: Space, count: int, length_us: float):
+    """Step markers as our own callback sets them, and the Python thread's line."""
+    python = space.host.line("python", 1)
+    for step in range(count):
+        python.event("train", step * length_us, length_us - 1, step_num=100 + step, _r=1)
+    return python
+
+
+def test_pageable_copies_that_nothing_hides(explain):
+    space = Space()
+    python = steps(space, 10, 10_000)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    for step in range(10):
+        at = step * 10_000
+        gpu.copy("H2D", at + 10, at + 20, 6_000, size=64 << 20, memory="pageable")
+        gpu.launch(
+            "nvjet_hsh_128", at + 6_015, at + 6_025, 3_900, tf_op="model/dense/MatMul:MatMul"
+        )
+    python.event("FunctionRun", 5, 20, _r=1, id=1)
+    result = explain(space)
+    found = shares(result)
+    assert found["copy_h2d"] == pytest.approx(0.6, abs=0.01)
+    assert found["kernel"] == pytest.approx(0.39, abs=0.01)
+    assert causes(result)[0] == "transfer_bound"
+    evidence = result["findings"][0]["evidence"]
+    assert evidence["pageable_share"] == 1.0
+    assert evidence["gb_per_s"] == pytest.approx((64 << 20) / 6e-3 / 1e9, rel=1e-3)
+    assert "pinned" in result["findings"][0]["advice"]["text"].lower()
+    copies = result["copies"][0]
+    assert (copies["direction"], copies["memory"], copies["count"]) == ("h2d", "pageable", 10)
+    assert result["kernels"][0]["op"] == "model/dense/MatMul"
+    assert result["kernels"][0]["tensor_core"] == "yes"
+    assert result["kernels"][0]["registers"] == 64
+    assert result["kernels"][0]["occupancy_pct"] == 75
+
+
+def test_copies_behind_kernels_cost_nothing(explain):
+    space = Space()
+    steps(space, 5, 10_000)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    for step in range(5):
+        at = step * 10_000
+        gpu.launch("gemm_a", at + 1, at + 10, 9_980)
+        gpu.copy("H2D", at + 20, at + 100, 6_000, size=1 << 20)
+    result = explain(space)
+    assert shares(result)["copy_h2d"] == 0
+    assert result["devices"][0]["copy_busy_ms"]["h2d"] == pytest.approx(30)
+    assert "transfer_bound" not in causes(result)
+
+
+def test_launch_bound(explain):
+    space = Space()
+    steps(space, 5, 20_000)
+    gpu = Gpu(space, 0, space.host.line("python-dispatch", 2))
+    for step in range(5):
+        for k in range(198):
+            at = step * 20_000 + 50 + k * 100
+            gpu.launch(f"kernel_{k % 7}", at, at + 9, 6)
+    result = explain(space)
+    found = shares(result)
+    assert found["idle_launch"] > 0.85
+    assert causes(result) == ["launch_bound"]
+    launches = result["launches"][0]
+    assert launches["linked"] == launches["kernels"] == 990
+    assert launches["short_kernels_pct"] == 100
+    assert launches["delay_us"]["p50"] == pytest.approx(4)
+    assert launches["call_us"]["p50"] == pytest.approx(5)
+
+
+def test_sync_bound(explain):
+    space = Space()
+    python = steps(space, 20, 1_000)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    for step in range(20):
+        at = step * 1_000
+        # The host launches, waits for the GPU, reads the loss, and only then goes on.
+        gpu.launch("gemm_a", at + 300, at + 310, 500)
+        python.event("cuStreamSynchronize", at + 320, 495)
+    result = explain(space)
+    found = shares(result)
+    assert found["idle_sync"] > 0.4
+    assert found["idle_host"] < 0.1
+    assert causes(result)[0] == "sync_bound"
+
+
+def test_a_blocking_copy_back_is_a_synchronisation(explain):
+    space = Space()
+    steps(space, 10, 1_000)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    for step in range(10):
+        at = step * 1_000
+        gpu.launch("gemm_a", at + 300, at + 310, 500)
+        gpu.copy("D2H", at + 320, at + 812, 2, size=4, memory="pageable", call_duration_us=496)
+    assert shares(explain(space))["idle_sync"] > 0.4
+
+
+def test_the_host_doing_something_else_is_named(explain):
+    space = Space()
+    python = steps(space, 4, 50_000)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    for step in range(4):
+        at = step * 50_000
+        gpu.launch("gemm_a", at + 10, at + 20, 9_000)
+        python.event("SaveTheWorld", at + 9_100, 40_000)
+    result = explain(space)
+    assert causes(result)[0] == "host_stall"
+    assert result["findings"][0]["evidence"]["host_activity"] == "SaveTheWorld"
+    assert shares(result)["idle_host"] == pytest.approx(0.8, abs=0.03)
+
+
+def test_input_wait_counts_only_while_the_gpu_is_idle(explain):
+    space = Space()
+    steps(space, 5, 10_000)
+    fetch = space.host.line("tf_data_iterator_get_next/3", 3)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    for step in range(5):
+        at = step * 10_000
+        fetch.event("IteratorGetNextOp::DoCompute", at + 100, 6_000, id=step, iter_num=0)
+        # Still busy with the step before for the first half of the wait.
+        gpu.launch("gemm_b", at - 1_000 if step else 0, at + 100, 3_000)
+        gpu.launch("gemm_a", at + 6_110, at + 6_120, 3_870)
+    result = explain(space)
+    assert [s["host_input_ms"] for s in result["steps"]] == pytest.approx([6.0] * 5)
+    assert [s["input_wait_ms"] for s in result["steps"]] == pytest.approx([3.0] * 5)
+    assert causes(result)[0] == "input_bound"
+
+
+def test_fetching_ahead_between_short_launches_is_no_input_wait(explain):
+    space = Space()
+    steps(space, 5, 10_000)
+    fetch = space.host.line("tf_data_iterator_get_next/3", 3)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    for step in range(5):
+        at = step * 10_000
+        fetch.event("IteratorGetNextOp::DoCompute", at + 50, 9_900, id=step)
+        for k in range(99):
+            gpu.launch("small", at + 60 + k * 100, at + 70 + k * 100, 10)
+    result = explain(space)
+    assert shares(result)["idle_input"] < 0.03
+    assert causes(result) == ["launch_bound"]
+
+
+def test_waits_of_functions_inside_the_pipeline_do_not_count(explain):
+    space = Space()
+    steps(space, 3, 10_000)
+    worker = space.host.line("tf_data_private_threadpool/1", 4)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    for step in range(3):
+        at = step * 10_000
+        worker.event("InstantiatedCapturedFunction::Run", at, 9_000, id=70 + step)
+        worker.event("IteratorGetNextOp::DoCompute", at + 10, 8_000, id=70 + step)
+        gpu.launch("gemm_a", at + 9_000, at + 9_010, 900)
+    assert [s["host_input_ms"] for s in explain(space)["steps"]] == [0, 0, 0]
+
+
+def test_collectives_and_imbalance(explain):
+    space = Space()
+    steps(space, 5, 10_000)
+    for index, kernel_us in ((0, 8_000), (1, 2_000)):
+        gpu = Gpu(space, index, space.host.line(f"tf_gpu_private_{index}", 10 + index))
+        for step in range(5):
+            at = step * 10_000
+            gpu.launch("gemm_a", at + 1, at + 10, kernel_us)
+            gpu.launch(
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+                at + 20,
+                at + 10 + kernel_us,
+                9_900 - kernel_us,
+                stream=20,
+            )
+    result = explain(space)
+    assert shares(result, 1)["collective"] == pytest.approx(0.79, abs=0.01)
+    assert shares(result, 0)["collective"] == pytest.approx(0.19, abs=0.01)
+    assert "communication_bound" in causes(result)
+    assert next(k for k in result["kernels"] if k["collective"])["tensor_core"] == "no"
+
+
+def test_unequal_gpus(explain):
+    space = Space()
+    steps(space, 5, 10_000)
+    for index, kernel_us in ((0, 9_900), (1, 3_000)):
+        gpu = Gpu(space, index, space.host.line(f"tf_gpu_private_{index}", 10 + index))
+        for step in range(5):
+            gpu.launch("gemm_a", step * 10_000 + 1, step * 10_000 + 10, kernel_us)
+    found = {f["cause"]: f for f in explain(space)["findings"]}
+    assert found["imbalance"]["gpus"] == [1, 0]
+
+
+def test_cuda_graph_replay(explain):
+    space = Space()
+    steps(space, 3, 1_000)
+    host = space.host.line("tf_XLAEigen/1", 2)
+    plane = space.gpu(0)
+    stream = plane.line("Stream #7(Compute)", 7)
+    for step in range(3):
+        at = step * 1_000
+        host.event("cuGraphLaunch (CudaGraph:5)", at + 5, 20, correlation_id=50 + step)
+        for k in range(10):  # one launch, ten kernels, all with the launch's correlation
+            stream.event(
+                "fusion_3",
+                at + 40 + k * 95,
+                94,
+                correlation_id=50 + step,
+                cuda_graph_id=5,
+                cuda_graph_node_id=k,
+                kernel_details="regs:32 static_shared:0 dynamic_shared:0 grid:8,1,1 "
+                "block:64,1,1 occ_pct:25",
+            )
+    result = explain(space)
+    assert result["launches"][0]["graph_kernels"] == 30
+    assert result["launches"][0]["linked"] == 30
+    assert result["devices"][0]["kernels"] == 30
+    assert causes(result) == []
+    assert shares(result)["idle_launch"] < 0.1
+
+
+def test_dropped_events_and_missing_privileges_are_told(explain):
+    space = Space()
+    steps(space, 2, 1_000)
+    space.message.warnings.append(b"Detected GPU events dropped on host-a: 1234 driver events")
+    space.message.errors.append(b"CUPTI_ERROR_INSUFFICIENT_PRIVILEGES\nsee the docs")
+    space.gpu(0)  # written for every visible GPU, even without events
+    result = explain(space)
+    assert any("dropped" in p for p in result["problems"])
+    assert any("INSUFFICIENT_PRIVILEGES see" in p for p in result["problems"])
+    assert result["devices"] == []
+    assert len(result["steps"]) == 2
+
+
+def test_several_hosts_are_aligned_and_kept_apart(explain):
+    spaces = []
+    for number in range(2):
+        space = Space(host=f"worker-{number}", start_ns=1_800_000_000_000_000_000 + number * 10**6)
+        steps(space, 3, 5_000)
+        gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+        for step in range(3):
+            gpu.launch("gemm_a", step * 5_000 + 1, step * 5_000 + 10, 4_900 - 1000 * number)
+        spaces.append(space)
+    result = explain(*spaces)
+    assert [p["host"] for p in result["processes"]] == ["worker-0", "worker-1"]
+    assert [d["index"] for d in result["devices"]] == [0, 1]
+    assert [(s["process"], s["step"]) for s in result["steps"]] == [
+        (0, 100), (0, 101), (0, 102), (1, 100), (1, 101), (1, 102),
+    ]  # fmt: skip
+    starts = [s["start_ms"] for s in result["steps"]]
+    assert starts[3] - starts[0] == pytest.approx(1.0)  # the second host's clock began later
+
+
+def test_lines_that_tensorflow_derived_are_not_counted_again(explain):
+    space = Space()
+    steps(space, 2, 1_000)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    gpu.launch("gemm_a", 1, 10, 900)
+    for name, key in (("Steps", -559038737), ("TensorFlow Ops", -559038734), ("XLA Ops", 3)):
+        gpu.plane.line(name, key).event("gemm_a", 10, 900)
+    gpu.plane.line("something new", -559038500).event("gemm_a", 10, 900)
+    assert explain(space)["devices"][0]["kernels"] == 1
+
+
+def test_iterations_and_calls_are_steps_where_no_marker_is(explain, tmp_path):
+    space = Space()
+    python = space.host.line("python", 1)
+    for step in range(6):
+        python.event("PjitFunction(train_step)", step * 1_000, 400)
+        python.event("PjitFunction(train_step)", step * 1_000 + 10, 300)  # nested, as JAX does
+    result = explain(space)
+    assert [s["step"] for s in result["steps"]] == list(range(6))
+    assert result["processes"][0]["steps_from"] == "call"
+
+    space = Space()
+    fetch = space.host.line("tf_data_iterator_get_next/1", 1)
+    for step in range(4):
+        fetch.event("IteratorGetNextOp::DoCompute", step * 1_000, 300)
+    result = explain(space)
+    assert len(result["steps"]) == 4
+    assert result["processes"][0]["steps_from"] == "iteration"
+
+
+def test_gpu_events_alone_are_one_step_and_say_what_they_cannot(explain):
+    space = Space()
+    stream = space.gpu(0).line("Stream #7(Compute)", 7)
+    stream.event("gemm_a", 100, 50)
+    stream.event("gemm_a", 300, 50)
+    result = explain(space)
+    (step,) = result["steps"]
+    assert step["duration_ms"] == pytest.approx(0.25)
+    # Nobody recorded the host: why the GPU was idle is unknown, and said so.
+    assert step["gpus"][0]["other_ms"] == pytest.approx(0.15)
+    assert result["launches"][0]["delay_us"] is None
+
+
+def test_times_since_the_epoch_are_read_too(explain):
+    space = Space(start_ns=None)
+    base = 1_700_000_000_000_000_000
+    python = space.host.line("python", 1, timestamp_ns=base)
+    for step in range(3):
+        python.event("train", step * 1_000, 990, step_num=step, _r=1)
+    result = explain(space)
+    assert result["start_ns"] == base
+    assert [s["duration_ms"] for s in result["steps"]] == pytest.approx([1.0, 1.0, 0.99])
+
+
+def test_a_pause_between_windows_belongs_to_no_step(explain):
+    space = Space()
+    python = space.host.line("python", 1)
+    for at in (0, 1_000, 2_000, 500_000, 501_000):
+        python.event("train", at, 950, step_num=at // 1000, _r=1)
+    durations = [s["duration_ms"] for s in explain(space)["steps"]]
+    assert durations == pytest.approx([1.0, 1.0, 0.95, 1.0, 0.95])
+
+
+def test_the_newest_session_of_a_folder_is_read(tmp_path):
+    import os
+
+    for number, name in enumerate(("2026_01_01", "2026_01_02")):
+        folder = tmp_path / "plugins" / "profile" / name
+        folder.mkdir(parents=True)
+        space = Space(host=name)
+        steps(space, 1 + number, 100)
+        (folder / "h.xplane.pb").write_bytes(space.bytes())
+        os.utime(folder / "h.xplane.pb", (1_000 + number, 1_000 + number))
+    result = analyse(read_trace(tmp_path)).to_json()
+    assert result["processes"][0]["host"] == "2026_01_02"
+    assert any("1 older" in p for p in result["problems"])
+    with pytest.raises(UnusableInput, match="no such file"):
+        read_trace(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UnusableInput, match="no trace in this folder"):
+        read_trace(tmp_path / "empty")
+
+
+def test_tensor_core_finding_needs_certainty(explain):
+    def train(name: str, capability: int = 8) -> list[str]:
+        space = Space()
+        steps(space, 3, 1_000)
+        gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2), compute_cap_major=capability)
+        for step in range(3):
+            gpu.launch(name, step * 1_000 + 1, step * 1_000 + 10, 980)
+        return causes(explain(space))
+
+    assert train("ampere_sgemm_128x64_nn") == ["no_tensor_cores"]
+    assert train("ampere_bf16_s16816gemm_bf16_128x64") == []
+    assert train("gemm_fusion_dot_1") == []  # unknown is no evidence
+    assert train("loop_add_fusion") == []
+    assert train("maxwell_sgemm_128x64_nn", capability=6) == []
