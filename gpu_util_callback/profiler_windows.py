@@ -228,23 +228,28 @@ class ProfilerWindows:
         except Exception as error:
             self._failed(error)
 
-    def steps_pause(self) -> None:
-        """No step follows at once: an epoch has ended, or a validation begins."""
+    def steps_pause(self, steps: int | None = None) -> None:
+        """No step follows at once: an epoch has ended, or a validation begins.
+
+        Args:
+            steps: delivered so far, where that is known: the input may end without notice, and
+                its last call of the train function then delivers none.
+        """
         try:
             marker, self._marker = self._marker, None
             if marker is not None:
                 marker.close()
             if self._planner is not None:
-                self._close_window(self._planner.epoch_ended())
+                self._close_window(self._planner.epoch_ended(steps))
         except Exception as error:
             self._failed(error)
 
-    def end(self) -> None:
-        """The fit has ended: no more windows. An open one is closed."""
+    def end(self, steps: int | None = None) -> None:
+        """The fit has ended, after so many steps: no more windows. An open one is closed."""
         if self._over:
             return
         self._over = True
-        self.steps_pause()
+        self.steps_pause(steps)
         if self._planner is not None and not self._off:
             why = self._planner.why_none(time.perf_counter_ns())
             if why is not None:

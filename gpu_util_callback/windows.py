@@ -241,13 +241,21 @@ class Planner:
             self._plan()
         return window
 
-    def epoch_ended(self) -> PlannedWindow | None:
-        """No step follows at once. Returns the window that this cuts off: it is to be closed."""
+    def epoch_ended(self, steps: int | None = None) -> PlannedWindow | None:
+        """No step follows at once. Returns the window that this cuts off: it is to be closed.
+
+        Args:
+            steps: delivered so far, where the caller knows: an input that ends without notice
+                makes a call that delivers none.
+        """
         self._last_ns = -1
         window = self.window
         if window is None:
             return None
-        end = max(self._last_step + self._per_call, window.first)
+        if steps is None:
+            steps = self._last_step + self._per_call
+        window.marked = [step for step in window.marked if step < steps]
+        end = max(steps, window.first)
         if window.wanted is not None and end < window.stop:
             self._pending.appendleft((end, window.stop))
         window.stop = min(window.stop, end)
