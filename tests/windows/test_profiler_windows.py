@@ -172,7 +172,8 @@ def reasons(windows):
 
 
 def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
-    windows, profiler = make()
+    read = Reader()
+    windows, profiler = make(read=read)
     before = time.time_ns()
     windows.begin()
     train(windows, 10)
@@ -198,7 +199,7 @@ def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
     (file,) = (tmp_path / "logs" / "plugins" / "profile").glob("*/*")
     assert file.name == "host.xplane.pb"
     assert file.parent.name == result.profile
-    assert not list(Path(windows._read.files[0]).parents[3].glob("*"))  # nothing left behind
+    assert not list(Path(read.files[0]).parents[3].glob("*"))  # nothing left behind
 
 
 def test_several_batches_in_a_call_share_their_kernel_time(make):
@@ -437,7 +438,7 @@ def test_the_next_fit_ends_the_window_of_one_that_was_left(make):
 
 
 def test_without_sight_of_the_fit_a_silent_minute_ends_the_window(make, monkeypatch):
-    monkeypatch.setattr("gpu_util_callback.profiler_windows.IDLE_S", 0.2)
+    monkeypatch.setattr("gpu_util_callback.profiler_window.IDLE_S", 0.2)
     windows, profiler = make(trace=[(3, 100)])
     windows.begin()
     train(windows, 5)
