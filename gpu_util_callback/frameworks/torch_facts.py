@@ -1,0 +1,135 @@
+"""What PyTorch says of itself, its GPUs, their memory and the other processes of the job."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import torch
+
+from gpu_util_callback.frameworks.keras_facts import fit_facts, model_facts
+
+__all__ = ["devices", "framework", "keras_facts", "memory", "rendezvous"]
+
+
+def framework() -> dict[str, Any]:
+    """The manifest's `framework`, without Keras."""
+    return {
+        "name": "torch",
+        "version": torch.__version__,
+        "backend": "torch",
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "cuda_build": torch.version.cuda is not None,
+        "cudnn": _cudnn(),
+    }
+
+
+def _cudnn() -> str | None:
+    try:
+        number = torch.backends.cudnn.version()
+    except Exception:  # a library that cannot be loaded is the user's business
+        return None
+    return str(number) if number else None
+
+
+def keras_facts(model: Any, timing: str) -> dict[str, Any]:
+    """Facts for the manifest: `framework`, `model` and what of `fit` the model knows."""
+    import keras
+
+    fit = fit_facts(model, timing)
+    fit["strategy"] = "DistributedDataParallel" if rendezvous() is not None else None
+    return {
+        "framework": {**framework(), "keras": keras.__version__},
+        "model": model_facts(model),
+        "fit": fit,
+    }
+
+
+def devices() -> list[dict[str, Any]] | None:
+    """This process's GPUs in PyTorch's order; None where it has none.
+
+    CUDA is never initialised for it: workers that are forked later could not use it any more.
+    """
+    if not torch.cuda.is_available():
+        return None
+    found: list[dict[str, Any]] = []
+    known = torch.cuda.is_initialized()
+    for index in range(torch.cuda.device_count()):
+        if not known:
+            found.append({"index": index, "name": ""})
+            continue
+        properties = torch.cuda.get_device_properties(index)
+        uuid = getattr(properties, "uuid", None)
+        found.append(
+            {
+                "index": index,
+                "name": properties.name,
+                "uuid": f"GPU-{uuid}" if uuid is not None else None,
+                "pci_bus_id": _bus_id(properties),
+                "compute_capability": f"{properties.major}.{properties.minor}",
+            }
+        )
+    return found or None
+
+
+def _bus_id(properties: Any) -> str | None:
+    try:
+        domain, bus, device = (
+            int(getattr(properties, name))
+            for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
+        )
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+
+
+def memory() -> dict[int, dict[str, float]]:
+    """What each GPU's caching allocator holds, by ordinal. Waits for no device."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return {}
+    names = {
+        "allocated_bytes.all.current": "allocator_used_bytes",
+        "allocated_bytes.all.peak": "allocator_peak_bytes",
+        "reserved_bytes.all.current": "allocator_reserved_bytes",
+        "num_alloc_retries": "allocator_retries",
+        "num_ooms": "allocator_ooms",
+    }
+    found = {}
+    for index in range(torch.cuda.device_count()):
+        stats = torch.cuda.memory_stats(index)
+        if not stats:  # nothing was ever allocated there
+            continue
+        found[index] = {
+            ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats
+        }
+        fraction = _fraction(index)
+        if fraction is not None:
+            total = torch.cuda.get_device_properties(index).total_memory
+            found[index]["allocator_limit_bytes"] = fraction * total
+    return found
+
+
+def _fraction(index: int) -> float | None:
+    get = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+    try:
+        return float(get(index)) if get is not None else None
+    except Exception:
+        return None
+
+
+def rendezvous() -> tuple[str, str, int, int] | None:
+    """(source, what all processes share, rank, processes); None for a process on its own."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    size = distributed.get_world_size()
+    if size < 2:
+        return None
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    identity = run if run and run != "none" else ""
+    identity = identity or ":".join(
+        os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")
+    )
+    return "torchelastic", identity, distributed.get_rank(), size
