@@ -1,11 +1,12 @@
 """The GPUs that NVML sees, and what stays the same about them."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gpu_util_callback.gpus._gate import Gate
 
-__all__ = ["NvmlGpu", "driver_facts", "find_again", "list_gpus"]
+__all__ = ["NvmlGpu", "driver_facts", "find_again", "list_gpus", "mode_of"]
 
 _SM_CLOCK = 1
 
@@ -65,13 +66,35 @@ def list_gpus(gate: Gate) -> list[NvmlGpu]:
 
 def find_again(gate: Gate, gpu: NvmlGpu, key: str) -> bool:
     """Take new handles of a GPU that was lost; True when it answers."""
-    board = gate.ask("nvmlDeviceGetHandleByPciBusId", gpu.pci_bus_id.encode(), gpu=key)
-    handle = gate.ask("nvmlDeviceGetHandleByUUID", gpu.uuid.encode(), gpu=key)
-    if handle is None or gate.ask("nvmlDeviceGetUUID", handle, gpu=key) is None:
-        return False
-    gpu.handle = handle
-    gpu.board = board if board is not None else handle
+    gate.probing = True
+    try:
+        handle = gate.ask("nvmlDeviceGetHandleByUUID", gpu.uuid.encode(), gpu=key)
+        if handle is None or gate.ask("nvmlDeviceGetUUID", handle, gpu=key) is None:
+            gate.memory.still_lost(key)
+            return False
+        board = handle
+        if gpu.mig:
+            board = gate.ask("nvmlDeviceGetHandleByUUID", gpu.parent_uuid.encode(), gpu=key)
+    finally:
+        gate.probing = False
+    gpu.handle, gpu.board = handle, board if board is not None else handle
     return True
+
+
+def mode_of(gate: Gate, gpu: NvmlGpu) -> str:
+    """What keeps calls from being supported: "MIG", "vGPU", "WSL" or ""."""
+    if gpu.mig or gpu.mig_mode:
+        return "MIG"
+    key = f"nvml {gpu.nvml_index}"
+    mode = gate.ask("nvmlDeviceGetVirtualizationMode", gpu.handle, gpu=key)
+    gate.memory.forget("nvmlDeviceGetVirtualizationMode", key)
+    if mode == 2:
+        return "vGPU"
+    try:
+        kernel = Path("/proc/sys/kernel/osrelease").read_text()
+    except OSError:
+        return ""
+    return "WSL" if "microsoft" in kernel.lower() else ""
 
 
 def _text(value: Any) -> str | None:

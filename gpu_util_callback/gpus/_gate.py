@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpu_util_callback.gpus import _words
+from gpu_util_callback.gpus import _library, _words
 
 __all__ = ["Gate", "Memory", "Retired"]
 
@@ -26,6 +26,7 @@ NO_NEW_VALUE = frozenset({0, 6, 21, 27})  # 0: a success without records, which 
 OFF = frozenset({2, 3, 4, 13, 22, 25, 26})
 GONE = frozenset({15, 16, 28})
 BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
+SLOW_CALL_S = 0.05  # a call slower than this gets a tenth of the time at most
 _NEVER = math.inf
 
 
@@ -45,6 +46,7 @@ class Memory:
         self._reasons: dict[tuple[str, str], dict[str, str]] = {}
         self.gone: dict[str, float] = {}  # GPU key -> perf seconds to try again at
         self._gone_failures: dict[str, int] = {}
+        self.modes: dict[str, str] = {}  # GPU key -> "MIG", "vGPU", "WSL": why calls are missing
 
     def off(self, symbol: str, gpu: str, reason: str, cure: str = "") -> None:
         """Never ask for this again; remember why."""
@@ -53,7 +55,7 @@ class Memory:
 
     def note(self, symbol: str, gpu: str, reason: str, cure: str = "") -> None:
         """Remember why something is missing, in words for people."""
-        source = _words.SOURCES.get(symbol, symbol)
+        source = _words.SOURCES.get(symbol.partition("/")[0], symbol)
         self._reasons[symbol, gpu] = {
             "source": f"{gpu} {source}".strip(),
             "reason": reason,
@@ -69,6 +71,15 @@ class Memory:
         if count >= 2:
             self.note(symbol, gpu, f"{reason}, {count} times; tried again every {pause:g} s")
 
+    def slow(self, key: tuple[str, str], took_s: float) -> None:
+        """A call that worked, but took long: ask less often."""
+        pause_s = min(10 * took_s, BACK_OFF_S[-1])
+        self.blocked[key] = max(self.blocked.get(key, 0.0), time.perf_counter() + pause_s)
+        if took_s > 0.5:
+            self.note(
+                *key, f"the driver took {took_s:.1f} s to answer; asked every {pause_s:.0f} s"
+            )
+
     def lost(self, gpu: str, reason: str) -> None:
         """The GPU is gone; try it again later."""
         count = self._gone_failures[gpu] = self._gone_failures.get(gpu, 0) + 1
@@ -78,6 +89,11 @@ class Memory:
             "reason": f"{reason}: no values from it since then",
             "cure": _words.LOST_CURE,
         }
+
+    def still_lost(self, gpu: str) -> None:
+        """A lost GPU was asked and is not back: wait longer."""
+        pause = BACK_OFF_S[min(self._gone_failures.get(gpu, 1), 3) - 1]
+        self.gone[gpu] = time.perf_counter() + pause
 
     def found(self, gpu: str) -> None:
         """A lost GPU answers again."""
@@ -100,7 +116,9 @@ class Memory:
     @property
     def unavailable(self) -> list[dict[str, str]]:
         """Everything that is missing: [{"source", "reason", "cure"}]."""
-        return [dict(reason) for reason in list(self._reasons.values())]
+        return list(
+            {reason["source"]: dict(reason) for reason in list(self._reasons.values())}.values()
+        )
 
 
 class Gate:
@@ -115,6 +133,8 @@ class Gate:
         self.memory = memory
         self.calling: tuple[str, str, float] | None = None
         self.retired = threading.Event()
+        self.slow_s = 0.0
+        self.probing = False  # asking a lost GPU whether it is back
         self._pid = os.getpid()
         self._functions: dict[str, Callable[..., Any] | None] = {}
 
@@ -136,6 +156,8 @@ class Gate:
         started = time.perf_counter()
         if blocked is not None and blocked > started:
             return None
+        if gpu in memory.gone and not self.probing:
+            return None
         function = self._functions.get(symbol)
         if function is None:
             if not self.knows(symbol):
@@ -153,30 +175,33 @@ class Gate:
         else:
             if blocked is not None:
                 memory.answered(key)
-        finally:
-            self.calling = None
+        self.calling = None
+        took_s = time.perf_counter() - started
+        if took_s > SLOW_CALL_S:
+            self.slow_s += took_s
+            memory.slow(key, took_s)
         if self.retired.is_set():
+            self.retired.clear()
             raise Retired
         return answer
 
+    def lacks(self, symbol: str, gpu: str) -> bool:
+        """Whether this value was switched off for good (and an older call may stand in)."""
+        return self.memory.blocked.get((symbol, gpu)) == _NEVER
+
     def _failed(self, symbol: str, gpu: str, error: Exception) -> None:
-        code = code_of(self.binding, error)
+        code = _library.code_of(self.binding, error)
         memory = self.memory
         if code in NO_NEW_VALUE:
             return
         reason, cure = _words.explain(code, error)
+        if code == 3:
+            reason = _words.not_supported(memory.modes.get(gpu, ""))
+        elif code == UNINITIALIZED:
+            _library.restart(self.binding)
         if code in GONE and gpu:
             memory.lost(gpu, reason)
         elif code in OFF or isinstance(error, (AttributeError, TypeError, ctypes.ArgumentError)):
             memory.off(symbol, gpu, reason, cure)
         else:
             memory.back_off(symbol, gpu, reason)
-
-
-def code_of(binding: Any, error: Exception) -> int:
-    """NVML's return code behind an exception of the binding; 13 for its mismatch error, else -1."""
-    if isinstance(error, getattr(binding, "NVMLError", ())):
-        return int(getattr(error, "value", -1))
-    if isinstance(error, getattr(binding, "NVMLLibraryMismatchError", ())):
-        return 13  # raised where a symbol is missing; no subclass of NVMLError
-    return -1

@@ -52,22 +52,27 @@ class Gauges:
 
     def _memory(self) -> tuple[float, float]:
         ask, key, handle = self._gate.ask, self._key, self._gpu.handle
-        if self._memory_v2 is not None:
-            # v2 tells what the driver reserves apart from what processes use; drivers before 515
-            # lack it, and then `used` holds both.
+        if self._memory_v2 is not None and not self._gate.lacks(_MEMORY_V2, key):
+            # v2 tells what the driver reserves apart from what processes use.
             memory = ask(
                 "nvmlDeviceGetMemoryInfo", handle, self._memory_v2, gpu=key, name=_MEMORY_V2
             )
             if memory is not None:
                 return float(memory.used), float(memory.reserved)
+            if not self._gate.lacks(_MEMORY_V2, key):
+                return NAN, NAN
             self._gate.memory.forget(_MEMORY_V2, key)
+        # Drivers before 515: `used` holds the reserved part as well.
         memory = ask("nvmlDeviceGetMemoryInfo", handle, gpu=key)
         return (NAN, NAN) if memory is None else (float(memory.used), NAN)
 
     def _temperature(self) -> float:
         ask, key, board = self._gate.ask, self._key, self._gpu.board
-        value = ask("nvmlDeviceGetTemperatureV", board, _CORE_SENSOR, gpu=key)
-        if value is None:  # drivers before 570 have only the older call
-            self._gate.memory.forget("nvmlDeviceGetTemperatureV", key)
-            value = ask("nvmlDeviceGetTemperature", board, _CORE_SENSOR, gpu=key)
+        symbol = "nvmlDeviceGetTemperatureV"
+        if self._gate.lacks(symbol, key):  # drivers before 570 have only the older call
+            symbol = "nvmlDeviceGetTemperature"
+        value = ask(symbol, board, _CORE_SENSOR, gpu=key)
+        if value is None and symbol.endswith("V") and self._gate.lacks(symbol, key):
+            self._gate.memory.forget(symbol, key)
+            return self._temperature()
         return NAN if value is None else float(value)

@@ -8,9 +8,9 @@ import os
 import threading
 from typing import Any
 
-from gpu_util_callback.gpus import _gate, _words
+from gpu_util_callback.gpus import _words
 
-__all__ = ["open_nvml"]
+__all__ = ["code_of", "open_nvml", "restart"]
 
 _lock = threading.Lock()
 _started_in: int | None = None
@@ -37,15 +37,26 @@ def open_nvml() -> tuple[Any, dict[str, str] | None]:
         try:
             pynvml.nvmlInit()
         except Exception as error:
-            return None, _problem(*_words.explain(_gate.code_of(pynvml, error), error))
+            return None, _problem(*_words.explain(code_of(pynvml, error), error))
         _started_in = os.getpid()
         return pynvml, None
 
 
-def restart() -> None:
-    """Start NVML again at the next `open_nvml`: other code of the process shut it down."""
-    global _started_in
-    _started_in = None
+def restart(binding: Any) -> None:
+    """Start NVML again after other code of the process shut it down."""
+    try:
+        binding.nvmlInit()
+    except Exception:
+        pass  # the next question fails, too, and backs off
+
+
+def code_of(binding: Any, error: Exception) -> int:
+    """NVML's return code behind an exception of the binding; 13 for its mismatch error, else -1."""
+    if isinstance(error, getattr(binding, "NVMLError", ())):
+        return int(getattr(error, "value", -1))
+    if isinstance(error, getattr(binding, "NVMLLibraryMismatchError", ())):
+        return 13  # raised where a symbol is missing; no subclass of NVMLError
+    return -1
 
 
 def _problem(reason: str, cure: str) -> dict[str, str]:

@@ -1,33 +1,108 @@
-"""Everything that is read from one GPU at one tick."""
+"""Everything that is read from one GPU, each at its own pace."""
 
+from collections.abc import Iterable
+
+from gpu_util_callback.gpus._buffers import UtilizationBuffer
+from gpu_util_callback.gpus._counters import Counters
 from gpu_util_callback.gpus._devices import NvmlGpu, find_again
 from gpu_util_callback.gpus._gate import Gate
 from gpu_util_callback.gpus._gauges import Gauges
+from gpu_util_callback.gpus._gpm import Gpm
+from gpu_util_callback.gpus._health import Health
+from gpu_util_callback.gpus._processes import Processes
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
 
 __all__ = ["GpuReader"]
 
+NAN = float("nan")
+# Seconds between reads of what is slow to ask for or slow to change; the rest is read every tick.
+BUFFER_S, GPM_S, PROCESSES_S, HEALTH_S = 0.5, 0.18, 1.0, 10.0
+_NO_PROCESSES = [NAN] * len(Processes.columns)
+_NO_HEALTH = [NAN] * len(Health.columns)
+
 
 class GpuReader:
-    """Reads one GPU into the store; a lost GPU is only asked now and then whether it is back."""
+    """Reads one GPU into the store: groups "gpu<i>", "gpu<i>/utilization", "gpu<i>/gpm".
 
-    def __init__(self, gate: Gate, gpu: NvmlGpu, index: int, store: Store, clock: Clock) -> None:
+    In "gpu<i>" a column that is read less often than every tick is NaN in between. A GPU that is
+    lost has no rows until it is back; group "gpu<i>/lost" holds a 1 when it went and a 0 when it
+    came back.
+    """
+
+    columns = (*Gauges.columns, *Counters.columns, *Processes.columns, *Health.columns)
+
+    def __init__(
+        self,
+        gate: Gate,
+        gpu: NvmlGpu,
+        index: int,
+        store: Store,
+        clock: Clock,
+        own_pids: Iterable[int] = (),
+    ) -> None:
         self.key = f"gpu{index}"
+        self.index = index
+        self.gpu = gpu
         self._gate = gate
-        self._gpu = gpu
         self._store = store
         self._clock = clock
-        self._gauges = Gauges(gate, gpu, self.key)
+        self._own_pids = tuple(own_pids)
+        self._lost = False
+        self._due = [0.0] * 4
+        self._open()
 
-    def read(self, now_perf_s: float) -> None:
-        """Take one sample of everything that is due."""
-        retry_at = self._gate.memory.gone.get(self.key)
+    def renewed(self, gate: Gate) -> "GpuReader":
+        """The same GPU for another thread's gate."""
+        return GpuReader(gate, self.gpu, self.index, self._store, self._clock, self._own_pids)
+
+    def read(self, now_s: float) -> None:
+        """Read what is due; now_s: `time.perf_counter()`."""
+        memory = self._gate.memory
+        retry_at = memory.gone.get(self.key)
         if retry_at is not None:
-            if now_perf_s < retry_at or not find_again(self._gate, self._gpu, self.key):
+            self._mark(True)
+            if now_s < retry_at or not find_again(self._gate, self.gpu, self.key):
                 return
-            self._gate.memory.found(self.key)
+            memory.found(self.key)
+            self._mark(False)
+            self._open()
         time_ns = self._clock.now()
-        row = self._gauges.read()
+        gauges = self._gauges.read()
+        if self._is_due(0, now_s, BUFFER_S):
+            self._buffer.read(gauges[:2])
+        counters = self._counters.read()
+        if self._is_due(1, now_s, GPM_S):
+            self._gpm.read()
+        processes = self._processes.read() if self._is_due(2, now_s, PROCESSES_S) else _NO_PROCESSES
+        health = self._health.read() if self._is_due(3, now_s, HEALTH_S) else _NO_HEALTH
+        if self.key in memory.gone:
+            self._mark(True)  # half a row is no row
+        else:
+            self._store.add(self.key, self.columns, time_ns, gauges + counters + processes + health)
+
+    def close(self) -> None:
+        """Drain the last samples and give back what the driver's library holds for us."""
         if self.key not in self._gate.memory.gone:
-            self._store.add(self.key, Gauges.columns, time_ns, row)
+            self._buffer.read((NAN, NAN))
+        self._gpm.close()
+
+    def _open(self) -> None:
+        gate, gpu, key = self._gate, self.gpu, self.key
+        self._gauges = Gauges(gate, gpu, key)
+        self._buffer = UtilizationBuffer(gate, gpu, key, self._store, self._clock)
+        self._counters = Counters(gate, gpu, key)
+        self._gpm = Gpm(gate, gpu, key, self._store, self._clock)
+        self._processes = Processes(gate, gpu, key, self._own_pids)
+        self._health = Health(gate, gpu, key)
+
+    def _is_due(self, which: int, now_s: float, period_s: float) -> bool:
+        if now_s < self._due[which]:
+            return False
+        self._due[which] = now_s + period_s
+        return True
+
+    def _mark(self, lost: bool) -> None:
+        if lost != self._lost:
+            self._lost = lost
+            self._store.add(self.key + "/lost", ("lost",), self._clock.now(), [float(lost)])

@@ -1,6 +1,6 @@
 """What return codes and calls are called when people read about them."""
 
-__all__ = ["SOURCES", "explain"]
+__all__ = ["SOURCES", "explain", "not_supported"]
 
 # What a missing answer of each call takes away.
 SOURCES = {
@@ -36,10 +36,16 @@ OLD_BINDING = "the installed nvidia-ml-py does not know this call"
 OLD_BINDING_CURE = "pip install --upgrade nvidia-ml-py"
 LOST_CURE = "see `dmesg | grep -i xid`; a reset or reboot brings a lost GPU back"
 
+NO_GPM = ("this GPU has no GPM: it came with Hopper", "")
+HOST_PIDS = (
+    "the driver reports the host's process ids, which are not this container's",
+    "start the container with `--pid=host` to tell this process's memory from others'",
+)
+
 _CODES: dict[int, tuple[str, str]] = {
     1: ("NVML was shut down by other code in this process", ""),
     2: ("the driver rejects this request", "update the driver"),
-    3: ("not supported by this GPU, its driver or its mode (MIG, vGPU, WSL)", ""),
+    3: ("not supported by this GPU or its driver", ""),
     4: ("no permission", "ask an administrator, or run as root"),
     8: ("a power cable is missing", "attach the GPU's external power cables"),
     9: ("the NVIDIA driver is not loaded", "load it with `modprobe nvidia`, or install the driver"),
@@ -69,3 +75,8 @@ def explain(code: int, error: Exception | None = None) -> tuple[str, str]:
     if code in _CODES:
         return _CODES[code]
     return f"{type(error).__name__}: {error}" if code < 0 else f"NVML error {code}", ""
+
+
+def not_supported(mode: str) -> str:
+    """Why a value is not supported, given the GPU's mode ("MIG", "vGPU", "WSL" or "")."""
+    return f"{mode}: not supported in this mode" if mode else _CODES[3][0]

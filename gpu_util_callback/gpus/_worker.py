@@ -1,20 +1,27 @@
-"""The thread that asks the driver, tick by tick."""
+"""The threads: workers that ask the driver tick by tick, and a watcher that waits for nobody."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
 
-from gpu_util_callback.gpus._gate import Gate, Retired
+from gpu_util_callback.gpus._gate import Gate, Memory, Retired
+from gpu_util_callback.gpus._health import XidWatch
+from gpu_util_callback.gpus._host import Host
 from gpu_util_callback.gpus._reader import GpuReader
 
-__all__ = ["Pace", "Worker"]
+__all__ = ["Crew", "Pace"]
+
+HANG_S = 1.0
+WATCH_S = 0.25
+SLOW_S = 1.0  # host metrics and critical errors
+Opened = tuple[Gate | None, Sequence[GpuReader], XidWatch | None]
 
 
 class Pace:
     """How often a tick comes: as asked, and slower while the driver or our own share is.
 
-    hz: what was asked for. A tick may take a quarter of its period (a slow driver is a driver that
-    training waits for, too) and `cpu_share` of one core per GPU.
+    hz: what was asked for. A tick may take a quarter of its period (what waits for a slow driver
+    makes training wait, too) and `cpu_share` of one core per GPU.
     """
 
     SLOWEST_S = 10.0
@@ -30,57 +37,173 @@ class Pace:
     def tick(self, wall_s: float, cpu_s: float) -> None:
         """Account one tick and set the period of the next."""
         self._ticks += 1
-        # The first ticks load symbols; a slow driver shows at once, a fast one is believed slowly.
-        self._wall_s = max(wall_s, 0.8 * self._wall_s + 0.2 * wall_s) if self._ticks > 1 else 0.0
-        self._cpu_s += 0.1 * (cpu_s - self._cpu_s) if self._ticks > 2 else 0.0
+        if self._ticks <= 2:
+            return  # the first ticks load symbols
+        self._wall_s += 0.2 * (wall_s - self._wall_s)
+        self._cpu_s += 0.1 * (cpu_s - self._cpu_s)
         wanted = max(self.asked_s, 4 * self._wall_s, self._cpu_s / self._cpu_share)
         self.period_s = min(wanted, max(self.SLOWEST_S, self.asked_s))
 
 
 class Worker(threading.Thread):
-    """Reads its GPUs until it is stopped, or retired because a call of it hung."""
+    """Reads its GPUs tick by tick until stopped; after a hang, only the GPU that hung."""
 
     def __init__(
-        self,
-        open_readers: Callable[["Worker"], Sequence[GpuReader]],
-        hz: float,
-        stopped: threading.Event,
+        self, open_driver: Callable[[], Opened], hz: float, stopped: threading.Event
     ) -> None:
         super().__init__(name="gpu-util-sampler", daemon=True)
         self.gate: Gate | None = None
         self.readers: list[GpuReader] = []
         self.reading: GpuReader | None = None
-        self.started_s = time.perf_counter()
-        self.cpu_s = 0.0
+        self.kept: list[GpuReader] = []  # what stays here after a hang; set by the watcher
         self.pace: Pace | None = None
-        self._open = open_readers
+        self.cpu_s = 0.0
+        self.opened = False
+        self.started_s = time.perf_counter()
+        self._open_driver = open_driver
+        self._xid: XidWatch | None = None
         self._hz = hz
         self._stopped = stopped
 
     def run(self) -> None:
         """Open the driver, then tick."""
-        try:
-            self.readers = list(self._open(self))
-            self.pace = Pace(self._hz, len(self.readers))
-            self._ticks(self.pace)
-        except Retired:
-            pass
-        finally:
-            self._close()
-
-    def _ticks(self, pace: Pace) -> None:
-        due = time.perf_counter()
+        self.gate, readers, self._xid = self._open_driver()
+        self.readers = list(readers)
+        self.opened = True
         while self.readers and not self._stopped.is_set():
-            wall, cpu = time.perf_counter(), time.thread_time()
+            self.pace = Pace(self._hz, len(self.readers))
+            try:
+                self._tick_on(self.pace)
+            except Retired:
+                handed_over = [reader for reader in self.readers if reader not in self.kept]
+                self.readers = list(self.kept)
+                self._close(handed_over)
+        self._close(self.readers)
+        if self._xid is not None:
+            self._xid.close()
+        self.cpu_s = time.thread_time()
+
+    def _tick_on(self, pace: Pace) -> None:
+        assert self.gate is not None
+        due = time.perf_counter()
+        xid_due = due
+        while not self._stopped.is_set():
+            began, cpu_s, slow_s = time.perf_counter(), time.thread_time(), self.gate.slow_s
             for reader in self.readers:
                 self.reading = reader
-                reader.read(wall)
+                reader.read(began)
             self.reading = None
+            if self._xid is not None and began >= xid_due:
+                xid_due = began + SLOW_S
+                self._xid.read()
             self.cpu_s = time.thread_time()
             now = time.perf_counter()
-            pace.tick(now - wall, self.cpu_s - cpu)
+            # A call that is slow by itself is asked less often instead: see Memory.slow.
+            pace.tick(now - began - (self.gate.slow_s - slow_s), self.cpu_s - cpu_s)
             due = max(due + pace.period_s, now)
             self._stopped.wait(due - now)
 
-    def _close(self) -> None:
-        pass
+    def _close(self, readers: Sequence[GpuReader]) -> None:
+        for reader in readers:
+            try:
+                reader.close()
+            except Retired:  # its last call hung as well
+                continue
+
+
+class Crew:
+    """All threads of one sampler.
+
+    The watcher reads the host and looks after the workers. Where a call has hung for a second,
+    the GPU that hangs keeps its thread and the others go on in a new one: at most one per GPU.
+    """
+
+    def __init__(
+        self, open_driver: Callable[[], Opened], memory: Memory, host: Callable[[], Host], hz: float
+    ) -> None:
+        self._memory = memory
+        self._host = host
+        self._hz = hz
+        self.stopped = threading.Event()
+        self._workers = [Worker(open_driver, hz, self.stopped)]
+        self._watcher = threading.Thread(target=self._watch, name="gpu-util-host", daemon=True)
+        self._watcher_cpu_s = 0.0
+        self._hanging: dict[Worker, tuple[str, str, float]] = {}
+
+    def start(self) -> None:
+        """Start both threads; returns at once."""
+        self._workers[0].start()
+        self._watcher.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the threads, waiting at most `timeout_s` for all of them together."""
+        self.stopped.set()
+        until = time.perf_counter() + timeout_s
+        for thread in (*self._workers, self._watcher):
+            thread.join(max(0.0, until - time.perf_counter()))
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds that the threads have used."""
+        return self._watcher_cpu_s + sum(worker.cpu_s for worker in self._workers)
+
+    @property
+    def hz(self) -> float:
+        """Ticks a second now; 0 while no GPU is sampled."""
+        rates = [
+            1 / worker.pace.period_s
+            for worker in self._workers
+            if worker.pace is not None and worker.readers and worker not in self._hanging
+        ]
+        return max(rates, default=0.0)
+
+    def _watch(self) -> None:
+        host = self._host()
+        host_due = 0.0
+        while True:
+            now = time.perf_counter()
+            if now >= host_due:
+                host_due = now + SLOW_S
+                host.read()
+            for worker in tuple(self._workers):
+                self._check(worker, now)
+            self._watcher_cpu_s = time.thread_time()
+            if self.stopped.wait(WATCH_S):
+                host.read()
+                return
+
+    def _check(self, worker: Worker, now: float) -> None:
+        known = self._hanging.get(worker)
+        call = worker.gate.calling if worker.gate is not None else None
+        if not worker.opened and call is None and worker.is_alive():
+            call = ("nvmlInit", "", worker.started_s)
+        if known is not None and call != known:
+            del self._hanging[worker]
+            self._memory.forget(_HANG + known[0], known[1])
+        if call is None or call == known or now - call[2] < HANG_S:
+            return
+        symbol, key, _ = call
+        self._hanging[worker] = call
+        self._memory.note(
+            _HANG + symbol, key, f"the driver has not answered {symbol} for {HANG_S:g} s",
+            "see `dmesg`; `nvidia-smi` probably hangs as well",
+        )  # fmt: skip
+        stuck = worker.reading
+        others = [reader for reader in worker.readers if reader is not stuck]
+        if worker.opened and others and worker.gate is not None:
+            worker.kept = [] if stuck is None else [stuck]
+            worker.gate.retired.set()
+            self._hand_over(worker.gate, others)
+
+    def _hand_over(self, gate: Gate, readers: Sequence[GpuReader]) -> None:
+        def open_again() -> Opened:
+            own = Gate(gate.binding, self._memory)
+            worker.gate = own  # before the first call, so that a hang in it is seen
+            return own, [reader.renewed(own) for reader in readers], None
+
+        worker = Worker(open_again, self._hz, self.stopped)
+        self._workers.append(worker)
+        worker.start()
+
+
+_HANG = "no answer to "

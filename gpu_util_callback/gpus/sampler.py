@@ -1,19 +1,20 @@
 """The sampler: what the GPUs did, from a daemon thread of its own."""
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from gpu_util_callback.gpus import _cuda, _library, _mapping
-from gpu_util_callback.gpus._devices import driver_facts, list_gpus
+from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus, mode_of
 from gpu_util_callback.gpus._gate import Gate, Memory
+from gpu_util_callback.gpus._health import XidWatch
+from gpu_util_callback.gpus._host import Host, host_facts
 from gpu_util_callback.gpus._reader import GpuReader
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.gpus._types import FrameworkGpu, SampleBlock
-from gpu_util_callback.gpus._worker import Worker
+from gpu_util_callback.gpus._worker import Crew, Opened
 from gpu_util_callback.recording.clock import Clock
 
 __all__ = ["Sampler"]
@@ -55,10 +56,9 @@ class Sampler:
         self._own_pids = frozenset(own_pids)
         self._store = Store()
         self._memory = Memory()
-        self._stopped = threading.Event()
         self._pid: int | None = None
         self._started_s = 0.0
-        self._worker: Worker | None = None
+        self._crew: Crew | None = None
         self._gpus: list[dict[str, Any]] = []
         self._driver: dict[str, Any] = {}
         self._nvml_gpus: list[dict[str, Any]] = []
@@ -66,18 +66,19 @@ class Sampler:
 
     def start(self) -> None:
         """Start the thread; returns at once."""
-        if self._worker is not None:
+        if self._crew is not None:
             return
         self._pid = os.getpid()
         self._started_s = time.perf_counter()
-        self._worker = Worker(self._open, self._hz, self._stopped)
-        self._worker.start()
+        self._crew = Crew(
+            self._open, self._memory, lambda: Host(self._store, self._clock, self._memory), self._hz
+        )
+        self._crew.start()
 
     def stop(self, timeout_s: float = 2) -> None:
-        """End the thread, waiting at most `timeout_s`; a call that hangs is left behind."""
-        self._stopped.set()
-        if self._worker is not None and self._here:
-            self._worker.join(timeout_s)
+        """End the threads, waiting at most `timeout_s`; a call that hangs is left behind."""
+        if self._crew is not None and self._here:
+            self._crew.stop(timeout_s)
 
     def drain(self) -> list[SampleBlock]:
         """Samples since the last drain, one block per group."""
@@ -99,6 +100,11 @@ class Sampler:
         return dict(self._driver)
 
     @property
+    def host(self) -> dict[str, Any]:
+        """{"cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes"}."""
+        return host_facts()
+
+    @property
     def unavailable(self) -> list[dict[str, str]]:
         """What could not be measured: [{"source", "reason", "cure"}]."""
         return self._memory.unavailable
@@ -106,23 +112,21 @@ class Sampler:
     @property
     def overhead(self) -> dict[str, float]:
         """{"sampler_cpu_pct": our share of one core, "hz": the rate now}."""
-        worker = self._worker
-        wall = time.perf_counter() - self._started_s
-        if worker is None or wall <= 0:
+        wall_s = time.perf_counter() - self._started_s
+        if self._crew is None or wall_s <= 0:
             return {"sampler_cpu_pct": 0.0, "hz": 0.0}
-        hz = 1 / worker.pace.period_s if worker.pace is not None and worker.readers else 0.0
-        return {"sampler_cpu_pct": 100 * worker.cpu_s / wall, "hz": hz}
+        return {"sampler_cpu_pct": 100 * self._crew.cpu_s / wall_s, "hz": self._crew.hz}
 
     @property
     def _here(self) -> bool:
         return self._pid == os.getpid()
 
-    def _open(self, worker: Worker) -> list[GpuReader]:
+    def _open(self) -> Opened:
         binding, problem = _library.open_nvml()
         if problem is not None:
             self._memory.off("nvmlInit", "", problem["reason"], problem["cure"])
-            return []
-        worker.gate = gate = Gate(binding, self._memory)
+            return None, [], None
+        gate = Gate(binding, self._memory)
         self._driver = driver_facts(gate)
         every = list_gpus(gate)
         allowed = _mapping.visible(os.environ, every)
@@ -134,13 +138,19 @@ class Sampler:
         ]
         matches = _mapping.match(self._framework_gpus, allowed, every, _cuda.cuda_gpus())
         self._gpus = [_mapping.describe(found) for found in matches]
-        readers = []
+        readers: list[GpuReader] = []
+        used: dict[str, NvmlGpu] = {}
         for found in matches:
             if found.gpu is None:
                 self._memory.note("GPU", f"gpu{found.index}", "NVML knows no GPU with its identity")
                 continue
-            readers.append(GpuReader(gate, found.gpu, found.index, self._store, self._clock))
-        return readers
+            key = f"gpu{found.index}"
+            self._memory.modes[key] = mode_of(gate, found.gpu)
+            used[key] = found.gpu
+            readers.append(
+                GpuReader(gate, found.gpu, found.index, self._store, self._clock, self._own_pids)
+            )
+        return gate, readers, XidWatch(gate, used, self._store, self._clock) if used else None
 
 
 _samplers: "weakref.WeakSet[Sampler]" = weakref.WeakSet()
@@ -150,7 +160,7 @@ def _after_fork() -> None:
     """A forked child (a data loader's worker) has no thread and no driver state: disarm."""
     for sampler in list(_samplers):
         sampler._store = Store()  # the old lock may be held by the parent's thread for ever
-        sampler._worker = None
+        sampler._crew = None
         sampler._pid = None
 
 

@@ -130,6 +130,19 @@ GPU_COLUMNS = (
     "power_mw", "power_limit_mw", "temperature_c", "sm_clock_mhz", "sm_clock_max_mhz",
     "throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct",
     "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s",
+    "power_energy_mw",  # mean power by the energy counter, where power_mw is a 1 s average
+    "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s",
+    "memory_temperature_c",
+    "event_reasons",  # NVML's bit mask of why clocks are low; 0x1 is only "idle"
+    "processes_other",  # other processes on this GPU
+    "utilization_process_pct", "utilization_other_pct",  # kernel active, by whose kernels
+    "pcie_generation", "pcie_width",  # of the link now; low at idle to save power
+    "ecc_corrected", "ecc_uncorrected",  # since the last reboot
+    # group "gpu<i>/gpm" (Hopper and newer): shares of the GPU, over the interval that ends there
+    "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct",
+    "fp64_active_pct", "fp32_active_pct", "fp16_active_pct",
+    # group "gpu<i>/xid": one row per critical error; group "gpu<i>/lost": 1 = gone, 0 = back
+    "xid", "lost",
 )  # fmt: skip
 
 # The columns of `steps` that are drawn and folded into the overview, all in nanoseconds a step.

@@ -70,7 +70,7 @@ _PROFILES: dict[str, tuple[str, dict[str, Points]]] = {
     }),
 }  # fmt: skip
 
-# Cumulative counters: field id -> growth a second. PCIe bytes wrap at 2^32.
+# Cumulative counters: field id -> growth a second. PCIe bytes wrap at 2^32 on older GPUs.
 _COUNTERS: dict[int, tuple[float, dict[str, float]]] = {
     197: (2e9, {"wrap": 2**32}),
     198: (4e9, {"wrap": 2**32}),
@@ -148,9 +148,10 @@ class Scenario:
         """Add a GPU: "h100" (GPM), "a100", "t4" or "bare" (a name and nothing else)."""
         index = sum(" mig " not in f" {' '.join(gpu.lines)} " for gpu in self.gpus)
         name, curves = _PROFILES.get(profile, ("NVIDIA GPU", {}))
+        begin = 0x1A2B3C4D + 0x11111111 * index
         gpu = Gpu(index, {
             "name": name,
-            "uuid": f"GPU-{0x1A2B3C4D + 0x11111111 * index:08x}-1a2b-3c4d-5e6f-{profile.encode().hex():0>12.12}",
+            "uuid": f"GPU-{begin:08x}-1a2b-3c4d-5e6f-{profile.encode().hex():0>12.12}",
             "pci": f"00000000:{0x17 + index:02X}:00.0",
             **texts,
         })  # fmt: skip
@@ -158,7 +159,7 @@ class Scenario:
             for quantity, value in {**_COMMON, **curves}.items():
                 gpu.curve(quantity, value)
             for field_id, (rate, options) in _COUNTERS.items():
-                gpu.counter(field_id, rate, **options)
+                gpu.counter(field_id, rate, **({} if profile == "h100" else options))
             gpu.curve("field:82:0", 65, type=1)  # memory temperature
         self.gpus.append(gpu)
         return gpu

@@ -1,0 +1,169 @@
+"""Cumulative counters, all in one call, turned into rates and shares of the time between reads."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_util_callback.gpus import _words
+from gpu_util_callback.gpus._buffers import VALUE_MEMBERS
+from gpu_util_callback.gpus._devices import NvmlGpu
+from gpu_util_callback.gpus._gate import NO_NEW_VALUE, OFF, Gate
+
+__all__ = ["Counters"]
+
+NAN = float("nan")
+_BATCH = "nvmlDeviceGetFieldValues"
+_ALL_LINKS = 0xFFFFFFFF
+_WRAP = 2**32
+# The fastest a PCIe link of each generation moves data, bytes a second and lane.
+_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of the batch. unit: what one count is worth in the column's unit and second."""
+
+    id: int
+    column: str
+    scope: int = 0
+    scale: float = 1.0
+    cumulative: bool = True
+    wraps: bool = False
+
+
+_NS_TO_PCT = 100e-9
+FIELDS = (
+    Field(197, "pcie_tx_bytes_per_s", wraps=True),
+    Field(198, "pcie_rx_bytes_per_s", wraps=True),
+    Field(269, "throttle_thermal_pct", scale=_NS_TO_PCT),  # software thermal slowdown, ns
+    Field(270, "throttle_thermal_pct", scale=_NS_TO_PCT),  # hardware thermal slowdown
+    Field(74, "throttle_power_pct", scale=_NS_TO_PCT),  # power cap
+    Field(271, "throttle_power_pct", scale=_NS_TO_PCT),  # external power brake
+    Field(76, "throttle_other_pct", scale=_NS_TO_PCT),  # sync boost
+    Field(83, "power_energy_mw"),  # mJ a second
+    Field(138, "nvlink_tx_bytes_per_s", _ALL_LINKS, 1024.0),
+    Field(139, "nvlink_rx_bytes_per_s", _ALL_LINKS, 1024.0),
+    Field(82, "memory_temperature_c", cumulative=False),
+)
+
+# Clock event reasons -> the column their share of time belongs to. Idle and a person's own clock
+# settings are no throttling.
+REASON_COLUMNS = {
+    0x20: "throttle_thermal_pct", 0x40: "throttle_thermal_pct",
+    0x4: "throttle_power_pct", 0x80: "throttle_power_pct",
+    0x10: "throttle_other_pct", 0x200: "throttle_other_pct", 0x400: "throttle_other_pct",
+}  # fmt: skip
+_HW_SLOWDOWN = 0x8  # thermal or power brake; the two bits that tell which are newer
+
+
+class Counters:
+    """Reads the batch and gives one row of `columns`; NaN where a counter is absent or began anew.
+
+    A share of time comes from the driver's own nanosecond counters; where it has none, from the
+    event reasons of each tick (0 or 100), whose mean over ticks estimates the same share.
+    """
+
+    columns = (*dict.fromkeys(field.column for field in FIELDS), "event_reasons")
+
+    def __init__(self, gate: Gate, gpu: NvmlGpu, key: str) -> None:
+        self._gate = gate
+        self._gpu = gpu
+        self._key = key
+        self._fields = list(FIELDS)
+        self._before: dict[Field, tuple[float, float]] = {}  # field -> (seconds, count)
+        self._wrapped: set[Field] = set()
+        facts = gpu.facts
+        lane = _LANE.get(facts.get("pcie_generation_max") or 0, 0.0)
+        self._link_rate = lane * (facts.get("pcie_width_max") or 0)  # 0 = unknown
+
+    def read(self) -> list[float]:
+        """[float] * len(columns): rates since the last read."""
+        row = dict.fromkeys(self.columns, NAN)
+        if self._fields:
+            answer = self._gate.ask(
+                _BATCH, self._gpu.board,
+                [(field.id, field.scope) if field.scope else field.id for field in self._fields],
+                gpu=self._key,
+            )  # fmt: skip
+            if answer is None:
+                self._before.clear()  # a gap: no rate over an interval that was not seen
+            else:
+                self._account(answer, row)
+        self._reasons(row)
+        return list(row.values())
+
+    def _account(self, answer: Any, row: dict[str, float]) -> None:
+        now_s = time.perf_counter()
+        for field, value in zip(tuple(self._fields), answer, strict=True):
+            code = int(value.nvmlReturn)
+            if code != 0:
+                self._drop(field, code)
+                continue
+            count = float(getattr(value.value, VALUE_MEMBERS.get(value.valueType, "ullVal")))
+            if not field.cumulative:
+                row[field.column] = count
+                continue
+            at_s = value.timestamp / 1e6 or now_s
+            rate = self._rate(field, at_s, count)
+            if rate == rate:
+                known = row[field.column]
+                row[field.column] = rate if known != known else known + rate
+        for column, share in row.items():
+            if column.startswith("throttle_") and share > 100:
+                row[column] = 100.0  # two causes at once
+
+    def _rate(self, field: Field, at_s: float, count: float) -> float:
+        before = self._before.get(field)
+        self._before[field] = (at_s, count)
+        if before is None or at_s <= before[0]:
+            return NAN
+        seconds = at_s - before[0]
+        grown = count - before[1]
+        if grown < 0:
+            if not field.wraps or before[1] >= _WRAP or self._too_fast(grown + _WRAP, seconds):
+                return NAN  # the driver was reloaded: the counter began anew
+            grown += _WRAP
+            self._wrapped.add(field)
+        if field in self._wrapped and self._link_rate * seconds >= _WRAP:
+            return NAN  # it may have wrapped more than once between two reads
+        return grown / seconds * field.scale
+
+    def _too_fast(self, grown: float, seconds: float) -> bool:
+        return bool(self._link_rate) and grown / seconds > 1.1 * self._link_rate
+
+    def _drop(self, field: Field, code: int) -> None:
+        """Leave out a field that this GPU does not have; remember why."""
+        self._before.pop(field, None)
+        if code in NO_NEW_VALUE or code not in OFF:
+            return
+        self._fields.remove(field)
+        others = any(other.column == field.column for other in self._fields)
+        if not others and not (field.column.startswith("throttle_") and self._has_reasons):
+            reason, cure = _words.explain(code)
+            self._gate.memory.note(field.column, self._key, reason, cure)
+
+    @property
+    def _has_reasons(self) -> bool:
+        return any(self._gate.knows(symbol) for symbol in _REASONS)
+
+    def _reasons(self, row: dict[str, float]) -> None:
+        newer, older = _REASONS  # the older name is for drivers before 535
+        bits = self._gate.ask(newer, self._gpu.board, gpu=self._key)
+        if bits is None and self._gate.lacks(newer, self._key):
+            self._gate.memory.forget(newer, self._key)
+            bits = self._gate.ask(older, self._gpu.board, gpu=self._key)
+        if bits is None:
+            return
+        row["event_reasons"] = float(bits)
+        counted = {field.column for field in self._fields}
+        for column in ("throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct"):
+            if column not in counted:
+                named = any(bits & bit for bit, owner in REASON_COLUMNS.items() if owner == column)
+                unnamed = column == "throttle_other_pct" and bits & _HW_SLOWDOWN and not bits & 0xC0
+                row[column] = 100.0 if named or unnamed else 0.0
+
+
+_REASONS = (
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+)

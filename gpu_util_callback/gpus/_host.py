@@ -1,0 +1,177 @@
+"""What the host did: CPU by core, memory, disk, network, and this process's part of it."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpu_util_callback.gpus._gate import Memory
+from gpu_util_callback.gpus._store import Store
+from gpu_util_callback.recording.clock import Clock
+
+__all__ = ["Host", "host_facts"]
+
+NAN = float("nan")
+_TOO_SOON_S = 0.3  # the kernel counts CPU time in steps of 10 ms
+_IDLE = ("idle", "iowait")
+_COUNTED_TWICE = ("guest", "guest_nice")  # inside user and nice
+
+
+class Host:
+    """Rows of group "host": shares and rates over the time since the last row, NaN = unknown.
+
+    process_cpu_pct is in percent of one core (400 = four cores busy); cpu_pct of all cores.
+    Counters are kept here, since psutil's own are shared by everybody in the process.
+    """
+
+    def __init__(self, store: Store, clock: Clock, memory: Memory) -> None:
+        self._store = store
+        self._clock = clock
+        self._memory = memory
+        self._psutil: Any = None
+        self._process: Any = None
+        self._read_s = -_TOO_SOON_S
+        self._off: set[str] = set()
+        self._before: dict[str, tuple[float, Any]] = {}
+        try:
+            import psutil
+
+            self._psutil = psutil
+            self._process = psutil.Process()
+        except Exception as error:  # missing, or no /proc
+            memory.note("psutil", "", f"{type(error).__name__}: {error}", "pip install psutil")
+        self._cores = (self._psutil and self._psutil.cpu_count()) or os.cpu_count() or 1
+        self.columns: tuple[str, ...] = (
+            "process_cpu_pct", "process_memory_bytes", "process_threads",
+            "process_read_bytes_per_s", "process_write_bytes_per_s",
+            "cpu_pct", "cpu_max_pct", "iowait_pct",
+            "memory_used_bytes", "memory_available_bytes",
+            "disk_read_bytes_per_s", "disk_write_bytes_per_s",
+            "network_rx_bytes_per_s", "network_tx_bytes_per_s",
+            *(f"cpu{i}_pct" for i in range(self._cores)),
+        )  # fmt: skip
+
+    def read(self) -> None:
+        """Store one row; the first one only starts the counters."""
+        now_s = time.perf_counter()
+        if self._psutil is None or now_s - self._read_s < _TOO_SOON_S:
+            return
+        self._read_s = now_s
+        row = dict.fromkeys(self.columns, NAN)
+        first = not self._before
+        self._cpu(row)
+        self._own(row)
+        memory = self._try("memory", self._psutil.virtual_memory)
+        if memory is not None:
+            row["memory_used_bytes"] = float(memory.total - memory.available)
+            row["memory_available_bytes"] = float(memory.available)
+        self._traffic(row)
+        if not first:
+            self._store.add("host", self.columns, self._clock.now(), list(row.values()))
+
+    def _cpu(self, row: dict[str, float]) -> None:
+        times = self._try("CPU", lambda: self._psutil.cpu_times(percpu=True))
+        before = self._before.get("cpu", (0.0, None))[1]
+        self._before["cpu"] = (time.perf_counter(), times)
+        if not times or not before or len(times) != len(before):
+            return
+        busy = []
+        waited, total = 0.0, 0.0
+        for i, (now, then) in enumerate(zip(times, before, strict=True)):
+            spent = {
+                name: max(0.0, getattr(now, name) - getattr(then, name))
+                for name in now._fields
+                if name not in _COUNTED_TWICE
+            }
+            whole = sum(spent.values())
+            if whole <= 0:
+                continue
+            share = 100 * (whole - sum(spent.get(name, 0.0) for name in _IDLE)) / whole
+            busy.append(share)
+            waited += spent.get("iowait", 0.0)
+            total += whole
+            if i < self._cores:
+                row[f"cpu{i}_pct"] = share
+        if busy:
+            row["cpu_pct"] = sum(busy) / len(busy)
+            row["cpu_max_pct"] = max(busy)
+            row["iowait_pct"] = 100 * waited / total if hasattr(times[0], "iowait") else NAN
+
+    def _own(self, row: dict[str, float]) -> None:
+        def read() -> tuple[Any, int, int]:
+            with self._process.oneshot():
+                times = self._process.cpu_times()
+                used = times.user + times.system
+                return used, self._process.memory_info().rss, self._process.num_threads()
+
+        answer = self._try("process", read)
+        if answer is not None:
+            rate = self._rate("process_cpu", answer[0])
+            row["process_cpu_pct"] = 100 * rate
+            row["process_memory_bytes"] = float(answer[1])
+            row["process_threads"] = float(answer[2])
+        io = self._try("process I/O", lambda: self._process.io_counters())
+        if io is not None:
+            row["process_read_bytes_per_s"] = self._rate("process_read", io.read_bytes)
+            row["process_write_bytes_per_s"] = self._rate("process_write", io.write_bytes)
+
+    def _traffic(self, row: dict[str, float]) -> None:
+        disk = self._try("disk", self._psutil.disk_io_counters)
+        if disk is not None:
+            row["disk_read_bytes_per_s"] = self._rate("disk_read", disk.read_bytes)
+            row["disk_write_bytes_per_s"] = self._rate("disk_write", disk.write_bytes)
+        cards = self._try("network", lambda: self._psutil.net_io_counters(pernic=True))
+        if cards is not None:
+            real = [card for name, card in cards.items() if name != "lo"]
+            row["network_rx_bytes_per_s"] = self._rate("rx", sum(c.bytes_recv for c in real))
+            row["network_tx_bytes_per_s"] = self._rate("tx", sum(c.bytes_sent for c in real))
+
+    def _rate(self, name: str, count: float) -> float:
+        now_s = time.perf_counter()
+        before = self._before.get(name)
+        self._before[name] = (now_s, count)
+        if before is None or now_s <= before[0] or count < before[1]:
+            return NAN
+        return (count - before[1]) / (now_s - before[0])
+
+    def _try(self, what: str, read: Callable[[], Any]) -> Any:
+        """What psutil answers, or None; a part it cannot read is switched off with its reason."""
+        if what in self._off:
+            return None
+        try:
+            return read()
+        except Exception as error:
+            self._off.add(what)
+            self._memory.note(f"host {what}", "", f"{type(error).__name__}: {error}")
+            return None
+
+
+def host_facts() -> dict[str, Any]:
+    """{"cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes"}.
+
+    cpus_allowed: how many this process may run on. cpu_quota: cores' worth of time its control
+    group may use (a container's `--cpus`). None = unknown or unlimited.
+    """
+    facts: dict[str, Any] = {"cpus": os.cpu_count(), "cpus_allowed": None, "cpu_quota": None}
+    if hasattr(os, "sched_getaffinity"):
+        facts["cpus_allowed"] = len(os.sched_getaffinity(0))
+    quota = _words_of("/sys/fs/cgroup/cpu.max")
+    if len(quota) == 2 and quota[0].isdigit():
+        facts["cpu_quota"] = int(quota[0]) / int(quota[1])
+    limit = _words_of("/sys/fs/cgroup/memory.max")
+    facts["memory_limit_bytes"] = int(limit[0]) if limit and limit[0].isdigit() else None
+    try:
+        import psutil
+
+        facts["memory_total_bytes"] = psutil.virtual_memory().total
+    except Exception:
+        facts["memory_total_bytes"] = None
+    return facts
+
+
+def _words_of(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().split()
+    except OSError:
+        return []
