@@ -1,1 +1,1 @@
-"""The "GPU Utilization" tab of TensorBoard."""
+"""The TensorBoard plugin: it reads recordings and serves them to the GPU Utilization tab."""

@@ -7,6 +7,7 @@ as it lies in the checkout, with the entry point that an installation would have
 
 import atexit
 import fcntl
+import gzip
 import os
 import re
 import shutil
@@ -127,14 +128,18 @@ class TensorBoardServer:
         return "".join(self._lines)
 
     def get(self, path: str, timeout: float = 30) -> tuple[int, dict[str, str], bytes]:
-        """(status, headers in lower case, body as sent) of `<url>/<path>`; errors are answers."""
+        """(status, headers in lower case, body unzipped) of `<url>/<path>`; errors are answers."""
+        request = urllib.request.Request(f"{self.url}/{path}", headers={"Accept-Encoding": "gzip"})
         try:
-            with urllib.request.urlopen(f"{self.url}/{path}", timeout=timeout) as answer:
-                headers = {name.lower(): value for name, value in answer.headers.items()}
-                return answer.status, headers, answer.read()
+            answer = urllib.request.urlopen(request, timeout=timeout)
         except urllib.error.HTTPError as error:
-            headers = {name.lower(): value for name, value in error.headers.items()}
-            return error.code, headers, error.read()
+            answer = error
+        with answer:
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            body = answer.read()
+            if headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            return answer.status, headers, body
 
     def wait_for(self, condition, timeout: float = 30):
         """Call `condition()` until it returns something true, and return that."""

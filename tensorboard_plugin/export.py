@@ -1,0 +1,105 @@
+"""Rows as CSV and JSON, streamed segment by segment."""
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.container import Damaged
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
+
+__all__ = ["csv_lines", "step_columns"]
+
+
+def step_columns(recording: Recording, first: int, last: int) -> dict[str, list]:
+    """Columns of the steps numbered `first` to `last`, both included; absent values are None."""
+    parts: dict[str, list] = {name: [] for name in TABLES["steps"]}
+    for rows in _steps_between(recording, first, last):
+        for name, values in rows.items():
+            parts[name] += _plain("steps", name, values)
+    return parts
+
+
+def csv_lines(
+    recording: Recording, table: str, first: int | None = None, last: int | None = None
+) -> Iterator[str]:
+    """A table as CSV, header first; `first` and `last` (included) select by step number."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+
+    def taken() -> str:
+        text = out.getvalue()
+        out.seek(0)
+        out.truncate()
+        return text
+
+    writer.writerow(TABLES[table])
+    yield taken()
+    by_step = table == "steps"
+    parts = _steps_between(recording, first, last) if by_step else _rows(recording, table)
+    for rows in parts:
+        if not by_step and "step" in rows:
+            rows = _selected(rows, first, last)
+        columns = [_plain(table, name, values) for name, values in rows.items()]
+        writer.writerows(
+            ["" if value is None else value for value in row] for row in zip(*columns, strict=True)
+        )
+        yield taken()
+
+
+def _rows(recording: Recording, table: str) -> Iterator[dict[str, np.ndarray]]:
+    for _, segment in recording.opened():
+        try:
+            if segment.rows(table):
+                yield segment.table(table)
+        except Damaged:
+            continue  # named in the recording's problems
+
+
+def _steps_between(
+    recording: Recording, first: int | None, last: int | None
+) -> Iterator[dict[str, np.ndarray]]:
+    for info in recording.segments:
+        if info.steps == 0:
+            continue
+        if info.steps > 0 and (
+            (first is not None and info.last_step < first)
+            or (last is not None and info.first_step > last)
+        ):
+            continue
+        segment = recording.open_segment(info)
+        if segment is None or not segment.rows("steps"):
+            continue
+        try:
+            yield _selected(segment.table("steps"), first, last)
+        except Damaged:
+            continue  # named in the recording's problems
+
+
+def _selected(
+    rows: dict[str, np.ndarray], first: int | None, last: int | None
+) -> dict[str, np.ndarray]:
+    numbers = rows["step"]
+    inside = np.ones(len(numbers), bool)
+    if first is not None:
+        inside &= numbers >= first
+    if last is not None:
+        inside &= numbers <= last
+    return {name: values[inside] for name, values in rows.items()}
+
+
+def _plain(table: str, name: str, values: np.ndarray) -> list[Any]:
+    kind = TABLES[table][name]
+    if kind == "int":
+        return [None if value == ABSENT_INT else value for value in values.tolist()]
+    if kind == "float":
+        return [None if value != value else value for value in values.tolist()]
+    return [_harmless(value) for value in values.tolist()]
+
+
+def _harmless(text: str) -> str:
+    """Names may come from anywhere: a spreadsheet must not take one for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,0 +1,111 @@
+"""Which lanes a recording has: their order, titles, units and scales."""
+
+from typing import Any
+
+from gpu_util_callback.recording.reader import Recording
+
+__all__ = ["Lane", "lanes_of"]
+
+Lane = dict[str, Any]
+
+# Series of the step breakdown, from the bottom of the stack to its top: (name, column, title).
+STACK = (
+    ("step", "body_ns", "train function"),
+    ("gpu_wait", "gpu_wait_ns", "GPU wait"),
+    ("compile", "compile_ns", "compile"),
+    ("callbacks", "callbacks_ns", "callbacks"),
+    ("input_wait", "input_wait_ns", "input wait"),
+)
+
+# What a person calls a sampled column, in the order in which lanes are offered.
+TITLES = {
+    "utilization_pct": ("Kernel active", "share of time in which any kernel ran (NVML)"),
+    "sm_active_pct": ("SM active", "share of multiprocessors with work (GPM)"),
+    "memory_used_bytes": ("VRAM", None),
+    "memory_process_bytes": ("VRAM of this process", None),
+    "memory_other_bytes": ("VRAM of other processes", None),
+    "memory_reserved_bytes": ("VRAM reserved", None),
+    "memory_utilization_pct": ("Memory active", "share of time in which VRAM was read or written"),
+    "power_mw": ("Power", None),
+    "temperature_c": ("Temperature", None),
+    "sm_clock_mhz": ("SM clock", None),
+    "throttle_thermal_pct": ("Throttled, thermal", None),
+    "throttle_power_pct": ("Throttled, power", None),
+    "throttle_other_pct": ("Throttled, other", None),
+    "pcie_rx_bytes_per_s": ("PCIe to the GPU", None),
+    "pcie_tx_bytes_per_s": ("PCIe from the GPU", None),
+    "cpu_pct": ("CPU", None),
+    "process_cpu_pct": ("CPU of this process", None),
+}
+# Drawn into another lane or into none: limits are the top of their lane.
+HIDDEN = {"power_limit_mw", "sm_clock_max_mhz"}
+UNITS = (
+    ("_bytes_per_s", "bytes/s"), ("_per_s", "/s"), ("_bytes", "bytes"), ("_pct", "%"),
+    ("_mw", "mW"), ("_mhz", "MHz"), ("_c", "°C"), ("_ns", "ns"),
+)  # fmt: skip
+
+
+def lanes_of(recording: Recording) -> list[Lane]:
+    """The recording's lanes in drawing order, without reading any segment but the newest."""
+    lanes: list[Lane] = [
+        {
+            "id": "steps", "group": "training", "title": "Step time", "unit": "ms",
+            "kind": "stack", "max": None, "note": "what the training thread did in each step",
+            "series": [{"name": name, "title": title} for name, _, title in STACK],
+        },
+        {
+            "id": "input_wait", "group": "training", "title": "Input wait", "unit": "ms",
+            "kind": "band", "max": None, "note": "how far fetching the batch delayed the step",
+            "series": [{"name": "input_wait", "title": "input wait"}],
+        },
+    ]  # fmt: skip
+    summary = recording.summary
+    order = list(TITLES)
+    for group in sorted((g for g in summary if g != "steps"), key=_group_order):
+        columns = [c for c in summary[group] if c not in HIDDEN and summary[group][c].get("count")]
+        columns.sort(key=lambda c: (order.index(c) if c in order else len(order), c))
+        lanes += [_sampled(recording, group, column, summary) for column in columns]
+    return lanes
+
+
+def _group_order(group: str) -> tuple:
+    head = group.split("/")[0]
+    number = head[3:] if head.startswith("gpu") else ""
+    if number.isdigit():
+        return (0, int(number), group)
+    return (1, 0, group)
+
+
+def _sampled(recording: Recording, group: str, column: str, summary: dict) -> Lane:
+    title, note = TITLES.get(column, (column.replace("_", " "), None))
+    if not group.startswith("gpu"):
+        title = title.replace("VRAM", "Memory")
+    unit = next((unit for ending, unit in UNITS if column.endswith(ending)), "")
+    head, _, source = group.partition("/")
+    if source:
+        note = f"{note}; {source}" if note else source
+    series: dict[str, Any] = {"name": column, "title": title.lower()}
+    top = 100.0 if unit == "%" else None
+    gpu = _gpu(recording, head)
+    highest = summary[group][column]["max"]
+    if column.startswith("memory_") and unit == "bytes" and gpu:
+        total = gpu.get("memory_total_bytes")
+        if isinstance(total, (int, float)) and total > 0:
+            series["total_bytes"] = top = total
+    limit = {"power_mw": "power_limit_mw", "sm_clock_mhz": "sm_clock_max_mhz"}.get(column)
+    if limit in summary[group] and summary[group][limit].get("count"):
+        top = summary[group][limit]["max"]
+    if top is not None and highest > top:
+        top = highest  # a process on several cores, a limit that was raised: never cut off
+    return {
+        "id": f"{group}:{column}", "group": head, "title": title, "unit": unit, "kind": "band",
+        "series": [series], "max": top, "note": note,
+    }  # fmt: skip
+
+
+def _gpu(recording: Recording, head: str) -> dict[str, Any] | None:
+    gpus = recording.facts.get("gpus")
+    for gpu in gpus if isinstance(gpus, list) else ():
+        if isinstance(gpu, dict) and head == f"gpu{gpu.get('index')}":
+            return gpu
+    return None

@@ -1,0 +1,318 @@
+"""The plugin: routes of the GPU Utilization tab, and nothing but routes."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from tensorboard.backend import http_util
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.base_plugin import FrontendMetadata
+from werkzeug import wrappers
+
+from gpu_util_callback._version import __version__
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.recording.reader import Problem, Recording
+from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
+from tensorboard_plugin.export import csv_lines, step_columns
+from tensorboard_plugin.lanes import lanes_of
+from tensorboard_plugin.runs import RunIndex, run_directories
+from tensorboard_plugin.tiles import BadTile, TileServer
+
+__all__ = ["GpuUtilizationPlugin"]
+
+MAX_PHASES = 2000
+MAX_STEPS = 1000
+# One fixed table: some Windows registries give .js another type.
+TYPES = {
+    "js": "text/javascript", "css": "text/css", "map": "application/json", "svg": "image/svg+xml",
+    "png": "image/png", "txt": "text/plain", "json": "application/json", "woff2": "font/woff2",
+}  # fmt: skip
+# The tab renders without any of it; TensorBoard's own policy for its pages is as strict.
+NOT_FOUND_STATIC = "the tab's files are not built: run `npm ci && npm run build` in frontend/"
+
+
+class _Refused(Exception):
+    """A request that cannot be answered: HTTP status and one clear line."""
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+
+
+Handler = Callable[[wrappers.Request], wrappers.Response]
+
+
+class GpuUtilizationPlugin(base_plugin.TBPlugin):
+    """Serves recordings below the log directory.
+
+    It keeps out of TensorBoard's way: nothing is read until the tab asks, and the tab appears
+    through the marker event, not through a walk of the directory.
+    """
+
+    plugin_name = PLUGIN_NAME
+
+    def __init__(self, context: base_plugin.TBContext):
+        self._logdir = context.logdir or ""
+        self._spec = getattr(context.flags, "logdir_spec", "") or ""
+        self._multiplexer = context.multiplexer
+        self._data_provider = context.data_provider
+        self._tiles = TileServer()
+        self._names: list[str] = []
+        self._index = RunIndex(
+            lambda: run_directories(self._logdir, self._names, self._multiplexer)
+        )
+        self._reports: dict[str, tuple[str, dict[str, Any]]] = {}
+
+    def is_active(self) -> bool:
+        """False: TensorBoard finds the marker events by itself."""
+        return False
+
+    def frontend_metadata(self) -> FrontendMetadata:
+        """The module TensorBoard imports; its address changes with its content."""
+        digest = hashlib.sha256()
+        for name in ("index.js", "style.css"):
+            digest.update(_static(name) or b"")
+        return FrontendMetadata(
+            es_module_path=f"/static/index.js?v={digest.hexdigest()[:12]}",
+            tab_name="GPU Utilization",
+        )
+
+    def get_plugin_apps(self) -> dict[str, Any]:
+        """Routes below `data/plugin/gpu_utilization`."""
+        routes: dict[str, Handler] = {
+            "/static/*": self._serve_static,
+            "/runs": self._serve_runs,
+            "/recording": self._serve_recording,
+            "/tiles": self._serve_tiles,
+            "/steps": self._serve_steps,
+            "/export.csv": self._serve_csv,
+            "/export.json": self._serve_json,
+        }
+        return {route: _app(handler) for route, handler in routes.items()}
+
+    # --- routes -----------------------------------------------------------------------------------
+
+    def _serve_static(self, request: wrappers.Request) -> wrappers.Response:
+        name = request.path.rpartition("/static/")[2]
+        content = _static(name)
+        if content is None:
+            built = _static("index.js") is not None
+            raise _Refused(404, f"no file {name[:100]!r}" if built else NOT_FOUND_STATIC)
+        kind = TYPES.get(name.rpartition(".")[2], "application/octet-stream")
+        expires = 86400 if request.args.get("v") else 0
+        return http_util.Respond(request, content, kind, expires=expires)
+
+    def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
+        self._refresh_names(request)
+        recordings = self._index.recordings()
+        problems = self._index.problems + [p for one in recordings for p in one.problems]
+        per_run: dict[str, int] = {}
+        for one in recordings:
+            per_run[one.run] = per_run.get(one.run, 0) + 1
+        return _json(request, {
+            "version": 1,
+            "server_version": __version__,
+            "logdir": self._logdir or self._spec,
+            "tensorboard_runs": self._names,
+            "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
+            "recordings": [_listed(one, per_run[one.run]) for one in recordings],
+            "problems": _problems(problems),
+        })  # fmt: skip
+
+    def _serve_recording(self, request: wrappers.Request) -> wrappers.Response:
+        recording = self._recording(request)
+        revision = recording.revision
+        first, last = _steps_extent(recording)
+        return _json(request, {
+            "id": recording.id,
+            "revision": revision,
+            "report": self._report(recording, revision),
+            "extent": {
+                "start_ns": recording.start_ns, "end_ns": recording.end_ns,
+                "first_step": first, "last_step": last,
+            },
+            "lanes": lanes_of(recording),
+            "phases": _phases(recording),
+            "problems": _problems(recording.problems),
+        })  # fmt: skip
+
+    def _serve_tiles(self, request: wrappers.Request) -> wrappers.Response:
+        recording = self._recording(request)
+        lanes = [lane for lane in request.args.get("lanes", "").split(",") if lane]
+        try:
+            content = self._tiles.tile(
+                recording,
+                request.args.get("axis", "step"),
+                _integer(request, "level"),
+                _integer(request, "first"),
+                _integer(request, "count"),
+                lanes,
+            )
+        except BadTile as error:
+            raise _Refused(400, str(error)) from error
+        return http_util.Respond(
+            request, content, "application/octet-stream", content_encoding="gzip"
+        )
+
+    def _serve_steps(self, request: wrappers.Request) -> wrappers.Response:
+        recording = self._recording(request)
+        first, last = _integer(request, "first"), _integer(request, "last")
+        if first < 0 or last < first or last - first >= MAX_STEPS:
+            raise _Refused(400, f"first to last is 1 to {MAX_STEPS} steps, in order")
+        return _json(request, {"columns": step_columns(recording, first, last)})
+
+    def _serve_csv(self, request: wrappers.Request) -> wrappers.Response:
+        recording = self._recording(request)
+        table = request.args.get("table", "steps")
+        if table not in TABLES:
+            raise _Refused(400, f"no table {table[:40]!r}; there are {', '.join(TABLES)}")
+        first = _integer(request, "first") if "first" in request.args else None
+        last = _integer(request, "last") if "last" in request.args else None
+        return _download(csv_lines(recording, table, first, last), "text/csv", f"{table}.csv")
+
+    def _serve_json(self, request: wrappers.Request) -> wrappers.Response:
+        recording = self._recording(request)
+        report = self._report(recording, recording.revision)
+        return _json(request, {"version": 1, "runs": [report]}, download="report.json")
+
+    # --- what they need ---------------------------------------------------------------------------
+
+    def _refresh_names(self, request: wrappers.Request) -> None:
+        from tensorboard import plugin_util
+
+        runs = self._data_provider.list_runs(
+            plugin_util.context(request.environ),
+            experiment_id=plugin_util.experiment_id(request.environ),
+        )
+        self._names = sorted(run.run_name for run in runs)
+
+    def _recording(self, request: wrappers.Request) -> Recording:
+        id = request.args.get("id", "")
+        if not id:
+            raise _Refused(400, "which recording? give its id, as in ./runs")
+        recording = self._index.find(id)
+        if recording is None:  # a deep link may be the first request of all
+            self._refresh_names(request)
+            recording = self._index.find(id)
+        if recording is None:
+            raise _Refused(404, f"no recording {id[:200]!r} in this log directory")
+        return recording
+
+    def _report(self, recording: Recording, revision: str) -> dict[str, Any]:
+        known = self._reports.get(recording.id)
+        if known is None or known[0] != revision:
+            known = (revision, run_report(recording))
+            self._reports[recording.id] = known
+            while len(self._reports) > 256:
+                del self._reports[next(iter(self._reports))]
+        return known[1]
+
+
+def _app(handler: Handler) -> Any:
+    @wrappers.Request.application
+    def serve(request: wrappers.Request) -> wrappers.Response:
+        try:
+            return handler(request)
+        except _Refused as refused:
+            return _json(request, {"error": str(refused)}, refused.status)
+
+    return serve
+
+
+def _json(
+    request: wrappers.Request, value: Any, status: int = 200, download: str | None = None
+) -> wrappers.Response:
+    # Respond would write NaN and infinities as strings: what is unknown is null.
+    response = http_util.Respond(request, _strict(value), "application/json", code=status)
+    if download:
+        response.headers["Content-Disposition"] = f'attachment; filename="{download}"'
+    return response
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _download(lines: Iterable[str], kind: str, name: str) -> wrappers.Response:
+    response = wrappers.Response(
+        (line.encode() for line in lines), mimetype=kind, direct_passthrough=False
+    )
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Cache-Control"] = "no-cache, must-revalidate"
+    return response
+
+
+def _integer(request: wrappers.Request, name: str) -> int:
+    text = request.args.get(name, "")
+    try:
+        if len(text) > 20:
+            raise ValueError
+        return int(text)
+    except ValueError:
+        raise _Refused(400, f"{name} is an integer, not {text[:40]!r}") from None
+
+
+def _static(name: str) -> bytes | None:
+    """A file of the built frontend, None for anything else."""
+    folder = resources.files("tensorboard_plugin") / "static"
+    if (
+        not name
+        or name.startswith(".")
+        or not name.replace(".", "").replace("-", "").replace("_", "").isalnum()
+    ):
+        return None
+    try:
+        return (folder / name).read_bytes()
+    except (OSError, FileNotFoundError):
+        return None
+
+
+def _problems(problems: Iterable[Problem]) -> list[dict[str, str]]:
+    return [{"path": one.path, "message": one.message} for one in problems]
+
+
+def _listed(recording: Recording, of_run: int) -> dict[str, Any]:
+    facts = recording.facts
+    label = recording.run
+    fit, rank, world = facts.get("fit_index"), facts.get("rank"), facts.get("world_size")
+    if of_run > 1 and isinstance(fit, int):
+        label += f" · fit {fit + 1}"
+    if isinstance(world, int) and world > 1:
+        label += f" · rank {rank}"
+    return {
+        "id": recording.id, "run": recording.run, "session": recording.session,
+        "job": facts.get("job"), "fit_index": fit, "host": facts.get("host"), "rank": rank,
+        "status": recording.status, "start_ns": recording.start_ns, "end_ns": recording.end_ns,
+        "steps": recording.step_count, "framework": facts.get("framework"), "label": label,
+        "verdict": recording.stored.get("verdict"), "revision": recording.revision,
+    }  # fmt: skip
+
+
+def _steps_extent(recording: Recording) -> tuple[int, int]:
+    """The first and the last step's number; (0, -1) before the first step."""
+    overview = recording.overview
+    marks = overview.marks["step"]
+    present = np.flatnonzero(marks.values >= 0)
+    if not len(present) or overview.last_step < 0:
+        return 0, -1
+    return int(present[0]) << marks.shift, overview.last_step
+
+
+def _phases(recording: Recording) -> list[dict[str, Any]]:
+    phases = recording.phases
+    lengths = phases["end_ns"] - phases["start_ns"]
+    longest = np.sort(np.argsort(-lengths, kind="stable")[:MAX_PHASES])
+    columns = {name: values[longest].tolist() for name, values in phases.items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

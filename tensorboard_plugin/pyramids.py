@@ -1,0 +1,214 @@
+"""Pyramids of a recording's series in memory: any zoom from a bounded number of cells."""
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu_util_callback.recording.overview import step_series
+from gpu_util_callback.recording.pyramid import reduce_rows
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.schema import STEP_SERIES
+from tensorboard_plugin.levels import FAN_OUT_BITS, Levels, Range
+from tensorboard_plugin.rows import Growing, NewRows, SegmentRows, StepTimes
+
+__all__ = ["Pyramids"]
+
+AXES = ("step", "time")
+# Rows of a group stay in memory up to this many values; longer ones are read from their segments
+# again where the view is finer than the finest level.
+MAX_CELLS = 1 << 22
+
+
+class Pyramids:
+    """All series of one recording on both axes, brought up to date on demand.
+
+    Keys are step numbers, or nanoseconds since the recording's start.
+    """
+
+    def __init__(self, recording: Recording, max_cells: int = MAX_CELLS):
+        self.recording = recording
+        self.origin_ns = recording.start_ns
+        self.times = StepTimes()
+        self._max_cells = max_cells
+        self._lock = threading.Lock()
+        self._new = NewRows(recording)
+        self._segments = SegmentRows(recording)
+        self._revision: str | None = None
+        self._levels: dict[str, dict[str, Levels]] = {axis: {} for axis in AXES}
+        self._raw: dict[str, _Raw] = {}
+        self._shifts = _base_shifts(recording)
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory this takes."""
+        levels = sum(one.nbytes for axis in self._levels.values() for one in axis.values())
+        return levels + sum(one.nbytes for one in self._raw.values()) + self.times.nbytes
+
+    def update(self, revision: str) -> None:
+        """Take in what was recorded since; `revision` says whether there can be anything."""
+        with self._lock:
+            if revision == self._revision:
+                return
+            for tables, samples in self._new.read():
+                if "steps" in tables:
+                    self._add_steps(tables["steps"])
+                for group, columns in samples.items():
+                    self._add_samples(group, columns)
+            self._revision = revision
+
+    def columns(self, group: str) -> list[str]:
+        """The columns of "steps" or a sample group, in the order of `range`'s rows."""
+        raw = self._raw.get(group)
+        return raw.columns if raw is not None else []
+
+    def range(self, group: str, axis: str, level: int, first: int, count: int) -> Range | None:
+        """Min, max and mean of buckets [first, first + count) of 2^level keys.
+
+        Returns: three float32[columns, count], None for an unknown group.
+        """
+        with self._lock:
+            levels = self._levels[axis].get(group)
+            if levels is None:
+                return None
+            if level >= levels.shift:
+                return levels.range(level, first, count)
+            raw = self._raw[group]
+            if raw.dropped:
+                raw = self._read_again(group, axis, first << level, (first + count) << level)
+            return raw.range(axis, level, first, count)
+
+    # --- taking rows in ---------------------------------------------------------------------------
+
+    def _add_steps(self, steps: dict[str, np.ndarray]) -> None:
+        numbers, since = self._step_keys(steps)
+        self.times.add(numbers, since)
+        self._add("steps", STEP_SERIES, numbers, since, step_series(steps))
+
+    def _add_samples(self, group: str, columns: dict[str, np.ndarray]) -> None:
+        since = self._sample_keys(columns)
+        names, values = _values(columns)
+        self._add(group, names, self.times.step_at(since), since, values)
+
+    def _step_keys(self, steps: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        numbers = np.maximum.accumulate(np.maximum(steps["step"], 0))
+        return numbers, np.maximum.accumulate(np.maximum(steps["start_ns"] - self.origin_ns, 0))
+
+    def _sample_keys(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+        return np.maximum.accumulate(np.maximum(columns["time_ns"] - self.origin_ns, 0))
+
+    def _add(
+        self,
+        group: str,
+        names: Sequence[str],
+        steps: np.ndarray,
+        times: np.ndarray,
+        values: np.ndarray,
+    ) -> None:
+        raw = self._raw.setdefault(group, _Raw(names))
+        values = raw.arrange(names, values.astype(np.float32))
+        raw.add(steps, times, values)
+        for axis, keys in (("step", steps), ("time", times)):
+            levels = self._levels[axis].setdefault(group, Levels(raw.columns, self._shifts[axis]))
+            levels.add_columns(raw.columns)
+            levels.add(keys, values)
+        if raw.cells > self._max_cells:
+            raw.drop()
+
+    def _read_again(self, group: str, axis: str, begin: int, end: int) -> "_Raw":
+        """The rows of a range of keys, out of the segments."""
+        raw = _Raw(self._raw[group].columns)
+        if group == "steps":
+            if axis == "time":
+                begin, end = begin + self.origin_ns, end + self.origin_ns
+            for steps in self._segments.read("steps", axis, begin, end):
+                numbers, since = self._step_keys(steps)
+                raw.add(numbers, since, raw.arrange(STEP_SERIES, step_series(steps)))
+            return raw
+        if axis == "step":
+            known = self.times.start_of(np.array([begin, end]))
+            begin = 0 if np.isnan(known[0]) else int(known[0])
+            end = 2**62 if np.isnan(known[1]) else int(known[1])
+        begin, end = begin + self.origin_ns, end + self.origin_ns
+        for columns in self._segments.read(group, "time", begin, end):
+            since = self._sample_keys(columns)
+            names, values = _values(columns)
+            raw.add(self.times.step_at(since), since, raw.arrange(names, values))
+        return raw
+
+
+def _values(columns: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
+    names = [name for name in columns if name != "time_ns"]
+    if not names:
+        return names, np.zeros((0, len(columns["time_ns"])))
+    return names, np.stack([columns[name] for name in names])
+
+
+def _base_shifts(recording: Recording) -> dict[str, int]:
+    """Bucket widths of the finest stored levels: about 16 steps each, on both axes."""
+    extent = max(1, recording.end_ns - recording.start_ns)
+    wanted = max(1024, recording.step_count // 16)
+    return {"step": FAN_OUT_BITS, "time": max(16, (extent // wanted).bit_length())}
+
+
+class _Raw:
+    """The rows of a group themselves: float32[columns, n] with both keys, until `drop`."""
+
+    def __init__(self, columns: Sequence[str]):
+        self.columns = list(columns)
+        self.dropped = False
+        self._keys = {axis: Growing() for axis in AXES}
+        self._parts: list[np.ndarray] = []
+
+    @property
+    def cells(self) -> int:
+        return sum(part.size for part in self._parts)
+
+    @property
+    def nbytes(self) -> int:
+        keys = sum(one.array.nbytes for one in self._keys.values())
+        return keys + sum(part.nbytes for part in self._parts)
+
+    def drop(self) -> None:
+        """Let the rows go; only the names of the columns stay."""
+        self.dropped = True
+        self._keys = {axis: Growing() for axis in AXES}
+        self._parts = []
+
+    def arrange(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
+        """`values` in the order of `columns`, to which new names are added."""
+        new = [name for name in names if name not in self.columns]
+        if new:
+            self.columns += new
+            self._parts = [
+                np.pad(part, ((0, len(new)), (0, 0)), constant_values=np.nan)
+                for part in self._parts
+            ]
+        if list(names) == self.columns:
+            return values
+        arranged = np.full((len(self.columns), values.shape[1]), np.nan, values.dtype)
+        for row, name in enumerate(names):
+            arranged[self.columns.index(name)] = values[row]
+        return arranged
+
+    def add(self, steps: np.ndarray, times: np.ndarray, values: np.ndarray) -> None:
+        if not self.dropped:
+            self._keys["step"].add(steps)
+            self._keys["time"].add(times)
+            self._parts.append(values)
+
+    def range(self, axis: str, level: int, first: int, count: int) -> Range:
+        """Min, max and mean by reducing the rows in the range."""
+        shape = (len(self.columns), count)
+        low, high, mean = (np.full(shape, np.nan, np.float32) for _ in range(3))
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts, axis=1)]
+        if self._parts:
+            keys = self._keys[axis].array
+            begin, end = np.searchsorted(keys, [first << level, (first + count) << level])
+            if end > begin:
+                rows = self._parts[0][:, begin:end]
+                numbers, found = reduce_rows(keys[begin:end], rows, level)
+                at = numbers - first
+                low[:, at], high[:, at], mean[:, at] = found.low, found.high, found.mean
+        return low, high, mean
