@@ -91,16 +91,16 @@ export function threeActs({ id = 'resnet50-b64/20261121-1402', run = 'resnet50-b
   const abs = (t) => start + t;
   const lost = sum(series.input_wait.slice(slowFrom, slowTo));
   spans.push({
-    id: 'input_bound-0', cause: 'input_bound', title: 'Input-bound: map(decode_jpeg)', start_step: slowFrom, end_step: slowTo,
+    id: 'input_bound-0', cause: 'input_bound', title: 'Input-bound', start_step: slowFrom, end_step: slowTo,
     start_ns: abs(starts[slowFrom]), end_ns: abs(starts[slowTo]), lost_s: lost, severity: 0.81, confidence: 'measured',
-    evidence: { input_wait_share: 0.81, utilization_pct: 14.2, slowest_stage: 'map(decode_jpeg)', stage_ms_per_batch: 81.4, stage_parallelism: 1, host_cpu_cores: 16 },
-    threshold: { min_input_wait_share: 0.05, max_utilization_pct: 70 },
+    evidence: { wait_pct: 81.2, wait_ms_per_step: 84.1, step_ms: 103.4, steps: slowTo - slowFrom, gpu_active_pct: 14.2, step_without_wait_ms: 18.6, promise_rests_on: '2800 steps of this run that did not wait', faster_up_to: 5.56, slowest_stage: 'map(decode_jpeg)', stage_ms_per_batch: 81.4, stage_parallelism: 1 },
+    threshold: { wait_pct: 5 },
     advice: { text: 'One thread decodes 64 images in 81 ms while 15 cores idle. In parallel the stage needs about 6 ms, less than the 18 ms the GPU needs for a step.',
       code: 'ds = ds.map(decode_jpeg,\n            num_parallel_calls=tf.data.AUTOTUNE)\nds = ds.batch(64).prefetch(tf.data.AUTOTUNE)' },
     gpus: [0, 1].slice(0, gpus), ranks: [0],
   });
   validations.forEach(([step, a, b], i) => spans.push({
-    id: `host_stall-${i}`, cause: 'host_stall', title: 'Validation', start_step: step, end_step: step + 1, start_ns: abs(a), end_ns: abs(b), lost_s: 16, severity: 1,
+    id: `host_stall-${i}`, cause: 'host_stall', title: 'Validation stalls training', start_step: step, end_step: step + 1, start_ns: abs(a), end_ns: abs(b), lost_s: 16, severity: 1,
     confidence: 'measured', evidence: { stall_s: 16, share_of_run: 16 / wall }, threshold: { min_stall_s: 1 },
     advice: { text: 'Validate less often, or on fewer steps.', code: 'model.fit(..., validation_freq=2)' }, gpus: [0], ranks: [0],
   }));
@@ -113,7 +113,7 @@ export function threeActs({ id = 'resnet50-b64/20261121-1402', run = 'resnet50-b
     id: 'no_tensor_cores', cause: 'no_tensor_cores', title: '32-bit math', lost_s: null, severity: 0.1, confidence: 'estimated', evidence: { kernel_share: 0.68 },
     threshold: { min_kernel_share: 0.3 }, advice: { text: '68 % of kernel time could use tensor cores.', code: "keras.mixed_precision.set_global_policy('mixed_bfloat16')" }, gpus: [0], ranks: [0],
   }];
-  const gpuTime = () => ({ kernel: time_s.step * 0.93, copy_h2d: 9, idle_input: time_s.input_wait, idle_launch: 11, idle_host: time_s.validation + time_s.callbacks, other: 4 });
+  const gpuTime = () => ({ basis: 'windows', kernel: time_s.step * 0.93, copy_h2d: 9, idle_input: time_s.input_wait, idle_launch: 11, idle_host: time_s.validation + time_s.callbacks, other: 4 });
   const report = {
     run, session: 's1', job: 'abc', fit_index: 0, host: 'node-a', rank: 0, status, wall_s: wall, steps,
     framework: { name: 'tensorflow', version: '2.21.0', keras: '3.15.1', backend: 'tensorflow' },

@@ -26,7 +26,7 @@ export function render(): void {
     document.body.append(root);
     followTheme(() => timeline.themeChanged());
     mount(h(Root, { tab: { app, timeline, refresh: () => void loader.refresh() } }), root);
-    document.querySelector<HTMLElement>('.tl-surface')?.focus({ preventScroll: true });
+    takeKeys();
   };
   // Unstyled content would flash, and the canvas reads its colours from the stylesheet.
   sheet.addEventListener('load', begin, { once: true });
@@ -40,8 +40,20 @@ export function render(): void {
     const find = (selector: string) => (): HTMLElement | null => document.querySelector<HTMLElement>(selector);
     if (handleKey(timeline, event, { surface: find('.tl-surface'), scroller: find('.tl-scroll') })) event.preventDefault();
   });
+  document.addEventListener('pointerenter', takeKeys);
   addEventListener('resize', () => timeline.invalidate());
   loader.start();
+}
+
+/** Keys reach this frame only after it has the focus; a field one types in elsewhere keeps it. */
+function takeKeys(): void {
+  let typing = false;
+  try {
+    typing = /^(input|textarea|select)$/i.test(parent.document.activeElement?.tagName ?? '');
+  } catch {
+    // another origin around us: it decides
+  }
+  if (!typing && !document.hasFocus()) window.focus();
 }
 
 /** Until a person chooses, the costliest span is open: the advice is there without a click. */

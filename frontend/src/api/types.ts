@@ -78,7 +78,8 @@ export interface Unavailable {
   cure?: string | null;
 }
 
-export type TimeAccount = Record<string, number | null>;
+/** Seconds by category; `basis` says what an estimate rests on. */
+export type TimeAccount = Record<string, number | string | null>;
 
 export interface Report {
   run: string;

@@ -57,7 +57,7 @@ export const groupKey = (source: string, group: string): string => `${source}#${
 const PLAIN: Record<string, string> = { training: 'Training steps', host: 'Host' };
 
 export function laneHeight(lane: LaneInfo, compact: boolean): number {
-  if (lane.kind === 'stack') return compact ? 72 : 96;
+  if (lane.kind === 'stack') return compact ? 104 : 116;
   if (/utilization/.test(lane.id)) return compact ? 44 : 56;
   return compact ? 36 : 44;
 }

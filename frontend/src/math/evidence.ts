@@ -4,6 +4,9 @@ import { clean, humanise } from './text.ts';
 
 const UNITS: [RegExp, (value: number) => string][] = [
   [/_(share|fraction|ratio_of_time)$/, (v) => percent(v * 100)],
+  [/(^|_)ms_per_(step|batch)$/, (v) => seconds(v / 1e3)],
+  [/^seconds_each$/, seconds],
+  [/(^|_)faster_up_to$/, (v) => `${short(v)}×`],
   [/_(pct|percent)$/, percent],
   [/_ns$/, (v) => seconds(v / 1e9)],
   [/_us$/, (v) => seconds(v / 1e6)],
@@ -17,12 +20,27 @@ const UNITS: [RegExp, (value: number) => string][] = [
 ];
 
 const LABELS: Record<string, string> = {
-  input_wait_share: 'share of step waiting for input',
-  wait_share: 'share of step waiting for input',
-  stage: 'slowest stage',
-  slowest_stage: 'slowest stage',
+  wait_pct: 'share of step spent waiting',
+  wait_ms_per_step: 'wait a step',
+  step_ms: 'a step took',
+  step_without_wait_ms: 'a step without wait',
+  gpu_active_pct: 'GPU active meanwhile',
+  gpu_active_meanwhile_pct: 'GPU active meanwhile',
   utilization_pct: 'GPU kernel active',
-  gpu_utilization_pct: 'GPU kernel active',
+  slowest_stage: 'slowest stage',
+  stage_ms_per_batch: 'its time a batch',
+  stage_parallelism: 'its parallelism',
+  stage_flags: 'it is',
+  faster_up_to: 'faster, up to',
+  promise_rests_on: 'the promise rests on',
+  validation_pct: 'share of time validating',
+  validation_wait_pct: 'validation waiting for input',
+  callback_pct: 'share of time in callbacks',
+  share_of_callback_time_pct: 'its share of callback time',
+  ms_per_step: 'a step',
+  seconds_each: 'each took',
+  longest_s: 'longest',
+  times: 'how often',
 };
 
 /** Label without its unit suffix: "stage_time_ms" -> "stage time". */
@@ -67,6 +85,12 @@ export interface EvidenceRow {
   threshold: string;
 }
 
+/** The rule fired, so a bare limit is on the side of it where the evidence is not. */
+function sided(limit: string, seen: unknown, threshold: unknown): string {
+  if (limit === '' || typeof seen !== 'number' || typeof threshold !== 'number') return limit;
+  return `${seen >= threshold ? '≥' : '<'} ${limit}`;
+}
+
 /** A threshold may be a bare number, or name its side: `min_x`, `max_x`, `x_min`, `x_max`. */
 export function evidenceRows(
   evidence: Record<string, unknown> | null | undefined,
@@ -82,7 +106,7 @@ export function evidenceRows(
   }
   const rows: EvidenceRow[] = [];
   for (const [key, value] of Object.entries(evidence ?? {})) {
-    const limit = limits.get(key) ?? '';
+    const limit = sided(limits.get(key) ?? '', value, threshold?.[key]);
     bare.delete(key);
     rows.push({ key, label: evidenceLabel(key), value: evidenceValue(key, value), threshold: limit });
   }

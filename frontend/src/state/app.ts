@@ -24,7 +24,9 @@ export interface CursorState {
   /** Position in axis units, null when the pointer is elsewhere. */
   at: number | null;
   laneKey: string | null;
-  /** Pointer position in the window for the tooltip; null when moved by keyboard. */
+  /** Pixels from the left edge of the lanes: the pointer stays there while the view moves under it. */
+  pixel: number;
+  /** Pointer position in the window, for the tooltip. */
   x: number;
   y: number;
   byKeyboard: boolean;
@@ -74,7 +76,7 @@ export class App {
     private readonly now: () => number = () => performance.now(),
   ) {
     this.state = createStore(initialState(link));
-    this.cursor = createStore<CursorState>({ at: null, laneKey: null, x: 0, y: 0, byKeyboard: false });
+    this.cursor = createStore<CursorState>({ at: null, laneKey: null, pixel: 0, x: 0, y: 0, byKeyboard: false });
   }
 
   get recording(): RecordingReply | null {

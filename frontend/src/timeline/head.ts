@@ -9,7 +9,7 @@ import { clean } from '../math/text.ts';
 import { stepTicks, timeTicks, type Ticks } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
 import { laneColour, seriesColour } from '../words/accounts.ts';
-import { causeStyle } from '../words/causes.ts';
+import { causeStyle, culprit } from '../words/causes.ts';
 import type { Frame, Source } from './frame.ts';
 
 export const OVERVIEW: Omit<Rect, 'x' | 'width'> = { y: 8, height: 36 };
@@ -164,7 +164,7 @@ function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
 /** What a span's bar says beside its glyph. */
 export function spanText(item: Finding): string {
   const name = clean(item.title, 90) || causeStyle(item.cause).title;
-  return typeof item.lost_s === 'number' ? `${name} · ${seconds(item.lost_s)}` : name;
+  return [name, culprit(item), typeof item.lost_s === 'number' ? seconds(item.lost_s) : ''].filter(Boolean).join(' · ');
 }
 
 function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head): PixelBox<Finding>[] {

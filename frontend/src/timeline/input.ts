@@ -46,6 +46,7 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
     app.cursor.set({
       at: toValue(frame.view, frame.width, x),
       laneKey: inHead ? (y < SPANS_TOP ? 'axis' : `head ${Math.round(x)} ${Math.round(y)}`) : row?.type === 'lane' ? row.key : null,
+      pixel: x,
       x: event.clientX,
       y: event.clientY,
       byKeyboard: false,
@@ -68,7 +69,6 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
     if (event.button > 1) return;
     const target = event.currentTarget as HTMLElement;
     target.setPointerCapture(event.pointerId);
-    if (!inHead) target.focus({ preventScroll: true });
     let mode: Mode = event.shiftKey || event.button === 1 || event.pointerType === 'touch' ? 'pan' : 'measure';
     if (inHead && y < AXIS_TOP - 4) mode = brushMode(timeline, x);
     else if (inHead && y < SPANS_TOP && mode === 'measure') mode = 'zoom';

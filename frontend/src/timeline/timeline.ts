@@ -3,7 +3,7 @@ import { fetchTiles } from '../api/client.ts';
 import type { Finding, RecordingReply } from '../api/types.ts';
 import { layOut, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
 import { spanRange, type PixelBox } from '../lanes/spans.ts';
-import { clamp, padded, span, zoomAt, type Range } from '../math/range.ts';
+import { clamp, padded, span, toValue, zoomAt, type Range } from '../math/range.ts';
 import type { App } from '../state/app.ts';
 import { createStore, type Store } from '../state/store.ts';
 import { readPalette, type Palette } from '../theme/palette.ts';
@@ -40,8 +40,8 @@ export class Timeline {
   scales = new Map<string, LaneScale>();
   /** A range being dragged, not yet the measured one. */
   drag: Range | null = null;
-  /** Runs after each full drawing. */
-  onDrawn: () => void = () => {};
+  /** Counts full drawings, for what shows values of the present frame. */
+  readonly drawn: Store<{ count: number }> = createStore({ count: 0 });
   private surfaces: Surfaces | null = null;
   private palette: Palette | null = null;
   private stores = new Map<string, TileStore>();
@@ -167,7 +167,9 @@ export class Timeline {
     this.placedSpans = drawHead(headContext, frame, head);
     this.head = head;
     this.scales = drawBody(sized(surfaces.body, width, height, dpr), frame, layout, scroll, height);
-    this.onDrawn();
+    const cursor = this.app.cursor.get();
+    if (cursor.at !== null && !cursor.byKeyboard) this.app.cursor.set({ at: toValue(view, width, cursor.pixel) });
+    this.drawn.set({ count: this.drawn.get().count + 1 });
   }
 
   head: Head | null = null;

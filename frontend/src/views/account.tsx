@@ -1,19 +1,26 @@
-/** One account as a bar with its legend: where the seconds of one thread or one GPU went. */
+/** One account as bars with their legend: where the seconds of the thread, or of each GPU, went. */
 import { seconds, share } from '../math/format.ts';
 import type { Slice } from '../words/accounts.ts';
 
+interface Bar {
+  name: string;
+  slices: Slice[];
+}
+
 interface Props {
   title: string;
-  /** Says how sure the numbers are, e.g. "exact" or "estimate". */
+  /** Says how sure the numbers are: "measured" or "estimate". */
   mark: string;
   markHint: string;
-  slices: Slice[];
+  /** One for the thread, one for each GPU; several share the legend, which then gives their mean. */
+  bars: Bar[];
+  /** Wall time in seconds, so that all bars have one scale. */
   total: number;
 }
 
-export function AccountBar({ title, mark, markHint, slices, total }: Props) {
-  const sum = slices.reduce((all, slice) => all + slice.seconds, 0);
-  const whole = Math.max(total, sum, 1e-9);
+export function AccountBar({ title, mark, markHint, bars, total }: Props) {
+  const whole = Math.max(total, ...bars.map(({ slices }) => sumOf(slices)), 1e-9);
+  const height = bars.length === 1 ? 24 : Math.max(7, Math.min(16, Math.floor(52 / bars.length)));
   return (
     <figure class="account">
       <figcaption>
@@ -22,27 +29,44 @@ export function AccountBar({ title, mark, markHint, slices, total }: Props) {
           {mark}
         </span>
       </figcaption>
-      <div class="bar" aria-hidden="true">
-        {slices.map((slice) => (
-          <div
-            key={slice.key}
-            class={slice.idle ? 'bar-part idle' : 'bar-part'}
-            style={{ flexGrow: slice.seconds / whole, background: `var(--${slice.colour})` }}
-            title={`${slice.title}: ${seconds(slice.seconds)} (${share(slice.seconds, whole)}): ${slice.explanation}`}
-          >
-            <span>{share(slice.seconds, whole)}</span>
+      <div class="bars" aria-hidden="true">
+        {bars.map(({ name, slices }) => (
+          <div class="bar" key={name} style={{ height: `${height}px` }}>
+            {slices.map((slice) => (
+              <div
+                key={slice.key}
+                class={slice.idle ? 'bar-part idle' : 'bar-part'}
+                style={{ flexGrow: slice.seconds / whole, background: `var(--${slice.colour})` }}
+                title={`${name} ${slice.title}: ${seconds(slice.seconds)} (${share(slice.seconds, whole)}): ${slice.explanation}`.trim()}
+              >
+                {height >= 14 && <span>{share(slice.seconds, whole)}</span>}
+              </div>
+            ))}
+            {whole > sumOf(slices) * 1.005 && <div class="bar-part rest" style={{ flexGrow: 1 - sumOf(slices) / whole }} />}
           </div>
         ))}
-        {whole > sum * 1.005 && <div class="bar-part rest" style={{ flexGrow: (whole - sum) / whole }} />}
       </div>
       <ul class="legend">
-        {slices.map((slice) => (
+        {meanOf(bars).map((slice) => (
           <li key={slice.key} title={slice.explanation}>
             <i class={slice.idle ? 'swatch idle' : 'swatch'} style={{ background: `var(--${slice.colour})` }} />
             {slice.title} <b>{seconds(slice.seconds)}</b>
           </li>
         ))}
+        {bars.length > 1 && <li title="Hover a bar for its own seconds">(mean)</li>}
       </ul>
     </figure>
   );
+}
+
+const sumOf = (slices: Slice[]): number => slices.reduce((all, slice) => all + slice.seconds, 0);
+
+function meanOf(bars: Bar[]): Slice[] {
+  const found = new Map<string, Slice>();
+  for (const { slices } of bars)
+    for (const slice of slices) {
+      const known = found.get(slice.key);
+      found.set(slice.key, { ...slice, seconds: (known?.seconds ?? 0) + slice.seconds / bars.length });
+    }
+  return [...found.values()];
 }

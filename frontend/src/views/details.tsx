@@ -5,7 +5,7 @@ import { inOrder } from '../lanes/spans.ts';
 import { nanoseconds, percent, seconds } from '../math/format.ts';
 import { evidenceRows } from '../math/evidence.ts';
 import { clean, cleanCode } from '../math/text.ts';
-import { causeStyle } from '../words/causes.ts';
+import { causeStyle, culprit } from '../words/causes.ts';
 import { stepsText } from './findings.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
@@ -81,6 +81,7 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
           stepsText(item),
           length !== null ? nanoseconds(length) : '',
           typeof item.lost_s === 'number' ? `lost ${seconds(item.lost_s)}` : '',
+          culprit(item),
           typeof item.severity === 'number' ? `${percent(item.severity * 100)} of its time` : '',
         ]
           .filter(Boolean)
@@ -137,7 +138,14 @@ function Advice({ item }: { item: Finding }) {
   };
   return (
     <div class="advice">
-      <h3>What to change</h3>
+      <header class="selected-nav">
+        <h3>What to change</h3>
+        {code && (
+          <button type="button" class="small" onClick={() => void copy()}>
+            {copied ? 'copied ✓' : 'copy code'}
+          </button>
+        )}
+      </header>
       {text && (
         <p>
           <bdi>{text}</bdi>
@@ -148,9 +156,6 @@ function Advice({ item }: { item: Finding }) {
           <pre tabIndex={0} aria-label="Code to change">
             <code>{code}</code>
           </pre>
-          <button type="button" class="small" onClick={() => void copy()}>
-            {copied ? 'copied ✓' : 'copy'}
-          </button>
         </div>
       )}
     </div>

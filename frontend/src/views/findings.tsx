@@ -3,7 +3,7 @@ import type { Finding, RecordingReply } from '../api/types.ts';
 import { findingId } from '../lanes/spans.ts';
 import { count, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
-import { causeStyle } from '../words/causes.ts';
+import { causeStyle, culprit } from '../words/causes.ts';
 import { useApp, useTab } from './hooks.ts';
 
 const byLoss = (a: { item: Finding }, b: { item: Finding }): number => (b.item.lost_s ?? -1) - (a.item.lost_s ?? -1);
@@ -72,7 +72,7 @@ function Cards({ list, selected, choose }: CardsProps) {
                 <span class="lost">{typeof item.lost_s === 'number' ? seconds(item.lost_s) : item.confidence === 'estimated' ? 'estimate' : ''}</span>
               </span>
               <span class="finding-text">
-                <bdi>{[style.title !== item.title && clean(item.title) ? style.title : '', stepsText(item), where(item)].filter(Boolean).join(' · ')}</bdi>
+                <bdi>{[stepsText(item), culprit(item), where(item)].filter(Boolean).join(' · ')}</bdi>
               </span>
             </button>
           </li>
@@ -96,8 +96,10 @@ function Missing({ recording }: { recording: RecordingReply }) {
   const problems = recording.problems ?? [];
   if (missing.length + problems.length === 0) return null;
   return (
-    <>
-      {missing.length > 0 && <h3>Not measured</h3>}
+    <details class="aside" open={matchMedia('(min-width: 1081px)').matches}>
+      <summary>
+        {[missing.length > 0 && `${missing.length} not measured`, problems.length > 0 && `${problems.length} could not be read`].filter(Boolean).join(' · ')}
+      </summary>
       <ul class="missing">
         {missing.map((item, i) => (
           <li key={i}>
@@ -114,7 +116,6 @@ function Missing({ recording }: { recording: RecordingReply }) {
           </li>
         ))}
       </ul>
-      {problems.length > 0 && <h3>Could not be read</h3>}
       <ul class="missing">
         {problems.map((problem, i) => (
           <li key={i} title={clean(problem.path, 500)}>
@@ -122,6 +123,6 @@ function Missing({ recording }: { recording: RecordingReply }) {
           </li>
         ))}
       </ul>
-    </>
+    </details>
   );
 }

@@ -8,11 +8,46 @@ const COMPACT_FROM = 5;
 export function GpuCards({ report }: { report: Report }) {
   const gpus = report.gpus ?? [];
   if (gpus.length === 0) return <NoGpu report={report} />;
+  if (gpus.length >= COMPACT_FROM) return <GpuTable gpus={gpus} />;
   return (
-    <div class={gpus.length >= COMPACT_FROM ? 'cards compact' : 'cards'} role="group" aria-label="GPUs" tabIndex={gpus.length >= COMPACT_FROM ? 0 : undefined}>
+    <div class="cards" role="group" aria-label="GPUs">
       {gpus.map((gpu) => (
         <GpuCard key={`${gpu.index} ${gpu.uuid ?? ''}`} gpu={gpu} />
       ))}
+    </div>
+  );
+}
+
+/** Many GPUs: a row each, so that the odd one out shows. */
+function GpuTable({ gpus }: { gpus: Gpu[] }) {
+  return (
+    <div class="gpu-table" tabIndex={0} role="region" aria-label="GPUs">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">GPU</th>
+            <th scope="col" colSpan={2}>
+              kernel active
+            </th>
+            <th scope="col">VRAM peak</th>
+          </tr>
+        </thead>
+        <tbody>
+          {gpus.map((gpu) => (
+            <tr key={`${gpu.index} ${gpu.uuid ?? ''}`}>
+              <th scope="row" title={clean(`${gpu.name ?? ''} ${gpu.uuid ?? ''}`, 120)}>
+                gpu{gpu.index}
+                {gpu.used_by_framework === false && <span class="warn"> unused</span>}
+              </th>
+              <td class="gpu-table-meter">
+                <Track low={gpu.utilization_pct?.p5} high={gpu.utilization_pct?.p95} at={gpu.utilization_pct?.p50} colour="blue" />
+              </td>
+              <td>{percent(gpu.utilization_pct?.p50)}</td>
+              <td>{bytes(gpu.memory_used_bytes?.max, gpu.memory_total_bytes)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
     </div>
   );
 }
@@ -70,24 +105,31 @@ interface MeterProps {
 }
 
 function Meter({ label, hint, value, extra, at, low, high, colour }: MeterProps) {
-  const ranged = typeof low === 'number' && typeof high === 'number';
   return (
     <div class="meter" title={hint}>
       <span class="meter-label">{label}</span>
       <span class="meter-value">
         <b>{value}</b> {extra && <small>{extra}</small>}
       </span>
-      <span class="meter-track" aria-hidden="true">
-        {ranged ? (
-          <>
-            <i class="meter-range" style={{ left: `${low}%`, width: `${Math.max(0, high - low)}%`, background: `var(--${colour})` }} />
-            {typeof at === 'number' && <i class="meter-mark" style={{ left: `${Math.min(99, at)}%` }} />}
-          </>
-        ) : (
-          typeof at === 'number' && <i class="meter-fill" style={{ width: `${Math.min(100, at)}%`, background: `var(--${colour})` }} />
-        )}
-      </span>
+      <Track at={at} low={low} high={high} colour={colour} />
     </div>
+  );
+}
+
+/** A bar of 0 to 100 %: filled to `at`, or the range from `low` to `high` with a mark at `at`. */
+function Track({ at, low, high, colour }: Pick<MeterProps, 'at' | 'low' | 'high' | 'colour'>) {
+  const background = `var(--${colour})`;
+  if (typeof low !== 'number' || typeof high !== 'number')
+    return (
+      <span class="meter-track" aria-hidden="true">
+        {typeof at === 'number' && <i style={{ width: `${Math.min(100, at)}%`, background }} />}
+      </span>
+    );
+  return (
+    <span class="meter-track" aria-hidden="true">
+      <i class="meter-range" style={{ left: `${low}%`, width: `${Math.max(0, high - low)}%`, background }} />
+      {typeof at === 'number' && <i class="meter-mark" style={{ left: `${Math.min(99, at)}%` }} />}
+    </span>
   );
 }
 

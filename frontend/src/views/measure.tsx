@@ -4,12 +4,12 @@ import { other } from '../timeline/frame.ts';
 import { valueOver } from '../timeline/readout.ts';
 import { seriesColour } from '../words/accounts.ts';
 import { clean } from '../math/text.ts';
-import { useApp, useTab } from './hooks.ts';
+import { useApp, useSelect, useTab } from './hooks.ts';
 
 export function Measure() {
   const { app, timeline } = useTab();
   const range = useApp((state) => state.measure);
-  useApp((state) => state.view);
+  useSelect(timeline.drawn, (value) => value.count);
   const { frame } = timeline;
   const source = frame?.sources[0];
   if (!range || !frame || !source) return null;

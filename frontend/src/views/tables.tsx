@@ -8,7 +8,7 @@ import { axisLabel } from '../timeline/head.ts';
 import { valueOver } from '../timeline/readout.ts';
 import { causeStyle } from '../words/causes.ts';
 import { stepsText } from './findings.tsx';
-import { useApp, useTab } from './hooks.ts';
+import { useApp, useSelect, useTab } from './hooks.ts';
 
 const ROWS = 20;
 
@@ -69,8 +69,7 @@ function SpanTable({ recording }: { recording: RecordingReply }) {
 
 function BucketTable() {
   const { timeline } = useTab();
-  useApp((state) => state.view);
-  useApp((state) => state.recordings);
+  useSelect(timeline.drawn, (value) => value.count);
   const { frame } = timeline;
   const source = frame?.sources[0];
   if (!frame || !source) return null;

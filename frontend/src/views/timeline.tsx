@@ -4,6 +4,7 @@ import type { GroupRow, LaneRow } from '../lanes/layout.ts';
 import { clean } from '../math/text.ts';
 import { withUnit } from '../math/format.ts';
 import { AXIS_TOP, SPANS_TOP } from '../timeline/head.ts';
+import { seriesColour } from '../words/accounts.ts';
 import { attachPointer } from '../timeline/input.ts';
 import { reachOf, readLane, valueAt, valueOver } from '../timeline/readout.ts';
 import type { Timeline } from '../timeline/timeline.ts';
@@ -31,10 +32,9 @@ export function TimelineView() {
     });
     const detach = attachPointer(timeline, surface.current as HTMLElement, head.current as HTMLElement);
     const values = (): void => writeValues(timeline, root.current as HTMLElement);
-    timeline.onDrawn = values;
-    const stop = timeline.app.cursor.subscribe(values);
+    const stops = [timeline.drawn.subscribe(values), timeline.app.cursor.subscribe(values)];
     return () => {
-      stop();
+      for (const stop of stops) stop();
       detach();
       unmount();
     };
@@ -107,11 +107,19 @@ function LaneLabel({ row }: { row: LaneRow }) {
       <span class="tl-title">
         <bdi>{clean(lane.title, 60)}</bdi>
       </span>
-      <span class="tl-unit">
-        <bdi>{row.origin ? clean(row.origin, 40) : unitText(lane.unit)}</bdi>
-      </span>
       <span class="tl-scale" data-scale={row.key} />
       <span class="tl-value" data-value={row.key} />
+      {row.origin && <bdi class="tl-origin">{clean(row.origin, 60)}</bdi>}
+      {lane.kind === 'stack' && (
+        <ul class="tl-legend">
+          {[...lane.series].reverse().map(({ name, title }) => (
+            <li key={name}>
+              <i class="swatch" style={{ background: `var(--${seriesColour(name)})` }} />
+              <bdi>{clean(title || name, 40)}</bdi>
+            </li>
+          ))}
+        </ul>
+      )}
       <button
         type="button"
         class="tl-pin"
@@ -125,9 +133,6 @@ function LaneLabel({ row }: { row: LaneRow }) {
     </div>
   );
 }
-
-const UNITS: Record<string, string> = { bytes: '', pct: '%', 'bytes/s': '', B: '', 'B/s': '' };
-const unitText = (unit: string): string => UNITS[unit] ?? clean(unit, 24);
 
 /** Writes scales and values into the labels: under the cursor, or the mean of what is in view. */
 function writeValues(timeline: Timeline, root: HTMLElement): void {
@@ -154,7 +159,7 @@ function writeValues(timeline: Timeline, root: HTMLElement): void {
         : valueAt(source.tiles, axis, level, lane.id, series, at, reach),
     );
     setText(element, value.headline === null ? (at === null ? '' : 'no data') : withUnit(value.headline, lane.unit));
-    setText(scales.get(row.key), withUnit(scale.top, lane.unit));
+    setText(scales.get(row.key), `0–${withUnit(scale.top, lane.unit)}`);
   }
 }
 

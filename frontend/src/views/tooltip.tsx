@@ -28,6 +28,7 @@ interface Content {
 export function Tooltip() {
   const { app, timeline } = useTab();
   const cursor = useSelect(app.cursor, (value) => value);
+  useSelect(timeline.drawn, (value) => (app.cursor.get().at === null ? 0 : value.count));
   if (cursor.at === null || cursor.byKeyboard || timeline.drag) return null;
   const content = contentAt(timeline);
   if (!content) return null;

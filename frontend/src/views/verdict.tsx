@@ -6,8 +6,6 @@ import { factsLine } from '../words/labels.ts';
 import { AccountBar } from './account.tsx';
 import { GpuCards } from './gpus.tsx';
 
-const MAX_GPU_BARS = 4;
-
 export function Verdict({ report }: { report: Report }) {
   const host = slices(report.time_s, HOST_CATEGORIES);
   const gpus = Object.entries(report.gpu_time_est ?? {})
@@ -26,26 +24,32 @@ export function Verdict({ report }: { report: Report }) {
               title="Training thread"
               mark="measured"
               markHint="Every second of the thread that runs fit, measured; the parts add up to the wall time."
-              slices={host}
+              bars={[{ name: '', slices: host }]}
               total={report.wall_s ?? 0}
             />
           )}
-          {gpus.slice(0, MAX_GPU_BARS).map(({ index, parts }) => (
+          {gpus.length > 0 && (
             <AccountBar
-              key={index}
-              title={`GPU ${index}`}
+              title={gpus.length === 1 ? `GPU ${gpus[0]?.index}` : `${gpus.length} GPUs`}
               mark="estimate"
-              markHint="Extrapolated from profiler windows and NVML samples to the whole run. A GPU's time is an account of its own: it is never added to the thread's."
-              slices={parts}
-              total={0}
+              markHint={estimateHint(report)}
+              bars={gpus.map(({ index, parts }) => ({ name: `gpu${clean(index, 8)}`, slices: parts }))}
+              total={report.wall_s ?? 0}
             />
-          ))}
-          {gpus.length > MAX_GPU_BARS && <p class="facts">{gpus.length - MAX_GPU_BARS} more GPUs are in the report (JSON).</p>}
+          )}
         </div>
       </div>
       <GpuCards report={report} />
     </section>
   );
+}
+
+function estimateHint(report: Report): string {
+  const bases = new Set(Object.values(report.gpu_time_est ?? {}).map((account) => account?.basis));
+  const from = bases.has('windows')
+    ? 'Extrapolated to the whole run from the steps that profiler windows measured.'
+    : 'From NVML utilization samples: the share of time in which any kernel ran.';
+  return `${from} A GPU's time is an account of its own and is never added to the thread's.`;
 }
 
 function fallback(report: Report): string {

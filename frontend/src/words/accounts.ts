@@ -93,6 +93,21 @@ export const GPU_CATEGORIES: Category[] = [
     idle: true,
     explanation: 'idle during validation set-up, callbacks and other host work',
   },
+  // Where no profiler window was taken, NVML alone tells running from idle.
+  {
+    key: 'kernel_active',
+    title: 'kernel active',
+    colour: 'blue',
+    explanation: 'any kernel ran, by the NVML utilization samples; how many of its parts were busy is not known',
+  },
+  { key: 'idle', title: 'idle', colour: 'grey', idle: true, explanation: 'no kernel ran, by the NVML utilization samples' },
+  {
+    key: 'outside_steps',
+    title: 'outside steps',
+    colour: 'mauve',
+    idle: true,
+    explanation: 'validation, callbacks, compilation: no profiler window looked there',
+  },
   { key: 'other', title: 'other', colour: 'grey', idle: true, explanation: 'not explained by the others' },
 ];
 
@@ -101,7 +116,7 @@ export interface Slice extends Category {
 }
 
 /** The account's categories that took time, largest kept in drawing order; unknown keys come last. */
-export function slices(account: Record<string, number | null> | null | undefined, categories: Category[]): Slice[] {
+export function slices(account: Record<string, unknown> | null | undefined, categories: Category[]): Slice[] {
   const out: Slice[] = [];
   const known = new Set<string>();
   for (const category of categories) {

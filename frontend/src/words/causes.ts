@@ -1,4 +1,6 @@
 /** How each cause looks and is called: a glyph and a colour, so that neither has to be told apart alone. */
+import { seconds } from '../math/format.ts';
+import { clean } from '../math/text.ts';
 
 export interface CauseStyle {
   glyph: string;
@@ -29,6 +31,18 @@ const CAUSES: Record<string, CauseStyle> = {
 };
 
 const UNKNOWN_CAUSE: CauseStyle = { glyph: '•', colour: 'grey', title: 'Bottleneck' };
+
+/** What the evidence names as the culprit: the slowest stage, the callback; empty when it names none. */
+export function culprit(item: { evidence?: Record<string, unknown> | null | undefined }): string {
+  const evidence = item.evidence ?? {};
+  const text = (key: string): string => (typeof evidence[key] === 'string' ? clean(evidence[key], 80) : '');
+  const stage = text('slowest_stage');
+  if (stage) {
+    const ms = evidence.stage_ms_per_batch;
+    return typeof ms === 'number' ? `${stage} takes ${seconds(ms / 1e3)} a batch` : stage;
+  }
+  return text('callback') || text('layer') || text('op');
+}
 
 export const causeStyle = (cause: string): CauseStyle =>
   Object.prototype.hasOwnProperty.call(CAUSES, cause) ? (CAUSES[cause] as CauseStyle) : UNKNOWN_CAUSE;

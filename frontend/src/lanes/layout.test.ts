@@ -1,0 +1,47 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { LaneInfo } from '../api/types.ts';
+import { groupKey, laneKey, layOut, rowAt, type LaneSource } from './layout.ts';
+
+const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: '%', kind: 'band', series: [{ name: id }] });
+const source = (id: string): LaneSource => ({
+  id, label: id, groupTitles: { gpu0: 'gpu0 · H200' },
+  lanes: [lane('host:cpu', 'host'), lane('gpu10:u', 'gpu10'), lane('gpu2:u', 'gpu2'), lane('gpu0:u', 'gpu0'), lane('gpu0:m', 'gpu0'), { ...lane('steps', 'training'), kind: 'stack' }],
+});
+const NONE = { collapsed: new Set<string>(), pinned: [], hidden: new Set<string>() };
+
+test('training first, GPUs by number, the host last', () => {
+  const { rows } = layOut([source('a')], NONE, false);
+  assert.deepEqual(rows.map((row) => (row.type === 'group' ? row.title : row.lane.id)),
+    ['steps', 'gpu0 · H200', 'gpu0:u', 'gpu0:m', 'gpu2', 'gpu2:u', 'gpu10', 'gpu10:u', 'Host', 'host:cpu']);
+});
+
+test('rows follow each other without gaps, and are found by their place', () => {
+  const layout = layOut([source('a'), source('b')], NONE, true);
+  let top = 0;
+  for (const row of layout.rows) {
+    assert.equal(row.top, top);
+    assert.equal(rowAt(layout, top + 1), row);
+    top += row.height;
+  }
+  assert.equal(layout.height, top);
+  assert.equal(rowAt(layout, top + 1), null);
+});
+
+test('a collapsed group keeps its header only', () => {
+  const { rows } = layOut([source('a')], { ...NONE, collapsed: new Set([groupKey('a', 'gpu0')]) }, false);
+  assert.ok(!rows.some((row) => row.type === 'lane' && row.lane.group === 'gpu0'));
+  assert.ok(rows.some((row) => row.type === 'group' && row.title === 'gpu0 · H200' && row.collapsed && row.lanes === 2));
+});
+
+test('a pinned lane stands on top and only there; one that is gone is forgotten', () => {
+  const { rows } = layOut([source('a')], { ...NONE, pinned: ['a#gone', laneKey('a', 'gpu2:u')] }, false);
+  assert.equal(rows[0]?.key, laneKey('a', 'gpu2:u'));
+  assert.equal(rows.filter((row) => row.key === laneKey('a', 'gpu2:u')).length, 1);
+});
+
+test('compared recordings stand group by group', () => {
+  const { rows } = layOut([source('a'), source('b')], NONE, false);
+  const groups = rows.filter((row) => row.type === 'group').map((row) => row.key);
+  assert.deepEqual(groups.slice(0, 4), ['a#training', 'b#training', 'a#gpu0', 'b#gpu0']);
+});

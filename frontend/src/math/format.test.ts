@@ -1,0 +1,66 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { bytes, clock, count, elapsed, percent, seconds, share, short, UNKNOWN, withUnit } from './format.ts';
+
+test('what is unknown is never shown as zero', () => {
+  for (const format of [count, short, seconds, bytes, percent]) {
+    assert.equal(format(null), UNKNOWN);
+    assert.equal(format(undefined), UNKNOWN);
+    assert.equal(format(NaN), UNKNOWN);
+    assert.equal(format(Infinity), UNKNOWN);
+  }
+  assert.equal(share(1, 0), UNKNOWN);
+});
+
+test('counts are grouped alike in every locale', () => {
+  assert.equal(count(6400), '6,400');
+  assert.equal(count(1234567), '1,234,567');
+  assert.equal(count(-1234.5), '-1,234.5');
+  assert.equal(count(999), '999');
+});
+
+test('seconds choose the unit that fits', () => {
+  const cases: [number, string][] = [
+    [0, '0 s'], [4.2e-9, '4.2 ns'], [52e-6, '52 µs'], [0.0042, '4.2 ms'], [0.104, '104 ms'], [1.234, '1.23 s'],
+    [59.9, '59.9 s'], [60, '1 m 00 s'], [340.2, '5 m 40 s'], [3600, '1 h 00 m'], [7290, '2 h 02 m'],
+    [86400 * 3, '3 d 00 h'], [-2, '−2 s'],
+  ];
+  for (const [value, text] of cases) assert.equal(seconds(value), text);
+});
+
+test('rounding never shows 60 seconds or 1000 of a smaller unit', () => {
+  for (let exponent = -9; exponent < 6; exponent += 0.001) {
+    const text = seconds(10 ** exponent);
+    assert.ok(!/(^| )60 (s|m)\b/.test(text) && !/^1000 /.test(text), `${10 ** exponent}: ${text}`);
+  }
+});
+
+test('elapsed time has the decimals the zoom needs', () => {
+  assert.equal(elapsed(303e9), '5:03');
+  assert.equal(elapsed(3903e9), '1:05:03');
+  assert.equal(elapsed(95.84e9, 1e7), '1:35.84');
+  assert.equal(elapsed(59.9999e9, 1e9), '1:00');
+});
+
+test('the clock shows seconds only where they tell ticks apart', () => {
+  const noon = new Date(2026, 0, 5, 12, 30, 15, 250).getTime() * 1e6;
+  assert.equal(clock(noon, 60e9), '12:30');
+  assert.equal(clock(noon, 1e9), '12:30:15');
+  assert.match(clock(noon, 1e8), /^12:30:15\.[23]$/);
+  assert.equal(clock(noon, 86400e9), '2026-01-05');
+});
+
+test('bytes share the unit of what they are part of', () => {
+  assert.equal(bytes(34.1 * 2 ** 30), '34.1 GiB');
+  assert.equal(bytes(512 * 2 ** 20, 140 * 2 ** 30), '0.5 GiB');
+  assert.equal(bytes(0), '0 B');
+});
+
+test('lanes carry their units', () => {
+  assert.equal(withUnit(12, '%'), '12 %');
+  assert.equal(withUnit(2.34, '%'), '2.3 %');
+  assert.equal(withUnit(104.2, 'ms'), '104 ms');
+  assert.equal(withUnit(348000, 'mW'), '348 W');
+  assert.equal(withUnit(1980, 'MHz'), '1,980 MHz');
+  assert.equal(withUnit(2 ** 30, 'bytes/s'), '1 GiB/s');
+});

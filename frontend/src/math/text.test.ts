@@ -1,0 +1,36 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { clean, cleanCode, humanise } from './text.ts';
+
+test('control and direction characters cannot act', () => {
+  const shown = clean('a\u0000b\u202Ec\u2066d\u200Be\u2028f\u001b[31mg');
+  assert.doesNotMatch(shown, /[\u0000-\u001f\u200b-\u200f\u2028-\u202f\u2066-\u2069]/);
+  assert.match(shown, /^a.b.c.d.e.f.\[31mg$/u);
+});
+
+test('half of a surrogate pair is replaced, whole ones stay', () => {
+  assert.equal(clean('\ud800x'), '\ufffdx');
+  assert.equal(clean('x\udc00'), 'x\ufffd');
+  assert.equal(clean('🚀'), '🚀');
+});
+
+test('long text is clipped, with a mark', () => {
+  const shown = clean('x'.repeat(10000), 50);
+  assert.equal(shown.length, 50);
+  assert.ok(shown.endsWith('…'));
+});
+
+test('anything can be shown', () => {
+  assert.equal(clean(null), '');
+  assert.equal(clean(undefined), '');
+  assert.equal(clean(12), '12');
+  assert.equal(clean('a\nb\tc'), 'a b c');
+});
+
+test('code keeps its lines', () => {
+  assert.equal(cleanCode('a\n\tb\r\n'), 'a\n\tb\n');
+  assert.equal(cleanCode('a\u0000'), 'a\ufffd');
+  assert.equal(cleanCode(undefined), '');
+});
+
+test('names become words', () => assert.equal(humanise('input_wait_share'), 'input wait share'));

@@ -1,0 +1,25 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { decodeHash, EMPTY_LINK, encodeHash, type LinkState } from './hash.ts';
+
+const FULL: LinkState = {
+  id: 'runs/a b&c=d#e/2026-x', compare: ['x/y', 'z,w'], axis: 'clock', view: { start: 12.5, end: 4800 }, selected: 'input_bound-0',
+  measure: { start: 1e12, end: 1.5e12 }, collapsed: ['id#gpu0'], pinned: ['id#gpu0:utilization_pct'], hidden: ['a%2Cb'],
+};
+
+test('a link opens exactly the view it was made of', () => {
+  assert.deepEqual(decodeHash(encodeHash('', FULL)), FULL);
+  assert.deepEqual(decodeHash(encodeHash('', EMPTY_LINK)), EMPTY_LINK);
+});
+
+test("TensorBoard's own and other plugins' parts stay", () => {
+  const hash = encodeHash('#scalars&p.other.key=1&tagFilter=x', FULL);
+  assert.ok(hash.startsWith('#gpu_utilization&'));
+  assert.ok(hash.includes('p.other.key=1') && hash.includes('tagFilter=x'));
+  assert.equal(encodeHash(hash, FULL), hash, 'writing twice changes nothing');
+});
+
+test('a broken link opens what it can', () => {
+  for (const hash of ['', '#', '#gpu_utilization', '#p.gpu_utilization.view=a~b&p.gpu_utilization.axis=sideways', '#p.gpu_utilization.id=%E0%A4%A', '#p.gpu_utilization.view=5~1', '#p.gpu_utilization.view=1~2~3', '#p.gpu_utilization.view=0~Infinity'])
+    assert.deepEqual(decodeHash(hash), EMPTY_LINK);
+});

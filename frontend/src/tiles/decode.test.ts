@@ -1,0 +1,34 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { decodeTiles, seriesKey } from './decode.ts';
+import { encode } from './testing.ts';
+
+const HEADER = { axis: 'step' as const, level: 2, first: 8, count: 7, series: [{ lane: 'steps', name: 'step' }, { lane: 'gpu0:x', name: 'x' }] };
+
+test('a reply comes out as it was put in, whatever the padding', () => {
+  for (const count of [1, 2, 7, 512]) {
+    for (const name of ['a', 'ab', 'abc', 'abcd', 'abcde']) {
+      const series = [{ lane: 'l', name }];
+      const bytes = encode({ ...HEADER, count, series }, (_, bucket) => [bucket, bucket + 2, bucket + 1], (at) => at * 1e6);
+      const block = decodeTiles(bytes);
+      const tile = block.series.get(seriesKey('l', name));
+      assert.ok(tile);
+      for (let i = 0; i < count; i++) {
+        assert.deepEqual([tile.min[i], tile.max[i], tile.mean[i]], [8 + i, 10 + i, 9 + i]);
+        assert.equal(block.stepAt[i], (8 + i) * 4);
+        assert.equal(block.timeAt[i], (8 + i) * 4e6);
+      }
+    }
+  }
+});
+
+test('no data is NaN', () => {
+  const block = decodeTiles(encode(HEADER, (series, bucket) => (series === 'gpu0:x/x' && bucket === 9 ? null : [1, 1, 1])));
+  assert.ok(Number.isNaN(block.series.get('gpu0:x/x')?.mean[1]));
+  assert.equal(block.series.get('steps/step')?.mean[1], 1);
+});
+
+test('a reply that was cut off is refused', () => {
+  const whole = encode(HEADER, () => [1, 1, 1]);
+  for (const length of [0, 3, 10, 100, whole.byteLength - 8]) assert.throws(() => decodeTiles(whole.slice(0, length)), RangeError);
+});

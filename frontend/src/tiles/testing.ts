@@ -1,0 +1,37 @@
+/** Makes the binary tile reply as the server does, for tests. */
+import type { TileRequest } from '../api/client.ts';
+import { decodeTiles, type TileBlock } from './decode.ts';
+
+export type Sample = (series: string, bucket: number) => [min: number, max: number, mean: number] | null;
+
+export function encode(
+  header: { axis: 'step' | 'time'; level: number; first: number; count: number; series: { lane: string; name: string }[]; revision?: number },
+  sample: Sample,
+  other: (bucket: number) => number = (bucket) => bucket,
+): ArrayBuffer {
+  const { count, first, level } = header;
+  const json = new TextEncoder().encode(JSON.stringify({ revision: 1, steps_at: true, ...header }));
+  const start = Math.ceil((4 + json.length) / 8) * 8;
+  const doubles = start + header.series.length * 3 * count * 4;
+  const buffer = new ArrayBuffer(doubles + 2 * count * 8);
+  const view = new DataView(buffer);
+  view.setUint32(0, json.length, true);
+  new Uint8Array(buffer, 4).set(json);
+  header.series.forEach(({ lane, name }, s) => {
+    for (let i = 0; i < count; i++) {
+      const values = sample(`${lane}/${name}`, first + i) ?? [NaN, NaN, NaN];
+      values.forEach((value, part) => view.setFloat32(start + ((s * 3 + part) * count + i) * 4, value, true));
+    }
+  });
+  for (let i = 0; i < count; i++) {
+    const at = (first + i) * 2 ** level;
+    const across = other(at);
+    view.setFloat64(doubles + i * 8, header.axis === 'time' ? at : across, true);
+    view.setFloat64(doubles + (count + i) * 8, header.axis === 'step' ? at : across, true);
+  }
+  return buffer;
+}
+
+/** A server of one lane per id, each with a single series of the same name. */
+export const answer = (request: TileRequest, sample: Sample, other?: (at: number) => number): TileBlock =>
+  decodeTiles(encode({ ...request, series: request.lanes.map((lane) => ({ lane, name: lane })) }, sample, other));

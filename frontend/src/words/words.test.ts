@@ -1,0 +1,38 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { GPU_CATEGORIES, HOST_CATEGORIES, slices } from './accounts.ts';
+import { causeStyle, culprit } from './causes.ts';
+import { factsLine, fitLabel, frameworkText, runName } from './labels.ts';
+
+const CAUSES = ['input_bound', 'transfer_bound', 'launch_bound', 'sync_bound', 'small_batch', 'small_model', 'no_tensor_cores', 'memory_pressure', 'memory_limit',
+  'cpu_fallback', 'gpus_unused', 'throttled', 'contention', 'imbalance', 'communication_bound', 'recompilation', 'host_stall', 'gpu_lost'];
+
+test('every cause has a glyph of its own, so that colour is never alone', () => {
+  const glyphs = CAUSES.map((cause) => causeStyle(cause).glyph);
+  assert.equal(new Set(glyphs).size, CAUSES.length);
+});
+
+test('unknown and hostile causes get the neutral style', () => {
+  for (const cause of ['new_cause', '__proto__', 'constructor', '']) assert.equal(causeStyle(cause).title, 'Bottleneck');
+});
+
+test('an account shows every second it was given and nothing else', () => {
+  const account = { step: 10, input_wait: 20, compile: 0, other: null, brand_new: 3, basis: 'windows' };
+  const shown = slices(account, HOST_CATEGORIES);
+  assert.deepEqual(shown.map(({ key, seconds }) => [key, seconds]), [['step', 10], ['input_wait', 20], ['brand_new', 3]]);
+  assert.deepEqual(slices(null, GPU_CATEGORIES), []);
+});
+
+test('the culprit is what the evidence names', () => {
+  assert.equal(culprit({ evidence: { slowest_stage: 'map(f)', stage_ms_per_batch: 31.2 } }), 'map(f) takes 31.2 ms a batch');
+  assert.equal(culprit({ evidence: { callback: 'ModelCheckpoint.on_epoch_end' } }), 'ModelCheckpoint.on_epoch_end');
+  assert.equal(culprit({ evidence: null }), '');
+});
+
+test('runs are named for people', () => {
+  assert.equal(runName('.'), 'log directory');
+  assert.equal(frameworkText({ name: 'tensorflow', version: '2.21', keras: '3.15' }), 'Keras 3.15 on TensorFlow 2.21');
+  assert.equal(frameworkText(null), '');
+  assert.equal(fitLabel({ label: null, fit_index: 1, start_ns: null, host: 'h', rank: 3 }), 'fit 2 · h · rank 3');
+  assert.deepEqual(factsLine({ run: 'a', status: 'ended' }), []);
+});
