@@ -62,9 +62,9 @@ class Window:
     """One window from its start until its rows are there; its thread stops the profiler."""
 
     def __init__(self, fit: Surroundings, planner: Planner, folder: Path, began_ns: int):
+        self.folder = folder
         self._fit = fit
         self._planner = planner
-        self._folder = folder
         self._began_ns = began_ns
         self._process: subprocess.Popen | None = None
         self._given_up = False
@@ -90,7 +90,7 @@ class Window:
                 process.kill()
 
     def discard(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self) -> None:
         fit = self._fit
@@ -121,7 +121,7 @@ class Window:
         fit, planned = self._fit, self.planned
         before = time.perf_counter()
         try:
-            file = fit.session.stop()
+            file = fit.session.stop(self.folder)
         except ProfilerFailed as error:
             fit.note(error.reason, error.cure)
             file = None

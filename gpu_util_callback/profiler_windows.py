@@ -30,10 +30,11 @@ from gpu_util_callback.windows import Action, PlannedWindow, Planner
 __all__ = ["ProfilerWindows"]
 
 SOURCE = "profiler windows"
-# What the first window is taken to cost, before one was measured. Seen without a GPU: 0.7 s, most
-# of it the start of the reading process. Attaching to a GPU loads libraries and slows its steps.
-FIRST_GUESS_S = 1.0
-FIRST_GUESS_GPU_S = 4.0
+# What the first window is taken to cost, before one was measured. Seen without a GPU: 0.15 to
+# 0.3 s, most of it the start of the reading process. Attaching to a GPU loads libraries and slows
+# its steps.
+FIRST_GUESS_S = 0.6
+FIRST_GUESS_GPU_S = 3.0
 STOP_WAIT_S = 5.0  # how long a named window waits for the one before it to be stopped
 
 _all: weakref.WeakSet[ProfilerWindows] = weakref.WeakSet()
@@ -123,18 +124,11 @@ class ProfilerWindows:
                 first_guess_s=FIRST_GUESS_GPU_S if on_device else FIRST_GUESS_S,
                 warmup=1 if on_device else 0,
             )
-            server = None if self._schedule.beside_server else self._session.server()
             per_call = max(1, steps_per_call)
             claims = [(a * per_call, b * per_call) for a, b in profile_claims(callbacks)]
             planner.begin(time.perf_counter_ns(), steps_per_epoch, per_call, claims)
             self._planner = planner
             _all.add(self)
-            if server is not None:
-                self._note(
-                    f"{server} may be asked for a profile, which a window would make fail",
-                    "trace=TraceSchedule(…, beside_server=True) takes windows nevertheless",
-                )
-                self._switch_off()
         except Exception as error:
             self._failed(error)
 
@@ -229,16 +223,22 @@ class ProfilerWindows:
     def _open_window(self, planner: Planner, step: int) -> None:
         began_ns = self._clock.now()
         before = time.perf_counter()
+        server = None if self._schedule.beside_server else self._session.server()
+        if server is not None:
+            self._give_up(
+                f"{server} may be asked for a profile, which a window would make fail",
+                "trace=TraceSchedule(…, beside_server=True) takes windows nevertheless",
+            )
+            return
         if self._running and self._schedule.explicit:
             for other in list(self._running):
                 other.stopped.wait(STOP_WAIT_S)
         try:
             folder = Path(tempfile.mkdtemp(prefix="gpu-util-window-"))
         except OSError as error:
-            self._note(
+            self._give_up(
                 f"no temporary folder for a window: {error}", "set TMPDIR to a folder with room"
             )
-            self._switch_off()
             return
         window = Window(self._surroundings, planner, folder, began_ns)
         try:
@@ -248,16 +248,19 @@ class ProfilerWindows:
             window.discard()
             return
         except ProfilerFailed as error:
-            self._note(error.reason, error.cure)
-            self._switch_off()
+            self._give_up(error.reason, error.cure)
             window.discard()
             return
-        marked = planner.opened(time.perf_counter() - before)
+        try:
+            window.thread.start()
+        except RuntimeError:  # no more threads: then nobody would stop the profiler
+            self._session.stop(folder)
+            window.discard()
+            raise
         self._open = window
         window.before, self._latest = self._latest, window
         self._running.append(window)
-        window.thread.start()
-        if marked:
+        if planner.opened(time.perf_counter() - before):
             self._marker = self._session.mark(step)
 
     def _close_window(self, planned: PlannedWindow | None) -> None:
@@ -282,6 +285,10 @@ class ProfilerWindows:
             self._unavailable.setdefault(
                 (source, reason), {"source": source, "reason": reason, "cure": cure}
             )
+
+    def _give_up(self, reason: str, cure: str) -> None:
+        self._note(reason, cure)
+        self._switch_off()
 
     def _switch_off(self) -> None:
         self._off = True
@@ -315,7 +322,11 @@ def _abandon_left_over(thread_id: int) -> None:
     """A new fit on a thread means that the one before it there is over, or waits for this one."""
     for windows in list(_all):
         if windows._open is not None and windows._thread_id == thread_id:
-            windows.abandon()
+            is_over = windows._surroundings.is_over
+            if is_over is None or is_over():
+                windows.abandon()
+            else:
+                windows.steps_pause()
 
 
 @atexit.register

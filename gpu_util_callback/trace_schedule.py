@@ -40,7 +40,7 @@ class TraceSchedule:
     every: int | None = None
     steps: int = 8
     count: int | None = None
-    max_events: int = 60_000
+    max_events: int = 40_000
     within_budget: bool = True
     beside_server: bool = False
 

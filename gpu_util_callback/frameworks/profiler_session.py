@@ -78,18 +78,18 @@ class ProfilerSession:
             self._running = self._current()
             self._watch()
 
-    def stop(self) -> Path | None:
-        """Stop, and return the written `*.xplane.pb`; None = it was not ours any more.
+    def stop(self, folder: Path) -> Path | None:
+        """Stop the profile that was started into `folder`, and return its `*.xplane.pb`.
 
-        May take long, and lets other threads run. Any thread.
+        None = it is not running any more. May take long, and lets other threads run. Any thread.
 
         Raises:
             ProfilerFailed.
         """
         with self._lock:
-            folder, self._folder = self._folder, None
-            if folder is None:
+            if self._folder != folder:
                 return None
+            self._folder = None
             try:
                 if self._current() is self._running:  # else somebody has stopped ours
                     self._stop(folder)

@@ -1,0 +1,65 @@
+"""Profiler windows of a Keras fit: which batch a call of the train function begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpu_util_callback.frameworks.timeline import Timeline
+from gpu_util_callback.profiler_windows import ProfilerWindows
+
+__all__ = ["KerasWindows"]
+
+
+class KerasWindows:
+    """Tells a fit's windows at which step each call of the train function begins.
+
+    Args:
+        windows: the fit's.
+        timeline: counts the calls that had a batch.
+        steps_per_epoch: where it is known.
+        steps_per_call: batches in one call; the last call of an epoch may have fewer.
+    """
+
+    def __init__(
+        self,
+        windows: ProfilerWindows,
+        timeline: Timeline,
+        callbacks: Iterable[Any],
+        steps_per_epoch: int | None,
+        steps_per_call: int,
+    ):
+        self._windows = windows
+        self._timeline = timeline
+        self._per_epoch = steps_per_epoch
+        self._per_call = max(1, steps_per_call)
+        self._first = 0  # step at which the epoch began
+        self._calls = timeline.calls  # calls before it
+        windows.begin(callbacks, steps_per_epoch, self._per_call)
+
+    def batch_begin(self) -> None:
+        """A call of the train function begins."""
+        done = self._timeline.calls - self._calls
+        self._windows.step_begins(self._first + done * self._per_call)
+
+    def test_begin(self) -> None:
+        """A validation begins: its steps are not training's."""
+        self._windows.steps_pause(self._delivered())
+
+    def epoch_end(self) -> None:
+        """An epoch has ended."""
+        delivered = self._delivered()
+        self._windows.steps_pause(delivered)
+        self._first = delivered
+        self._calls = self._timeline.calls
+
+    def end(self) -> None:
+        """The fit has ended."""
+        self._windows.end(self._delivered())
+
+    def _delivered(self) -> int:
+        """Steps of the fit so far."""
+        steps = (self._timeline.calls - self._calls) * self._per_call
+        if self._per_epoch is not None:
+            steps = min(steps, self._per_epoch)
+        return self._first + steps
