@@ -1,0 +1,195 @@
+"""GpuUtilCallback: records where the time of a Keras training run goes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import keras
+
+from gpu_util_callback.frameworks.keras_session import KerasSession
+from gpu_util_callback.recorder import Settings
+
+__all__ = ["GpuUtilCallback"]
+
+log = logging.getLogger("gpu_util_callback")
+
+
+class GpuUtilCallback(keras.callbacks.Callback):
+    """Records why the GPU is idle during `fit`, for TensorBoard's GPU Utilization tab.
+
+    Per training step it measures the wall time, how long the step waited for its batch, for
+    compilation, for the GPU and for other callbacks; beside it, it samples the GPUs. Training is
+    neither stopped nor slowed down: whatever cannot be measured is left out and named.
+
+    Args:
+        log_dir: Where the recording and the scalars go: a TensorBoard run, as for
+            `keras.callbacks.TensorBoard`. Any URL that fsspec understands works too.
+        sample_hz: GPU samples per second, above 0 and up to 100.
+        scalar_freq: Steps per point of the scalars, or `"auto"`: every step at first, then ever
+            fewer as the run grows.
+        trace: `"auto"` takes short profiler windows where they fit into `overhead_budget`;
+            `None` or `False` takes none.
+        overhead_budget: Share of the run's time that profiler windows may cost, from 0 to 1.
+        thresholds: Other limits for the diagnosis, e.g. `{"input_bound": {"wait_pct": 10}}`.
+        job: A name that all workers of one job share, where it cannot be found out.
+        redact: Keep host names, process ids and other users' processes out of the recording.
+        report: Print a line when a cause is found, and a verdict of two lines at the end.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
+
+    Example:
+
+    ```python
+    model.fit(dataset, epochs=10, callbacks=[GpuUtilCallback("logs")])
+    ```
+    """
+
+    # Keras on JAX and torch would else call every callback synchronously, and wait for the device.
+    async_safe = True
+
+    def __init__(
+        self,
+        log_dir: str | os.PathLike = "logs",
+        *,
+        sample_hz: float = 10,
+        scalar_freq: int | str = "auto",
+        trace: Any = "auto",
+        overhead_budget: float = 0.01,
+        thresholds: dict | None = None,
+        job: str | None = None,
+        redact: bool = False,
+        report: bool = True,
+    ):
+        super().__init__()
+        self._settings = Settings(
+            log_dir=_path(log_dir),
+            sample_hz=_number("sample_hz", sample_hz, 0, 100, above=True),
+            scalar_freq=_scalar_freq(scalar_freq),
+            trace=_trace(trace),
+            overhead_budget=_number("overhead_budget", overhead_budget, 0, 1),
+            thresholds=_thresholds(thresholds),
+            job=_job(job),
+            redact=_flag("redact", redact),
+            report=_flag("report", report),
+        )
+        self._session: KerasSession | None = None
+
+    def on_train_begin(self, logs=None):
+        session = KerasSession(self, self._settings)
+        try:
+            session.begin(self._model, self.params, keras.backend.backend())
+            self._session = session
+        except Exception as error:
+            self._session = None
+            log.warning(
+                "gpu_util_callback: this fit is not recorded (%s: %s); training goes on",
+                type(error).__name__,
+                error,
+            )
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._pass_on("batch_begin")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._pass_on("batch_end")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._pass_on("epoch_begin", epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._pass_on("epoch_end")
+
+    def on_test_begin(self, logs=None):
+        self._pass_on("test_begin")
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self._pass_on("test_batch_begin")
+
+    def on_test_batch_end(self, batch, logs=None):
+        self._pass_on("test_batch_end")
+
+    def on_test_end(self, logs=None):
+        self._pass_on("test_end")
+
+    def on_train_end(self, logs=None):
+        self._pass_on("end")
+        self._session = None
+
+    def _pass_on(self, hook: str, *args: Any) -> None:
+        session = self._session
+        if session is None:
+            return
+        try:
+            getattr(session, hook)(*args)
+        except Exception as error:
+            self._session = None
+            session.restore()
+            log.warning(
+                "gpu_util_callback: recording stopped (%s: %s); training goes on",
+                type(error).__name__,
+                error,
+            )
+
+
+def _path(log_dir: Any) -> str:
+    if not isinstance(log_dir, str | os.PathLike):
+        raise TypeError(f"log_dir must be a path, got {log_dir!r}")
+    path = os.fspath(log_dir)
+    if not isinstance(path, str) or not path:
+        raise ValueError(f"log_dir must name a directory, got {log_dir!r}")
+    return path
+
+
+def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not (low < value if above else low <= value) or not value <= high:
+        lower = f"above {low}" if above else f"at least {low}"
+        raise ValueError(f"{name} must be {lower} and at most {high}, got {value!r}")
+    return value
+
+
+def _scalar_freq(value: Any) -> int | str:
+    if value == "auto":
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f'scalar_freq must be "auto" or a number of steps, got {value!r}')
+    if value < 1:
+        raise ValueError(f"scalar_freq must be at least 1 step, got {value!r}")
+    return value
+
+
+def _trace(value: Any) -> Any:
+    if value is None or value is False or (isinstance(value, str) and value == "auto"):
+        return value
+    raise ValueError(f'trace must be "auto" or None, got {value!r}')
+
+
+def _thresholds(value: Any) -> dict | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise TypeError(f"thresholds must be a dictionary, got {value!r}")
+    from gpu_util_callback.diagnosis import Diagnosis
+    from gpu_util_callback.errors import UnusableInput
+
+    try:
+        Diagnosis({}, value)
+    except UnusableInput as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _job(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise TypeError(f"job must be a name, got {value!r}")
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value

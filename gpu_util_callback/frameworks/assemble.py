@@ -1,0 +1,405 @@
+"""Turns clock readings of the training thread into rows of the recording's tables.
+
+Pure functions of numpy arrays, run on the recorder's thread: no framework, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpu_util_callback.frameworks.base import InputRows
+from gpu_util_callback.frameworks.timeline import CALL, FIRST, TRACED, Calls, Phase
+
+__all__ = ["Assembler", "share_rows"]
+
+ABSENT = -1
+# A call on a first-seen input shape is a compilation where it is this much slower than usual.
+SLOW_FACTOR = 4.0
+SLOW_NS = 15_000_000
+
+Columns = dict[str, np.ndarray]
+
+
+@dataclass
+class Assembler:
+    """Rows of `steps`, `validation_steps` and `phases` from a timeline's queue, in order.
+
+    Args:
+        offset_ns: added to `time.perf_counter_ns` to get the recording's clock.
+        shapes: shape signatures seen so far -> id, for training; kept with the train function, so
+            that a second fit knows what is compiled already.
+        test_shapes: the same for validation.
+        shapes_compile: whether a first-seen shape compiles anew (XLA, GPU kernels).
+    """
+
+    offset_ns: int
+    shapes: dict[float, int] = field(default_factory=dict)
+    test_shapes: dict[float, int] = field(default_factory=dict)
+    shapes_compile: bool = False
+    steps: int = 0  # training steps delivered so far
+    lost_rows: int = 0  # calls whose input rows were missing
+    _calls: int = 0
+    _usual: deque[int] = field(default_factory=lambda: deque(maxlen=255))  # bodies of plain calls
+    _waiting: list[Phase] = field(default_factory=list)
+
+    def add(self, items: list[Calls | Phase], last: bool = False) -> dict[str, list[Columns]]:
+        """Rows of all that is complete, by table: a list of column dictionaries each."""
+        tables: dict[str, list[Columns]] = {}
+
+        def put(table: str, columns: Columns | None) -> None:
+            if columns is not None and len(next(iter(columns.values()))):
+                tables.setdefault(table, []).append(columns)
+
+        phases: list[tuple[Phase, int]] = []
+        for item in items:
+            if isinstance(item, Phase):
+                self._waiting.append(item)
+            elif item.which == "train":
+                columns, steps_before = self._train(item, phases)
+                put("steps", columns)
+                self._release(phases, steps_before)
+            else:
+                put("validation_steps", self._validation(item, phases))
+        self._release(phases, np.array([self.steps]))
+        if last:
+            phases += [(phase, self.steps) for phase in self._waiting]
+            self._waiting = []
+        put("phases", self._phases(phases))
+        return tables
+
+    def _release(self, phases: list[tuple[Phase, int]], steps_before: np.ndarray) -> None:
+        """Phases whose place among the steps is known by now get it."""
+        waiting = []
+        for phase in self._waiting:
+            back = self._calls - phase.calls  # calls since
+            if back < 0:
+                waiting.append(phase)
+            else:
+                phases.append((phase, int(steps_before[-1 - min(back, len(steps_before) - 1)])))
+        self._waiting = waiting
+
+    def _phases(self, phases: list[tuple[Phase, int]]) -> Columns | None:
+        if not phases:
+            return None
+        rows = [p for p, _ in phases]
+        return {
+            "kind": np.array([p.kind for p in rows], object),
+            "name": np.array([p.name for p in rows], object),
+            "start_ns": np.array([p.start for p in rows], np.int64) + self.offset_ns,
+            "end_ns": np.array([p.end for p in rows], np.int64) + self.offset_ns,
+            "step": np.array([step for _, step in phases], np.int64),
+            "account": np.array([p.account for p in rows], object),
+            "self_ns": np.array([p.self_ns for p in rows], np.int64),
+            "count": np.array([p.count for p in rows], np.int64),
+        }
+
+    # ---- training ------------------------------------------------------------------------
+
+    def _train(
+        self, block: Calls, phases: list[tuple[Phase, int]]
+    ) -> tuple[Columns | None, np.ndarray]:
+        calls = block.calls
+        rows = block.rows() if block.rows is not None else None
+        per_call = share_rows(rows, len(calls), block.steps_per_execution) if rows else None
+        if rows is not None and per_call is None:
+            self.lost_rows += len(calls)
+        parts = []
+        steps_before = [self.steps]
+        if block.steps_per_execution == 1:
+            columns = self._single(calls, rows if per_call is not None else None, phases)
+            parts.append(columns)
+            self.steps += len(calls)
+            steps_before += range(steps_before[0] + 1, self.steps + 1)
+        else:
+            for i, call in enumerate(calls):
+                columns = self._several(
+                    call,
+                    None if per_call is None or rows is None else (rows, per_call[i]),
+                    block,
+                    phases,
+                )
+                parts.append(columns)
+                self.steps += len(columns["step"])
+                steps_before.append(self.steps)
+        self._calls += len(calls)
+        if not parts:
+            return None, np.array(steps_before)
+        return (
+            {name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
+            np.array(steps_before),
+        )
+
+    def _single(
+        self, calls: np.ndarray, rows: InputRows | None, phases: list[tuple[Phase, int]]
+    ) -> Columns:
+        """One batch a call: every part is exact."""
+        n = len(calls)
+        at = {name: calls[:, column] for name, column in CALL.items()}
+        seen = at["call"] > 0
+        call_ns = np.where(seen, at["call_end"] - at["call"], 0)
+        shape = np.full(n, ABSENT, np.int64)
+        new_shape = np.zeros(n, bool)
+        if rows is not None:
+            # Some loops fetch before the begin hooks run, others inside the train function.
+            before = rows.delivered_ns <= at["call"]
+            most = np.where(before, at["hooks"] - at["start"], call_ns)
+            wait = np.clip(rows.delivered_ns - rows.requested_ns, 0, most)
+            for i in np.flatnonzero(rows.signature != 0):
+                shape[i], new_shape[i] = _shape(self.shapes, rows.signature[i])
+        else:
+            wait = np.full(n, ABSENT, np.int64)
+            before = np.zeros(n, bool)
+        rest = np.where(before, call_ns, call_ns - np.maximum(wait, 0))
+        compiles = self._compiles((at["flags"] & TRACED) > 0, new_shape, rest)
+        for i in np.flatnonzero(compiles):
+            self._compilation(phases, calls[i], int(rest[i]), bool(at["flags"][i] & TRACED), int(i))
+        if rows is not None:
+            for i in np.flatnonzero((at["flags"] & FIRST) > 0):
+                self._first_batch(
+                    phases,
+                    int(rows.requested_ns[i]),
+                    int(rows.delivered_ns[i]),
+                    self.steps + int(i),
+                )
+        known = seen & (at["logs"] > 0)
+        return {
+            "step": np.arange(self.steps, self.steps + n),
+            "start_ns": at["start"] + self.offset_ns,
+            "duration_ns": at["end"] - at["start"],
+            "input_get_ns": wait.copy(),
+            "input_wait_ns": wait,
+            "compile_ns": np.where(compiles, rest, 0),
+            "body_ns": np.where(seen, np.where(compiles, 0, rest), ABSENT),
+            "gpu_wait_ns": np.where(known, at["logs"] - at["call_end"], ABSENT),
+            "callbacks_ns": np.where(
+                known,
+                at["hooks_end"] - at["hooks"] + at["logs_end"] - at["logs"],
+                ABSENT,
+            ),
+            "batches": np.ones(n, np.int64),
+            "estimated": np.zeros(n, np.int64),
+            "shape_id": shape,
+        }
+
+    def _compiles(self, traced: np.ndarray, new_shape: np.ndarray, rest: np.ndarray) -> np.ndarray:
+        compiles = traced.copy()
+        for i, value in enumerate(rest.tolist()):
+            if traced[i]:
+                continue
+            if new_shape[i] and self.shapes_compile and self._usual:
+                usual = float(np.median(self._usual))
+                compiles[i] = value > SLOW_FACTOR * usual and value > usual + SLOW_NS
+            if not compiles[i]:
+                self._usual.append(value)
+        return compiles
+
+    def _compilation(
+        self, phases: list[tuple[Phase, int]], call: np.ndarray, ns: int, traced: bool, i: int
+    ) -> None:
+        name = "train function traced" if traced else "new input shape compiled"
+        phase = Phase(
+            "compilation", name, int(call[CALL["call"]]), int(call[CALL["call_end"]]), "", ns, 0
+        )
+        phases.append((phase, self.steps + int(i)))
+
+    def _first_batch(
+        self, phases: list[tuple[Phase, int]], start: int, end: int, step: int
+    ) -> None:
+        # A detail: the time is counted in its step's input wait.
+        phase = Phase("input_setup", "first batch", start, end, "", end - start, 0)
+        phases.append((phase, step))
+
+    def _several(
+        self,
+        call: np.ndarray,
+        batch: tuple[InputRows, slice] | None,
+        block: Calls,
+        phases: list[tuple[Phase, int]],
+    ) -> Columns:
+        """Several batches in one call: where the host fetches ahead, the parts are estimates.
+
+        A batch delayed its step as far as it came after the previous step was over. When steps end
+        inside the call cannot be seen, but the last one ended with it. With steps of equal length s
+        the call ends at max over k of (delivery of batch k + s x batches from k on): that gives s,
+        and s gives the end of every step.
+        """
+        at = {name: int(call[column]) for name, column in CALL.items()}
+        traced = bool(at["flags"] & TRACED)
+        done = at["logs"] or at["call_end"]
+        gpu_wait = max(done - at["call_end"], 0)
+        hooks = at["hooks_end"] - at["hooks"]
+        end_hooks = at["logs_end"] - at["logs"] if at["logs"] else 0
+        new_shape = False
+        if batch is None:
+            n = block.steps_per_execution
+            shapes = np.full(n, ABSENT, np.int64)
+            get = wait = np.full(n, ABSENT, np.int64)
+            ends = at["start"] + (np.arange(1, n + 1) * (done - at["start"])) // n
+        else:
+            rows, part = batch
+            requested, delivered = rows.requested_ns[part], rows.delivered_ns[part]
+            keep = delivered >= 0
+            requested = np.clip(requested[keep], at["call"], done)
+            delivered = np.clip(delivered[keep], at["call"], done)
+            n = len(delivered)
+            if not n:
+                return {name: np.empty(0, np.int64) for name in STEP_COLUMNS}
+            signatures = rows.signature[part][keep]
+            shapes = np.full(n, ABSENT, np.int64)
+            for i in np.flatnonzero(signatures != 0):
+                shapes[i], new = _shape(self.shapes, signatures[i])
+                new_shape |= new
+            get = np.maximum(delivered - requested, 0)
+            if block.serial:  # a fetch begins when the step before it has returned
+                wait, ends = get, np.append(requested[1:], done)
+            else:
+                wait, ends = _delays(requested, delivered, done, block.tail_ns)
+            if at["flags"] & FIRST:
+                self._first_batch(phases, int(requested[0]), int(delivered[0]), self.steps)
+        starts = np.concatenate([[at["start"]], ends[:-1]])
+        stops = np.concatenate([ends[:-1], [at["end"]]])
+        callbacks = np.zeros(n, np.int64)
+        callbacks[0] += hooks
+        callbacks[-1] += end_hooks
+        waits = np.maximum(wait, 0)
+        room = np.maximum(stops - starts - waits - callbacks, 0)
+        share = room / max(int(room.sum()), 1)
+        call_ns = max(at["call_end"] - at["call"], 0)
+        # A wait cannot be longer than its row: the ends are estimates, the sum is not.
+        rest = max(call_ns - int(waits.sum()), 0)
+        body = np.floor(rest * share).astype(np.int64)
+        compiles = bool(
+            self._compiles(
+                np.array([traced]), np.array([bool(new_shape)]), np.array([rest // max(n, 1)])
+            )[0]
+        )
+        if compiles:
+            self._compilation(phases, call, rest, traced, 0)
+        known = at["logs"] > 0
+        return {
+            "step": np.arange(self.steps, self.steps + n),
+            "start_ns": starts + self.offset_ns,
+            "duration_ns": stops - starts,
+            "input_get_ns": get,
+            "input_wait_ns": wait,
+            "compile_ns": body if compiles else np.zeros(n, np.int64),
+            "body_ns": np.zeros(n, np.int64) if compiles else body,
+            "gpu_wait_ns": np.floor(gpu_wait * share).astype(np.int64)
+            if known
+            else np.full(n, ABSENT, np.int64),
+            "callbacks_ns": callbacks if known else np.full(n, ABSENT, np.int64),
+            "batches": np.full(n, n, np.int64),
+            "estimated": np.full(n, int(not block.serial), np.int64),
+            "shape_id": shapes,
+        }
+
+    # ---- validation ----------------------------------------------------------------------
+
+    def _validation(self, block: Calls, phases: list[tuple[Phase, int]]) -> Columns | None:
+        calls, most = block.calls, block.steps_per_execution
+        rows = block.rows() if block.rows is not None else None
+        per_call = share_rows(rows, len(calls), most) if rows else None
+        if per_call is None or rows is None:
+            rows = None
+            per_call = [slice(0, 0)] * len(calls)
+        starts, durations, waits = [], [], []
+        for call, part in zip(calls, per_call, strict=True):
+            start, end = int(call[CALL["start"]]), int(call[CALL["end"]])
+            if call[CALL["flags"]] & TRACED:
+                ns = int(call[CALL["call_end"]] - call[CALL["call"]])
+                phase = Phase(
+                    "compilation", "test function traced",
+                    int(call[CALL["call"]]), int(call[CALL["call_end"]]), "", ns, 0,
+                )  # fmt: skip
+                phases.append((phase, self.steps))
+            if rows is None:
+                starts += [start]
+                durations += [end - start]
+                waits += [ABSENT]
+                continue
+            keep = rows.delivered_ns[part] >= 0
+            get = (rows.delivered_ns[part] - rows.requested_ns[part])[keep]
+            n = len(get)
+            if not n:
+                continue
+            edges = np.linspace(start, end, n + 1).astype(np.int64)
+            starts += edges[:-1].tolist()
+            durations += np.diff(edges).tolist()
+            waits += np.clip(get, 0, end - start).tolist()
+        return {
+            "step": np.full(len(starts), self.steps, np.int64),
+            "start_ns": np.array(starts, np.int64) + self.offset_ns,
+            "duration_ns": np.array(durations, np.int64),
+            "input_wait_ns": np.array(waits, np.int64),
+        }
+
+
+STEP_COLUMNS = (
+    "step", "start_ns", "duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns",
+    "gpu_wait_ns", "callbacks_ns", "batches", "estimated", "shape_id",
+)  # fmt: skip
+
+
+def _shape(shapes: dict[float, int], signature: float) -> tuple[int, bool]:
+    """The id of an input shape, and whether it is seen for the first time."""
+    known = shapes.get(float(signature))
+    if known is not None:
+        return known, False
+    shapes[float(signature)] = len(shapes)
+    return len(shapes) - 1, True
+
+
+def _delays(
+    requested: np.ndarray, delivered: np.ndarray, done: int, tail_ns: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(how far each batch delayed its step, when each step was over), of one call.
+
+    Args:
+        requested: int64 (n,), when each batch was asked for.
+        delivered: int64 (n,), when it came.
+        done: when the call was over, the device included.
+        tail_ns: how long before that its last step was.
+    """
+    n = len(delivered)
+    over = max(done - tail_ns, int(delivered[-1]))
+    own = float(np.min((over - delivered) / np.arange(n, 0, -1)))
+    wait, ends = np.empty(n, np.int64), np.empty(n, np.int64)
+    free = int(requested[0])
+    for k in range(n):
+        came = int(delivered[k])
+        # A wait is never longer than the time spent fetching.
+        wait[k] = min(max(came - free, 0), came - int(requested[k]))
+        free = int(max(came, free) + own)
+        ends[k] = free
+    ends[-1] = done
+    return wait, np.minimum(np.maximum.accumulate(ends), done)
+
+
+def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
+    """Which rows each call wrote, in order; None if they do not fit together.
+
+    A call fetches until it has `most` batches or the input ends. Fetches without a batch follow the
+    last batch of their call (an unrolled loop asks several times).
+    """
+    n = len(rows.delivered_ns)
+    if most == 1:
+        return [slice(i, i + 1) for i in range(calls)] if n == calls else None
+    came = rows.delivered_ns >= 0
+    slices = []
+    first = 0
+    for _ in range(calls):
+        while first < n and not came[first]:  # a call that found the input ended is no step
+            first += 1
+        last = first
+        while last < n and last - first < most and came[last]:
+            last += 1
+        while last < n and not came[last]:
+            last += 1
+        if last == first:
+            return None
+        slices.append(slice(first, last))
+        first = last
+    return slices if first == n else None

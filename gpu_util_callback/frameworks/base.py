@@ -1,0 +1,129 @@
+"""What a framework adapter offers the recorder, and how one is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gpu_util_callback.frameworks.timeline import Timeline
+
+__all__ = ["Adapter", "InputRows", "adapter_for"]
+
+
+@dataclass
+class InputRows:
+    """When each batch was requested and delivered, in order, on `time.perf_counter_ns`' clock.
+
+    Args:
+        requested_ns: int64 (n,).
+        delivered_ns: int64 (n,); -1 where the input had ended and no batch came.
+        signature: float64 (n,), differing for input shapes that differ; 0 = shapes are static.
+    """
+
+    requested_ns: np.ndarray
+    delivered_ns: np.ndarray
+    signature: np.ndarray
+
+    @classmethod
+    def from_stamps(cls, stamps: list[tuple[int, int]]) -> InputRows:
+        """Rows from (requested, delivered) pairs read in Python."""
+        times = np.array(stamps, np.int64).reshape(-1, 2)
+        return cls(times[:, 0], times[:, 1], np.zeros(len(times)))
+
+
+@dataclass
+class Adapter:
+    """How one framework's training loop is timed. The base class times nothing but the hooks.
+
+    `begin`, `batch_begin`, `drain`, `test_begin`, `test_end` and `end` run on the training thread
+    and must be short; `facts` and `pipeline` run on the recorder's thread. Any of them may raise:
+    the recorder then switches that source off and says why.
+    """
+
+    name: str = "unknown"
+    timing: str = "hooks"  # how batches are timed: "graph", "python (determinism)", "hooks", ...
+    steps_per_execution: int = 1
+    shapes_compile: bool = False  # whether a new input shape makes the framework compile
+    shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits
+    test_shapes: dict[float, int] = field(default_factory=dict)
+    # (source, reason, cure): what cannot be measured here
+    unavailable: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def begin(
+        self,
+        model: Any,
+        timeline: Timeline,
+        stale: Callable[[], None],
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        """A fit begins.
+
+        Args:
+            model: the model being trained.
+            timeline: told of every call of the train and test functions.
+            stale: to be called when the training turns out to have ended unnoticed.
+            failed: to be told (source, error) of whatever fails.
+        """
+
+    def batch_begin(self) -> None:
+        """A training batch begins; the next call of the train function is this fit's."""
+
+    def test_begin(self) -> None:
+        """A validation of this fit begins."""
+
+    def test_batch_begin(self) -> None:
+        """A validation batch begins."""
+
+    def test_end(self) -> None:
+        """A validation of this fit has ended."""
+
+    def drain(self) -> Callable[[], InputRows] | None:
+        """The input rows since the last drain; the returned call converts them elsewhere."""
+        return None
+
+    def drain_test(self) -> Callable[[], InputRows] | None:
+        """The same for validation batches."""
+        return None
+
+    def end(self) -> None:
+        """Leave the model as it was found. May be called on any thread, and more than once."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of framework, model and fit."""
+        return {}
+
+    def devices(self) -> list[dict[str, Any]] | None:
+        """The framework's GPUs as {"index", "name", "compute_capability"}; None = it has none."""
+        return None
+
+    def problems(self) -> list[tuple[str, str, str]]:
+        """(source, reason, cure) of all that turned out not to be measurable so far."""
+        return list(self.unavailable)
+
+    def pipeline(self) -> list[dict[str, Any]]:
+        """The input pipeline's stages: rows of the `pipeline` table, counted since the start."""
+        return []
+
+
+_HOMES = {"tensorflow": "gpu_util_callback.frameworks.tensorflow"}
+
+
+def adapter_for(backend: str) -> Adapter:
+    """A fresh adapter for a Keras backend; for one that is not known, the base class."""
+    home = _HOMES.get(backend)
+    if home is None:
+        adapter = Adapter(name=backend)
+        adapter.unavailable.append(
+            (
+                "input wait",
+                f"batches are not timed on the {backend} backend",
+                "train on the TensorFlow backend to see the input wait",
+            )
+        )
+        return adapter
+    return import_module(home).adapter()

@@ -1,0 +1,206 @@
+"""Times the hooks of all callbacks in a fit's `CallbackList`, each under its callback's name."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpu_util_callback.frameworks.timeline import Timeline
+
+__all__ = ["CallbackTimer", "HookSums", "find_callback_list"]
+
+# Hooks that run once a batch: summed by name. All others get a row each.
+BATCH_HOOKS = (
+    "on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin", "on_test_batch_end",
+)  # fmt: skip
+OTHER_HOOKS = (
+    "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end",
+    "on_test_begin", "on_test_end",
+)  # fmt: skip
+ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+
+LONG_NS = 10_000_000  # a batch hook this long gets a row of its own, so that its step is known
+SHORT_NS = 20_000  # hooks outside batches shorter than this get no row: most do nothing
+
+# Callbacks that write checkpoints, by class name anywhere in their ancestry.
+CHECKPOINTS = {"ModelCheckpoint", "BackupAndRestore"}
+
+
+def find_callback_list(callback: Any, depth: int = 8) -> Any | None:
+    """The `CallbackList` that is calling `callback` right now, looked for up the stack."""
+    frame = sys._getframe(1)
+    for _ in range(depth):
+        if frame is None:
+            return None
+        owner = frame.f_locals.get("self")
+        callbacks = getattr(owner, "callbacks", None)
+        if isinstance(callbacks, list) and any(c is callback for c in callbacks):
+            return owner
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+class HookSums:
+    """Time spent in one batch hook of one callback since the sums were last taken."""
+
+    __slots__ = ("count", "end", "key", "kind", "name", "start", "total")
+
+    def __init__(self, name: str, kind: str):
+        self.name = name
+        self.kind = kind
+        self.key = id(self)
+        self.count = self.total = self.start = self.end = 0
+
+
+class CallbackTimer:
+    """Wraps the hooks of a `CallbackList` and of its callbacks on the instances; puts them back.
+
+    The list's own hooks give the moments a step is made of; the callbacks' hooks give the names.
+    """
+
+    def __init__(self, timeline: Timeline, ours: Any, failed: Callable[[BaseException], None]):
+        self._timeline = timeline
+        self._ours = ours
+        self._failed = failed
+        self._undo: list[tuple[Any, str, bool, Any]] = []
+        self.sums: list[HookSums] = []
+
+    def attach(self, callback_list: Any) -> None:
+        """Start timing; on the training thread, inside `on_train_begin`."""
+        timeline = self._timeline
+        moments = {
+            "on_train_batch_begin": (timeline.batch_begin, timeline.hooks_done),
+            "on_train_batch_end": (None, timeline.batch_end),
+            "on_epoch_begin": (None, timeline.epoch_begun),
+            "on_epoch_end": (timeline.epoch_end, timeline.epoch_ended),
+            "on_test_begin": (timeline.test_begin, None),
+            "on_test_batch_begin": (timeline.test_batch_begin, None),
+            "on_test_batch_end": (None, timeline.test_batch_end),
+            "on_test_end": (timeline.test_end, timeline.test_ended),
+        }
+        callbacks = list(callback_list.callbacks)
+        for callback in callbacks:
+            if callback is not self._ours:
+                self._time_callback(callback)
+        if callbacks:
+            self._stamp_logs(callbacks[0])
+        for hook, (before, after) in moments.items():
+            self._around(callback_list, hook, before, after)
+
+    def detach(self) -> None:
+        """Put back what was there. May be called more than once."""
+        while self._undo:
+            owner, name, had, value = self._undo.pop()
+            try:
+                if had:
+                    owner.__dict__[name] = value
+                else:
+                    owner.__dict__.pop(name, None)
+            except Exception as error:
+                self._failed(error)
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        attributes = owner.__dict__
+        self._undo.append((owner, name, name in attributes, attributes.get(name)))
+        attributes[name] = value
+
+    def _around(self, owner: Any, name: str, before: Any, after: Any) -> None:
+        hook = getattr(owner, name)
+        failed = self._failed
+        epoch_begin = self._timeline.epoch_begin if name == "on_epoch_begin" else None
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if before is not None:
+                    before()
+                elif epoch_begin is not None:
+                    epoch_begin(args[0] if args else kwargs["epoch"])
+            except Exception as error:
+                failed(error)
+            result = hook(*args, **kwargs)
+            try:
+                if after is not None:
+                    after()
+            except Exception as error:
+                failed(error)
+            return result
+
+        self._replace(owner, name, timed)
+
+    def _stamp_logs(self, callback: Any) -> None:
+        # Keras has turned the logs into Python numbers, which waits for the device, before it calls
+        # the first callback.
+        hook = callback.on_train_batch_end
+        stamp = self._timeline.logs_ready
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            stamp()
+            return hook(*args, **kwargs)
+
+        self._replace(callback, "on_train_batch_end", timed)
+
+    def _time_callback(self, callback: Any) -> None:
+        name = type(callback).__name__
+        classes = {c.__name__ for c in type(callback).__mro__}
+        kind = "checkpoint" if classes & CHECKPOINTS else "callback"
+        for hook in BATCH_HOOKS:
+            if _overridden(callback, hook):
+                self._sum_up(callback, hook, HookSums(f"{name}.{hook}", kind))
+        for hook in OTHER_HOOKS:
+            if _overridden(callback, hook):
+                self._write_down(callback, hook, f"{name}.{hook}", kind)
+
+    def _sum_up(self, callback: Any, name: str, sums: HookSums) -> None:
+        self.sums.append(sums)
+        hook = getattr(callback, name)
+        clock = time.perf_counter_ns
+        write = self._timeline.hook
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = clock()
+            try:
+                return hook(*args, **kwargs)
+            finally:
+                end = clock()
+                if end - start < LONG_NS:
+                    if not sums.count:
+                        sums.start = start
+                    sums.end = end
+                    sums.total += end - start
+                    sums.count += 1
+                else:  # counted in its step (or validation): a detail, not an account
+                    write(sums.kind, sums.name, start, end, "")
+
+        self._replace(callback, name, timed)
+
+    def _write_down(self, callback: Any, name: str, title: str, kind: str) -> None:
+        hook = getattr(callback, name)
+        clock = time.perf_counter_ns
+        write = self._timeline.hook
+        account = "" if name.startswith("on_test") else "callbacks"
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = clock()
+            try:
+                return hook(*args, **kwargs)
+            finally:
+                end = clock()
+                if end - start >= SHORT_NS:
+                    write(kind, title, start, end, account)
+
+        self._replace(callback, name, timed)
+
+
+def _overridden(callback: Any, hook: str) -> bool:
+    """Whether a callback does anything in this hook (or in its older name)."""
+
+    def own(name: str) -> bool:
+        method = getattr(callback, name, None)
+        return method is not None and not getattr(method, "_is_default", False)
+
+    if hook in ALIASES:
+        # The default of the newer name calls the older one.
+        return own(hook) or own(ALIASES[hook])
+    return own(hook)

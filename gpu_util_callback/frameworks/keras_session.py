@@ -1,0 +1,200 @@
+"""One call of `fit` between callback and recorder: what is put in place and put back."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from gpu_util_callback.frameworks.base import adapter_for
+from gpu_util_callback.frameworks.keras_callbacks import CallbackTimer, find_callback_list
+from gpu_util_callback.frameworks.keras_fit import FitWatch, InputTimer, calling_fit
+from gpu_util_callback.recorder import Recorder, Settings, close_left_over
+
+__all__ = ["KerasSession"]
+
+log = logging.getLogger("gpu_util_callback")
+
+
+class KerasSession:
+    """A fit being recorded. Nothing that goes wrong in here leaves it.
+
+    Args:
+        callback: the callback that fit calls.
+        settings: its checked arguments.
+    """
+
+    def __init__(self, callback: Any, settings: Settings):
+        self._callback = callback
+        self._settings = settings
+        self._recorder: Recorder | None = None
+        self._timer: CallbackTimer | None = None
+        self._input: InputTimer | None = None
+        self._listed = False  # the CallbackList is timed itself, so our own hooks need not
+        self._testing = False
+
+    def begin(self, model: Any, params: dict | None, backend: str) -> None:
+        """Training begins: put everything in place; on the training thread."""
+        callbacks = find_callback_list(self._callback)
+        if callbacks is not None:
+            first = next(c for c in callbacks.callbacks if type(c) is type(self._callback))
+            if first is not self._callback:
+                log.warning(
+                    "gpu_util_callback: this fit has two GpuUtilCallbacks; the first one records"
+                )
+                return
+        frame = calling_fit()
+        adapter = adapter_for(backend)
+        recorder = Recorder(self._settings, adapter)
+        watch = FitWatch(frame)
+        close_left_over(keep=lambda other: other.watch.known and not other.watch.over())
+        self._recorder = recorder
+        recorder.on_over = self.restore
+        try:
+            self._put_in_place(model, params or {}, callbacks, frame, watch, recorder, adapter)
+        except BaseException:
+            self.restore()
+            raise
+
+    def _put_in_place(
+        self,
+        model: Any,
+        params: dict,
+        callbacks: Any,
+        frame: Any,
+        watch: FitWatch,
+        recorder: Recorder,
+        adapter: Any,
+    ) -> None:
+        timeline = recorder.timeline
+        self._input = InputTimer(timeline, lambda error: recorder.fail("input set-up", error))
+        try:
+            self._input.attach(frame)
+        except Exception as error:
+            recorder.fail("input set-up", error)
+        try:
+            adapter.begin(model, timeline, self._stale, recorder.fail)
+        except Exception as error:
+            adapter.end()
+            recorder.fail("input wait", error)
+        if callbacks is not None:
+            self._timer = CallbackTimer(
+                timeline, self._callback, lambda error: recorder.fail("callback times", error)
+            )
+            try:
+                self._timer.attach(callbacks)
+                self._listed = True
+            except Exception as error:
+                self._timer.detach()
+                recorder.fail("callback times", error)
+        else:
+            recorder.unavailable.append(
+                {
+                    "source": "callback times",
+                    "reason": "the list of callbacks could not be found",
+                    "cure": "pass GpuUtilCallback to fit directly, not inside another callback",
+                }
+            )
+        recorder.hook_sums = self._timer.sums if self._timer is not None else []
+        recorder.facts["fit"] = {
+            "epochs": params.get("epochs"),
+            "steps_per_epoch": params.get("steps"),
+            "batch_size": self._input.batch_size,
+            "input_kind": self._input.kind,
+            "timing": adapter.timing,
+        }
+        recorder.start(watch)
+        timeline.begin()
+
+    def _stale(self) -> None:
+        """The training ended without telling us."""
+        if self._recorder is not None:
+            self._recorder.end("interrupted", deadline_s=0)
+
+    def restore(self) -> None:
+        """Leave model, callbacks and input as they were found. May be called more than once."""
+        recorder, timer, watch = self._recorder, self._timer, self._input
+        for undo in (
+            timer.detach if timer is not None else None,
+            watch.detach if watch is not None else None,
+            recorder.adapter.end if recorder is not None else None,
+        ):
+            try:
+                if undo is not None:
+                    undo()
+            except Exception as error:
+                log.debug("gpu_util_callback: %s", error, exc_info=True)
+
+    # ---- hooks; each is called on the training thread ----------------------------------------
+
+    def batch_begin(self) -> None:
+        """A training batch begins."""
+        recorder = self._recorder
+        if recorder is None or recorder.off:
+            return
+        if not self._listed:
+            recorder.timeline.batch_begin()
+        recorder.adapter.batch_begin()
+
+    def batch_end(self) -> None:
+        """A training batch ended; needed only where the list of callbacks was not found."""
+        recorder = self._recorder
+        if not self._listed and recorder is not None and not recorder.off:
+            recorder.timeline.batch_end()
+
+    def epoch_begin(self, epoch: int) -> None:
+        """An epoch begins."""
+        recorder = self._recorder
+        if not self._listed and recorder is not None and not recorder.off:
+            recorder.timeline.epoch_begin(epoch)
+            recorder.timeline.epoch_begun()
+
+    def epoch_end(self) -> None:
+        """An epoch ended."""
+        recorder = self._recorder
+        if not self._listed and recorder is not None and not recorder.off:
+            recorder.timeline.epoch_end()
+            recorder.timeline.epoch_ended()
+
+    def test_begin(self) -> None:
+        """A validation begins (or somebody's own evaluation)."""
+        recorder = self._recorder
+        if recorder is None or recorder.off:
+            return
+        if not self._listed:
+            recorder.timeline.test_begin()
+        recorder.adapter.test_begin()
+        self._testing = True
+
+    def test_batch_begin(self) -> None:
+        """A validation batch begins."""
+        recorder = self._recorder
+        if not self._testing or recorder is None or recorder.off:
+            return
+        if not self._listed:
+            recorder.timeline.test_batch_begin()
+        recorder.adapter.test_batch_begin()
+
+    def test_batch_end(self) -> None:
+        """A validation batch ended."""
+        recorder = self._recorder
+        if self._testing and not self._listed and recorder is not None and not recorder.off:
+            recorder.timeline.test_batch_end()
+
+    def test_end(self) -> None:
+        """A validation ended."""
+        recorder = self._recorder
+        if not self._testing or recorder is None:
+            return
+        self._testing = False
+        if not self._listed and not recorder.off:
+            recorder.timeline.test_end()
+            recorder.timeline.test_ended()
+        recorder.adapter.test_end()
+
+    def end(self) -> None:
+        """Training ended: close the recording and say what it shows."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        recorder.end("ended")
+        recorder.say_verdict()

@@ -1,0 +1,208 @@
+"""Wraps a model's train and test functions so that their batches are timed."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gpu_util_callback.frameworks.base import InputRows
+from gpu_util_callback.frameworks.tensorflow_iterator import PythonIterator, timed, timing_into
+from gpu_util_callback.frameworks.tensorflow_ring import Ring
+from gpu_util_callback.frameworks.timeline import TRACED
+
+__all__ = ["FunctionTimer"]
+
+_KEPT = "_gpu_util_kept"  # on the function: its ring and its shapes, for the next fit
+_WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
+
+
+class FunctionTimer:
+    """One model function under our wrapper: `train_function` or `test_function`.
+
+    Args:
+        model: the Keras model.
+        name: "train_function" or "test_function".
+        way: "graph", "eager" or "python": where batches are timed.
+        called: told (start_ns, end_ns, flags) of each call that delivered.
+        no_batch: told (start_ns, end_ns) of a call that found the input ended.
+        stale: told when the training turns out to be over; None = an unexpected call is normal.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        name: str,
+        way: str,
+        *,
+        called: Callable[[int, int, int], None],
+        no_batch: Callable[[int, int], None],
+        stale: Callable[[], None] | None,
+        failed: Callable[[BaseException], None],
+        raised: Callable[[], None] = lambda: None,
+    ):
+        self.model = model
+        self.name = name
+        self.way = way
+        self.armed = False
+        self.iterator: Any = None  # a weak reference to the newest dataset iterator
+        self.ring: Ring | None = None
+        self.shapes: dict[float, int] = {}
+        self.fallbacks = 0  # calls that could not be timed: a foreign kind of iterator
+        self._stamps: list[tuple[int, int]] = []
+        self._called = called
+        self._no_batch = no_batch
+        self._stale = stale
+        self._failed = failed
+        self._raised = raised
+        self._wrapper: Any = None
+        self._anchor = _anchor()
+
+    def arm(self) -> None:
+        """The next call is ours. Wraps anew where somebody remade the function."""
+        self.armed = True
+        if getattr(self.model, self.name) is not self._wrapper:
+            self.wrap()
+
+    def wrap(self) -> None:
+        """Put the wrapper in place of the model's function, whatever wrapper of ours was there."""
+        inner = unwrapped(getattr(self.model, self.name))
+        if inner is None:
+            return
+        if self.way == "graph":
+            size = 2 * max(256, int(getattr(self.model, "steps_per_execution", 1) or 1))
+            kept = inner.__dict__.get(_KEPT)
+            if kept is None or kept[0].size < size:
+                kept = (Ring(size), {})
+                inner.__dict__[_KEPT] = kept
+            if self.ring is not None and self.ring is not kept[0]:
+                self.ring.drain()  # its last rows went with a function that is no more
+            self.ring, self.shapes = kept
+            self.ring.drain()  # rows of a fit that was not ended properly
+        self._wrapper = self._make(inner)
+        setattr(self.model, self.name, self._wrapper)
+
+    def unwrap(self) -> None:
+        """Put the original back, if our wrapper is still there."""
+        if self._wrapper is not None and getattr(self.model, self.name, None) is self._wrapper:
+            setattr(self.model, self.name, self._wrapper.__dict__[_WRAPPED])
+        self._wrapper = None
+
+    def drain(self) -> Callable[[], InputRows] | None:
+        """The rows since the last drain; the returned call converts them, on any thread."""
+        if self.way != "graph":
+            stamps, self._stamps = self._stamps, []
+            return lambda: InputRows.from_stamps(stamps)
+        if self.ring is None:
+            return None
+        rows = self.ring.drain()
+        before, self._anchor = self._anchor, _anchor()
+        after = self._anchor
+        return lambda: convert(rows, before, after)
+
+    def _make(self, inner: Callable) -> Callable:
+        clock = time.perf_counter_ns
+        ring = self.ring
+        python = self.way == "python"
+        guard = timing_into
+
+        def function(iterator):
+            if not isinstance(iterator, tf.data.Iterator):
+                # `train_on_batch` passes a generator; a distributed iterator is of another kind.
+                if self.armed and isinstance(iterator, tf.distribute.DistributedIterator):
+                    return self._untimed(inner, iterator)
+                return inner(iterator)
+            if not self.armed:
+                return self._unexpected(inner, iterator)
+            self.armed = False
+            if python:
+                given = PythonIterator(iterator, self._stamps)
+            else:
+                try:
+                    given = timed(iterator)
+                except Exception as error:
+                    self._failed(error)
+                    self.unwrap()
+                    return inner(iterator)
+            self._seen(iterator)
+            traces = ring.traces if ring is not None else 0
+            start = clock()
+            try:
+                with guard(ring, self._stamps):
+                    result = inner(given)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                self._no_batch(start, clock())
+                raise
+            except BaseException:
+                self._raised()
+                raise
+            traced = ring is not None and ring.traces != traces
+            self._called(start, clock(), TRACED if traced else 0)
+            return result
+
+        function.__dict__[_WRAPPED] = inner
+        function.__name__ = getattr(inner, "__name__", self.name)
+        return function
+
+    def _seen(self, iterator: Any) -> None:
+        known = self.iterator
+        if known is None or known() is not iterator:
+            self.iterator = weakref.ref(iterator)
+
+    def _untimed(self, inner: Callable, iterator: Any) -> Any:
+        self.armed = False
+        self.fallbacks += 1
+        start = time.perf_counter_ns()
+        try:
+            result = inner(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            self._no_batch(start, time.perf_counter_ns())
+            raise
+        self._called(start, time.perf_counter_ns(), 0)
+        return result
+
+    def _unexpected(self, inner: Callable, iterator: Any) -> Any:
+        """A call that does not follow our own hook: the fit we belong to is over."""
+        if self._stale is not None:
+            self.unwrap()
+            self._stale()
+        return inner(iterator)
+
+
+def unwrapped(function: Any) -> Any:
+    """The user's own function behind any wrapper of ours."""
+    while function is not None and _WRAPPED in getattr(function, "__dict__", {}):
+        function = function.__dict__[_WRAPPED]
+    return function
+
+
+def _anchor() -> tuple[int, int]:
+    """(`time.perf_counter_ns`, wall clock) together."""
+    before = time.perf_counter_ns()
+    wall = time.time_ns()
+    return (before + time.perf_counter_ns()) // 2, wall
+
+
+def convert(rows: np.ndarray, before: tuple[int, int], after: tuple[int, int]) -> InputRows:
+    """Ring rows in wall-clock seconds, on the monotonic clock.
+
+    Args:
+        rows: float64 (n, 4) of a `Ring`.
+        before: a reading of both clocks (monotonic, wall) from before the rows were written.
+        after: the same from after.
+
+    Where the wall clock was set in between, each row takes the offset that puts it between the two
+    readings.
+    """
+    wall = rows[:, :2]
+    offsets = [anchor[0] - anchor[1] for anchor in (before, after)]
+    requested, delivered = (np.round(wall[:, i] * 1e9).astype(np.int64) for i in (0, 1))
+    came = wall[:, 1] >= 0
+    late = requested + offsets[1]
+    fits = (late >= before[0] - 1_000_000) & (late <= after[0] + 1_000_000)
+    offset = np.where(fits, offsets[1], offsets[0])
+    return InputRows(requested + offset, np.where(came, delivered + offset, -1), rows[:, 2].copy())

@@ -1,0 +1,302 @@
+"""Iterators that stamp when a batch was requested and when it came."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from gpu_util_callback.frameworks.tensorflow_ring import Ring
+
+__all__ = ["PythonIterator", "TimedIterator", "probe", "tail_ns", "timed", "timing_into"]
+
+_current = threading.local()
+_KEY = "_gpu_util_timed"
+# The type behind iter(dataset), by a public road.
+_OwnedIterator: Any = tf.data.IteratorSpec(tf.TensorSpec([])).value_type
+
+
+class timing_into:
+    """While active, functions traced on this thread write their input times into `ring`."""
+
+    __slots__ = ("_ring", "_stamps")
+
+    def __init__(self, ring: Ring | None, stamps: list[tuple[int, int]] | None = None):
+        self._ring = ring
+        self._stamps = stamps
+
+    def __enter__(self):
+        _current.ring = self._ring
+        _current.stamps = self._stamps
+
+    def __exit__(self, *_):
+        _current.ring = None
+        _current.stamps = None
+
+
+class TimedIterator(_OwnedIterator):
+    """A dataset's iterator whose fetches are stamped, inside compiled functions as well.
+
+    It shares the original's resource and owns a type spec of its own, so that a function traced
+    with it never replaces the user's own trace. It holds no reference to the original: the
+    original's life, and with it the pipeline's, stays as it was.
+    """
+
+    def __init__(self, inner):
+        self.__dict__.update(inner.__dict__)
+        self.__dict__.pop(_KEY, None)
+        self._gpu_util_spec = TimedIteratorSpec(inner.element_spec)
+
+    @property
+    def _type_spec(self):
+        return self._gpu_util_spec
+
+    def get_next(self):
+        return _stamped(super().get_next, self.element_spec, optional=False)
+
+    def get_next_as_optional(self):
+        return _stamped(super().get_next_as_optional, self.element_spec, optional=True)
+
+    def __next__(self):
+        # Keras before 3.10 calls `next(iterator)`. The parent's own `__next__` reaches neither of
+        # the two above.
+        return _stamped(super().__next__, self.element_spec, optional=False)
+
+
+class TimedIteratorSpec(tf.data.IteratorSpec):
+    """What makes a function traced with a `TimedIterator` a trace of its own."""
+
+    @property
+    def value_type(self):
+        return TimedIterator
+
+    def _from_components(self, components):
+        return TimedIterator(super()._from_components(components))
+
+
+def timed(iterator) -> TimedIterator:
+    """The timed twin of a dataset's iterator; made once and kept on the iterator itself."""
+    twin = iterator.__dict__.get(_KEY)
+    if twin is None:
+        twin = TimedIterator(iterator)
+        iterator.__dict__[_KEY] = twin
+    return twin
+
+
+def _stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
+    """Fetch, and write down when. Whatever fails in the stamping leaves the fetch alone."""
+    ring: Ring | None = getattr(_current, "ring", None)
+    if tf.executing_eagerly():
+        return _stamped_eagerly(fetch, optional)
+    if ring is None:
+        return fetch()
+    with tf.device("CPU:0"):
+        requested = tf.timestamp()
+    with tf.control_dependencies([requested]):
+        data = fetch()
+    try:
+        _write_down(ring, requested, data, element_spec, optional)
+    except Exception as error:
+        ring.failure = ring.failure or f"{type(error).__name__}: {error}".splitlines()[0]
+    ring.traces += 1
+    return data
+
+
+def _write_down(ring: Ring, requested, data, element_spec, optional: bool) -> None:
+    """Add the second stamp and the row. The data is not gated: this runs beside the step."""
+    arrived = [data._variant_tensor] if optional else tf.nest.flatten(data, expand_composites=True)
+    with tf.device("CPU:0"):
+        with tf.control_dependencies(arrived):
+            delivered = tf.timestamp()
+        if optional:
+            has_value = data.has_value()
+            delivered = tf.where(has_value, delivered, tf.constant(-1.0, tf.float64))
+            signature = tf.constant(0.0, tf.float64)
+            if _dynamic(element_spec):
+                signature = tf.cond(
+                    has_value,
+                    lambda: _signature(data.get_value()),
+                    lambda: tf.constant(0.0, tf.float64),
+                )
+        else:
+            signature = _signature(data)
+        ring.record(requested, delivered, signature)
+
+
+def _stamped_eagerly(fetch: Callable[[], Any], optional: bool):
+    stamps: list[tuple[int, int]] | None = getattr(_current, "stamps", None)
+    if stamps is None:
+        return fetch()
+    requested = time.perf_counter_ns()
+    data = fetch()  # OutOfRangeError, StopIteration: no batch, no row
+    delivered = time.perf_counter_ns()
+    if optional and not bool(data.has_value()):
+        delivered = -1
+    stamps.append((requested, delivered))
+    return data
+
+
+def _dynamic(structure) -> list:
+    return [
+        part
+        for part in tf.nest.flatten(structure, expand_composites=True)
+        if hasattr(part, "shape") and not part.shape.is_fully_defined()
+    ]
+
+
+def _signature(data) -> tf.Tensor:
+    """A number that differs for input shapes that differ; 0 where no dimension is dynamic.
+
+    A tensor with a single unknown dimension is told apart by its size alone, which is one cheap op.
+    """
+    sizes, shapes = [], []
+    for tensor in _dynamic(data):
+        if tensor.shape.rank is not None and sum(d is None for d in tensor.shape) == 1:
+            sizes.append(tf.size(tensor, out_type=tf.int64))
+        else:
+            shapes.append(tf.shape(tensor, out_type=tf.int64))
+    parts = ([tf.stack(sizes)] if sizes else []) + shapes
+    if not parts:
+        return tf.constant(0.0, tf.float64)
+    numbers = tf.cast(parts[0] if len(parts) == 1 else tf.concat(parts, 0), tf.float64) + 1.0
+    if numbers.shape.rank == 1 and numbers.shape[0] is not None:
+        weights = tf.constant([_weight(i) for i in range(numbers.shape[0])], tf.float64)
+    else:  # a rank is unknown: as many weights as there turn out to be numbers
+        weights = tf.range(1.0, tf.cast(tf.size(numbers), tf.float64) * 2, 2.0, tf.float64)
+    return tf.reduce_sum(numbers * weights)
+
+
+def _weight(i: int) -> float:
+    return float((i * 7919 * 2 + 1) % 104729)  # odd, distinct and small: sums stay exact
+
+
+class PythonIterator:
+    """Fetches in Python where the graph cannot tell the time (`enable_op_determinism`).
+
+    Anything that is not a `tf.data.Iterator` makes Keras loop over batches in Python. The end of
+    the data is `OutOfRangeError` when nothing was fetched (Keras ends the epoch on it), and
+    `StopIteration` after some batches of an execution with several steps.
+    """
+
+    def __init__(self, iterator, stamps: list[tuple[int, int]]):
+        self._iterator = iterator
+        self._stamps = stamps
+        self._first = True
+
+    def __iter__(self):
+        self._first = True
+        return self
+
+    def __next__(self):
+        requested = time.perf_counter_ns()
+        try:
+            data = self._iterator.get_next()
+        except tf.errors.OutOfRangeError:
+            if self._first:
+                raise
+            raise StopIteration from None
+        self._first = False
+        self._stamps.append((requested, time.perf_counter_ns()))
+        return data
+
+
+_probed: list[str] = []
+
+
+def probe() -> str:
+    """Whether batches can be timed inside a graph here: "" if so, else the reason.
+
+    Runs the real thing once per process on a dataset of one number, so that a TensorFlow whose
+    internals moved is found out before it meets a training run.
+    """
+    if _deterministic():  # `tf.timestamp()` raises then
+        return "determinism"
+    if not _probed:
+        _probed.append(_try_out())
+    return _probed[0]
+
+
+def _deterministic() -> bool:
+    try:
+        from tensorflow.python.framework.config import is_op_determinism_enabled
+    except ImportError:  # private; the slower way makes TensorFlow log a warning
+        try:
+            tf.timestamp()
+        except tf.errors.FailedPreconditionError:
+            return True
+        return False
+    return bool(is_op_determinism_enabled())
+
+
+def _try_out() -> str:
+    try:
+        ring = Ring(4)
+
+        @tf.function(autograph=False)
+        def fetch(iterator):
+            return iterator.get_next()
+
+        dataset = tf.data.Dataset.range(7, 8)
+        with timing_into(ring):
+            value = int(fetch(timed(iter(dataset))))
+        rows = ring.drain()
+        if value != 7 or len(rows) != 1 or not 0 <= rows[0, 1] - rows[0, 0] < 60:
+            return f"a trial fetch was recorded as {rows.tolist()}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return ""
+
+
+def tail_ns() -> int:
+    """How long a call with several steps takes to return once its last step is over.
+
+    Measured once per process on a loop of the shape that Keras compiles: what such a call's end
+    says of its last step's end.
+    """
+    if not _tail:
+        try:
+            _tail.append(_measure_tail())
+        except Exception:  # an estimate of an estimate: without it, steps look a little longer
+            _tail.append(0)
+    return _tail[0]
+
+
+_tail: list[int] = []
+
+
+def _measure_tail(runs: int = 6) -> int:
+    ring = Ring(64)
+    empty = tf.constant(0.0, tf.float64)
+
+    @tf.function(autograph=False)
+    def work(value):
+        done = tf.cast(value, tf.float64)
+        with tf.control_dependencies([done]), tf.device("CPU:0"):
+            ring.record(empty, tf.timestamp(), empty)
+        return done
+
+    @tf.function(autograph=False)
+    def steps(iterator):
+        first = iterator.get_next_as_optional()
+        outputs = tf.experimental.Optional.from_value(work(first.get_value()))
+
+        def more(step, outputs, following):
+            return tf.logical_and(step < 4, following.has_value())
+
+        def step(step, outputs, following):
+            outputs = tf.experimental.Optional.from_value(work(following.get_value()))
+            return step + 1, outputs, iterator.get_next_as_optional()
+
+        loop = (tf.constant(0), outputs, iterator.get_next_as_optional())
+        return tf.while_loop(more, step, loop)[1]
+
+    iterator = iter(tf.data.Dataset.range(1000))
+    tails = []
+    for _ in range(runs):
+        result = steps(iterator)
+        if result.has_value():
+            result.get_value()
+        returned = time.time_ns()
+        tails.append(returned - int(ring.drain()[-1, 1] * 1e9))
+    return max(int(sorted(tails)[len(tails) // 2]), 0)

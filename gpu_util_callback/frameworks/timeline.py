@@ -1,0 +1,332 @@
+"""What the training thread did, written down with a few clock readings a step.
+
+Everything here runs on the training thread and only appends: blocks of clock readings and events go
+into a queue, and `assemble` turns them into rows on the recorder's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.frameworks.base import InputRows
+
+__all__ = ["CALL", "FIRST", "TRACED", "Calls", "Phase", "Timeline"]
+
+# The columns of a call of the train (or test) function. Times are `time.perf_counter_ns`.
+CALL = {
+    name: column
+    for column, name in enumerate(
+        (
+            "start",  # the step begins; the previous one ends here
+            "hooks",  # the callbacks' begin hooks start
+            "hooks_end",
+            "call",  # the train function is called; 0 = not seen
+            "call_end",
+            "logs",  # the first end hook starts: the logs are Python numbers; 0 = not seen
+            "logs_end",  # the last callback's end hook has returned
+            "end",  # the next step begins, or the epoch's last step is over
+            "flags",
+        )
+    )
+}
+TRACED = 1  # the function was traced in this call
+FIRST = 2  # the first call of an epoch
+
+# The ring is drained long before it is full, and often enough that a killed process loses little.
+DRAIN_ROWS = 256
+DRAIN_EVERY_NS = 250_000_000
+
+
+@dataclass
+class Calls:
+    """A block of calls and the input rows they wrote."""
+
+    which: str  # "train" or "validation"
+    calls: np.ndarray  # int64 (n, len(CALL))
+    rows: Callable[[], InputRows] | None
+    steps_per_execution: int
+    serial: bool = False  # batches are fetched one by one between the steps, not ahead of them
+    tail_ns: int = 0  # how long after its last step a call returns
+
+
+@dataclass
+class Phase:
+    """A row of the `phases` table in `time.perf_counter_ns`; `calls` = training calls before."""
+
+    kind: str
+    name: str
+    start: int
+    end: int
+    account: str
+    self_ns: int
+    calls: int
+    count: int = 1
+
+
+class Timeline:
+    """The training thread's clock readings, in the order in which a fit makes them.
+
+    A fit is a row of intervals: callbacks' hooks, the input being set up, steps, what follows the
+    last step of an epoch, validation. `_cursor` is where the last interval that is accounted for
+    ended.
+    """
+
+    def __init__(
+        self,
+        drain: Callable[[], Any] = lambda: None,
+        drain_test: Callable[[], Any] = lambda: None,
+        perf: Callable[[], int] = time.perf_counter_ns,
+    ):
+        self.queue: deque[Calls | Phase] = deque()
+        self.calls = 0  # training calls so far, those without a batch left out
+        self.drains = 0
+        self.drain_ns = 0
+        self.last_event = perf()
+        self.steps_per_execution = 1
+        self.serial = False
+        self.tail_ns = 0
+        self._drain_train = drain
+        self._drain_test = drain_test
+        self._perf = perf
+        self._train = array("q")
+        self._test = array("q")
+        self._epoch = -1
+        self._epoch_start = 0
+        self._cursor = perf()
+        self._first = True  # the next batch is the first of its epoch
+        self._in_test = self._tested = False
+        self._test_start = 0
+        self._input_ns = 0  # input set-up timed since `_cursor`
+        self._open = False  # a step waits for its end
+        self._fetch = 0  # when the next step's batch was requested, if before its hooks
+        self._start = self._hooks = self._hooks_end = 0
+        self._call = self._call_end = self._logs = self._logs_end = self._flags = 0
+        self._drain_at = perf() + DRAIN_EVERY_NS
+
+    def begin(self) -> None:
+        """The account begins now."""
+        now = self._perf()
+        self._cursor = self.last_event = now
+        self._drain_at = now + DRAIN_EVERY_NS
+
+    # ---- training steps ------------------------------------------------------------------
+
+    def batch_begin(self) -> None:
+        """The callbacks' begin hooks are about to run: a step begins."""
+        now = self._perf()
+        begin = self._fetch or now
+        self._fetch = 0
+        if self._open:
+            self._close_step(begin)
+        elif self._first:
+            self._input_set_up(begin)
+        self._start = begin
+        if now >= self._drain_at or len(self._train) >= DRAIN_ROWS * len(CALL):
+            self.drain()
+            now = self.last_event = self._perf()
+        self._hooks = self._hooks_end = now
+        self._call = self._call_end = self._logs = 0
+
+    def fetched(self, start: int) -> None:
+        """The batch of the step about to begin was requested at `start`: the step begins there.
+
+        For loops that fetch before the begin hooks run.
+        """
+        self._fetch = start
+
+    def hooks_done(self) -> None:
+        """The begin hooks have returned."""
+        self._hooks_end = self._perf()
+
+    def called(self, start: int, end: int, flags: int) -> None:
+        """The train function ran from `start` to `end`."""
+        self._call = start
+        self._call_end = end
+        self._flags |= flags
+
+    def no_batch(self, start: int, end: int) -> None:
+        """The train function was called and the input had ended: time spent on input, no step."""
+        begin = self._start
+        self._phase("input_setup", "end of data", begin, end, "input_wait", end - begin)
+        self._cursor = end
+        self._start = 0
+
+    def logs_ready(self) -> None:
+        """The first callback's end hook is about to run: the logs are Python numbers by now."""
+        self._logs = self._perf()
+
+    def batch_end(self) -> None:
+        """The callbacks' end hooks have returned."""
+        self._logs_end = self._perf()
+        self._open = True
+
+    def _close_step(self, end: int) -> None:
+        self._train.extend(
+            (
+                self._start, self._hooks, self._hooks_end, self._call, self._call_end,
+                self._logs, self._logs_end, end, self._flags,
+            )
+        )  # fmt: skip
+        self.calls += 1
+        self._flags = 0
+        self._open = False
+
+    def _input_set_up(self, now: int) -> None:
+        self._first = False
+        self._flags = FIRST
+        name = f"epoch {self._epoch + 1}: iterator"
+        self._phase("input_setup", name, self._cursor, now, "input_wait", now - self._cursor)
+        self._cursor = now
+        self._input_ns = 0
+
+    # ---- what surrounds them -------------------------------------------------------------
+
+    def input_work(self, name: str, start: int, end: int) -> None:
+        """Input being set up or taken down outside steps (a new iterator, workers that stop)."""
+        if self._first or self._in_test:
+            return  # inside an interval that counts as a whole
+        self._leave_steps()
+        self._phase("input_setup", name, start, end, "input_wait", end - start)
+        self._input_ns += end - start
+
+    def epoch_begin(self, epoch: int) -> None:
+        """The callbacks' epoch-begin hooks are about to run."""
+        self._leave_steps()
+        self._epoch = epoch
+        self._epoch_start = self._perf()
+
+    def epoch_begun(self) -> None:
+        """The epoch-begin hooks have returned; the input is set up next."""
+        self._cursor = self._perf()
+        self._first = True
+        self._input_ns = 0
+
+    def test_begin(self) -> None:
+        """The callbacks' test-begin hooks are about to run: a validation, from the last step on."""
+        self._leave_steps()
+        self.drain()
+        self._in_test = True
+        self._test_start = self._cursor
+        self._first = False
+
+    def test_batch_begin(self) -> None:
+        """A validation batch begins."""
+        now = self._perf()
+        begin = self._fetch or now
+        self._fetch = 0
+        if self._open:
+            self._close_test(begin)
+        self._start = begin
+        self._hooks = now
+        self._call = self._call_end = self._flags = self._logs = 0
+        if now >= self._drain_at or len(self._test) >= DRAIN_ROWS * len(CALL):
+            self.drain()
+
+    def test_batch_end(self) -> None:
+        """A validation batch's end hooks have returned."""
+        self._logs_end = self._perf()
+        self._open = True
+
+    def test_no_batch(self) -> None:
+        """The validation's input had ended: no step."""
+        self._open = False
+
+    def _close_test(self, end: int) -> None:
+        self._test.extend(
+            (
+                self._start, self._hooks, self._hooks, self._call, self._call_end,
+                self._logs, self._logs_end, end, self._flags,
+            )
+        )  # fmt: skip
+        self._open = False
+
+    def test_end(self) -> None:
+        """The callbacks' test-end hooks are about to run."""
+        if self._open:
+            self._close_test(self._logs_end)
+        self.drain()
+
+    def test_ended(self) -> None:
+        """The test-end hooks have returned."""
+        now = self._perf()
+        start = self._test_start
+        self._phase(
+            "validation", "validation", start, now, "validation", now - start - self._input_ns
+        )
+        self._in_test = False
+        self._tested = True
+        self._input_ns = 0
+        self._cursor = now
+
+    def epoch_end(self) -> None:
+        """The callbacks' epoch-end hooks are about to run."""
+        self._leave_steps()
+        now = self._perf()
+        # Metrics are read here, which waits for the device; after a validation it is evaluate()
+        # that returns.
+        account = "validation" if self._tested else "step"
+        own = now - self._cursor - self._input_ns
+        self._phase("gap", "end of epoch", self._cursor, now, account, own)
+        self._tested = False
+        self._cursor = now
+        self._input_ns = 0
+
+    def epoch_ended(self) -> None:
+        """The epoch-end hooks have returned."""
+        now = self._perf()
+        start = self._epoch_start
+        self._phase("epoch", f"epoch {self._epoch + 1}", start, now, "", now - start)
+        self._cursor = now
+        if now >= self._drain_at:
+            self.drain()
+
+    def hook(self, kind: str, name: str, start: int, end: int, account: str) -> None:
+        """A callback's hook ran, outside the steps or long enough for a row of its own."""
+        self._phase(kind, name, start, end, account, end - start)
+
+    def _leave_steps(self) -> None:
+        if self._open:
+            self._close_step(self._logs_end)
+            self._cursor = self._logs_end
+
+    def _phase(self, kind: str, name: str, start: int, end: int, account: str, own: int) -> None:
+        self.queue.append(Phase(kind, name, start, end, account, max(own, 0), self.calls))
+
+    def drain(self) -> None:
+        """Hand over what is complete."""
+        start = self._perf()
+        if self._train:
+            calls, self._train = self._train, array("q")
+            self._hand_over("train", calls, self._drain_train())
+        if self._test:
+            calls, self._test = self._test, array("q")
+            self._hand_over("validation", calls, self._drain_test())
+        end = self._perf()
+        self._drain_at = end + DRAIN_EVERY_NS
+        self.drains += 1
+        self.drain_ns += end - start
+
+    def _hand_over(self, which: str, calls: array, rows: Callable[[], InputRows] | None) -> None:
+        table = np.frombuffer(calls, np.int64).reshape(-1, len(CALL))
+        self.queue.append(
+            Calls(which, table, rows, self.steps_per_execution, self.serial, self.tail_ns)
+        )
+
+    def latest(self) -> int:
+        """The last moment that the training thread was seen at."""
+        return max(self._start, self._logs_end, self._call_end, self._cursor, self.last_event)
+
+    def finish(self) -> None:
+        """The training has ended, one way or another: hand over all that was measured."""
+        if self._open and not self._in_test:
+            self._close_step(self._logs_end)
+        elif self._open:
+            self._close_test(self._logs_end)
+        self.drain()

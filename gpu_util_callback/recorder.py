@@ -1,0 +1,556 @@
+"""The recorder: writes down a fit from inside the training process, without being in its way."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.frameworks.assemble import Assembler
+from gpu_util_callback.frameworks.base import Adapter
+from gpu_util_callback.frameworks.keras_callbacks import HookSums
+from gpu_util_callback.frameworks.keras_fit import FitWatch
+from gpu_util_callback.frameworks.timeline import Phase, Timeline
+from gpu_util_callback.job import job_facts
+from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.scalar_points import ScalarPoints
+
+__all__ = ["Recorder", "Settings", "close_left_over"]
+
+log = logging.getLogger("gpu_util_callback")
+
+# A flush and what the training thread still holds (timeline.DRAIN_EVERY_NS) stay below 2 s.
+FLUSH_S = 1.5
+REMOTE_FLUSH_S = 30.0
+PIPELINE_S = 10.0
+CLOSE_S = 5.0
+IDLE_S = 60.0  # where the fit cannot be watched: no step for so long, and sampling stops
+
+_active: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_fits: dict[str, int] = {}  # log_dir -> fits of this process so far
+
+
+@dataclass
+class Settings:
+    """The arguments of `GpuUtilCallback`, checked."""
+
+    log_dir: str = "logs"
+    sample_hz: float = 10
+    scalar_freq: int | str = "auto"
+    trace: Any = "auto"
+    overhead_budget: float = 0.01
+    thresholds: dict | None = None
+    job: str | None = None
+    redact: bool = False
+    report: bool = True
+
+
+@dataclass
+class Recorder:
+    """Owns a recording: writer, sampler, scalars, diagnosis and the one thread that runs them.
+
+    The training thread only appends to `timeline`. Nothing raised in here reaches it: a source
+    that fails is named once, switched off, and listed in the recording's `unavailable`.
+
+    Args:
+        settings: the user's wishes.
+        adapter: the framework's.
+        facts: what the caller knows of the fit.
+    """
+
+    settings: Settings
+    adapter: Adapter
+    facts: dict[str, Any] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    timeline: Timeline = field(init=False)
+    on_over: Callable[[], None] = field(default=lambda: None)  # puts all wrappers back
+
+    def __post_init__(self) -> None:
+        self.timeline = Timeline(self._drain_train, self._drain_test)
+        self.hook_sums: list[HookSums] = []
+        self.watch = FitWatch(None)
+        self.status = ""  # "", then "ended" or "interrupted"
+        self.path: str | None = None
+        self.unavailable: list[dict[str, str]] = []
+        self._sums_taken: dict[int, tuple[int, int]] = {}
+        self._assembler: Assembler | None = None
+        self._writer: Any = None
+        self._sampler: Any = None
+        self._scalars: Any = None
+        self._points = ScalarPoints(self.settings.scalar_freq)
+        self._offset = 0
+        self._diagnosis: Any = None
+        self._account: Any = None
+        self._told: set[str] = set()
+        self._stop = threading.Event()
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._started_ns = 0
+        self._ended_ns = 0
+        self._cpu_s = 0.0
+        self._next_pipeline = 0.0
+        self._pipelines_read = 0
+        self._paused = False
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    # ---- the training thread -------------------------------------------------------------
+
+    def start(self, watch: FitWatch) -> None:
+        """Begin to record. Returns at once: all that may take time happens on the thread."""
+        self.watch = watch
+        key = os.path.abspath(self.settings.log_dir)  # noqa: PTH100 - may be a URL
+        index = _fits[key] = _fits.get(key, -1) + 1
+        self.facts["fit_index"] = index
+        self._assembler = Assembler(
+            self.clock.offset_ns,
+            shapes=self.adapter.shapes,
+            shapes_compile=self.adapter.shapes_compile,
+        )
+        self._started_ns = self.clock.now()
+        self.facts["started_ns"] = self._started_ns
+        _active.add(self)
+        self._thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
+        self._thread.start()
+
+    def end(self, status: str, deadline_s: float = CLOSE_S) -> None:
+        """Close the recording: write what is left, by a deadline. May be called more than once.
+
+        Args:
+            status: "ended", or "interrupted", which ends where the training was last seen.
+            deadline_s: how long the caller waits; 0 = not at all.
+        """
+        with self._lock:
+            first = not self.status
+            if first:
+                self.status = status
+                now = self.clock.now()
+                seen = self.clock.from_perf(self.timeline.latest())
+                self._ended_ns = now if status == "ended" else min(now, seen)
+        if first:
+            try:
+                self.on_over()
+                self.timeline.finish()
+            except Exception as error:
+                self.fail("the last steps", error)
+            self._stop.set()
+        thread = self._thread
+        if deadline_s and thread is not None and thread is not threading.current_thread():
+            thread.join(deadline_s)
+            if thread.is_alive() and first:
+                self._say(
+                    f"the recording's last {FLUSH_S:g} s are still being written to "
+                    f"{self.settings.log_dir} after {deadline_s:g} s; going on without waiting"
+                )
+
+    @property
+    def off(self) -> bool:
+        """Whether nothing is recorded (any more), so that the training thread can be left alone."""
+        return bool(self.status)
+
+    def fail(self, source: str, error: BaseException | str, cure: str = "") -> None:
+        """A source has failed: say so once and list it."""
+        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        reason = " ".join(str(reason).split())
+        if source in self._told:
+            return
+        self._told.add(source)
+        self.unavailable.append({"source": source, "reason": reason, "cure": cure})
+        log.warning(
+            "gpu_util_callback: %s is off: %s%s", source, reason, f" ({cure})" if cure else ""
+        )
+        log.debug("gpu_util_callback: %s", source, exc_info=not isinstance(error, str))
+
+    # ---- the recorder's thread -----------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._open()
+            pause = 0.5  # the first look comes early
+            while not self._stop.wait(pause):
+                pause = self._pause_s()
+                self._tick()
+                if self.watch.over():
+                    self.end("interrupted")
+        except Exception as error:  # a fault of ours
+            self.fail("the recording", error)
+        finally:
+            try:
+                self._close()
+            except Exception as error:
+                self.fail("the recording", error)
+            _active.discard(self)
+            self._closed.set()
+
+    def _pause_s(self) -> float:
+        return REMOTE_FLUSH_S if "://" in self.settings.log_dir else FLUSH_S
+
+    def _open(self) -> None:
+        try:
+            self.facts.update(job_facts(self.settings.job))
+        except Exception as error:
+            self.fail("the job's name", error)
+        self._gather_facts()
+        try:
+            from gpu_util_callback.recording.writer import RecordingWriter
+
+            self._writer = RecordingWriter(
+                self.settings.log_dir,
+                self.facts,
+                clock=self.clock,
+                redact=self.settings.redact,
+                flush_s=self._pause_s(),
+            )
+            self.path = self._writer.path
+        except Exception as error:
+            self.fail(
+                "the recording",
+                f"{self.settings.log_dir} cannot be written to ({_reason(error)}); "
+                "training goes on without it",
+                "give another log_dir",
+            )
+            return
+        try:
+            from gpu_util_callback.diagnosis import Diagnosis
+
+            self._diagnosis = Diagnosis(self.facts, self.settings.thresholds)
+        except Exception as error:
+            self.fail("the diagnosis", error)
+        from gpu_util_callback.recording.account import Account
+
+        self._account = Account()
+        self._start_sampler()
+        self._start_scalars()
+
+    def _gather_facts(self) -> None:
+        try:
+            for key, value in self.adapter.facts().items():
+                known = self.facts.get(key)
+                self.facts[key] = {**value, **known} if isinstance(known, dict) else value
+        except Exception as error:
+            self.fail("facts about the model", error)
+
+    def _start_sampler(self) -> None:
+        try:
+            from gpu_util_callback.gpus import FrameworkGpu, Sampler
+
+            devices = self.adapter.devices()
+            gpus = None if devices is None else [FrameworkGpu(**device) for device in devices]
+            self._sampler = Sampler(self.clock, hz=self.settings.sample_hz, framework_gpus=gpus)
+            self._sampler.start()
+        except Exception as error:
+            self.fail("GPU samples", error)
+
+    def _start_scalars(self) -> None:
+        try:
+            from gpu_util_callback.summaries import ScalarWriter, next_step_offset
+
+            rank = self.facts.get("rank", 0)
+            log_dir = self.settings.log_dir.rstrip("/")
+            folder = log_dir if not rank else f"{log_dir}/worker{rank}"
+            self._offset = next_step_offset(folder)
+            self._scalars = ScalarWriter(folder)
+            self._scalars.marker()
+        except Exception as error:
+            self.fail("scalars", error)
+
+    def _tick(self, last: bool = False) -> None:
+        """Take what the training thread and the sampler left, diagnose, write."""
+        started = time.thread_time()
+        samples = self._take_samples()
+        tables = self._take_rows(last)
+        self._read_pipeline(tables, last)
+        self._write_scalars(tables, last)
+        if self._writer is not None:
+            try:
+                for table, rows in tables.items():
+                    self._writer.append(table, rows)
+                for block in samples:
+                    self._writer.append_samples(
+                        block.group, block.columns, block.time_ns, block.values
+                    )
+            except Exception as error:
+                self.fail("the recording", error)
+        self._diagnose(tables, samples, last)
+        self._update_facts()
+        if last:
+            self._writer_close()
+        elif self._writer is not None:
+            try:
+                self._writer.flush()
+            except Exception as error:
+                self.fail(
+                    "writing the recording",
+                    f"{self.settings.log_dir}: {_reason(error)}; it is tried again",
+                    "make room, or give another log_dir",
+                )
+        self._cpu_s += time.thread_time() - started
+        self._pause_when_idle()
+
+    def _take_samples(self) -> list[Any]:
+        if self._sampler is None:
+            return []
+        try:
+            blocks = list(self._sampler.drain())
+            for block in blocks:
+                self._points.add_samples(block.group, block.columns, block.time_ns, block.values)
+        except Exception as error:
+            self.fail("GPU samples", error)
+            self._sampler = None
+            return []
+        return blocks
+
+    def _take_rows(self, last: bool) -> dict[str, dict[str, Any]]:
+        queue = self.timeline.queue
+        items: list[Any] = []
+        while queue:
+            items.append(queue.popleft())
+        items += self._sum_hooks()
+        tables: dict[str, dict[str, Any]] = {}
+        if self._assembler is None:
+            return tables
+        try:
+            for name, parts in self._assembler.add(items, last).items():
+                tables[name] = {
+                    column: np.concatenate([part[column] for part in parts]) for column in parts[0]
+                }
+        except Exception as error:
+            self.fail("step times", error)
+        return tables
+
+    def _sum_hooks(self) -> list[Phase]:
+        """Batch hooks since the last tick, one row per hook. Their time is counted in the steps."""
+        rows = []
+        for sums in self.hook_sums:
+            total, count = sums.total, sums.count
+            total_before, count_before = self._sums_taken.get(sums.key, (0, 0))
+            if count > count_before:
+                rows.append(
+                    Phase(
+                        sums.kind, sums.name, sums.start, sums.end, "",
+                        total - total_before, 0, count - count_before,
+                    )
+                )  # fmt: skip
+                sums.start = sums.end
+                self._sums_taken[sums.key] = (total, count)
+        for row in rows:
+            row.calls = self.timeline.calls
+        return rows
+
+    def _read_pipeline(self, tables: dict[str, dict[str, Any]], last: bool) -> None:
+        now = time.monotonic()
+        if "pipeline" in self._told or (now < self._next_pipeline and not last):
+            return
+        steps = self._assembler.steps if self._assembler is not None else 0
+        if not steps:
+            return
+        # Early for a short run, seldom for a long one.
+        self._next_pipeline = now + min(PIPELINE_S, 1 + self._pipelines_read)
+        self._pipelines_read += 1
+        try:
+            rows = self.adapter.pipeline()
+        except Exception as error:
+            self.fail(
+                "pipeline",
+                f"the input pipeline's stages cannot be read ({_reason(error)})",
+                "leave tf.data's autotune on (options.autotune.enabled) to see the slowest stage",
+            )
+            return
+        if rows:
+            columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+            columns["time_ns"] = [self.clock.now()] * len(rows)
+            columns["step"] = [steps] * len(rows)
+            tables["pipeline"] = {
+                name: np.array(values, object if isinstance(values[0], str) else None)
+                for name, values in columns.items()
+            }
+
+    def _write_scalars(self, tables: dict[str, dict[str, Any]], last: bool) -> None:
+        if self._scalars is None:
+            return
+        try:
+            points = self._points.add_steps(tables["steps"]) if "steps" in tables else []
+            if last and self._assembler is not None:
+                points += self._points.rest(self._assembler.steps - 1, self._ended_ns)
+            for step, values, when in points:
+                self._scalars.scalars(self._offset + step, values, when / 1e9)
+            self._scalars.flush()
+        except Exception as error:
+            self.fail("scalars", f"{self.settings.log_dir}: {_reason(error)}", "make room")
+            self._scalars = None
+
+    def _diagnose(self, tables: dict, samples: list[Any], last: bool) -> None:
+        if self._diagnosis is None:
+            return
+        try:
+            if "steps" in tables:
+                self._account.add_steps(tables["steps"])
+            if "phases" in tables:
+                self._account.add_phases(tables["phases"])
+            groups: dict[str, dict[str, np.ndarray]] = {}
+            for block in samples:
+                columns = {name: block.values[:, i] for i, name in enumerate(block.columns)}
+                columns["time_ns"] = block.time_ns
+                known = groups.get(block.group)
+                if known is not None and known.keys() == columns.keys():
+                    columns = {k: np.concatenate([known[k], columns[k]]) for k in columns}
+                groups[block.group] = columns
+            self._diagnosis.add(tables, groups)
+            now = self._ended_ns or self.clock.now()
+            account = self._account.result(self._started_ns, now)
+            found = self._diagnosis.result(
+                facts=self.facts, account=account, now_ns=now, ended=last
+            )
+            if self._writer is not None:
+                self._writer.update(diagnosis=found)
+            if not last:
+                self._tell(found)
+        except Exception as error:
+            self.fail("the diagnosis", error)
+            self._diagnosis = None
+
+    def _tell(self, found: dict[str, Any]) -> None:
+        """One line per cause, when it is first established."""
+        for thing in (*found.get("spans", ()), *found.get("findings", ())):
+            cause = thing.get("cause")
+            if cause and f"cause {cause}" not in self._told:
+                self._told.add(f"cause {cause}")
+                advice = (thing.get("advice") or {}).get("text") or ""
+                self._say(f"{thing.get('title') or cause}. {advice}".strip())
+
+    def _say(self, text: str) -> None:
+        if self.settings.report:
+            # Keras' progress bar leaves the cursor in the middle of a line.
+            print(f"\n[gpu-util] {text}", file=sys.stderr, flush=True)
+
+    def say_verdict(self) -> None:
+        """Two lines about where the time went, if the recording was closed in time."""
+        if not self.settings.report or not self._closed.is_set() or self.path is None:
+            return
+        try:
+            from gpu_util_callback.diagnosis import run_report
+            from gpu_util_callback.recording import read_recordings
+            from gpu_util_callback.terminal import two_lines
+
+            recording = next(iter(read_recordings(self.path)))
+            print(two_lines(run_report(recording, self.settings.thresholds)), flush=True)
+        except Exception as error:
+            log.debug("gpu_util_callback: no verdict: %s", error, exc_info=True)
+
+    def _update_facts(self) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._gather_late_facts()
+            steps = self._assembler.steps if self._assembler is not None else 0
+            wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
+            overhead: dict[str, Any] = {
+                "callback_us_per_step": None,
+                "drain_us_per_step": round(self.timeline.drain_ns / steps / 1e3, 3)
+                if steps
+                else None,
+                "recorder_cpu_pct": round(100e9 * self._cpu_s / wall, 3),
+                "windows_s": 0.0,
+            }
+            facts: dict[str, Any] = {}
+            unavailable = list(self.unavailable)
+            for source, reason, cure in self.adapter.problems():
+                unavailable.append({"source": source, "reason": reason, "cure": cure})
+            if self._sampler is not None:
+                facts["gpus"] = list(self._sampler.gpus)
+                unavailable += self._sampler.unavailable
+                overhead.update(self._sampler.overhead)
+            facts["overhead"] = overhead
+            facts["unavailable"] = unavailable
+            if self._ended_ns:
+                facts["ended_ns"] = self._ended_ns
+            self.facts.update(facts)
+            self._writer.update(
+                **{**facts, "fit": self.facts.get("fit"), "model": self.facts.get("model")}
+            )
+        except Exception as error:
+            self.fail("facts about the run", error)
+
+    def _gather_late_facts(self) -> None:
+        """A model that was not built when the fit began is by now."""
+        model = self.facts.get("model") or {}
+        if model.get("parameters") is None and self._assembler and self._assembler.steps:
+            self._gather_facts()
+
+    def _pause_when_idle(self) -> None:
+        """Nobody may be training any more where the fit cannot be watched."""
+        if self.watch.known or self._sampler is None:
+            return
+        idle = (time.perf_counter_ns() - self.timeline.last_event) / 1e9
+        if idle > IDLE_S and not self._paused:
+            self.end("interrupted")
+            self._paused = True
+
+    def _close(self) -> None:
+        if self._sampler is not None:
+            try:
+                self._sampler.stop()
+            except Exception as error:
+                self.fail("GPU samples", error)
+        self._tick(last=True)
+
+    def _writer_close(self) -> None:
+        if self._writer is not None:
+            try:
+                self._writer.close(self.status or "interrupted")
+            except Exception as error:
+                self.fail(
+                    "writing the recording",
+                    f"{self.settings.log_dir}: {_reason(error)}; its end is missing",
+                    "make room, or give another log_dir",
+                )
+        if self._scalars is not None:
+            try:
+                self._scalars.close()
+            except Exception as error:
+                self.fail("scalars", error)
+
+    def _drain_train(self) -> Any:
+        try:
+            return self.adapter.drain()
+        except Exception as error:
+            self.fail("input wait", error)
+            return None
+
+    def _drain_test(self) -> Any:
+        try:
+            return self.adapter.drain_test()
+        except Exception as error:
+            self.fail("input wait of validation", error)
+            return None
+
+
+def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -> None:
+    """Close the recordings of fits that are over but never said so."""
+    for recorder in list(_active):
+        if recorder._pid == os.getpid() and not keep(recorder):
+            recorder.end("interrupted", deadline_s=2.0)
+
+
+atexit.register(close_left_over)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,125 @@
+"""When a scalar gets a point, and what it says: the time-weighted mean since the last one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["ScalarPoints"]
+
+# "auto": every step for the first steps, then ever fewer, so that a curve of n steps has about
+# DENSE x log2(n / DENSE) points.
+DENSE = 200
+
+
+class ScalarPoints:
+    """Turns step rows and GPU samples into points (step, {tag: value}, time_ns).
+
+    Args:
+        freq: steps a point, or "auto".
+    """
+
+    def __init__(self, freq: int | str):
+        self._freq = freq
+        self._next = 0  # the step that completes the next point
+        self._steps = 0
+        self._duration = self._wait = 0
+        self._waited = 0
+        self._begin: int | None = None
+        self._samples: dict[str, deque[tuple[int, float, float]]] = {}
+
+    def add_samples(
+        self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray
+    ) -> None:
+        """Samples of one GPU; others are passed over. Call before the steps they belong to."""
+        if not group.startswith("gpu") or "/" in group:
+            return
+        at = {name: i for i, name in enumerate(columns)}
+        used = at.get("utilization_pct")
+        memory = at.get("memory_used_bytes")
+        kept = self._samples.setdefault(group, deque(maxlen=100_000))
+        for i, when in enumerate(time_ns.tolist()):
+            kept.append(
+                (
+                    when,
+                    float(values[i, used]) if used is not None else float("nan"),
+                    float(values[i, memory]) if memory is not None else float("nan"),
+                )
+            )
+
+    def add_steps(self, steps: dict[str, np.ndarray]) -> list[tuple[int, dict[str, float], int]]:
+        """The points that these rows of the `steps` table complete."""
+        points = []
+        for step, start, duration, wait in zip(
+            steps["step"].tolist(),
+            steps["start_ns"].tolist(),
+            steps["duration_ns"].tolist(),
+            steps["input_wait_ns"].tolist(),
+            strict=True,
+        ):
+            if self._begin is None:
+                self._begin = start
+            self._steps += 1
+            self._duration += duration
+            if wait >= 0:
+                self._wait += wait
+                self._waited += 1
+            if step >= self._next:
+                points.append(self._point(step, start + duration))
+                self._next = step + self._stride(step + 1)
+        return points
+
+    def rest(self, step: int, end_ns: int) -> list[tuple[int, dict[str, float], int]]:
+        """The point of the steps that no point has covered yet, at the end of a run."""
+        return [self._point(step, end_ns)] if self._steps else []
+
+    def _stride(self, step: int) -> int:
+        if isinstance(self._freq, int):
+            return self._freq
+        return 1 << max(step // DENSE, 1).bit_length() - 1
+
+    def _point(self, step: int, end: int) -> tuple[int, dict[str, float], int]:
+        begin = self._begin if self._begin is not None else end
+        step_ms = self._duration / self._steps / 1e6
+        values = {"gpu_util/step_time_ms": step_ms}
+        if self._waited:
+            values["gpu_util/input_wait_ms"] = self._wait / self._waited / 1e6
+        for group, kept in self._samples.items():
+            used, memory = _means(kept, begin, end)
+            if used is not None:
+                values[f"gpu_util/{group}/utilization_pct"] = used
+                values[f"gpu_util/{group}/kernel_time_est_ms"] = used / 100 * step_ms
+            if memory is not None:
+                values[f"gpu_util/{group}/memory_used_mib"] = memory / 2**20
+        self._begin = end
+        self._steps = self._duration = self._wait = self._waited = 0
+        return step, values, end
+
+
+def _means(
+    kept: deque[tuple[int, float, float]], begin: int, end: int
+) -> tuple[float | None, float | None]:
+    """Time-weighted means over [begin, end); each sample holds until the next one.
+
+    A step shorter than the sampling interval has no sample of its own: the one that holds then is
+    used only where it is at most half a second old.
+    """
+    while len(kept) > 1 and kept[1][0] <= begin:
+        kept.popleft()
+    totals = [0.0, 0.0]
+    weights = [0.0, 0.0]
+    for i, (when, *numbers) in enumerate(kept):
+        if when >= end:
+            break
+        until = kept[i + 1][0] if i + 1 < len(kept) else when + 500_000_000
+        held = min(until, end, when + 500_000_000) - max(when, begin)
+        if held <= 0:
+            continue
+        for k, number in enumerate(numbers):
+            if number == number:
+                totals[k] += number * held
+                weights[k] += held
+    used, memory = (t / w if w else None for t, w in zip(totals, weights, strict=True))
+    return used, memory

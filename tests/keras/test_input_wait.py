@@ -1,0 +1,148 @@
+"""The measured input wait against the wait stamped inside the test's own pipeline."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from fit_truth import KINDS, PULLED, Truth, Wanted, given, ms, recorded_fit, small_model
+from tensorflow.python.framework import config as tf_config
+
+DELAYS_MS = (0, 2, 10, 50)
+PER_DELAY = 10
+MODES = {
+    "plain": {},
+    "jit": {"jit_compile": True},
+    "eager": {"run_eagerly": True},
+    "accumulation": {"optimizer": "accumulate"},
+    "determinism": {},
+}
+# A step much shorter than most delays, and one longer than all but the longest.
+WORK_MS = {"short": 0, "long": 15}
+
+EVERYTHING = [
+    (kind, mode, step)
+    for kind in KINDS
+    for mode in MODES
+    for step in WORK_MS
+    if not (mode == "jit" and step == "long")  # XLA compiles no Python; see the test below
+]
+# Every kind, every mode and both lengths of a step, in few fits.
+COVERING = {
+    ("tf.data", "plain", "short"),
+    ("tf.data + prefetch", "plain", "long"),
+    ("tf.data + prefetch", "jit", "short"),
+    ("unknown length", "jit", "short"),
+    ("unknown length", "determinism", "long"),
+    ("generator", "plain", "long"),
+    ("generator", "determinism", "short"),
+    ("PyDataset", "eager", "short"),
+    ("PyDataset", "accumulation", "long"),
+    ("numpy", "plain", "short"),
+    ("numpy", "eager", "long"),
+}
+
+
+def cases(chosen, everything):
+    return [
+        pytest.param(*case, marks=() if case in chosen else pytest.mark.slow) for case in everything
+    ]
+
+
+@pytest.fixture
+def determinism(request):
+    if request.node.callspec.params["mode"] == "determinism":
+        keras.utils.set_random_seed(1)
+        tf_config.enable_op_determinism()
+        yield
+        tf_config.disable_op_determinism()
+    else:
+        yield
+
+
+def compiled(model, mode: str, **more):
+    arguments = {"optimizer": "sgd", "loss": "mse", "jit_compile": False, **MODES[mode], **more}
+    if arguments["optimizer"] == "accumulate":
+        arguments["optimizer"] = keras.optimizers.SGD(gradient_accumulation_steps=4)
+    model.compile(**arguments)
+    return model
+
+
+def delays(per_delay: int = PER_DELAY) -> list[float]:
+    return [d for d in DELAYS_MS for _ in range(per_delay)]
+
+
+def close(measured: np.ndarray, truth: np.ndarray, relative: float = 0.05) -> list[str]:
+    """Where the two differ by more than allowed, for each delay; medians, as neighbours are noisy.
+
+    The first batch is left out: its call also builds the function.
+    """
+    found = []
+    for i, delay in enumerate(DELAYS_MS):
+        part = slice(max(i * PER_DELAY, 1), (i + 1) * PER_DELAY)
+        off = float(np.median(measured[part] - truth[part]))
+        allowed = max(0.5, relative * float(np.median(truth[part])))
+        if abs(off) > allowed:
+            found.append(
+                f"{delay} ms: measured {np.median(measured[part]):.2f}, "
+                f"truth {np.median(truth[part]):.2f} ms"
+            )
+    return found
+
+
+def once_more(attempt):
+    """Run a timing test a second time if the first one was disturbed."""
+    problems = attempt()
+    if problems:
+        problems = attempt()
+    assert not problems, problems
+
+
+@pytest.mark.parametrize(("kind", "mode", "step"), cases(COVERING, EVERYTHING))
+def test_wait_is_the_truth(kind, mode, step, determinism, tmp_path):
+    def attempt():
+        truth = Truth([0.0] * len(delays()) if kind == "numpy" else delays())
+        worker = truth if mode != "jit" else None
+        model = compiled(small_model(worker, WORK_MS[step]), mode)
+        recording = recorded_fit(
+            model, tmp_path / "logs", callbacks=[Wanted(truth)], **given(kind, truth)
+        )
+        assert len(recording.steps["step"]) == len(truth.delays_ms)
+        assert (recording.steps["estimated"] == 0).all()
+        expected = {"determinism": "python (determinism)", "eager": "eager"}.get(mode, "graph")
+        assert recording.facts["fit"]["timing"] == expected
+        wait = np.zeros(len(delays())) if kind == "numpy" else truth.wait_ms()
+        if step == "long" and kind not in PULLED and kind != "numpy":
+            hidden = slice(PER_DELAY + 3, 2 * PER_DELAY)
+            assert np.median(wait[hidden]) < 0.5, "the delay was meant to be hidden by the step"
+        return close(ms(recording, "input_wait_ns"), wait)
+
+    once_more(attempt)
+
+
+@pytest.mark.parametrize("mode", ["plain", "eager", "determinism"])
+@pytest.mark.parametrize("work_ms", [1, 8])
+@pytest.mark.parametrize("delay_ms", [0, 3, 12])
+def test_waits_under_several_steps_per_execution(delay_ms, work_ms, mode, determinism, tmp_path):
+    """The host fetches ahead while the step works: only what delays a step is a wait."""
+    n = 8 * 6 + 3  # the last execution is partial
+
+    def attempt():
+        truth = Truth([float(delay_ms)] * n)
+        model = compiled(small_model(truth, work_ms), mode, steps_per_execution=8)
+        recording = recorded_fit(
+            model, tmp_path / "logs", callbacks=[Wanted(truth)], **given("tf.data", truth)
+        )
+        assert recording.steps["step"].tolist() == list(range(n))
+        assert recording.steps["batches"].tolist() == [8] * 48 + [3] * 3
+        ahead = mode == "plain"  # elsewhere Python fetches one batch after the other
+        assert (recording.steps["estimated"] == int(ahead)).all()
+        wait, real = ms(recording, "input_wait_ns")[8:], truth.delaying_ms(8)[8:]
+        get = ms(recording, "input_get_ns")[8:]
+        print(mode, delay_ms, work_ms, wait.sum(), real.sum(), get.sum())
+        if abs(wait.sum() - real.sum()) > max(0.5 * len(wait), 0.10 * real.sum()):
+            return [f"measured {wait.sum():.1f}, truth {real.sum():.1f} ms, get {get.sum():.1f}"]
+        return []
+
+    once_more(attempt)
