@@ -9,15 +9,35 @@ from gpu_util_callback.diagnosis._rule import Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import resolve
 from gpu_util_callback.diagnosis._verdict import sentence
+from gpu_util_callback.diagnosis.communication_bound import CommunicationBound
+from gpu_util_callback.diagnosis.contention import Contention
+from gpu_util_callback.diagnosis.cpu_fallback import CpuFallback
+from gpu_util_callback.diagnosis.gpu_lost import GpuLost
+from gpu_util_callback.diagnosis.gpus_unused import GpusUnused
 from gpu_util_callback.diagnosis.host_stall import HostStall
+from gpu_util_callback.diagnosis.imbalance import Imbalance
 from gpu_util_callback.diagnosis.input_bound import InputBound
+from gpu_util_callback.diagnosis.launch_bound import LaunchBound
+from gpu_util_callback.diagnosis.memory_limit import MemoryLimit
+from gpu_util_callback.diagnosis.memory_pressure import MemoryPressure
+from gpu_util_callback.diagnosis.no_tensor_cores import NoTensorCores
+from gpu_util_callback.diagnosis.recompilation import Recompilation
+from gpu_util_callback.diagnosis.small_batch import SmallBatch
+from gpu_util_callback.diagnosis.small_model import SmallModel
+from gpu_util_callback.diagnosis.sync_bound import SyncBound
+from gpu_util_callback.diagnosis.throttled import Throttled
+from gpu_util_callback.diagnosis.transfer_bound import TransferBound
 
 __all__ = ["RULES", "RULES_VERSION", "Diagnosis", "diagnose"]
 
 # Raised whenever a rule or a default changes what it says about a recording.
-RULES_VERSION = 1
+RULES_VERSION = 2
 
-RULES: tuple[Rule, ...] = (InputBound(), HostStall())
+RULES: tuple[Rule, ...] = (
+    InputBound(), HostStall(), Recompilation(), TransferBound(), LaunchBound(), SyncBound(),
+    CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(), MemoryPressure(),
+    MemoryLimit(), CpuFallback(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
+)  # fmt: skip
 
 
 class Diagnosis:

@@ -32,6 +32,9 @@ class HostStall(Rule):
         "callback_pct": Threshold(
             5, "XProf calls 3 % of a step outside the model moderate and 15 % high; 5 % is felt"
         ),
+        "lost_pct": Threshold(
+            5, "what the GPU did meanwhile is not lost: 5 % of the time, as for waiting"
+        ),
         "min_occurrences": Threshold(
             2, "one checkpoint or one slow callback is an event, not a state of the run"
         ),
@@ -61,6 +64,8 @@ class HostStall(Rule):
             if pct < limits["validation_pct"]:
                 continue
             lost, active = _lost(run, occurrences)
+            if 100 * lost < limits["lost_pct"] * (where.end_ns - where.start_ns):
+                continue  # the GPU was at work most of the time
             evidence = _times(occurrences, "validation_pct", pct) | {
                 "gpu_active_meanwhile_pct": active
             }
@@ -98,6 +103,8 @@ class HostStall(Rule):
                 if pct < limits["callback_pct"]:
                     continue
                 lost, active = _lost(run, occurrences)
+                if 100 * lost < limits["lost_pct"] * (where.end_ns - where.start_ns):
+                    continue
                 pct = 100 * occurrences.self_ns / max(1, where.end_ns - where.start_ns)
                 evidence = {"callback": name} | _times(occurrences, "callback_pct", pct) | {
                     "gpu_active_meanwhile_pct": active

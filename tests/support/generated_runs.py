@@ -13,8 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.recording.schema import TABLES
 
 MS = 1_000_000
+CATEGORIES = (
+    "kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective", "idle_input", "idle_launch",
+    "idle_sync", "idle_host", "other",
+)  # fmt: skip
 START_NS = 1_700_000_000_000_000_000
 
 GPU = {"index": 0, "nvml_index": 0, "uuid": "GPU-0", "name": "NVIDIA H200", "label": "gpu0",
@@ -47,7 +52,9 @@ class Generated:
         self._pipeline: list[tuple] = []
         self._busy: list[tuple[int, int, float]] = []  # GPU active: start, end, share
         self._gpu_values: dict[str, list[tuple[int, int, float]]] = {}
-        self.tables_extra: dict[str, dict[str, np.ndarray]] = {}
+        self._traced: list[dict[str, int]] = []
+        self._kernels: list[tuple] = []
+        self._window = 0
         self.drop_samples = 0.0
 
     def _jitter(self, value_ms: float, count: int) -> np.ndarray:
@@ -122,6 +129,30 @@ class Generated:
             (self.now - round(seconds * 1e9), self.now, value)
         )
 
+    def trace(self, steps: int, step_ms: float, *, gpu: int = 0, kernels: int = 200,
+              **share: float) -> None:  # fmt: skip
+        """A profiler window over the next `steps` steps; shares of the step by category.
+
+        What is not given is `kernel`.
+        """
+        length = round(step_ms * MS)
+        for i in range(steps):
+            row = dict.fromkeys((f"{name}_ns" for name in CATEGORIES), 0)
+            for name, part in share.items():
+                row[f"{name}_ns"] = round(part * length)
+            row["kernel_ns"] = length - sum(row.values())
+            self._traced.append({
+                "step": self.step + i, "gpu": gpu, "start_ns": self.now + i * length,
+                "duration_ns": length, **row, "kernel_busy_ns": row["kernel_ns"],
+                "any_busy_ns": row["kernel_ns"], "kernels": kernels, "window": self._window,
+            })  # fmt: skip
+        self._window += 1
+
+    def kernel(self, name: str, total_ms: float, tensor_core: str, count: int = 100) -> None:
+        """A kernel of the newest window on gpu 0."""
+        self._kernels.append((self._window - 1, 0, name, "", count, round(total_ms * MS), 1000,
+                              10000, 40.0, 64.0, 500.0, 256.0, tensor_core))  # fmt: skip
+
     # -- tables --------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, dict[str, np.ndarray]]:
@@ -135,7 +166,13 @@ class Generated:
             "time_ns", "step", "which", "node", "parent", "stage", "op", "elements",
             "processing_ns", "parallelism", "buffered", "buffer_limit", "flags",
         ))}  # fmt: skip
-        return tables | self.tables_extra
+        if self._traced:
+            tables["traced_steps"] = {
+                name: np.array([row[name] for row in self._traced]) for name in self._traced[0]
+            }
+        if self._kernels:
+            tables["kernels"] = _columns(self._kernels, tuple(TABLES["kernels"]))
+        return tables
 
     def samples(self, hz: float = 10) -> dict[str, dict[str, np.ndarray]]:
         """Samples of each GPU in use, `hz` a second, as the driver would have read them."""

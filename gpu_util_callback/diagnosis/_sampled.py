@@ -1,0 +1,98 @@
+"""Spans from samples: what a GPU's columns say together, sample by sample."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.diagnosis._bins import SampleBins
+from gpu_util_callback.diagnosis._rule import Range
+from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._spans import Series, find_spans
+
+__all__ = ["Sampled", "link_bytes_per_s", "sampled"]
+
+# A column that is sampled more seldom is taken to hold its value so long.
+HOLD_NS = 5_000_000_000
+# Bytes a second a PCIe lane carries, by generation: 8b/10b, then 128b/130b, then PAM4 FLITs.
+_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A GPU's samples of one column, with others read at the same times.
+
+    Attributes:
+        start_ns, length_ns: when each sample begins to hold and for how long, shape `(n,)`.
+    """
+
+    run: Run
+    gpu: int
+    start_ns: np.ndarray
+    length_ns: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def at(self, column: str) -> np.ndarray:
+        """Another column at these times, NaN where it was not sampled lately; shape `(n,)`."""
+        bins = self.run.column(self.gpu, column)
+        return _read(bins, column, self.start_ns) if bins else np.full(len(self), np.nan)
+
+    def spans(
+        self, lost_ns: np.ndarray, *, enter: float, min_s: float
+    ) -> list[tuple[Range, np.ndarray]]:
+        """Spans of at least `min_s` in which the share `enter` of the time was lost.
+
+        Args:
+            lost_ns: of each sample, NaN = not known, counted as nothing.
+        Returns:
+            The range, and the mask of the samples inside.
+        """
+        lost = np.nan_to_num(lost_ns).astype(np.int64)
+        ones = np.ones(len(self), np.int64)
+        events = ((lost > 0) & (lost >= 0.1 * self.length_ns)).astype(np.int64)
+        series = Series(ones, self.length_ns, lost, lost, events, 1)
+        found = []
+        for first, end in find_spans(series, enter=enter, min_rows=3):
+            a, b = int(first), max(int(first) + 1, int(end))
+            start, stop = int(self.start_ns[a]), int(self.start_ns[b - 1] + self.length_ns[b - 1])
+            if stop - start >= min_s * 1e9:
+                mask = np.zeros(len(self), bool)
+                mask[a:b] = True
+                found.append((self.run.range_of(start, min(stop, self.run.end_ns)), mask))
+        return found
+
+
+def sampled(run: Run, gpu: int, column: str) -> Sampled | None:
+    """The samples of a column of a GPU; None with fewer than three."""
+    bins = run.column(gpu, column)
+    if bins is None:
+        return None
+    at = np.flatnonzero(np.isfinite(bins.mean(column)))
+    if len(at) < 3:
+        return None
+    starts = bins.starts()[at]
+    usual = int(np.median(np.diff(starts)))
+    length = np.minimum(np.diff(starts, append=starts[-1] + usual), 3 * usual)
+    return Sampled(run, gpu, starts, length)
+
+
+def _read(bins: SampleBins, column: str, times: np.ndarray) -> np.ndarray:
+    values = bins.mean(column)
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known) or bins.origin_ns is None:
+        return np.full(len(times), np.nan)
+    stamps = bins.starts()[known]
+    # The bin the time lies in or the newest one before it; the first one also speaks for a little
+    # before (groups of one GPU are read one after the other).
+    at = np.searchsorted(stamps, times, side="right") - 1
+    at = np.where((at < 0) & (stamps[0] - times <= HOLD_NS), 0, at)
+    fresh = (at >= 0) & (times - stamps[np.maximum(at, 0)] <= HOLD_NS + bins.bin_ns)
+    return np.where(fresh, values[known[np.maximum(at, 0)]], np.nan)
+
+
+def link_bytes_per_s(generation: float, width: float) -> float:
+    """What a PCIe link carries in one direction; NaN where generation or width is not known."""
+    if not (np.isfinite(generation) and np.isfinite(width)):
+        return float("nan")
+    return _LANE.get(int(generation), float("nan")) * width

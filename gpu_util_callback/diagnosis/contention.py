@@ -1,0 +1,79 @@
+"""Contention: other processes compute on the same GPU."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+
+from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._sampled import sampled
+from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+
+__all__ = ["Contention"]
+
+OTHERS = "utilization_other_pct"
+
+
+class Contention(Rule):
+    """Processes that are not ours keep the GPU's SMs busy while we train.
+
+    Memory that others hold costs no time; only their work does. What it costs is their share of the
+    GPU's time, an estimate: two light processes may run side by side without disturbing each other,
+    so it counts only beside a GPU that is full.
+    """
+
+    cause = "contention"
+    title = "Others use this GPU"
+    sources = ("utilization by process", "GPU utilization")
+    thresholds: ClassVar = {
+        "others_active_pct": Threshold(10, "a desktop or a monitor takes 1-5 % of a GPU"),
+        "gpu_active_pct": Threshold(80, "while the GPU has time left, nobody takes it from us"),
+        "min_s": Threshold(3, "shorter work of others is a blip"),
+        "min_run_pct": Threshold(2, "below 2 % of the run it does not show"),
+    }
+    unknown = "what other processes do on the GPU was not sampled"
+
+    def missing(self, run: Run) -> bool:
+        return not any(run.column(gpu, OTHERS) for gpu in run.used_gpus)
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        for gpu in run.used_gpus:
+            seen = sampled(run, gpu, OTHERS)
+            if seen is None:
+                continue
+            others, use = seen.at(OTHERS), seen.at("utilization_pct")
+            full = np.nan_to_num(use) >= limits["gpu_active_pct"]
+            lost = np.where(full, seen.length_ns * np.clip(others, 0, 100) / 100, 0)
+            enter = limits["others_active_pct"] / 100
+            for where, mask in seen.spans(lost, enter=enter, min_s=limits["min_s"]):
+                total = int(np.nansum(lost[mask]))
+                if total < limits["min_run_pct"] / 100 * run.wall_ns:
+                    continue
+                memory = seen.at("memory_other_bytes")[mask]
+                known = np.isfinite(memory).any()
+                yield Loss(
+                    cause=self.cause,
+                    title=f"{self.title} (gpu{gpu})",
+                    where=where,
+                    lost_ns=total,
+                    confidence=ESTIMATED,
+                    evidence={
+                        "gpu": gpu,
+                        "others_active_pct": round(float(np.nanmean(others[mask])), 1),
+                        "gpu_active_pct": round(float(np.nanmean(use[mask])), 1),
+                        "others_memory_gib": round(float(np.nanmax(memory)) / 2**30, 2)
+                        if known else None,
+                    },
+                    threshold={
+                        "others_active_pct": limits["others_active_pct"],
+                        "gpu_active_pct": limits["gpu_active_pct"],
+                    },
+                    advice=Advice(
+                        f"Another process computes on gpu{gpu}. Train where nobody else does, or "
+                        "agree on who has it.",
+                        "nvidia-smi pmon -c 1  # who it is; then CUDA_VISIBLE_DEVICES=<another>",
+                    ),
+                    gpus=[gpu],
+                    detail=f"gpu{gpu}",
+                )  # fmt: skip

@@ -1,0 +1,73 @@
+"""Memory limit: the framework was given a small part of the GPU's memory, and that part is full."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis._allocator import allocator
+from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+
+__all__ = ["MemoryLimit"]
+
+
+class MemoryLimit(Rule):
+    """The allocator is nearly full, and its limit is far below what the device has."""
+
+    cause = "memory_limit"
+    title = "A memory limit is too low"
+    sources = ("the framework's allocator and its limit", "memory of the GPU")
+    thresholds: ClassVar = {
+        "limit_pct": Threshold(70, "TensorFlow and JAX take 75-95 % of the device by default"),
+        "allocator_used_pct": Threshold(90, "a limit that is not reached does no harm"),
+    }
+    unknown = "the framework does not tell its allocator's limit"
+
+    def missing(self, run: Run) -> bool:
+        return not any((memory := allocator(run, gpu)) and memory.total for gpu in run.used_gpus)
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        for gpu in run.used_gpus:
+            memory = allocator(run, gpu)
+            if memory is None or not memory.total:
+                continue
+            share = 100 * memory.limit / memory.total
+            if share >= limits["limit_pct"] or memory.used_pct < limits["allocator_used_pct"]:
+                continue
+            yield Loss(
+                cause=self.cause,
+                title=f"{self.title} (gpu{gpu})",
+                where=None,
+                lost_ns=None,
+                confidence=MEASURED,
+                evidence={
+                    "gpu": gpu,
+                    "limit_pct": round(share, 1),
+                    "allocator_used_pct": round(memory.used_pct, 1),
+                    "limit_gib": round(memory.limit / 2**30, 2),
+                    "device_gib": round(memory.total / 2**30, 2),
+                },
+                threshold={
+                    "limit_pct": limits["limit_pct"],
+                    "allocator_used_pct": limits["allocator_used_pct"],
+                },
+                advice=_advice(run, memory.limit, memory.total),
+                gpus=[gpu],
+                detail=f"gpu{gpu}",
+            )
+
+
+def _advice(run: Run, limit: float, total: float) -> Advice:
+    text = (
+        f"The framework may use {limit / 2**30:.1f} of {total / 2**30:.0f} GiB, and uses them up. "
+        "Raise the limit, or let it grow as needed."
+    )
+    if run.framework == "jax":
+        return Advice(text, 'os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.9"')
+    if run.framework == "torch":
+        return Advice(text, "torch.cuda.set_per_process_memory_fraction(1.0)")
+    return Advice(
+        text,
+        "tf.config.experimental.set_memory_growth(gpu, True)"
+        "  # instead of LogicalDeviceConfiguration(memory_limit=...)",
+    )

@@ -1,0 +1,85 @@
+"""No tensor cores: matrix kernels run on the ordinary cores of a GPU that has better ones."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis._kernels import capability, plain_matrix_pct
+from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+
+__all__ = ["NoTensorCores"]
+
+
+class NoTensorCores(Rule):
+    """Matrix kernels of a traced window that surely are no tensor-core kernels.
+
+    Kernels of which it is not known are no evidence: they must be fewer than the plain ones. From
+    compute capability 8.0 on, 32-bit matrix products use tensor cores too (TF32), so that such a
+    kernel there means a type or a shape that keeps it out.
+    """
+
+    cause = "no_tensor_cores"
+    title = "Tensor cores unused"
+    sources = ("kernels of profiler windows", "compute capability")
+    thresholds: ClassVar = {
+        "plain_matrix_pct": Threshold(
+            20, "a fifth of kernel time: below, mixed precision gains less than it costs to try"
+        ),
+        "compute_capability": Threshold(7.0, "Volta is the first with tensor cores"),
+    }
+    unknown = "no profiler window lists the kernels, or the compute capability is not known"
+
+    def missing(self, run: Run) -> bool:
+        return not any(capability(run, gpu) and plain_matrix_pct(run, gpu) for gpu in run.used_gpus)
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        for gpu in run.used_gpus:
+            able, seen = capability(run, gpu), plain_matrix_pct(run, gpu)
+            if able is None or seen is None or able < limits["compute_capability"]:
+                continue
+            plain, unknown, largest, used = seen
+            if plain < limits["plain_matrix_pct"] or unknown >= plain or used >= plain:
+                continue
+            policy = str(run.fact("fit", "mixed_precision", default=""))
+            yield Loss(
+                cause=self.cause,
+                title=self.title,
+                where=None,
+                lost_ns=None,
+                confidence=MEASURED,
+                evidence={
+                    "plain_matrix_pct": round(plain, 1),
+                    "tensor_core_pct": used,
+                    "unknown_kernels_pct": round(unknown, 1),
+                    "largest_kernel": largest[:120],
+                    "precision": policy or None,
+                    "compute_capability": able,
+                },
+                threshold={
+                    "plain_matrix_pct": limits["plain_matrix_pct"],
+                    "compute_capability": limits["compute_capability"],
+                },
+                advice=_advice(run, able, policy),
+                gpus=[gpu],
+                detail=f"gpu{gpu}",
+            )
+            return
+
+
+def _advice(run: Run, able: float, policy: str) -> Advice:
+    if policy.startswith("mixed"):
+        return Advice(
+            "Mixed precision is on, and still the largest matrix kernels do not use the tensor "
+            "cores: their sizes may not be multiples of 8. Pad channels, vocabulary and batch.",
+            "layers.Dense(8 * math.ceil(units / 8))",
+        )
+    kind = "bfloat16" if able >= 8 else "float16"
+    text = (
+        "Matrix products run in 32 bits on the ordinary cores; the tensor cores are several times "
+        f"as fast in 16 bits. Train in mixed precision ({kind}"
+        + (", which needs no loss scaling)." if kind == "bfloat16" else "; Keras scales the loss).")
+    )
+    if run.framework == "torch" and not run.fact("framework", "keras"):
+        return Advice(text, f'with torch.autocast("cuda", dtype=torch.{kind}): ...')
+    return Advice(text, f'keras.mixed_precision.set_global_policy("mixed_{kind}")')

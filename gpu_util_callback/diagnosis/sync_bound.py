@@ -1,0 +1,138 @@
+"""Sync-bound: the host waits for the GPU after every step, and the GPU then for the host."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
+
+__all__ = ["SyncBound"]
+
+
+class SyncBound(Rule):
+    """Profiler windows show the GPU running dry because the host waited for it.
+
+    On TensorFlow, Keras reads the metrics after every execution. Where no window was taken this is
+    seen from outside when steps are short, the host does wait for the GPU in each, the GPU is idle
+    a good part of the time, and no input wait, callback or compilation explains it.
+    """
+
+    cause = "sync_bound"
+    title = "Sync-bound"
+    sources = ("profiler windows", "or: GPU wait of each step and GPU utilization (TensorFlow)")
+    thresholds: ClassVar = {
+        "idle_sync_pct": Threshold(
+            10, "reading metrics costs 0.2-1 ms a step: a tenth of a step of 2-10 ms"
+        ),
+        "gpu_active_pct": Threshold(70, "SageMaker Debugger calls p95 < 70 % low utilization"),
+        "gpu_wait_pct": Threshold(20, "the host must really wait for the GPU in each step"),
+        "step_ms": Threshold(20, "longer steps hide a millisecond of the host"),
+        "min_steps": Threshold(100, "without windows it takes many steps to be sure"),
+    }
+    unknown = "no profiler window shows synchronisations"
+
+    def missing(self, run: Run) -> bool:
+        return not traced_gpus(run) and not self._visible_from_outside(run)
+
+    @staticmethod
+    def _visible_from_outside(run: Run) -> bool:
+        return bool(
+            run.framework == "tensorflow"
+            and run.used_gpus
+            and run.steps.total("gpu_wait_ns")
+            and any(run.column(gpu, "utilization_pct") for gpu in run.used_gpus)
+        )
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        if traced_gpus(run):
+            yield from self._traced(run, limits)
+        else:
+            yield from self._outside(run, limits)
+
+    def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        share = share_of(run, "idle_sync")
+        if share is None or share.pct < limits["idle_sync_pct"]:
+            return
+        yield Loss(
+            cause=self.cause,
+            title=self.title,
+            where=None,
+            lost_ns=share.lost_ns,
+            confidence=ESTIMATED,
+            evidence={
+                "idle_sync_pct": round(share.pct, 1),
+                "idle_sync_ms_per_step": round(share.ms_per_step, 3),
+                "steps_per_execution": int(run.fact("fit", "steps_per_execution", default=1)),
+                "traced_steps": share.steps,
+            },
+            threshold={"idle_sync_pct": limits["idle_sync_pct"]},
+            advice=_advice(run),
+            gpus=list(share.gpus),
+        )
+
+    def _outside(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        steps = run.steps
+        if steps.total_rows < limits["min_steps"] or run.fact("fit", "run_eagerly", default=False):
+            return
+        if int(run.fact("fit", "steps_per_execution", default=1)) > 1:
+            return
+        clean = run.clean_step_ns()
+        if clean is None or clean[0] > limits["step_ms"] * 1e6:
+            return
+        spent, waited = steps.total("duration_ns"), steps.total("gpu_wait_ns")
+        if 100 * waited < limits["gpu_wait_pct"] * spent:
+            return
+        start, end = int(steps["start_ns"][0]), int(steps["end_ns"].max())
+        idle = run.idle(start, end)
+        if idle is None or idle.active_pct >= limits["gpu_active_pct"]:
+            return
+        explained = sum(
+            steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
+        )
+        outside = max(0, end - start - spent)
+        lost = min(idle.idle_ns - explained - outside, steps.total("body_ns"))
+        if lost < (1 - limits["gpu_active_pct"] / 100) * spent:
+            return
+        yield Loss(
+            cause=self.cause,
+            title=self.title,
+            where=None,
+            lost_ns=lost,
+            confidence=ESTIMATED,
+            evidence={
+                "gpu_active_pct": round(idle.active_pct, 1),
+                "gpu_wait_pct": round(100 * waited / spent, 1),
+                "step_ms": round(clean[0] / 1e6, 3),
+                "steps_per_execution": 1,
+            },
+            threshold={
+                "gpu_active_pct": limits["gpu_active_pct"],
+                "gpu_wait_pct": limits["gpu_wait_pct"],
+                "step_ms": limits["step_ms"],
+            },
+            advice=_advice(run),
+            gpus=list(idle.gpus),
+        )
+
+
+def _advice(run: Run) -> Advice:
+    if run.framework == "torch":
+        return Advice(
+            "The host reads a result of the GPU in every step (.item(), print, a metric) and the "
+            "GPU runs dry meanwhile. Keep results on the GPU and read them every hundredth step.",
+            "total_loss += loss.detach()  # .item() only every 100 steps",
+        )
+    executed = int(run.fact("fit", "steps_per_execution", default=1))
+    if executed >= 8:
+        return Advice(
+            f"{executed} steps run in one call, and still the host waits for the GPU inside the "
+            "step: look for a metric or a print that needs its value in train_step.",
+            "",
+        )
+    return Advice(
+        "Keras reads the metrics after every step, so the GPU runs dry until the host has launched "
+        "the next one. Let several steps run in one call.",
+        "model.compile(..., steps_per_execution=16)",
+    )

@@ -1,0 +1,460 @@
+"""Labelled runs: what was injected, where, and nothing else."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from generated_runs import GPU, MS, Generated
+
+__all__ = ["CASES", "Case"]
+
+Truth = dict[str, list[tuple[int, int]] | None]  # cause -> spans in steps, None = the whole run
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run and the causes in it; an empty truth is a healthy or borderline run."""
+
+    name: str
+    build: Callable[[], tuple[Generated, Truth]]
+    kind: str = field(default="one cause")
+
+
+N = 400  # steps of a third of a run
+PLACES = {
+    "start": (True, False, False), "middle": (False, True, False),
+    "end": (False, False, True), "all along": (True, True, True),
+}  # fmt: skip
+H200 = GPU | {
+    "sm_clock_max_mhz": 1980, "power_limit_mw": 700_000, "power_default_mw": 700_000,
+    "pcie_generation_max": 5, "pcie_width_max": 16, "compute_capability": "9.0",
+}  # fmt: skip
+
+
+def thirds(place: str, part: Callable[[Generated, bool], None], cause: str, seed: int,
+           gpus: list[dict] | None = None) -> Callable[[], tuple[Generated, Truth]]:  # fmt: skip
+    """Three thirds; `part(run, bad)` makes one of them."""
+
+    def build() -> tuple[Generated, Truth]:
+        run = Generated(seed=seed, gpus=[H200] if gpus is None else gpus, noise=0.1)
+        bounds = []
+        for bad in PLACES[place]:
+            first = run.step
+            part(run, bad)
+            if bad and bounds and bounds[-1][1] == first:
+                bounds[-1] = (bounds[-1][0], run.step)
+            elif bad:
+                bounds.append((first, run.step))
+        return run, {cause: bounds}
+
+    return build
+
+
+def in_place() -> Iterator[Case]:
+    """Causes that begin and end: mild and severe, at each place."""
+    waits = {"mild": 1.5, "severe": 60.0}
+    hooks = {"mild": 1.5, "severe": 40.0}
+    clocks = {"mild": 1700, "severe": 900}
+    others = {"mild": 25, "severe": 60}
+    gaps = {"mild": 0.6, "severe": 0.2}
+    compiles = {"mild": 20, "severe": 250}
+
+    def waiting(ms):
+        return lambda run, bad: run.steps(N, step_ms=10, wait_ms=ms if bad else 0)
+
+    def hook(ms):
+        return lambda run, bad: run.steps(N, step_ms=10, callback_ms=ms if bad else 0)
+
+    def compiling(ms):
+        def part(run, bad):
+            values = np.zeros(N)
+            values[5::10] = ms
+            run.steps(N, step_ms=10, compile_ms=values if bad else 0)
+
+        return part
+
+    def hot(mhz):
+        def part(run, bad):
+            begin = run.now
+            run.steps(N, step_ms=30 * (1980 / mhz if bad else 1))
+            seconds = (run.now - begin) / 1e9
+            run.gpu_value("sm_clock_mhz", seconds, mhz if bad else 1965)
+            run.gpu_value("throttle_thermal_pct", seconds, 90 if bad else 0)
+            run.gpu_value("temperature_c", seconds, 92 if bad else 70)
+
+        return part
+
+    def shared(pct):
+        def part(run, bad):
+            begin = run.now
+            run.steps(N, step_ms=30 / (1 - pct / 100) if bad else 30)
+            run.gpu_value("utilization_other_pct", (run.now - begin) / 1e9, pct if bad else 0)
+
+        return part
+
+    def uneven(least):
+        def part(run, bad):
+            begin = run.now
+            run.steps(N, step_ms=30)
+            if bad:
+                seconds = (run.now - begin) / 1e9
+                run.gpu_value("utilization_pct", seconds, 97 * least, gpu=1)
+
+        return part
+
+    for place in PLACES:
+        for much in ("mild", "severe"):
+            name = f"{much}, {place}"
+            yield Case(f"slow input, {name}", thirds(place, waiting(waits[much]), "input_bound", 1))
+            yield Case(f"batch hook, {name}", thirds(place, hook(hooks[much]), "host_stall", 2))
+            yield Case(f"new shapes, {name}",
+                       thirds(place, compiling(compiles[much]), "recompilation", 3))  # fmt: skip
+            yield Case(f"hot GPU, {name}", thirds(place, hot(clocks[much]), "throttled", 4))
+            yield Case(f"another job, {name}",
+                       thirds(place, shared(others[much]), "contention", 5))  # fmt: skip
+            yield Case(f"uneven GPUs, {name}",
+                       thirds(place, uneven(gaps[much]), "imbalance", 6,
+                              gpus=[H200, H200 | {"index": 1}]))  # fmt: skip
+
+
+def whole(cause: str | None, build: Callable[[Generated], None], name: str, seed: int = 7,
+          gpus: list[dict] | None = None, kind: str = "one cause", also: tuple[str, ...] = (),
+          noise: float = 0.1, **facts) -> Case:  # fmt: skip
+    """A case that holds for the whole run (or a healthy one, with `cause=None`)."""
+
+    def make() -> tuple[Generated, Truth]:
+        run = Generated(seed=seed, gpus=[H200] if gpus is None else gpus, noise=noise, **facts)
+        build(run)
+        return run, {} if cause is None else dict.fromkeys((cause, *also))
+
+    return Case(name, make, kind)
+
+
+def traced(gpu_share: float = 0.5, kernels: int = 200, **share) -> Callable[[Generated], None]:
+    def build(run: Generated) -> None:
+        run.steps(300, step_ms=10, gpu_share=gpu_share)
+        run.trace(8, 10, kernels=kernels, **share)
+        run.steps(300, step_ms=10, gpu_share=gpu_share)
+
+    return build
+
+
+def filled(sm: float, peak: float, seconds: float = 20, active: float = 0.97):
+    def build(run: Generated) -> None:
+        run.steps(int(seconds * 100), step_ms=10, gpu_share=active)
+        run.gpu_value("sm_active_pct", seconds * 1.5, sm)
+        run.gpu_value("allocator_peak_bytes", seconds * 1.5, peak * GPU["memory_total_bytes"])
+
+    return build
+
+
+def kernel_types(plain: float, tensor: float, unknown: float = 0.0):
+    def build(run: Generated) -> None:
+        traced(0.95)(run)
+        run.kernel("ampere_sgemm_128x64_nn", 100 * plain, "no")
+        run.kernel("sm90_xmma_gemm_bf16bf16_bf16f32", 100 * tensor, "yes")
+        run.kernel("triton_gemm_fusion_dot_7", 100 * unknown, "unknown")
+        run.kernel("cudnn::bn_fw_tr_1C11", 100 * (1 - plain - tensor - unknown), "no")
+
+    return build
+
+
+def memory(used: float, limit: float = 0.92, retries: int = 0):
+    total = GPU["memory_total_bytes"]
+
+    def build(run: Generated) -> None:
+        run.steps(1000, step_ms=10)
+        run.gpu_value("allocator_used_bytes", 15, used * limit * total)
+        run.gpu_value("allocator_peak_bytes", 15, used * limit * total)
+        run.gpu_value("allocator_limit_bytes", 15, limit * total)
+        run.gpu_value("memory_used_bytes", 15, 0.95 * total)
+        run.gpu_value("allocator_retries", 15, retries)
+
+    return build
+
+
+def link(rate: float, generation: int, active: float):
+    def build(run: Generated) -> None:
+        run.steps(1000, step_ms=20, gpu_share=active)
+        run.gpu_value("pcie_rx_bytes_per_s", 30, rate)
+        run.gpu_value("pcie_tx_bytes_per_s", 30, 0.02 * rate)
+        run.gpu_value("pcie_generation", 30, generation)
+        run.gpu_value("pcie_width", 30, 16)
+
+    return build
+
+
+def epochs(count: int = 6, seconds: float = 0.0, kind: str = "validation", name: str = "",
+           steps: int = 200, gpu_share: float = 0.1):  # fmt: skip
+    def build(run: Generated) -> None:
+        for _ in range(count):
+            start, step = run.now, run.step
+            run.steps(steps, step_ms=10)
+            if seconds:
+                run.phase(kind, seconds, name=name, gpu_share=gpu_share)
+            run.epoch(start, step)
+
+    return build
+
+
+def synced(gpu_wait: float, active: float, step_ms: float = 4):
+    def build(run: Generated) -> None:
+        run.steps(2000, step_ms=step_ms, gpu_share=active)
+        body = run._steps[-1]["body_ns"]
+        run._steps[-1]["gpu_wait_ns"] = (body * gpu_wait).astype(np.int64)
+        run._steps[-1]["body_ns"] = body - run._steps[-1]["gpu_wait_ns"]
+
+    return build
+
+
+def all_along() -> Iterator[Case]:
+    """Causes of a whole run, mild and severe."""
+    save = "ModelCheckpoint.on_epoch_end"
+    yield whole("host_stall", epochs(seconds=0.9), "long validation, mild")
+    yield whole("host_stall", epochs(seconds=8), "long validation, severe")
+    yield whole("host_stall", epochs(seconds=0.3, kind="checkpoint", name=save), "saves, mild")
+    yield whole("host_stall", epochs(seconds=3, kind="checkpoint", name=save), "saves, severe")
+    yield whole("transfer_bound", traced(copy_h2d=0.15), "exposed copies, mild")
+    yield whole("transfer_bound", traced(copy_h2d=0.6), "exposed copies, severe")
+    yield whole("transfer_bound", link(11.5e9, 3, 0.6), "full link, mild",
+                gpus=[H200 | {"pcie_generation_max": 3}])  # fmt: skip
+    yield whole("transfer_bound", link(3.5e9, 1, 0.15), "degraded and full link, severe")
+    yield whole("launch_bound", traced(kernels=400, idle_launch=0.25), "short kernels, mild")
+    yield whole("launch_bound", traced(0.2, 2000, idle_launch=0.8), "short kernels, severe")
+    yield whole("launch_bound", lambda run: run.steps(1000, step_ms=20, gpu_share=0.2),
+                "eager, severe", fit={"run_eagerly": True})  # fmt: skip
+    yield whole("sync_bound", traced(idle_sync=0.15), "synchronised, mild")
+    yield whole("sync_bound", traced(idle_sync=0.6), "synchronised, severe")
+    yield whole("sync_bound", synced(0.4, 0.4), "synchronised, no window")
+    yield whole("communication_bound", traced(collective=0.15), "exposed all-reduce, mild")
+    yield whole("communication_bound", traced(collective=0.5), "exposed all-reduce, severe")
+    yield whole("small_batch", filled(25, 0.3), "small batch, mild",
+                model={"parameters": 25_000_000})  # fmt: skip
+    yield whole("small_batch", filled(4, 0.02), "small batch, severe",
+                model={"parameters": 25_000_000})  # fmt: skip
+    yield whole("small_model", filled(8, 0.05), "small model", model={"parameters": 20_000},
+                fit={"batch_size": 4096})  # fmt: skip
+    yield whole("no_tensor_cores", kernel_types(0.4, 0.0), "32-bit products, mild",
+                fit={"mixed_precision": "float32"})  # fmt: skip
+    yield whole("no_tensor_cores", kernel_types(0.9, 0.0), "32-bit products, severe")
+    yield whole("memory_pressure", memory(0.97), "full allocator, mild")
+    yield whole("memory_pressure", memory(0.999, retries=40), "full allocator, severe")
+    yield whole("memory_limit", memory(0.95, limit=0.4), "low limit, mild")
+    yield whole("memory_limit", memory(0.99, limit=0.02), "low limit, severe")
+    yield whole("cpu_fallback", lambda run: run.steps(500, step_ms=30), "CPU build",
+                gpus=[H200 | {"used_by_framework": False}])  # fmt: skip
+    unused = [H200 | {"used_by_framework": False, "index": i} for i in range(4)]
+    yield whole("cpu_fallback", lambda run: run.steps(500, step_ms=30), "CPU build, four GPUs",
+                gpus=unused)  # fmt: skip
+
+    def one_of_four(run: Generated) -> None:
+        run.steps(1000, step_ms=10)
+        for gpu in (1, 2, 3):
+            run.gpu_value("utilization_pct", 15, 0, gpu=gpu)
+
+    yield whole("gpus_unused", one_of_four, "one of four GPUs",
+                gpus=[H200 | {"index": i} for i in range(4)])  # fmt: skip
+    said = "the GPU is lost: it fell off the bus: no values from it since then"
+    gone = {"source": "gpu0", "cure": "", "reason": said}
+    yield whole("gpu_lost", lambda run: run.steps(1000, step_ms=10), "GPU lost", unavailable=[gone])
+
+
+def pairs() -> Iterator[Case]:
+    """Two causes, one after the other or at the same time."""
+
+    def after(run: Generated) -> Truth:
+        run.steps(N, step_ms=10, wait_ms=20)
+        run.steps(N, step_ms=10)
+        run.steps(N, step_ms=10, callback_ms=20)
+        return {"input_bound": [(0, N)], "host_stall": [(2 * N, 3 * N)]}
+
+    def together(run: Generated) -> Truth:
+        run.steps(N, step_ms=10)
+        run.steps(N, step_ms=10, wait_ms=20, callback_ms=10)
+        run.steps(N, step_ms=10)
+        return {"input_bound": [(N, 2 * N)], "host_stall": [(N, 2 * N)]}
+
+    def half(run: Generated) -> Truth:
+        run.steps(N, step_ms=10, wait_ms=20)
+        run.steps(N, step_ms=10, wait_ms=20, callback_ms=10)
+        run.steps(N, step_ms=10, callback_ms=10)
+        return {"input_bound": [(0, 2 * N)], "host_stall": [(N, 3 * N)]}
+
+    def with_validation(run: Generated) -> Truth:
+        for _ in range(4):
+            start, step = run.now, run.step
+            run.steps(200, step_ms=10, wait_ms=15)
+            run.phase("validation", 4)
+            run.epoch(start, step)
+        return {"input_bound": [(0, 800)], "host_stall": [(0, 800)]}
+
+    def slow_and_hot(run: Generated) -> Truth:
+        for bad in (False, True, True):
+            begin = run.now
+            run.steps(N, step_ms=30, wait_ms=30 if bad and begin else 0)
+            seconds = (run.now - begin) / 1e9
+            run.gpu_value("sm_clock_mhz", seconds, 1000 if not bad else 1965)
+            run.gpu_value("throttle_thermal_pct", seconds, 95 if not bad else 0)
+        return {"throttled": [(0, N)], "input_bound": [(N, 3 * N)]}
+
+    def shapes_and_input(run: Generated) -> Truth:
+        compiles = np.zeros(N)
+        compiles[::8] = 150
+        run.steps(N, step_ms=10, compile_ms=compiles)
+        run.steps(N, step_ms=10, wait_ms=30)
+        return {"recompilation": [(0, N)], "input_bound": [(N, 2 * N)]}
+
+    def copies_and_launches(run: Generated) -> Truth:
+        traced(0.3, 500, copy_h2d=0.3, idle_launch=0.35)(run)
+        return {"transfer_bound": None, "launch_bound": None}
+
+    def fallback_and_input(run: Generated) -> Truth:
+        run.steps(N, step_ms=30)
+        run.steps(N, step_ms=30, wait_ms=60)
+        return {"cpu_fallback": None, "input_bound": [(N, 2 * N)]}
+
+    for build, gpus in (
+        (after, [H200]), (together, [H200]), (half, [H200]), (with_validation, [H200]),
+        (slow_and_hot, [H200]), (shapes_and_input, [H200]), (copies_and_launches, [H200]),
+        (fallback_and_input, [H200 | {"used_by_framework": False}]),
+    ):  # fmt: skip
+
+        def make(build=build, gpus=gpus) -> tuple[Generated, Truth]:
+            run = Generated(seed=9, gpus=gpus, noise=0.1)
+            return run, build(run)
+
+        yield Case(f"pair: {build.__name__}", make, "pair")
+
+
+def healthy() -> Iterator[Case]:
+    """Nothing to mend, however it looks."""
+
+    def case(name: str, build: Callable[[Generated], object], **more) -> Case:
+        return whole(None, build, name, kind="healthy", **more)
+
+    def steps(**kwargs):
+        return lambda run: run.steps(1500, **kwargs)
+
+    def outlier(part: str, ms: float):
+        values = np.zeros(1500)
+        values[700] = ms
+        return steps(step_ms=10, **{part: values})
+
+    def warm_up(run):
+        run.steps(1, step_ms=10, wait_ms=3000, compile_ms=8000)
+        run.steps(12, step_ms=30, wait_ms=20)
+        run.steps(1500, step_ms=10)
+
+    def first_compilations(run):
+        values = np.zeros(1500)
+        values[[0, 1, 749]] = 2000, 1500, 900
+        run.steps(1500, step_ms=10, compile_ms=values)
+
+    def capped(run):
+        run.steps(1500, step_ms=20)
+        run.gpu_value("throttle_power_pct", 40, 100)
+        run.gpu_value("sm_clock_mhz", 40, 1700)
+
+    def capped_at_full_speed(run):
+        run.steps(1500, step_ms=20)
+        run.gpu_value("throttle_power_pct", 40, 60)
+        run.gpu_value("sm_clock_mhz", 40, 1950)
+
+    def idle_link(run):
+        run.steps(1500, step_ms=20)
+        run.gpu_value("pcie_generation", 40, 1)
+        run.gpu_value("pcie_width", 40, 16)
+        run.gpu_value("pcie_rx_bytes_per_s", 40, 4e7)
+
+    def idle_clock(run):
+        run.steps(700, step_ms=20)
+        run.gpu_value("sm_clock_mhz", 14, 1965)
+        run.gpu_value("throttle_thermal_pct", 14, 0)
+        run.phase("callback", 4, name="Upload.on_epoch_end")
+        run.gpu_value("sm_clock_mhz", 4, 345)
+        run.gpu_value("throttle_thermal_pct", 4, 0)
+        run.steps(700, step_ms=20)
+        run.gpu_value("sm_clock_mhz", 14, 1965)
+        run.gpu_value("throttle_thermal_pct", 14, 0)
+
+    def hot_but_fast(run):
+        run.steps(1500, step_ms=20)
+        run.gpu_value("temperature_c", 40, 88)
+        run.gpu_value("throttle_thermal_pct", 40, 3)
+        run.gpu_value("sm_clock_mhz", 40, 1950)
+
+    def missing_samples(run):
+        run.steps(1500, step_ms=10)
+        run.drop_samples = 0.4
+
+    def others_memory(run):
+        run.steps(1500, step_ms=20)
+        run.gpu_value("memory_other_bytes", 40, 40e9)
+        run.gpu_value("utilization_other_pct", 40, 1)
+
+    def taken_vram(run):
+        run.steps(1500, step_ms=10)
+        run.gpu_value("memory_used_bytes", 20, 0.98 * GPU["memory_total_bytes"])
+
+    def slightly_uneven(run):
+        run.steps(1500, step_ms=20)
+        run.gpu_value("utilization_pct", 40, 85, gpu=1)
+
+    def hidden_delay(run):
+        run.steps(1500, step_ms=40)
+        run._steps[-1]["input_get_ns"] = run._steps[-1]["input_get_ns"] + 30 * MS
+
+    def quick_epochs(run):
+        for _ in range(30):
+            start, step = run.now, run.step
+            waits = np.zeros(100)
+            waits[0] = 25
+            run.steps(100, step_ms=10, wait_ms=waits)
+            run.phase("validation", 0.12, gpu_share=0.7)
+            run.phase("checkpoint", 0.02, name="ModelCheckpoint.on_epoch_end")
+            run.epoch(start, step)
+
+    yield case("plain", steps(step_ms=10))
+    yield case("plain, no GPU", steps(step_ms=10), gpus=[])
+    yield case("very noisy steps", steps(step_ms=10), noise=0.6)
+    yield case("short steps", steps(step_ms=0.6))
+    yield case("long steps", lambda run: run.steps(60, step_ms=900))
+    yield case("GPU-bound with 3 % wait", steps(step_ms=20, wait_ms=0.6))
+    yield case("3 % wait, noisy", steps(step_ms=20, wait_ms=0.6), noise=0.5)
+    yield case("waits behind a busy GPU", steps(step_ms=10, wait_ms=5, gpu_in_wait=1.0))
+    yield case("delay hidden by prefetch", hidden_delay)
+    yield case("warm-up only", warm_up)
+    yield case("first compilations", first_compilations)
+    yield case("one slow batch", outlier("wait_ms", 4000))
+    yield case("one long checkpoint in a step", outlier("callback_ms", 5000))
+    yield case("one long checkpoint", epochs(1, 5.0, "checkpoint", "ModelCheckpoint.on_epoch_end",
+                                             steps=1000))  # fmt: skip
+    yield case("short validation", epochs(6, 0.3))
+    yield case("validation that fills the GPU", epochs(6, 2.0, gpu_share=0.97))
+    yield case("quick epochs", quick_epochs)
+    yield case("power-capped at its own limit", capped)
+    yield case("power-capped, full speed", capped_at_full_speed,
+               gpus=[H200 | {"power_limit_mw": 500_000}])  # fmt: skip
+    yield case("idle link state", idle_link)
+    yield case("idle clock in a pause", idle_clock)
+    yield case("hot but fast", hot_but_fast)
+    yield case("missing samples", missing_samples)
+    yield case("another user's memory", others_memory)
+    yield case("TensorFlow took all VRAM", taken_vram)
+    yield case("full pool, no limit hit", memory(0.8))
+    yield case("slightly uneven GPUs", slightly_uneven, gpus=[H200, H200 | {"index": 1}])
+    yield case("rank of a job with other GPUs", lambda run: (
+        run.steps(1500, step_ms=10), run.gpu_value("utilization_pct", 20, 0, gpu=1)),
+        gpus=[H200, H200 | {"index": 1, "used_by_framework": False}], world_size=2)  # fmt: skip
+    yield case("well traced", traced(0.95, copy_h2d=0.03, idle_launch=0.03, idle_sync=0.02,
+                                     collective=0.05))  # fmt: skip
+    yield case("tensor cores in use", kernel_types(0.05, 0.7))
+    yield case("kernels nobody knows", kernel_types(0.25, 0.0, 0.6))
+    yield case("full GPU", filled(75, 0.8), model={"parameters": 300_000_000})
+    yield case("half-full GPU", filled(45, 0.2), model={"parameters": 30_000_000})
+    yield case("big batch, full memory", filled(25, 0.85), model={"parameters": 30_000_000})
+    yield case("synchronised but busy", synced(0.6, 0.9))
+    yield case("long steps, synchronised", synced(0.6, 0.6, step_ms=60))
+
+
+CASES = [*in_place(), *all_along(), *pairs(), *healthy()]
