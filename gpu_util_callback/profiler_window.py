@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +13,8 @@ import numpy as np
 
 from gpu_util_callback.frameworks.profiler_session import ProfilerFailed, ProfilerSession
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.window_files import (
-    AllocatorCurve,
-    ReadFailed,
-    WindowRows,
-    cure_for,
-    publish,
-)
+from gpu_util_callback.window_files import publish
+from gpu_util_callback.window_reader import AllocatorCurve, ReadFailed, WindowRows, cure_for
 from gpu_util_callback.window_result import WindowResult
 from gpu_util_callback.windows import PlannedWindow, Planner
 
@@ -29,8 +22,6 @@ __all__ = ["Surroundings", "Window"]
 
 WATCH_S = 0.1  # how often an open window looks whether the fit is still there
 IDLE_S = 60.0  # no step for so long, and an open window is closed
-
-_reading = threading.Lock()  # one reading process at a time
 
 
 @dataclass
@@ -49,7 +40,7 @@ class Surroundings:
     clock: Clock
     log_dir: str
     redact: Callable[[str], str] | None
-    read: Callable[..., WindowRows]
+    read: Callable[[Path], WindowRows]
     is_over: Callable[[], bool] | None
     note: Callable[..., None]
     keep: Callable[[WindowResult], None]
@@ -66,8 +57,6 @@ class Window:
         self._fit = fit
         self._planner = planner
         self._began_ns = began_ns
-        self._process: subprocess.Popen | None = None
-        self._given_up = False
         self.planned: PlannedWindow | None = None  # set before `closing`
         self.closing = threading.Event()
         self.stopped = threading.Event()
@@ -80,14 +69,6 @@ class Window:
         if self._fit.yielded(self):
             self._planner.gave_way(time.perf_counter_ns())
         self.closing.set()
-
-    def give_up(self) -> None:
-        """Nobody waits for the rows any more."""
-        self._given_up = True
-        process = self._process
-        if process is not None:
-            with contextlib.suppress(OSError):
-                process.kill()
 
     def discard(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -175,16 +156,12 @@ class Window:
             before.done.wait()
             self.before = None
         try:
-            with _reading:
-                if self._given_up:
-                    raise ReadFailed("no time is left")
-                rows = fit.read(file, started=self._started)
+            rows = fit.read(file)
         except ReadFailed as error:
-            if self._given_up:
-                reason = "the fit ended before its last window was read"
-            else:
-                reason = f"a window could not be read: {error}"
-            fit.note(reason, f"`gpu-util trace {fit.log_dir}/plugins/profile` reads its file")
+            fit.note(
+                f"a window could not be read: {error}",
+                f"`gpu-util trace {fit.log_dir}/plugins/profile` reads its file",
+            )
             return None
         for problem in rows.problems:
             fit.note(problem, cure_for(problem), source="profiler")
@@ -196,9 +173,6 @@ class Window:
                 source="profiler",
             )
         return rows
-
-    def _started(self, process: subprocess.Popen) -> None:
-        self._process = process
 
     def _curves(self, rows: WindowRows) -> list[AllocatorCurve]:
         clock = self._fit.clock

@@ -23,7 +23,7 @@ from gpu_util_callback.frameworks.profiler_session import (
 from gpu_util_callback.profiler_window import Surroundings, Window
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.trace_schedule import TraceSchedule
-from gpu_util_callback.window_files import WindowRows, read_in_process
+from gpu_util_callback.window_reader import WindowReader
 from gpu_util_callback.window_result import WindowResult
 from gpu_util_callback.windows import Action, PlannedWindow, Planner
 
@@ -55,7 +55,7 @@ class ProfilerWindows:
         fit_is_over: whether the fit has been left, e.g. by an exception; called on any thread.
             None = that cannot be seen, and a minute without a step is taken for its end.
         redact: replaces host names; None = they may stay.
-        read: reads a window's file.
+        reader: reads the windows' files.
     """
 
     def __init__(
@@ -67,18 +67,19 @@ class ProfilerWindows:
         share: float,
         fit_is_over: Callable[[], bool] | None = None,
         redact: Callable[[str], str] | None = None,
-        read: Callable[..., WindowRows] = read_in_process,
+        reader: WindowReader | None = None,
     ):
         self._session = session
         self._schedule = schedule
         self._clock = clock
         self._share = share
+        self._reader = reader or WindowReader()
         self._surroundings = Surroundings(
             session=session,
             clock=clock,
             log_dir=log_dir,
             redact=redact,
-            read=read,
+            read=self._reader.read,
             is_over=fit_is_over,
             note=self._note,
             keep=self._keep,
@@ -197,10 +198,11 @@ class ProfilerWindows:
         deadline = time.monotonic() + timeout_s
         for window in list(self._running):
             window.thread.join(max(0.0, deadline - time.monotonic()))
-        for window in list(self._running):
-            if window.thread.is_alive():
-                window.give_up()
+        if self._running:
+            self._reader.give_up()
+            for window in list(self._running):
                 window.thread.join(0.5)
+        self._reader.close()
 
     @property
     def busy(self) -> bool:

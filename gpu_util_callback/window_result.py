@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.window_files import AllocatorCurve
+from gpu_util_callback.window_reader import AllocatorCurve
 
 __all__ = ["WindowResult"]
 

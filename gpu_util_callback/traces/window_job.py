@@ -1,7 +1,8 @@
-"""`python -m gpu_util_callback.traces.window_job XPLANE OUT.npz`: read one profiler window.
+"""`python -m gpu_util_callback.traces.window_job`: read profiler windows, beside a training.
 
-Runs beside a training as a process of the lowest priority: inside the training's own process the
-reading would hold Python's lock while the training thread wants it.
+Runs as a process of the lowest priority, which whoever starts it sees to: inside the training's
+own process the reading would hold Python's lock while the training thread wants it. It serves all
+windows of a fit, since starting Python and importing numpy takes ten times longer than reading one.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from gpu_util_callback.traces import analyse, read_trace
 
 __all__ = ["TABLES", "load", "main", "run"]
 
+MANY_EVENTS = 300_000
 TABLES = ("traced_steps", "kernels")
 
 
-def run(path: str, out: str) -> None:
+def run(path: str, out: str) -> int:
     """Analyse the trace at `path`; write its rows for the recording to `out`, a new .npz file.
 
     Arrays are named `<table>/<column>`, and `allocator<i>/<column>` for the curves of the
     framework's allocators; "about" is a JSON text with `events`, `device_events`, `problems` (lines
-    of the profiler or the reader), `allocators` (`name`, and `gpu`, -1 = the host) and `cpu_s`, the
-    processor time spent so far.
+    of the profiler or the reader) and `allocators` (`name`, and `gpu`, -1 = the host).
+
+    Returns: the number of events.
 
     Raises:
         UnusableInput: the file cannot be read.
@@ -47,15 +50,15 @@ def run(path: str, out: str) -> None:
         epoch_ns = trace.processes[0].epoch_ns or 0
         arrays[f"allocator{number}/time_ns"] = allocator.time_ps // 1000 + epoch_ns
         arrays[f"allocator{number}/allocated_bytes"] = allocator.allocated_bytes
-    about = {
+    about: dict[str, Any] = {
         "events": device_events + sum(len(p.events) for p in trace.processes),
         "device_events": device_events,
         "problems": list(trace.problems),
         "allocators": [{"name": a.allocator, "gpu": a.device} for a in allocators],
-        "cpu_s": time.process_time(),
     }
     with open(out, "xb") as file:  # noqa: PTH123 (numpy appends .npz to a mere path)
         np.savez(file, about=np.array(json.dumps(about)), **arrays)
+    return int(about["events"])
 
 
 def _array(values) -> np.ndarray:
@@ -75,17 +78,31 @@ def load(out: str | os.PathLike) -> tuple[dict[str, dict[str, np.ndarray]], dict
     return tables, about
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Returns 0, or 2 with one line on stderr."""
-    path, out = sys.argv[1:] if argv is None else argv
-    if hasattr(os, "nice"):
-        os.nice(19)
-    try:
-        run(path, out)
-    except (UnusableInput, MemoryError, OSError) as error:
-        print(error or type(error).__name__, file=sys.stderr)
-        return 2
+def main() -> int:
+    """Do jobs as they come: a line of JSON on stdin each, `{"path", "out"}`; ends with stdin.
+
+    Each is answered by a line on stdout: `{"error"}`, null when the job is done.
+    """
+    for line in sys.stdin:
+        job = json.loads(line)
+        before = time.process_time()
+        answer: dict[str, Any] = {"error": None}
+        events = 0
+        try:
+            events = run(job["path"], job["out"])
+        except (UnusableInput, OSError) as error:
+            answer["error"] = str(error)
+        except MemoryError:
+            answer["error"] = "too little memory"
+        answer["cpu_s"] = time.process_time() - (before if _answered else 0.0)
+        _answered.append(events)
+        print(json.dumps(answer), flush=True)
+        if events > MANY_EVENTS:  # its memory would not go back to the system
+            return 0
     return 0
+
+
+_answered: list[int] = []  # events of each job
 
 
 if __name__ == "__main__":

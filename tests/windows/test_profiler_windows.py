@@ -16,7 +16,7 @@ from gpu_util_callback.frameworks.profiler_session import (
 from gpu_util_callback.profiler_windows import ProfilerWindows
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.trace_schedule import TraceSchedule
-from gpu_util_callback.window_files import AllocatorCurve, ReadFailed, WindowRows
+from gpu_util_callback.window_reader import AllocatorCurve, ReadFailed, WindowRows
 
 
 class Door:
@@ -128,19 +128,25 @@ class Reader:
         self.result = result
         self.files = []
 
-    def __call__(self, file, started=None):
+    def read(self, file):
         self.files.append(file)
         assert file.is_file()
         if isinstance(self.result, Exception):
             raise self.result
         return self.result if self.result is not None else rows(range(1000))
 
+    def give_up(self):
+        pass
+
+    def close(self):
+        pass
+
 
 @pytest.fixture
 def make(tmp_path):
     made = []
 
-    def windows(trace=((3, 6),), profiler=None, read=None, **kwargs):
+    def windows(trace=((3, 6),), profiler=None, reader=None, **kwargs):
         profiler = profiler or FakeProfiler(Door())
         result = ProfilerWindows(
             profiler,
@@ -148,7 +154,7 @@ def make(tmp_path):
             Clock(),
             kwargs.pop("log_dir", str(tmp_path / "logs")),
             share=kwargs.pop("share", 0.01),
-            read=read or Reader(),
+            reader=reader or Reader(),
             **kwargs,
         )
         made.append((result, profiler))
@@ -172,8 +178,8 @@ def reasons(windows):
 
 
 def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
-    read = Reader()
-    windows, profiler = make(read=read)
+    reader = Reader()
+    windows, profiler = make(reader=reader)
     before = time.time_ns()
     windows.begin()
     train(windows, 10)
@@ -199,11 +205,11 @@ def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
     (file,) = (tmp_path / "logs" / "plugins" / "profile").glob("*/*")
     assert file.name == "host.xplane.pb"
     assert file.parent.name == result.profile
-    assert not list(Path(read.files[0]).parents[3].glob("*"))  # nothing left behind
+    assert not list(Path(reader.files[0]).parents[3].glob("*"))  # nothing left behind
 
 
 def test_several_batches_in_a_call_share_their_kernel_time(make):
-    windows, _ = make(trace=[(4, 8)], read=Reader(rows([4])))
+    windows, _ = make(trace=[(4, 8)], reader=Reader(rows([4])))
     windows.begin(steps_per_call=4)
     for step in range(0, 16, 4):
         windows.step_begins(step)
@@ -359,7 +365,7 @@ def test_a_folder_that_cannot_be_written_costs_the_profile_tab_only(make, tmp_pa
 
 
 def test_a_file_that_cannot_be_read_is_still_in_the_profile_tab(make):
-    windows, _ = make(read=Reader(ReadFailed("damaged")))
+    windows, _ = make(reader=Reader(ReadFailed("damaged")))
     windows.begin()
     train(windows, 10)
     windows.close(5)
@@ -385,7 +391,7 @@ def test_a_file_that_cannot_be_read_is_still_in_the_profile_tab(make):
 )
 def test_what_the_profiler_complains_of_is_shown_with_its_cure(make, problem, cure):
     profiler = FakeProfiler(Door(), device=True)
-    windows, _ = make(profiler=profiler, read=Reader(rows([3, 4, 5], -1, [problem], 0)))
+    windows, _ = make(profiler=profiler, reader=Reader(rows([3, 4, 5], -1, [problem], 0)))
     windows.begin()
     train(windows, 10)
     windows.close(5)
@@ -397,7 +403,7 @@ def test_what_the_profiler_complains_of_is_shown_with_its_cure(make, problem, cu
 
 def test_a_gpu_without_events_is_named(make):
     profiler = FakeProfiler(Door(), device=True)
-    windows, _ = make(profiler=profiler, read=Reader(rows([3, 4, 5], -1, device_events=0)))
+    windows, _ = make(profiler=profiler, reader=Reader(rows([3, 4, 5], -1, device_events=0)))
     windows.begin()
     train(windows, 10)
     windows.close(5)
@@ -449,24 +455,23 @@ def test_without_sight_of_the_fit_a_silent_minute_ends_the_window(make, monkeypa
 
 
 def test_a_reading_that_takes_too_long_is_given_up(make):
-    class Slow:
+    class Slow(Reader):
         killed = threading.Event()
 
-        def kill(self):
+        def read(self, file):
+            self.killed.wait(5)
+            raise ReadFailed("no time is left for it")
+
+        def give_up(self):
             self.killed.set()
 
-    def read(file, started=None):
-        started(Slow())
-        Slow.killed.wait(5)
-        raise ReadFailed("killed")
-
-    windows, _ = make(read=read)
+    windows, _ = make(reader=Slow())
     windows.begin()
     train(windows, 10)
     before = time.monotonic()
     windows.close(0.2)
     assert time.monotonic() - before < 2
-    assert reasons(windows) == ["the fit ended before its last window was read"]
+    assert reasons(windows) == ["a window could not be read: no time is left for it"]
 
 
 def test_a_run_too_short_for_a_window_says_so(make):

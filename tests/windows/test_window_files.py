@@ -1,9 +1,11 @@
 """A window's file: where the Profile tab finds it, and what the reading process hands back."""
 
-import json
 import os
 import shutil
-import threading
+import signal
+import subprocess
+import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -12,8 +14,8 @@ import pytest
 
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.traces import analyse, read_trace
-from gpu_util_callback.traces.window_job import load, main
-from gpu_util_callback.window_files import ReadFailed, publish, read_in_process
+from gpu_util_callback.window_files import publish
+from gpu_util_callback.window_reader import ReadFailed, WindowReader
 
 
 @pytest.fixture
@@ -25,8 +27,16 @@ def xplane(trace_data, tmp_path) -> Path:
     return Path(shutil.copyfile(source, folder / "host.xplane.pb"))
 
 
-def test_reading_in_a_process_gives_what_reading_here_gives(xplane):
-    found = read_in_process(xplane)
+@pytest.fixture
+def reader():
+    reader = WindowReader()
+    yield reader
+    reader.close()
+    assert reader.pid is None
+
+
+def test_reading_in_a_process_gives_what_reading_here_gives(xplane, reader):
+    found = reader.read(xplane)
     trace = read_trace(str(xplane))
     expected = analyse(trace).tables()
     for table in ("traced_steps", "kernels"):
@@ -39,47 +49,77 @@ def test_reading_in_a_process_gives_what_reading_here_gives(xplane):
     assert 0.01 < found.cpu_s < 30
 
 
-def test_the_reading_process_has_the_lowest_priority(xplane):
-    priorities = []
-
-    def watch(process):
-        def look():
-            while process.poll() is None:
-                try:
-                    priorities.append(os.getpriority(os.PRIO_PROCESS, process.pid))
-                except ProcessLookupError:
-                    return
-                time.sleep(0.002)
-
-        threading.Thread(target=look, daemon=True).start()
-
-    read_in_process(xplane, started=watch)
-    assert max(priorities) == 19
+def test_one_process_of_the_lowest_priority_reads_all_windows(xplane, reader):
+    assert reader.pid is None  # a fit without windows starts none
+    first = reader.read(xplane)
+    pid = reader.pid
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+    assert os.getsid(pid) != os.getsid(0)  # Ctrl-C is not for it
+    xplane.with_name("rows.npz").unlink()
+    second = reader.read(xplane)
+    assert reader.pid == pid
+    assert second.cpu_s < first.cpu_s  # it has imported numpy by now
+    assert second.events == first.events
 
 
-def test_a_damaged_file_says_so_in_one_line(xplane):
-    data = xplane.read_bytes()
-    xplane.write_bytes(data[: len(data) // 2])
+def test_a_damaged_file_says_so_in_one_line_and_the_next_one_is_read(xplane, reader):
+    damaged = xplane.with_name("damaged.xplane.pb")
+    damaged.write_bytes(xplane.read_bytes()[: xplane.stat().st_size // 2])
     with pytest.raises(ReadFailed, match="damaged") as raised:
-        read_in_process(xplane)
+        reader.read(damaged)
     assert "\n" not in str(raised.value)
     assert "Traceback" not in str(raised.value)
+    assert reader.read(xplane).events
 
 
 def test_reading_stops_at_its_deadline(xplane):
+    reader = WindowReader(timeout_s=0.001)
     with pytest.raises(ReadFailed, match="took more than"):
-        read_in_process(xplane, timeout_s=0.001)
+        reader.read(xplane)
+    reader.close()
 
 
-def test_the_job_reports_by_its_exit_status(xplane, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(os, "nice", lambda by: by)  # else this test process would keep it
-    assert main([str(xplane), str(tmp_path / "out.npz")]) == 0
-    tables, about = load(tmp_path / "out.npz")
-    assert about["events"] > 0
-    assert list(tables["traced_steps"]["gpu"]) == [0] * 10
-    json.dumps(about)
-    assert main([str(tmp_path / "nothing"), str(tmp_path / "out2.npz")]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+def test_a_process_that_dies_is_replaced(xplane, reader):
+    reader.read(xplane)
+    pid = reader.pid
+    os.kill(pid, signal.SIGKILL)
+    xplane.with_name("rows.npz").unlink()
+    try:
+        reader.read(xplane)
+    except ReadFailed as error:  # it was asked before its death was seen
+        assert "ended with" in str(error)
+        reader.read(xplane)
+    assert reader.pid != pid
+
+
+def test_reading_can_be_given_up(xplane, reader):
+    reader.read(xplane)
+    reader.give_up()
+    with pytest.raises(ReadFailed, match="no time is left"):
+        reader.read(xplane)
+
+
+def test_the_process_ends_with_its_parent(xplane):
+    script = textwrap.dedent("""
+        import os, sys
+        from pathlib import Path
+        from gpu_util_callback.window_reader import WindowReader
+        reader = WindowReader()
+        reader.read(Path(sys.argv[1]))
+        print(reader.pid, flush=True)
+        os.kill(os.getpid(), 9)
+        """)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(xplane)], capture_output=True, text=True, timeout=60
+    )
+    pid = int(done.stdout)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z":
+            break  # ended; nobody has asked for its status
+        time.sleep(0.02)
+    else:
+        assert not Path(f"/proc/{pid}").exists()
 
 
 def test_profiles_of_one_name_keep_their_own_folders(xplane, tmp_path):

@@ -1,0 +1,186 @@
+"""What profiler windows cost a fit, and why they are read in a process of their own.
+
+All figures come from windows and quiet stretches that alternate within one fit, so that a slow
+minute of the machine weighs on both sides.
+"""
+
+import itertools
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+EVERY = 160  # steps from window to window
+ROUNDS = 8  # windows of each kind
+
+
+def read_here(file):
+    """The same reading in a thread of the training's process."""
+    from gpu_util_callback.traces import analyse, read_trace
+    from gpu_util_callback.window_reader import WindowRows
+
+    before = time.thread_time()
+    trace = read_trace(str(file))
+    tables = analyse(trace).tables()
+    events = sum(len(p.events) for p in trace.processes)
+    return WindowRows(tables, events, 0, [], time.thread_time() - before)
+
+
+def read_nothing(file):
+    from gpu_util_callback.window_reader import WindowRows
+
+    return WindowRows({"traced_steps": {}, "kernels": {}}, 0, 0, [], 0.0)
+
+
+class Windows:
+    """A fit's windows, read in turns by each of the readers, with every step's time."""
+
+    def __init__(self, keras, folder, length):
+        from gpu_util_callback.frameworks.profiler_session import profiler_session_for
+        from gpu_util_callback.profiler_windows import ProfilerWindows
+        from gpu_util_callback.recording.clock import Clock
+        from gpu_util_callback.trace_schedule import TraceSchedule
+        from gpu_util_callback.window_reader import WindowReader
+
+        self.process = WindowReader()
+        self.readers = {
+            "process, nice 19": self.process.read,
+            "thread": read_here,
+            "not read": read_nothing,
+        }
+        self.kinds = list(self.readers) * ROUNDS
+        self.begins: list[int] = []
+        self.opens = [EVERY * (i + 1) for i in range(len(self.kinds))]
+        self.length = length
+        self.read_at: dict[int, tuple[int, int]] = {}  # window -> perf ns of its reading
+        ranges = [(first, first + length) for first in self.opens]
+        self.windows = ProfilerWindows(
+            profiler_session_for(keras.backend.backend()),
+            TraceSchedule.of(ranges),
+            Clock(),
+            str(folder),
+            share=0.01,
+            reader=self,
+        )
+        self.count = 0
+
+    def give_up(self):
+        self.process.give_up()
+
+    def close(self):
+        self.process.close()
+
+    def read(self, file):
+        begin = time.perf_counter_ns()
+        index = self.count
+        self.count += 1
+        rows = self.readers[self.kinds[index]](file)
+        self.read_at[index] = (begin, time.perf_counter_ns())
+        return rows
+
+    def callback(self, keras):
+        outer = self
+
+        class Steps(keras.callbacks.Callback):
+            def on_train_begin(self, logs=None):
+                outer.windows.begin()
+
+            def on_train_batch_begin(self, batch, logs=None):
+                outer.begins.append(time.perf_counter_ns())
+                outer.windows.step_begins(batch)
+
+        return Steps()
+
+
+def fit(length: int):
+    """One fit with windows of `length` steps; returns its `Windows` and their results."""
+    import keras
+    import numpy as np
+
+    model = keras.Sequential(
+        [keras.layers.Input((256,))]
+        + [keras.layers.Dense(256, activation="relu") for _ in range(6)]
+        + [keras.layers.Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    folder = Path(tempfile.mkdtemp(prefix="gpu-util-bench-"))
+    try:
+        windows = Windows(keras, folder, length)
+        steps = windows.opens[-1] + EVERY
+        x = np.zeros((64 * 100, 256), "float32")
+        data = __import__("tensorflow").data.Dataset.from_tensor_slices(
+            (x, np.zeros((len(x), 1), "float32"))
+        )
+        data = data.batch(64).cache().repeat().take(steps).prefetch(2)
+        model.fit(data, verbose=0, callbacks=[windows.callback(keras)])
+        windows.windows.close(60)
+        return windows, sorted(windows.windows.drain(), key=lambda r: r.window)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def table(length: int) -> None:
+    run, results = fit(length)
+    begins = run.begins
+    durations = [(b - a) / 1e6 for a, b in itertools.pairwise(begins)]
+    rows: dict[str, list] = {}
+    quiet_all = []
+    for index, first in enumerate(run.opens):
+        last = first + run.length
+        begin, end = run.read_at[index]
+        during = [
+            duration
+            for at, duration in zip(begins[last:], durations[last : first + 100], strict=False)
+            if at < end
+        ]
+        # As many steps right before the window: means, since a mean is above a median anyway.
+        quiet = durations[first - max(len(during), 40) : first]
+        usual = statistics.mean(quiet)
+        quiet_all += quiet
+        rows.setdefault(run.kinds[index], []).append(
+            (
+                sum(durations[first:last]) - usual * run.length,
+                sum(during) - usual * len(during),
+                len(during),
+                max(during, default=0.0),
+                (end - begin) / 1e6,
+                usual,
+            )
+        )
+    events = statistics.mean(r.events for r in results if r.events)
+    print(
+        f"\nwindows of {length} steps, {events:,.0f} events kept of each; "
+        f"a quiet step takes {statistics.mean(quiet_all):.2f} ms"
+    )
+    print(
+        f"{'read by':<18}{'in window':>12}{'behind it':>12}{'steps':>8}{'longest':>10}"
+        f"{'reading':>10}{'x quiet':>9}"
+    )
+    for kind, values in rows.items():
+        inside, behind, count, longest, took, usual = map(list, zip(*values, strict=True))
+        expected = sum(u * c for u, c in zip(usual, count, strict=True))
+        ratio = 1 + sum(behind) / expected if expected else float("nan")
+        print(
+            f"{kind:<18}{statistics.mean(inside):>+9.1f} ms{statistics.mean(behind):>+9.1f} ms"
+            f"{statistics.mean(count):>8.0f}{statistics.mean(longest):>7.1f} ms"
+            f"{statistics.mean(took):>7.0f} ms{ratio:>9.2f}"
+        )
+    costs = [r.cost_s for r, kind in zip(results, run.kinds, strict=False) if "nice" in kind]
+    print(
+        f"charged to the budget: {statistics.mean(costs):.2f} s a window (start, stop, slowed "
+        f"steps, processor time of reading): one a {statistics.mean(costs) / 0.01:.0f} s at 1 %"
+    )
+
+
+def main() -> None:
+    print("ms that training lost by a window: in it, and until it was stopped and read")
+    for length in (5, 60):
+        table(length)
+
+
+if __name__ == "__main__":
+    main()

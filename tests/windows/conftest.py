@@ -1,0 +1,5 @@
+"""Fits with profiler windows."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before anybody imports TensorFlow

@@ -1,0 +1,306 @@
+"""Windows of real fits on TensorFlow: TensorFlow's profiler, our reader, and XProf's."""
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("Keras runs on another backend here", allow_module_level=True)
+
+from gpu_util_callback import GpuUtilCallback, read_recordings  # noqa: E402
+from gpu_util_callback.frameworks.profiler_session import ProfilerBusy  # noqa: E402
+from gpu_util_callback.frameworks.tensorflow_profiler import SESSION  # noqa: E402
+from gpu_util_callback.traces import analyse, read_trace  # noqa: E402
+
+START = tf.profiler.experimental.start
+
+
+@pytest.fixture(autouse=True)
+def profiler_is_free():
+    """No test leaves the profiler running, or TensorFlow's function wrapped."""
+    yield
+    deadline = time.monotonic() + 5
+    while SESSION._current() is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert SESSION._current() is None
+    assert tf.profiler.experimental.start is START
+
+
+def model():
+    result = keras.Sequential(
+        [keras.layers.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)]
+    )
+    result.compile("sgd", "mse")
+    return result
+
+
+def fit(log_dir, trace, steps=12, epochs=1, others=(), made=None, compiled=None, **kwargs):
+    callback = GpuUtilCallback(str(log_dir), trace=trace, report=False, **kwargs)
+    x, y = np.zeros((steps * 4, 8), "float32"), np.zeros((steps * 4, 1), "float32")
+    (made or model()).fit(
+        x, y, batch_size=4, epochs=epochs, verbose=0, callbacks=[callback, *others]
+    )
+    (recording,) = read_recordings(log_dir)
+    return recording
+
+
+def profiles(log_dir):
+    return sorted(Path(log_dir).glob("plugins/profile/*/*.xplane.pb"))
+
+
+def gone(recording, source="profiler windows"):
+    return [entry for entry in recording.facts["unavailable"] if entry["source"] == source]
+
+
+def test_a_window_is_in_the_recording_and_in_the_profile_tab(tmp_path):
+    recording = fit(tmp_path, [(3, 6)])
+    assert recording.status == "ended"
+    assert list(recording.traced_steps["step"]) == [3, 4, 5]
+    assert list(recording.traced_steps["gpu"]) == [-1, -1, -1]
+    assert gone(recording) == []
+
+    # The marker covers the step, from its begin to the next one's.
+    steps, traced = recording.steps, recording.traced_steps
+    starts = steps["start_ns"][3:6]
+    assert np.abs(traced["start_ns"] - starts).max() < 3e6
+    parts = [name for name in traced if name.endswith("_ns")][2:]
+    assert {"kernel_ns", "idle_input_ns", "other_ns"} <= set(parts)
+
+    (phase,) = np.flatnonzero(recording.phases["kind"] == "profiler_window")
+    assert recording.phases["account"][phase] == ""
+    assert recording.phases["step"][phase] == 3
+    assert recording.phases["start_ns"][phase] <= starts[0] + 1e6
+    assert recording.phases["end_ns"][phase] > steps["start_ns"][5]
+
+    (file,) = profiles(tmp_path)
+    (window,) = recording.facts["windows"]
+    assert window["profile"] == file.parent.name
+    assert (window["first_step"], window["stop_step"]) == (3, 6)
+    assert recording.facts["overhead"]["windows_s"] == pytest.approx(window["cost_s"], abs=1e-3)
+    assert 0.01 < window["cost_s"] < 20
+
+    (process,) = analyse(read_trace(str(file))).processes
+    assert process.steps.basis == "marker"
+    assert list(process.steps.label) == [3, 4, 5]
+
+
+def test_xprof_finds_the_step_markers(tmp_path):
+    convert = pytest.importorskip("xprof.convert.raw_to_tool_data")
+    fit(tmp_path, [(3, 8)])
+    (file,) = profiles(tmp_path)
+    assert "overview_page" in convert.xspace_to_tool_names([str(file)])
+    data, _ = convert.xspace_to_tool_data([str(file)], "overview_page", {})
+    steps = json.loads(data)[1]
+    assert "No step marker observed" not in json.dumps(json.loads(data))
+    found = [row["c"][0]["v"] for row in steps["rows"]]
+    assert len(found) >= 3  # XProf leaves out the first and the last
+    assert set(map(str, found)) <= {"3", "4", "5", "6", "7"}
+
+
+def test_windows_within_one_second_do_not_overwrite_each_other(tmp_path):
+    recording = fit(tmp_path, [(2, 3), (5, 6), (8, 10)])
+    files = profiles(tmp_path)
+    assert len(files) == 3
+    assert max(f.stat().st_mtime for f in files) - min(f.stat().st_mtime for f in files) < 2
+    steps = [list(analyse(read_trace(str(f))).processes[0].steps.label) for f in files]
+    assert sorted(steps) == [[2], [5], [8, 9]]
+    assert list(recording.traced_steps["step"]) == [2, 5, 8, 9]
+    assert list(recording.traced_steps["window"]) == [0, 1, 2, 2]
+
+
+def test_tensorboard_gets_its_profile_and_we_get_ours(tmp_path):
+    board = keras.callbacks.TensorBoard(str(tmp_path / "board"), profile_batch=(3, 5))
+    recording = fit(tmp_path / "ours", [(3, 6)], others=[board])
+    (theirs,) = Path(tmp_path / "board").rglob("*.xplane.pb")
+    assert read_trace(str(theirs)).processes[0].events is not None
+    assert list(recording.traced_steps["step"]) == [5, 6, 7]  # behind theirs
+    (ours,) = profiles(tmp_path / "ours")
+    assert list(analyse(read_trace(str(ours))).processes[0].steps.label) == [5, 6, 7]
+    assert recording.facts["windows"][0]["first_step"] == 5
+
+
+def test_tensorboard_in_the_same_folder_and_before_us(tmp_path):
+    board = keras.callbacks.TensorBoard(str(tmp_path), profile_batch=2)
+    callback = GpuUtilCallback(str(tmp_path), trace=[(0, 4)], report=False)
+    x, y = np.zeros((48, 8), "float32"), np.zeros((48, 1), "float32")
+    model().fit(x, y, batch_size=4, verbose=0, callbacks=[board, callback])
+    (recording,) = read_recordings(tmp_path)
+    assert list(recording.traced_steps["step"]) == [2, 3, 4, 5]
+    assert len(profiles(tmp_path / "train")) + len(profiles(tmp_path)) == 2
+
+
+def test_somebody_elses_profile_goes_on(tmp_path):
+    tf.profiler.experimental.start(str(tmp_path / "theirs"))
+    try:
+        recording = fit(tmp_path / "ours", [(3, 6)])
+    finally:
+        tf.profiler.experimental.stop()
+    assert len(profiles(tmp_path / "theirs")) == 1
+    assert profiles(tmp_path / "ours") == []
+    (entry,) = gone(recording)
+    assert "another profiler was running" in entry["reason"]
+    assert entry["cure"]
+
+
+def test_a_callback_that_profiles_by_itself_gets_the_profiler(tmp_path):
+    class Profiling(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 4:
+                tf.profiler.experimental.start(str(tmp_path / "theirs"))  # ours is open: raises?
+            if batch == 6:
+                tf.profiler.experimental.stop()
+
+    recording = fit(tmp_path / "ours", [(3, 8)], others=[Profiling()])
+    assert len(profiles(tmp_path / "theirs")) == 1
+    assert recording.status == "ended"
+    assert profiles(tmp_path / "ours") == []
+    assert len(recording.steps["step"]) == 12
+
+
+def test_a_profile_as_a_context_gets_the_profiler(tmp_path):
+    SESSION.start(tmp_path / "ours", lambda: None)
+    with tf.profiler.experimental.Profile(str(tmp_path / "theirs")):
+        pass
+    assert len(profiles(tmp_path / "theirs")) == 1
+    assert SESSION.stop(tmp_path / "ours") is None
+
+
+def test_a_session_that_only_the_runtime_knows_of(tmp_path):
+    internal = pytest.importorskip("tensorflow.python.profiler.internal._pywrap_profiler")
+    theirs = internal.ProfilerSession()
+    theirs.start(str(tmp_path / "theirs"), {})
+    with pytest.raises(ProfilerBusy):
+        SESSION.start(tmp_path / "ours", lambda: None)
+    assert SESSION._current() is None  # TensorFlow does not take it for ours
+    theirs.export_to_tb()
+    del theirs
+    assert len(profiles(tmp_path / "theirs")) == 1
+    (tmp_path / "ours").mkdir()
+    SESSION.start(tmp_path / "ours", lambda: None)
+    assert SESSION.stop(tmp_path / "ours") is not None
+
+
+def test_a_fit_that_raises_in_a_window_does_not_leave_the_profiler_running(tmp_path):
+    class Raising(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 5:
+                assert SESSION._current() is not None
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, [(3, 10)], others=[Raising()])
+    deadline = time.monotonic() + 5
+    while SESSION._current() is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert SESSION._current() is None
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        (recording,) = read_recordings(tmp_path)
+        if recording.status != "live":
+            break
+        time.sleep(0.1)
+    assert recording.status == "interrupted"
+    assert list(recording.traced_steps["step"]) == [3, 4]  # step 5 was left in the middle
+
+
+def test_a_run_too_short_says_so_and_names_the_argument(tmp_path):
+    recording = fit(tmp_path, "auto")
+    (entry,) = gone(recording)
+    assert "too short" in entry["reason"]
+    assert "trace=[(6, 11)]" in entry["cure"]
+    assert profiles(tmp_path) == []
+    assert recording.facts["overhead"]["windows_s"] == 0
+    again = fit(tmp_path / "again", [(6, 11)])  # what the cure says
+    assert list(again.traced_steps["step"]) == [6, 7, 8, 9, 10]
+
+
+def test_off_takes_none_and_says_nothing(tmp_path):
+    recording = fit(tmp_path, "off")
+    assert gone(recording) == []
+    assert profiles(tmp_path) == []
+
+
+def test_automatic_windows_stay_within_their_budget(tmp_path):
+    recording = fit(tmp_path, "auto", steps=1500, epochs=2, overhead_budget=0.3)
+    windows = recording.facts["windows"]
+    assert windows
+    spent = recording.facts["overhead"]["windows_s"]
+    assert spent == pytest.approx(sum(w["cost_s"] for w in windows), abs=1e-2)
+    wall = (recording.end_ns - recording.start_ns) / 1e9
+    assert spent <= 0.3 * wall
+    assert all(w["first_step"] >= 4 for w in windows)
+
+
+def test_windows_over_epochs_validation_and_inputs_of_unknown_length(tmp_path):
+    def batches():
+        for _ in range(5):
+            yield np.zeros((4, 8), "float32"), np.zeros((4, 1), "float32")
+
+    signature = (tf.TensorSpec((4, 8)), tf.TensorSpec((4, 1)))
+    data = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    callback = GpuUtilCallback(str(tmp_path), trace=[(3, 7), (9, 12)], report=False)
+    model().fit(data, epochs=3, validation_data=data, verbose=0, callbacks=[callback])
+    (recording,) = read_recordings(tmp_path)
+    assert len(recording.steps["step"]) == 15
+    assert list(recording.traced_steps["step"]) == [3, 4, 5, 6, 9, 10, 11]
+    at = np.searchsorted(recording.steps["step"], recording.traced_steps["step"])
+    apart = recording.traced_steps["start_ns"] - recording.steps["start_ns"][at]
+    assert np.abs(apart).max() < 5e6
+
+
+def test_several_batches_in_one_call(tmp_path):
+    made = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+    made.compile("sgd", "mse", steps_per_execution=4)
+    recording = fit(tmp_path, [(4, 8)], made=made)
+    assert list(recording.traced_steps["step"]) == [4]
+    assert list(recording.traced_steps["batches"]) == [4]
+
+
+def test_a_folder_that_cannot_hold_profiles(tmp_path):
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "profile").write_text("a file where a folder should be")
+    recording = fit(tmp_path, [(3, 6)])
+    assert list(recording.traced_steps["step"]) == [3, 4, 5]
+    assert recording.facts["windows"][0]["profile"] is None
+    (entry,) = gone(recording, "Profile tab")
+    assert "plugins/profile" in entry["reason"]
+
+
+def test_redacted_profiles_do_not_name_the_host(tmp_path):
+    import socket
+
+    fit(tmp_path, [(3, 6)], redact=True)
+    (file,) = profiles(tmp_path)
+    name = socket.gethostname()
+    assert name not in file.name.split(".")[0].split("-")
+    assert file.name.startswith("host-")
+
+
+def test_a_profiler_server_in_the_process_is_left_its_profiler(tmp_path):
+    script = textwrap.dedent("""
+        import sys
+        import numpy as np, keras, tensorflow as tf
+        from gpu_util_callback import GpuUtilCallback, read_recordings
+        tf.profiler.experimental.server.start(0)
+        m = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+        m.compile("sgd", "mse")
+        m.fit(np.zeros((40, 8)), np.zeros((40, 1)), batch_size=4, verbose=0,
+              callbacks=[GpuUtilCallback(sys.argv[1], trace=[(3, 6)], report=False)])
+        (recording,) = read_recordings(sys.argv[1])
+        print([e["reason"] for e in recording.facts["unavailable"]
+               if e["source"] == "profiler windows"])
+        """)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "server.start" in done.stdout
+    assert profiles(tmp_path) == []
