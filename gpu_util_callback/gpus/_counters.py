@@ -75,42 +75,59 @@ class Counters:
         facts = gpu.facts
         lane = _LANE.get(facts.get("pcie_generation_max") or 0, 0.0)
         self._link_rate = lane * (facts.get("pcie_width_max") or 0)  # 0 = unknown
+        self._empty = [NAN] * len(self.columns)
+        self._share_positions = [self.columns.index(column) for column in _SHARES]
+        # The binding's structures read attributes in Python; their descriptors do it in C.
+        structure = gate.binding.c_nvmlFieldValue_t
+        self._getters = [
+            getattr(structure, name).__get__
+            for name in ("nvmlReturn", "timestamp", "valueType", "value")
+        ]
+        self._prepare()
 
     def read(self) -> list[float]:
         """[float] * len(columns): rates since the last read."""
-        row = dict.fromkeys(self.columns, NAN)
+        row = self._empty[:]
         if self._fields:
-            answer = self._gate.ask(
-                _BATCH, self._gpu.board,
-                [(field.id, field.scope) if field.scope else field.id for field in self._fields],
-                gpu=self._key,
-            )  # fmt: skip
+            answer = self._gate.ask(_BATCH, self._gpu.board, self._asked, gpu=self._key)
             if answer is None:
                 self._before.clear()  # a gap: no rate over an interval that was not seen
             else:
                 self._account(answer, row)
         self._reasons(row)
-        return list(row.values())
+        return row
 
-    def _account(self, answer: Any, row: dict[str, float]) -> None:
+    def _prepare(self) -> None:
+        """What follows from the fields that are left."""
+        self._asked = [
+            (field.id, field.scope) if field.scope else field.id for field in self._fields
+        ]
+        self._positions = [self.columns.index(field.column) for field in self._fields]
+        counted = {field.column for field in self._fields}
+        self._uncounted = [column for column in _SHARES if column not in counted]
+
+    def _account(self, answer: Any, row: list[float]) -> None:
         now_s = time.perf_counter()
-        for field, value in zip(tuple(self._fields), answer, strict=True):
-            code = int(value.nvmlReturn)
+        get_code, get_time, get_type, get_value = self._getters
+        dropped = []
+        for field, position, value in zip(self._fields, self._positions, answer, strict=True):
+            code = get_code(value)
             if code != 0:
-                self._drop(field, code)
+                dropped.append((field, int(code)))
                 continue
-            count = float(getattr(value.value, VALUE_MEMBERS.get(value.valueType, "ullVal")))
+            count = float(getattr(get_value(value), VALUE_MEMBERS.get(get_type(value), "ullVal")))
             if not field.cumulative:
-                row[field.column] = count
+                row[position] = count
                 continue
-            at_s = value.timestamp / 1e6 or now_s
-            rate = self._rate(field, at_s, count)
+            rate = self._rate(field, get_time(value) / 1e6 or now_s, count)
             if rate == rate:
-                known = row[field.column]
-                row[field.column] = rate if known != known else known + rate
-        for column, share in row.items():
-            if column.startswith("throttle_") and share > 100:
-                row[column] = 100.0  # two causes at once
+                known = row[position]
+                row[position] = rate if known != known else known + rate
+        for position in self._share_positions:
+            if row[position] > 100:
+                row[position] = 100.0  # two causes at once
+        for field, code in dropped:
+            self._drop(field, code)
 
     def _rate(self, field: Field, at_s: float, count: float) -> float:
         before = self._before.get(field)
@@ -137,6 +154,7 @@ class Counters:
         if code in NO_NEW_VALUE or code not in OFF:
             return
         self._fields.remove(field)
+        self._prepare()
         others = any(other.column == field.column for other in self._fields)
         if not others and not (field.column.startswith("throttle_") and self._has_reasons):
             reason, cure = _words.explain(code)
@@ -146,7 +164,7 @@ class Counters:
     def _has_reasons(self) -> bool:
         return any(self._gate.knows(symbol) for symbol in _REASONS)
 
-    def _reasons(self, row: dict[str, float]) -> None:
+    def _reasons(self, row: list[float]) -> None:
         newer, older = _REASONS  # the older name is for drivers before 535
         bits = self._gate.ask(newer, self._gpu.board, gpu=self._key)
         if bits is None and self._gate.lacks(newer, self._key):
@@ -154,15 +172,14 @@ class Counters:
             bits = self._gate.ask(older, self._gpu.board, gpu=self._key)
         if bits is None:
             return
-        row["event_reasons"] = float(bits)
-        counted = {field.column for field in self._fields}
-        for column in ("throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct"):
-            if column not in counted:
-                named = any(bits & bit for bit, owner in REASON_COLUMNS.items() if owner == column)
-                unnamed = column == "throttle_other_pct" and bits & _HW_SLOWDOWN and not bits & 0xC0
-                row[column] = 100.0 if named or unnamed else 0.0
+        row[-1] = float(bits)
+        for column in self._uncounted:
+            named = any(bits & bit for bit, owner in REASON_COLUMNS.items() if owner == column)
+            unnamed = column == "throttle_other_pct" and bits & _HW_SLOWDOWN and not bits & 0xC0
+            row[self.columns.index(column)] = 100.0 if named or unnamed else 0.0
 
 
+_SHARES = ("throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct")
 _REASONS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons",

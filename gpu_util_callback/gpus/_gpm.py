@@ -1,6 +1,5 @@
 """GPM, on Hopper and newer: how much of the GPU worked, not only whether some of it did."""
 
-import time
 from typing import Any
 
 from gpu_util_callback.gpus import _words
@@ -14,8 +13,8 @@ __all__ = ["Gpm"]
 NAN = float("nan")
 _MIB = float(1 << 20)
 # The driver refreshes its counters every 100 ms: two samples closer than that hold no difference.
-_APART_S = 0.11
-_TOO_OLD_S = 10.0
+_APART_NS = 110_000_000
+_TOO_OLD_NS = 10_000_000_000
 
 # metric id -> (column, what one unit is worth)
 METRICS: dict[int, tuple[str, float]] = {
@@ -51,23 +50,22 @@ class Gpm:
         self._metrics = list(METRICS)
         self._samples: list[Any] | None = None  # (older, newer), swapped at each read
         self._request: Any = None
-        self._taken_s: float | None = None  # when the older of the pair was taken
+        self._taken_ns: int | None = None  # when the older of the pair was taken
         self.supported = self._probe()
 
     def read(self) -> None:
         """Take a sample when the last one is old enough, and store what lies between them."""
         if not self.supported or not self._ready():
             return
-        now_s = time.perf_counter()
-        if self._taken_s is not None and now_s - self._taken_s < _APART_S:
+        time_ns = self._clock.now()
+        if self._taken_ns is not None and time_ns - self._taken_ns < _APART_NS:
             return
         older, newer = self._samples  # type: ignore[misc]
         if not self._take(newer):
-            self._taken_s = None
+            self._taken_ns = None
             return
-        time_ns = self._clock.now()
-        chained = self._taken_s is not None and now_s - self._taken_s < _TOO_OLD_S
-        self._taken_s = now_s
+        chained = self._taken_ns is not None and time_ns - self._taken_ns < _TOO_OLD_NS
+        self._taken_ns = time_ns
         self._samples = [newer, older]
         if chained:
             row = self._values(older, newer)

@@ -66,6 +66,7 @@ class GpuReader:
                 return
             memory.found(self.key)
             self._mark(False)
+            self._gpm.close()
             self._open()
         time_ns = self._clock.now()
         gauges = self._gauges.read()

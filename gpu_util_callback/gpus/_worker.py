@@ -12,7 +12,7 @@ from gpu_util_callback.gpus._reader import GpuReader
 __all__ = ["Crew", "Pace"]
 
 HANG_S = 1.0
-WATCH_S = 0.25
+WATCH_S = 0.5
 SLOW_S = 1.0  # host metrics and critical errors
 Opened = tuple[Gate | None, Sequence[GpuReader], XidWatch | None]
 

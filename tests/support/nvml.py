@@ -161,6 +161,8 @@ class Scenario:
             for field_id, (rate, options) in _COUNTERS.items():
                 gpu.counter(field_id, rate, **({} if profile == "h100" else options))
             gpu.curve("field:82:0", 65, type=1)  # memory temperature
+        if profile == "h100":  # NVLink, all links together, KiB a second
+            gpu.counter(138, 200_000, scope=0xFFFFFFFF).counter(139, 100_000, scope=0xFFFFFFFF)
         self.gpus.append(gpu)
         return gpu
 

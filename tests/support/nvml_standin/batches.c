@@ -87,7 +87,7 @@ EXPORT int nvmlDeviceGetFieldValues(device gpu, int count, struct field_value *v
 /* GPM: a sample remembers when and of whom it was taken. */
 struct gpm_sample { struct gpu *gpu; double t; };
 
-static long gpm_live;
+long gpm_live;
 EXPORT long standin_gpm_samples(void) { return gpm_live; }
 
 EXPORT int nvmlGpmQueryDeviceSupport(device gpu, struct gpm_support *out) {

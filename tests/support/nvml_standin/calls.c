@@ -114,7 +114,7 @@ long scripted_count(const char *symbol, struct gpu *gpu) {
 EXPORT int standin_load(const char *path) {
     pthread_mutex_lock(&lock);
     begin(path);
-    total = initialised = 0;
+    total = initialised = gpm_live = 0;
     for (struct symbol *symbol = symbols; symbol; symbol = symbol->next) symbol->calls = 0;
     pthread_mutex_unlock(&lock);
     return gpus_total();

@@ -86,6 +86,9 @@ double curve_at(const struct curve *curve, double t);
 double curve_mean(const struct curve *curve, double from, double to);
 int gpu_value(const struct gpu *gpu, const char *name, double *value); /* 1 = there is one */
 
+/* batches.c */
+extern long gpm_live; /* GPM samples allocated and not freed */
+
 /* calls.c */
 double now_s(void);       /* seconds since the start of the scenario */
 int64_t now_wall_us(void);

@@ -1,0 +1,396 @@
+"""Failure is normal: each code of each call, lost GPUs, hangs, slow calls, other people's code."""
+
+import threading
+import time
+
+import numpy as np
+import pynvml
+import pytest
+from nvml import GIB, Scenario, loaded
+
+from gpu_util_callback.gpus import FrameworkGpu, Sampler, _gate, _library, _worker
+from gpu_util_callback.recording.clock import Clock
+
+# Every call that a tick makes, and the column that goes with it (None: a group of its own).
+CALLS = {
+    "nvmlDeviceGetUtilizationRates": "utilization_pct",
+    "nvmlDeviceGetMemoryInfo_v2": None,
+    "nvmlDeviceGetPowerUsage": "power_mw",
+    "nvmlDeviceGetTemperatureV": None,
+    "nvmlDeviceGetClockInfo": "sm_clock_mhz",
+    "nvmlDeviceGetFieldValues": "power_energy_mw",
+    "nvmlDeviceGetCurrentClocksEventReasons": None,
+    "nvmlDeviceGetComputeRunningProcesses_v3": None,
+    "nvmlDeviceGetProcessUtilization": "utilization_process_pct",
+    "nvmlDeviceGetEnforcedPowerLimit": "power_limit_mw",
+    "nvmlDeviceGetMaxClockInfo": "sm_clock_max_mhz",
+    "nvmlDeviceGetCurrPcieLinkGeneration": "pcie_generation",
+    "nvmlDeviceGetCurrPcieLinkWidth": "pcie_width",
+    "nvmlDeviceGetTotalEccErrors": "ecc_corrected",
+    "nvmlDeviceGetSamples": None,
+    "nvmlGpmQueryDeviceSupport": None,
+    "nvmlGpmSampleAlloc": None,
+    "nvmlGpmSampleGet": None,
+    "nvmlGpmMetricsGet": None,
+}
+CODES = [
+    value
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_ERROR_") and isinstance(value, int)
+]
+
+
+@pytest.fixture
+def sampled(play):
+    """sampled(scenario, **options): a running sampler; stopped at the end of the test."""
+    running = []
+
+    def start(scenario, **options):
+        sampler = Sampler(Clock(), **options)
+        sampler.library = play(scenario)
+        running.append(sampler)
+        sampler.start()
+        return sampler
+
+    yield start
+    for sampler in running:
+        sampler.stop()
+
+
+def until(condition, timeout_s=10):
+    """Wait for a condition; the last value of it."""
+    end = time.perf_counter() + timeout_s
+    while not (value := condition()) and time.perf_counter() < end:
+        time.sleep(0.02)
+    return value
+
+
+def drained(sampler, into=None):
+    """Everything so far: group -> {"t", column: values}."""
+    into = {} if into is None else into
+    for block in sampler.drain():
+        into.setdefault(block.group, []).append(block)
+    return {
+        group: {
+            "t": np.concatenate([block.time_ns for block in blocks]) / 1e9,
+            **{
+                name: np.concatenate([block.values[:, i] for block in blocks])
+                for i, name in enumerate(blocks[0].columns)
+            },
+        }
+        for group, blocks in into.items()
+    }
+
+
+@pytest.mark.parametrize("symbol", CALLS)
+def test_every_code_of_every_call_costs_only_its_own_value(step, symbol):
+    scenario = Scenario()
+    scenario.gpu("h100").process("self", GIB, sm=50)
+    for i, code in enumerate(CODES):  # one code a second
+        scenario.call(symbol, code=code, from_=i, until=i + 1)
+    stepped = step(scenario)
+    for i, code in enumerate(CODES):
+        stepped.memory.blocked.clear()
+        stepped.memory.gone.clear()
+        stepped.memory._reasons.clear()
+        stepped.library.set_time(i + 0.01)
+        stepped.reader.close()
+        stepped.reader = stepped.reader.renewed(stepped.gate)
+        rows = stepped.at(i + 0.05, i + 0.3, i + 0.55)
+        if code in _gate.GONE:
+            assert stepped.memory.gone, (symbol, code)
+            continue
+        assert len(rows["gpu0"]["t"]) == 3, (symbol, code)
+        column = CALLS[symbol]
+        if column:
+            assert np.isnan(rows["gpu0"][column]).all(), (symbol, code)
+            if code not in _gate.NO_NEW_VALUE and code in _gate.OFF:
+                assert stepped.reasons(), (symbol, code)
+        for other in {"power_mw", "sm_clock_mhz", "utilization_pct"} - {column}:
+            assert not np.isnan(rows["gpu0"][other]).any(), (symbol, code, other)
+
+
+@pytest.mark.parametrize("symbol", [symbol for symbol in CALLS if CALLS[symbol]])
+def test_a_missing_function_costs_only_its_own_value(step, symbol):
+    scenario = Scenario().without(symbol)
+    scenario.gpu("h100")
+    stepped = step(scenario)
+    row = stepped.at(0, 0.3)["gpu0"]
+    assert np.isnan(row[CALLS[symbol]]).all()
+    for other in {"power_mw", "sm_clock_mhz", "utilization_pct"} - {CALLS[symbol]}:
+        assert not np.isnan(row[other]).any()
+    assert any("too old" in reason for reason in stepped.reasons().values())
+
+
+def test_a_function_missing_in_the_binding_is_named(step, monkeypatch):
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetPowerUsage")
+    scenario = Scenario()
+    scenario.gpu("h100")
+    stepped = step(scenario)
+    assert np.isnan(stepped.at(0)["gpu0"]["power_mw"]).all()
+    assert "nvidia-ml-py" in stepped.reasons()["gpu0 power"]
+
+
+def test_what_is_off_is_not_asked_again(step):
+    scenario = Scenario().call("nvmlDeviceGetPowerUsage", code=3)
+    scenario.gpu("h100")
+    stepped = step(scenario)
+    stepped.at(*np.arange(0, 5, 0.1))
+    assert stepped.library.calls("nvmlDeviceGetPowerUsage") == 1
+
+
+def test_a_passing_error_backs_off_and_comes_back(step, monkeypatch):
+    monkeypatch.setattr(_gate, "BACK_OFF_S", (0.05, 0.1))
+    scenario = Scenario().call("nvmlDeviceGetPowerUsage", code=999, times=3)
+    scenario.gpu("h100")
+    stepped = step(scenario)
+    assert np.isnan(stepped.at(0, 0.1)["gpu0"]["power_mw"]).all()
+    assert stepped.library.calls("nvmlDeviceGetPowerUsage") == 1  # backed off
+    time.sleep(0.06)
+    stepped.at(1)
+    assert "unknown error" in stepped.reasons()["gpu0 power"]
+    for t in (2, 3):
+        time.sleep(0.11)
+        rows = stepped.at(t)
+    assert rows["gpu0"]["power_mw"].tolist() == [500_000]
+    assert not stepped.reasons()
+
+
+def test_a_lost_gpu_is_a_gap_and_returns(sampled, monkeypatch):
+    monkeypatch.setattr(_gate, "BACK_OFF_S", (0.1, 0.1, 0.1))
+    scenario = Scenario().call("*", gpu=0, code=15, from_=0.6, until=1.4)
+    scenario.gpu("h100")
+    scenario.gpu("h100")
+    sampler = sampled(scenario)
+    blocks = {}
+    time.sleep(1.1)
+    drained(sampler, blocks)
+    assert any("lost" in entry["reason"] for entry in sampler.unavailable)
+    time.sleep(1.2)
+    sampler.stop()
+    rows = drained(sampler, blocks)
+    start_s = sampler.library.start_us / 1e6
+    t = rows["gpu0"]["t"] - start_s
+    assert (np.diff(t).max() > 0.6) and t.max() > 1.6
+    assert not ((t > 0.65) & (t < 1.35)).any()
+    assert rows["gpu0/lost"]["lost"].tolist() == [1, 0]
+    assert not np.isnan(rows["gpu0"]["utilization_pct"]).any()
+    assert np.diff(rows["gpu1"]["t"]).max() < 0.5  # the other GPU had no gap
+    assert not [entry for entry in sampler.unavailable if "lost" in entry["reason"]]
+
+
+def test_a_slow_call_slows_only_itself(sampled):
+    scenario = Scenario().call("nvmlDeviceGetPowerUsage", latency_s=0.3)
+    scenario.gpu("h100")
+    sampler = sampled(scenario)
+    time.sleep(2.5)
+    sampler.stop()
+    rows = drained(sampler)["gpu0"]
+    assert len(rows["t"]) >= 14  # 25 ticks without the slow call; 8 if it were made at each
+    assert 1 <= (~np.isnan(rows["power_mw"])).sum() <= 2
+    assert sampler.library.calls("nvmlDeviceGetPowerUsage") <= 2
+    assert not np.isnan(rows["utilization_pct"]).any()
+
+
+def test_a_slow_driver_lowers_the_rate(sampled):
+    scenario = Scenario().call("*", latency_s=0.01)  # 20 calls a tick
+    scenario.gpu("h100")
+    sampler = sampled(scenario)
+    assert until(lambda: 0 < sampler.overhead["hz"] < 5)
+    assert drained(sampler)["gpu0"]["t"].size
+
+
+def test_a_call_of_two_seconds_keeps_nobody_waiting(sampled):
+    scenario = Scenario().call("nvmlDeviceGetUtilizationRates", gpu=0, latency_s=2)
+    scenario.gpu("h100")
+    scenario.gpu("h100")
+    began = time.perf_counter()
+    sampler = sampled(scenario)
+    assert time.perf_counter() - began < 0.5
+    time.sleep(3.5)
+    began = time.perf_counter()
+    rows = drained(sampler)
+    assert time.perf_counter() - began < 0.2
+    t = rows["gpu1"]["t"] - sampler.library.start_us / 1e6
+    # GPU 1 waited at most until the hang was noticed, then went on in a thread of its own.
+    assert np.diff(t).max() < _worker.HANG_S + _worker.WATCH_S + 0.6
+    assert (t > 2).sum() >= 8
+    assert rows["host"]["t"].size >= 2
+
+
+def test_a_hanging_call_is_named_and_left_behind(sampled):
+    scenario = Scenario().call("nvmlDeviceGetPowerUsage", gpu=0, latency_s=60)
+    scenario.gpu("h100")
+    scenario.gpu("h100")
+    sampler = sampled(scenario)
+    assert until(lambda: [e for e in sampler.unavailable if "has not answered" in e["reason"]], 5)
+    assert until(lambda: "gpu1" in drained(sampler), 5)
+    began = time.perf_counter()
+    sampler.stop(timeout_s=0.3)
+    assert time.perf_counter() - began < 1
+
+
+def test_a_hang_that_ends_is_forgotten_and_its_gpu_sampled_again(sampled):
+    scenario = Scenario().call("nvmlDeviceGetPowerUsage", gpu=0, latency_s=2.5, times=1)
+    scenario.gpu("h100")
+    scenario.gpu("h100")
+    sampler = sampled(scenario)
+    assert until(lambda: any("answered" in e["reason"] for e in sampler.unavailable), 4)
+    blocks = {}
+    assert until(
+        lambda: np.sum(drained(sampler, blocks).get("gpu0", {"t": np.zeros(0)})["t"] > 0) >= 5, 6
+    )
+    assert until(lambda: not [e for e in sampler.unavailable if "answered" in e["reason"]], 3)
+    sampler.stop()
+    assert until(lambda: sampler.library.gpm_samples == 0, 2)
+
+
+def test_starting_nvml_may_hang(sampled):
+    scenario = Scenario().call("nvmlInitWithFlags", latency_s=2.5)
+    scenario.gpu("h100")
+    began = time.perf_counter()
+    sampler = sampled(scenario)
+    assert time.perf_counter() - began < 0.5
+    assert sampler.gpus == []
+    assert until(lambda: [e for e in sampler.unavailable if "nvmlInit" in e["reason"]], 3)
+    assert until(lambda: "host" in drained(sampler), 3)  # the host was sampled meanwhile
+    assert until(lambda: sampler.gpus, 5)
+    assert until(lambda: not sampler.unavailable or "nvmlInit" not in str(sampler.unavailable), 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(9, "not loaded"), (18, "kernel module"), (12, "no NVIDIA driver"), (4, "permission")],
+)
+def test_nvml_that_does_not_start(sampled, code, words):
+    scenario = Scenario().call("nvmlInitWithFlags", code=code)
+    scenario.gpu("h100")
+    sampler = sampled(scenario)
+    assert until(lambda: sampler.unavailable)
+    time.sleep(0.2)
+    sampler.stop()
+    (entry,) = sampler.unavailable
+    assert entry["source"] == "NVML"
+    assert words in entry["reason"]
+    assert sampler.gpus == []
+
+
+def test_no_library_at_all(monkeypatch):
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(_library, "_started_in", None)
+
+    def no_library(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(pynvml, "CDLL", no_library)
+    sampler = Sampler(Clock())
+    sampler.start()
+    assert until(lambda: sampler.unavailable)
+    sampler.stop()
+    assert sampler.unavailable[0]["reason"].startswith("no NVIDIA driver library")
+    assert sampler.unavailable[0]["cure"]
+
+
+def test_the_binding_of_another_package_is_recognised(monkeypatch):
+    monkeypatch.delattr(pynvml, "_nvmlGetFunctionPointer")
+    binding, problem = _library.open_nvml()
+    assert binding is None
+    assert "pynvml" in problem["reason"]
+
+
+def test_other_code_may_shut_nvml_down(step, monkeypatch):
+    monkeypatch.setattr(_gate, "BACK_OFF_S", (0.02,))
+    scenario = Scenario()
+    scenario.gpu("h100")
+    stepped = step(scenario)
+    stepped.at(0)
+    pynvml.nvmlShutdown()
+    stepped.at(0.1)
+    time.sleep(0.05)
+    assert stepped.at(1)["gpu0"]["power_mw"].tolist() == [500_000]
+
+
+def test_two_samplers_in_two_threads(play):
+    scenario = Scenario()
+    scenario.gpu("h100")
+    scenario.gpu("a100")
+    library = play(scenario)
+    found = {}
+
+    def fit(name, index):
+        sampler = Sampler(
+            Clock(), framework_gpus=[FrameworkGpu(0, pci_bus_id=f"0000:{0x17 + index:02x}:00.0")]
+        )
+        sampler.start()
+        time.sleep(1.0)
+        sampler.stop()
+        found[name] = drained(sampler), sampler.gpus
+
+    threads = [threading.Thread(target=fit, args=(i, i)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, power in enumerate((500_000, 300_000)):
+        rows, gpus = found[i]
+        assert gpus[0]["nvml_index"] == i
+        assert len(rows["gpu0"]["t"]) >= 5
+        assert (rows["gpu0"]["power_mw"] == power).all()
+    assert library.calls("nvmlInitWithFlags") == 1
+    assert library.calls("nvmlShutdown") == 0  # other users of NVML in the process go on
+
+
+def test_xid_errors_are_marked_on_their_gpu(sampled):
+    scenario = Scenario()
+    scenario.gpu("h100")
+    scenario.gpu("h100").xid(0.4, 79).xid(0.5, 31)
+    sampler = sampled(scenario)
+    blocks = {}
+    rows = until(lambda: (got := drained(sampler, blocks)).get("gpu1/xid") and got, 5)
+    assert rows["gpu1/xid"]["xid"].tolist() == [79, 31]
+    assert "gpu0/xid" not in rows
+
+
+def test_driver_without_events_loses_only_those(sampled):
+    scenario = Scenario().without("nvmlEventSetCreate")
+    scenario.gpu("h100")
+    sampler = sampled(scenario)
+    assert until(lambda: "gpu0" in drained(sampler))
+    assert [e for e in sampler.unavailable if "Xid" in e["source"]]
+
+
+def test_the_last_samples_come_with_the_drain_after_stop(sampled):
+    scenario = Scenario(samples_period_ms=50)
+    scenario.gpu("h100")
+    sampler = sampled(scenario)
+    time.sleep(0.4)
+    sampler.stop()
+    rows = drained(sampler)
+    assert rows["gpu0/utilization"]["t"].max() > sampler.library.start_us / 1e6 + 0.3
+    assert sampler.drain() == []
+    sampler.stop()  # twice is no harm
+
+
+def test_stop_before_start_and_drain_before_start():
+    sampler = Sampler(Clock())
+    sampler.stop()
+    assert sampler.drain() == []
+    assert sampler.overhead["hz"] == 0
+
+
+def test_nothing_is_lost_when_nobody_drains(play, standin_folder):
+    from gpu_util_callback.gpus import _store
+
+    store = _store.Store()
+    for i in range(_store.MAX_ROWS + 10):
+        store.add("gpu0", ("a",), i, [float(i)])
+    (block,) = store.drain()
+    assert len(block.time_ns) <= _store.MAX_ROWS  # bounded: the oldest went
+    assert block.time_ns[-1] == _store.MAX_ROWS + 9
+
+
+def test_the_loader_restores_the_binding(standin_folder):
+    before = pynvml.nvmlLib
+    with loaded(Scenario(), standin_folder):
+        assert pynvml.nvmlLib is not before or before is None
+    assert pynvml.nvmlLib is before
