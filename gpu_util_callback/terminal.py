@@ -3,7 +3,9 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from gpu_util_callback.diagnosis._words import duration, percent
+from gpu_util_callback.diagnosis._compare import comparison
+from gpu_util_callback.diagnosis._words import duration, percent, times
+from gpu_util_callback.terminal_compare import comparison_table
 
 __all__ = ["render", "two_lines"]
 
@@ -31,7 +33,8 @@ _GPU_PARTS = (
     ("other", "other", "90", "."),
     ("outside_steps", "outside steps", "90", " "),
 )
-_MAX_SHOWN = 6
+_MAX_SHOWN = 6  # claims of a run
+_MAX_FULL = 3  # runs that are shown in full; of more, each only in brief
 _PLAIN = str.maketrans({"×": "x", "–": "-", "—": "-", "·": "-", "µ": "u", "…": "...", "→": "->",
                         "≥": ">=", "≤": "<=", "’": "'", "°": " "})  # fmt: skip
 
@@ -78,10 +81,14 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     pen = _Pen(width, color, unicode)
     lines: list[str] = []
     runs = report["runs"]
-    for place, run in enumerate(runs):
-        if place:
-            lines += ["", pen.dim(("─" if unicode else "-") * pen.width), ""]
-        lines += _run(run, pen)
+    if len(runs) > 1:
+        lines += [pen.bold(f"{len(runs)} runs"), *comparison_table(comparison(runs), pen.width)]
+    for run in runs:
+        if len(runs) > 1:
+            lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
+        lines += _run(run, pen) if len(runs) <= _MAX_FULL else _brief(run, pen)
+    if len(runs) > _MAX_FULL:
+        lines += ["", "gpu-util report LOGDIR --run NAME shows all of one run."]
     for session in report.get("sessions", ()):
         if session["findings"]:
             lines += [
@@ -112,6 +119,7 @@ def _run(run: Mapping, pen: _Pen) -> list[str]:
     lines = pen.wrap(run["verdict"])
     lines = [pen.bold(line) for line in lines]
     lines += [pen.dim(line) for line in pen.wrap(_subtitle(run))]
+    lines += _since(run, pen)
     lines += _account_bar(run, pen)
     lines += _gpu_cards(run, pen)
     lines += _gpu_account(run, pen)
@@ -130,6 +138,26 @@ def _run(run: Mapping, pen: _Pen) -> list[str]:
         lines += [pen.paint(line, "33") for line in
                   pen.wrap(f"{problem['path']}: {problem['message']}", "  ", "! ")]  # fmt: skip
     return lines
+
+
+def _brief(run: Mapping, pen: _Pen) -> list[str]:
+    lines = [pen.bold(line) for line in pen.wrap(run["verdict"])]
+    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run))]
+    for claim in _claims(run)[:1]:
+        lines += [pen.paint(f"     {line}", "32") for line in claim["advice"]["code"].splitlines()]
+    return lines
+
+
+def _since(run: Mapping, pen: _Pen) -> list[str]:
+    """Whether what the run before was told came true."""
+    since = run.get("since")
+    if not since:
+        return []
+    text = (
+        f"Since {since['run']}: {', '.join(since['gone'])} gone; "
+        f"promised up to {times(since['promised_up_to'])}, got {times(since['got'])}."
+    )
+    return pen.wrap(text)
 
 
 def _subtitle(run: Mapping) -> str:
@@ -152,11 +180,11 @@ def _subtitle(run: Mapping) -> str:
 
 
 def _account_bar(run: Mapping, pen: _Pen) -> list[str]:
-    times, wall = run["time_s"], run["wall_s"]
-    if not times or not wall:
+    spent, wall = run["time_s"], run["wall_s"]
+    if not spent or not wall:
         return []
-    parts = [(label, times[key], code, letter) for key, label, code, letter in _ACCOUNT
-             if times.get(key)]  # fmt: skip
+    parts = [(label, spent[key], code, letter) for key, label, code, letter in _ACCOUNT
+             if spent.get(key)]  # fmt: skip
     head = f"Where the time of the training thread went ({duration(wall)})"
     return ["", *pen.wrap(head), *_bar(parts, wall, pen)]
 

@@ -6,8 +6,12 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from gpu_util_callback.errors import UnusableInput
+
+if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis import Check
 
 __all__ = ["add_arguments", "run"]
 
@@ -21,26 +25,72 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="only this run (may be repeated)")  # fmt: skip
     parser.add_argument("--threshold", action="append", default=[], metavar="CAUSE.NAME=VALUE",
                         help="another threshold for a rule (may be repeated)")  # fmt: skip
+    limits = parser.add_argument_group(
+        "check", "limits for CI: exit with 1 and the reasons where one is broken"
+    )
+    limits.add_argument("--check", action="store_true",
+                        help="without limits: any cause that is found fails")  # fmt: skip
+    limits.add_argument("--min-utilization", type=float, metavar="PCT",
+                        help="mean utilization of the GPUs in use")  # fmt: skip
+    limits.add_argument("--max-input-wait", type=float, metavar="PCT", help="of the wall time")
+    limits.add_argument("--max-stalls", type=float, metavar="PCT",
+                        help="validation and callbacks, of the wall time")  # fmt: skip
+    limits.add_argument("--max-lost", type=float, metavar="PCT",
+                        help="everything that was lost, of the wall time")  # fmt: skip
+    limits.add_argument("--max-step-ms", type=float, metavar="MS", help="median step time")
+    limits.add_argument("--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]",
+                        help="causes that must not be found")  # fmt: skip
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; returns the exit code."""
-    from gpu_util_callback.diagnosis import logdir_report, parse_threshold
+    """Print the report; returns the exit code: 1 if a limit of `--check` is broken."""
+    from gpu_util_callback.diagnosis import comparison, failures, logdir_report, parse_threshold
     from gpu_util_callback.terminal import render
 
     thresholds: dict[str, dict[str, float]] = {}
     for text in args.threshold:
         cause, name, value = parse_threshold(text)
         thresholds.setdefault(cause, {})[name] = value
+    check = _check(args)
     report = logdir_report(_recordings(args.logdir, args.run), thresholds)
+    broken = failures(report, check) if check is not None else []
     if args.json:
+        if len(args.logdir) > 1:
+            report["comparison"] = comparison(report["runs"])
+        if check is not None:
+            report["check"] = {"passed": not broken, "failures": broken}
         json.dump(report, sys.stdout, indent=2, allow_nan=False)
         print()
+    elif check is not None:
+        for failure in broken:
+            print(f"{failure['run']}: {failure['reason']}")
+        if not broken:
+            print(f"{len(report['runs'])} run(s) within the limits")
     else:
         print(render(report, _width(args.width), _color(args.color), _unicode()), end="")
-    return 0
+    return 1 if broken else 0
+
+
+def _check(args: argparse.Namespace) -> "Check | None":
+    """What is to be checked; None when nothing is. A limit asks for a check by itself."""
+    from gpu_util_callback.diagnosis import RULES, Check
+
+    forbid = [cause for text in args.forbid for cause in text.split(",")]
+    known = [rule.cause for rule in RULES]
+    unknown = [cause for cause in forbid if cause not in known]
+    if unknown:
+        raise UnusableInput(f"--forbid {unknown[0]}: no such cause; there is {', '.join(known)}")
+    check = Check(
+        min_utilization=args.min_utilization,
+        max_input_wait=args.max_input_wait,
+        max_stalls=args.max_stalls,
+        max_lost=args.max_lost,
+        max_step_ms=args.max_step_ms,
+        forbid=forbid,
+    )
+    return check if args.check or check.limited else None
 
 
 def _recordings(logdirs: Iterable[str], only: list[str] | None) -> list:

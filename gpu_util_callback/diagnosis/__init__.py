@@ -5,6 +5,8 @@ the report. Needs numpy and the standard library only.
 """
 
 from gpu_util_callback.diagnosis._announce import Announcer
+from gpu_util_callback.diagnosis._check import Check, failures
+from gpu_util_callback.diagnosis._compare import comparison
 from gpu_util_callback.diagnosis._engine import RULES, RULES_VERSION, Diagnosis, diagnose
 from gpu_util_callback.diagnosis._report import logdir_report, run_report
 from gpu_util_callback.diagnosis._rule import Advice, Loss, Range, Rule
@@ -15,12 +17,15 @@ __all__ = [
     "RULES_VERSION",
     "Advice",
     "Announcer",
+    "Check",
     "Diagnosis",
     "Loss",
     "Range",
     "Rule",
     "Threshold",
+    "comparison",
     "diagnose",
+    "failures",
     "logdir_report",
     "parse_threshold",
     "run_report",

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
+from gpu_util_callback.diagnosis._compare import add_promises
 from gpu_util_callback.diagnosis._engine import diagnose
+from gpu_util_callback.diagnosis._sessions import session_findings
 from gpu_util_callback.diagnosis._traced import CATEGORIES, Traced
 
 __all__ = ["logdir_report", "run_report"]
@@ -22,16 +24,19 @@ def logdir_report(recordings: Iterable, thresholds: Mapping | None = None) -> di
     sessions: dict[str, list[dict]] = {}
     for run in runs:
         sessions.setdefault(run["session"], []).append(run)
+    add_promises(runs)
     return {
         "version": REPORT_VERSION,
         "runs": runs,
         "sessions": [
-            {"session": name, "ranks": sorted({run["rank"] for run in members
-                                               if run["rank"] is not None}),
-             "findings": []}
+            {
+                "session": name,
+                "ranks": sorted({run["rank"] for run in members if run["rank"] is not None}),
+                "findings": session_findings(members),
+            }
             for name, members in sessions.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def run_report(recording, thresholds: Mapping | None = None) -> dict:
@@ -57,6 +62,7 @@ def run_report(recording, thresholds: Mapping | None = None) -> dict:
         "framework": facts.get("framework"),
         "model": facts.get("model"),
         "fit": facts.get("fit"),
+        "script": facts.get("script"),
         "start_ns": recording.start_ns or None,
         "end_ns": recording.end_ns or None,
         "wall_s": wall_s,

@@ -28,6 +28,9 @@ class Imbalance(Rule):
         ),
         "least_active_pct": Threshold(2, "below, the GPU has no work at all: gpus_unused"),
         "min_s": Threshold(5, "utilization of a GPU is a mean over up to a second"),
+        "worker_wait_pct": Threshold(
+            5, "ranks of one job: waits that differ by 5 % of the step are no scatter"
+        ),
         "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
     }
     unknown = "fewer than two GPUs of this process were sampled"

@@ -1,0 +1,84 @@
+"""Limits for CI: which runs break them, and why."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpu_util_callback.diagnosis._compare import active_pct, time_pct
+from gpu_util_callback.diagnosis._words import percent
+
+__all__ = ["Check", "failures"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What runs must keep to; percentages of the wall time. None = not asked for.
+
+    Without any limit, a run fails on every cause that was found.
+    """
+
+    min_utilization: float | None = None
+    max_input_wait: float | None = None
+    max_stalls: float | None = None
+    max_lost: float | None = None
+    max_step_ms: float | None = None
+    forbid: list[str] = field(default_factory=list)
+
+    @property
+    def limited(self) -> bool:
+        numbers = (self.min_utilization, self.max_input_wait, self.max_stalls, self.max_lost,
+                   self.max_step_ms)  # fmt: skip
+        return any(number is not None for number in numbers) or bool(self.forbid)
+
+
+def failures(report: Mapping, check: Check) -> list[dict]:
+    """One `{"run", "id", "reason"}` per broken limit; what was not measured breaks its limit."""
+    return [
+        {"run": run["run"], "id": run["id"], "reason": reason}
+        for run in report["runs"]
+        for reason in _reasons(run, check)
+    ]
+
+
+def _reasons(run: Mapping, check: Check) -> Iterable[str]:
+    claims = [*run["findings"], *run["spans"]]
+    times = time_pct(run)
+    if check.min_utilization is not None:
+        active = active_pct(run)
+        asked = f"at least {percent(check.min_utilization)} asked"
+        if active is None:
+            yield f"GPU utilization was not measured, {asked}"
+        elif active < check.min_utilization:
+            yield f"GPU active {percent(active)} of the time, {asked}"
+    for limit, names, word in (
+        (check.max_input_wait, ("input_wait",), "waiting for input"),
+        (check.max_stalls, ("validation", "callbacks"), "validation and callbacks"),
+    ):
+        if limit is None:
+            continue
+        if any(name not in times for name in names):
+            yield f"{word}: not measured, at most {percent(limit)} asked"
+            continue
+        share = sum(times[name] for name in names)
+        if share > limit:
+            yield f"{word} {percent(share)} of the time, at most {percent(limit)} asked"
+    if check.max_lost is not None:
+        if not run["wall_s"]:
+            yield "nothing was recorded"
+        else:
+            share = 100 * sum(claim["lost_s"] or 0 for claim in claims) / run["wall_s"]
+            if share > check.max_lost:
+                yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} asked"
+    if check.max_step_ms is not None:
+        half = run["step_ms"]["p50"]
+        if half is None:
+            yield "step time was not measured"
+        elif half > check.max_step_ms:
+            yield f"{half:.3g} ms a step, at most {check.max_step_ms:.3g} ms asked"
+    for claim in claims:
+        if claim["cause"] in check.forbid or not check.limited:
+            where = (
+                f", steps {claim['start_step']}–{claim['end_step']}"
+                if "start_step" in claim
+                else ""
+            )
+            yield f"{claim['cause']}: {claim['title']}{where}"

@@ -1,0 +1,141 @@
+"""Runs side by side: what changed, which causes went away, and whether a promise was kept."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+__all__ = ["add_promises", "comparison", "ms_per_sample"]
+
+COSTS = ("input_wait", "compile", "validation", "callbacks", "other")
+
+
+def comparison(runs: Sequence[Mapping]) -> dict:
+    """The first run against the others.
+
+    Returns:
+        `{"baseline": id, "runs": [...]}`; per run its time per step and per sample (ms, waits
+        included), `speed` against the baseline (per sample where both know their batch size, else
+        per step; None = not comparable), utilization, shares of time, causes, and which causes are
+        `gone` or `new` against the baseline.
+    """
+    base = runs[0]
+    before = _causes(base)
+    rows = []
+    for run in runs:
+        causes = _causes(run)
+        rows.append({
+            "id": run["id"],
+            "run": run["run"],
+            "steps": run["steps"],
+            "ms_per_step": run["step_ms"]["mean"],
+            "batch_size": _batch(run),
+            "ms_per_sample": ms_per_sample(run),
+            "speed": _speed(base, run),
+            "gpu_active_pct": active_pct(run),
+            "time_pct": time_pct(run),
+            "lost_s": round(sum(claim["lost_s"] or 0 for claim in _claims(run)), 6),
+            "causes": causes,
+            "gone": [cause for cause in before if cause not in causes],
+            "new": [cause for cause in causes if cause not in before],
+        })  # fmt: skip
+    return {"baseline": base["id"], "runs": rows}
+
+
+def add_promises(runs: Sequence[dict]) -> None:
+    """Set each run's `since`: the run of the same job before it, what was promised, what was got.
+
+    The same job is the same model (its parameters, and its name but for the number Keras appends)
+    trained by the same framework and, where known, the same script. `since` stays None for the
+    first one, and where no cause with a known cost went away.
+
+    Args:
+        runs: of one report, oldest first.
+    """
+    latest: dict[tuple, dict] = {}
+    for run in runs:
+        run["since"] = None
+        key = _same_job(run)
+        if key is None:
+            continue
+        previous = latest.get(key)
+        if previous is not None and previous["session"] != run["session"]:
+            run["since"] = _since(previous, run)
+        if run["steps"]:
+            latest[key] = run
+
+
+def _since(previous: Mapping, run: Mapping) -> dict | None:
+    now = _causes(run)
+    gone = [claim for claim in _claims(previous) if claim["cause"] not in now and claim["lost_s"]]
+    speed = _speed(previous, run)
+    wall = previous["wall_s"]
+    if not gone or speed is None or not wall:
+        return None
+    lost = sum(claim["lost_s"] for claim in gone)
+    compiled = previous["time_s"].get("compile") or 0.0
+    rest = max(1e-9, wall - compiled - lost)
+    return {
+        "id": previous["id"],
+        "run": previous["run"],
+        "gone": sorted({claim["cause"] for claim in gone}),
+        "promised_up_to": round((wall - compiled) / rest, 2),
+        "got": round(speed, 2),
+    }
+
+
+def _same_job(run: Mapping) -> tuple | None:
+    model, framework = run.get("model") or {}, run.get("framework") or {}
+    if model.get("parameters") is None:
+        return None
+    name = re.sub(r"_\d+$", "", str(model.get("name") or ""))
+    return (framework.get("backend") or framework.get("name"), name, model["parameters"],
+            run.get("script"), run.get("rank"))  # fmt: skip
+
+
+def _speed(base: Mapping, run: Mapping) -> float | None:
+    """How many times as fast as the baseline, over the whole time but compilation."""
+    old, new = _seconds_per_step(base), _seconds_per_step(run)
+    if not old or not new:
+        return None
+    before, after = _batch(base), _batch(run)
+    if before and after:
+        old, new = old / before, new / after
+    return round(old / new, 3)
+
+
+def _seconds_per_step(run: Mapping) -> float | None:
+    if not run["wall_s"] or not run["steps"]:
+        return None
+    return (run["wall_s"] - (run["time_s"].get("compile") or 0.0)) / run["steps"]
+
+
+def _batch(run: Mapping) -> int | None:
+    size = (run.get("fit") or {}).get("batch_size")
+    return int(size) if isinstance(size, (int, float)) and size > 0 else None
+
+
+def ms_per_sample(run: Mapping) -> float | None:
+    """Mean step time over the batch size, None where either is not known."""
+    mean, batch = run["step_ms"]["mean"], _batch(run)
+    return round(mean / batch, 6) if mean is not None and batch else None
+
+
+def active_pct(run: Mapping) -> float | None:
+    """Mean kernel active over the GPUs that the framework uses, None where not measured."""
+    means = [gpu["utilization_pct"]["mean"] for gpu in run["gpus"] if gpu["used_by_framework"]]
+    known = [mean for mean in means if mean is not None]
+    return round(sum(known) / len(known), 2) if known else None
+
+
+def time_pct(run: Mapping) -> dict[str, float]:
+    """The host account in percent of the wall time; empty where it is not known."""
+    wall = run["wall_s"]
+    return {name: round(100 * seconds / wall, 2) for name, seconds in run["time_s"].items()
+            if seconds is not None} if wall else {}  # fmt: skip
+
+
+def _claims(run: Mapping) -> list[Mapping]:
+    return [*run["spans"], *run["findings"]]
+
+
+def _causes(run: Mapping) -> list[str]:
+    return sorted({claim["cause"] for claim in _claims(run)})

@@ -1,0 +1,77 @@
+"""Several runs in a terminal: a table, and each run in brief."""
+
+from collections.abc import Mapping, Sequence
+
+from gpu_util_callback.diagnosis._words import percent
+
+__all__ = ["comparison_table"]
+
+_COLUMNS = ("run", "speed", "ms/step", "ms/sample", "GPU", "input", "stalls", "causes")
+
+
+def comparison_table(comparison: Mapping, width: int) -> list[str]:
+    """The comparison as lines of at most `width` columns; columns that do not fit are left out."""
+    rows = [_cells(row, row["id"] == comparison["baseline"]) for row in comparison["runs"]]
+    names = list(_COLUMNS)
+    for dropped in ("ms/sample", "stalls", "GPU", "ms/step"):
+        if _needed(names, rows) <= width:
+            break
+        if dropped in names and any(cells[dropped] for cells in rows):
+            names.remove(dropped)
+    names = [name for name in names if name == "run" or any(cells[name] for cells in rows)]
+    sizes = {name: max(len(name), *(len(cells[name]) for cells in rows)) for name in names}
+    rest = width - sum(sizes[name] + 2 for name in names if name not in ("run", "causes"))
+    if "causes" in sizes:
+        sizes["run"] = min(sizes["run"], max(8, rest // 2))
+        sizes["causes"] = max(6, rest - sizes["run"] - 2)
+    else:
+        sizes["run"] = min(sizes["run"], max(8, rest))
+    lines = [_line({name: name for name in names}, names, sizes)]
+    for cells in rows:
+        lines.append(_line(cells, names, sizes))
+    for row in comparison["runs"]:
+        changes = [f"without {', '.join(row['gone'])}" if row["gone"] else "",
+                   f"new: {', '.join(row['new'])}" if row["new"] else ""]  # fmt: skip
+        said = "; ".join(change for change in changes if change)
+        if said:
+            lines.append(_cut(f"{row['run']}: {said}", width))
+    return lines
+
+
+def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
+    def number(value: float | None, shape: str) -> str:
+        return "" if value is None else format(value, shape)
+
+    times = row["time_pct"]
+    stalls = [times[name] for name in ("validation", "callbacks") if name in times]
+    return {
+        "run": row["run"],
+        "speed": "1.00×" if baseline else number(row["speed"], ".2f") + "×" * bool(row["speed"]),
+        "ms/step": number(row["ms_per_step"], ".3g"),
+        "ms/sample": number(row["ms_per_sample"], ".3g"),
+        "GPU": "" if row["gpu_active_pct"] is None else percent(row["gpu_active_pct"]),
+        "input": percent(times["input_wait"]) if "input_wait" in times else "",
+        "stalls": percent(sum(stalls)) if stalls else "",
+        "causes": ", ".join(row["causes"]) or "none",
+    }
+
+
+def _needed(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int:
+    """Columns needed, with room for a short name of the run and of a cause."""
+    sizes = [max(len(name), *(len(cells[name]) for cells in rows)) for name in names]
+    flexible = {"run": 14, "causes": 14}
+    return sum(min(size, flexible.get(name, size)) + 2
+               for name, size in zip(names, sizes, strict=True))  # fmt: skip
+
+
+def _line(cells: Mapping[str, str], names: Sequence[str], sizes: Mapping[str, int]) -> str:
+    parts = []
+    for name in names:
+        text = _cut(cells[name], sizes[name])
+        left = name in ("run", "causes")
+        parts.append(text.ljust(sizes[name]) if left else text.rjust(sizes[name]))
+    return "  ".join(parts).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(1, width - 1)] + "…"

@@ -1,0 +1,136 @@
+"""Runs side by side, promises kept, limits for CI, ranks of one job."""
+
+import json
+
+import pytest
+from generated_runs import GPU, START_NS, Generated, write
+
+from gpu_util_callback.cli import main
+from gpu_util_callback.diagnosis import comparison, logdir_report
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.terminal import render
+
+
+def run_of(wait_ms: float, *, batch: int = 32, step_ms: float = 10, seed: int = 1, later_s: int = 0,
+           name: str = "resnet", **facts) -> Generated:  # fmt: skip
+    run = Generated(
+        seed=seed, gpus=[GPU], model={"name": name, "parameters": 25_000_000},
+        fit={"batch_size": batch, "input_kind": "tf.data"}, **facts,
+    )  # fmt: skip
+    run.now += later_s * 10**9
+    run.facts["started_ns"] = run.now
+    run.steps(600, step_ms=step_ms, wait_ms=wait_ms)
+    return run
+
+
+@pytest.fixture
+def before_and_after(tmp_path):
+    write(run_of(10), tmp_path / "before" / "run")
+    write(run_of(0, later_s=100, name="resnet_1"), tmp_path / "after" / "run")
+    return tmp_path
+
+
+def test_the_next_run_of_the_job_says_what_was_promised_and_got(before_and_after):
+    first, second = logdir_report(read_recordings(before_and_after))["runs"]
+    assert first["since"] is None
+    since = second["since"]
+    assert since["run"] == "before/run" and since["gone"] == ["input_bound"]
+    assert since["promised_up_to"] == pytest.approx(2.0, rel=0.05)
+    assert since["got"] == pytest.approx(2.0, rel=0.05)
+    text = render({"runs": [second]})
+    assert "Since before/run: input_bound gone; promised up to 2.0×, got 2.0×." in text
+
+
+def test_another_model_is_another_job(tmp_path):
+    write(run_of(10), tmp_path / "a")
+    other = run_of(0, later_s=100)
+    other.facts["model"] = {"name": "vgg", "parameters": 138_000_000}
+    write(other, tmp_path / "b")
+    assert [run["since"] for run in logdir_report(read_recordings(tmp_path))["runs"]] == [None] * 2
+
+
+def test_comparison_is_per_sample_where_batch_sizes_differ(tmp_path):
+    write(run_of(0, batch=32, step_ms=10), tmp_path / "b32")
+    write(run_of(0, batch=128, step_ms=20, later_s=50), tmp_path / "b128")
+    compared = comparison(logdir_report(read_recordings(tmp_path))["runs"])
+    small, large = compared["runs"]
+    assert compared["baseline"] == small["id"]
+    assert large["speed"] == pytest.approx(2.0, rel=0.05)
+    assert small["ms_per_sample"] == pytest.approx(10 / 32, rel=0.05)
+    assert small["causes"] == [] and small["gone"] == [] and small["new"] == []
+
+
+def test_command_compares_log_directories(before_and_after, capsys):
+    folders = [str(before_and_after / name) for name in ("before", "after")]
+    assert main(["report", *folders, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["comparison"]["runs"][1]["gone"] == ["input_bound"]
+    assert main(["report", *folders, "--width", "70"]) == 0
+    text = capsys.readouterr().out
+    assert "2 runs" in text and "speed" in text and "without input_bound" in text
+    table = text.split("\n\n")[0]
+    assert all(len(line) <= 70 for line in table.splitlines()), table
+
+
+def test_many_runs_are_shown_in_brief(tmp_path, capsys):
+    for number in range(6):
+        write(run_of(number, seed=number, later_s=number * 30), tmp_path / f"trial_{number}")
+    assert main(["report", str(tmp_path), "--width", "100"]) == 0
+    text = capsys.readouterr().out
+    assert "6 runs" in text and "--run NAME" in text
+    assert len(text.splitlines()) < 60
+
+
+@pytest.mark.parametrize("limits, reasons", [
+    (["--min-utilization", "80", "--max-input-wait", "60"], ["GPU active 4"]),
+    (["--min-utilization", "30", "--max-input-wait", "5"], ["waiting for input 5"]),
+    (["--max-lost", "10", "--max-step-ms", "15"], ["lost ", "ms a step"]),
+    (["--forbid", "input_bound,throttled"], ["input_bound: Input-bound"]),
+    (["--check"], ["input_bound"]),
+    (["--check", "--min-utilization", "30", "--max-input-wait", "60", "--max-stalls", "5",
+      "--forbid", "throttled"], []),
+])  # fmt: skip
+def test_check_exits_with_the_reasons(before_and_after, capsys, limits, reasons):
+    assert main(["report", str(before_and_after / "before"), *limits]) == (1 if reasons else 0)
+    out = capsys.readouterr().out
+    assert all(reason in out for reason in reasons)
+    assert ("within the limits" in out) == (not reasons)
+    assert main(["report", str(before_and_after / "before"), "--json", *limits]) == bool(reasons)
+    check = json.loads(capsys.readouterr().out)["check"]
+    assert check["passed"] == (not reasons) and len(check["failures"]) == len(reasons)
+
+
+def test_what_was_not_measured_fails_the_check(tmp_path, capsys):
+    run = Generated(seed=1)
+    run.steps(300, step_ms=10)
+    write(run, tmp_path)
+    assert main(["report", str(tmp_path), "--min-utilization", "50"]) == 1
+    assert "not measured" in capsys.readouterr().out
+    assert main(["report", str(tmp_path), "--check"]) == 0
+    assert main(["report", str(tmp_path), "--forbid", "input"]) == 2
+
+
+def test_the_worker_that_holds_the_others_back_is_named(tmp_path):
+    for rank in range(4):
+        run = Generated(seed=rank, job="abc", rank=rank, world_size=4, fit_index=0,
+                        host=f"node-{rank}")  # fmt: skip
+        slow = rank == 2
+        run.steps(500, step_ms=10 if slow else 22, wait_ms=12 if slow else 0)
+        write(run, tmp_path / f"worker{rank}")
+    report = logdir_report(read_recordings(tmp_path))
+    [session] = report["sessions"]
+    assert session["ranks"] == [0, 1, 2, 3]
+    [finding] = session["findings"]
+    assert finding["cause"] == "imbalance" and finding["ranks"] == [2]
+    assert finding["lost_s"] == pytest.approx(6, rel=0.05)
+    assert "Worker 2 holds the others back" in render(report)
+
+
+def test_equal_workers_are_no_finding(tmp_path):
+    for rank in range(3):
+        run = Generated(seed=rank, job="abc", rank=rank, world_size=3, fit_index=0)
+        run.steps(500, step_ms=10, wait_ms=0.3)
+        write(run, tmp_path / f"worker{rank}")
+    [session] = logdir_report(read_recordings(tmp_path))["sessions"]
+    assert session["findings"] == []
+    assert START_NS > 0
