@@ -4,8 +4,8 @@ A *frame* is a set of equally long columns. It is encoded as one `uint8` matrix 
 (planes, rows) and a JSON description. An integer column occupies as many planes as its residuals
 have bytes (plane 0 is the lowest byte), because bytes of equal significance compress well side by
 side. To read a column by hand: put its planes together as little-endian integers `u`, undo the
-zigzag `r = (u >> 1) ^ -(u & 1)`, then, `order` times, `r = head + cumsum(r)` from the last head
-to the first, and multiply by `unit`, add `base`. `decode_frame` does the same and trusts nothing.
+zigzag `r = (u >> 1) ^ -(u & 1)`, add `middle`, then for each of `heads`, the last one first,
+`r = head + cumsum(r)`; multiply by `unit` and add `base`. `decode_frame` trusts nothing of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -116,7 +116,7 @@ def _encode_ints(values: np.ndarray, planes: list[np.ndarray]) -> dict[str, Any]
     entry: dict[str, Any] = {"at": sum(map(len, planes)), "width": 0, "base": 0, "heads": []}
     if len(values) == 0:
         return entry
-    base = int(values[0])
+    base = int(np.partition(values, len(values) // 2)[len(values) // 2])
     rest = values - base  # may wrap around; the way back wraps too
     unit = 1
     if abs(int(values.max()) - int(values.min())) < 2**62:
@@ -129,18 +129,21 @@ def _encode_ints(values: np.ndarray, planes: list[np.ndarray]) -> dict[str, Any]
     heads: list[int] = []
     best = _cost(rest)
     for _ in range(2):  # first and second differences, where they are smaller
+        if len(rest) < 2:
+            break
         step = np.empty_like(rest)
-        step[0] = 0
         np.subtract(rest[1:], rest[:-1], out=step[1:])
+        step[0] = step[1]  # like its neighbour, for what is constant costs nothing
         cost = _cost(step)
         if cost >= best:
             break
-        heads.append(int(rest[0]))
+        heads.append(_wrap(int(rest[0]) - int(step[0])))
         rest, best = step, cost
     entry["heads"] = heads
-    if not heads:  # plain values: centred, so that the common ones are the small ones
-        middle = int(np.partition(rest, len(rest) // 2)[len(rest) // 2])
-        entry["base"] = _wrap(base + middle * unit)
+    # Centred, so that the common values are the small ones.
+    middle = int(np.partition(rest, len(rest) // 2)[len(rest) // 2])
+    if middle:
+        entry["middle"] = middle
         rest = rest - middle
     zigzag = ((rest << 1) ^ (rest >> 63)).view(np.uint64)
     width = (int(zigzag.max()).bit_length() + 7) // 8
@@ -164,6 +167,7 @@ def _decode_ints(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
     octets[:, :width] = matrix[at : at + width].T
     zigzag = octets.view("<u8").reshape(rows)
     values = ((zigzag >> np.uint64(1)) ^ (np.uint64(0) - (zigzag & np.uint64(1)))).view(np.int64)
+    values = values + _int64(entry.get("middle", 0))
     for head in reversed(entry["heads"]):
         values = np.cumsum(values) + _int64(head)
     unit = entry.get("unit", 1)
@@ -234,15 +238,16 @@ def _encode_floats(
         first = int(np.argmin(absent))
         values = values[np.where(last < 0, first, last)]
     integers = None
-    if np.isfinite(values).all():
+    largest = np.abs(values).max(initial=0)
+    if largest < _EXACT:  # NaN is gone, infinities are not
         for scale in _SCALES:
             scaled = np.rint(values * scale)
-            if np.abs(scaled).max(initial=0) < _EXACT and (scaled / scale == values).all():
+            if largest * scale < _EXACT and (scaled / scale == values).all():
                 integers = scaled.astype(np.int64)
                 entry["scale"] = scale
                 break
         else:
-            if quantum is not None and np.abs(values).max(initial=0) / quantum < _EXACT:
+            if quantum is not None and largest / quantum < _EXACT:
                 integers = np.rint(values / quantum).astype(np.int64)
                 entry["quantum"] = quantum
     if integers is None:

@@ -6,7 +6,6 @@
 import html
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
 from urllib.parse import quote
 
 from gpu_util_callback.errors import UnusableInput
@@ -54,7 +53,7 @@ def _cells(recording: Recording) -> Iterator[str]:
     steps = recording.summary.get("steps", {}).get("duration_ns", {})
     yield recording.run
     yield recording.session
-    yield str(recording.facts.get("rank", ""))
+    yield "" if recording.rank is None else str(recording.rank)
     yield datetime.fromtimestamp(recording.start_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     yield f"{wall:.1f} s"
     yield f"{recording.step_count:,}"
@@ -95,7 +94,7 @@ def read_recordings(logdir: str | os.PathLike) -> Recordings:
             recordings += found
             problems += trouble
     group_sessions(recordings)
-    recordings.sort(key=lambda one: (one.start_ns, one.facts.get("rank") or 0, one.id))
+    recordings.sort(key=lambda one: (one.start_ns, one.rank or 0, one.id))
     return Recordings(recordings, problems)
 
 
@@ -159,16 +158,16 @@ def group_sessions(recordings: Iterable[Recording]) -> None:
     The n-th fit of a job that was started again is another session: its rank is there already, or
     it began after the others had ended.
     """
-    jobs: dict[tuple[Any, ...], list[Recording]] = {}
+    jobs: dict[tuple[str, str], list[Recording]] = {}
     for one in recordings:
         job = one.facts.get("job")
-        key = (str(job), one.facts.get("fit_index")) if job else (one.run, one.folder)
+        key = (str(job), str(one.facts.get("fit_index"))) if job else (one.run, one.folder)
         jobs.setdefault(key, []).append(one)
     for members in jobs.values():
         members.sort(key=lambda one: (one.start_ns, one.folder))
-        name, ranks, end = "", set[Any](), 0
+        name, ranks, end = "", set[int | None](), 0
         for one in members:
-            rank = one.facts.get("rank")
+            rank = one.rank
             if not name or rank in ranks or one.start_ns > end:
                 name, ranks, end = one.folder, set(), 0
             one.session = name

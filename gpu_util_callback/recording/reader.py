@@ -129,11 +129,10 @@ class Recording:
 
     def _without_manifest(self, error: Exception) -> bool:
         path = self._storage.join(self.path, "manifest.json")
-        try:
-            self._storage.names(self.path)
-        except OSError:
-            known = self.path in self._problems
-            self._problem(self.path, "this recording was deleted while it was open")
+        known = self.path in self._problems
+        if self._is_deleted():
+            self._infos = None
+            self._cache.clear()
             return not known
         message = str(error) if isinstance(error, ManifestError) else _reason(error)
         if isinstance(error, FileNotFoundError):
@@ -213,7 +212,7 @@ class Recording:
         start = self.facts.get("started_ns")
         if isinstance(start, int):
             return start
-        return self._cached("start", lambda: self._extent()[0])
+        return self._cached("start", lambda: self._origin() or self._extent()[0])
 
     @property
     def end_ns(self) -> int:
@@ -225,12 +224,26 @@ class Recording:
         return self._cached("end", lambda: self._extent()[1])
 
     @property
+    def rank(self) -> int | None:
+        """Which worker of its job recorded it."""
+        rank = self.facts.get("rank")
+        return rank if isinstance(rank, int) else None
+
+    @property
     def step_count(self) -> int:
         """Rows of the steps table, without reading it."""
         rows = self.facts.get("rows")
         if isinstance(rows, dict) and isinstance(rows.get("steps", 0), int):
             return rows.get("steps", 0)
         return len(self.steps["step"])
+
+    def _origin(self) -> int:
+        """The start as the overview has it, 0 without one."""
+        try:
+            origin = Container(self._stored_top() or b"").index.get("origin_ns")
+        except Damaged:
+            return 0
+        return origin if isinstance(origin, int) else 0
 
     def _extent(self) -> tuple[int, int]:
         steps = self.steps
@@ -377,6 +390,8 @@ class Recording:
             return {}
 
     def _overview_problem(self, error: Exception) -> None:
+        if isinstance(error, FileNotFoundError) and self._is_deleted():
+            return
         path = self._storage.join(self.path, "overview.npz")
         self._problem(path, f"damaged: {_reason(error)}; reading all segments instead")
 
@@ -389,11 +404,9 @@ class Recording:
             return self._infos
 
     def _list_segments(self) -> list[SegmentInfo]:
-        try:
-            names = self._storage.names(self.path)
-        except OSError:
-            self._problem(self.path, "this recording was deleted while it was open")
+        if self._is_deleted():
             return []
+        names = self._storage.names(self.path)
         ranges = sorted(
             (found for name in names if (found := segment_range(name))),
             key=lambda found: (found[0], -found[1]),
@@ -459,6 +472,14 @@ class Recording:
 
     def _read(self, name: str) -> bytes:
         return self._storage.read(self._storage.join(self.path, name), MAX_FILE_BYTES)
+
+    def _is_deleted(self) -> bool:
+        try:
+            self._storage.names(self.path)
+        except OSError:
+            self._problem(self.path, "this recording was deleted while it was open")
+            return True
+        return False
 
     def _damaged(self, name: str, error: Exception) -> None:
         path = self._storage.join(self.path, name)

@@ -28,7 +28,7 @@ class Redactor:
 
     def __init__(self, hosts: Iterable[str]):
         # Longest first, so that a full name goes before its short form inside it.
-        names = {host for host in hosts if len(host) > 2 and host != "localhost"}
+        names = {host for host in hosts if len(host) > 1 and host != "localhost"}
         longest_first = sorted(names, key=len, reverse=True)
         self._hosts = (
             re.compile(

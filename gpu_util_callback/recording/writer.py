@@ -229,8 +229,8 @@ class RecordingWriter:
         with self._lock:
             new, self._new = self._new, {}
         clock = ("tables", "clock")
-        idle = self._open_written or not (self._open_tables or self._open_samples)
-        if set(new) == {clock} and idle and not seal:
+        empty = not (self._open_tables or self._open_samples)
+        if set(new) == {clock} and (empty or (self._open_written and not seal)):
             # Nothing but a heartbeat: the pairs wait for a segment that has to be written anyway.
             kept = new[clock] if len(new[clock]) < 64 else new[clock][::2]
             with self._lock:

@@ -1,0 +1,105 @@
+"""The account closes; a redacted recording names nobody."""
+
+import json
+import os
+import re
+import socket
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from make_recording import SyntheticRun
+from scripted_runs import MS, step_rows
+
+from gpu_util_callback.recording import Account, account, read_recordings
+from gpu_util_callback.recording.manifest import safe_name
+from gpu_util_callback.recording.redaction import Redactor, hashed_host
+from gpu_util_callback.recording.schema import ACCOUNTS
+
+
+def test_the_categories_are_disjoint_and_sum_to_the_wall():
+    steps = {
+        "input_wait_ns": np.array([2, 3]) * MS, "compile_ns": np.array([100, -1]) * MS,
+        "body_ns": np.array([10, 11]) * MS, "gpu_wait_ns": np.array([4, -1]),
+        "callbacks_ns": np.array([1, 2]) * MS,
+    }  # fmt: skip
+    steps["gpu_wait_ns"][0] *= MS
+    phases = {
+        "account": np.array(["", "validation", "callbacks", "input_wait", "compile"], object),
+        "self_ns": np.array([500, 50, 7, 8, -1]) * MS,
+    }
+    found = account(steps, phases, 0, 1_000 * MS)
+    assert found["wall_s"] == 1
+    assert set(found["time_s"]) == set(ACCOUNTS)
+    expected = {"input_wait": 13, "step": 25, "compile": 100, "validation": 50, "callbacks": 10}
+    for name, ms in expected.items():
+        assert found["time_s"][name] == pytest.approx(ms / 1000), name
+    assert sum(found["time_s"].values()) == pytest.approx(1)
+
+
+def test_adding_in_parts_is_adding_at_once():
+    steps = step_rows(100)
+    total = Account()
+    for part in np.array_split(np.arange(100), 7):
+        total.add_steps({name: values[part] for name, values in steps.items()})
+    assert total.result(0, 10**9) == account(steps, {"account": [], "self_ns": []}, 0, 10**9)
+
+
+def test_a_redacted_recording_names_neither_host_nor_process(tmp_path):
+    host = socket.gethostname()
+    run = SyntheticRun(tmp_path, steps=60, redact=True)
+    run.writer.update(
+        job=f"tcp://{host}:1234", pid=4242,
+        gpus=[{"index": 0, "processes": [{"pid": 77, "user": "eve-the-user", "name": "miner"}]}],
+        unavailable=[{"source": "x", "reason": f"refused by {host}"}],
+    )  # fmt: skip
+    run.writer.append("phases", {"kind": ["gap"], "name": [f"nfs on {host} hung"]})
+    run.advance(60)
+    path = run.close()
+    manifest = (path / "manifest.json").read_text()
+    facts = json.loads(manifest)
+    assert facts["redacted"] is True
+    assert facts["host"] == hashed_host(host)
+    for key in ("pid", "boot_id", "process_started", "pid_namespace"):
+        assert key not in facts
+    assert "processes" not in facts["gpus"][0]
+    assert "eve-the-user" not in manifest
+    everything = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")]
+    assert len(everything) > 5
+    (one,) = read_recordings(tmp_path)
+    everything += [manifest, *one.phases["name"]]
+    for file in path.glob("*.npz"):
+        everything.append(zipfile.ZipFile(file).read("index.json").decode())
+    word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(host)}(?![A-Za-z0-9])")
+    for text in everything:
+        assert not word.search(text), text
+    assert f"nfs on {hashed_host(host)} hung" in one.phases["name"].tolist()
+    assert one.status == "ended"
+
+
+def test_a_redacted_live_recording_is_told_by_its_heartbeat(tmp_path):
+    run = SyntheticRun(tmp_path, steps=60, redact=True)
+    run.advance(30)
+    (one,) = read_recordings(tmp_path)
+    assert one.status == "live"
+
+
+def test_names_are_replaced_as_words_only():
+    redactor = Redactor(["node7", "node7.cluster.example"])
+    assert redactor.text("node7.cluster.example") == hashed_host("node7.cluster.example")
+    assert redactor.text("node70 and supernode7") == "node70 and supernode7"
+    assert redactor.text("a node7:22 b") == f"a {hashed_host('node7')}:22 b"
+    assert redactor.value({"Host": "other", "n": [{"pid": 1, "x": "node7"}], "k": 1.5}) == {
+        "Host": hashed_host("other"), "n": [{"x": hashed_host("node7")}], "k": 1.5,
+    }  # fmt: skip
+    assert Redactor([]).text("node7") == "node7"
+
+
+def test_a_recording_that_is_not_redacted_says_where_it_was_made(make_writer, tmp_path):
+    writer = make_writer(facts={"rank": 3})
+    writer.close("ended")
+    assert f"-{safe_name(socket.gethostname())}-3-{os.getpid()}" in Path(writer.path).name
+    (one,) = read_recordings(tmp_path)
+    assert one.facts["host"] == socket.gethostname()
+    assert isinstance(one.facts["pid"], int)

@@ -1,0 +1,114 @@
+"""Containers are plain `.npz` files, and nothing in one can take memory it has not been lent."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from gpu_util_callback.recording import container
+from gpu_util_callback.recording.container import Container, Damaged, pack
+
+
+def test_numpy_opens_what_was_packed():
+    data = pack({"a": 1}, {"x": np.arange(5), "y/z": np.zeros((2, 3), np.uint8)})
+    with np.load(io.BytesIO(data), allow_pickle=False) as found:
+        assert found["x"].tolist() == [0, 1, 2, 3, 4]
+        assert found["y/z"].shape == (2, 3)
+    opened = Container(data)
+    assert opened.index == {"a": 1}
+    assert opened.array("x").tolist() == [0, 1, 2, 3, 4]
+    assert "y/z" in opened
+    with pytest.raises(Damaged, match="missing"):
+        opened.array("w")
+
+
+def zipped(**members):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {"index.json": b"{}", **members}.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def test_a_zip_bomb_is_refused_before_it_inflates(monkeypatch):
+    monkeypatch.setattr(container, "MAX_MEMBER_BYTES", 1 << 20)
+    bomb = zipped(**{"x.npy": bytes(2 << 20)})
+    assert len(bomb) < 10_000
+    with pytest.raises(Damaged, match="would inflate to"):
+        Container(bomb)
+
+
+def test_the_sum_of_all_members_is_bounded_too(monkeypatch):
+    monkeypatch.setattr(container, "MAX_TOTAL_BYTES", 1 << 20)
+    with pytest.raises(Damaged, match="would inflate to"):
+        Container(zipped(**{f"{i}.npy": bytes(300_000) for i in range(5)}))
+
+
+def test_a_header_that_lies_about_its_size_gets_no_memory():
+    """A central directory may claim less than the data holds: reading stops at the claim."""
+    honest = pack({}, {"x": np.zeros(1 << 16, np.uint8)})
+    at = honest.rindex(b"PK\x01\x02")  # the last member's central header
+    lying = bytearray(honest)
+    lying[at + 24 : at + 28] = (1000).to_bytes(4, "little")
+    with pytest.raises(Damaged):
+        Container(bytes(lying)).array("x")
+
+
+def npy(header):
+    text = header.encode().ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}"),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (4294967296, 4294967296)}"),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-1,)}"),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}") + b"12345678",
+        npy("{'descr': 'nonsense'}"),
+        npy("not even a dictionary"),
+        b"\x93NUMPY\x02\x00" + bytes(20),
+        b"",
+        b"\x93NUM",
+    ],
+)
+def test_a_member_that_is_no_plain_array_is_refused(member):
+    with pytest.raises(Damaged):
+        Container(zipped(**{"x.npy": member})).array("x")
+
+
+def test_pickles_are_never_opened(tmp_path):
+    out = io.BytesIO()
+    np.savez(out, x=np.array([{"a": 1}], dtype=object))
+    data = zipped(**{"x.npy": zipfile.ZipFile(io.BytesIO(out.getvalue())).read("x.npy")})
+    with pytest.raises(Damaged, match="not numbers"):
+        Container(data).array("x")
+
+
+@pytest.mark.parametrize("index", [b"[]", b"{", b"\xff\xfe", b"[" * 100_000])
+def test_an_index_that_is_no_object_is_refused(index):
+    with pytest.raises(Damaged):
+        Container(zipped(**{"index.json": index}))
+
+
+def test_every_truncation_and_every_flipped_byte_is_damaged_or_harmless():
+    array = np.arange(300, dtype=np.int64)
+    data = pack({"rows": 300}, {"x": array})
+
+    def read(spoiled):
+        try:
+            opened = Container(spoiled)
+            return opened.index, opened.array("x")
+        except Damaged:
+            return None
+
+    assert all(read(data[:length]) is None for length in range(len(data)))
+    for at in range(len(data)):
+        spoiled = bytearray(data)
+        spoiled[at] ^= 0x55
+        found = read(bytes(spoiled))
+        if found is not None:  # a field nobody relies on, a date for one
+            assert found[0] == {"rows": 300}
+            assert (found[1] == array).all(), at

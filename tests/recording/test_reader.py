@@ -1,0 +1,399 @@
+"""Whatever happened to the files, one clear line says so and the rest is still shown."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from make_recording import make_recording
+from scripted_runs import step_rows
+
+from gpu_util_callback import read_recordings
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording import manifest as manifests
+from gpu_util_callback.recording.segments import segment_range
+
+START = 1_700_000_000_000_000_000
+
+
+@pytest.fixture
+def three_segments(make_writer, scripted_time):
+    """The folder of an ended recording: steps 0-99, 100-199 and 200-299, each with samples."""
+    writer = make_writer()
+    for first in (0, 100, 200):
+        writer.append("steps", step_rows(100, first=first))
+        writer.append_samples(
+            "host", ["cpu_pct"], START + np.arange(5) + first, np.full((5, 1), 1.0)
+        )
+        writer.flush()
+        scripted_time.advance(61)
+        writer.flush()
+    writer.close("ended")
+    assert len(list(Path(writer.path).glob("segment-*"))) == 3
+    return Path(writer.path)
+
+
+def test_each_missing_segment_is_one_problem_that_names_its_steps(three_segments, tmp_path):
+    (three_segments / "segment-000001.npz").unlink()
+    found = read_recordings(tmp_path)
+    (one,) = found
+    assert one.steps["step"].tolist() == [*range(100), *range(200, 300)]
+    assert len(one.samples["host"]["time_ns"]) == 10
+    (problem,) = found.problems
+    assert problem.path.endswith("segment-000001.npz")
+    assert problem.message == "missing; steps 100 to 199 are not shown"
+
+
+def test_the_last_segment_may_be_missing_too(three_segments, tmp_path):
+    (three_segments / "segment-000002.npz").unlink()
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 200
+    assert [p.message for p in one.problems] == ["missing; steps 200 to 299 are not shown"]
+
+
+def test_every_truncation_of_a_segment_is_one_problem(three_segments, tmp_path):
+    path = three_segments / "segment-000001.npz"
+    content = path.read_bytes()
+    lengths = sorted({0, 1, 4, 30, len(content) - 1, len(content) - 22, len(content) // 2,
+                      *range(0, len(content), 97)})  # fmt: skip
+    for length in lengths:
+        path.write_bytes(content[:length])
+        (one,) = read_recordings(tmp_path)
+        assert len(one.steps["step"]) == 200, length
+        assert len(one.problems) == 1, (length, one.problems)
+        assert one.problems[0].path == str(path)
+        assert "\n" not in one.problems[0].message
+        assert one.problems[0].message.startswith("damaged: ")
+
+
+def test_a_flipped_byte_anywhere_is_a_problem_or_harmless(three_segments, tmp_path):
+    (whole,) = read_recordings(tmp_path)
+    truth = whole.steps
+    path = three_segments / "segment-000001.npz"
+    content = path.read_bytes()
+    told = 0
+    for at in range(0, len(content), 11):
+        spoiled = bytearray(content)
+        spoiled[at] ^= 0xFF
+        path.write_bytes(bytes(spoiled))
+        (one,) = read_recordings(tmp_path)
+        steps, samples = one.steps, one.samples
+        assert len(one.problems) <= 1
+        told += len(one.problems)
+        rows = {300: slice(None), 200: np.r_[0:100, 200:300]}[len(steps["step"])]
+        for name in steps:
+            assert (steps[name] == truth[name][rows]).all(), (at, name)
+        if len(steps["step"]) == 200 or len(samples["host"]["time_ns"]) == 10:
+            assert len(one.problems) == 1, at
+    assert told > 10
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"format": "x"}', b'{"status": "ended"}',
+     b"[" * 50_000],
+    ids=lambda content: repr(content[:12]),
+)  # fmt: skip
+def test_an_unreadable_manifest_leaves_the_rows(three_segments, tmp_path, content):
+    (three_segments / "manifest.json").write_bytes(content)
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 300
+    assert len(one.samples["host"]["time_ns"]) == 15
+    assert one.status == "lost"
+    assert one.step_count == 300
+    assert one.account["time_s"]["step"] > 0
+    assert one.end_ns > one.start_ns > 0
+    (problem,) = one.problems
+    assert problem.path.endswith("manifest.json")
+    assert problem.message.endswith("showing what the segments hold")
+
+
+def test_a_missing_manifest_leaves_the_rows(three_segments, tmp_path):
+    (three_segments / "manifest.json").unlink()
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 300
+    assert [p.message for p in one.problems] == [
+        "manifest.json is missing; showing what the segments hold"
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rows": 5}, {"rows": {"steps": "many"}}, {"sealed": "x"}, {"account": 3}, {"gpus": 7},
+     {"started_ns": "yesterday"}, {"ended_ns": None, "heartbeat_ns": []}, {"flush_s": "x"},
+     {"diagnosis": 1, "summary": []}, {"status": "sleeping"}, {"job": {"a": 1}, "rank": []},
+     {"dropped_rows": "x"}, {"flushes": {}}],
+    ids=str,
+)  # fmt: skip
+def test_nonsense_in_a_manifest_breaks_nothing(three_segments, tmp_path, change):
+    manifest = json.loads((three_segments / "manifest.json").read_text())
+    (three_segments / "manifest.json").write_text(json.dumps({**manifest, **change}))
+    found = read_recordings(tmp_path)
+    (one,) = found
+    assert len(one.steps["step"]) == 300
+    assert isinstance(one.status, str)
+    assert isinstance(one.account["time_s"], dict)
+    assert isinstance(one.step_count, int)
+    assert isinstance(one.stored, dict)
+    assert one.end_ns >= one.start_ns
+    assert "<table>" in found._repr_html_()
+    assert one.revision
+
+
+def test_a_newer_major_version_is_refused_with_what_to_do(three_segments, tmp_path):
+    path = three_segments / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "format": [2, 0], "writer": "9.1"}))
+    make_recording(tmp_path / "other", "healthy", steps=30)
+    found = read_recordings(tmp_path)
+    assert [one.run for one in found] == ["other"]
+    (problem,) = found.problems
+    assert "gpu-util-callback 9.1 in format 2" in problem.message
+    assert "pip install --upgrade gpu-util-callback" in problem.message
+
+
+def test_a_newer_minor_version_is_read(three_segments, tmp_path):
+    path = three_segments / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "format": [1, 7], "unheard_of": {"x": 1}}))
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 300
+    assert one.problems == []
+
+
+def test_a_segment_of_another_format_is_a_problem(three_segments, tmp_path):
+    from gpu_util_callback.recording.container import pack
+
+    (three_segments / "segment-000001.npz").write_bytes(pack({"format": 2}, {}))
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 200
+    assert [p.message for p in one.problems] == [
+        "damaged: segment format 2, expected 1; its rows are not shown"
+    ]
+
+
+def test_deleted_while_open(three_segments, tmp_path):
+    (one,) = read_recordings(tmp_path)
+    shutil.rmtree(three_segments)
+    assert one.refresh() is True
+    assert one.refresh() is False  # told once
+    assert len(one.steps["step"]) == 0
+    assert one.samples == {}
+    assert one.summary == {}
+    assert [p.message for p in one.problems] == ["this recording was deleted while it was open"]
+
+
+def test_deleted_between_listing_and_reading(three_segments, tmp_path):
+    (one,) = read_recordings(tmp_path)
+    assert len(one.segments) == 3
+    shutil.rmtree(three_segments)
+    assert len(one.steps["step"]) == 0
+    assert [p.message for p in one.problems] == ["this recording was deleted while it was open"]
+
+
+def test_merged_between_listing_and_reading(make_writer, tmp_path, scripted_time):
+    writer = make_writer()
+
+    def minute(first):
+        writer.append("steps", step_rows(10, first=first))
+        writer.flush()
+        scripted_time.advance(61)
+        writer.flush()
+
+    for first in range(0, 70, 10):
+        minute(first)
+    (one,) = read_recordings(tmp_path)
+    assert len(one.segments) == 7
+    minute(70)  # the eighth: all of them become one file
+    assert [p.name for p in Path(writer.path).glob("segment-*")] == ["segment-000000-000007.npz"]
+    assert one.steps["step"].tolist() == list(range(80))
+    assert one.problems == []
+
+
+def test_a_growing_recording_is_followed(make_writer, tmp_path, scripted_time):
+    writer = make_writer()
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 0
+    seen = 0
+    for _ in range(50):
+        writer.append("steps", step_rows(7, first=seen))
+        seen += 7
+        writer.flush()
+        scripted_time.advance(9)
+        assert one.refresh()
+        assert one.steps["step"].tolist() == list(range(seen))
+        assert one.step_count == seen
+    writer.close("ended")
+    assert one.refresh()
+    assert one.status == "ended"
+    assert one.steps["step"].tolist() == list(range(seen))
+    assert one.problems == []
+
+
+# --- kill -9 --------------------------------------------------------------------------------------
+
+KILLED = textwrap.dedent("""
+    import sys, time
+    import numpy as np
+    from gpu_util_callback.recording import Clock, RecordingWriter
+    clock = Clock()
+    writer = RecordingWriter(sys.argv[1], {"fit_index": 0}, clock=clock)
+    step, flushed = 0, time.monotonic()
+    while True:
+        now = clock.now()
+        writer.append("steps", {"step": [step], "start_ns": [now], "duration_ns": [2_000_000]})
+        writer.append_samples("gpu0", ["utilization_pct"], [now], [[50.0]])
+        step += 1
+        time.sleep(0.002)
+        if time.monotonic() - flushed > 0.2:
+            writer.flush()
+            flushed = time.monotonic()
+            print(step, time.time_ns(), flush=True)
+""")
+
+
+def test_a_killed_process_loses_at_most_its_last_flush(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        for _ in range(6):
+            flushed, _ = map(int, process.stdout.readline().split())
+        (one,) = read_recordings(tmp_path)
+        assert one.status == "live"
+        process.send_signal(signal.SIGKILL)
+        killed_ns = time.time_ns()
+        # Killed, but not waited for: a zombie is as gone as it can be.
+        deadline = time.monotonic() + 20
+        while one.status == "live" and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert one.status == "lost"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    found = read_recordings(tmp_path)
+    (one,) = found
+    assert found.problems == []
+    assert one.status == "lost"
+    steps = one.steps
+    assert len(steps["step"]) >= flushed
+    assert (steps["step"] == np.arange(len(steps["step"]))).all()
+    assert killed_ns - (steps["start_ns"][-1] + steps["duration_ns"][-1]) < 2_000_000_000
+    assert len(one.samples["gpu0"]["time_ns"]) >= flushed
+    assert one.account["wall_s"] > 0
+    assert one.summary["steps"]["duration_ns"]["count"] == len(steps["step"])
+
+
+def test_no_heartbeat_means_lost_only_after_patience():
+    beat = {"heartbeat_wall_ns": 1_000 * 10**9, "flush_s": 2.0}
+    assert not manifests.lost(beat, age_s=None, now_s=1_029)
+    assert manifests.lost(beat, age_s=None, now_s=1_031)
+    slow = {**beat, "flush_s": 30.0}
+    assert not manifests.lost(slow, age_s=None, now_s=1_149)
+    assert manifests.lost(slow, age_s=None, now_s=1_151)
+    # Two machines' clocks differ: the file system says that it was written just now.
+    assert not manifests.lost(beat, age_s=1.0, now_s=5_000)
+    # A heartbeat from the future tells nothing; the file's age does.
+    assert manifests.lost(beat, age_s=500.0, now_s=0)
+    assert not manifests.lost(beat, age_s=5.0, now_s=0)
+
+
+def test_a_reused_pid_is_not_the_process(make_writer):
+    ours = manifests.process_facts()
+    now = {"heartbeat_wall_ns": time.time_ns(), "flush_s": 2.0}
+    assert not manifests.lost({**now, **ours})
+    if ours["process_started"] is None:
+        pytest.skip("this system does not say when a process started")
+    assert manifests.lost({**now, **ours, "process_started": ours["process_started"] + 1})
+    # Elsewhere (another boot, host, container) a pid means nothing: the heartbeat has to do.
+    for other in ("boot_id", "host", "pid_namespace"):
+        assert not manifests.lost({**now, **ours, "process_started": 1, other: "elsewhere"})
+
+
+# --- finding recordings ---------------------------------------------------------------------------
+
+
+def test_recordings_are_found_from_every_level(tmp_path):
+    a = make_recording(tmp_path / "a", "healthy", steps=30)
+    make_recording(tmp_path / "deep" / "b c" / "ü", "healthy", steps=30)
+    (tmp_path / "empty" / "plugins" / "gpu_utilization").mkdir(parents=True)
+    (tmp_path / "unrelated" / "plugins" / "profile").mkdir(parents=True)
+    found = read_recordings(tmp_path)
+    assert sorted(one.run for one in found) == ["a", "deep/b c/ü"]
+    assert len({one.id for one in found}) == 2
+    for one in found:
+        assert all(c.isalnum() or c in "/._~-" for c in one.id), one.id
+    assert [one.run for one in read_recordings(tmp_path / "a")] == ["."]
+    assert [one.folder for one in read_recordings(a)] == [a.name]
+    assert [one.folder for one in read_recordings(a.parent)] == [a.name]
+    assert read_recordings(str(tmp_path / "empty")) == []
+    assert [one.run for one in read_recordings(f"file://{tmp_path}/a")] == ["."]
+
+
+def test_a_logdir_that_is_none_says_so(tmp_path):
+    with pytest.raises(UnusableInput, match="does not exist"):
+        read_recordings(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnusableInput, match="is a file"):
+        read_recordings(tmp_path / "file")
+    with pytest.raises(UnusableInput, match="cannot be opened"):
+        read_recordings("nosuchprotocol://bucket/logs")
+
+
+def test_links_in_a_circle_end(tmp_path):
+    make_recording(tmp_path / "a", "healthy", steps=30)
+    (tmp_path / "a" / "again").symlink_to(tmp_path)
+    assert "a" in {one.run for one in read_recordings(tmp_path)}
+
+
+def test_ranks_of_one_job_share_a_session_and_a_restart_does_not(tmp_path):
+    job = {"job": "slurm-42", "world_size": 2, "steps": 30, "past_s": 3}
+    for rank in (0, 1):
+        make_recording(tmp_path, "healthy", rank=rank, **job)
+    alone = make_recording(tmp_path, "healthy", steps=30, past_s=3)
+    for rank in (0, 1):
+        make_recording(tmp_path, "healthy", rank=rank, fit_index=1, **job)
+    job["past_s"] = -60  # the same job, started again after the first attempt was over
+    for rank in (0, 1):
+        make_recording(tmp_path, "healthy", rank=rank, **job)
+    sessions = {}
+    for one in read_recordings(tmp_path):
+        sessions.setdefault(one.session, []).append((one.facts["rank"], one.facts["fit_index"]))
+    assert sorted(map(sorted, sessions.values())) == [
+        [(0, 0)], [(0, 0), (1, 0)], [(0, 0), (1, 0)], [(0, 1), (1, 1)],
+    ]  # fmt: skip
+    assert alone.name in sessions
+
+
+def test_the_table_for_notebooks_escapes_what_it_shows(tmp_path):
+    make_recording(tmp_path / "<script>alert(1)</script>", "thirds", steps=60)
+    html = read_recordings(tmp_path)._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "60" in html
+    assert "ended" in html
+
+
+def test_segment_names():
+    assert segment_range("segment-000007.npz") == (7, 7)
+    assert segment_range("segment-000000-000007.npz") == (0, 7)
+    for name in ("segment-7x.npz", "segment-000007.npz.tmp", "segment-2-1.npz", "overview.npz",
+                 "segment-.npz", "segment-1-2-3.npz", "segment-²-³.npz", ".segment-000001.npz.tmp",
+                 "segment-99999999999999.npz"):  # fmt: skip
+        assert segment_range(name) is None, name
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_an_unreadable_segment_is_a_problem(three_segments, tmp_path):
+    (three_segments / "segment-000001.npz").chmod(0)
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 200
+    assert "Permission denied" in one.problems[0].message

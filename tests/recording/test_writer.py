@@ -1,0 +1,372 @@
+"""What the writer leaves on disk: rows that come back, small files, a flat memory."""
+
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from make_recording import SyntheticRun, make_recording
+from scripted_runs import MS, step_rows
+
+from gpu_util_callback.recording import RecordingWriter, read_recordings
+from gpu_util_callback.recording import writer as writer_module
+from gpu_util_callback.recording.schema import TABLES
+
+
+def only(logdir):
+    found = read_recordings(logdir)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_every_table_comes_back_with_absent_columns_filled_in(make_writer, tmp_path):
+    writer = make_writer()
+    steps = step_rows(50)
+    writer.append("steps", steps)
+    writer.append("phases", {"kind": ["epoch", "validation"], "name": ["epoch 1", "é\nü"],
+                             "start_ns": [5, 6], "end_ns": [7, 9]})  # fmt: skip
+    writer.append("kernels", {"window": [1], "name": ["sgemm"], "occupancy_pct": [12.5]})
+    writer.close("ended")
+    found = only(tmp_path / "run")
+    for name, values in steps.items():
+        assert (found.steps[name] == values).all(), name
+    assert found.phases["name"].tolist() == ["epoch 1", "é\nü"]
+    assert found.phases["account"].tolist() == ["", ""]
+    assert found.phases["self_ns"].tolist() == [-1, -1]
+    assert found.kernels["occupancy_pct"].tolist() == [12.5]
+    assert np.isnan(found.kernels["registers"]).all()
+    for table, columns in TABLES.items():
+        assert list(found.table(table)) == list(columns)
+    assert len(found.pipeline["op"]) == 0
+    assert found.status == "ended"
+    assert found.problems == []
+
+
+def test_sample_groups_come_back_though_their_columns_vary(make_writer, tmp_path):
+    writer = make_writer()
+    writer.append_samples("gpu0", ["utilization_pct"], [100, 200], [[5.0], [np.nan]])
+    writer.flush()
+    writer.append_samples("gpu0", ["power_mw", "utilization_pct"], [300], [[70.0, 8.0]])
+    writer.append_samples("host", ["cpu_pct"], [150], [[33.3]])
+    writer.close("interrupted")
+    samples = only(tmp_path / "run").samples
+    assert list(samples) == ["gpu0", "host"]
+    assert samples["gpu0"]["time_ns"].tolist() == [100, 200, 300]
+    np.testing.assert_array_equal(samples["gpu0"]["utilization_pct"], [5, np.nan, 8])
+    np.testing.assert_array_equal(samples["gpu0"]["power_mw"], [np.nan, np.nan, 70])
+    assert samples["host"]["cpu_pct"].tolist() == [33.3]
+
+
+def test_appending_nonsense_is_refused_and_nothing_else_is_lost(make_writer, tmp_path):
+    writer = make_writer()
+    with pytest.raises(ValueError, match="unknown table"):
+        writer.append("stepz", {"step": [1]})
+    with pytest.raises(ValueError, match="no column 'stp'"):
+        writer.append("steps", {"stp": [1]})
+    with pytest.raises(ValueError, match="differ in length"):
+        writer.append("steps", {"step": [1], "start_ns": [1, 2]})
+    with pytest.raises(ValueError, match="2 times"):
+        writer.append_samples("gpu0", ["a"], [1, 2], [[1.0]])
+    writer.append("steps", {"step": [1]})
+    writer.close("ended")
+    assert only(tmp_path / "run").steps["step"].tolist() == [1]
+
+
+def test_the_callers_buffers_may_be_reused(make_writer, tmp_path):
+    writer = make_writer()
+    step, values = np.array([1, 2]), np.array([[1.0], [2.0]])
+    writer.append("steps", {"step": step})
+    writer.append_samples("host", ["cpu_pct"], step, values)
+    step[:], values[:] = 99, 99
+    writer.close("ended")
+    found = only(tmp_path / "run")
+    assert found.steps["step"].tolist() == [1, 2]
+    assert found.samples["host"]["cpu_pct"].tolist() == [1, 2]
+
+
+def test_each_flush_replaces_the_open_segment_and_a_minute_seals_it(
+    make_writer, tmp_path, scripted_time
+):
+    writer = make_writer()
+    folder = Path(writer.path)
+    for second in range(0, 130, 2):
+        writer.append("steps", step_rows(10, first=second * 5))
+        writer.flush()
+        assert not list(folder.glob(".*"))
+        scripted_time.advance(2)
+    segments = sorted(p.name for p in folder.glob("segment-*.npz"))
+    assert segments == ["segment-000000.npz", "segment-000001.npz", "segment-000002.npz"]
+    assert (only(tmp_path / "run").steps["step"] == np.arange(650)).all()
+
+
+def test_a_segment_is_sealed_at_256_kB(make_writer, tmp_path):
+    writer = make_writer()
+    random = np.random.default_rng(0)
+    for first in range(0, 150_000, 5_000):
+        rows = step_rows(5_000, first)
+        rows["input_get_ns"] = random.integers(0, 2**40, 5_000)  # nothing to compress
+        writer.append("steps", rows)
+        writer.flush()
+    sizes = [p.stat().st_size for p in sorted(Path(writer.path).glob("segment-*.npz"))]
+    assert len(sizes) > 2
+    assert all(200_000 < size < 400_000 for size in sizes[:-1])
+    assert (only(tmp_path / "run").steps["step"] == np.arange(150_000)).all()
+
+
+def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(make_writer, tmp_path):
+    writer = make_writer()
+    writer.append("steps", step_rows(200_000))
+    writer.append_samples("gpu0", ["a"], np.arange(70_000), np.zeros((70_000, 1)))
+    writer.close("ended")
+    found = only(tmp_path / "run")
+    assert [info.steps for info in found.segments] == [65_536, 65_536, 65_536, 3_392]
+    assert (found.steps["step"] == np.arange(200_000)).all()
+    assert len(found.samples["gpu0"]["time_ns"]) == 70_000
+
+
+def test_small_segments_are_merged_and_no_row_is_lost_or_doubled(
+    make_writer, tmp_path, scripted_time
+):
+    writer = make_writer()
+    for minute in range(40):
+        writer.append("steps", step_rows(30, first=minute * 30))
+        writer.append_samples("host", ["cpu_pct"], [minute], [[float(minute)]])
+        scripted_time.advance(61)
+        writer.flush()
+        scripted_time.advance(61)
+        writer.flush()
+    segments = sorted(p.name for p in Path(writer.path).glob("segment-*.npz"))
+    assert len(segments) < 12
+    assert any(name.count("-") == 2 for name in segments), segments
+    found = only(tmp_path / "run")
+    assert (found.steps["step"] == np.arange(1200)).all()
+    assert found.samples["host"]["cpu_pct"].tolist() == list(map(float, range(40)))
+    assert found.problems == []
+    assert found.summary["steps"]["duration_ns"]["count"] == 1200
+    # A merged segment beside the small ones it was made of, as a crash in between leaves it.
+    merged = next(name for name in segments if name.count("-") == 2)
+    first = int(merged.split("-")[1])
+    (Path(writer.path) / f"segment-{first:06d}.npz").write_bytes(
+        (Path(writer.path) / segments[-1]).read_bytes()
+    )
+    assert (only(tmp_path / "run").steps["step"] == np.arange(1200)).all()
+
+
+def test_budgets_of_size(tmp_path):
+    """At most 32 bytes a step in the steps table and 3 a sampled value, compressed and sealed."""
+    run = SyntheticRun(tmp_path, "thirds", 20_000, 0, scalars=False, diagnose=False)
+    run._sample = lambda *args: None
+    while run.done < 20_000:
+        run.advance(400)
+    path = run.close()
+    size = sum(p.stat().st_size for p in path.glob("segment-*.npz"))
+    assert size / 20_000 <= 32, f"{size / 20_000:.1f} bytes a step"
+    print(f"{size / 20_000:.1f} bytes a step")
+
+
+def test_budget_of_a_sampled_value(make_writer):
+    writer = make_writer()
+    random = np.random.default_rng(3)
+    names = ["utilization_pct", "memory_utilization_pct", "memory_used_bytes", "power_mw",
+             "temperature_c", "sm_clock_mhz", "throttle_power_pct",
+             "pcie_rx_bytes_per_s"]  # fmt: skip
+    count, block = 0, 40
+    for start in range(0, 6_000, block):
+        times = (start + np.arange(block)) * 100 * MS + random.integers(0, MS, block)
+        values = np.stack([
+            random.integers(60, 101, block), random.integers(20, 60, block),
+            11 * 2**30 + 2**20 * random.integers(0, 9, block),
+            300_000 + random.integers(-20_000, 20_000, block), random.integers(60, 70, block),
+            1980 - 15 * random.integers(0, 5, block), 100 * random.random(block),
+            8e9 * random.random(block),
+        ], axis=1)  # fmt: skip
+        for gpu in range(2):
+            writer.append_samples(f"gpu{gpu}", names, times, values)
+        count += 2 * values.size
+        writer.flush()
+    writer.close("ended")
+    size = sum(p.stat().st_size for p in Path(writer.path).glob("segment-*.npz"))
+    assert size / count <= 3, f"{size / count:.2f} bytes a value"
+    print(f"{size / count:.2f} bytes a value")
+
+
+def test_the_writers_memory_stays_flat(make_writer, scripted_time):
+    writer = make_writer()
+    used = []
+    tracemalloc.start()
+    try:
+        for block in range(120):
+            writer.append("steps", step_rows(5_000, first=block * 5_000, seed=block))
+            writer.flush()
+            scripted_time.advance(25)
+            if block % 20 == 19:
+                used.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(used[2:]) < used[1] + 2_000_000, used
+
+
+def test_a_full_disk_loses_nothing_once_there_is_room_again(make_writer, tmp_path, monkeypatch):
+    writer = make_writer()
+    writer.append("steps", step_rows(10))
+    writer.flush()
+    good, full = writer._storage.write, True
+
+    def write(path, data):
+        if full:
+            raise OSError(28, "No space left on device")
+        good(path, data)
+
+    monkeypatch.setattr(writer._storage, "write", write)
+    for first in (10, 20):
+        writer.append("steps", step_rows(10, first=first))
+        with pytest.raises(OSError, match="No space"):
+            writer.flush()
+    assert (only(tmp_path / "run").steps["step"] == np.arange(10)).all()
+    full = False
+    writer.append("steps", step_rows(10, first=30))
+    writer.close("ended")
+    found = only(tmp_path / "run")
+    assert (found.steps["step"] == np.arange(40)).all()
+    assert found.problems == []
+
+
+def test_a_disk_that_stays_full_costs_old_rows_not_memory(make_writer, tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_module, "MAX_WAITING_ROWS", 1000)
+    writer = make_writer()
+    good = writer._storage.write
+    monkeypatch.setattr(writer._storage, "write", _no_space)
+    for first in range(0, 5000, 500):
+        writer.append("steps", step_rows(500, first=first))
+        with pytest.raises(OSError):
+            writer.flush()
+    monkeypatch.setattr(writer._storage, "write", good)
+    writer.close("ended")
+    found = only(tmp_path / "run")
+    assert (found.steps["step"] == np.arange(4000, 5000)).all()
+    assert [p.message for p in found.problems] == [
+        "4000 rows were lost while the log directory could not be written"
+    ]
+
+
+def _no_space(path, data):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_really_full_file_system(tmp_path, scripted_time):
+    """A 64 kB tmpfs where this process may mount one."""
+    import subprocess
+
+    mount = tmp_path / "small"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=65536", "tmpfs", str(mount)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("no permission to mount a small tmpfs here")
+    try:
+        writer = RecordingWriter(mount, {}, clock=scripted_time.clock())
+        writer.append("steps", step_rows(300))
+        writer.flush()
+        writer.append("steps", step_rows(30_000, first=300))
+        with pytest.raises(OSError, match="No space left"):
+            writer.flush()
+        assert (only(mount).steps["step"] == np.arange(300)).all()
+        assert not list(Path(writer.path).glob(".*.tmp")), "a torn temporary file was left behind"
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_log_directory_that_cannot_be_written_is_an_oserror(tmp_path, scripted_time):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError):
+        RecordingWriter(tmp_path / "file", {}, clock=scripted_time.clock())
+
+
+def test_two_fits_in_one_millisecond_get_folders_of_their_own(make_writer, tmp_path):
+    first, second = make_writer(), make_writer()
+    assert first.path != second.path
+    first.close("ended")
+    second.close("interrupted")
+    assert sorted(one.status for one in read_recordings(tmp_path / "run")) == [
+        "ended", "interrupted",
+    ]  # fmt: skip
+
+
+def test_the_manifest_says_what_was_recorded(make_writer, tmp_path, scripted_time):
+    writer = make_writer(facts={"job": "j", "model": {"parameters": np.int64(5), "x": np.nan}})
+    writer.update(gpus=[{"index": 0}], diagnosis={"rules_version": 3, "spans": []})
+    writer.append("steps", step_rows(4, step_ns=2_000 * MS))
+    scripted_time.advance(9)
+    phase = {"kind": "validation", "name": "v", "start_ns": 0, "end_ns": 5,
+             "account": "validation", "self_ns": 500 * MS}  # fmt: skip
+    writer.append("phases", {name: [value] for name, value in phase.items()})
+    writer.close("ended")
+    manifest = json.loads((Path(writer.path) / "manifest.json").read_text())
+    assert manifest["format"] == [1, 0]
+    assert manifest["model"] == {"parameters": 5, "x": None}
+    assert manifest["rows"] == {"steps": 4, "phases": 1, "clock": 1}
+    found = only(tmp_path / "run")
+    assert found.stored["rules_version"] == 3
+    assert found.account["wall_s"] == pytest.approx(9)
+    times = found.account["time_s"]
+    assert times["validation"] == 0.5
+    assert sum(times.values()) == pytest.approx(9)
+    assert found.end_ns - found.start_ns == 9_000 * MS
+    assert found.step_count == 4
+
+
+def test_closing_twice_and_flushing_afterwards_do_no_harm(make_writer, tmp_path):
+    writer = make_writer()
+    writer.append("steps", step_rows(4))
+    writer.close("interrupted")
+    writer.close("ended")
+    assert only(tmp_path / "run").status == "interrupted"
+    with pytest.raises(ValueError, match="ended or interrupted"):
+        writer.close("finished")
+
+
+def test_flushes_from_many_threads_while_rows_come_in(make_writer, tmp_path):
+    import threading
+
+    writer = make_writer()
+    errors = []
+
+    def flush():
+        try:
+            for _ in range(20):
+                writer.flush()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=flush) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for first in range(0, 2_000, 10):
+        writer.append("steps", step_rows(10, first=first))
+    for thread in threads:
+        thread.join()
+    writer.close("ended")
+    assert errors == []
+    assert (only(tmp_path / "run").steps["step"] == np.arange(2_000)).all()
+
+
+def test_an_idle_run_writes_nothing_but_its_heartbeat(make_writer, scripted_time):
+    writer = make_writer()
+    writer.append("steps", step_rows(100))
+    writer.flush()
+    segment = Path(writer.path) / "segment-000000.npz"
+    before, wrote = segment.stat().st_mtime_ns, writer.bytes_written
+    for _ in range(5):
+        scripted_time.advance(2)
+        writer.flush()
+    assert segment.stat().st_mtime_ns == before
+    assert writer.bytes_written - wrote < 5 * 2_000
+
+
+def test_synthetic_recordings_say_so(tmp_path):
+    path = make_recording(tmp_path, "healthy", steps=60)
+    assert json.loads((path / "manifest.json").read_text())["synthetic"] is True
+    live = SyntheticRun(tmp_path / "live", steps=90)
+    live.advance(30)
+    assert only(tmp_path / "live").status == "live"
