@@ -1,0 +1,57 @@
+"""A long run costs no more memory than a short one."""
+
+import gc
+import resource
+import threading
+
+from nvml import Scenario
+
+
+def _resident_kib():
+    with open("/proc/self/statm") as statm:  # noqa: PTH123
+        return int(statm.read().split()[1]) * resource.getpagesize() // 1024
+
+
+def test_a_hundred_thousand_samples_leak_nothing(step):
+    """With what fails, too: codes, dry buffers and rejected values have paths of their own."""
+    scenario = Scenario(samples_capacity=4, samples_period_ms=100)
+    scenario.gpu("h100").process("self", 1 << 30, sm=5).curve("field:83:0", [(0, 9e9), (1, 0)])
+    scenario.call("nvmlDeviceGetPowerUsage", code=6).call("gpm:3", code=21)
+    stepped = step(scenario)
+    reader, library = stepped.reader, stepped.library
+
+    def run(ticks, start):
+        for i in range(ticks):
+            t = start + i * 0.1
+            library.set_time(t)
+            reader.read(t)
+            if i % 50 == 0:
+                stepped.store.drain()
+        stepped.store.drain()
+        gc.collect()
+        return start + ticks * 0.1
+
+    t = run(5_000, 0)
+    before, objects, gpm = _resident_kib(), len(gc.get_objects()), library.gpm_samples
+    run(100_000, t)
+    assert library.calls() > 900_000
+    assert library.gpm_samples == gpm == 2
+    assert len(gc.get_objects()) - objects < 200
+    assert _resident_kib() - before < 2_000
+
+
+def test_samplers_that_ended_leave_no_thread(play):
+    from gpu_util_callback.gpus import Sampler
+    from gpu_util_callback.recording.clock import Clock
+
+    scenario = Scenario()
+    scenario.gpu("h100")
+    library = play(scenario)
+    before = threading.active_count()
+    for _ in range(20):  # `for epoch in …: fit(epochs=1)`
+        sampler = Sampler(Clock())
+        sampler.start()
+        sampler.stop()
+    assert threading.active_count() == before
+    assert library.calls("nvmlInitWithFlags") == 1
+    assert library.gpm_samples == 0

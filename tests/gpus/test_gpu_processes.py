@@ -1,0 +1,187 @@
+"""Other processes: forked and spawned data loaders, an interpreter that exits during a call."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from nvml import Scenario, environment
+
+SAMPLE = """
+import os, sys, time
+from gpu_util_callback.gpus import Sampler
+from gpu_util_callback.recording.clock import Clock
+sampler = Sampler(Clock())
+sampler.start()
+end = time.time() + 10
+while not sampler.gpus and time.time() < end:
+    time.sleep(0.01)
+assert sampler.gpus, sampler.unavailable
+time.sleep(0.3)
+"""
+
+
+def run(code, scenario, folder, timeout_s=30, **extra):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(scenario, folder, **extra),
+        capture_output=True, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def one_gpu():
+    scenario = Scenario(forked_calls="abort")  # the driver's state does not survive a fork
+    scenario.gpu("h100")
+    return scenario
+
+
+def test_a_forked_child_never_calls_the_driver(one_gpu, standin_folder):
+    code = (
+        SAMPLE
+        + """
+for i in range(20):                      # at any moment of a tick
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(0.25)                 # several ticks' time
+        assert sampler.drain() == []
+        sampler.stop()                   # as a callback's __del__ may
+        os._exit(7)
+    time.sleep(0.013)
+codes = [os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1]) for i in range(20)]
+assert codes == [7] * 20, codes
+rows = sum(len(b.time_ns) for b in sampler.drain() if b.group == "gpu0")
+assert rows > 3, rows                    # the parent went on
+sampler.stop()
+print("fine")
+"""
+    )
+    done = run(code, one_gpu, standin_folder)
+    assert done.stdout == "fine\n", done.stderr
+
+
+def test_a_forked_child_may_sample_for_itself(standin_folder):
+    scenario = Scenario()
+    scenario.gpu("h100")
+    code = (
+        SAMPLE
+        + """
+pid = os.fork()
+if pid == 0:
+    own = Sampler(Clock())
+    own.start()
+    time.sleep(0.5)
+    rows = sum(len(b.time_ns) for b in own.drain() if b.group == "gpu0")
+    own.stop()
+    os._exit(0 if rows >= 2 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+sampler.stop()
+print("fine")
+"""
+    )
+    done = run(code, scenario, standin_folder)
+    assert done.stdout == "fine\n", done.stderr
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_worker_processes_of_every_kind(one_gpu, standin_folder, tmp_path, method):
+    script = tmp_path / "loader.py"
+    script.write_text(
+        "import multiprocessing, sys\n"
+        "def work(x):\n    return x * x\n"
+        "if __name__ == '__main__':\n"
+        + "".join("    " + line + "\n" for line in SAMPLE.strip().splitlines())
+        + f"""
+    with multiprocessing.get_context({method!r}).Pool(2) as pool:
+        assert pool.map(work, range(10)) == [x * x for x in range(10)]
+    assert [b for b in sampler.drain() if b.group == "gpu0"]
+    sampler.stop()
+    print("fine")
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment(one_gpu, standin_folder),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "fine\n", done.stderr
+
+
+@pytest.mark.parametrize("symbol", ["nvmlInitWithFlags", "nvmlDeviceGetPowerUsage"])
+def test_the_interpreter_exits_during_a_call(standin_folder, symbol):
+    scenario = Scenario().call(symbol, latency_s=30)
+    scenario.gpu("h100")
+    code = """
+import time
+from gpu_util_callback.gpus import Sampler
+from gpu_util_callback.recording.clock import Clock
+sampler = Sampler(Clock())
+sampler.start()
+time.sleep(0.5)
+print("bye", flush=True)
+"""
+    began = time.perf_counter()
+    done = run(code, scenario, standin_folder)
+    assert time.perf_counter() - began < 10
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == ("bye\n", "")
+
+
+def test_the_interpreter_exits_while_sampling_at_full_rate(standin_folder):
+    scenario = Scenario().call("*", latency_s=0.001)
+    scenario.gpu("h100")
+    for _ in range(3):
+        done = run(SAMPLE.replace("Sampler(Clock())", "Sampler(Clock(), hz=100)"),
+                   scenario, standin_folder)  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_importing_and_constructing_touches_no_driver(standin_folder):
+    code = (
+        "import sys\n"
+        "from gpu_util_callback.gpus import Sampler\n"
+        "from gpu_util_callback.recording.clock import Clock\n"
+        "Sampler(Clock())\n"
+        "assert 'pynvml' not in sys.modules\n"
+        "assert 'psutil' not in sys.modules\n"
+    )
+    scenario = Scenario()
+    done = run(code, scenario, standin_folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_busy_main_thread_keeps_its_rate_while_a_call_takes_two_seconds(standin_folder):
+    """The driver's calls release the interpreter lock: a training loop's steps stay as long."""
+    scenario = Scenario().call("nvmlDeviceGetUtilizationRates", latency_s=2, after=3, times=1)
+    scenario.gpu("h100")
+    code = """
+import time, statistics
+from gpu_util_callback.gpus import Sampler
+from gpu_util_callback.recording.clock import Clock
+
+def steps(seconds):
+    found, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        began = time.perf_counter()
+        sum(range(20_000))
+        found.append(time.perf_counter() - began)
+    return found
+
+plain = statistics.median(steps(1))
+sampler = Sampler(Clock())
+sampler.start()
+time.sleep(0.8)
+sampler.drain()
+slow = statistics.median(steps(1))
+assert not [b for b in sampler.drain() if b.group == "gpu0"]  # the slow call was under way
+again = statistics.median(steps(1))
+sampler.stop()
+print(slow / min(plain, again))
+"""
+    ratios = []
+    for _ in range(3):  # a neighbour on the machine may disturb one
+        done = run(code, scenario, standin_folder)
+        assert done.returncode == 0, done.stderr
+        ratios.append(float(done.stdout))
+        if ratios[-1] < 1.1:
+            break
+    assert min(ratios) < 1.1, ratios
