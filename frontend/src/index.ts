@@ -73,10 +73,11 @@ function writeLink(app: App, address: Window): () => void {
     clearTimeout(timer);
     timer = setTimeout(() => {
       if (innerHeight === 0) return; // another tab is shown: the hash is theirs
-      const { hash } = address.location;
+      const { hash, pathname, search } = address.location;
       const next = encodeHash(hash, toLink(app.state.get()));
-      if (next !== hash) address.history.replaceState(address.history.state, '', next);
-    }, 150);
+      // A bare hash would resolve against <base>, which is not where the page is.
+      if (next !== hash) address.history.replaceState(address.history.state, '', pathname + search + next);
+    }, 80);
   };
 }
 

@@ -104,6 +104,7 @@ function drawLane(
     const max = niceTop(robustTop(points, total, 0.01) * 1.1);
     const colours = lane.series.map(({ name }) => palette.hue(seriesColour(name)));
     drawStack(context, points, rect, { colours, top: max, nsWidth });
+    frame.stepTop = max;
     return { top: max };
   }
   let max = lane.max ?? 0;
@@ -117,6 +118,8 @@ function drawLane(
       const robust = robustTop(points, (i) => points.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0);
       max = Math.max(max, robust * 1.1);
     }
+    // A wait of microseconds must not look like one of the step: a tenth of a step is the least scale.
+    if (lane.unit === 'ms' && frame.stepTop) max = Math.max(max, frame.stepTop / 10);
     max = niceTop(max);
   }
   sets.forEach(({ points, level: drawn }, s) => {

@@ -171,6 +171,10 @@ function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head):
   const { palette, view, width, selected } = frame;
   const placed = place(head.spans, view, width, 5);
   context.font = `12px ${palette.font}`;
+  if (head.spans.length === 0) {
+    context.fillStyle = palette.muted;
+    context.fillText('none found', 4, SPANS_TOP + SPAN_ROW / 2 - 1);
+  }
   for (const box of placed) {
     const { colour, glyph } = causeStyle(box.item.cause);
     const hue = palette.hue(colour);

@@ -237,10 +237,10 @@ export class Timeline {
 
   /** `f`: the measured range, else the selected span. */
   fit(): void {
-    const { frame } = this;
-    if (!frame) return;
-    if (frame.measure) this.show(frame.measure);
-    else if (frame.selected) this.showSpan(frame.selected.item);
+    const { measure } = this.app.state.get();
+    const { selection } = this.app;
+    if (measure) this.show(measure);
+    else if (selection) this.showSpan(selection.item);
   }
 
   setAxis(axis: 'steps' | 'time' | 'clock'): void {

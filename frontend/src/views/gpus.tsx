@@ -10,7 +10,7 @@ export function GpuCards({ report }: { report: Report }) {
   if (gpus.length === 0) return <NoGpu report={report} />;
   if (gpus.length >= COMPACT_FROM) return <GpuTable gpus={gpus} />;
   return (
-    <div class="cards" role="group" aria-label="GPUs">
+    <div class="cards" role="region" aria-label="GPUs" tabIndex={gpus.length > 1 ? 0 : undefined}>
       {gpus.map((gpu) => (
         <GpuCard key={`${gpu.index} ${gpu.uuid ?? ''}`} gpu={gpu} />
       ))}

@@ -78,7 +78,9 @@ function Actions({ recording }: { recording: RecordingReply }) {
   return (
     <>
       <button type="button" class="pill" onClick={() => void share()} title="Copies a link to exactly this view">
-        Share<span class="wide">&nbsp;view</span>
+        <span>
+          Share<span class="wide"> view</span>
+        </span>
       </button>
       <div class="menu" ref={box}>
         <button type="button" class="pill" aria-haspopup="true" aria-expanded={open} onClick={() => setOpen(!open)}>

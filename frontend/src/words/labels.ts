@@ -16,8 +16,7 @@ export const statusOf = (status: Status | null | undefined): { title: string; hi
 export const runName = (run: string | null | undefined): string => (run === '.' || !run ? 'log directory' : clean(run, 80));
 
 /** What tells one fit of a run from another: "fit 2 · 14:02 · node-a · rank 1". */
-export function fitLabel(item: Pick<RecordingSummary, 'label' | 'fit_index' | 'start_ns' | 'host' | 'rank'>, withDate = false): string {
-  if (item.label) return clean(item.label, 80);
+export function fitLabel(item: Pick<RecordingSummary, 'fit_index' | 'start_ns' | 'host' | 'rank'>, withDate = false): string {
   const parts: string[] = [];
   parts.push(typeof item.fit_index === 'number' ? `fit ${item.fit_index + 1}` : 'fit');
   if (typeof item.start_ns === 'number') parts.push(withDate ? date(item.start_ns) : clock(item.start_ns, 60e9));

@@ -1,0 +1,56 @@
+"""What people who do not use a mouse, or do not see the canvas, find."""
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+AXE = Path(__file__).resolve().parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_axe_finds_nothing(open_tab, server, scheme, width):
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: `make frontend` (or npm ci in frontend/)")
+    tab = open_tab(server.url, color_scheme=scheme, width=width)
+    tab.page.keyboard.press("t")
+    tab.settle()
+    tab.page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = tab.page.evaluate(
+        "async () => (await axe.run(document, {resultTypes: ['violations']})).violations.map("
+        "(one) => `${one.impact} ${one.id}: ${one.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)"
+        " + ' ' + (n.any[0]?.message ?? '')).join(' | ')}`)"
+    )
+    assert not [one for one in found if not one.startswith("minor")], "\n".join(found)
+
+
+def test_everything_can_be_reached_with_tab(tab):
+    seen = []
+    for _ in range(60):
+        tab.page.keyboard.press("Tab")
+        seen.append(
+            tab.evaluate("(document.activeElement.getAttribute('aria-label') ?? "
+                         "document.activeElement.innerText ?? '').slice(0, 40)")
+        )  # fmt: skip
+    joined = "\n".join(seen)
+    for name in ("steps", "Share", "Export", "Input-bound", "Lanes over the axis", "copy code"):
+        assert name in joined, f"{name} not in\n{joined}"
+
+
+def test_spans_and_values_are_in_tables(tab):
+    tab.find(".tables button").first.click()
+    report = tab.recording()["report"]
+    spans = tab.find(".tables table").first
+    assert spans.locator("tbody tr").count() == len(report["spans"]) + len(report["findings"])
+    lanes = tab.find(".tables table").nth(1)
+    assert lanes.locator("tbody tr").count() == 20
+    heads = lanes.locator("thead th").all_inner_texts()
+    column = heads.index("Step time")
+    values = [float(row.split("\t")[column].split()[0]) for row in
+              lanes.locator("tbody").inner_text().split("\n")]  # fmt: skip
+    healthy, starved = values[:6], values[7:13]
+    assert min(starved) > 1.5 * max(healthy), values
+    tab.find(".tables tbody button").first.click()
+    assert "span" in tab.link()

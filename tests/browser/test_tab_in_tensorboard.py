@@ -1,0 +1,88 @@
+"""The tab inside TensorBoard itself: both readers, dark mode, address bar, path prefix."""
+
+import time
+
+import pytest
+from tensorboard_server import TensorBoardServer
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("load_fast", [True, False])
+def test_a_newcomer_sees_the_verdict_and_its_evidence(open_tab, logdir, server, load_fast):
+    if load_fast:
+        tab = open_tab(server.url, host=True)
+        check_first_glance(tab)
+    else:
+        with TensorBoardServer(logdir, load_fast=False, path_prefix="/tb/x") as other:
+            assert other.url.endswith("/tb/x")
+            tab = open_tab(other.url, host=True)
+            check_first_glance(tab)
+            tab.page.close()
+
+
+def check_first_glance(tab):
+    report = tab.recording("thirds")["report"]
+    assert report["verdict"] in tab.text("h1")
+    # Two accounts that are never added up: the thread's, measured; the GPUs', an estimate.
+    accounts = tab.find(".account")
+    assert accounts.count() == 2
+    assert "measured" in accounts.nth(0).inner_text()
+    assert "estimate" in accounts.nth(1).inner_text()
+    assert tab.find(".card").count() == 2
+    # The costliest span is open: its culprit and the line to write are there without a click.
+    span = max(report["spans"], key=lambda one: one["lost_s"])
+    assert span["evidence"]["slowest_stage"] in tab.text(".details")
+    assert tab.text(".details pre") == span["advice"]["code"]
+    assert not tab.problems
+
+
+def test_follows_tensorboards_dark_mode_while_open(open_tab, server):
+    tab = open_tab(server.url, host=True)
+    tab.settle()
+    background = "getComputedStyle(body).backgroundColor"
+    assert tab.evaluate(background) == "rgb(255, 255, 255)"
+    light = tab.colour_at(".tl-head canvas", 5, 12)
+    tab.page.evaluate("document.body.classList.add('dark-mode')")
+    tab.page.wait_for_timeout(300)
+    assert tab.evaluate(background) == "rgb(22, 25, 30)"
+    dark = tab.colour_at(".tl-head canvas", 5, 12)
+    assert sum(dark) < sum(light), "the canvas must be drawn anew"
+    tab.page.evaluate("document.body.classList.remove('dark-mode')")
+    tab.page.wait_for_timeout(300)
+    assert tab.evaluate(background) == "rgb(255, 255, 255)"
+
+
+def test_a_link_opens_exactly_the_view_it_was_copied_from(open_tab, server):
+    tab = open_tab(server.url, host=True)
+    tab.button("time").click()
+    box = tab.plot()
+    tab.zoom_wheel(box["x"] + box["width"] / 2, box["y"] + 30, 6)
+    tab.drag((box["x"] + 100, box["y"] + 30), (box["x"] + 300, box["y"] + 30))
+    tab.settle()
+    url, link = tab.page.url, tab.link()
+    assert {"id", "axis", "view", "span", "range"} <= link.keys()
+    shown = tab.text(".measure h2")
+    other = open_tab(server.url, host=True)
+    other.page.goto("about:blank")
+    other.page.goto(url)
+    other.wait_for(".measure h2", timeout=45)
+    assert other.link() == link
+    assert other.text(".measure h2") == shown
+    assert other.button("time").get_attribute("aria-pressed") == "true"
+
+
+def test_rests_while_another_tab_of_tensorboard_is_open(open_tab, server):
+    tab = open_tab(server.url, host=True)
+    tab.settle()
+    tab.page.get_by_text("Time Series").first.click()
+    tab.page.wait_for_timeout(500)
+    assert "gpu_utilization" not in tab.page.url.split("#")[1].split("&")[0]
+    left = time.monotonic()
+    tab.page.wait_for_timeout(2500)
+    ours = [url for at, url in tab.requests if at > left and "plugin/gpu_utilization" in url]
+    assert not ours
+    assert tab.page.url.split("#")[1].split("&")[0] != "gpu_utilization", "the hash is theirs now"
+    tab.page.get_by_text("GPU Utilization").first.click()
+    tab.page.wait_for_timeout(500)
+    assert tab.find("h1").is_visible()

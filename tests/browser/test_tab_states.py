@@ -1,0 +1,204 @@
+"""The tab when there is nothing yet, when things break, while training goes on, in any frame."""
+
+import pytest
+from gpu_tab import wait_until
+from make_recording import SyntheticRun, make_recording
+from tensorboard_server import TensorBoardServer
+
+pytestmark = pytest.mark.browser
+
+NASTY = [
+    '<img src=x onerror="window.pwned=1">',
+    "\u202egnp.exe\u202c right to left",
+    "nul\u0000byte\u0007bell",
+    "long" * 2500,
+    "../../etc/passwd?%00#&p.gpu_utilization.id=x",
+]
+
+
+def test_empty_says_what_was_looked_for_and_what_to_add(open_tab, tmp_path):
+    with TensorBoardServer(tmp_path, load_fast=False) as server:
+        tab = open_tab(server.url)
+        text = tab.text(".state")
+        assert str(tmp_path) in text
+        assert "plugins/gpu_utilization" in text
+        assert "callbacks=[GpuUtilCallback(" in text
+        # Training begins: the tab finds it by itself or when asked.
+        make_recording(tmp_path / "first", "healthy", steps=100, gpus=1)
+
+        def found() -> bool:
+            if tab.find("h1").inner_text() != "No recording here yet":
+                return True
+            if tab.button("Look again").count():
+                tab.button("Look again").click()
+            tab.page.wait_for_timeout(300)
+            return False
+
+        wait_until(found, 30, "finding the first recording")
+        tab.wait_for(".tl-value:not(:empty)")
+        tab.page.close()
+
+
+def test_a_live_run_grows_without_moving_the_view(open_tab, tmp_path):
+    run = SyntheticRun(tmp_path / "live", "healthy", steps=2000, gpus=1, past_s=30)
+    run.advance(500)
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url)
+        assert tab.text(".status").strip() == "live"
+        assert tab.number(".facts") == 500
+        run.advance(100)
+        wait_until(lambda: tab.number(".facts") == 600, 15, "the next flush")
+        # The whole run follows; a part one looks at stays where it is.
+        box = tab.plot()
+        tab.zoom_wheel(box["x"] + box["width"] / 2, box["y"] + 40, 5)
+        view = tab.view()
+        run.advance(200)
+        wait_until(lambda: tab.number(".facts") == 800, 15, "the next flush")
+        assert tab.view() == view
+        tab.page.keyboard.press("0")
+        tab.settle()
+        run.close()
+        wait_until(lambda: tab.text(".status").strip() == "ended", 15, "the end")
+        tab.settle()
+        # The end of the step lane holds what was added: not the page background.
+        row = tab.find(".tl-label").first.bounding_box()
+        bottom = row["y"] - tab.plot()["y"] + row["height"] - 10
+        red, green, blue = tab.colour_at(".tl-surface canvas", box["width"] * 0.97, bottom)
+        assert blue > red + 40, (red, green, blue)
+        tab.page.close()
+
+
+def test_errors_say_what_to_do_and_keep_what_was_read(open_tab, server):
+    tab = open_tab(server.url)
+    verdict = tab.text("h1")
+    tab.expect_errors = True
+    tab.page.route("**/gpu_utilization/runs*", lambda route: route.abort())
+    tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    tab.wait_for(".trouble")
+    assert "does not answer" in tab.text(".trouble")
+    assert tab.text("h1") == verdict
+    tab.page.unroute("**/gpu_utilization/runs*")
+    wait_until(lambda: tab.find(".trouble").count() == 0, 15, "recovering")
+
+
+def test_a_listing_that_fails_offers_to_try_again(browser, open_tab, server):
+    tab = open_tab(server.url)
+    tab.expect_errors = True
+    tab.page.route(
+        "**/gpu_utilization/runs*",
+        lambda route: route.fulfill(status=400, json={"error": "the disk is on <b>fire</b>"}),
+    )
+    tab.open()
+    text = tab.text(".state")
+    assert "the disk is on <b>fire</b>" in text
+    tab.page.unroute("**/gpu_utilization/runs*")
+    tab.button("Try again").click()
+    tab.wait_for(".tl-value:not(:empty)")
+
+
+def test_a_recording_that_cannot_be_opened_leaves_the_others(open_tab, server):
+    tab = open_tab(server.url)
+    tab.expect_errors = True
+    tab.open("&p.gpu_utilization.id=gone%2Fgone")
+    assert "could not be opened" in tab.text(".state")
+    tab.find(".chooser-button").click()
+    tab.find(".choice").first.click()
+    tab.wait_for(".tl-value:not(:empty)")
+
+
+def test_runs_are_chosen_and_compared(open_tab, server):
+    tab = open_tab(server.url)
+    tab.find(".chooser-button").click()
+    assert tab.find(".choice").count() == 3
+    tab.find(
+        ".choice",
+    ).filter(has_text="healthy").click()
+    wait_until(lambda: "Nothing held training back" in tab.text("h1"), 10, "the healthy run")
+    tab.wait_for(".calm")
+    tab.find(".chooser-button").click()
+    tab.find(".chooser-list li").filter(has_text="thirds").locator("input").check()
+    tab.page.keyboard.press("Escape")
+    wait_until(lambda: "thirds" in tab.text(".tl-labels"), 10, "the other run's lanes")
+    assert tab.link()["with"].startswith("thirds")
+
+
+def test_without_a_gpu_it_says_so(open_tab, server):
+    tab = open_tab(server.url)
+    tab.find(".chooser-button").click()
+    tab.find(".choice").filter(has_text="laptop").click()
+    wait_until(lambda: "No GPU" in tab.text(".cards"), 10, "the run without a GPU")
+    assert tab.find(".account").count() == 1
+
+
+def test_hostile_names_are_inert(open_tab, server):
+    """The server's replies with every text replaced by something nasty."""
+    tab = open_tab(server.url)
+
+    def poison(value, key=""):
+        if isinstance(value, dict):
+            return {name: poison(item, name) for name, item in value.items()}
+        if isinstance(value, list):
+            return [poison(item, key) for item in value]
+        keep = ("id", "kind", "group", "status", "unit", "revision", "name", "version")
+        if isinstance(value, str) and key not in keep:
+            poison.count += 1
+            return NASTY[poison.count % len(NASTY)]
+        return value
+
+    poison.count = 0
+
+    def answer(route):
+        reply = route.fetch()
+        body = reply.json()
+        for span in body.get("report", {}).get("spans", []):
+            span["evidence"][NASTY[0]] = span["evidence"].pop("slowest_stage", "x")
+            span["cause"] = "__proto__"
+        route.fulfill(response=reply, json=poison(body))
+
+    tab.page.route("**/gpu_utilization/runs*", answer)
+    tab.page.route("**/gpu_utilization/recording*", answer)
+    tab.open()
+    tab.settle()
+    tab.find(".chooser-button").click()
+    tab.page.keyboard.press("Escape")
+    tab.page.keyboard.press("t")
+    tab.page.mouse.move(tab.plot()["x"] + 300, tab.plot()["y"] + 30)
+    tab.page.wait_for_timeout(300)
+    assert tab.evaluate("window.pwned") is None
+    assert tab.evaluate("document.querySelectorAll('img, script[src=\"x\"]').length") == 0
+    text = tab.text("body")
+    assert NASTY[0] in text, "markup is shown as text"
+    assert not set(text) & set("\u202e\u202c\u0000\u0007")
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert "long" * 500 not in text
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "scale"), [(800, 736, 1), (390, 780, 2), (1280, 656, 1), (3840, 2000, 1)]
+)
+def test_every_frame_fits(open_tab, server, width, height, scale):
+    tab = open_tab(server.url, width=width, height=height, device_scale_factor=scale)
+    tab.settle()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    for selector in ("h1", ".account", ".finding", ".tl-surface", ".details"):
+        box = tab.find(selector).first.bounding_box()
+        assert box and box["x"] >= -1 and box["x"] + box["width"] <= width + 1, (selector, box)
+        assert box["width"] > 60 and box["height"] > 15, (selector, box)
+    # The verdict and the first account need no scrolling, and the lanes are wide enough to read.
+    assert tab.find(".account").first.bounding_box()["y"] < height
+    assert tab.plot()["width"] > 0.4 * min(width, 1000)
+    if width >= 1081:
+        assert tab.plot()["y"] + 60 < height, "the lanes are there at first glance"
+
+
+def test_system_theme_and_forced_colours(open_tab, server):
+    tab = open_tab(server.url, color_scheme="dark", reduced_motion="reduce")
+    assert tab.evaluate("getComputedStyle(body).backgroundColor") == "rgb(22, 25, 30)"
+    tab.page.emulate_media(color_scheme="light")
+    tab.page.wait_for_timeout(200)
+    assert tab.evaluate("getComputedStyle(body).backgroundColor") == "rgb(255, 255, 255)"
+    tab.page.emulate_media(forced_colors="active")
+    tab.page.wait_for_timeout(300)
+    assert tab.find("h1").is_visible()
+    running = "document.getAnimations().filter((one) => one.playState === 'running').length"
+    assert tab.evaluate(running) == 0

@@ -1,0 +1,273 @@
+"""Moving about in the timeline, and what it tells: mouse, wheel, keyboard, touch."""
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+STEPS = 2400
+
+
+def slow_span(tab) -> dict:
+    return max(tab.recording()["report"]["spans"], key=lambda one: one["lost_s"])
+
+
+def test_the_lanes_show_what_was_recorded(tab):
+    """Amber in the starved third of the step lane, none of it in the healthy ones."""
+    tab.button("Close details").click()  # its tint would mix with the lanes
+    tab.settle()
+    box = tab.plot()
+    row = tab.find(".tl-label").first.bounding_box()
+    middle = row["y"] - box["y"] + row["height"] * 0.5
+
+    def amber(step: float) -> bool:
+        red, green, blue = tab.colour_at(".tl-surface canvas", box["width"] * step / STEPS, middle)
+        return red > 200 and 130 < green < 200 and blue < 60
+
+    assert [amber(step) for step in (200, 600, 900, 1200, 1500, 1800, 2200)] == [
+        False, False, True, True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_values_under_the_cursor_are_the_recordings(tab):
+    box = tab.plot()
+    span = slow_span(tab)
+    middle = (span["start_step"] + span["end_step"]) / 2
+    tab.page.mouse.move(tab.x_of(middle, (0, STEPS)), box["y"] + 20)
+    tab.page.wait_for_timeout(200)
+    tooltip = tab.text(".tooltip")
+    assert "input wait" in tooltip and "train function" in tooltip
+    assert abs(tab.number(".tooltip > b") - middle) < 4, tooltip
+    shown = tab.number("[data-value$='#steps']")
+    assert 0.8 * span["evidence"]["step_ms"] < shown < 1.2 * span["evidence"]["step_ms"]
+    lanes = tab.find(".with-cursor .tl-value")
+    values = [lanes.nth(i).inner_text() for i in range(min(4, lanes.count()))]
+    assert all(value and value != "no data" for value in values), values
+
+
+def test_a_click_on_a_span_shows_its_evidence(tab):
+    tab.button("Close details").click()
+    assert tab.find(".details .evidence").count() == 0
+    head, span = tab.head(), slow_span(tab)
+    x = tab.x_of((span["start_step"] + span["end_step"]) / 2, (0, STEPS))
+    tab.page.mouse.click(x, head["y"] + 90)
+    assert tab.link()["span"] == span["id"]
+    details = tab.text(".details")
+    assert span["title"] in details
+    assert f"≥ {span['threshold']['wait_pct']:g} %" in details, (
+        "evidence stands beside its threshold"
+    )
+    assert span["advice"]["code"] in details
+
+
+def test_wheel_zooms_at_the_pointer_and_z_undoes(tab):
+    box = tab.plot()
+    at = 0.25
+    tab.zoom_wheel(box["x"] + box["width"] * at, box["y"] + 40, 5)
+    start, end = tab.view()
+    assert 0 < start < end < STEPS
+    assert abs(start + (end - start) * at - STEPS * at) < 3, "what was under the pointer stays"
+    tab.page.keyboard.press("z")
+    assert tab.view() is None
+    # A plain wheel scrolls the lanes and leaves the view alone.
+    tab.page.mouse.wheel(0, 120)
+    tab.page.wait_for_timeout(200)
+    assert tab.view() is None
+    assert tab.evaluate("document.querySelector('.tl-scroll').scrollTop") > 0
+
+
+def test_shift_wheel_and_shift_drag_pan(tab):
+    box = tab.plot()
+    middle, y = box["x"] + box["width"] / 2, box["y"] + 40
+    tab.zoom_wheel(middle, y, 6)
+    start, end = tab.view()
+    tab.page.keyboard.down("Shift")
+    tab.page.mouse.wheel(0, 200)
+    tab.page.keyboard.up("Shift")
+    moved = tab.view()
+    assert moved[0] > start and abs((moved[1] - moved[0]) - (end - start)) < 1e-3
+    tab.drag((middle, y), (middle + 150, y), key="Shift")
+    back = tab.view()
+    assert back[0] < moved[0] and abs((back[1] - back[0]) - (end - start)) < 1e-3
+
+
+def test_dragging_on_the_overview_and_on_the_axis_zooms(tab):
+    head = tab.head()
+    left, width = head["x"], head["width"]
+    tab.drag((left + width * 0.2, head["y"] + 25), (left + width * 0.4, head["y"] + 25))
+    start, end = tab.view()
+    assert abs(start - STEPS * 0.2) < 5 and abs(end - STEPS * 0.4) < 5
+    # Inside the brush: move it.
+    tab.drag((left + width * 0.3, head["y"] + 25), (left + width * 0.5, head["y"] + 25))
+    moved = tab.view()
+    assert abs(moved[0] - STEPS * 0.4) < 6 and abs((moved[1] - moved[0]) - (end - start)) < 1e-3
+    tab.drag((left + width * 0.25, head["y"] + 66), (left + width * 0.75, head["y"] + 66))
+    inner = tab.view()
+    length = moved[1] - moved[0]
+    assert abs(inner[0] - (moved[0] + length * 0.25)) < 3
+    assert abs(inner[1] - (moved[0] + length * 0.75)) < 3
+    tab.page.mouse.dblclick(left + width * 0.9, head["y"] + 25)
+    assert tab.view() is None
+
+
+def test_dragging_measures_a_range(tab):
+    box, span = tab.plot(), slow_span(tab)
+    y = box["y"] + 40
+    tab.drag((tab.x_of(1000, (0, STEPS)), y), (tab.x_of(1400, (0, STEPS)), y))
+    tab.settle()
+    panel = tab.text(".measure")
+    assert abs(tab.number(".measure .facts >> nth=0") - 1000) < 4, panel
+    # Mean of the range: all of it in the starved third.
+    row = tab.find(".measure .sum td").first.inner_text()
+    assert abs(float(row.split()[0]) - span["evidence"]["step_ms"]) < 0.15 * float(row.split()[0])
+    assert "%" in tab.find(".measure table").nth(1).inner_text()
+    tab.page.keyboard.press("f")
+    start, end = tab.view()
+    assert abs(start - 1000) < 4 and abs(end - 1400) < 4
+    tab.page.keyboard.press("Escape")
+    assert "range" not in tab.link()
+
+
+def test_the_axis_changes_under_the_same_part_of_the_run(tab):
+    span = slow_span(tab)
+    tab.button("Close details").click()
+    tab.find(".finding").first.click()
+    tab.page.keyboard.press("f")
+    tab.settle()
+    steps = tab.view()
+    assert steps[0] < span["start_step"] < span["end_step"] < steps[1]
+    tab.button("time").click()
+    start, end = tab.view()
+    began = tab.recording()["extent"]["start_ns"]
+    first, last = span["start_ns"] - began, span["end_ns"] - began
+    margin = 0.25 * (last - first)
+    assert first - margin < start < first and last < end < last + margin
+    tab.button("clock").click()
+    assert tab.view() == (start, end)
+    tab.button("steps").click()
+    again = tab.view()
+    assert abs(again[0] - steps[0]) < 6 and abs(again[1] - steps[1]) < 6
+
+
+def test_keyboard_moves_zooms_and_steps_through_spans(tab):
+    tab.page.keyboard.press("w")
+    zoomed = tab.view()
+    assert zoomed and zoomed[1] - zoomed[0] < STEPS
+    tab.page.keyboard.press("d")
+    right = tab.view()
+    assert right[0] > zoomed[0]
+    tab.page.keyboard.press("a")
+    assert abs(tab.view()[0] - zoomed[0]) < 1e-3
+    tab.page.keyboard.press("s")
+    assert tab.view() is None
+    tab.page.keyboard.press("+")
+    assert tab.view() is not None
+    tab.page.keyboard.press("0")
+    assert tab.view() is None
+    tab.page.keyboard.press("Escape")
+    assert "span" not in tab.link()
+    tab.page.keyboard.press("]")
+    assert (
+        tab.link()["span"]
+        == min(tab.recording()["report"]["spans"], key=lambda one: one["start_step"])["id"]
+    )
+    tab.page.keyboard.press("?")
+    assert tab.find("dialog.help").is_visible()
+    tab.page.keyboard.press("Escape")
+    assert not tab.find("dialog.help").is_visible()
+    assert tab.link()["span"], "Escape closed the help only"
+
+
+def test_letters_typed_into_the_filter_do_not_move_the_view(tab):
+    tab.find(".chooser-button").click()
+    assert tab.view() is None
+    tab.page.keyboard.press("w")
+    box = tab.find(".chooser-list")
+    assert box.is_visible()
+    tab.page.keyboard.press("Escape")
+    assert not box.is_visible()
+
+
+def test_arrow_keys_read_values_aloud(tab):
+    tab.find(".tl-surface").focus()
+    tab.page.keyboard.press("ArrowRight")
+    live = ".timeline [aria-live]"
+    tab.page.wait_for_timeout(600)
+    first = tab.text(live)
+    assert "Step time" in first and "step" in first and "ms" in first
+    tab.page.keyboard.press("ArrowDown")
+    tab.page.wait_for_timeout(600)
+    assert "Input wait" in tab.text(live)
+    before = tab.number(live)
+    for _ in range(5):
+        tab.page.keyboard.press("Shift+ArrowRight")
+    tab.page.wait_for_timeout(600)
+    assert tab.number(live) > before
+    tab.page.keyboard.press("Enter")
+    assert "span" in tab.link()
+
+
+def test_touch_pans_and_pinches(open_tab, server):
+    tab = open_tab(server.url, width=800, height=1000, has_touch=True)
+    tab.find(".tl-surface").scroll_into_view_if_needed()
+    box = tab.plot()
+    tab.page.keyboard.press("w")
+    tab.page.keyboard.press("w")
+    start, end = tab.view()
+    client = tab.context.new_cdp_session(tab.page)
+    x, y = box["x"] + box["width"] / 2, box["y"] + 40
+
+    def touch(kind: str, *points: float) -> None:
+        client.send(
+            "Input.dispatchTouchEvent",
+            {"type": kind, "touchPoints": [{"x": x + dx, "y": y, "id": i} for i, dx in
+                                           enumerate(points)]},
+        )  # fmt: skip
+
+    touch("touchStart", 0.0)
+    for step in range(1, 6):
+        touch("touchMove", 20.0 * step)
+    touch("touchEnd")
+    panned = tab.view()
+    assert panned[0] < start and abs((panned[1] - panned[0]) - (end - start)) < 1e-3
+    touch("touchStart", -40.0, 40.0)
+    for step in range(1, 6):
+        touch("touchMove", -40.0 - 10 * step, 40.0 + 10 * step)
+    touch("touchEnd")
+    pinched = tab.view()
+    assert (pinched[1] - pinched[0]) < 0.7 * (panned[1] - panned[0])
+
+
+def test_groups_fold_and_lanes_pin(tab):
+    tab.settle()
+    labels = tab.find(".tl-label").count()
+    tab.find(".tl-group").first.click()
+    tab.settle()
+    assert tab.find(".tl-label").count() < labels
+    assert "closed" in tab.link()
+    tab.find(".tl-group").first.click()
+    tab.settle()
+    assert tab.find(".tl-label").count() == labels
+    pin = tab.frame.get_by_role("button", name="Pin Kernel active").first
+    pin.focus()
+    tab.page.keyboard.press("Enter")
+    tab.settle()
+    assert "Kernel active" in tab.find(".tl-label").first.inner_text()
+
+
+def test_what_is_shown_can_be_taken_away(tab):
+    run = tab.recording()
+    for item, ending, begins in (
+        ("Picture of this view", ".png", b"\x89PNG"),
+        ("Steps of this view", ".csv", b"step,"),
+        ("Report of this run", ".json", b"{"),
+    ):
+        tab.button("Export").click()
+        with tab.page.expect_download() as waiting:
+            tab.find(f".popover :text('{item}')").click()
+        download = waiting.value
+        assert download.suggested_filename.endswith(ending), download.suggested_filename
+        with open(download.path(), "rb") as file:  # noqa: PTH123
+            content = file.read()
+        assert content.startswith(begins), content[:60]
+        if ending == ".csv":
+            assert content.count(b"\n") - 1 == run["report"]["steps"]
