@@ -165,6 +165,11 @@ def analyse(trace: Trace) -> Analysis:
                 unused_devices=[d.index for d in process.devices if not len(d.events)],
             )
         )
-    analysis = Analysis(trace, processes, [], {})
+    figures = {}
+    if trace.format == "kineto" and processes:
+        from gpu_util_callback.traces.kineto_compat import compat
+
+        figures = compat(processes[0].process, trace.names)
+    analysis = Analysis(trace, processes, [], figures)
     analysis.findings = find(analysis)
     return analysis

@@ -28,8 +28,10 @@ __all__ = [
     "DISPATCH_GAP_PS",
     "QUEUE_DELAY_PS",
     "DeviceAccount",
+    "Gap",
     "account",
     "launches",
+    "longest_gaps",
     "waits",
 ]
 
@@ -156,6 +158,33 @@ def _idle(
         "idle_sync": idle_sync,
         "idle_host": rest - dispatch,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stretch in which a GPU did nothing, and what most of it is put down to."""
+
+    start_ps: int
+    end_ps: int
+    cause: str  # one of the idle categories, or "other"
+
+
+def longest_gaps(result: DeviceAccount, limit: int = 20) -> list[Gap]:
+    """The longest idle gaps between a GPU's first and last event, longest first."""
+    busy = result.device.busy()
+    if len(busy) < 2:
+        return []
+    start, end = busy.end[:-1], busy.start[1:]
+    rows = np.argsort(start - end, kind="stable")[:limit]
+    start, end = start[rows], end[rows]
+    causes = [c for c in CATEGORIES if c.startswith("idle_")]
+    parts = np.stack([result.sets[c].measure(start, end) for c in causes])
+    rest = (end - start) - parts.sum(axis=0)
+    best = np.argmax(np.vstack((parts, rest)), axis=0)
+    return [
+        Gap(int(a), int(b), [*causes, "other"][i])
+        for a, b, i in zip(start.tolist(), end.tolist(), best.tolist(), strict=True)
+    ]
 
 
 def _part(pieces: Intervals, where: np.ndarray | None = None) -> Intervals:

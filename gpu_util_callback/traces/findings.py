@@ -27,6 +27,7 @@ THRESHOLDS: dict[str, float] = {
     "exposed_collective_share": 0.10,
     "idle_launch_share": 0.15,
     "launch_mean_kernel_us": 100.0,
+    "launch_kernels_per_step": 10.0,
     "idle_sync_share": 0.10,
     "idle_host_share": 0.20,
     "plain_matrix_share": 0.20,
@@ -53,6 +54,7 @@ def find(analysis: Analysis) -> list[Finding]:
                 rank = p.process.rank
                 finding["ranks"] = [] if rank is None else [rank]
                 findings.append(finding)
+    findings.extend(_ranks_imbalance(analysis))
     return sorted(findings, key=lambda f: -(f["lost_s"] or 0.0))
 
 
@@ -164,7 +166,10 @@ def _launch_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
     if linked / kernels < THRESHOLDS["linked_kernels_share"]:
         return
     mean_us = sum(k.total_ps for d in p.active for k in d.kernels) / kernels / PS_PER_US
+    per_step = kernels / max(len(p.steps), 1) / len(p.active)
     if mean_us > THRESHOLDS["launch_mean_kernel_us"]:
+        return
+    if per_step < THRESHOLDS["launch_kernels_per_step"]:
         return
     yield _finding(
         "launch_bound",
@@ -177,11 +182,11 @@ def _launch_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
         ),
         lost_ps=share * _total_ps(p),
         severity=share,
-        threshold=("idle_launch_share", "launch_mean_kernel_us"),
+        threshold=("idle_launch_share", "launch_mean_kernel_us", "launch_kernels_per_step"),
         gpus=_gpus(p),
         idle_launch_share=share,
         mean_kernel_us=mean_us,
-        kernels_per_step=kernels / max(len(p.steps), 1) / max(len(p.active), 1),
+        kernels_per_step=per_step,
         short_kernels_share=max((d.launches.short_share or 0.0) for d in p.active),
     )
 
@@ -307,6 +312,38 @@ def _imbalance(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
         gpus=sorted(busy, key=lambda i: busy[i]),
         kernel_busy_ms={str(i): v / PS_PER_MS for i, v in busy.items()},
     )
+
+
+def _ranks_imbalance(analysis: Analysis) -> Iterator[Finding]:
+    """The same between processes: every rank should compute as long as the others."""
+    working = [p for p in analysis.processes if any(d.launches.kernels for d in p.devices)]
+    if len(working) < 2:
+        return
+    busy, total = [], 0
+    for p in working:
+        window = (int(p.steps.start_ps[0]), int(p.steps.end_ps[-1]))
+        work = [d.account.sets["kernel"].clip(*window).total for d in p.active]
+        busy.append(sum(work) / len(work))
+        total = max(total, _total_ps(p))
+    most, least = max(busy), min(busy)
+    if not most or (most - least) / most < THRESHOLDS["imbalance_share"]:
+        return
+    if (most - least) / max(total, 1) < THRESHOLDS["input_wait_share"]:
+        return
+    order = sorted(range(len(working)), key=lambda i: busy[i])
+    finding = _finding(
+        "imbalance",
+        f"Ranks do unequal work: {least / most:.0%} between the least and the most busy",
+        "Give every rank the same share of the work.",
+        lost_ps=most - least,
+        severity=(most - least) / max(total, 1),
+        threshold=("imbalance_share",),
+        gpus=[d.index for i in order for d in working[i].active],
+        kernel_ms={working[i].process.host: busy[i] / PS_PER_MS for i in order},
+    )
+    ranks = [working[i].process.rank for i in order]
+    finding["ranks"] = [r for r in ranks if r is not None]
+    yield finding
 
 
 def _gpus_unused(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.traces.breakdown import CATEGORIES, longest_gaps
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, PS_PER_US, DeviceKind
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
         "kernels": [],
         "copies": [],
         "launches": [],
+        "gaps": [],
+        "counters": [],
         "memory": [],
         "host_ops": [],
         "pipeline": [],
@@ -76,7 +78,17 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
             result["kernels"].extend(_kernels(d))
             result["copies"].extend(_copies(d))
             result["launches"].append(_launches(d))
+            result["gaps"].extend(
+                {
+                    "gpu": d.index,
+                    "start_ms": _ms(gap.start_ps),
+                    "duration_ms": _ms(gap.end_ps - gap.start_ps),
+                    "cause": gap.cause,
+                }
+                for gap in longest_gaps(d.account)
+            )
         result["steps"].extend({**step, **origin} for step in _steps(p))
+        result["counters"].extend({**c, **origin} for c in _counters(p))
         result["memory"].extend({**m, **origin} for m in _memory(p))
         result["host_ops"].extend({**o, **origin} for o in _host_ops(p))
         result["pipeline"].extend(
@@ -214,6 +226,20 @@ def _launches(d: DeviceAnalysis) -> dict[str, Any]:
         "gap_us": us(s.gap_ps),
         "graph_kernels": s.graph_kernels,
     }
+
+
+def _counters(p: ProcessAnalysis) -> list[dict[str, Any]]:
+    return [
+        {
+            "gpu": c.device,
+            "name": c.name,
+            "samples": len(c.value),
+            "mean": float(c.value.mean()),
+            "p95": float(np.percentile(c.value, 95)),
+        }
+        for c in p.process.counters
+        if len(c.value)
+    ]
 
 
 def _memory(p: ProcessAnalysis) -> list[dict[str, Any]]:

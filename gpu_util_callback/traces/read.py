@@ -3,40 +3,86 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces.model import Trace
 
-__all__ = ["find_traces", "read_trace"]
+__all__ = ["Progress", "find_traces", "read_trace", "sniff"]
 
-# Files are read whole; a compressed one may not unfold to more than this.
+# (bytes read, bytes in all) of the files on disk, compressed as they are.
+Progress = Callable[[int, int], None]
+
+# XPlane files are read whole; a compressed one may not unfold to more than this.
 MAX_BYTES = 4 << 30
 
-_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
+_NAMES = re.compile(
+    r"(\.xplane\.pb|\.trace\.json)(\.gz)?$|\.(sqlite|nsys-rep)$|\.pt\.trace\.json(\.gz)?$"
+)
+_GZIP = b"\x1f\x8b"
 
 
-def read_trace(path: str | os.PathLike[str]) -> Trace:
-    """Read a trace file, or the newest session in a folder (one file per host).
+def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
+    """Read a trace file, or the newest session in a folder (one file per host or rank).
 
     Args:
-        path: a `*.xplane.pb` file, or a folder with some in it or below.
+        path: an XPlane (`*.xplane.pb`), a Chrome trace of PyTorch, JAX or TensorFlow
+            (`*.trace.json`, also gzipped), an Nsight Systems export (`*.sqlite`; a `*.nsys-rep`
+            where `nsys` is installed), or a folder with such files. The format is told by content.
+        progress: called now and then while a large file is read.
 
     Returns: the trace in the event model of `gpu_util_callback.traces.model`.
 
     Raises: UnusableInput, with one line that says what is wrong and what to do.
     """
     files, skipped = find_traces(path)
-    from gpu_util_callback.traces.xplane import read_xplane
-
-    trace = read_xplane([(str(file), _load(file)) for file in files])
+    formats = {sniff(file) for file in files}
+    if len(formats) > 1:
+        raise UnusableInput(f"{path}: holds {' and '.join(sorted(formats))} files; name one")
+    kind = formats.pop()
+    try:
+        trace = _READERS[kind](files, progress)
+    except RecursionError:
+        raise UnusableInput(f"{path}: nested too deeply to be a trace") from None
     if skipped:
         trace.problems.append(
             f"{skipped} older sessions in this folder were not read; name one to see it"
         )
     return trace
+
+
+def sniff(path: Path) -> str:
+    """ "xplane", "kineto", "nsys" or "nsys-rep", by content.
+
+    Raises: UnusableInput, when it is none of them.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+            if head.startswith(_GZIP):
+                file.seek(0)
+                with gzip.open(file) as unpacked:
+                    head = unpacked.read(64)
+    except (OSError, EOFError) as error:
+        raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
+    if not head:
+        raise UnusableInput(f"{path}: empty; the profiler may have been killed while writing")
+    if head.startswith(b"SQLite format 3\0"):
+        return "nsys"
+    if path.suffix == ".nsys-rep":
+        return "nsys-rep"
+    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+        return "kineto"
+    if head[0] in (0x0A, 0x12, 0x1A, 0x22):  # a field of XSpace: planes, errors, warnings, hosts
+        return "xplane"
+    raise UnusableInput(
+        f"{path}: not a trace that is known here; wanted *.xplane.pb, *.trace.json[.gz], or an "
+        "Nsight Systems *.sqlite"
+    )
 
 
 def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
@@ -49,31 +95,120 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
         return [path], 0
     if not path.exists():
         raise UnusableInput(f"{path}: no such file or folder")
-    found = [file for file in path.rglob("*") if file.name.endswith(_SUFFIXES) and file.is_file()]
+    found = [file for file in path.rglob("*") if _NAMES.search(file.name) and file.is_file()]
     if not found:
         raise UnusableInput(
-            f"{path}: no trace in this folder; looked for *{_SUFFIXES[0]} in it and below"
+            f"{path}: no trace in this folder; looked for *.xplane.pb, *.trace.json[.gz], *.sqlite "
+            "and *.nsys-rep in it and below"
         )
+    # JAX writes the same window twice, the second time for the trace viewer.
+    planes = [file for file in found if ".xplane.pb" in file.name]
+    if planes:
+        found = planes
     sessions: dict[Path, list[Path]] = {}
     for file in found:
         sessions.setdefault(file.parent, []).append(file)
     newest = max(sessions, key=lambda s: max(f.stat().st_mtime for f in sessions[s]))
-    return sorted(sessions[newest]), len(sessions) - 1
+    files = sorted(sessions[newest])
+    older = len(sessions) - 1
+    if not planes:
+        kept = _newest_of_each_worker(files)
+        older += len(files) - len(kept)
+        files = kept
+    return files, older
+
+
+def _newest_of_each_worker(files: list[Path]) -> list[Path]:
+    """torch.profiler writes `<worker>.<time>.pt.trace.json` again and again into one folder."""
+    newest: dict[str, Path] = {}
+    for file in files:
+        if file.name.endswith((".sqlite", ".nsys-rep")):
+            worker = "one report"  # reports are whole sessions: the newest alone
+        else:
+            worker = re.sub(r"(\.\d+)?(\.pt)?\.trace\.json(\.gz)?$", "", file.name)
+        known = newest.get(worker)
+        if known is None or file.stat().st_mtime >= known.stat().st_mtime:
+            newest[worker] = file
+    return sorted(newest.values())
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _read_xplane(files: list[Path], progress: Progress | None) -> Trace:
+    from gpu_util_callback.traces.xplane import read_xplane
+
+    return read_xplane([(str(file), _load(file)) for file in files])
 
 
 def _load(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UnusableInput(f"{path}: larger than {MAX_BYTES >> 30} GB; profile fewer steps")
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            with gzip.open(io.BytesIO(data)) as unpacked:
+        with path.open("rb") as file:
+            packed = file.read(2) == _GZIP
+            file.seek(0)
+            if not packed:
+                return file.read()
+            with gzip.open(file) as unpacked:
                 data = unpacked.read(MAX_BYTES + 1)
-            if len(data) > MAX_BYTES:
-                raise UnusableInput(f"{path}: unpacks to more than {MAX_BYTES >> 30} GB")
     except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UnusableInput(f"{path}: cannot be read ({reason})") from None
-    if not data:
-        raise UnusableInput(f"{path}: empty; the profiler may have been killed while writing")
+        raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
+    if len(data) > MAX_BYTES:
+        raise UnusableInput(f"{path}: unpacks to more than {MAX_BYTES >> 30} GB")
     return data
+
+
+class _Stream:
+    """A file on disk, unpacked where it is packed, that knows how far it was read."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.position = 0
+        self._raw: BinaryIO | None = None
+
+    def open(self) -> BinaryIO:
+        self._raw = raw = self.path.open("rb")
+        packed = raw.read(2) == _GZIP
+        raw.seek(0)
+        return gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[return-value]
+
+    def tell(self) -> int:
+        return 0 if self._raw is None or self._raw.closed else self._raw.tell()
+
+
+def _read_kineto(files: list[Path], progress: Progress | None) -> Trace:
+    from gpu_util_callback.traces.kineto import read_kineto
+
+    streams = [_Stream(file) for file in files]
+    total = sum(file.stat().st_size for file in files)
+
+    def report() -> None:
+        if progress:
+            progress(sum(stream.tell() for stream in streams), total)
+
+    return read_kineto([(str(s.path), s.open) for s in streams], report)
+
+
+def _read_nsys(files: list[Path], progress: Progress | None) -> Trace:
+    from gpu_util_callback.traces.nsys import read_nsys
+
+    return read_nsys(files[0])
+
+
+def _read_nsys_report(files: list[Path], progress: Progress | None) -> Trace:
+    from gpu_util_callback.traces.nsys import export, read_nsys
+
+    with export(files[0]) as exported:
+        trace = read_nsys(exported)
+    trace.paths = [str(files[0])]
+    return trace
+
+
+_READERS: dict[str, Callable[[list[Path], Progress | None], Trace]] = {
+    "xplane": _read_xplane,
+    "kineto": _read_kineto,
+    "nsys": _read_nsys,
+    "nsys-rep": _read_nsys_report,
+}

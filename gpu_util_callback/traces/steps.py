@@ -70,7 +70,10 @@ def _by_marker(process: Process, names: Names) -> Steps | None:
         values, counts = np.unique(key[rows], return_counts=True)
         rows = rows[key[rows] == values[np.argmax(counts)]]
     rows = rows[_outermost(events.start_ps[rows], events.end_ps[rows])]
-    return _tile(process, events.value[rows], events.start_ps[rows], events.end_ps[rows], "marker")
+    label = events.value[rows]
+    if (label < 0).any():  # ranges that are steps by name and say no number
+        label = np.arange(len(rows))
+    return _tile(process, label, events.start_ps[rows], events.end_ps[rows], "marker")
 
 
 def _by_call(process: Process, names: Names) -> Steps | None:

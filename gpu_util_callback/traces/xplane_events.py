@@ -22,7 +22,7 @@ from gpu_util_callback.traces.model import (
 from gpu_util_callback.traces.naming import api_kind, device_kind, op_of
 from gpu_util_callback.traces.xplane_details import copy_details, kernel_shape
 
-__all__ = ["PlaneEvents", "device_columns", "host_columns"]
+__all__ = ["PlaneEvents", "device_columns", "host_columns", "host_kind"]
 
 _DEVICE_STATS = (
     "correlation_id",
@@ -288,8 +288,8 @@ def _distinct(a: np.ndarray, b: np.ndarray, where: np.ndarray):
     return list(zip(pairs[0].tolist(), pairs[1].tolist(), strict=True))
 
 
-def _host_class(name: str) -> int:
-    """HostKind of a host event by its name, _DROP or _ALLOCATION."""
+def host_kind(name: str) -> int:
+    """HostKind of a host event by its name; negative: no time of anybody (-2: an allocator)."""
     if name in ("MemoryAllocation", "MemoryDeallocation"):
         return _ALLOCATION
     if _NOISE.match(name):
@@ -317,7 +317,7 @@ def host_columns(batch: PlaneEvents, first_thread: int) -> tuple[HostEvents, All
     n = len(batch.metadata)
     names = batch.names
     which, unique = batch.metadata_names()
-    classes = np.array([_host_class(names[i]) for i in unique.tolist()], np.int8)
+    classes = np.array([host_kind(names[i]) for i in unique.tolist()], np.int8)
     kind = classes[which] if n else np.empty(0, np.int8)
     name = unique[which] if n else np.empty(0, np.int32)
     keep = batch.keep & (kind != _DROP)

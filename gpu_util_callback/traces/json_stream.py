@@ -1,0 +1,155 @@
+"""Reads a JSON document of any size in bounded memory: one value of its big array at a time.
+
+The values themselves are parsed by the standard library's C scanner; what this adds is feeding it
+from a window over the file. Numbers with a fraction come as their text, so that a time in
+microseconds keeps every digit it was written with.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+__all__ = ["BrokenJson", "Document"]
+
+CHUNK = 1 << 20
+# A single value larger than this is no event; it would make the window as large as the file.
+MAX_VALUE = 64 << 20
+
+_GAP = re.compile(r"[ \t\r\n]*")
+# Some profilers write a bare N/A where a number is not known.
+_BARE = re.compile(r"(?<=[:\[,])(\s*)N/A(?=\s*[,}\]])")
+
+
+class BrokenJson(Exception):
+    """The document ends in the middle, or is not JSON."""
+
+
+class Document:
+    """A JSON object (or array) whose one large member is an array.
+
+    Args:
+        file: where the bytes come from (decompressed).
+        big: the member to stream; a document that is an array itself is streamed whole.
+        progress: called after each chunk.
+    """
+
+    def __init__(
+        self, file: BinaryIO, big: str, progress: Callable[[], None] | None = None
+    ) -> None:
+        self.members: dict[str, Any] = {}  # everything else, known when `values` is exhausted
+        self._file = file
+        self._big = big
+        self._progress = progress
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
+        self._text = ""
+        self._at = 0
+        self._done = False
+        self._bare = False
+        decoder: Any = json.JSONDecoder(parse_float=str, strict=False)
+        self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once
+
+    def _more(self) -> bool:
+        """Drop what was read and append the next chunk; False at the end of the file."""
+        if self._done:
+            return False
+        # A value that does not fit yet: read as much again, so that trying anew stays linear.
+        data = self._file.read(max(CHUNK, len(self._text) - self._at))
+        self._done = not data
+        text = self._decode(data, self._done)
+        if self._bare:
+            text = _BARE.sub(r"\1null", text)
+        self._text = self._text[self._at :] + text
+        self._at = 0
+        if len(self._text) > MAX_VALUE:
+            raise BrokenJson(f"a value is larger than {MAX_VALUE >> 20} MB")
+        if self._progress:
+            self._progress()
+        return True
+
+    def _peek(self) -> str:
+        """The next character that is not white space."""
+        while True:
+            self._at = _GAP.match(self._text, self._at).end()  # type: ignore[union-attr]
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                raise BrokenJson("it ends in the middle")
+
+    def _expect(self, character: str) -> None:
+        found = self._peek()
+        if found != character:
+            raise BrokenJson(f"{character!r} expected, {found!r} found")
+        self._at += 1
+
+    def _value(self) -> Any:
+        """The value at the current position, whole."""
+        self._peek()
+        while True:
+            try:
+                value, end = self._scan(self._text, self._at)
+            except (StopIteration, ValueError) as error:
+                at = getattr(error, "pos", getattr(error, "value", None))
+                if not self._bare and _BARE.search(self._text, self._at):
+                    self._bare = True
+                    head, tail = self._text[: self._at], self._text[self._at :]
+                    self._text = head + _BARE.sub(r"\1null", tail)
+                    continue
+                # At the edge of the window the rest is not here yet; in its middle it is wrong.
+                edge = at is None or at >= len(self._text) - 16
+                cut = "Unterminated" in str(error)
+                if (edge or cut) and self._more():
+                    continue
+                raise BrokenJson(
+                    "it ends in the middle" if edge or cut else f"not JSON: {error}"
+                ) from None
+            except RecursionError:
+                raise BrokenJson("nested too deeply") from None
+            # A number that touches the edge may go on behind it.
+            if end >= len(self._text) and not isinstance(value, dict | list) and self._more():
+                continue
+            self._at = end
+            return value
+
+    def values(self) -> Iterator[Any]:
+        """The big array's values, one by one; afterwards `members` is complete.
+
+        Raises: BrokenJson.
+        """
+        if self._peek() == "[":
+            yield from self._array()
+            return
+        self._expect("{")
+        if self._peek() == "}":
+            return
+        while True:
+            key = self._value()
+            if not isinstance(key, str):
+                raise BrokenJson("a name expected")
+            self._expect(":")
+            if key == self._big and self._peek() == "[":
+                yield from self._array()
+            else:
+                self.members[key] = self._value()
+            if self._peek() == "}":
+                return
+            self._expect(",")
+
+    def _array(self) -> Iterator[Any]:
+        self._expect("[")
+        if self._peek() == "]":
+            self._at += 1
+            return
+        while True:
+            yield self._value()
+            following = self._peek()
+            if following == "]":
+                self._at += 1
+                return
+            self._expect(",")
+            if self._peek() == "]":  # Chrome allows a comma after the last event
+                self._at += 1
+                return

@@ -1,0 +1,396 @@
+"""Reads Chrome traces: PyTorch's profiler (Kineto), and the trace viewer's of JAX and TensorFlow.
+
+Streamed: memory grows with the number of events (some forty bytes each), not with the file.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces.json_stream import BrokenJson, Document
+from gpu_util_callback.traces.kineto_devices import DeviceRows, HostRows, device_facts
+from gpu_util_callback.traces.model import (
+    PS_PER_US,
+    AllocatorEvents,
+    Device,
+    HostKind,
+    Names,
+    Process,
+    Thread,
+    Trace,
+)
+from gpu_util_callback.traces.naming import api_kind
+from gpu_util_callback.traces.xplane_events import host_kind
+
+__all__ = ["read_kineto"]
+
+MAX_EVENTS = 20_000_000
+
+_STEP = re.compile(r"^ProfilerStep\s*#(\d+)$")
+# The loader's own range in all spellings so far; a Python frame where only stacks were recorded.
+_LOADER = re.compile(
+    r"^enumerate\((DataLoader|DataPipe|\w*Loader|\w*DataPipe)\)"
+    r"|torch/utils/data/dataloader\.py\(\d+\): __next__$"
+    r"|\.(train_dataloader_next|val_next|dataloader_next)$|^gpu_util:input_wait$"
+)
+_COMMUNICATION = re.compile(r"^(nccl|gloo|c10d|mpi|xccl):|^c10d::|^record_param_comms")
+_DEVICE_NAME = re.compile(r"/device:GPU:(\d+)")
+_DERIVED_THREADS = re.compile(
+    r"^(Steps|XLA Modules|XLA Ops|Async XLA Ops|XLA TraceMe|Framework Ops|Framework Name Scope"
+    r"|TensorFlow Ops|TensorFlow Name Scope|Launch Stats|Source [Cc]ode|_counters_|CUPTI overhead)"
+)
+
+_DEVICE_CATEGORIES = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"))
+_HOST_KINDS = {
+    "cpu_op": HostKind.OP,
+    "operator": HostKind.OP,
+    "user_annotation": HostKind.RANGE,
+    "python": HostKind.RANGE,
+    "python_function": HostKind.PYTHON,
+    "cuda_runtime": HostKind.CALL,
+    "cuda_driver": HostKind.CALL,
+    "runtime": HostKind.CALL,
+    "driver": HostKind.CALL,
+    "hip_runtime": HostKind.CALL,
+    "xpu_runtime": HostKind.CALL,
+    "overhead": HostKind.FRAMEWORK,
+}
+
+
+def read_kineto(
+    files: list[tuple[str, Callable[[], BinaryIO]]], progress: Callable[[], None] | None = None
+) -> Trace:
+    """Read the files of one session, one per rank.
+
+    Args:
+        files: (path, function that opens the decompressed bytes) each.
+        progress: called about once per megabyte.
+
+    Raises: UnusableInput, when a file is cut, or no trace.
+    """
+    names = Names()
+    trace = Trace("kineto", [path for path, _ in files], names, [])
+    for path, open_file in files:
+        try:
+            with open_file() as file:
+                reader = _Reader(names)
+                process = reader.read(Document(file, "traceEvents", progress))
+        except BrokenJson as error:
+            raise UnusableInput(
+                f"{path}: damaged trace ({error}); record it again, or copy it again if it was cut"
+            ) from None
+        except (OSError, EOFError) as error:
+            raise UnusableInput(f"{path}: cannot be read ({error})") from None
+        trace.processes.append(process)
+        prefix = "" if len(files) == 1 else f"{process.host}: "
+        trace.problems.extend(prefix + problem for problem in reader.problems)
+    return trace
+
+
+def to_ps(value: Any) -> int | None:
+    """A time in microseconds, as JSON wrote it, in picoseconds: exact. None if it is no number."""
+    if type(value) is int:
+        return value * PS_PER_US
+    if type(value) is not str:
+        return None
+    whole, _, fraction = value.partition(".")
+    if fraction.isdigit() and whole.isdigit():
+        return int(whole) * PS_PER_US + int(fraction[:6].ljust(6, "0"))
+    try:
+        return int(Decimal(value) * PS_PER_US)
+    except (InvalidOperation, ValueError, OverflowError):
+        return None
+
+
+def integer(value: Any) -> int:
+    """A number as int64, -1 for anything else."""
+    try:
+        number = int(float(value)) if type(value) is str else int(value)
+    except (TypeError, ValueError, OverflowError):
+        return -1
+    return number if -(2**62) < number < 2**62 else -1
+
+
+class _Reader:
+    """Collects one file's events; what they belong to is settled at the end."""
+
+    def __init__(self, names: Names):
+        self.names = names
+        self.problems: list[str] = []
+        self.device = DeviceRows(names)
+        self.host = HostRows()
+        self.zero: int | None = None
+        self.threads: dict[tuple[Any, Any], int] = {}
+        self.process_names: dict[Any, str] = {}
+        self.thread_names: dict[tuple[Any, Any], str] = {}
+        self.plain: list[tuple] = []  # events without a category: JAX's and TensorFlow's
+        self.kinds: dict[tuple[str, str], int] = {}
+        self.window_end: int | None = None
+        self.allocations: dict[tuple[int, int], list[array]] = {}
+        self.unusable = 0
+        self.count = 0
+        self.marks = 0
+
+    def read(self, document: Document) -> Process:
+        for event in document.values():
+            if type(event) is dict:
+                self._event(event)
+            if self.count > MAX_EVENTS:
+                raise BrokenJson(f"more than {MAX_EVENTS:,} events; profile fewer steps")
+        members = document.members
+        if not self.count and not self.marks:
+            raise BrokenJson("no trace events in it")
+        self._settle_plain()
+        return self._process(members)
+
+    def _event(self, event: dict) -> None:
+        phase = event.get("ph")
+        if phase == "X":
+            start, duration = to_ps(event.get("ts")), to_ps(event.get("dur", 0))
+            if start is None or duration is None or duration < 0:
+                self.unusable += 1
+                return
+            if self.zero is None:
+                self.zero = start
+            start -= self.zero
+            end = start + duration
+            if not -(1 << 61) < start <= end < 1 << 61:
+                self.unusable += 1
+                return
+            self.count += 1
+            self._complete(event, start, end)
+        elif phase == "i" or phase == "I":
+            self._instant(event)
+        elif phase == "M":
+            self._metadata(event)
+
+    def _complete(self, event: dict, start: int, end: int) -> None:
+        category = event.get("cat")
+        arguments = event.get("args")
+        if type(arguments) is not dict:
+            arguments = {}
+        name = event.get("name")
+        name = name if type(name) is str else "unknown"
+        if type(category) is not str or category == "":
+            self._plain(event, name, arguments, start, end)
+            return
+        category = category.lower()
+        if category in _DEVICE_CATEGORIES:
+            self.device.add(event, name, arguments, start, end)
+            return
+        key = (category, name)
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self.kinds[key] = self._host_kind(category, name)
+        if kind < 0:
+            return
+        value = -1
+        if kind == HostKind.STEP:  # the number is in the name; steps are one name all the same
+            found = _STEP.match(name)
+            value = int(found[1]) if found and len(found[1]) < 18 else -1
+            name = "ProfilerStep"
+        correlation = arguments.get("correlation", -1)
+        external = arguments.get("External id", arguments.get("external id", -1))
+        self.host.add(
+            start,
+            end,
+            self._thread(event.get("pid"), event.get("tid")),
+            kind,
+            self.names.id(name),
+            correlation if type(correlation) is int else -1,
+            value,
+            external if type(external) is int else -1,
+        )
+
+    def _host_kind(self, category: str, name: str) -> int:
+        """HostKind of an event by category and name; -1 = nobody's time."""
+        kind = _HOST_KINDS.get(category, -1)
+        if kind < 0:
+            return -1  # gpu_user_annotation, cuda_sync, flows, the profiler's own spans
+        if kind == HostKind.CALL:
+            return api_kind(name) or HostKind.CALL
+        if _STEP.match(name):
+            return HostKind.STEP
+        if _LOADER.search(name):
+            return HostKind.INPUT_WAIT
+        if kind != HostKind.PYTHON and _COMMUNICATION.search(name):
+            return HostKind.COLLECTIVE
+        return kind
+
+    def _thread(self, pid: Any, tid: Any) -> int:
+        key = (str(pid), str(tid))
+        index = self.threads.get(key)
+        if index is None:
+            index = self.threads[key] = len(self.threads)
+        return index
+
+    def _instant(self, event: dict) -> None:
+        name = event.get("name")
+        start = to_ps(event.get("ts"))
+        if start is None:
+            return
+        if name == "Record Window End":
+            self.window_end = start
+            return
+        arguments = event.get("args")
+        if name != "[memory]" or type(arguments) is not dict:
+            return
+        if self.zero is None:
+            self.zero = start
+        total = integer(arguments.get("Total Allocated"))
+        if total < 0 or abs(start - self.zero) >= 1 << 61:
+            return
+        cuda = integer(arguments.get("Device Type")) in (1, 20)  # c10::DeviceType CUDA, PrivateUse
+        key = (integer(arguments.get("Device Id")) if cuda else -1, int(cuda))
+        rows = self.allocations.setdefault(key, [array("q"), array("q"), array("q")])
+        for column, value in zip(
+            rows, (start - self.zero, total, integer(arguments.get("Total Reserved"))), strict=True
+        ):
+            column.append(value)
+
+    def _metadata(self, event: dict) -> None:
+        self.marks += 1
+        arguments = event.get("args")
+        text = arguments.get("name") if type(arguments) is dict else None
+        if type(text) is not str:
+            return
+        if event.get("name") == "process_name":
+            self.process_names[str(event.get("pid"))] = text
+        elif event.get("name") == "thread_name":
+            self.thread_names[(str(event.get("pid")), str(event.get("tid")))] = text
+
+    def _plain(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
+        kept = {
+            key: arguments[key]
+            for key in (
+                "correlation_id",
+                "kernel_details",
+                "memcpy_details",
+                "tf_op",
+                "hlo_op",
+                "step_num",
+                "_r",
+                "id",
+                "allocator_name",
+            )
+            if key in arguments
+        }
+        self.plain.append(
+            (event.get("pid"), event.get("tid"), self.names.id(name), kept, start, end)
+        )
+
+    def _settle_plain(self) -> None:
+        """Events without categories: which belong to GPUs is said by their process's name."""
+        for pid, tid, name_id, kept, start, end in self.plain:
+            process = self.process_names.get(str(pid), "")
+            found = _DEVICE_NAME.search(process)
+            thread = self.thread_names.get((str(pid), str(tid)), "")
+            name = self.names[name_id]
+            if found:
+                if not _DERIVED_THREADS.match(thread) and "Tensors" not in process:
+                    self.device.add_plain(int(found[1]), integer(tid), name, kept, start, end)
+                continue
+            kind = host_kind(name)
+            if "step_num" in kept:
+                kind = HostKind.STEP
+            if kind < 0:
+                continue
+            correlation = integer(kept.get("correlation_id"))
+            if kind in (HostKind.OP, HostKind.FRAMEWORK) and correlation > 0:
+                kind = HostKind.LAUNCH
+            self.host.add(
+                start,
+                end,
+                self._thread(pid, tid),
+                kind,
+                name_id,
+                correlation,
+                integer(kept.get("step_num" if kind == HostKind.STEP else "id")),
+                -1,
+                root=integer(kept.get("_r")) > 0,
+            )
+        self.plain.clear()
+
+    def _process(self, members: dict[str, Any]) -> Process:
+        zero = self.zero or 0
+        distributed = members.get("distributedInfo")
+        rank = integer(distributed.get("rank")) if isinstance(distributed, dict) else -1
+        host_events, external = self.host.finish(
+            None if self.window_end is None else self.window_end - zero
+        )
+        by_external = _ops_by_external(host_events, external)
+        groups, shapes, unlinked = self.device.finish(by_external)
+        facts, names = device_facts(members.get("deviceProperties"))
+        devices = [
+            Device(index, names.get(index, "GPU"), events, facts.get(index, {}))
+            for index, events in sorted(groups.items())
+        ]
+        if self.unusable:
+            self.problems.append(f"{self.unusable} events with impossible times were left out")
+        kernels = sum(len(d.events) for d in devices)
+        if kernels and unlinked == kernels and len(host_events):
+            self.problems.append("no GPU event could be linked to the call that launched it")
+        threads = [
+            Thread(self.thread_names.get(key, key[1]), index) for key, index in self.threads.items()
+        ]
+        process = Process(
+            host=self._host_name(members, rank),
+            devices=devices,
+            threads=threads,
+            events=host_events,
+            allocator=self._allocator(),
+            shapes=shapes,
+            rank=rank if rank >= 0 else None,
+            epoch_ns=_epoch(members, zero),
+            has_host=bool(len(host_events)),
+        )
+        process.facts["communication_ops"] = True
+        return process
+
+    def _host_name(self, members: dict[str, Any], rank: int) -> str:
+        for pid, _ in self.threads:
+            name = self.process_names.get(pid)
+            if name:
+                return f"{name} {pid}" if rank < 0 else f"rank {rank}"
+        return f"rank {rank}" if rank >= 0 else "host"
+
+    def _allocator(self) -> AllocatorEvents:
+        parts = []
+        for (device, cuda), (time_ps, allocated, reserved) in self.allocations.items():
+            name = self.names.id(f"torch GPU {device}" if cuda else "torch CPU")
+            n = len(time_ps)
+            parts.append(
+                AllocatorEvents.build(
+                    time_ps=np.frombuffer(time_ps, np.int64),
+                    allocator=np.full(n, name),
+                    device=np.full(n, device if cuda else -1),
+                    allocated_bytes=np.frombuffer(allocated, np.int64),
+                    reserved_bytes=np.frombuffer(reserved, np.int64),
+                )
+            )
+        joined = AllocatorEvents.concat(parts)
+        return joined.take(np.argsort(joined.time_ps, kind="stable"))
+
+
+def _ops_by_external(events: Any, external: np.ndarray) -> dict[int, int]:
+    """Name of the framework op behind each external id."""
+    rows = np.flatnonzero(
+        (external >= 0) & np.isin(events.kind, (HostKind.OP, HostKind.COLLECTIVE))
+    )
+    return dict(zip(external[rows].tolist(), events.name[rows].tolist(), strict=True))
+
+
+def _epoch(members: dict[str, Any], zero_ps: int) -> int | None:
+    """When time 0 was: Kineto's own base, or the stamps themselves where they are of the epoch."""
+    zero_ns = zero_ps // 1000
+    base = integer(members.get("baseTimeNanoseconds"))
+    if base > 0:
+        return base + zero_ns
+    return zero_ns if zero_ns > 10**18 else None

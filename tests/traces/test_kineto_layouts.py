@@ -1,0 +1,317 @@
+"""Chrome traces by hand: old and new names, odd values, damage, several ranks."""
+
+import gzip
+import io
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.traces.json_stream import BrokenJson, Document
+from gpu_util_callback.traces.kineto import to_ps
+
+
+def event(cat, name, ts, dur, tid=1, pid=7, **args) -> dict:
+    return {
+        "ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur,
+        "args": args,
+    }  # fmt: skip
+
+
+def kernel(name, ts, dur, correlation, **args) -> dict:
+    args = {"device": 0, "stream": 7, "correlation": correlation} | args
+    return event("kernel", name, ts, dur, tid=7, pid=0, **args)
+
+
+def launch(ts, dur, correlation, name="cudaLaunchKernel", cat="cuda_runtime") -> dict:
+    return event(cat, name, ts, dur, correlation=correlation)
+
+
+def write(tmp_path, events, name="w.pt.trace.json", **members):
+    path = tmp_path / name
+    text = json.dumps({"schemaVersion": 1, **members, "traceEvents": events})
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+def explain(path) -> dict:
+    result = analyse(read_trace(path)).to_json()
+    json.dumps(result, allow_nan=False)
+    for step in result["steps"]:
+        for gpu in step["gpus"]:
+            total = sum(gpu[f"{c}_ms"] for c in CATEGORIES)
+            assert total == pytest.approx(step["duration_ms"], abs=1e-9)
+    return result
+
+
+def test_the_case_in_which_the_old_plugin_summed_to_200_percent(tmp_path):
+    path = write(
+        tmp_path,
+        [
+            event("user_annotation", "ProfilerStep#3", 0, 100),
+            launch(1, 2, 1),
+            kernel("gemm", 0, 100, 1),
+            event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 20, 50, pid=0, device=0,
+                  stream=8, correlation=2, bytes=4096),
+        ],
+    )  # fmt: skip
+    result = explain(path)
+    (gpu,) = result["steps"][0]["gpus"]
+    assert gpu["kernel_ms"] == pytest.approx(0.1)
+    assert gpu["copy_h2d_ms"] == 0
+    assert result["devices"][0]["copy_busy_ms"]["h2d"] == pytest.approx(0.05)
+    (step,) = result["compat"]["steps"]
+    assert (step["kernel_us"], step["memcpy_us"], step["total_us"]) == (100, 0, 100)
+
+
+def test_times_keep_every_digit():
+    assert to_ps(1623142623460111) == 1623142623460111_000000
+    assert to_ps("1623142623460111.123") == 1623142623460111_123000
+    assert to_ps("0.5") == 500_000
+    assert to_ps("1.5e3") == 1_500_000_000
+    assert to_ps("-2.25") == -2_250_000
+    assert [to_ps(v) for v in (None, "N/A", "nan", [], True, "inf")] == [None] * 6
+
+
+def test_sub_microsecond_times_of_epoch_stamps(tmp_path):
+    base = 1_700_000_000_000_000
+    path = tmp_path / "x.json"
+    row = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":1,"ts":%d.%03d,"dur":0.25}'
+    rows = [row % (base, fraction) for fraction in (0, 300, 600)]
+    path.write_text('{"traceEvents":[' + ",".join(rows) + "]}")
+    result = explain(path)
+    assert result["devices"][0]["any_busy_ms"] == pytest.approx(0.00075, abs=1e-12)
+    assert result["devices"][0]["span_ms"] == pytest.approx(0.00085, abs=1e-12)
+    assert result["start_ns"] == base * 1000
+
+
+def test_gpu_copies_of_step_markers_and_sync_rows_are_no_work(tmp_path):
+    path = write(
+        tmp_path,
+        [
+            event("user_annotation", "ProfilerStep#3", 0, 100),
+            event("gpu_user_annotation", "ProfilerStep#3", 10, 300, pid=0),
+            event("cuda_sync", "Stream Sync", 20, 60, pid=0, device=0),
+            launch(1, 2, 1),
+            kernel("gemm", 10, 10, 1),
+            launch(81, 2, 2),
+            kernel("gemm", 85, 10, 2),
+        ],
+    )
+    result = explain(path)
+    assert len(result["steps"]) == 1
+    assert result["devices"][0]["any_busy_ms"] == pytest.approx(0.02)
+
+
+def test_driver_launches_and_calls_after_the_window(tmp_path):
+    events = [
+        event("user_annotation", "ProfilerStep#1", 0, 1000),
+        launch(10, 5, 1, "cuLaunchKernelEx", "cuda_driver"),
+        kernel("triton_mm", 20, 900, 1),
+        {"ph": "i", "name": "Record Window End", "ts": 1000, "pid": "", "tid": "", "s": "g"},
+        launch(5_000_000, 5, 9),
+    ]
+    result = explain(write(tmp_path, events))
+    assert result["launches"][0]["linked"] == 1
+    assert [s["duration_ms"] for s in result["steps"]] == [1.0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+        "enumerate(DataPipe)#MapperIterDataPipe",
+        "[pl][profile][_TrainingEpochLoop].train_dataloader_next",
+    ],
+)
+def test_loader_waits_in_old_and_new_names(tmp_path, name):
+    events = []
+    for step in range(5):
+        at = step * 1000
+        events += [
+            event("user_annotation", f"ProfilerStep#{step}", at, 1000),
+            event("user_annotation", name, at + 5, 600),
+            launch(at + 610, 5, step + 1),
+            kernel("gemm", at + 620, 370, step + 1),
+        ]
+    result = explain(write(tmp_path, events))
+    assert result["findings"][0]["cause"] == "input_bound"
+    assert result["steps"][2]["input_wait_ms"] == pytest.approx(0.6)
+
+
+def test_python_frames_tell_of_the_loader_where_nothing_else_does(tmp_path):
+    frame = "torch/utils/data/dataloader.py(701): __next__"
+    events = [
+        event("user_annotation", "ProfilerStep#1", 0, 1000),
+        event("python_function", frame, 0, 600),
+        launch(610, 5, 1),
+        kernel("gemm", 620, 300, 1),
+    ]
+    assert explain(write(tmp_path, events))["steps"][0]["host_input_ms"] == pytest.approx(0.6)
+
+
+def test_ranks_of_a_folder_are_kept_apart(tmp_path):
+    for rank, busy in ((0, 900), (1, 400)):
+        events = [{"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": "py"}}]
+        for step in range(3):
+            at = step * 1000
+            events += [
+                event("user_annotation", f"ProfilerStep#{step}", at, 1000),
+                launch(at + 5, 5, step + 1),
+                kernel("gemm", at + 15, busy, step + 1, device=rank),
+            ]
+        write(
+            tmp_path,
+            events,
+            f"host_{rank}.17000000{rank}.pt.trace.json.gz",
+            distributedInfo={"backend": "nccl", "rank": rank, "world_size": 2},
+        )
+    result = explain(tmp_path)
+    assert [p["rank"] for p in result["processes"]] == [0, 1]
+    assert [d["index"] for d in result["devices"]] == [0, 1]
+    found = {f["cause"]: f for f in result["findings"]}
+    assert found["imbalance"]["ranks"] == [1, 0]
+
+
+def test_the_newest_file_of_each_worker_is_read(tmp_path):
+    import os
+
+    for number in (1, 2):
+        events = [event("user_annotation", f"ProfilerStep#{number}", 0, 10)]
+        path = write(tmp_path, events, f"box_77.{number}.pt.trace.json")
+        os.utime(path, (1000 + number, 1000 + number))
+    result = explain(tmp_path)
+    assert [s["step"] for s in result["steps"]] == [2]
+    assert any("1 older" in p for p in result["problems"])
+
+
+def test_traces_of_the_trace_viewer(tmp_path):
+    """What JAX and TensorFlow write beside the XPlane: no categories, processes by name."""
+
+    def mark(name, pid, tid, text):
+        return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": {"name": text}}
+
+    def plain(name, ts, dur, pid, tid, **args):
+        return {"ph": "X", "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": args}
+
+    details = "regs:64 static_shared:0 dynamic_shared:0 grid:8,1,1 block:256,1,1 occ_pct:50"
+    events = [
+        mark("process_name", 1, 0, "/device:GPU:0"),
+        mark("process_name", 701, 0, "/host:CPU"),
+        mark("thread_name", 1, 13, "Stream #13(Compute)"),
+        mark("thread_name", 1, 99, "XLA Ops"),
+        mark("thread_name", 701, 1, "python"),
+    ]
+    for step in range(3):
+        at = step * 1000
+        events += [
+            plain("train", at, 990, 701, 1, step_num=str(40 + step), _r="1"),
+            plain("cuLaunchKernel", at + 10, 5, 701, 1, correlation_id=str(step + 1)),
+            plain("nvjet_hsh", at + 20, 900, 1, 13, correlation_id=str(step + 1),
+                  kernel_details=details, tf_op="model/d/MatMul:MatMul"),
+            plain("nvjet_hsh", at + 20, 900, 1, 99),
+        ]  # fmt: skip
+    path = tmp_path / "host.trace.json.gz"
+    path.write_bytes(
+        gzip.compress(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}).encode())
+    )
+    result = explain(path)
+    assert [s["step"] for s in result["steps"]] == [40, 41, 42]
+    (row,) = result["kernels"]
+    assert (row["count"], row["op"], row["grid"]) == (3, "model/d/MatMul", [8, 1, 1])
+    assert result["launches"][0]["linked"] == 3
+
+
+def test_odd_values_do_no_harm(tmp_path):
+    good = json.dumps(kernel("k\u00e9", 5, 10, 3))
+    odd = (
+        '{"ph":"X","cat":"kernel","name":"n","ts":30,"dur":5,"pid":0,"args":{"device":N/A,'
+        '"occupancy": N/A, "grid":[1,2], "stream":NaN, "correlation":1e400}},'
+        '{"ph":"X","cat":"kernel","name":7,"ts":"soon","dur":5,"pid":0},'
+        '{"ph":"X","cat":["kernel"],"name":"n","ts":1,"dur":-5},'
+        '{"ph":"X"},[],"text",3,null,{"ph":"M","args":null},'
+    )
+    path = tmp_path / "odd.json"
+    path.write_bytes(b"\xef\xbb\xbf" + ('{"traceEvents":[' + odd + good + ",]}").encode() + b"  \n")
+    result = explain(path)
+    assert sum(d["kernels"] for d in result["devices"]) == 2
+    path.write_bytes(
+        b'{"traceEvents":[' + good.encode("latin-1").replace(b"\\u00e9", b"\xe9") + b"]}"
+    )
+    assert explain(path)["kernels"][0]["count"] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"traceEvents":[',
+        '{"traceEvents":[{"ph":"X","ts":1,"dur":2,"name":"a',
+        '{"traceEvents":[]}',
+        "{}",
+        "[]",
+        '{"traceEvents": 5}',
+        '{"traceEvents":[{"ph":"X"} {"ph":"X"}]}',
+        '{"other":[1,2,3]}',
+        "{" * 5000,
+        "[" * 200_000,
+        '{"traceEvents":[' + '{"a":' * 100_000,
+        '{"a":' + "9" * 5000 + "}",
+    ],
+)
+def test_damage_is_one_clear_line(tmp_path, text):
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(UnusableInput) as caught:
+        explain(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_every_cut_of_a_packed_trace_is_refused(tmp_path):
+    events = [
+        event("user_annotation", "ProfilerStep#1", 0, 10),
+        launch(1, 1, 1),
+        kernel("k", 2, 3, 1),
+    ]
+    whole = write(tmp_path, events, "a.json.gz").read_bytes()
+    path = tmp_path / "cut.json.gz"
+    for cut in range(0, len(whole) - 8, 5):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(UnusableInput):
+            explain(path)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.text(max_size=40),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(values, max_size=12), st.dictionaries(st.text(max_size=6), values, max_size=4),
+       st.integers(1, 50))  # fmt: skip
+def test_streaming_reads_what_json_reads_at_any_window(events, members, window):
+    import gpu_util_callback.traces.json_stream as module
+
+    members.pop("traceEvents", None)
+    text = json.dumps({**members, "traceEvents": events, "z": 1}, ensure_ascii=False)
+    before = module.CHUNK
+    module.CHUNK = window
+    try:
+        document = Document(io.BytesIO(text.encode("utf-8", "surrogatepass")), "traceEvents")
+        read = list(document.values())
+    except BrokenJson as error:  # lone surrogates cannot be written as UTF-8
+        raise AssertionError(text) from error
+    finally:
+        module.CHUNK = before
+    if not any(0xD800 <= ord(c) < 0xE000 for c in text):
+        assert read == events
+        assert document.members == {**members, "z": 1}
