@@ -198,7 +198,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             self._refresh_names(request)
             recording = self._index.find(id)
         if recording is None:
-            raise _Refused(404, f"no recording {id[:200]!r} in this log directory")
+            raise _Refused(404, f"no recording {id[:200]!r} in this log directory; was it deleted?")
         return recording
 
     def _report(self, recording: Recording, revision: str) -> dict[str, Any]:
@@ -285,7 +285,7 @@ def _problems(problems: Iterable[Problem]) -> list[dict[str, str]]:
 
 def _listed(recording: Recording, of_run: int) -> dict[str, Any]:
     facts = recording.facts
-    label = recording.run
+    label = recording.run.removesuffix("/.")  # as --logdir_spec names a directory itself
     fit, rank, world = facts.get("fit_index"), facts.get("rank"), facts.get("world_size")
     if of_run > 1 and isinstance(fit, int):
         label += f" · fit {fit + 1}"

@@ -87,25 +87,35 @@ def decode_frame(
             raise FrameError(f"{matrix.dtype}{list(matrix.shape)} does not hold {rows} rows")
         wanted = list(described if names is None else (n for n in names if n in described))
         done: dict[str, np.ndarray] = {}
-
-        def column(name: str, depth: int = 0) -> np.ndarray:
-            if name not in done:
-                if depth > 2:
-                    raise FrameError(f"column {name} follows from itself")
-                entry = described[name]
-                values = _DECODERS[entry["type"]](entry, matrix)
-                if "from" in entry:
-                    how, weights, head = entry["from"]
-                    parts = {other: column(other, depth + 1) for other in weights}
-                    values = _undo_residual(values, (how, weights), head, parts)
-                done[name] = values
-            return done[name]
-
-        return {name: column(name) for name in wanted}
+        for name in wanted:
+            _decode_column(name, described, matrix, done)
+        return {name: done[name] for name in wanted}
     except FrameError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         raise FrameError(f"not a frame: {error!r}") from error
+
+
+def _decode_column(
+    name: str,
+    described: Mapping[str, Any],
+    matrix: np.ndarray,
+    done: dict[str, np.ndarray],
+    depth: int = 0,
+) -> None:
+    """Put a column into `done`, and before it those it follows from."""
+    if name in done:
+        return
+    if depth > 2:
+        raise FrameError(f"column {name} follows from itself")
+    entry = described[name]
+    values = _DECODERS[entry["type"]](entry, matrix)
+    if "from" in entry:
+        how, weights, head = entry["from"]
+        for other in weights:
+            _decode_column(other, described, matrix, done, depth + 1)
+        values = _undo_residual(values, (how, weights), head, done)
+    done[name] = values
 
 
 # --- integers -------------------------------------------------------------------------------------

@@ -1,0 +1,10 @@
+"""What the plugin's tests share: TensorBoard processes, and the app without a process."""
+
+import pytest
+from tensorboard_server import tensorboard_factory
+
+
+@pytest.fixture
+def start_tensorboard():
+    """`start_tensorboard(logdir, load_fast, path_prefix=None, logdir_spec=None) -> server`."""
+    yield from tensorboard_factory()

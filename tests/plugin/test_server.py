@@ -1,0 +1,298 @@
+"""A real TensorBoard, from an environment without TensorFlow, in every mode people use."""
+
+import csv
+import io
+import json
+import shutil
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from make_recording import SyntheticRun, make_recording
+from scripted_runs import step_rows
+from tile_reply import decode_tile
+
+from gpu_util_callback.recording import Clock, RecordingWriter, read_recordings
+from gpu_util_callback.summaries import ScalarWriter, next_step_offset
+
+BASE = "data/plugin/gpu_utilization/"
+FAST = pytest.mark.parametrize("load_fast", [True, False], ids=["fast", "slow"])
+
+
+def ask(server, path):
+    status, headers, body = server.get(BASE + path)
+    assert headers["content-type"].startswith("application/json"), (path, body[:200])
+    return status, json.loads(body)
+
+
+def runs(server, count):
+    """The reply of ./runs once TensorBoard knows `count` recordings."""
+
+    def enough():
+        status, reply = ask(server, "runs")
+        assert status == 200
+        return reply if len(reply["recordings"]) == count else None
+
+    reply = server.wait_for(enough)
+    assert reply, ask(server, "runs")
+    return reply
+
+
+def tab(server):
+    status, _, body = server.get("data/plugins_listing")
+    assert status == 200
+    return json.loads(body).get("gpu_utilization")
+
+
+@FAST
+def test_the_tab_and_every_route(tmp_path, start_tensorboard, load_fast):
+    make_recording(tmp_path / "train a", "thirds")
+    make_recording(tmp_path / "stall", "host_stall", gpus=1)
+    make_recording(tmp_path / "laptop", "no_gpu")
+    server = start_tensorboard(tmp_path, load_fast)
+    assert server.wait_for(lambda: tab(server)["enabled"])
+    assert tab(server)["tab_name"] == "GPU Utilization"
+    assert "static/index.js?v=" in tab(server)["loading_mechanism"]["module_path"]
+
+    listing = runs(server, 3)
+    assert listing["version"] == 1
+    assert listing["tensorboard_runs"] == ["laptop", "stall", "train a"]
+    assert listing["looked_for"] == "<run>/plugins/gpu_utilization/*/manifest.json"
+    assert listing["problems"] == []
+    by_run = {one["run"]: one for one in listing["recordings"]}
+    one = by_run["train a"]
+    assert (one["status"], one["steps"], one["rank"]) == ("ended", 600, 0)
+    assert "input" in one["verdict"]
+
+    (truth,) = read_recordings(tmp_path / "train a")
+    id = quote(one["id"])
+    status, reply = ask(server, f"recording?id={id}")
+    assert status == 200
+    assert reply["extent"] == {
+        "start_ns": truth.start_ns, "end_ns": truth.end_ns, "first_step": 0, "last_step": 599,
+    }  # fmt: skip
+    (span,) = reply["report"]["spans"]
+    assert span["cause"] == "input_bound"
+    assert abs(span["start_step"] - 200) <= 5
+    assert abs(span["end_step"] - 400) <= 5
+    lanes = [lane["id"] for lane in reply["lanes"]]
+    assert lanes[:4] == ["steps", "input_wait", "gpu0:utilization_pct", "gpu0:memory_used_bytes"]
+    vram = reply["lanes"][3]
+    assert vram["series"][0]["total_bytes"] == vram["max"] == 80 * 2**30
+    assert {phase["kind"] for phase in reply["phases"]} >= {"epoch", "validation", "checkpoint"}
+
+    status, headers, body = server.get(
+        f"{BASE}tiles?id={id}&axis=step&level=2&first=0&count=150&lanes={','.join(lanes)}"
+    )
+    assert status == 200
+    assert headers["content-type"] == "application/octet-stream"
+    tile = decode_tile(body)
+    wait = tile.series[("input_wait", "input_wait")][2]
+    assert wait[50:100].mean() > 30 > 1 > wait[:50].mean()
+
+    status, reply = ask(server, f"steps?id={id}&first=10&last=12")
+    assert reply["columns"]["step"] == [10, 11, 12]
+    assert reply["columns"]["duration_ns"] == truth.steps["duration_ns"][10:13].tolist()
+    assert reply["columns"]["shape_id"] == [None] * 3
+
+    status, headers, body = server.get(f"{BASE}export.csv?id={id}&table=steps&first=5&last=7")
+    assert headers["content-disposition"] == 'attachment; filename="steps.csv"'
+    assert [row["step"] for row in csv.DictReader(io.StringIO(body.decode()))] == ["5", "6", "7"]
+    status, headers, body = server.get(f"{BASE}export.csv?id={id}")
+    assert len(body.decode().splitlines()) == 601
+    status, reply = ask(server, f"export.json?id={id}")
+    assert reply["runs"][0]["run"] == "train a"
+
+    status, reply = ask(server, f"recording?id={quote(by_run['laptop']['id'])}")
+    assert not [lane for lane in reply["lanes"] if lane["group"].startswith("gpu")]
+    assert reply["report"]["unavailable"][0]["source"] == "NVML"
+    assert "Traceback" not in server.log, server.log
+
+
+@FAST
+def test_requests_that_make_no_sense_get_one_clear_line(tmp_path, start_tensorboard, load_fast):
+    make_recording(tmp_path / "logs" / "a", "healthy", steps=60)
+    make_recording(tmp_path / "outside", "healthy", steps=60)
+    server = start_tensorboard(tmp_path / "logs", load_fast)
+    id = quote(runs(server, 1)["recordings"][0]["id"])
+    (outside,) = read_recordings(tmp_path / "outside")
+    for path, status in (
+        ("recording", 400),
+        ("recording?id=nothing", 404),
+        (f"recording?id=../outside/{outside.folder}", 404),
+        (f"recording?id={quote(outside.path, safe='')}", 404),
+        (f"recording?id=a/../../outside/{outside.folder}", 404),
+        ("tiles?id=../x&level=0&first=0&count=1&lanes=steps", 404),
+        (f"tiles?id={id}", 400),
+        (f"tiles?id={id}&axis=step&level=0&first=0&count=5000&lanes=steps", 400),
+        (f"tiles?id={id}&axis=up&level=0&first=0&count=5&lanes=steps", 400),
+        (f"tiles?id={id}&axis=step&level=99&first=0&count=5&lanes=steps", 400),
+        (f"tiles?id={id}&axis=step&level=0&first=-5&count=5&lanes=steps", 400),
+        (f"tiles?id={id}&axis=step&level=0&first={'9' * 40}&count=5&lanes=steps", 400),
+        (f"steps?id={id}&first=0&last=1000", 400),
+        (f"steps?id={id}&first=5&last=4", 400),
+        (f"steps?id={id}&first=x&last=4", 400),
+        (f"export.csv?id={id}&table=../../secret", 400),
+        (f"export.csv?id={id}&first=abc", 400),
+        ("static/nothing.js", 404),
+        ("static/../plugin.py", 404),
+        ("static/%2e%2e%2fplugin.py", 404),
+        ("static/..%5cplugin.py", 404),
+        ("static/.hidden", 404),
+    ):
+        found, reply = ask(server, path)
+        assert found == status, (path, reply)
+        assert reply["error"]
+        assert "\n" not in reply["error"]
+    assert "Traceback" not in server.log, server.log
+
+
+@FAST
+def test_below_a_path_prefix(tmp_path, start_tensorboard, load_fast):
+    make_recording(tmp_path / "a", "healthy", steps=60)
+    server = start_tensorboard(tmp_path, load_fast, path_prefix="/team/tb")
+    assert server.url.endswith("/team/tb")
+    one = runs(server, 1)["recordings"][0]
+    assert tab(server)["enabled"]
+    module = tab(server)["loading_mechanism"]["module_path"]
+    assert module.startswith("/team/tb/data/plugin/gpu_utilization/static/index.js")
+    assert ask(server, f"recording?id={quote(one['id'])}")[0] == 200
+
+
+def test_under_logdir_spec(tmp_path, start_tensorboard):
+    make_recording(tmp_path / "x" / "deep", "healthy", steps=60)
+    make_recording(tmp_path / "y", "thirds", steps=90)
+    make_recording(tmp_path / "z", "thirds", steps=90)
+    server = start_tensorboard(logdir_spec=f"first:{tmp_path / 'x'},second:{tmp_path / 'y'}")
+    listing = runs(server, 2)
+    assert sorted(one["run"] for one in listing["recordings"]) == ["first/deep", "second/."]
+    assert sorted(one["label"] for one in listing["recordings"]) == ["first/deep", "second"]
+    assert f"second:{tmp_path / 'y'}" in listing["logdir"]
+    assert server.wait_for(lambda: tab(server)["enabled"])
+    for one in listing["recordings"]:
+        assert ask(server, f"recording?id={quote(one['id'])}")[0] == 200
+
+
+@FAST
+def test_two_fits_in_one_log_directory_keep_all_their_scalars(
+    tmp_path, start_tensorboard, load_fast
+):
+    for fit in range(2):
+        offset = next_step_offset(tmp_path / "run")
+        assert offset == fit * 50
+        scalars = ScalarWriter(tmp_path / "run")
+        scalars.marker()
+        facts = {"scalar_step_offset": offset, "fit_index": fit}
+        writer = RecordingWriter(tmp_path / "run", facts, clock=Clock())
+        writer.append("steps", step_rows(50))
+        for step in range(50):
+            values = {"gpu_util/step_time_ms": fit + step / 100, "gpu_util/none": np.nan}
+            scalars.scalars(offset + step, values, 1e9 + 100 * fit + step)
+        writer.close("ended")
+        scalars.close()
+    server = start_tensorboard(tmp_path, load_fast)
+    url = "data/plugin/scalars/scalars?run=run&tag=gpu_util%2Fstep_time_ms"
+
+    def points():
+        status, _, body = server.get(url)
+        found = json.loads(body) if status == 200 else []
+        return found if len(found) >= 100 else None
+
+    found = server.wait_for(points)
+    assert found, server.get(url)
+    assert [point[1] for point in found] == list(range(100))
+    expected = [fit + step / 100 for fit in range(2) for step in range(50)]
+    assert [point[2] for point in found] == pytest.approx(expected)
+    tags = json.loads(server.get("data/plugin/scalars/tags")[2])["run"]
+    assert list(tags) == ["gpu_util/step_time_ms"]
+    listing = runs(server, 2)
+    assert [one["label"] for one in listing["recordings"]] == ["run · fit 1", "run · fit 2"]
+
+
+@FAST
+def test_a_run_that_goes_on_is_followed_and_its_end_is_seen(tmp_path, start_tensorboard, load_fast):
+    server = start_tensorboard(tmp_path, load_fast)
+    assert runs(server, 0)["recordings"] == []
+    run = SyntheticRun(tmp_path / "live", "thirds", 300, 1)
+    run.advance(60)
+    assert server.wait_for(lambda: tab(server)["enabled"])
+    one = runs(server, 1)["recordings"][0]
+    assert (one["status"], one["steps"]) == ("live", 60)
+    id, seen = quote(one["id"]), set()
+    while run.done < 300:
+        run.advance(60)
+
+        def caught_up():
+            _, reply = ask(server, f"recording?id={id}")
+            return reply["extent"]["last_step"] == run.done - 1 and reply["revision"]
+
+        revision = server.wait_for(caught_up, timeout=10)
+        assert revision
+        seen.add(revision)
+        tile = decode_tile(server.get(
+            f"{BASE}tiles?id={id}&axis=step&level=0&first=0&count=512&lanes=steps"
+        )[2])  # fmt: skip
+        assert (~np.isnan(tile.series[("steps", "step")][2])).sum() == run.done
+    assert len(seen) == 4
+    run.close()
+    assert server.wait_for(lambda: runs(server, 1)["recordings"][0]["status"] == "ended")
+    _, reply = ask(server, f"recording?id={id}")
+    assert [span["cause"] for span in reply["report"]["spans"]] == ["input_bound"]
+
+
+@FAST
+def test_damage_newer_versions_and_deletion_are_one_line_each(
+    tmp_path, start_tensorboard, load_fast
+):
+    good = make_recording(tmp_path / "good", "thirds")
+    damaged = make_recording(tmp_path / "damaged", "thirds")
+    newer = make_recording(tmp_path / "newer", "thirds", steps=60)
+    gone = make_recording(tmp_path / "gone", "thirds", steps=60)
+    segment = damaged / "segment-000000.npz"
+    segment.write_bytes(segment.read_bytes()[:1000])
+    manifest = json.loads((newer / "manifest.json").read_text())
+    (newer / "manifest.json").write_text(json.dumps({**manifest, "format": [9, 0]}))
+    server = start_tensorboard(tmp_path, load_fast)
+    listing = runs(server, 3)
+    ids = {one["run"]: quote(one["id"]) for one in listing["recordings"]}
+    assert set(ids) == {"good", "damaged", "gone"}
+    (problem,) = listing["problems"]
+    assert problem["path"] == str(newer)
+    assert "pip install --upgrade" in problem["message"]
+
+    status, reply = ask(server, f"recording?id={ids['damaged']}")
+    assert status == 200
+    assert [p["path"] for p in reply["problems"]] == [str(segment)]
+    status, _, _ = server.get(
+        f"{BASE}tiles?id={ids['damaged']}&axis=step&level=0&first=0&count=9&lanes=steps"
+    )
+    assert status == 200
+
+    assert ask(server, f"recording?id={ids['gone']}")[0] == 200
+    shutil.rmtree(gone)
+    status, reply = ask(server, f"recording?id={ids['gone']}")
+    if status == 200:  # asked again within the moment in which nothing is looked at twice
+        server.wait_for(lambda: ask(server, f"recording?id={ids['gone']}")[1].get("problems"))
+        status, reply = ask(server, f"recording?id={ids['gone']}")
+        assert "deleted" in json.dumps(reply["problems"])
+    else:
+        assert "deleted" in reply["error"]
+    assert ask(server, f"recording?id={ids['good']}")[0] == 200
+    assert good.is_dir()
+    assert "Traceback" not in server.log, server.log
+
+
+def test_a_broken_plugin_cannot_stop_tensorboard(tmp_path, start_tensorboard):
+    """Even when our code cannot be imported at all: the entry point imports nothing else."""
+    package = tmp_path / "elsewhere" / "gpu_util_callback"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('broken installation')")
+    (tmp_path / "logs").mkdir()
+    server = start_tensorboard(
+        tmp_path / "logs", True, env={"PYTHONPATH": str(tmp_path / "elsewhere")}
+    )
+    status, _, body = server.get("data/plugins_listing")
+    assert status == 200
+    assert "scalars" in json.loads(body)
+    assert "gpu_utilization" not in json.loads(body)
+    assert "broken installation" in server.log

@@ -1,0 +1,256 @@
+"""Tiles say what the rows say, at every zoom, while a run grows, and however long it is."""
+
+import gzip
+import tracemalloc
+
+import numpy as np
+import pytest
+from make_recording import SyntheticRun, make_recording
+from tile_reply import decode_tile
+
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording.schema import STEP_SERIES
+from tensorboard_plugin import pyramids as pyramids_module
+from tensorboard_plugin.lanes import lanes_of
+from tensorboard_plugin.levels import Levels
+from tensorboard_plugin.pyramids import Pyramids
+from tensorboard_plugin.tiles import BadTile, TileServer
+
+
+def ask(server, recording, axis, level, first, count, lanes):
+    return decode_tile(gzip.decompress(server.tile(recording, axis, level, first, count, lanes)))
+
+
+def reduced(keys, values, level, first, count):
+    """The truth: min, max and mean of `values` in buckets of 2^level keys."""
+    found = np.full((3, count), np.nan)
+    for k in range(count):
+        inside = values[(keys >> level) == first + k]
+        inside = inside[~np.isnan(inside)]
+        if len(inside):
+            found[:, k] = inside.min(), inside.max(), inside.mean()
+    return found
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    path = tmp_path_factory.mktemp("logs")
+    make_recording(path, "thirds", steps=3_000, gpus=2, step_ms=6.0)
+    (one,) = read_recordings(path)
+    return one
+
+
+# In memory, and with every row dropped so that fine views are read from the segments again.
+@pytest.fixture(params=["in memory", "from segments"])
+def server(request, monkeypatch):
+    if request.param == "from segments":
+        monkeypatch.setattr(pyramids_module, "MAX_CELLS", 10)
+        monkeypatch.setattr(Pyramids.__init__, "__defaults__", (10,))
+    return TileServer()
+
+
+@pytest.mark.parametrize(
+    ("level", "first", "count"),
+    [(0, 0, 512), (0, 2_900, 400), (1, 700, 300), (3, 0, 512), (4, 50, 100), (5, 0, 94),
+     (6, 10, 20), (8, 0, 12), (11, 0, 2), (20, 0, 1), (0, 10_000, 5), (40, 3, 7)],
+)  # fmt: skip
+def test_steps_by_step(recording, server, level, first, count):
+    reply = ask(server, recording, "step", level, first, count, ["steps", "input_wait"])
+    steps = recording.steps
+    for lane, name, column in (
+        ("steps", "step", "body_ns"), ("steps", "compile", "compile_ns"),
+        ("input_wait", "input_wait", "input_wait_ns"),
+    ):  # fmt: skip
+        truth = reduced(steps["step"], steps[column] / 1e6, level, first, count)
+        found = np.stack(reply.series[(lane, name)])
+        np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-7)
+    starts = (np.arange(first, first + count) << level).astype(float)
+    assert (reply.first_step == starts).all()
+    inside = starts < 3_000
+    assert np.isnan(reply.start_ns[~inside]).all()
+    truth = steps["start_ns"][starts[inside].astype(int)] - recording.start_ns
+    assert (reply.start_ns[inside] == truth).all()
+
+
+@pytest.mark.parametrize("level", [16, 18, 20, 22, 24, 27, 30, 34, 40])
+def test_steps_and_samples_by_time(recording, server, level):
+    count = min(4096, ((recording.end_ns - recording.start_ns) >> level) + 2)
+    first = 5 if level < 30 else 0
+    lanes = ["steps", "gpu1:utilization_pct", "host:cpu_pct"]
+    reply = ask(server, recording, "time", level, first, count, lanes)
+    steps, since = recording.steps, recording.start_ns
+    truth = reduced(steps["start_ns"] - since, steps["body_ns"] / 1e6, level, first, count)
+    np.testing.assert_allclose(np.stack(reply.series[("steps", "step")]), truth, rtol=1e-5)
+    for group, column in (("gpu1", "utilization_pct"), ("host", "cpu_pct")):
+        samples = recording.samples[group]
+        truth = reduced(samples["time_ns"] - since, samples[column], level, first, count)
+        found = np.stack(reply.series[(f"{group}:{column}", column)])
+        np.testing.assert_allclose(found, truth, rtol=1e-5)
+    assert (reply.start_ns == np.arange(first, first + count) * 2.0**level).all()
+    under_way = np.searchsorted(steps["start_ns"] - since, reply.start_ns, "right") - 1
+    assert (reply.first_step == np.clip(under_way, 0, None)).all()
+
+
+@pytest.mark.parametrize("level", [0, 2, 4, 7])
+def test_samples_by_step(recording, server, level):
+    count = min(3_000 >> level, 4096)
+    reply = ask(server, recording, "step", level, 0, count, ["gpu0:power_mw"])
+    samples, steps = recording.samples["gpu0"], recording.steps
+    at = np.clip(np.searchsorted(steps["start_ns"], samples["time_ns"], "right") - 1, 0, None)
+    truth = reduced(steps["step"][at], samples["power_mw"], level, 0, count)
+    np.testing.assert_allclose(
+        np.stack(reply.series[("gpu0:power_mw", "power_mw")]), truth, rtol=1e-5
+    )
+
+
+def test_a_growing_run_gives_the_same_tiles_as_a_finished_one(tmp_path):
+    run = SyntheticRun(tmp_path, "thirds", 2_000, 1, step_ms=5.0)
+    run.advance(37)
+    (live,) = read_recordings(tmp_path)
+    server = TileServer()
+    lanes = [lane["id"] for lane in lanes_of(live)]
+    revisions = set()
+    while run.done < 2_000:
+        run.advance(min(130, 2_000 - run.done))
+        assert live.refresh()
+        reply = ask(server, live, "step", 3, 0, 300, lanes)
+        revisions.add(reply.header["revision"])
+        known = ~np.isnan(reply.series[("steps", "step")][0])
+        assert known.sum() == -(-run.done // 8)
+    assert len(revisions) > 10
+    run.close()
+    live.refresh()
+    for axis, level in (("step", 0), ("step", 5), ("time", 21), ("time", 26)):
+        grown = ask(server, live, axis, level, 0, 2_000, lanes)
+        fresh = ask(TileServer(), live, axis, level, 0, 2_000, lanes)
+        assert grown.header == fresh.header
+        for key, values in fresh.series.items():
+            # A sample is put on the step axis when it arrives; one taken during the last step of
+            # a flush may belong to the step that began before the next one.
+            rtol = 1e-5 if axis == "time" or key[0] in ("steps", "input_wait") else None
+            if rtol:
+                np.testing.assert_allclose(np.stack(grown.series[key]), np.stack(values), rtol)
+
+
+def test_rows_of_merged_segments_are_not_counted_twice(tmp_path):
+    from scripted_runs import ScriptedTime, step_rows
+
+    from gpu_util_callback.recording import RecordingWriter
+
+    script = ScriptedTime()
+    writer = RecordingWriter(tmp_path, {}, clock=script.clock())
+    server, seen, live = TileServer(), 0, None
+    for flush in range(60):
+        writer.append("steps", step_rows(10, first=seen))
+        seen += 10
+        writer.flush()
+        if flush % 7 == 3:
+            live = live or read_recordings(tmp_path)[0]
+            live.refresh()
+            reply = ask(server, live, "step", 0, 0, 700, ["input_wait"])
+            assert (~np.isnan(reply.series[("input_wait", "input_wait")][0])).sum() == seen
+        script.advance(31)
+    pyramids = server._of(live)
+    live.refresh()
+    pyramids.update(live.revision)
+    rows = pyramids._levels["step"]["steps"]._levels[0].rows
+    assert rows.sum() == 600
+    assert any(info.first != info.last for info in live.segments), "nothing was merged"
+
+
+def test_columns_that_appear_later(tmp_path):
+    from scripted_runs import ScriptedTime
+
+    from gpu_util_callback.recording import RecordingWriter
+
+    script = ScriptedTime()
+    writer = RecordingWriter(tmp_path, {}, clock=script.clock())
+    start = writer.facts["started_ns"]
+    writer.append_samples("gpu0", ["a_pct"], start + np.arange(5), np.full((5, 1), 1.0))
+    writer.flush()
+    (one,) = read_recordings(tmp_path)
+    server = TileServer()
+    ask(server, one, "time", 0, 0, 10, ["gpu0:a_pct"])
+    writer.append_samples(
+        "gpu0", ["b_pct", "a_pct"], start + 5 + np.arange(5), np.tile([2.0, 3.0], (5, 1))
+    )
+    writer.flush()
+    one.refresh()
+    reply = ask(server, one, "time", 0, 0, 10, ["gpu0:a_pct", "gpu0:b_pct"])
+    assert reply.series[("gpu0:a_pct", "a_pct")][2].tolist() == [1] * 5 + [3] * 5
+    np.testing.assert_array_equal(
+        reply.series[("gpu0:b_pct", "b_pct")][2], [np.nan] * 5 + [2.0] * 5
+    )
+
+
+def test_unknown_lanes_are_left_out(recording):
+    lanes = ["steps", "gpu9:utilization_pct", "gpu0:nothing", "x", ":", "gpu0:"]
+    reply = ask(TileServer(), recording, "step", 0, 0, 4, lanes)
+    assert {one["lane"] for one in reply.header["series"]} == {"steps"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"axis": "space"}, {"level": -1}, {"level": 63}, {"count": 0}, {"count": 4097},
+     {"first": -1}, {"first": 2**62}, {"lanes": ["steps"] * 513}],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_senseless_requests_are_refused(recording, change):
+    asked = {"axis": "step", "level": 0, "first": 0, "count": 4, "lanes": ["steps"], **change}
+    with pytest.raises(BadTile):
+        TileServer().tile(recording, **asked)
+
+
+def test_levels_agree_with_the_rows_however_they_came():
+    random = np.random.default_rng(5)
+    keys = np.sort(random.integers(0, 50_000, 20_000))
+    values = random.normal(size=(2, 20_000)).astype(np.float32)
+    values[0, ::3] = np.nan
+    levels = Levels(["a", "b"], 4)
+    for part in np.array_split(np.arange(20_000), 37):
+        levels.add(keys[part], values[:, part])
+        levels.range(9, 0, 3)  # asks for coarse levels in between
+    for level in (4, 7, 8, 12, 13, 20):
+        count = (50_000 >> level) + 2
+        found = levels.range(level, 0, count)
+        for column in range(2):
+            truth = reduced(keys, values[column], level, 0, count)
+            for part in range(2):
+                np.testing.assert_array_equal(found[part][column], truth[part].astype(np.float32))
+            # A mean of means is weighted by rows, absent ones included: close, not exact.
+            known = ~np.isnan(truth[2])
+            assert np.abs(found[2][column][known] - truth[2][known]).max() < 0.2
+            if column == 1:
+                np.testing.assert_allclose(found[2][column], truth[2], rtol=1e-3, atol=1e-5)
+
+
+def test_recordings_nobody_looks_at_are_let_go(tmp_path):
+    for name in "abc":
+        make_recording(tmp_path / name, "healthy", steps=300)
+    found = read_recordings(tmp_path)
+    server = TileServer(max_bytes=1)
+    for one in found:
+        ask(server, one, "step", 0, 0, 4, ["steps"])
+    assert list(server._pyramids) == [found[-1].id]
+
+
+def test_memory_of_a_long_run_is_bounded(tmp_path):
+    """300,000 steps take a small part of their rows' size."""
+    make_recording(
+        tmp_path, "healthy", steps=300_000, gpus=2, step_ms=5.0, scalars=False, diagnose=False
+    )
+    (one,) = read_recordings(tmp_path)
+    pyramids = Pyramids(one, max_cells=1 << 20)
+    tracemalloc.start()
+    try:
+        pyramids.update(one.revision)
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    rows = 300_000 * len(STEP_SERIES) * 8
+    assert used < rows, (used, rows)
+    assert pyramids.nbytes < used * 1.2
+    low, high, mean = pyramids.range("steps", "step", 12, 0, 74)
+    assert not np.isnan(low).any()
+    assert (low <= mean).all()
+    assert (mean <= high).all()

@@ -1,0 +1,28 @@
+"""Decodes the reply of `./tiles` as the contract describes it."""
+
+import json
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass
+class TileReply:
+    header: dict
+    series: dict[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]]
+    start_ns: np.ndarray
+    first_step: np.ndarray
+
+
+def decode_tile(body: bytes) -> TileReply:
+    (length,) = struct.unpack_from("<I", body)
+    header = json.loads(body[4 : 4 + length])
+    count, at = header["count"], -(-(4 + length) // 8) * 8
+    series = {}
+    for one in header["series"]:
+        values = np.frombuffer(body, "<f4", 3 * count, at).reshape(3, count)
+        series[(one["lane"], one["name"])] = tuple(values)
+        at += 12 * count
+    start, first = np.frombuffer(body[at:], "<f8").reshape(2, count)
+    return TileReply(header, series, start, first)
