@@ -27,6 +27,7 @@ __all__ = [
     "CATEGORIES",
     "DISPATCH_GAP_PS",
     "QUEUE_DELAY_PS",
+    "UNLINKED",
     "DeviceAccount",
     "Gap",
     "account",
@@ -53,6 +54,9 @@ CATEGORIES = (
 DISPATCH_GAP_PS = 1_000 * PS_PER_US
 # A launched kernel starts within microseconds on an idle GPU; beyond this it waits for something.
 QUEUE_DELAY_PS = 100 * PS_PER_US
+
+# In place of a time: no call is known that launched this. Every real time is later.
+UNLINKED = np.int64(np.iinfo(np.int64).min)
 
 # Order of work: a category counts only where none before it ran.
 _WORK: tuple[tuple[str, tuple[DeviceKind, ...]], ...] = (
@@ -123,11 +127,11 @@ def _idle(
     ends_at = np.searchsorted(busy.start, gaps.end)
     has_next = ends_at < len(busy)
     following = first[np.minimum(ends_at, max(len(busy) - 1, 0))] if len(busy) else None
-    launched = np.full(len(gaps), -1, np.int64)
-    returned = np.full(len(gaps), -1, np.int64)
+    launched = np.full(len(gaps), UNLINKED)
+    returned = np.full(len(gaps), UNLINKED)
     if following is not None:
-        launched = np.where(has_next, launch_start[following], -1)
-        returned = np.where(has_next, launch_end[following], -1)
+        launched = np.where(has_next, launch_start[following], UNLINKED)
+        returned = np.where(has_next, launch_end[following], UNLINKED)
     known = launched >= low
     late = np.where(known, np.clip(launched, gaps.start, gaps.end), gaps.end)
 
@@ -195,14 +199,14 @@ def _part(pieces: Intervals, where: np.ndarray | None = None) -> Intervals:
 
 
 def launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end of the call that launched each event of a device, -1 where unknown."""
+    """Start and end of the call that launched each event of a device, else UNLINKED."""
     calls = process.events
     rows = np.flatnonzero(
         (calls.correlation >= 0) & ((calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL))
     )
     events = device.events
-    start = np.full(len(events), -1, np.int64)
-    end = np.full(len(events), -1, np.int64)
+    start = np.full(len(events), UNLINKED)
+    end = np.full(len(events), UNLINKED)
     if not len(rows) or not len(events):
         return start, end
     order = rows[np.argsort(calls.correlation[rows], kind="stable")]  # earliest call first
@@ -251,7 +255,7 @@ def _syncs(process: Process, device: Device) -> Intervals:
     copies = np.isin(events.kind, (DeviceKind.COPY_H2D, DeviceKind.COPY_D2H))
     if copies.any():
         called, returned = launches(process, device)
-        blocking = copies & (called >= 0) & (returned >= events.end_ps)
+        blocking = copies & (called > UNLINKED) & (returned >= events.end_ps)
         start = np.concatenate((start, events.start_ps[blocking]))
         end = np.concatenate((end, returned[blocking]))
     return union(start, end)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.traces.breakdown import QUEUE_DELAY_PS, launches
+from gpu_util_callback.traces.breakdown import QUEUE_DELAY_PS, UNLINKED, launches
 from gpu_util_callback.traces.intervals import EMPTY, union
 from gpu_util_callback.traces.model import (
     PS_PER_US,
@@ -176,7 +176,7 @@ def launch_stats(process: Process, device: Device) -> LaunchStats:
     events = device.events
     kernel = np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
     called, returned = launches(process, device)
-    linked = kernel & (called >= 0)
+    linked = kernel & (called > UNLINKED)
     duration = (events.end_ps - events.start_ps)[kernel]
     busy = device.busy()
     gaps = busy.complement(int(busy.start[0]), int(busy.end[-1])) if len(busy) else EMPTY

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.traces.breakdown import launches
+from gpu_util_callback.traces.breakdown import UNLINKED, launches
 from gpu_util_callback.traces.intervals import EMPTY, union
 from gpu_util_callback.traces.model import (
     PS_PER_US,
@@ -189,7 +189,7 @@ def _launched(process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     parts = []
     for device in process.devices:
         called, returned = launches(process, device)
-        known = called >= 0
+        known = called > UNLINKED
         events = device.events
         parts.append((called[known], returned[known], events.start_ps[known], events.end_ps[known]))
     if not parts:

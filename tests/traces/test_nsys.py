@@ -1,0 +1,330 @@
+"""Nsight Systems exports: public ones with known answers, and tables that come and go."""
+
+import json
+import sqlite3
+import time
+
+import numpy as np
+import pytest
+
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces.breakdown import CATEGORIES
+
+NS = 1e-6  # milliseconds
+
+
+def explain(path) -> dict:
+    result = json.loads(json.dumps(analyse(read_trace(path)).to_json(), allow_nan=False))
+    assert result["format"] == "nsys"
+    for step in result["steps"]:
+        for gpu in step["gpus"]:
+            parts = [gpu[f"{c}_ms"] for c in CATEGORIES]
+            assert min(parts) >= 0
+            assert sum(parts) == pytest.approx(step["duration_ms"], abs=1e-9)
+    return result
+
+
+def ns(milliseconds: float) -> int:
+    return round(milliseconds / NS)
+
+
+def causes(result: dict) -> list[str]:
+    return [f["cause"] for f in result["findings"]]
+
+
+def test_h100_copies_take_it_all(reference):
+    result = explain(reference("nsys/h100_2gpu_1s.sqlite"))
+    first, second = result["devices"]
+    assert ns(first["span_ms"]) == 969447605
+    assert ns(first["any_busy_ms"]) == 962890247
+    assert ns(first["kernel_busy_ms"]) == 22385163
+    assert ns(second["span_ms"]) == 969258578
+    assert ns(second["any_busy_ms"]) == 962810705
+    assert ns(second["kernel_busy_ms"]) == 22444359
+    pinned = next(
+        c
+        for c in result["copies"]
+        if (c["gpu"], c["direction"], c["memory"]) == (0, "h2d", "pinned")
+    )
+    assert ns(pinned["total_ms"]) == 920871273
+    assert (pinned["bytes"], pinned["count"]) == (25475252224, 223)
+    assert pinned["gb_per_s"] == pytest.approx(27.7, abs=0.05)
+    assert set(causes(result)) == {"transfer_bound"}
+    assert {g for f in result["findings"] for g in f["gpus"]} == {0, 1}
+    assert any(k["op"] == "aten::mm" for k in result["kernels"])
+
+
+def test_mfu_two_gpus(reference):
+    result = explain(reference("nsys/mfu_2gpu_before.sqlite"))
+    first, second = result["devices"]
+    assert (ns(first["span_ms"]), ns(first["any_busy_ms"])) == (299848812, 273817787)
+    assert ns(first["kernel_busy_ms"]) == 270863484
+    assert (ns(second["span_ms"]), ns(second["any_busy_ms"])) == (298661551, 267275916)
+    gaps = {
+        (g["gpu"], ns(g["start_ms"]), ns(g["duration_ms"]))
+        for g in result["gaps"]
+        if g["duration_ms"] > 1
+    }
+    assert gaps == {
+        (0, 60401707567, 4492845),
+        (0, 60362815885, 2433526),
+        (1, 60362302826, 1099069),
+        (1, 60386439208, 1033821),
+        (1, 60402184413, 1030877),
+    }
+    assert [p["pid"] for p in result["processes"]] == [144, 145] or len(result["processes"]) == 2
+
+
+def test_mock(reference):
+    (gpu,) = explain(reference("nsys/mock.sqlite"))["devices"]
+    assert (ns(gpu["span_ms"]), ns(gpu["any_busy_ms"])) == (22453059, 5761)
+    assert gpu["name"] == "NVIDIA GeForce RTX 3080"
+    assert (gpu["kernels"], gpu["copies"], gpu["sm_count"]) == (2, 1, 68)
+    assert ns(gpu["copy_busy_ms"]["d2h"]) == 1632
+
+
+def test_healthy_finds_nothing(reference):
+    result = explain(reference("nsys/healthy_1pct.sqlite"))
+    (gpu,) = result["devices"]
+    assert gpu["any_busy_ms"] / gpu["span_ms"] == pytest.approx(0.99012, abs=1e-5)
+    assert gpu["kernels"] == 400
+    assert result["findings"] == []
+
+
+KERNEL = {
+    "start": 0, "end": 0, "deviceId": 0, "streamId": 7, "correlationId": 0, "globalPid": 77 << 24,
+    "demangledName": 1, "shortName": 1, "gridX": 8, "gridY": 1, "gridZ": 1, "blockX": 128,
+    "blockY": 1, "blockZ": 1, "registersPerThread": 40,
+}  # fmt: skip
+CALL = {"start": 0, "end": 0, "globalTid": 77 << 24 | 5, "correlationId": 0, "nameId": 2}
+
+
+class Export:
+    """An export under construction: tables have the columns of their first row."""
+
+    def __init__(self, path):
+        self.path = path
+        self.tables: dict[str, list[dict]] = {}
+        self.strings = {1: "ampere_sgemm_128x64_tn", 2: "cuLaunchKernel", 3: "cuStreamSynchronize"}
+
+    def add(self, table: str, row: dict, **values) -> None:
+        self.tables.setdefault(table, []).append(row | values)
+
+    def kernel(self, start, end, correlation, **values):
+        self.add("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, start=start, end=end,
+                 correlationId=correlation, **values)  # fmt: skip
+
+    def call(self, start, end, correlation, name=2, **values):
+        self.add("CUPTI_ACTIVITY_KIND_RUNTIME", CALL, start=start, end=end,
+                 correlationId=correlation, nameId=name, **values)  # fmt: skip
+
+    def range(self, start, end, text, thread=5, **values):
+        row = {"start": start, "end": end, "eventType": 59, "text": text, "textId": None,
+               "globalTid": 77 << 24 | thread}  # fmt: skip
+        self.add("NVTX_EVENTS", row, **values)
+
+    def write(self):
+        for key, value in self.strings.items():
+            self.add("StringIds", {"id": key, "value": value})
+        with sqlite3.connect(self.path) as connection:
+            for table, rows in self.tables.items():
+                columns = ", ".join(f'"{c}"' for c in rows[0])
+                connection.execute(f"CREATE TABLE {table} ({columns})")
+                marks = ", ".join("?" * len(rows[0]))
+                connection.executemany(
+                    f"INSERT INTO {table} VALUES ({marks})", [tuple(r.values()) for r in rows]
+                )
+        connection.close()
+        return self.path
+
+
+@pytest.fixture
+def export(tmp_path) -> Export:
+    return Export(tmp_path / "report.sqlite")
+
+
+US = 1_000
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels"),
+    [
+        (["step 40", "step 41", "step 42"], [40, 41, 42]),
+        (["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"], [1, 2, 3]),
+        (["train_step", "train_step", "train_step"], [0, 1, 2]),
+        (["TSL:train#step_num=7,_r=1#", "TSL:train#step_num=8,_r=1#",
+          "TSL:train#step_num=9,_r=1#"], [7, 8, 9]),
+        (["iteration_3", "iteration_4", "iteration_5"], [3, 4, 5]),
+    ],
+)  # fmt: skip
+def test_steps_from_ranges(export, texts, labels):
+    for number, text in enumerate(texts):
+        at = number * 1000 * US
+        export.range(at, at + 990 * US, text)
+        export.range(at + 1, at + 500 * US, "aten::mm, seq = 3, op_id = 12")
+        export.range(at + 2, at + 3, "optimizer.step 1 of 2")
+        export.call(at + 10 * US, at + 15 * US, number + 1)
+        export.kernel(at + 20 * US, at + 900 * US, number + 1)
+    result = explain(export.write())
+    assert [s["step"] for s in result["steps"]] == labels
+    assert [s["duration_ms"] for s in result["steps"]] == pytest.approx([1, 1, 0.99])
+    assert result["kernels"][0]["op"] == "aten::mm"
+    assert result["launches"][0]["linked"] == 3
+
+
+def test_processes_and_their_own_device_numbers(export):
+    for pid in (77, 78):  # both see their GPU as number 0
+        for k in range(3):
+            at = k * 1000 * US
+            export.kernel(at, at + 500 * US, k + 1, globalPid=pid << 24)
+            export.call(at - 9, at - 2, k + 1, globalTid=pid << 24 | 5)
+    export.add("PROCESSES", {"globalPid": 78 << 24, "pid": 78, "name": "rank1"})
+    result = explain(export.write())
+    assert [p["pid"] for p in result["processes"]] == [77, 78]
+    assert [d["index"] for d in result["devices"]] == [0, 1]
+    assert [d["kernels"] for d in result["devices"]] == [3, 3]
+    assert result["processes"][1]["host"] == "rank1"
+    assert {s["process"] for s in result["steps"]} == {0, 1}
+
+
+def test_copies_pageable_and_pinned_metrics_and_memory(export):
+    export.kernel(0, 100 * US, 1)
+    for code, source, target, size in ((1, 0, 2, 100), (1, 1, 2, 200), (2, 2, 1, 30), (8, 2, 2, 4)):
+        export.add(
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            {"start": 200 * US, "end": 210 * US, "deviceId": 0, "streamId": 1,
+             "correlationId": 9, "globalPid": 77 << 24, "bytes": size, "copyKind": code,
+             "srcKind": source, "dstKind": target},
+        )  # fmt: skip
+    for t, value in ((0, 10), (100 * US, 30)):
+        export.add("GPU_METRICS", {"timestamp": t, "typeId": 0x100, "metricId": 3, "value": value})
+    export.add(
+        "TARGET_INFO_GPU_METRICS", {"typeId": 0x100, "metricId": 3, "metricName": "SM Active"}
+    )
+    for t, kind, size in ((0, 0, 500), (5, 0, 300), (9, 1, 500)):
+        export.add(
+            "CUDA_GPU_MEMORY_USAGE_EVENTS",
+            {"start": t, "globalPid": 77 << 24, "deviceId": 0, "bytes": size, "memKind": 2,
+             "memoryOperationType": kind},
+        )  # fmt: skip
+    result = explain(export.write())
+    copies = {(c["direction"], c["memory"]): c["bytes"] for c in result["copies"]}
+    assert copies == {
+        ("h2d", "pageable"): 100, ("h2d", "pinned"): 200, ("d2h", "pinned"): 30,
+        ("d2d", "device"): 4,
+    }  # fmt: skip
+    (counter,) = result["counters"]
+    assert (counter["name"], counter["mean"], counter["samples"]) == ("SM Active", 20, 2)
+    (memory,) = result["memory"]
+    assert memory["max_allocated_bytes"] == memory["peak_bytes"] == 800
+    assert memory["curve"]["allocated_bytes"] == [500, 800, 300]
+
+
+def test_driver_synchronisation_is_seen(export):
+    for k in range(20):
+        at = k * 1000 * US
+        export.range(at, at + 1000 * US, f"step {k}")
+        export.call(at + 300 * US, at + 305 * US, k + 1)
+        export.kernel(at + 310 * US, at + 810 * US, k + 1)
+        export.call(at + 320 * US, at + 815 * US, 900 + k, name=3)
+    assert causes(explain(export.write()))[0] == "sync_bound"
+
+
+def test_old_and_thin_exports_are_tolerated(tmp_path):
+    path = tmp_path / "thin.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, shortName)")
+        connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (5, 10, NULL)")
+        connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ('x', NULL, 3)")
+    connection.close()
+    result = explain(path)
+    assert result["devices"][0]["kernels"] == 1
+    assert result["devices"][0]["index"] == 0
+
+
+@pytest.mark.parametrize("damage", ["cut", "noise", "empty", "view", "other"])
+def test_damage_is_one_clear_line(tmp_path, export, damage):
+    for k in range(3000):
+        export.kernel(k * 100, k * 100 + 50, k + 1)
+    data = bytearray(export.write().read_bytes())
+    path = tmp_path / "bad.sqlite"
+    if damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "noise":
+        rng = np.random.default_rng(3)
+        data[200:] = rng.integers(0, 256, len(data) - 200, np.uint8).tobytes()
+        path.write_bytes(data)
+    elif damage == "empty":
+        sqlite3.connect(path).execute("CREATE TABLE StringIds (id, value)").connection.close()
+    elif damage == "view":  # a query without end where a table belongs
+        connection = sqlite3.connect(path)
+        connection.execute(
+            "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE c(start) AS "
+            "(SELECT 1 UNION ALL SELECT start + 1 FROM c) SELECT start, start AS end FROM c"
+        )
+        connection.close()
+    else:
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE people (name)")
+        connection.close()
+    with pytest.raises(UnusableInput) as caught:
+        explain(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_report_without_nsys_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = tmp_path / "run.nsys-rep"
+    path.write_bytes(b"NVTX\x00 something binary")
+    with pytest.raises(UnusableInput, match="nsys export --type sqlite"):
+        read_trace(path)
+
+
+def test_a_report_is_exported_where_nsys_is(tmp_path, monkeypatch, export):
+    export.kernel(0, 10, 1)
+    exported = export.write()
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    tool = folder / "nsys"
+    tool.write_text(
+        '#!/bin/sh\n[ "$1 $2 $3 $4" = "export --type sqlite --output" ] || exit 3\n'
+        f'exec /bin/cp "{exported}" "$5"\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    path = tmp_path / "run.nsys-rep"
+    path.write_bytes(b"NVTX\x00 something binary")
+    result = explain(path)
+    assert result["devices"][0]["kernels"] == 1
+    assert result["paths"] == [str(path)]
+    tool.write_text("#!/bin/sh\necho no such report >&2\nexit 1\n")
+    with pytest.raises(UnusableInput, match="no such report"):
+        read_trace(path)
+
+
+def test_two_hundred_thousand_rows_take_a_fifth_of_the_budget(tmp_path):
+    """The budget is 5 s for a million rows; the benchmark measures that."""
+    path = tmp_path / "large.sqlite"
+    rows = 100_000
+    with sqlite3.connect(path) as connection:
+        columns = ", ".join(f'"{c}"' for c in KERNEL)
+        connection.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns})")
+        connection.executemany(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({', '.join('?' * len(KERNEL))})",
+            (tuple((KERNEL | {"start": k * 900, "end": k * 900 + 500, "correlationId": k + 1})
+                   .values()) for k in range(rows)),
+        )  # fmt: skip
+        columns = ", ".join(f'"{c}"' for c in CALL)
+        connection.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME ({columns})")
+        connection.executemany(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({', '.join('?' * len(CALL))})",
+            (tuple((CALL | {"start": k * 900 - 200, "end": k * 900 - 90, "correlationId": k + 1})
+                   .values()) for k in range(rows)),
+        )  # fmt: skip
+    connection.close()
+    start = time.perf_counter()
+    result = explain(path)
+    assert time.perf_counter() - start < 4  # a quarter of it when nobody else is at work
+    assert result["launches"][0]["linked"] == rows
