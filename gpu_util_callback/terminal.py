@@ -312,7 +312,7 @@ def _evidence(claim: Mapping) -> str:
         text = f"{label.replace('_', ' ')} {_number(value)}{unit}"
         limit = claim["threshold"].get(name)
         if limit is not None and isinstance(value, (int, float)):
-            text += f" ({'over' if value >= limit else 'under'} {_number(limit)}{unit})"
+            text += f" (limit {_number(limit)}{unit})"
         said.append(text)
     prose = "; ".join(said)
     if evidence.get("faster_up_to"):

@@ -64,22 +64,38 @@ def add_promises(runs: Sequence[dict]) -> None:
 
 
 def _since(previous: Mapping, run: Mapping) -> dict | None:
+    """The promise is about the parts of the run that lost time: the steps, and the stalls if some
+    of them went away; what changed elsewhere (a longer validation) does not touch it."""
     now = _causes(run)
     gone = [claim for claim in _claims(previous) if claim["cause"] not in now and claim["lost_s"]]
-    speed = _speed(previous, run)
-    wall = previous["wall_s"]
-    if not gone or speed is None or not wall:
+    stalls = any(claim["cause"] == "host_stall" for claim in gone)
+    old, new = _seconds(previous, stalls), _seconds(run, stalls)
+    if not gone or not old or not new:
         return None
     lost = sum(claim["lost_s"] for claim in gone)
-    compiled = previous["time_s"].get("compile") or 0.0
-    rest = max(1e-9, wall - compiled - lost)
+    before, after = _samples(previous, run), _samples(run, previous)
     return {
         "id": previous["id"],
         "run": previous["run"],
         "gone": sorted({claim["cause"] for claim in gone}),
-        "promised_up_to": round((wall - compiled) / rest, 2),
-        "got": round(speed, 2),
+        "promised_up_to": round(old / max(1e-9, old - lost), 2),
+        "got": round((old / before) / (new / after), 2),
     }
+
+
+def _seconds(run: Mapping, stalls: bool) -> float:
+    """Time in steps without compilation, with the stalls between them where they are meant."""
+    times = run["time_s"]
+    seconds = (run["step_ms"]["mean"] or 0.0) * run["steps"] / 1e3 - (times.get("compile") or 0.0)
+    if stalls:
+        seconds += (times.get("validation") or 0.0) + (times.get("callbacks") or 0.0)
+    return max(0.0, seconds)
+
+
+def _samples(run: Mapping, other: Mapping) -> float:
+    """Samples of a run, or its steps where not both runs know their batch size."""
+    size = _batch(run)
+    return run["steps"] * (size if size and _batch(other) else 1)
 
 
 def _same_job(run: Mapping) -> tuple | None:

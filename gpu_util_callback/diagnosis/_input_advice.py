@@ -51,7 +51,7 @@ def advise(run: Run, stage: Stage | None, *, needed_ms: float) -> Advice:
     function = named[1] if named and named[1] != "lambda" else "fn"
     parallel = f"ds = ds.map({function}, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)"
     if stage.flags & PYTHON_FLAGS:
-        if stage.parallelism < 1.5:
+        if stage.flags & {"sequential", "fixed_parallelism"} and stage.parallelism < 1.5:
             return Advice(
                 f"{takes}, {needs}. It calls Python, one element at a time: TensorFlow does not "
                 "run such a stage in parallel by itself. Parallel calls help if the function waits "
@@ -77,7 +77,7 @@ def advise(run: Run, stage: Stage | None, *, needed_ms: float) -> Advice:
         "sequential" in stage.flags and stage.parallelism < 1.5
     )
     if stage.name.startswith("map") and capped:
-        threads = f"{stage.parallelism:.0f} thread" + ("s" if stage.parallelism >= 1.5 else "")
+        threads = f"{stage.parallelism:.0f} threads" if stage.parallelism >= 1.5 else "one thread"
         return Advice(f"{takes} on {threads}, {needs}. Let TensorFlow choose how many.", parallel)
     if "Shuffle" in stage.op:
         return Advice(
@@ -86,9 +86,10 @@ def advise(run: Run, stage: Stage | None, *, needed_ms: float) -> Advice:
             "ds = files.shuffle(len(files)).map(load, num_parallel_calls=tf.data.AUTOTUNE)",
         )
     return Advice(
-        f"{takes}, {needs}, and it already runs on {stage.parallelism:.0f} threads. If the result "
-        "is the same in every epoch, compute it once; else make it cheaper (smaller images, work "
-        "on whole batches behind ds.batch) or do it on the GPU, inside the model.",
+        f"{takes}, {needs}, and TensorFlow already runs it on as many threads as pay off here "
+        f"({stage.parallelism:.0f}). If the result is the same in every epoch, compute it once; "
+        "else make it cheaper (smaller images, work on whole batches behind ds.batch) or do it on "
+        "the GPU, inside the model.",
         "ds = ds.cache()  # behind this stage, before shuffle and random augmentation",
     )
 

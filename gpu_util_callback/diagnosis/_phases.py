@@ -76,12 +76,15 @@ class Phases:
             kind, account = str(kinds[i]), str(accounts[i])
             # Epochs, validations and gaps are numbered; their number is not a name.
             name = str(names[i]) if kind in ("callback", "checkpoint", "compilation") else ""
+            count = max(1, int(counts[i]))
+            if kind == "gap" and account == "validation":
+                kind, count = "validation", 0  # its tail: closing its input pipeline, mostly
             key = (kind, name, account)
             if key not in self._groups and len(self._groups) >= MAX_NAMES:
                 key = (kind, "others", account)
             self._groups.setdefault(key, Occurrences()).add(
                 int(starts[i]), int(ends[i]), max(0, int(selves[i])), int(steps[i]),
-                max(1, int(counts[i])),
+                count,
             )  # fmt: skip
             self.end_ns = max(self.end_ns, int(ends[i]))
 

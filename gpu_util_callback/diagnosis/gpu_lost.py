@@ -27,33 +27,67 @@ class GpuLost(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
         for place, gpu in enumerate(run.gpus):
             index = int(gpu.get("index", place))
-            gone = next((entry for entry in run.fact("unavailable", default=[])
-                         if str(entry.get("source", "")).split(" ")[0] == f"gpu{index}"
-                         and any(word in str(entry.get("reason", "")) for word in _WORDS)),
-                        None)  # fmt: skip
-            if gone is None:
-                continue
-            bins = run.samples.get(f"gpu{index}")
-            last = bins.last_ns if bins is not None else None
-            start = last if last is not None else run.start_ns
-            yield Loss(
-                cause=self.cause,
-                title=f"gpu{index} was lost",
-                where=run.range_of(min(start, run.end_ns), max(run.end_ns, start + 1)),
-                lost_ns=None,
-                confidence=MEASURED,
-                evidence={
-                    "gpu": index,
-                    "driver_says": str(gone.get("reason")),
-                    "last_sample_at_s": None if last is None
-                    else round((last - run.start_ns) / 1e9, 1),
-                },
-                threshold={},
-                advice=Advice(
-                    f"The driver no longer reaches gpu{index}: a hardware or driver fault, not "
-                    "your program. Look for an Xid message; the GPU needs a reset or a reboot.",
-                    "sudo dmesg | grep -i xid",
-                ),
-                gpus=[index],
-                detail=f"gpu{index}",
-            )  # fmt: skip
+            said = _reason(run, index)
+            spans = _marked(run, index)
+            if not spans and said is not None:
+                bins = run.samples.get(f"gpu{index}")
+                last = bins.last_ns if bins is not None else None
+                start = run.start_ns if last is None else min(last, run.end_ns - 1)
+                spans = [(start, run.end_ns, False)]
+            for start, end, back in spans:
+                yield self._claim(run, index, start, max(end, start + 1), back, said)
+
+    def _claim(
+        self, run: Run, index: int, start: int, end: int, back: bool, said: str | None
+    ) -> Loss:
+        return Loss(
+            cause=self.cause,
+            title=f"gpu{index} was lost" + (" and came back" if back else ""),
+            where=run.range_of(start, end),
+            lost_ns=None,
+            confidence=MEASURED,
+            evidence={
+                "gpu": index,
+                "lost_at_s": round((start - run.start_ns) / 1e9, 1),
+                "back_at_s": round((end - run.start_ns) / 1e9, 1) if back else None,
+                "driver_says": said,
+            },
+            threshold={},
+            advice=Advice(
+                f"The driver no longer reached gpu{index}: a hardware or driver fault, not your "
+                "program. Look for an Xid message; the GPU needs a reset or a reboot.",
+                "sudo dmesg | grep -i xid",
+            ),
+            gpus=[index],
+            detail=f"gpu{index}",
+        )
+
+
+def _reason(run: Run, index: int) -> str | None:
+    """What the driver says of a GPU that is gone by now."""
+    for entry in run.fact("unavailable", default=[]):
+        source, reason = str(entry.get("source", "")), str(entry.get("reason", ""))
+        if source.split(" ")[0] == f"gpu{index}" and any(word in reason for word in _WORDS):
+            return reason
+    return None
+
+
+def _marked(run: Run, index: int) -> list[tuple[int, int, bool]]:
+    """The sampler's own marks: from when to when it was gone, and whether it came back."""
+    bins = run.samples.get(f"gpu{index}/lost")
+    if bins is None or "lost" not in bins:
+        return []
+    values = bins.mean("lost")
+    spans: list[tuple[int, int, bool]] = []
+    gone: int | None = None
+    for start, value in zip(bins.starts().tolist(), values.tolist(), strict=True):
+        if value != value:  # no mark in this bin
+            continue
+        if value >= 0.5 and gone is None:
+            gone = start
+        elif value < 0.5 and gone is not None:
+            spans.append((gone, start, True))
+            gone = None
+    if gone is not None:
+        spans.append((gone, run.end_ns, False))
+    return spans

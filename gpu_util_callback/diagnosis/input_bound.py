@@ -96,7 +96,11 @@ class InputBound(Rule):
             if without > NOISE * (duration - lost):
                 lost = max(0, duration - without)
             evidence["step_without_wait_ms"] = round(clean[0] / 1e6, 3)
-            evidence["promise_rests_on"] = f"{clean[1]} steps of this run that did not wait"
+            evidence["promise_rests_on"] = (
+                f"{clean[1]} steps of this run that did not wait"
+                if without * NOISE > duration - lost
+                else "the wait alone: the rest of these steps is slow, too"
+            )
         else:
             evidence["step_without_wait_ms"] = round((duration - wait) / rows / 1e6, 3)
             evidence["promise_rests_on"] = "step time minus wait, an upper bound"

@@ -258,6 +258,17 @@ def all_along() -> Iterator[Case]:
     gone = {"source": "gpu0", "cure": "", "reason": said}
     yield whole("gpu_lost", lambda run: run.steps(1000, step_ms=10), "GPU lost", unavailable=[gone])
 
+    def lost_for_a_while() -> tuple[Generated, Truth]:
+        run = Generated(seed=8, gpus=[H200])
+        run.steps(N, step_ms=30)
+        run.mark("gpu0/lost", "lost", 1)
+        first, end = run.steps(N, step_ms=30)
+        run.mark("gpu0/lost", "lost", 0)
+        run.steps(N, step_ms=30)
+        return run, {"gpu_lost": [(first, end)]}
+
+    yield Case("GPU lost and back", lost_for_a_while)
+
 
 def pairs() -> Iterator[Case]:
     """Two causes, one after the other or at the same time."""

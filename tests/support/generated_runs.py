@@ -52,6 +52,7 @@ class Generated:
         self._pipeline: list[tuple] = []
         self._busy: list[tuple[int, int, float]] = []  # GPU active: start, end, share
         self._gpu_values: dict[str, list[tuple[int, int, float]]] = {}
+        self._marks: dict[str, list[tuple[int, str, float]]] = {}
         self._traced: list[dict[str, int]] = []
         self._kernels: list[tuple] = []
         self._window = 0
@@ -129,6 +130,10 @@ class Generated:
             (self.now - round(seconds * 1e9), self.now, value)
         )
 
+    def mark(self, group: str, column: str, value: float) -> None:
+        """One row of a group of marks, now."""
+        self._marks.setdefault(group, []).append((self.now, column, value))
+
     def trace(self, steps: int, step_ms: float, *, gpu: int = 0, kernels: int = 200,
               **share: float) -> None:  # fmt: skip
         """A profiler window over the next `steps` steps; shares of the step by category.
@@ -199,6 +204,9 @@ class Generated:
                 for start, end, value in pieces:
                     columns[column][(times >= start) & (times < end)] = value
             groups[f"gpu{index}"] = columns
+        for group, rows in self._marks.items():
+            groups[group] = {"time_ns": np.array([row[0] for row in rows]),
+                             rows[0][1]: np.array([row[2] for row in rows])}  # fmt: skip
         return groups
 
     def diagnose(self, thresholds: dict | None = None) -> dict:
