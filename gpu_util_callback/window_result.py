@@ -87,6 +87,27 @@ class WindowResult:
             points.setdefault(step, {})[f"gpu_util/gpu{gpu}/kernel_time_ms"] = ms
         return [(step, values, ends[step]) for step, values in points.items()]
 
+    def add_to(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
+        """Add its rows to those about to be written, and its allocators' curves to the samples."""
+        from gpu_util_callback.gpus import SampleBlock
+
+        for name, rows in self.tables().items():
+            known = tables.get(name)
+            tables[name] = (
+                {column: np.asarray(values) for column, values in rows.items()}
+                if known is None
+                else {c: np.concatenate([known[c], np.asarray(rows[c])]) for c in known}
+            )
+        for curve in self.allocators:
+            samples.append(
+                SampleBlock(
+                    f"gpu{curve.gpu}/allocator",
+                    ("allocated_bytes",),
+                    curve.time_ns,
+                    curve.allocated_bytes.astype(np.float64).reshape(-1, 1),
+                )
+            )
+
     def facts(self) -> dict[str, Any]:
         """What the manifest says of it."""
         return {

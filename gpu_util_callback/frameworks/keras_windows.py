@@ -3,12 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gpu_util_callback.frameworks.profiler_session import profiler_session_for
 from gpu_util_callback.frameworks.timeline import Timeline
 from gpu_util_callback.profiler_windows import ProfilerWindows
+from gpu_util_callback.recording.redaction import hashed_host
 
-__all__ = ["KerasWindows"]
+if TYPE_CHECKING:
+    from gpu_util_callback.recorder import Recorder
+
+__all__ = ["KerasWindows", "open_windows"]
+
+
+def open_windows(
+    recorder: Recorder, backend: str, callbacks: Iterable[Any], steps_per_epoch: int | None
+) -> KerasWindows | None:
+    """The profiler windows that a fit is to have; on the training thread, as it begins.
+
+    Returns: None where none are wanted, or the backend has no profiler of ours.
+    """
+    settings, watch = recorder.settings, recorder.watch
+    if settings.trace is None:
+        return None
+    session = profiler_session_for(backend)
+    if session is None:
+        recorder.unavailable.append(
+            {
+                "source": "profiler windows",
+                "reason": f"they are not taken on the {backend} backend",
+                "cure": "train on TensorFlow or JAX to see what every traced step spent",
+            }
+        )
+        return None
+    recorder.windows = ProfilerWindows(
+        session,
+        settings.trace,
+        recorder.clock,
+        settings.log_dir,
+        settings.overhead_budget,
+        fit_is_over=watch.over if watch.known else None,
+        redact=hashed_host if settings.redact else None,
+    )
+    return KerasWindows(
+        recorder.windows,
+        recorder.timeline,
+        callbacks,
+        steps_per_epoch,
+        recorder.timeline.steps_per_execution,
+    )
 
 
 class KerasWindows:
