@@ -11,16 +11,25 @@ from typing import Any
 __all__ = ["job_facts"]
 
 
-def job_facts(job: str | None = None, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def job_facts(
+    job: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    framework: tuple[str, str, int, int] | None = None,
+) -> dict[str, Any]:
     """{"job", "job_source", "rank", "world_size"}: workers of one job agree on `job`.
 
     Args:
         job: a name the user gave; it wins over what is found.
         environ: environment variables.
+        framework: (source, identity, rank, workers) as the framework itself knows them.
 
     Returns: `job` is None for a process on its own.
     """
     source, identity, rank, size = _rendezvous(environ)
+    if framework is not None:
+        # It is what really happened; but of one job the name must be the same in all workers.
+        source, rank, size = source or framework[0], framework[2], framework[3]
+        identity = identity or framework[1]
     if job is not None:
         source, identity = "argument", job
     digest = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpu_util_callback.frameworks.base import InputRows
-from gpu_util_callback.frameworks.timeline import CALL, FIRST, TRACED, Calls, Phase
+from gpu_util_callback.frameworks.timeline import CALL, FIRST, ONE_PIECE, TRACED, Calls, Phase
 
 __all__ = ["Assembler", "share_rows"]
 
@@ -146,13 +146,19 @@ class Assembler:
             # Some loops fetch before the begin hooks run, others inside the train function.
             before = rows.delivered_ns <= at["call"]
             most = np.where(before, at["hooks"] - at["start"], call_ns)
-            wait = np.clip(rows.delivered_ns - rows.requested_ns, 0, most)
+            get = np.clip(rows.delivered_ns - rows.requested_ns, 0, most)
+            wait = get
+            if rows.busy_until_ns is not None:  # a busy device waits for no batch
+                late = rows.delivered_ns - np.maximum(rows.requested_ns, rows.busy_until_ns)
+                wait = np.clip(late, 0, get)
+            unseen = rows.requested_ns < 0  # nobody saw it requested
+            get, wait = np.where(unseen, ABSENT, get), np.where(unseen, ABSENT, wait)
             for i in np.flatnonzero(rows.signature != 0):
                 shape[i], new_shape[i] = _shape(self.shapes, rows.signature[i])
         else:
-            wait = np.full(n, ABSENT, np.int64)
+            get = wait = np.full(n, ABSENT, np.int64)
             before = np.zeros(n, bool)
-        rest = np.where(before, call_ns, call_ns - np.maximum(wait, 0))
+        rest = np.where(before, call_ns + get - wait, call_ns - np.maximum(wait, 0))
         compiles = self._compiles((at["flags"] & TRACED) > 0, new_shape, rest)
         for i in np.flatnonzero(compiles):
             self._compilation(phases, calls[i], int(rest[i]), bool(at["flags"][i] & TRACED), int(i))
@@ -165,6 +171,7 @@ class Assembler:
                     self.steps + int(i),
                 )
         known = seen & (at["logs"] > 0)
+        apart = known & ((at["flags"] & ONE_PIECE) == 0)
         return {
             "step": np.arange(self.steps, self.steps + n),
             "start_ns": at["start"] + self.offset_ns,
@@ -173,7 +180,7 @@ class Assembler:
             "input_wait_ns": wait,
             "compile_ns": np.where(compiles, rest, 0),
             "body_ns": np.where(seen, np.where(compiles, 0, rest), ABSENT),
-            "gpu_wait_ns": np.where(known, at["logs"] - at["call_end"], ABSENT),
+            "gpu_wait_ns": np.where(apart, at["logs"] - at["call_end"], ABSENT),
             "callbacks_ns": np.where(
                 known,
                 at["hooks_end"] - at["hooks"] + at["logs_end"] - at["logs"],

@@ -23,11 +23,14 @@ class InputRows:
         requested_ns: int64 (n,).
         delivered_ns: int64 (n,); -1 where the input had ended and no batch came.
         signature: float64 (n,), differing for input shapes that differ; 0 = shapes are static.
+        busy_until_ns: int64 (n,), until when the device was busy with the step before, where the
+            host does not wait for it; 0 = it was idle or is not asked. None = 0 for all.
     """
 
     requested_ns: np.ndarray
     delivered_ns: np.ndarray
     signature: np.ndarray
+    busy_until_ns: np.ndarray | None = None
 
     @classmethod
     def from_stamps(cls, stamps: list[tuple[int, int]]) -> InputRows:
@@ -105,12 +108,28 @@ class Adapter:
         """(source, reason, cure) of all that turned out not to be measurable so far."""
         return list(self.unavailable)
 
+    def memory(self) -> dict[int, dict[str, float]]:
+        """What each GPU's allocator holds, by the framework's ordinal; must wait for no device.
+
+        Names: `allocator_used_bytes`, `_peak_bytes`, `_reserved_bytes`, `_limit_bytes`, `_retries`,
+        `_ooms`; those that are not known are left out.
+        """
+        return {}
+
+    def rendezvous(self) -> tuple[str, str, int, int] | None:
+        """(source, what all processes share, rank, processes), if the framework knows."""
+        return None
+
     def pipeline(self) -> list[dict[str, Any]]:
         """The input pipeline's stages: rows of the `pipeline` table, counted since the start."""
         return []
 
 
-_HOMES = {"tensorflow": "gpu_util_callback.frameworks.tensorflow"}
+_HOMES = {
+    "jax": "gpu_util_callback.frameworks.jax",
+    "tensorflow": "gpu_util_callback.frameworks.tensorflow",
+    "torch": "gpu_util_callback.frameworks.torch",
+}
 
 
 def adapter_for(backend: str) -> Adapter:

@@ -8,7 +8,7 @@ from typing import Any
 from gpu_util_callback.frameworks import jax_facts
 from gpu_util_callback.frameworks.base import Adapter, InputRows
 from gpu_util_callback.frameworks.jax_compile import JaxCompileClock
-from gpu_util_callback.frameworks.python_functions import FunctionTimer
+from gpu_util_callback.frameworks.python_functions import DeviceProbe, FunctionTimer
 from gpu_util_callback.frameworks.timeline import Timeline
 
 __all__ = ["JaxAdapter", "adapter"]
@@ -44,7 +44,12 @@ class JaxAdapter(Adapter):
         except Exception as error:  # a JAX whose monitoring moved
             failed("compilation", error)
 
-        def timer(name: str, no_batch: Callable, stale: Callable | None) -> FunctionTimer:
+        def timer(
+            name: str,
+            no_batch: Callable,
+            stale: Callable | None,
+            probe: DeviceProbe | None = None,
+        ) -> FunctionTimer:
             return FunctionTimer(
                 model,
                 name,
@@ -53,9 +58,11 @@ class JaxAdapter(Adapter):
                 no_batch=no_batch,
                 stale=stale,
                 fetches_inside=True,
+                probe=probe,
+                done=timeline.device_done if probe is not None else None,
             )
 
-        self._train = timer("train_function", timeline.no_batch, stale)
+        self._train = timer("train_function", timeline.no_batch, stale, OutputProbe())
         self._test = timer("test_function", timeline.test_no_batch, None)
         self._train.wrap()
 
@@ -92,6 +99,21 @@ class JaxAdapter(Adapter):
 
     def devices(self) -> list[dict[str, Any]] | None:
         return jax_facts.devices()
+
+
+class OutputProbe(DeviceProbe):
+    """Asks a step's logs whether they have been computed."""
+
+    def __init__(self) -> None:
+        self._output: Any = None
+
+    def mark(self, result: Any) -> None:
+        logs = result[0]  # of (logs, state)
+        self._output = next(iter(logs.values()), None) if isinstance(logs, dict) else None
+
+    def idle(self) -> bool:
+        ready = getattr(self._output, "is_ready", None)
+        return ready is None or bool(ready())
 
 
 def adapter() -> JaxAdapter:

@@ -74,18 +74,34 @@ class CallbackTimer:
             "on_train_batch_begin": (timeline.batch_begin, timeline.hooks_done),
             "on_train_batch_end": (None, timeline.batch_end),
             "on_epoch_begin": (None, timeline.epoch_begun),
-            "on_epoch_end": (timeline.epoch_end, timeline.epoch_ended),
+            "on_epoch_end": (None, timeline.epoch_ended),
             "on_test_begin": (timeline.test_begin, None),
             "on_test_batch_begin": (timeline.test_batch_begin, None),
             "on_test_batch_end": (None, timeline.test_batch_end),
             "on_test_end": (timeline.test_end, timeline.test_ended),
         }
+        # JAX and torch: where all callbacks allow it, Keras calls the end hooks on other threads.
+        pooled = {
+            hook
+            for hook, flag in (
+                ("on_train_batch_end", "_async_train"), ("on_test_batch_end", "_async_test")
+            )
+            if getattr(callback_list, flag, False)
+        }  # fmt: skip
         callbacks = list(callback_list.callbacks)
         for callback in callbacks:
             if callback is not self._ours:
-                self._time_callback(callback)
+                self._time_callback(callback, pooled)
+        if "on_train_batch_end" in pooled:  # nobody waits for the logs on this thread
+            moments["on_train_batch_end"] = (timeline.logs_ready, timeline.batch_end)
+            if callbacks:
+                self._stamp(
+                    callbacks[0], "on_train_batch_end", timeline.device_reached, arguments=1
+                )
+        elif callbacks:
+            self._stamp(callbacks[0], "on_train_batch_end", timeline.logs_ready)
         if callbacks:
-            self._stamp_logs(callbacks[0])
+            self._stamp(callbacks[0], "on_epoch_end", timeline.epoch_end)
         for hook, (before, after) in moments.items():
             self._around(callback_list, hook, before, after)
 
@@ -129,24 +145,25 @@ class CallbackTimer:
 
         self._replace(owner, name, timed)
 
-    def _stamp_logs(self, callback: Any) -> None:
+    def _stamp(
+        self, callback: Any, name: str, stamp: Callable[..., None], arguments: int = 0
+    ) -> None:
         # Keras has turned the logs into Python numbers, which waits for the device, before it calls
         # the first callback.
-        hook = callback.on_train_batch_end
-        stamp = self._timeline.logs_ready
+        hook = getattr(callback, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            stamp()
+            stamp(*args[:arguments])
             return hook(*args, **kwargs)
 
-        self._replace(callback, "on_train_batch_end", timed)
+        self._replace(callback, name, timed)
 
-    def _time_callback(self, callback: Any) -> None:
+    def _time_callback(self, callback: Any, pooled: set[str]) -> None:
         name = type(callback).__name__
         classes = {c.__name__ for c in type(callback).__mro__}
         kind = "checkpoint" if classes & CHECKPOINTS else "callback"
         for hook in BATCH_HOOKS:
-            if _overridden(callback, hook):
+            if hook not in pooled and _overridden(callback, hook):
                 self._sum_up(callback, hook, HookSums(f"{name}.{hook}", kind))
         for hook in OTHER_HOOKS:
             if _overridden(callback, hook):

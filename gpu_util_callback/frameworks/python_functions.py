@@ -13,11 +13,22 @@ import numpy as np
 from gpu_util_callback.frameworks.base import InputRows
 from gpu_util_callback.frameworks.timeline import TRACED
 
-__all__ = ["CompileClock", "FunctionTimer", "TimedFetch", "shape_signature"]
+__all__ = [
+    "CompileClock",
+    "DeviceProbe",
+    "FunctionTimer",
+    "Stamp",
+    "TimedFetch",
+    "busy_until",
+    "input_rows",
+    "shape_signature",
+]
 
+ENDED_MEANWHILE = -1  # the device was busy when the batch was requested, and idle when it came
 _WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
 
-Stamp = tuple[int, int, float]  # requested, delivered, shape signature
+# requested, delivered, shape signature, until when the device was busy (see `InputRows`)
+Stamp = tuple[int, int, float, int]
 
 
 class CompileClock:
@@ -35,11 +46,29 @@ class CompileClock:
         if threading.get_ident() == self._thread:
             self.ns += ns
 
+    def explains(self, compiled_ns: int, spent_ns: int) -> bool:
+        """Whether a call that took `spent_ns`, `compiled_ns` of it compiling, was a compilation."""
+        return 2 * compiled_ns > spent_ns
+
     def start(self) -> None:
         """Listen. On the training thread."""
 
     def stop(self) -> None:
         """Listen no more. May be called more than once."""
+
+
+class DeviceProbe:
+    """Whether the device has done the last step, asked without waiting for it.
+
+    The base class is for frameworks and devices where a step is done when its call returns.
+    """
+
+    def mark(self, result: Any) -> None:
+        """The train function has returned `result`, which the device may still be working on."""
+
+    def idle(self) -> bool:
+        """Whether the device has done what was marked last."""
+        return True
 
 
 class FunctionTimer:
@@ -54,6 +83,8 @@ class FunctionTimer:
         stale: told when the training turns out to be over; None = an unexpected call is normal.
         fetches_inside: whether the function is given an iterator as its last argument and calls
             `next` on it; else it is given the batch, whose stamp is in `pending`.
+        probe: tells whether the device still works on the step before.
+        done: when the device had done a call, by the call's number; filled by others, in time.
     """
 
     def __init__(
@@ -66,6 +97,8 @@ class FunctionTimer:
         no_batch: Callable[[int, int], None],
         stale: Callable[[], None] | None,
         fetches_inside: bool,
+        probe: DeviceProbe | None = None,
+        done: dict[int, int] | None = None,
     ):
         self.model = model
         self.name = name
@@ -73,7 +106,11 @@ class FunctionTimer:
         self.pending: Stamp | None = None  # of the batch that the next call is given
         self.untimed = 0  # calls whose batch came without a stamp
         self._clock = compile_clock
+        self.probe = probe or DeviceProbe()
         self._stamps: list[Stamp] = []
+        self._calls: list[int] = []  # the number of the call each stamp belongs to
+        self._number = 0
+        self._done = {} if done is None else done
         self._called = called
         self._no_batch = no_batch
         self._stale = stale
@@ -105,9 +142,22 @@ class FunctionTimer:
     def drain(self) -> Callable[[], InputRows] | None:
         """The rows since the last drain; the returned call converts them, on any thread."""
         stamps, self._stamps = self._stamps, []
+        calls, self._calls = self._calls, []
         if self.untimed:
             return None
-        return lambda: _rows(stamps)
+        return lambda: self._convert(stamps, calls)
+
+    def _convert(self, stamps: list[Stamp], calls: list[int]) -> InputRows:
+        done = self._done
+        found: list[Stamp] = []
+        for (requested, delivered, signature, busy), call in zip(stamps, calls, strict=True):
+            if busy == ENDED_MEANWHILE:  # the device's end is seen a little late, never early
+                busy = min(done.get(call - 1, delivered), delivered)
+            found.append((requested, delivered, signature, busy))
+        if calls:
+            for call in [call for call in done if call < calls[-1]]:
+                del done[call]
+        return input_rows(found)
 
     def _fetching(self, inner: Callable) -> Callable:
         clock = time.perf_counter_ns
@@ -119,7 +169,7 @@ class FunctionTimer:
             self.armed = False
             stamps = self._stamps
             fetched = len(stamps)
-            fetch = TimedFetch(args[-1], stamps.append, compiling)
+            fetch = TimedFetch(args[-1], stamps.append, compiling, self.probe)
             before = compiling.ns
             start = clock()
             try:
@@ -129,10 +179,14 @@ class FunctionTimer:
                     self._no_batch(start, clock())
                 raise
             end = clock()
+            self._calls += [self._number] * (len(stamps) - fetched)
+            self._number += 1
+            self.probe.mark(result)
             # What a fetch compiled (a conversion) is part of its wait.
             compiled = compiling.ns - before - fetch.compile_ns
-            waited = sum(d - r for r, d, _ in stamps[fetched:]) if compiled else 0
-            self._called(start, end, TRACED if compiled * 2 > end - start - waited else 0)
+            waited = sum(stamp[1] - stamp[0] for stamp in stamps[fetched:]) if compiled else 0
+            traced = compiling.explains(compiled, end - start - waited)
+            self._called(start, end, TRACED if traced else 0)
             return result
 
         return function
@@ -154,8 +208,11 @@ class FunctionTimer:
                 self.untimed += 1
             else:
                 self._stamps.append(stamp)
-            compiled = compiling.ns - before
-            self._called(start, end, TRACED if compiled * 2 > end - start else 0)
+                self._calls.append(self._number)
+            self._number += 1
+            self.probe.mark(result)
+            traced = compiling.explains(compiling.ns - before, end - start)
+            self._called(start, end, TRACED if traced else 0)
             return result
 
         return function
@@ -177,18 +234,24 @@ class TimedFetch:
 
     Args:
         iterator: the framework's own.
-        stamp: given (requested_ns, delivered_ns, shape signature) of each batch that came.
+        stamp: given the stamp of each batch that came.
         compile_clock: `compile_ns` sums up what it counts during the fetches.
+        probe: asked whether the device is still at work.
     """
 
-    __slots__ = ("_clock", "_iterator", "_stamp", "compile_ns")
+    __slots__ = ("_clock", "_iterator", "_probe", "_stamp", "compile_ns")
 
     def __init__(
-        self, iterator: Iterator[Any], stamp: Callable[[Stamp], None], compile_clock: CompileClock
+        self,
+        iterator: Iterator[Any],
+        stamp: Callable[[Stamp], None],
+        compile_clock: CompileClock,
+        probe: DeviceProbe,
     ):
         self._iterator = iterator
         self._stamp = stamp
         self._clock = compile_clock
+        self._probe = probe
         self.compile_ns = 0
 
     def __iter__(self) -> TimedFetch:
@@ -196,12 +259,27 @@ class TimedFetch:
 
     def __next__(self) -> Any:
         compiled = self._clock.ns
+        idle = self._probe.idle()
         requested = time.perf_counter_ns()
         data = next(self._iterator)  # StopIteration: no batch, no row
         delivered = time.perf_counter_ns()
         self.compile_ns += self._clock.ns - compiled
-        self._stamp((requested, delivered, shape_signature(data)))
+        busy = busy_until(idle, self._probe, delivered)
+        self._stamp((requested, delivered, shape_signature(data), busy))
         return data
+
+
+def busy_until(idle: bool, probe: DeviceProbe, delivered: int) -> int:
+    """A stamp's last part.
+
+    Args:
+        idle: whether the device was idle when the batch was requested.
+        probe: asked again, now that the batch is there.
+        delivered: when it came.
+    """
+    if idle:
+        return 0
+    return ENDED_MEANWHILE if probe.idle() else delivered
 
 
 def unwrapped(function: Any) -> Any:
@@ -211,10 +289,11 @@ def unwrapped(function: Any) -> Any:
     return function
 
 
-def _rows(stamps: list[Stamp]) -> InputRows:
-    times = np.array([stamp[:2] for stamp in stamps], np.int64).reshape(-1, 2)
-    signatures = np.array([stamp[2] for stamp in stamps], np.float64)
-    return InputRows(times[:, 0], times[:, 1], signatures)
+def input_rows(stamps: list[Stamp]) -> InputRows:
+    """Rows from stamps read in Python."""
+    times = np.array([(s[0], s[1], s[3]) for s in stamps], np.int64).reshape(-1, 3)
+    signatures = np.array([s[2] for s in stamps], np.float64)
+    return InputRows(times[:, 0], times[:, 1], signatures, times[:, 2])
 
 
 def shape_signature(data: Any) -> float:

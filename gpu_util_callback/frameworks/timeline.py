@@ -17,7 +17,7 @@ import numpy as np
 
 from gpu_util_callback.frameworks.base import InputRows
 
-__all__ = ["CALL", "FIRST", "TRACED", "Calls", "Phase", "Timeline"]
+__all__ = ["CALL", "FIRST", "ONE_PIECE", "TRACED", "Calls", "Phase", "Timeline"]
 
 # The columns of a call of the train (or test) function. Times are `time.perf_counter_ns`.
 CALL = {
@@ -38,6 +38,7 @@ CALL = {
 }
 TRACED = 1  # the function was traced in this call
 FIRST = 2  # the first call of an epoch
+ONE_PIECE = 4  # the call holds the wait for the device, if there was one
 
 # The ring is drained long before it is full, and often enough that a killed process loses little.
 DRAIN_ROWS = 256
@@ -97,6 +98,8 @@ class Timeline:
         self._perf = perf
         self._train = array("q")
         self._test = array("q")
+        self.device_done: dict[int, int] = {}  # when the device had done a call, by its number
+        self._epoch_call = 0  # calls before this epoch
         self._epoch = -1
         self._epoch_start = 0
         self._cursor = perf()
@@ -162,6 +165,11 @@ class Timeline:
         """The first callback's end hook is about to run: the logs are Python numbers by now."""
         self._logs = self._perf()
 
+    def device_reached(self, batch: int) -> None:
+        """The device has done a call that ended with this batch of the epoch. Any thread."""
+        call = self._epoch_call + batch // self.steps_per_execution
+        self.device_done[call] = self._perf()
+
     def batch_end(self) -> None:
         """The callbacks' end hooks have returned."""
         self._logs_end = self._perf()
@@ -200,6 +208,7 @@ class Timeline:
         """The callbacks' epoch-begin hooks are about to run."""
         self._leave_steps()
         self._epoch = epoch
+        self._epoch_call = self.calls
         self._epoch_start = self._perf()
 
     def epoch_begun(self) -> None:
@@ -234,7 +243,7 @@ class Timeline:
         self._logs_end = self._perf()
         self._open = True
 
-    def test_no_batch(self) -> None:
+    def test_no_batch(self, start: int, end: int) -> None:
         """The validation's input had ended: no step."""
         self._open = False
 

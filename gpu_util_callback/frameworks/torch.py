@@ -8,7 +8,7 @@ from typing import Any
 from gpu_util_callback.frameworks import torch_facts
 from gpu_util_callback.frameworks.base import Adapter, InputRows
 from gpu_util_callback.frameworks.keras_fit import calling_fit
-from gpu_util_callback.frameworks.python_functions import FunctionTimer
+from gpu_util_callback.frameworks.python_functions import DeviceProbe, FunctionTimer, Stamp
 from gpu_util_callback.frameworks.timeline import Timeline
 from gpu_util_callback.frameworks.torch_compile import TorchCompileClock
 from gpu_util_callback.frameworks.torch_loader import LoaderTimer
@@ -49,7 +49,9 @@ class TorchAdapter(Adapter):
         except Exception as error:  # private to torch: it may move
             failed("compilation", error)
 
-        def timer(name: str, stale: Callable | None) -> FunctionTimer:
+        def timer(
+            name: str, stale: Callable | None, probe: DeviceProbe | None = None
+        ) -> FunctionTimer:
             return FunctionTimer(
                 model,
                 name,
@@ -58,9 +60,11 @@ class TorchAdapter(Adapter):
                 no_batch=timeline.no_batch,
                 stale=stale,
                 fetches_inside=False,
+                probe=probe,
+                done=timeline.device_done if probe is not None else None,
             )
 
-        self._train = timer("train_function", stale)
+        self._train = timer("train_function", stale, torch_facts.probe())
         self._test = timer("test_function", None)
         self._train.wrap()
         frame = calling_fit()
@@ -78,11 +82,11 @@ class TorchAdapter(Adapter):
             return None
         assert self._timeline is not None
 
-        def came(stamp: tuple[int, int, float]) -> None:
+        def came(stamp: Stamp) -> None:
             timer.pending = stamp
             fetched(stamp[0])
 
-        loader = LoaderTimer(data_adapter, came, self._timeline.input_work)
+        loader = LoaderTimer(data_adapter, came, timer.probe, self._timeline.input_work)
         loader.attach()
         return loader
 

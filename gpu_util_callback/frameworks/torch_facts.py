@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from gpu_util_callback.frameworks.keras_facts import fit_facts, model_facts
+from gpu_util_callback.frameworks.python_functions import DeviceProbe
 
-__all__ = ["devices", "framework", "keras_facts", "memory", "rendezvous"]
+__all__ = ["devices", "framework", "keras_facts", "memory", "probe", "rendezvous"]
 
 
 def framework() -> dict[str, Any]:
@@ -83,6 +84,28 @@ def _bus_id(properties: Any) -> str | None:
     except (AttributeError, TypeError, ValueError):
         return None
     return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+
+
+class CudaProbe(DeviceProbe):
+    """Asks a CUDA event behind the step whether it has been reached."""
+
+    def __init__(self) -> None:
+        self._event: Any = None
+
+    def mark(self, result: Any) -> None:
+        # On the current stream, where the step's kernels are queued; recording waits for nothing.
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def idle(self) -> bool:
+        return self._event is None or bool(self._event.query())
+
+
+def probe() -> DeviceProbe | None:
+    """How to ask whether the device has done a step; None where a call does not return before."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return CudaProbe()
+    return None
 
 
 def memory() -> dict[int, dict[str, float]]:

@@ -6,7 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpu_util_callback.frameworks.python_functions import Stamp, shape_signature
+from gpu_util_callback.frameworks.python_functions import (
+    DeviceProbe,
+    Stamp,
+    busy_until,
+    shape_signature,
+)
 
 __all__ = ["LoaderTimer", "TimedLoader"]
 
@@ -18,7 +23,8 @@ class LoaderTimer:
 
     Args:
         data_adapter: the `EpochIterator`'s.
-        came: given (requested_ns, delivered_ns, shape signature) of each batch that came.
+        came: given the stamp of each batch that came.
+        probe: asked whether the device is still at work.
         input_work: told (name, start_ns, end_ns) of a request that found the input ended.
     """
 
@@ -26,16 +32,20 @@ class LoaderTimer:
         self,
         data_adapter: Any,
         came: Callable[[Stamp], None],
+        probe: DeviceProbe,
         input_work: Callable[[str, int, int], None],
     ):
         self.data_adapter = data_adapter
         self._came: Callable[[Stamp], None] | None = came
+        self._probe = probe
         self._input_work = input_work
 
     def attach(self) -> None:
         """Start timing the loaders that are asked for from now on."""
         get = getattr(self.data_adapter, _GET)
-        self.data_adapter.__dict__[_GET] = lambda: TimedLoader(get(), self._stamp, self._ended)
+        self.data_adapter.__dict__[_GET] = lambda: TimedLoader(
+            get(), self._stamp, self._ended, self._probe
+        )
 
     def detach(self) -> None:
         """Put back what was there. Loaders that are in use no longer tell. Any thread."""
@@ -58,8 +68,13 @@ class TimedLoader:
     """
 
     def __init__(
-        self, loader: Any, came: Callable[[Stamp], None], ended: Callable[[int, int], None]
+        self,
+        loader: Any,
+        came: Callable[[Stamp], None],
+        ended: Callable[[int, int], None],
+        probe: DeviceProbe,
     ):
+        self._probe = probe
         self._loader = loader
         self._stamp = came
         self._ended = ended
@@ -71,18 +86,20 @@ class TimedLoader:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        return _TimedBatches(iter(self._loader), self._stamp, self._ended)
+        return _TimedBatches(iter(self._loader), self._stamp, self._ended, self._probe)
 
 
 class _TimedBatches:
-    __slots__ = ("_ended", "_iterator", "_stamp")
+    __slots__ = ("_ended", "_iterator", "_probe", "_stamp")
 
     def __init__(
         self,
         iterator: Iterator[Any],
         stamp: Callable[[Stamp], None],
         ended: Callable[[int, int], None],
+        probe: DeviceProbe,
     ):
+        self._probe = probe
         self._iterator = iterator
         self._stamp = stamp
         self._ended = ended
@@ -91,6 +108,7 @@ class _TimedBatches:
         return self
 
     def __next__(self) -> Any:
+        idle = self._probe.idle()
         requested = time.perf_counter_ns()
         try:
             data = next(self._iterator)
@@ -98,5 +116,6 @@ class _TimedBatches:
             self._ended(requested, time.perf_counter_ns())
             raise
         delivered = time.perf_counter_ns()
-        self._stamp((requested, delivered, shape_signature(data)))
+        busy = busy_until(idle, self._probe, delivered)
+        self._stamp((requested, delivered, shape_signature(data), busy))
         return data
