@@ -111,12 +111,16 @@ export function joinLimit(points: Points, bucketNs: number): number {
 
 /** The greatest value shown, leaving out the top `share` of points so that one spike hides nothing. */
 export function robustTop(points: Points, values: (i: number) => number, share: number): number {
-  const found: number[] = [];
+  const found = new Float32Array(points.n);
+  let n = 0;
+  let top = 0;
   for (let i = 0; i < points.n; i++) {
     const value = values(i);
-    if (Number.isFinite(value)) found.push(value);
+    if (!Number.isFinite(value)) continue;
+    found[n++] = value;
+    if (value > top) top = value;
   }
-  if (found.length === 0) return 0;
-  found.sort((a, b) => a - b);
-  return found[Math.max(0, Math.ceil(found.length * (1 - share)) - 1)] as number;
+  if (share === 0 || n === 0) return top;
+  const sorted = found.subarray(0, n).sort();
+  return sorted[Math.max(0, Math.ceil(n * (1 - share)) - 1)] as number;
 }

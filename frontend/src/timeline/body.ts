@@ -13,10 +13,28 @@ import type { Frame, Source } from './frame.ts';
 import { axisTicks } from './head.ts';
 
 const PAD = 7;
-const scratch = new Points();
 
 export interface LaneScale {
   top: number;
+}
+
+/** A lane's points, ready to be drawn; kept between frames so that panning allocates nothing. */
+interface Prepared {
+  row: LaneRow;
+  /** One per series of a band; one for all series of a stack. */
+  points: Points[];
+  level: number;
+  top: number;
+}
+
+const pool = new Map<string, Points[]>();
+
+function pointsFor(key: string, count: number): Points[] {
+  const found = pool.get(key) ?? [];
+  while (found.length < count) found.push(new Points());
+  if (pool.size > 400) pool.clear(); // lanes of recordings that are shown no more
+  pool.set(key, found);
+  return found;
 }
 
 /** Draws rows overlapping [scroll, scroll + height); returns each drawn lane's value scale by row key. */
@@ -28,33 +46,58 @@ export function drawBody(
   height: number,
 ): Map<string, LaneScale> {
   const { palette, width, view } = frame;
-  const scales = new Map<string, LaneScale>();
   context.clearRect(0, 0, width, height);
-  drawTints(context, frame, height);
+  const visible = layout.rows.filter((row) => row.top - scroll <= height && row.top + row.height - scroll >= 0);
+  const prepared: Prepared[] = [];
+  for (const row of visible) {
+    const source = row.type === 'lane' ? frame.sources.find(({ id }) => id === row.source) : undefined;
+    if (row.type === 'lane' && source) prepared.push(prepare(frame, source, row));
+  }
+  const scales = shareScales(prepared);
+  for (const row of visible) {
+    if (row.type === 'group' || row.source === frame.sources[0]?.id) drawTints(context, frame, row.top - scroll, row.height);
+  }
   context.fillStyle = palette.line;
   context.globalAlpha = 0.6;
   for (const tick of axisTicks(frame).values) {
     context.fillRect(Math.round(toPixel(view, width, tick)), 0, 1, height);
   }
   context.globalAlpha = 1;
-  for (const row of layout.rows) {
-    const top = row.top - scroll;
-    if (top > height || top + row.height < 0) continue;
-    if (row.type === 'group') {
-      context.fillStyle = palette.stripe;
-      context.fillRect(0, top, width, row.height);
-      continue;
-    }
-    const source = frame.sources.find(({ id }) => id === row.source);
-    if (source) scales.set(row.key, drawLane(context, frame, source, row, top));
+  for (const row of visible) {
+    if (row.type !== 'group') continue;
+    context.fillStyle = palette.stripe;
+    context.fillRect(0, row.top - scroll, width, row.height);
+  }
+  for (const lane of prepared) {
+    paint(context, frame, lane, lane.row.top - scroll, scales.get(lane.row.key)?.top ?? lane.top);
     context.fillStyle = palette.line;
-    context.fillRect(0, top + row.height - 1, width, 1);
+    context.fillRect(0, lane.row.top - scroll + lane.row.height - 1, width, 1);
+  }
+  return scales;
+}
+
+/** What a lane measures, whichever GPU or run it belongs to: such lanes share one scale. */
+const quantity = ({ lane }: LaneRow): string => `${lane.id.slice(lane.id.indexOf(':') + 1)} ${lane.unit}`;
+
+function shareScales(prepared: Prepared[]): Map<string, LaneScale> {
+  const tops = new Map<string, number>();
+  let step = 0;
+  for (const { row, top } of prepared) {
+    tops.set(quantity(row), Math.max(tops.get(quantity(row)) ?? 0, top));
+    if (row.lane.kind === 'stack') step = Math.max(step, top);
+  }
+  const scales = new Map<string, LaneScale>();
+  for (const { row } of prepared) {
+    let top = tops.get(quantity(row)) as number;
+    // A wait of microseconds must not look like one of the step: a tenth of a step is the least scale.
+    if (row.lane.unit === 'ms' && row.lane.kind !== 'stack') top = Math.max(top, step / 10);
+    scales.set(row.key, { top: row.lane.max ? top : niceTop(top) });
   }
   return scales;
 }
 
 /** Columns of colour behind the lanes: the selected span clearly, the others as a hint. */
-function drawTints(context: CanvasRenderingContext2D, frame: Frame, height: number): void {
+function drawTints(context: CanvasRenderingContext2D, frame: Frame, top: number, height: number): void {
   const { palette, view, width, axis, selected } = frame;
   const source = frame.sources[0];
   if (!source) return;
@@ -68,11 +111,11 @@ function drawTints(context: CanvasRenderingContext2D, frame: Frame, height: numb
     if (right < 0 || left > width) continue;
     context.fillStyle = palette.hue(causeStyle(item.cause).colour);
     context.globalAlpha = own ? 0.14 : 0.05;
-    context.fillRect(left, 0, right - left, height);
+    context.fillRect(left, top, right - left, height);
     if (own) {
       context.globalAlpha = 0.6;
-      context.fillRect(Math.round(left), 0, 1, height);
-      context.fillRect(Math.round(right) - 1, 0, 1, height);
+      context.fillRect(Math.round(left), top, 1, height);
+      context.fillRect(Math.round(right) - 1, top, 1, height);
     }
   }
   context.globalAlpha = 1;
@@ -81,53 +124,50 @@ function drawTints(context: CanvasRenderingContext2D, frame: Frame, height: numb
 /** Lanes whose mean reads well as a filled area: shares of a whole and of a capacity. */
 const isShare = (lane: LaneInfo): boolean => lane.unit === '%' || lane.unit === 'pct' || (lane.max ?? 0) > 0;
 
-function drawLane(
-  context: CanvasRenderingContext2D,
-  frame: Frame,
-  source: Source,
-  row: LaneRow,
-  top: number,
-): LaneScale {
-  const { palette, axis, view, width, level } = frame;
+function prepare(frame: Frame, source: Source, row: LaneRow): Prepared {
+  const { axis, view, width, level } = frame;
   const { lane } = row;
-  const rect: Rect = { x: 0, y: top + PAD, width, height: row.height - PAD - 4 };
   const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
-  const nsWidth = axis === 'time' ? width / span(view) : 0;
   if (lane.kind === 'stack') {
+    const points = pointsFor(row.key, 1).slice(0, 1);
     const tiles = source.tiles.best(axis, level, view, keys[0] ?? '');
-    const points = resample(tiles, keys, view, width, scratch);
+    const all = resample(tiles, keys, view, width, points[0] as Points);
     const total = (i: number): number => {
       let sum = 0;
-      for (let s = 0; s < keys.length; s++) sum += (points.mean[s]?.[i] as number) || 0;
+      for (let s = 0; s < keys.length; s++) sum += (all.mean[s]?.[i] as number) || 0;
       return sum;
     };
-    const max = niceTop(robustTop(points, total, 0.01) * 1.1);
-    const colours = lane.series.map(({ name }) => palette.hue(seriesColour(name)));
-    drawStack(context, points, rect, { colours, top: max, nsWidth });
-    frame.stepTop = max;
-    return { top: max };
+    return { row, points, level, top: robustTop(all, total, 0.01) * 1.1 };
   }
-  let max = lane.max ?? 0;
-  const sets = keys.map((key, s) => {
+  const points = pointsFor(row.key, keys.length).slice(0, keys.length);
+  let drawn = level;
+  let top = lane.max ?? 0;
+  keys.forEach((key, s) => {
     const tiles = source.tiles.best(axis, level, view, key);
-    const points = resample(tiles, [key], view, width, s === 0 ? scratch : new Points());
-    return { points, level: tiles[0]?.level ?? level };
+    const one = resample(tiles, [key], view, width, points[s] as Points);
+    drawn = tiles[0]?.level ?? level;
+    if (lane.max) return;
+    top = Math.max(top, robustTop(one, (i) => one.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
   });
-  if (!max) {
-    for (const { points } of sets) {
-      const robust = robustTop(points, (i) => points.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0);
-      max = Math.max(max, robust * 1.1);
-    }
-    // A wait of microseconds must not look like one of the step: a tenth of a step is the least scale.
-    if (lane.unit === 'ms' && frame.stepTop) max = Math.max(max, frame.stepTop / 10);
-    max = niceTop(max);
+  return { row, points, level: drawn, top };
+}
+
+function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepared, y: number, top: number): void {
+  const { palette, axis, view, width } = frame;
+  const { row, points, level } = prepared;
+  const { lane } = row;
+  const rect: Rect = { x: 0, y: y + PAD, width, height: row.height - PAD - 4 };
+  if (lane.kind === 'stack') {
+    const colours = lane.series.map(({ name }) => palette.hue(seriesColour(name)));
+    const nsWidth = axis === 'time' ? width / span(view) : 0;
+    drawStack(context, points[0] as Points, rect, { colours, top, nsWidth });
+    return;
   }
-  sets.forEach(({ points, level: drawn }, s) => {
-    const bucketNs = axis === 'time' ? 2 ** drawn : averageBucket(points);
+  points.forEach((one, s) => {
+    const bucketNs = axis === 'time' ? 2 ** level : averageBucket(one);
     const colour = palette.hue(s === 0 ? laneColour(lane.id) : (EXTRA[(s - 1) % EXTRA.length] as string));
-    drawBand(context, points, 0, rect, { colour, area: s === 0 && isShare(lane), top: max }, joinLimit(points, bucketNs));
+    drawBand(context, one, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joinLimit(one, bucketNs));
   });
-  return { top: max };
 }
 
 /** Colours of a band lane's further series. */

@@ -27,8 +27,6 @@ export interface Frame {
   selected: { item: Finding; id: string } | null;
   measure: Range | null;
   live: boolean;
-  /** Top of the step lane's scale in ms, once it is drawn; other step lanes keep in proportion to it. */
-  stepTop?: number;
 }
 
 /** Narrowest view: four steps, or a millisecond. */

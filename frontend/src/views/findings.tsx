@@ -19,6 +19,7 @@ export function Findings({ recording }: { recording: RecordingReply }) {
   const selected = useApp((state) => state.selected);
   const spans = (recording.report.spans ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
   const whole = (recording.report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
+  const gpus = recording.report.gpus?.length ?? 0;
   const choose = (id: string, item: Finding): void => {
     if (selected === id) timeline.showSpan(item);
     else app.select(id);
@@ -32,9 +33,9 @@ export function Findings({ recording }: { recording: RecordingReply }) {
           {recording.report.steps ? 'No bottleneck was found in this run.' : 'Nothing to judge yet.'}
         </p>
       )}
-      <Cards list={spans} selected={selected} choose={choose} />
+      <Cards list={spans} gpus={gpus} selected={selected} choose={choose} />
       {whole.length > 0 && <h3>For the whole run</h3>}
-      <Cards list={whole} selected={selected} choose={choose} />
+      <Cards list={whole} gpus={gpus} selected={selected} choose={choose} />
       <Missing recording={recording} />
     </section>
   );
@@ -42,11 +43,13 @@ export function Findings({ recording }: { recording: RecordingReply }) {
 
 interface CardsProps {
   list: { item: Finding; id: string }[];
+  /** How many GPUs the run has: a finding about all of them need not name them. */
+  gpus: number;
   selected: string | null;
   choose: (id: string, item: Finding) => void;
 }
 
-function Cards({ list, selected, choose }: CardsProps) {
+function Cards({ list, gpus, selected, choose }: CardsProps) {
   if (list.length === 0) return null;
   return (
     <ul class="finding-list">
@@ -72,7 +75,7 @@ function Cards({ list, selected, choose }: CardsProps) {
                 <span class="lost">{typeof item.lost_s === 'number' ? seconds(item.lost_s) : item.confidence === 'estimated' ? 'estimate' : ''}</span>
               </span>
               <span class="finding-text">
-                <bdi>{[stepsText(item), culprit(item), where(item)].filter(Boolean).join(' · ')}</bdi>
+                <bdi>{[stepsText(item), culprit(item), where(item, gpus)].filter(Boolean).join(' · ')}</bdi>
               </span>
             </button>
           </li>
@@ -82,9 +85,9 @@ function Cards({ list, selected, choose }: CardsProps) {
   );
 }
 
-function where(item: Finding): string {
+function where(item: Finding, gpus: number): string {
   const parts: string[] = [];
-  if (item.gpus?.length) parts.push(item.gpus.map((gpu) => `gpu${clean(gpu, 12).replace(/^gpu/, '')}`).slice(0, 8).join(', '));
+  if (item.gpus?.length && item.gpus.length < gpus) parts.push(item.gpus.map((gpu) => `gpu${clean(gpu, 12).replace(/^gpu/, '')}`).slice(0, 8).join(', '));
   if (item.ranks && item.ranks.length > 1) parts.push(`ranks ${item.ranks.map((rank) => clean(rank, 8)).slice(0, 8).join(', ')}`);
   if (item.confidence === 'estimated' && typeof item.lost_s === 'number') parts.push('estimate');
   return parts.join(' · ');

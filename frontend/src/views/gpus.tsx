@@ -59,9 +59,8 @@ function GpuCard({ gpu }: { gpu: Gpu }) {
   const unused = gpu.used_by_framework === false;
   return (
     <article class={unused ? 'card unused' : 'card'}>
-      <h2>
+      <h2 title={clean([gpu.name, gpu.uuid].filter(Boolean).join(' · '), 160)}>
         <b>gpu{gpu.index}</b> <bdi>{clean(gpu.name ?? '', 60)}</bdi>
-        {gpu.uuid && <small title={clean(gpu.uuid, 60)}>{clean(gpu.uuid, 60).slice(0, 8)}</small>}
       </h2>
       {unused && (
         <p class="warn">
