@@ -37,6 +37,8 @@ class Pyramids:
         self._revision: str | None = None
         self._levels: dict[str, dict[str, Levels]] = {axis: {} for axis in AXES}
         self._raw: dict[str, _Raw] = {}
+        self._waiting: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        self._known_until = 0
         self._shifts = _base_shifts(recording)
 
     @property
@@ -55,6 +57,7 @@ class Pyramids:
                     self._add_steps(tables["steps"])
                 for group, columns in samples.items():
                     self._add_samples(group, columns)
+            self._place_waiting()
             self._revision = revision
 
     def columns(self, group: str) -> list[str]:
@@ -68,9 +71,9 @@ class Pyramids:
         Returns: three float32[columns, count], None for an unknown group.
         """
         with self._lock:
-            levels = self._levels[axis].get(group)
-            if levels is None:
+            if group not in self._raw:
                 return None
+            levels = self._level(group, axis)
             if level >= levels.shift:
                 return levels.range(level, first, count)
             raw = self._raw[group]
@@ -83,12 +86,36 @@ class Pyramids:
     def _add_steps(self, steps: dict[str, np.ndarray]) -> None:
         numbers, since = self._step_keys(steps)
         self.times.add(numbers, since)
-        self._add("steps", STEP_SERIES, numbers, since, step_series(steps))
+        self._known_until = int(since[-1]) + max(0, int(steps["duration_ns"][-1]))
+        values = self._add("steps", STEP_SERIES, since, step_series(steps))
+        self._place("steps", numbers, values)
 
     def _add_samples(self, group: str, columns: dict[str, np.ndarray]) -> None:
         since = self._sample_keys(columns)
         names, values = _values(columns)
-        self._add(group, names, self.times.step_at(since), since, values)
+        values = self._add(group, names, since, values)
+        self._waiting.setdefault(group, []).append((since, values))
+
+    def _place_waiting(self) -> None:
+        """Put samples on the step axis, as far as the steps they fall into are known.
+
+        Steps reach the disk a little later than samples do: a sample taken after the last known
+        step belongs to one that is still to come, or, once the run is over, to the last.
+        """
+        ended = self.recording.status != "live"
+        for group, waiting in self._waiting.items():
+            held: list[tuple[np.ndarray, np.ndarray]] = []
+            for since, values in waiting:
+                raw = self._raw[group]
+                values = raw.widen(values)
+                end = len(since) if ended else int(np.searchsorted(since, self._known_until))
+                if held:
+                    end = 0  # in order: nothing overtakes
+                if end:
+                    self._place(group, self.times.step_at(since[:end]), values[:, :end])
+                if end < len(since):
+                    held.append((since[end:], values[:, end:]))
+            self._waiting[group] = held
 
     def _step_keys(self, steps: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         numbers = np.maximum.accumulate(np.maximum(steps["step"], 0))
@@ -101,19 +128,28 @@ class Pyramids:
         self,
         group: str,
         names: Sequence[str],
-        steps: np.ndarray,
         times: np.ndarray,
         values: np.ndarray,
-    ) -> None:
+    ) -> np.ndarray:
+        """Take rows in on the time axis; returns their values as the group's columns."""
         raw = self._raw.setdefault(group, _Raw(names))
         values = raw.arrange(names, values.astype(np.float32))
-        raw.add(steps, times, values)
-        for axis, keys in (("step", steps), ("time", times)):
-            levels = self._levels[axis].setdefault(group, Levels(raw.columns, self._shifts[axis]))
-            levels.add_columns(raw.columns)
-            levels.add(keys, values)
+        raw.add(times, values)
+        self._level(group, "time").add(times, values)
         if raw.cells > self._max_cells:
             raw.drop()
+        return values
+
+    def _place(self, group: str, steps: np.ndarray, values: np.ndarray) -> None:
+        """Take the same rows in on the step axis, in the same order."""
+        self._raw[group].place(steps)
+        self._level(group, "step").add(steps, values)
+
+    def _level(self, group: str, axis: str) -> Levels:
+        columns = self._raw[group].columns
+        levels = self._levels[axis].setdefault(group, Levels(columns, self._shifts[axis]))
+        levels.add_columns(columns)
+        return levels
 
     def _read_again(self, group: str, axis: str, begin: int, end: int) -> "_Raw":
         """The rows of a range of keys, out of the segments."""
@@ -123,7 +159,8 @@ class Pyramids:
                 begin, end = begin + self.origin_ns, end + self.origin_ns
             for steps in self._segments.read("steps", axis, begin, end):
                 numbers, since = self._step_keys(steps)
-                raw.add(numbers, since, raw.arrange(STEP_SERIES, step_series(steps)))
+                raw.add(since, raw.arrange(STEP_SERIES, step_series(steps)))
+                raw.place(numbers)
             return raw
         if axis == "step":
             known = self.times.start_of(np.array([begin, end]))
@@ -133,7 +170,8 @@ class Pyramids:
         for columns in self._segments.read(group, "time", begin, end):
             since = self._sample_keys(columns)
             names, values = _values(columns)
-            raw.add(self.times.step_at(since), since, raw.arrange(names, values))
+            raw.add(since, raw.arrange(names, values))
+            raw.place(self.times.step_at(since))
         return raw
 
 
@@ -186,16 +224,28 @@ class _Raw:
             ]
         if list(names) == self.columns:
             return values
+        return self._arranged(names, values)
+
+    def widen(self, values: np.ndarray) -> np.ndarray:
+        """Values arranged before further columns appeared, with those added."""
+        more = len(self.columns) - len(values)
+        return np.pad(values, ((0, more), (0, 0)), constant_values=np.nan) if more else values
+
+    def _arranged(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
         arranged = np.full((len(self.columns), values.shape[1]), np.nan, values.dtype)
         for row, name in enumerate(names):
             arranged[self.columns.index(name)] = values[row]
         return arranged
 
-    def add(self, steps: np.ndarray, times: np.ndarray, values: np.ndarray) -> None:
+    def add(self, times: np.ndarray, values: np.ndarray) -> None:
         if not self.dropped:
-            self._keys["step"].add(steps)
             self._keys["time"].add(times)
             self._parts.append(values)
+
+    def place(self, steps: np.ndarray) -> None:
+        """The step numbers of rows added before; the newest rows may still lack theirs."""
+        if not self.dropped:
+            self._keys["step"].add(steps)
 
     def range(self, axis: str, level: int, first: int, count: int) -> Range:
         """Min, max and mean by reducing the rows in the range."""

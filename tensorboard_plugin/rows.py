@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpu_util_callback.recording.container import Damaged
-from gpu_util_callback.recording.reader import Recording, SegmentInfo
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.segment_list import SegmentInfo
 from gpu_util_callback.recording.segments import Rows
 
 __all__ = ["Growing", "NewRows", "SegmentRows", "StepTimes"]

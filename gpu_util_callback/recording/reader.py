@@ -18,17 +18,12 @@ from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Dam
 from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.schema import TABLES
-from gpu_util_callback.recording.segments import (
-    Segment,
-    concatenate,
-    empty_column,
-    segment_name,
-    segment_range,
-)
+from gpu_util_callback.recording.segment_list import SegmentInfo, list_segments
+from gpu_util_callback.recording.segments import Segment, concatenate, empty_column
 from gpu_util_callback.recording.storage import Storage
 from gpu_util_callback.recording.summary import Summary
 
-__all__ = ["Problem", "Recording", "SegmentInfo"]
+__all__ = ["Problem", "Recording"]
 
 
 @dataclass(frozen=True)
@@ -40,24 +35,6 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
-
-
-@dataclass(frozen=True)
-class SegmentInfo:
-    """What is known of a segment without opening it; step and time -1/0 where unknown."""
-
-    first: int
-    last: int
-    sealed: bool
-    steps: int = -1  # rows of the steps table; -1: unknown until it is opened
-    first_step: int = -1
-    last_step: int = -1
-    start_ns: int = 0
-    end_ns: int = 0
-
-    @property
-    def name(self) -> str:
-        return segment_name(self.first, self.last)
 
 
 class Recording:
@@ -406,39 +383,22 @@ class Recording:
     def _list_segments(self) -> list[SegmentInfo]:
         if self._is_deleted():
             return []
-        names = self._storage.names(self.path)
-        ranges = sorted(
-            (found for name in names if (found := segment_range(name))),
-            key=lambda found: (found[0], -found[1]),
-        )
-        known = self._segment_index()
         sealed = self.facts.get("sealed")
-        closed = self.facts.get("status") != "live"
-        infos: list[SegmentInfo] = []
-        covered = -1
-        for first, last in ranges:
-            if last <= covered:
-                continue  # merged into the one before
-            if first > covered + 1:
-                self._missing(covered + 1, first - 1, known)
-            covered = last
-            is_sealed = closed or (last < sealed if isinstance(sealed, int) else False)
-            entry = known.get((first, last))
-            infos.append(
-                SegmentInfo(first, last, is_sealed, *entry[3:])
-                if entry
-                else SegmentInfo(first, last, is_sealed)
-            )
-        if isinstance(sealed, int) and covered < sealed - 1:
-            self._missing(covered + 1, sealed - 1, known)
+        infos, gaps = list_segments(
+            self._storage.names(self.path),
+            self._segment_index(),
+            sealed=sealed if isinstance(sealed, int) else 0,
+            closed=self.facts.get("status") != "live",
+        )
+        for gap in gaps:
+            self._missing(gap)
         return infos
 
-    def _missing(self, first: int, last: int, known: dict) -> None:
-        steps = [entry for entry in known.values() if first <= entry[0] <= last and entry[3]]
+    def _missing(self, gap: SegmentInfo) -> None:
         what = "its rows are not shown"
-        if steps:
-            what = f"steps {steps[0][4]} to {steps[-1][5]} are not shown"
-        self._problem(self._storage.join(self.path, segment_name(first, last)), f"missing; {what}")
+        if gap.steps > 0:
+            what = f"steps {gap.first_step} to {gap.last_step} are not shown"
+        self._problem(self._storage.join(self.path, gap.name), f"missing; {what}")
 
     def opened(self, after: int = -1) -> Iterator[tuple[SegmentInfo, Segment]]:
         """Open the segments one after the other, those up to number `after` left out."""
@@ -467,7 +427,7 @@ class Recording:
                     return self.open_segment(other)
                 return None
         if self.path not in self._problems:
-            self._missing(info.first, info.last, {})
+            self._missing(info)
         return None
 
     def _read(self, name: str) -> bytes:
