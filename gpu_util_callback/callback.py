@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
+from gpu_util_callback.arguments import checked_settings
 from gpu_util_callback.frameworks.keras_session import KerasSession
-from gpu_util_callback.recorder import Settings
 
 __all__ = ["GpuUtilCallback"]
 
@@ -30,7 +30,8 @@ class GpuUtilCallback(keras.callbacks.Callback):
         scalar_freq: Steps per point of the scalars, or `"auto"`: every step at first, then ever
             fewer as the run grows.
         trace: `"auto"` takes short profiler windows where they fit into `overhead_budget`;
-            `None` or `False` takes none.
+            `"off"` takes none; step ranges such as `[(100, 105)]` or a `TraceSchedule` name the
+            steps to take, counted from 0 over all epochs.
         overhead_budget: Share of the run's time that profiler windows may cost, from 0 to 1.
         thresholds: Other limits for the diagnosis, e.g. `{"input_bound": {"wait_pct": 10}}`.
         job: A name that all workers of one job share, where it cannot be found out.
@@ -64,16 +65,16 @@ class GpuUtilCallback(keras.callbacks.Callback):
         report: bool = True,
     ):
         super().__init__()
-        self._settings = Settings(
-            log_dir=_path(log_dir),
-            sample_hz=_number("sample_hz", sample_hz, 0, 100, above=True),
-            scalar_freq=_scalar_freq(scalar_freq),
-            trace=_trace(trace),
-            overhead_budget=_number("overhead_budget", overhead_budget, 0, 1),
-            thresholds=_thresholds(thresholds),
-            job=_job(job),
-            redact=_flag("redact", redact),
-            report=_flag("report", report),
+        self._settings = checked_settings(
+            log_dir=log_dir,
+            sample_hz=sample_hz,
+            scalar_freq=scalar_freq,
+            trace=trace,
+            overhead_budget=overhead_budget,
+            thresholds=thresholds,
+            job=job,
+            redact=redact,
+            report=report,
         )
         self._session: KerasSession | None = None
 
@@ -132,64 +133,3 @@ class GpuUtilCallback(keras.callbacks.Callback):
                 type(error).__name__,
                 error,
             )
-
-
-def _path(log_dir: Any) -> str:
-    if not isinstance(log_dir, str | os.PathLike):
-        raise TypeError(f"log_dir must be a path, got {log_dir!r}")
-    path = os.fspath(log_dir)
-    if not isinstance(path, str) or not path:
-        raise ValueError(f"log_dir must name a directory, got {log_dir!r}")
-    return path
-
-
-def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not (low < value if above else low <= value) or not value <= high:
-        lower = f"above {low}" if above else f"at least {low}"
-        raise ValueError(f"{name} must be {lower} and at most {high}, got {value!r}")
-    return value
-
-
-def _scalar_freq(value: Any) -> int | str:
-    if value == "auto":
-        return value
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f'scalar_freq must be "auto" or a number of steps, got {value!r}')
-    if value < 1:
-        raise ValueError(f"scalar_freq must be at least 1 step, got {value!r}")
-    return value
-
-
-def _trace(value: Any) -> Any:
-    if value is None or value is False or (isinstance(value, str) and value == "auto"):
-        return value
-    raise ValueError(f'trace must be "auto" or None, got {value!r}')
-
-
-def _thresholds(value: Any) -> dict | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise TypeError(f"thresholds must be a dictionary, got {value!r}")
-    from gpu_util_callback.diagnosis import Diagnosis
-    from gpu_util_callback.errors import UnusableInput
-
-    try:
-        Diagnosis({}, value)
-    except UnusableInput as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
-def _job(value: Any) -> str | None:
-    if value is None or (isinstance(value, str) and value):
-        return value
-    raise TypeError(f"job must be a name, got {value!r}")
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return value

@@ -21,8 +21,10 @@ from gpu_util_callback.frameworks.keras_callbacks import HookSums
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.timeline import Phase, Timeline
 from gpu_util_callback.job import job_facts
+from gpu_util_callback.profiler_windows import ProfilerWindows
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.scalar_points import ScalarPoints
+from gpu_util_callback.trace_schedule import TraceSchedule
 
 __all__ = ["Recorder", "Settings", "close_left_over"]
 
@@ -33,10 +35,12 @@ FLUSH_S = 1.5
 REMOTE_FLUSH_S = 30.0
 PIPELINE_S = 10.0
 CLOSE_S = 5.0
+WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
 IDLE_S = 60.0  # where the fit cannot be watched: no step for so long, and sampling stops
 
 _active: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
+_warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
 
 
 @dataclass
@@ -46,7 +50,7 @@ class Settings:
     log_dir: str = "logs"
     sample_hz: float = 10
     scalar_freq: int | str = "auto"
-    trace: Any = "auto"
+    trace: TraceSchedule | None = field(default_factory=TraceSchedule)  # None = no windows
     overhead_budget: float = 0.01
     thresholds: dict | None = None
     job: str | None = None
@@ -73,9 +77,10 @@ class Recorder:
     clock: Clock = field(default_factory=Clock)
     timeline: Timeline = field(init=False)
     on_over: Callable[[], None] = field(default=lambda: None)  # puts all wrappers back
+    timeline_type: type[Timeline] = Timeline
 
     def __post_init__(self) -> None:
-        self.timeline = Timeline(self._drain_train, self._drain_test)
+        self.timeline = self.timeline_type(self._drain_train, self._drain_test)
         self.hook_sums: list[HookSums] = []
         self.watch = FitWatch(None)
         self.status = ""  # "", then "ended" or "interrupted"
@@ -101,6 +106,8 @@ class Recorder:
         self._cpu_s = 0.0
         self._next_pipeline = 0.0
         self._pipelines_read = 0
+        self._hooks_us: float | None = None
+        self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
         self._paused = False
 
     def __hash__(self) -> int:
@@ -171,9 +178,7 @@ class Recorder:
             return
         self._told.add(source)
         self.unavailable.append({"source": source, "reason": reason, "cure": cure})
-        log.warning(
-            "gpu_util_callback: %s is off: %s%s", source, reason, f" ({cure})" if cure else ""
-        )
+        _warn(f"{source} is off", reason, cure)
         log.debug("gpu_util_callback: %s", source, exc_info=not isinstance(error, str))
 
     # ---- the recorder's thread -----------------------------------------------------------
@@ -202,7 +207,8 @@ class Recorder:
 
     def _open(self) -> None:
         try:
-            self.facts.update(job_facts(self.settings.job))
+            rendezvous = self.adapter.rendezvous()
+            self.facts.update(job_facts(self.settings.job, framework=rendezvous))
         except Exception as error:
             self.fail("the job's name", error)
         self._gather_facts()
@@ -224,6 +230,7 @@ class Recorder:
                 "training goes on without it",
                 "give another log_dir",
             )
+            self.end("interrupted")
             return
         try:
             from gpu_util_callback.diagnosis import Diagnosis
@@ -274,6 +281,7 @@ class Recorder:
         started = time.thread_time()
         samples = self._take_samples()
         tables = self._take_rows(last)
+        self._take_windows(tables, samples)
         self._read_pipeline(tables, last)
         self._write_scalars(tables, last)
         if self._writer is not None:
@@ -332,6 +340,20 @@ class Recorder:
         except Exception as error:
             self.fail("step times", error)
         return tables
+
+    def _take_windows(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
+        if self.windows is None:
+            return
+        try:
+            for result in self.windows.drain():
+                result.add_to(tables, samples)
+                self.facts.setdefault("windows", []).append(result.facts())
+                if self._scalars is not None:
+                    for step, values, when in result.points():
+                        self._scalars.scalars(self._offset + step, values, when / 1e9)
+        except Exception as error:
+            self.fail("profiler windows", error)
+            self.windows = None
 
     def _sum_hooks(self) -> list[Phase]:
         """Batch hooks since the last tick, one row per hook. Their time is counted in the steps."""
@@ -430,13 +452,12 @@ class Recorder:
             cause = thing.get("cause")
             if cause and f"cause {cause}" not in self._told:
                 self._told.add(f"cause {cause}")
-                advice = (thing.get("advice") or {}).get("text") or ""
-                self._say(f"{thing.get('title') or cause}. {advice}".strip())
+                self._say(_line(thing))
 
     def _say(self, text: str) -> None:
         if self.settings.report:
             # Keras' progress bar leaves the cursor in the middle of a line.
-            print(f"\n[gpu-util] {text}", file=sys.stderr, flush=True)
+            print(f"\ngpu-util: {text}", file=sys.stderr, flush=True)
 
     def say_verdict(self) -> None:
         """Two lines about where the time went, if the recording was closed in time."""
@@ -460,10 +481,7 @@ class Recorder:
             steps = self._assembler.steps if self._assembler is not None else 0
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
-                "callback_us_per_step": None,
-                "drain_us_per_step": round(self.timeline.drain_ns / steps / 1e3, 3)
-                if steps
-                else None,
+                "callback_us_per_step": self._own_us(steps),
                 "recorder_cpu_pct": round(100e9 * self._cpu_s / wall, 3),
                 "windows_s": 0.0,
             }
@@ -471,9 +489,16 @@ class Recorder:
             unavailable = list(self.unavailable)
             for source, reason, cure in self.adapter.problems():
                 unavailable.append({"source": source, "reason": reason, "cure": cure})
+            if self.windows is not None:
+                overhead["windows_s"] = round(self.windows.cost_s, 4)
+                facts["windows"] = self.facts.get("windows", [])
+                unavailable += self.windows.unavailable
             if self._sampler is not None:
                 facts["gpus"] = list(self._sampler.gpus)
-                unavailable += self._sampler.unavailable
+                for missing in self._sampler.unavailable:
+                    unavailable.append(missing)
+                    if not self._sampler.gpus:
+                        _warn("no GPU samples", missing["reason"], missing.get("cure") or "")
                 overhead.update(self._sampler.overhead)
             facts["overhead"] = overhead
             facts["unavailable"] = unavailable
@@ -485,6 +510,18 @@ class Recorder:
             )
         except Exception as error:
             self.fail("facts about the run", error)
+
+    def _own_us(self, steps: int) -> float | None:
+        """Our own Python on the training thread per step: hooks as measured here, and drains."""
+        if not steps:
+            return None
+        if self._hooks_us is None and self.status:
+            from gpu_util_callback.frameworks.own_cost import hooks_us
+
+            self._hooks_us = hooks_us()
+        if self._hooks_us is None:
+            return None
+        return round(self._hooks_us + self.timeline.drain_ns / steps / 1e3, 3)
 
     def _gather_late_facts(self) -> None:
         """A model that was not built when the fit began is by now."""
@@ -507,6 +544,10 @@ class Recorder:
                 self._sampler.stop()
             except Exception as error:
                 self.fail("GPU samples", error)
+        if self.windows is not None:
+            if self.windows.busy:
+                self._tick()  # reading a window may take a while: write the rest first
+            self.windows.close(WINDOWS_S)
         self._tick(last=True)
 
     def _writer_close(self) -> None:
@@ -548,6 +589,24 @@ def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -
 
 
 atexit.register(close_left_over)
+
+
+def _line(thing: dict[str, Any]) -> str:
+    """A finding or span in one line: what, since when, what it costs, what to do."""
+    text = str(thing.get("title") or thing["cause"])
+    if "start_step" in thing:
+        text += f" since step {thing['start_step']}"
+    if thing.get("lost_s"):
+        text += f", {thing['lost_s']:.2g} s lost so far"
+    advice = (thing.get("advice") or {}).get("text") or ""
+    first = advice.split(". ")[0].rstrip(".")
+    return f"{text}. {first}." if first else f"{text}."
+
+
+def _warn(what: str, reason: str, cure: str) -> None:
+    if (what, reason) not in _warned:
+        _warned.add((what, reason))
+        log.warning("gpu_util_callback: %s: %s%s", what, reason, f" ({cure})" if cure else "")
 
 
 def _reason(error: BaseException) -> str:

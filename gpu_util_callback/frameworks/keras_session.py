@@ -8,6 +8,7 @@ from typing import Any
 from gpu_util_callback.frameworks.base import adapter_for
 from gpu_util_callback.frameworks.keras_callbacks import CallbackTimer, find_callback_list
 from gpu_util_callback.frameworks.keras_fit import FitWatch, InputTimer, calling_fit
+from gpu_util_callback.frameworks.keras_windows import KerasWindows, open_windows
 from gpu_util_callback.recorder import Recorder, Settings, close_left_over
 
 __all__ = ["KerasSession"]
@@ -29,6 +30,7 @@ class KerasSession:
         self._recorder: Recorder | None = None
         self._timer: CallbackTimer | None = None
         self._input: InputTimer | None = None
+        self._windows: KerasWindows | None = None
         self._listed = False  # the CallbackList is timed itself, so our own hooks need not
         self._testing = False
 
@@ -50,7 +52,9 @@ class KerasSession:
         self._recorder = recorder
         recorder.on_over = self.restore
         try:
-            self._put_in_place(model, params or {}, callbacks, frame, watch, recorder, adapter)
+            self._put_in_place(
+                model, params or {}, callbacks, frame, watch, recorder, adapter, backend
+            )
         except BaseException:
             self.restore()
             raise
@@ -64,6 +68,7 @@ class KerasSession:
         watch: FitWatch,
         recorder: Recorder,
         adapter: Any,
+        backend: str,
     ) -> None:
         timeline = recorder.timeline
         self._input = InputTimer(timeline, lambda error: recorder.fail("input set-up", error))
@@ -102,7 +107,13 @@ class KerasSession:
             "input_kind": self._input.kind,
             "timing": adapter.timing,
         }
-        recorder.start(watch)
+        recorder.watch = watch
+        try:
+            others = callbacks.callbacks if callbacks is not None else []
+            self._windows = open_windows(recorder, backend, others, params.get("steps"))
+        except Exception as error:
+            recorder.fail("profiler windows", error)
+        recorder.start(watch)  # the account begins here: our own set-up is not in it
         timeline.begin()
 
     def _stale(self) -> None:
@@ -117,6 +128,7 @@ class KerasSession:
             timer.detach if timer is not None else None,
             watch.detach if watch is not None else None,
             recorder.adapter.end if recorder is not None else None,
+            recorder.windows.abandon if recorder is not None and recorder.windows else None,
         ):
             try:
                 if undo is not None:
@@ -133,6 +145,8 @@ class KerasSession:
             return
         if not self._listed:
             recorder.timeline.batch_begin()
+        if self._windows is not None:
+            self._windows.batch_begin()
         recorder.adapter.batch_begin()
 
     def batch_end(self) -> None:
@@ -154,6 +168,8 @@ class KerasSession:
         if not self._listed and recorder is not None and not recorder.off:
             recorder.timeline.epoch_end()
             recorder.timeline.epoch_ended()
+        if self._windows is not None:
+            self._windows.epoch_end()
 
     def test_begin(self) -> None:
         """A validation begins (or somebody's own evaluation)."""
@@ -162,6 +178,8 @@ class KerasSession:
             return
         if not self._listed:
             recorder.timeline.test_begin()
+        if self._windows is not None:
+            self._windows.test_begin()
         recorder.adapter.test_begin()
         self._testing = True
 
@@ -196,5 +214,7 @@ class KerasSession:
         recorder = self._recorder
         if recorder is None:
             return
+        if self._windows is not None:
+            self._windows.end()
         recorder.end("ended")
         recorder.say_verdict()

@@ -54,6 +54,7 @@ class FunctionTimer:
         self.shapes: dict[float, int] = {}
         self.fallbacks = 0  # calls that could not be timed: a foreign kind of iterator
         self._stamps: list[tuple[int, int]] = []
+        self._left: list[np.ndarray] = []
         self._called = called
         self._no_batch = no_batch
         self._stale = stale
@@ -79,10 +80,13 @@ class FunctionTimer:
             if kept is None or kept[0].size < size:
                 kept = (Ring(size), {})
                 inner.__dict__[_KEPT] = kept
-            if self.ring is not None and self.ring is not kept[0]:
-                self.ring.drain()  # its last rows went with a function that is no more
-            self.ring, self.shapes = kept
+            if self.ring is not None:  # rows of calls that are not handed over yet
+                self._left.append(self.ring.drain())
+            self.ring = kept[0]
             self.ring.drain()  # rows of a fit that was not ended properly
+            self.shapes.update(kept[1])
+            kept[1].update(self.shapes)
+            self.shapes = kept[1]
         self._wrapper = self._make(inner)
         setattr(self.model, self.name, self._wrapper)
 
@@ -100,6 +104,9 @@ class FunctionTimer:
         if self.ring is None:
             return None
         rows = self.ring.drain()
+        if self._left:
+            rows = np.concatenate([*self._left, rows])
+            self._left = []
         before, self._anchor = self._anchor, _anchor()
         after = self._anchor
         return lambda: convert(rows, before, after)

@@ -146,12 +146,12 @@ class Made(keras.utils.PyDataset):
         return self.truth.make(index)
 
 
-def recorded_fit(model, log_dir, *, callbacks=(), **arguments):
-    """Fit with a GpuUtilCallback; the one recording it leaves."""
+def recorded_fit(model, log_dir, *, callbacks=(), after=(), **arguments):
+    """Fit with a GpuUtilCallback between `callbacks` and `after`; the one recording it leaves."""
     before = {r.id for r in read_recordings(log_dir)} if log_dir.exists() else set()
     arguments.setdefault("verbose", 0)
     ours = GpuUtilCallback(str(log_dir), report=False)
-    model.fit(callbacks=[*callbacks, ours], **arguments)
+    model.fit(callbacks=[*callbacks, ours, *after], **arguments)
     (recording,) = [r for r in read_recordings(log_dir) if r.id not in before]
     return recording
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from fit_truth import KINDS, PULLED, Truth, Wanted, given, ms, recorded_fit, small_model
 from tensorflow.python.framework import config as tf_config
 
@@ -73,16 +72,19 @@ def delays(per_delay: int = PER_DELAY) -> list[float]:
     return [d for d in DELAYS_MS for _ in range(per_delay)]
 
 
-def close(measured: np.ndarray, truth: np.ndarray, relative: float = 0.05) -> list[str]:
+def close(measured: np.ndarray, truth: np.ndarray, handover: bool) -> list[str]:
     """Where the two differ by more than allowed, for each delay; medians, as neighbours are noisy.
 
-    The first batch is left out: its call also builds the function.
+    The first batch is left out: its call also builds the function. Where Python fetches, a batch
+    that is ready still has to be handed from thread to thread under Python's lock, which the
+    truth's stamps do not cover: what a batch without delay takes is allowed on top, up to 0.5 ms.
     """
     found = []
+    extra = min(0.5, float(np.median((measured - truth)[1:PER_DELAY]))) if handover else 0.0
     for i, delay in enumerate(DELAYS_MS):
         part = slice(max(i * PER_DELAY, 1), (i + 1) * PER_DELAY)
         off = float(np.median(measured[part] - truth[part]))
-        allowed = max(0.5, relative * float(np.median(truth[part])))
+        allowed = max(0.5, 0.05 * float(np.median(truth[part]))) + max(extra, 0.0)
         if abs(off) > allowed:
             found.append(
                 f"{delay} ms: measured {np.median(measured[part]):.2f}, "
@@ -116,7 +118,7 @@ def test_wait_is_the_truth(kind, mode, step, determinism, tmp_path):
         if step == "long" and kind not in PULLED and kind != "numpy":
             hidden = slice(PER_DELAY + 3, 2 * PER_DELAY)
             assert np.median(wait[hidden]) < 0.5, "the delay was meant to be hidden by the step"
-        return close(ms(recording, "input_wait_ns"), wait)
+        return close(ms(recording, "input_wait_ns"), wait, handover=expected != "graph")
 
     once_more(attempt)
 

@@ -1,0 +1,20 @@
+"""Keras is quiet here, and nothing of one fit is left for the next test."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    import keras
+
+    from gpu_util_callback import recorder
+
+    keras.utils.set_random_seed(0)
+    recorder._warned.clear()
+    yield
+    recorder.close_left_over()
+    keras.backend.clear_session()

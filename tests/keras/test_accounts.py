@@ -1,0 +1,301 @@
+"""Each category of the account against what was injected; nothing left unexplained."""
+
+from __future__ import annotations
+
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from fit_truth import (
+    BATCH,
+    WIDTH,
+    Truth,
+    Wanted,
+    given,
+    ms,
+    on_demand,
+    recorded_fit,
+    small_model,
+)  # fmt: skip
+
+
+class Slow(keras.callbacks.Callback):
+    """Takes its time in some hooks, and adds up how much."""
+
+    def __init__(self, **ms_by_hook: float):
+        super().__init__()
+        self.spent: dict[str, float] = dict.fromkeys(ms_by_hook, 0.0)
+        for hook, duration in ms_by_hook.items():
+            setattr(self, hook, self._sleeper(hook, duration))
+
+    def _sleeper(self, hook, duration):
+        def sleep(*args, **kwargs):
+            start = time.perf_counter()
+            time.sleep(duration / 1e3)
+            self.spent[hook] += time.perf_counter() - start
+
+        return sleep
+
+
+class Stamp(keras.callbacks.Callback):
+    """When things happened, as the callback in this place sees it: seconds."""
+
+    def on_train_begin(self, logs=None):
+        self.begin = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.last_step = time.perf_counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epoch_end = time.perf_counter()
+
+    def on_train_end(self, logs=None):
+        self.end = time.perf_counter()
+
+
+def sums_up(recording) -> None:
+    account = recording.account
+    assert account["wall_s"] == pytest.approx(sum(account["time_s"].values()), rel=0.005, abs=0.001)
+    assert all(seconds >= -0.001 for seconds in account["time_s"].values()), account
+    parts = sum(
+        np.maximum(recording.steps[name], 0)
+        for name in ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
+    )
+    assert (parts <= recording.steps["duration_ns"] + 1000).all()
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 8])
+def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
+    delays = [6.0] * 60
+    truth = Truth(delays)
+    # The validation has a pipeline and a model's test function of its own.
+    validation = tf.data.Dataset.range(10).map(_slowly(15.0)).with_options(on_demand())
+    slow = Slow(on_train_batch_end=4.0, on_epoch_end=120.0)
+    before, after = Stamp(), Stamp()
+    model = small_model(truth, work_ms=3)
+    model.compile("sgd", "mse", steps_per_execution=steps_per_execution, jit_compile=False)
+    recording = recorded_fit(
+        model,
+        tmp_path / "logs",
+        callbacks=[slow, Wanted(truth), before],
+        after=[after],
+        validation_data=validation,
+        **given("tf.data", truth),
+    )
+    sums_up(recording)
+    spent = recording.account["time_s"]
+    # Ours runs from after the one before us to before the one after us.
+    wall = before.end - after.begin
+    assert recording.account["wall_s"] == pytest.approx(wall, rel=0.005, abs=0.003)
+    assert spent["other"] <= 0.02 * recording.account["wall_s"]
+
+    hooks = sum(slow.spent.values())
+    assert spent["callbacks"] == pytest.approx(hooks, rel=0.05, abs=0.02)
+    # The test function is built in the first validation; building it is named.
+    phases = recording.phases
+    built = phases["name"] == "test function traced"
+    assert built.sum() == 1 and (phases["account"][built] == "").all()
+    # From the last step to the epoch's end there is validation, and the next epoch's iterator.
+    setting_up = phases["self_ns"][phases["name"] == "new iterator"].sum() / 1e9
+    between = after.epoch_end - after.last_step - slow.spent["on_epoch_end"]
+    assert spent["validation"] + setting_up == pytest.approx(between, rel=0.02, abs=0.005)
+    waits = recording.validation_steps["input_wait_ns"] / 1e6
+    assert len(waits) == 10
+    assert np.median(waits) == pytest.approx(15.4, abs=0.75)
+    if steps_per_execution == 1:  # the first batch also waited for the function to be built
+        waits = ms(recording, "input_wait_ns")[1:].sum()
+        assert waits == pytest.approx(truth.wait_ms()[1:].sum(), rel=0.05, abs=0.5 * 59)
+    # The first call builds the function; nothing else is as long.
+    assert spent["compile"] > 0.05
+    compiling = recording.steps["compile_ns"] > 0
+    assert compiling.tolist() == [True] * steps_per_execution + [False] * (60 - steps_per_execution)
+    # What is left is the model's own time: 3 ms of work in each step and a little around it.
+    assert spent["step"] == pytest.approx(0.060 * 3.6, rel=0.35)
+
+
+def _slowly(duration: float):
+    def wait(x):
+        time.sleep(duration / 1e3)
+        return np.zeros((BATCH, WIDTH), np.float32), np.zeros((BATCH, 1), np.float32)
+
+    def load(x):
+        a, b = tf.numpy_function(wait, [x], (tf.float32, tf.float32))
+        return tf.ensure_shape(a, (BATCH, WIDTH)), tf.ensure_shape(b, (BATCH, 1))
+
+    return load
+
+
+def test_callbacks_are_told_apart_by_name(tmp_path):
+    class Quick(Slow):
+        pass
+
+    model = small_model()
+    model.compile("sgd", "mse")
+    slow = Slow(on_train_batch_end=3.0, on_train_batch_begin=1.0, on_epoch_end=30.0)
+    quick = Quick(on_epoch_begin=15.0, on_train_batch_end=25.0)
+    x = np.zeros((BATCH * 20, WIDTH), np.float32)
+    recording = recorded_fit(
+        model,
+        tmp_path / "logs",
+        callbacks=[slow, quick],
+        x=x,
+        y=x[:, :1],
+        batch_size=BATCH,
+        epochs=2,
+        validation_data=(x[:8], x[:8, :1]),
+    )
+    phases = recording.phases
+    by_name = {
+        name: phases["self_ns"][phases["name"] == name].sum() / 1e9 for name in set(phases["name"])
+    }
+    for callback in (slow, quick):
+        for hook, seconds in callback.spent.items():
+            name = f"{type(callback).__name__}.{hook}"
+            assert by_name[name] == pytest.approx(seconds, rel=0.02, abs=0.002), name
+    # Calls longer than 10 ms stand for themselves, so that their step is known; shorter ones are
+    # summed.
+    quick_rows = phases["name"] == "Quick.on_train_batch_end"
+    assert phases["step"][quick_rows].tolist() == list(range(40))
+    slow_rows = phases["name"] == "Slow.on_train_batch_end"
+    assert phases["count"][slow_rows].sum() == 40 and slow_rows.sum() < 10
+    # Batch hooks count in their steps, the others by themselves.
+    assert (phases["account"][quick_rows] == "").all()
+    assert (phases["account"][phases["name"] == "Slow.on_epoch_end"] == "callbacks").all()
+    assert np.median(ms(recording, "callbacks_ns")) == pytest.approx(29, rel=0.1)
+    # The hooks are the callbacks' own again.
+    assert slow.__dict__["on_train_batch_end"].__name__ == "sleep"
+    sums_up(recording)
+
+
+def test_checkpoints_are_named(tmp_path):
+    model = small_model()
+    model.compile("sgd", "mse")
+    x = np.zeros((BATCH * 10, WIDTH), np.float32)
+    checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / "model.keras"))
+    recording = recorded_fit(
+        model, tmp_path / "logs", callbacks=[checkpoint], x=x, y=x[:, :1], epochs=2
+    )
+    saves = recording.phases["name"] == "ModelCheckpoint.on_epoch_end"
+    assert saves.sum() == 2
+    assert (recording.phases["kind"][saves] == "checkpoint").all()
+    assert (recording.phases["self_ns"][saves] > 1e6).all()
+    assert "on_epoch_end" not in checkpoint.__dict__
+    assert "on_train_batch_end" not in checkpoint.__dict__
+
+
+def test_waiting_for_the_device_is_not_a_callback(tmp_path):
+    """Keras reads the logs before the first callback: what takes time there is the device."""
+    model = small_model()
+    model.compile("sgd", "mse")
+    x = np.zeros((BATCH * 30, WIDTH), np.float32)
+    from keras.src.callbacks import callback_list
+
+    pythonify = callback_list.python_utils.pythonify_logs
+
+    def waiting(logs):
+        if logs:
+            time.sleep(0.005)  # as reading a tensor that a busy device still computes
+        return pythonify(logs)
+
+    callback_list.python_utils.pythonify_logs = waiting
+    try:
+        recording = recorded_fit(model, tmp_path / "logs", x=x, y=x[:, :1], batch_size=BATCH)
+    finally:
+        callback_list.python_utils.pythonify_logs = pythonify
+    assert np.median(ms(recording, "gpu_wait_ns")) == pytest.approx(5.2, rel=0.1)
+    assert np.median(ms(recording, "callbacks_ns")) < 0.5
+    sums_up(recording)
+
+
+def test_a_healthy_run_has_little_unexplained(tmp_path):
+    model = small_model(size=512)
+    model.compile("sgd", "mse")
+    x = np.random.default_rng(0).normal(size=(256 * 40, WIDTH)).astype(np.float32)
+    recording = recorded_fit(
+        model, tmp_path / "logs", x=x, y=x[:, :1], batch_size=256, epochs=6, verbose=2
+    )
+    sums_up(recording)
+    account = recording.account
+    assert account["time_s"]["other"] <= max(0.02 * account["wall_s"], 0.01), account
+    assert recording.facts["overhead"]["callback_us_per_step"] < 60
+    assert recording.stored["findings"] == [] or account["wall_s"] < 3
+
+
+def test_a_new_shape_under_xla_is_a_compilation(tmp_path):
+    """XLA compiles for each input shape without a new trace: only the shape gives it away."""
+    model = keras.Sequential([keras.layers.Embedding(20, 8), keras.layers.GlobalMaxPooling1D(),
+                              keras.layers.Dense(1)])  # fmt: skip
+    model.compile("sgd", "mse", jit_compile=True)
+    lengths = [10] * 12 + [11] * 3 + [10] * 4 + [13] * 3 + [11] * 3
+
+    def batches():
+        for length in lengths:
+            yield np.zeros((4, length), np.int32), np.zeros((4, 1), np.float32)
+
+    dataset = tf.data.Dataset.from_generator(
+        batches,
+        output_signature=(
+            tf.TensorSpec((4, None), tf.int32),
+            tf.TensorSpec((4, 1), tf.float32),
+        ),
+    )
+    recording = recorded_fit(model, tmp_path / "logs", x=dataset)
+    assert recording.steps["shape_id"].tolist() == [[10, 11, 13].index(n) for n in lengths]
+    compiled = np.flatnonzero(recording.steps["compile_ns"] > 0).tolist()
+    assert compiled == [0, 12, 19]
+    assert (recording.steps["body_ns"][compiled] == 0).all()
+    # The shapes stay compiled: a second fit of the same model finds them done.
+    again = recorded_fit(model, tmp_path / "logs", x=dataset)
+    assert (again.steps["compile_ns"] == 0).all()
+    sums_up(again)
+
+
+def test_a_retrace_is_a_compilation(tmp_path):
+    class Unfreeze(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:  # somebody wants the function made anew in mid fit
+                self.model.make_train_function(force=True)
+
+    model = small_model()
+    model.compile("sgd", "mse")
+    x = np.zeros((BATCH * 10, WIDTH), np.float32)
+    recording = recorded_fit(
+        model, tmp_path / "logs", callbacks=[Unfreeze()], x=x, y=x[:, :1], batch_size=BATCH,
+        epochs=3,
+    )  # fmt: skip
+    assert recording.steps["step"].tolist() == list(range(30))
+    assert np.flatnonzero(recording.steps["compile_ns"]).tolist() == [0, 10]
+    assert (recording.steps["input_wait_ns"] >= 0).all()
+    compilations = recording.phases["kind"] == "compilation"
+    assert recording.phases["step"][compilations].tolist() == [0, 10]
+    sums_up(recording)
+
+
+def test_setting_up_the_input_counts_as_input(tmp_path):
+    class LateStart(keras.utils.PyDataset):
+        """Takes 80 ms to begin an epoch and 40 ms to end one."""
+
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            return np.zeros((BATCH, WIDTH), np.float32), np.zeros((BATCH, 1), np.float32)
+
+        def on_epoch_begin(self):
+            time.sleep(0.08)
+
+        def on_epoch_end(self):
+            time.sleep(0.04)
+
+    model = small_model()
+    model.compile("sgd", "mse")
+    recording = recorded_fit(model, tmp_path / "logs", x=LateStart(), epochs=3)
+    phases = recording.phases
+    begins = phases["self_ns"][[n.endswith(": iterator") for n in phases["name"]]] / 1e6
+    ends = phases["self_ns"][phases["name"] == "input: end of epoch"] / 1e6
+    assert len(begins) == 3 and begins.min() > 80
+    assert len(ends) >= 2 and 40 <= np.median(ends) < 60
+    assert recording.account["time_s"]["input_wait"] > 0.30
+    sums_up(recording)
