@@ -96,10 +96,11 @@ class Windows:
         return Steps()
 
 
-def fit(length: int):
-    """One fit with windows of `length` steps; returns its `Windows` and their results."""
+def training(steps: int):
+    """A small model and so many batches for it, which are there when they are wanted."""
     import keras
     import numpy as np
+    import tensorflow as tf
 
     model = keras.Sequential(
         [keras.layers.Input((256,))]
@@ -107,15 +108,20 @@ def fit(length: int):
         + [keras.layers.Dense(1)]
     )
     model.compile("sgd", "mse")
+    x = np.zeros((64 * 100, 256), "float32")
+    data = tf.data.Dataset.from_tensor_slices((x, np.zeros((len(x), 1), "float32")))
+    return model, data.batch(64).cache().repeat().take(steps).prefetch(2)
+
+
+def fit(length: int):
+    """One fit with windows of `length` steps; returns its `Windows` and their results."""
+    import keras
+
     folder = Path(tempfile.mkdtemp(prefix="gpu-util-bench-"))
     try:
         windows = Windows(keras, folder, length)
         steps = windows.opens[-1] + EVERY
-        x = np.zeros((64 * 100, 256), "float32")
-        data = __import__("tensorflow").data.Dataset.from_tensor_slices(
-            (x, np.zeros((len(x), 1), "float32"))
-        )
-        data = data.batch(64).cache().repeat().take(steps).prefetch(2)
+        model, data = training(steps)
         model.fit(data, verbose=0, callbacks=[windows.callback(keras)])
         windows.windows.close(60)
         return windows, sorted(windows.windows.drain(), key=lambda r: r.window)
@@ -176,10 +182,67 @@ def table(length: int) -> None:
     )
 
 
+def a_million_events() -> None:
+    """Steps beside a reading of a million events: by the process, and by a thread of this one."""
+    import threading
+
+    import keras
+    from trace_cost import write_xplane
+
+    from gpu_util_callback.window_reader import WindowReader
+
+    folder = Path(tempfile.mkdtemp(prefix="gpu-util-bench-"))
+    reader = WindowReader()
+    readings: dict[str, list[tuple[int, int]]] = {"process, nice 19": [], "thread": []}
+    begins: list[int] = []
+    done = threading.Event()
+
+    def read() -> None:
+        try:
+            for _ in range(2):
+                for kind, how in (("process, nice 19", reader.read), ("thread", read_here)):
+                    time.sleep(3)
+                    begin = time.perf_counter_ns()
+                    how(file)
+                    readings[kind].append((begin, time.perf_counter_ns()))
+                    (folder / "rows.npz").unlink(missing_ok=True)
+            time.sleep(3)
+        finally:
+            done.set()
+
+    class Steps(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            begins.append(time.perf_counter_ns())
+            if done.is_set():
+                self.model.stop_training = True
+
+    try:
+        file = folder / "host.xplane.pb"
+        count = write_xplane(file)
+        threading.Thread(target=read, daemon=True).start()
+        model, data = training(100_000)
+        model.fit(data, steps_per_epoch=200, epochs=500, verbose=0, callbacks=[Steps()])
+    finally:
+        reader.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    steps = list(itertools.pairwise(begins))[20:]
+    spans = [span for some in readings.values() for span in some]
+    quiet = [(b - a) / 1e6 for a, b in steps if not any(s < b and a < e for s, e in spans)]
+    print(f"\na trace of {count:,} events; a quiet step takes {statistics.mean(quiet):.2f} ms")
+    print(f"{'read by':<18}{'reading':>10}{'longest step':>15}{'x quiet':>9}")
+    for kind, some in readings.items():
+        during = [(b - a) / 1e6 for a, b in steps if any(s <= a and b <= e for s, e in some)]
+        took = statistics.mean((e - s) / 1e9 for s, e in some)
+        ratio = statistics.mean(during) / statistics.mean(quiet)
+        print(f"{kind:<18}{took:>8.1f} s{max(during):>12.1f} ms{ratio:>9.2f}")
+
+
 def main() -> None:
     print("ms that training lost by a window: in it, and until it was stopped and read")
     for length in (5, 60):
         table(length)
+    a_million_events()
 
 
 if __name__ == "__main__":
