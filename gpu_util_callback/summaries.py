@@ -195,35 +195,38 @@ def next_step_offset(log_dir: str | os.PathLike) -> int:
 
     TensorBoard's data server drops every earlier point of a tag whose step goes back, so a second
     fit continues after the highest step of the first. That step is found in the manifests of the
-    earlier recordings (their fact `scalar_step_offset`, and how many steps they have), and in our
-    own last event file where its recording was removed. A recorder that flushes its recording
-    before its scalars keeps the manifest ahead.
+    earlier recordings (their fact `scalar_step_offset`, and how many steps they have). Our own
+    newest event file is looked at too where a recording was removed, damaged or never closed.
 
     Returns: 0 in a new (or unreadable) log directory.
     """
     try:
         storage, root = storage_for(log_dir)
-        offset = _from_manifests(storage, root)
-        return offset or _from_event_files(storage, root)
+        offset, complete = _from_manifests(storage, root)
+        return offset if complete else max(offset, _from_event_files(storage, root))
     except (OSError, ImportError):
         return 0
 
 
-def _from_manifests(storage: Storage, root: str) -> int:
+def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
+    """(one more than the highest step, whether every recording says it was closed)."""
     folder = storage.join(root, "plugins", PLUGIN_NAME)
     highest = 0
     try:
         names = storage.folders(folder)
     except OSError:
-        return 0
+        return 0, False
+    complete = bool(names)
     for name in names:
         try:
             data = storage.read(storage.join(folder, name, "manifest.json"), 32 << 20)
             facts = parse(data)
         except (OSError, ManifestError):
+            complete = False
             continue
         highest = max(highest, _scalar_end(facts))
-    return highest
+        complete &= facts.get("status") in ("ended", "interrupted")
+    return highest, complete
 
 
 def _scalar_end(facts: Mapping[str, Any]) -> int:

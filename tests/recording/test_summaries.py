@@ -1,0 +1,121 @@
+"""The event file: what TensorBoard's own reader makes of it, without TensorFlow."""
+
+import re
+import socket
+import subprocess
+
+import numpy as np
+import pytest
+from make_recording import make_recording
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, DATA_CLASS_TENSOR
+from tensorboard_server import python_without_tensorflow
+
+from gpu_util_callback.summaries import MARKER_TAG, ScalarWriter, next_step_offset
+
+
+def events(path):
+    """The events of a file, record by record."""
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 8], "little")
+        found.append(Event.FromString(data[at + 12 : at + 12 + length]))
+        at += 16 + length
+    return found
+
+
+def test_the_marker_and_the_points(tmp_path):
+    writer = ScalarWriter(tmp_path)
+    writer.marker(wall_time=5.0)
+    writer.scalars(3, {"a": 1.5, "b": np.float32(2), "c": np.nan, "d": None, "e": np.inf}, 7.0)
+    writer.scalars(4, {"a": 2.5}, 8.0)
+    writer.scalars(5, {"c": np.nan}, 9.0)
+    writer.close()
+    writer.close()
+    writer.scalars(6, {"a": 1.0}, 10.0)  # after the end: nothing, and no error
+    (path,) = tmp_path.iterdir()
+    version, marker, first, second = events(path)
+    assert version.file_version == "brain.Event:2"
+    (value,) = marker.summary.value
+    assert value.tag == MARKER_TAG
+    assert value.metadata.plugin_data.plugin_name == "gpu_utilization"
+    assert value.metadata.data_class == DATA_CLASS_TENSOR
+    assert (first.step, first.wall_time) == (3, 7.0)
+    assert [(v.tag, v.tensor.float_val[0]) for v in first.summary.value] == [("a", 1.5), ("b", 2)]
+    for value in first.summary.value:
+        assert value.metadata.plugin_data.plugin_name == "scalars"
+        assert value.metadata.data_class == DATA_CLASS_SCALAR
+    assert not second.summary.value[0].HasField("metadata")  # a tag's first point suffices
+
+
+def test_workers_have_runs_of_their_own(tmp_path):
+    for worker in range(3):
+        ScalarWriter(tmp_path, worker=worker).close()
+    assert sorted(p.parent.name for p in tmp_path.rglob("*tfevents*")) == sorted(
+        [tmp_path.name, "worker1", "worker2"]
+    )
+
+
+def test_a_redacted_name_hides_the_host(tmp_path):
+    ScalarWriter(tmp_path, redact=True).close()
+    (path,) = tmp_path.iterdir()
+    host = re.escape(socket.gethostname())
+    assert not re.search(rf"(?<![A-Za-z0-9]){host}(?![A-Za-z0-9])", path.name)
+
+
+def test_a_directory_that_cannot_be_written_is_an_oserror(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        ScalarWriter(tmp_path / "file")
+
+
+def test_the_offset_continues_after_the_highest_step(tmp_path):
+    assert next_step_offset(tmp_path / "new") == 0
+    make_recording(tmp_path, "healthy", steps=40)
+    assert next_step_offset(tmp_path) == 40
+    second = make_recording(tmp_path, "healthy", steps=25)
+    assert next_step_offset(tmp_path) == 65
+    (second / "manifest.json").write_text("damaged")
+    assert next_step_offset(tmp_path) == 65  # then our event files are looked at
+    assert next_step_offset("nosuchprotocol://x") == 0
+
+
+def test_the_offset_survives_the_removal_of_the_recordings(tmp_path):
+    import shutil
+
+    make_recording(tmp_path, "healthy", steps=40)
+    shutil.rmtree(tmp_path / "plugins")
+    assert next_step_offset(tmp_path) == 40
+    (path,) = tmp_path.glob("*tfevents*")
+    path.write_bytes(path.read_bytes()[:-3])  # torn by a kill: its last whole record counts
+    assert 1 <= next_step_offset(tmp_path) <= 40
+
+
+def test_it_works_where_there_is_no_tensorflow(tmp_path):
+    code = (
+        "import sys; from gpu_util_callback.summaries import ScalarWriter\n"
+        f"w = ScalarWriter({str(tmp_path)!r}); w.marker(); w.scalars(1, {{'a': 2.0}}, 3.0)\n"
+        "w.close(); print('tensorflow' in sys.modules or 'keras' in sys.modules)"
+    )
+    done = subprocess.run(
+        [python_without_tensorflow(), "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "False", done.stderr
+    (path,) = tmp_path.iterdir()
+    assert len(events(path)) == 3
+
+
+def test_reading_and_diagnosing_need_no_framework(tmp_path):
+    make_recording(tmp_path, "thirds")
+    code = (
+        "import sys\nfrom gpu_util_callback import read_recordings\n"
+        "from gpu_util_callback.diagnosis import run_report\n"
+        f"one, = read_recordings({str(tmp_path)!r})\n"
+        "print(len(one.steps['step']), run_report(one)['spans'][0]['cause'])\n"
+        "print(sorted({'tensorflow', 'keras', 'jax', 'torch', 'pynvml', 'tensorboard'} "
+        "& set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [python_without_tensorflow(), "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split("\n")[:2] == ["600 input_bound", "[]"], done.stderr
