@@ -224,16 +224,18 @@ def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
         except (OSError, ManifestError):
             complete = False
             continue
-        highest = max(highest, _scalar_end(facts))
-        complete &= facts.get("status") in ("ended", "interrupted")
+        end = _scalar_end(facts)
+        highest = max(highest, end or 0)
+        complete &= end is not None and facts.get("status") in ("ended", "interrupted")
     return highest, complete
 
 
-def _scalar_end(facts: Mapping[str, Any]) -> int:
+def _scalar_end(facts: Mapping[str, Any]) -> int | None:
+    """One more than the highest step of a recording's scalars; None where it does not say."""
     offset, rows = facts.get("scalar_step_offset"), facts.get("rows")
     steps = rows.get("steps", 0) if isinstance(rows, dict) else 0
     if not isinstance(offset, int) or not isinstance(steps, int):
-        return 0
+        return None
     return offset + steps
 
 

@@ -6,7 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from make_recording import make_recording
+from make_recording import SyntheticRun, make_recording
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, DATA_CLASS_TENSOR
 from tensorboard_server import python_without_tensorflow
@@ -78,6 +78,14 @@ def test_the_offset_continues_after_the_highest_step(tmp_path):
     (second / "manifest.json").write_text("damaged")
     assert next_step_offset(tmp_path) == 65  # then our event files are looked at
     assert next_step_offset("nosuchprotocol://x") == 0
+
+
+def test_the_offset_is_found_where_a_recorder_did_not_write_its_own(tmp_path):
+    run = SyntheticRun(tmp_path, "healthy", steps=40)
+    run.writer.facts.pop("scalar_step_offset")
+    run.advance(40)
+    run.close()
+    assert next_step_offset(tmp_path) == 40
 
 
 def test_the_offset_survives_the_removal_of_the_recordings(tmp_path):
