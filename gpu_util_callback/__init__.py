@@ -13,13 +13,21 @@ if TYPE_CHECKING:
     from gpu_util_callback.callback import GpuUtilCallback
     from gpu_util_callback.recording import read_recordings
     from gpu_util_callback.trace_schedule import TraceSchedule
+    from gpu_util_callback.traces.imported import trace_handler
 
-__all__ = ["GpuUtilCallback", "TraceSchedule", "__version__", "read_recordings"]
+__all__ = [
+    "GpuUtilCallback",
+    "TraceSchedule",
+    "__version__",
+    "read_recordings",
+    "trace_handler",
+]
 
 _HOMES = {
     "GpuUtilCallback": "gpu_util_callback.callback",
     "TraceSchedule": "gpu_util_callback.trace_schedule",
     "read_recordings": "gpu_util_callback.recording",
+    "trace_handler": "gpu_util_callback.traces.imported",
 }
 
 

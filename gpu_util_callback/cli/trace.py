@@ -4,24 +4,72 @@ import argparse
 import json
 import os
 import sys
+import time
 
+from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import analyse, read_trace
 from gpu_util_callback.traces.view import render
 
 __all__ = ["add_arguments", "run"]
+
+_BAR = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trace",
         metavar="FILE|DIR",
-        help="a *.xplane.pb of TensorFlow or JAX, or a folder with one file per host",
+        help="a trace of TensorFlow or JAX (*.xplane.pb), PyTorch (*.pt.trace.json[.gz]) or Nsight "
+        "Systems (*.sqlite), told apart by content; or a folder with one file per host or rank",
     )
     parser.add_argument("--json", action="store_true", help="everything, for programs")
+    parser.add_argument(
+        "--log-dir",
+        metavar="LOGDIR",
+        help="also write a recording there, so that TensorBoard's GPU Utilization tab shows it",
+    )
+
+
+class _Progress:
+    """A bar on stderr while a large file is read, on a terminal only."""
+
+    def __init__(self) -> None:
+        self.start = self.last = time.monotonic()
+        self.shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.start < 1 or now - self.last < 0.1 or not total:
+            return
+        self.last = now
+        self.shown = True
+        share = min(done / total, 1.0)
+        bar = "█" * round(share * _BAR)
+        print(f"\r  reading {bar:<{_BAR}} {share:4.0%}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self.shown:
+            print("\r" + " " * (_BAR + 20) + "\r", end="", file=sys.stderr, flush=True)
 
 
 def run(args: argparse.Namespace) -> int:
-    analysis = analyse(read_trace(args.trace))
+    progress = _Progress() if sys.stderr.isatty() else None
+    try:
+        trace = read_trace(args.trace, progress)
+    finally:
+        if progress:
+            progress.clear()
+    analysis = analyse(trace)
+    if args.log_dir:
+        from gpu_util_callback.traces.imported import write_recordings
+
+        try:
+            for path in write_recordings(analysis, args.log_dir):
+                print(f"written: {path}", file=sys.stderr)
+        except OSError as error:
+            raise UnusableInput(
+                f"{args.log_dir}: cannot be written ({error.strerror or error})"
+            ) from None
     if args.json:
         json.dump(analysis.to_json(), sys.stdout, allow_nan=False, indent=1)
         sys.stdout.write("\n")

@@ -16,7 +16,7 @@ from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
 if TYPE_CHECKING:
     from gpu_util_callback.traces.analysis import Analysis, ProcessAnalysis
 
-__all__ = ["THRESHOLDS", "find", "thresholds_used"]
+__all__ = ["THRESHOLDS", "find", "find_in"]
 
 Finding = dict[str, Any]
 
@@ -47,19 +47,30 @@ _HELPER = re.compile(
 
 def find(analysis: Analysis) -> list[Finding]:
     """All findings of a trace, the one that lost most time first."""
-    findings = []
-    for p in analysis.processes:
-        for rule in _RULES:
-            for finding in rule(p, analysis):
-                rank = p.process.rank
-                finding["ranks"] = [] if rank is None else [rank]
-                findings.append(finding)
+    findings = [f for p in analysis.processes for f in find_in(p, analysis)]
     findings.extend(_ranks_imbalance(analysis))
-    return sorted(findings, key=lambda f: -(f["lost_s"] or 0.0))
+    return _in_order(findings)
 
 
-def thresholds_used() -> dict[str, float]:
-    return dict(THRESHOLDS)
+def find_in(p: ProcessAnalysis, analysis: Analysis) -> list[Finding]:
+    """What one process says of itself."""
+    findings = [finding for rule in _RULES for finding in rule(p, analysis)]
+    for finding in findings:
+        finding["ranks"] = [] if p.process.rank is None else [p.process.rank]
+    return _in_order(findings)
+
+
+def _in_order(findings: list[Finding]) -> list[Finding]:
+    """Sorted by time lost (unknown last), with ids that are unique and stable."""
+    findings = sorted(findings, key=lambda f: (f["lost_s"] is None, -(f["lost_s"] or 0.0)))
+    seen: dict[str, int] = {}
+    result = []
+    for finding in findings:
+        cause = finding["cause"]
+        seen[cause] = seen.get(cause, 0) + 1
+        key = cause if seen[cause] == 1 else f"{cause}.{seen[cause]}"
+        result.append({**finding, "id": key})
+    return result
 
 
 def _finding(
@@ -71,7 +82,7 @@ def _finding(
     severity: float,
     threshold: tuple[str, ...],
     gpus: list[int],
-    code: str | None = None,
+    code: str = "",
     confidence: str = "measured",
     **evidence: Any,
 ) -> Finding:
@@ -85,6 +96,7 @@ def _finding(
         "threshold": {name: THRESHOLDS[name] for name in threshold},
         "advice": {"text": text, "code": code},
         "gpus": gpus,
+        "ranks": [],
     }
 
 
@@ -103,7 +115,7 @@ def _input_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
         return
     slowest = next((s for s in p.stages if s.self_ps > 0 and s.name != "Root"), None)
     where = f"; its slowest stage is {slowest.name}" if slowest else ""
-    code = None
+    code = ""
     if analysis.trace.format == "kineto":
         text = "Load batches in worker processes and copy from pinned memory."
         code = "DataLoader(..., num_workers=4, pin_memory=True, persistent_workers=True)"
@@ -202,7 +214,7 @@ def _sync_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
         "Read results from the GPU less often: fewer .item(), print and metric reads per step."
         if kineto
         else "Let several steps run between two readings of the metrics.",
-        code=None if kineto else "model.compile(..., steps_per_execution=8)",
+        code="" if kineto else "model.compile(..., steps_per_execution=8)",
         lost_ps=share * _total_ps(p),
         severity=share,
         threshold=("idle_sync_share",),

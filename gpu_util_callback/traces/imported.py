@@ -1,0 +1,313 @@
+"""Turns a trace somebody has into a recording, so that the tab shows it as any other run."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis, analyse
+from gpu_util_callback.traces.findings import find_in
+from gpu_util_callback.traces.model import PS_PER_NS
+from gpu_util_callback.traces.read import Progress, read_trace
+
+__all__ = ["import_trace", "trace_handler", "write_recordings"]
+
+logger = logging.getLogger("gpu_util_callback")
+
+_TOOLS = {
+    "xplane": "TensorFlow/JAX profiler",
+    "kineto": "PyTorch profiler",
+    "nsys": "Nsight Systems",
+}
+# What no trace can tell, whoever wrote it.
+_CANNOT = (
+    ("NVML", "a trace holds no power, clocks, temperature or memory of other processes"),
+    ("callbacks", "a trace does not know the callbacks and epochs of a fit"),
+)
+_BUSY_BUCKETS = 512
+
+
+def import_trace(
+    path: str | os.PathLike[str],
+    log_dir: str | os.PathLike[str],
+    progress: Progress | None = None,
+) -> list[str]:
+    """Read a trace and write one recording per process of it.
+
+    Args:
+        path: a trace file, or a folder with one per host or rank.
+        log_dir: the TensorBoard run to write into, or any fsspec URL.
+
+    Returns: the paths of the recordings.
+
+    Raises: UnusableInput when the trace cannot be read; OSError when `log_dir` cannot be written.
+    """
+    return write_recordings(analyse(read_trace(path, progress)), log_dir)
+
+
+def write_recordings(analysis: Analysis, log_dir: str | os.PathLike[str]) -> list[str]:
+    """Write an analysed trace as recordings, with the event file that makes the tab appear.
+
+    Returns: the paths of the recordings, one per process with steps.
+
+    Raises: OSError.
+    """
+    from gpu_util_callback.summaries import ScalarWriter
+
+    written = []
+    processes = [p for p in analysis.processes if len(p.steps)]
+    for number, p in enumerate(processes):
+        written.append(_write(analysis, p, number, len(processes), log_dir))
+        scalars = ScalarWriter(log_dir, _rank(p, number))
+        try:
+            scalars.marker()
+            _scalars(p, scalars)
+        finally:
+            scalars.close()
+    return written
+
+
+def _rank(p: ProcessAnalysis, number: int) -> int:
+    return number if p.process.rank is None else p.process.rank
+
+
+def _zero_ns(analysis: Analysis, p: ProcessAnalysis) -> tuple[int, bool]:
+    """When the trace's time 0 was, and whether the file says so itself."""
+    if p.process.epoch_ns is not None:
+        return p.process.epoch_ns, True
+    start = int(p.steps.start_ps[0]) // PS_PER_NS
+    try:
+        written = Path(analysis.trace.paths[0]).stat().st_mtime_ns
+    except OSError:
+        written = time.time_ns()
+    return written - start, False
+
+
+def _write(
+    analysis: Analysis,
+    p: ProcessAnalysis,
+    number: int,
+    count: int,
+    log_dir: str | os.PathLike[str],
+) -> str:
+    from gpu_util_callback.diagnosis import Diagnosis
+    from gpu_util_callback.recording.clock import Clock
+    from gpu_util_callback.recording.writer import RecordingWriter
+
+    trace = analysis.trace
+    zero, known = _zero_ns(analysis, p)
+    start = zero + int(p.steps.start_ps[0]) // PS_PER_NS
+    end = zero + int(p.steps.end_ps[-1]) // PS_PER_NS
+    facts = _facts(analysis, p, number, count, start, end, known)
+    tables = analysis.tables(process=analysis.processes.index(p), epoch_ns=zero)
+    tables["steps"] = _steps(p, zero)
+    writer = RecordingWriter(log_dir, facts, clock=Clock())
+    for table, columns in tables.items():
+        if columns and len(next(iter(columns.values()))):
+            writer.append(table, columns)
+    for group, names, time_ns, values in _samples(p, zero):
+        writer.append_samples(group, names, time_ns, values)
+    diagnosis = Diagnosis(facts)
+    diagnosis.add(tables)
+    writer.flush()
+    found = diagnosis.result(account=writer.account(end), now_ns=end, ended=True)
+    found = _with_trace_findings(found, find_in(p, analysis))
+    writer.update(diagnosis=found, source={**facts["source"], "problems": trace.problems})
+    writer.close("ended")
+    return writer.path
+
+
+def _with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rules' result with what they leave out for want of steps.
+
+    The rules judge a run of thousands of steps and ask for many before they speak. A trace holds
+    few, and every microsecond of those: what it measured stands.
+    """
+    known = {thing["cause"] for thing in [*found["findings"], *found["spans"]]}
+    added = [finding for finding in of_trace if finding["cause"] not in known]
+    if not added:
+        return found
+    findings = sorted(
+        [*found["findings"], *added], key=lambda f: (f["lost_s"] is None, -(f["lost_s"] or 0.0))
+    )
+    silent = [
+        entry for entry in found["silent"] if entry["cause"] not in {f["cause"] for f in added}
+    ]
+    verdict = found["verdict"]
+    if findings[0] in added:
+        verdict = f"{findings[0]['title']}."
+    return {**found, "findings": findings, "silent": silent, "verdict": verdict}
+
+
+def _facts(
+    analysis: Analysis,
+    p: ProcessAnalysis,
+    number: int,
+    count: int,
+    start_ns: int,
+    end_ns: int,
+    known: bool,
+) -> dict[str, Any]:
+    trace = analysis.trace
+    tool = _TOOLS[trace.format]
+    names = [Path(path).name for path in trace.paths]
+    cannot = [
+        {"source": source, "reason": f"imported from a {tool} trace: {reason}",
+         "cure": "record the training with GpuUtilCallback"}
+        for source, reason in _CANNOT
+    ]  # fmt: skip
+    if not known:
+        cannot.append(
+            {"source": "clock", "reason": "the file does not say when it was recorded; its own "
+             "date is shown instead", "cure": ""}
+        )  # fmt: skip
+    if not p.process.has_host:
+        cannot.append(
+            {"source": "host", "reason": "host threads were not traced: why the GPU was idle is "
+             "unknown", "cure": "trace the host as well"}
+        )  # fmt: skip
+    framework = {"kineto": "torch", "xplane": "tensorflow", "nsys": ""}[trace.format]
+    return {
+        "host": p.process.host or socket.gethostname(),
+        "pid": p.process.pid or 0,
+        "rank": _rank(p, number),
+        "world_size": count,
+        "job": hashlib.sha256("\n".join(trace.paths).encode()).hexdigest()[:16],
+        "job_source": "imported trace",
+        "fit_index": 0,
+        "framework": {"name": framework},
+        "source": {
+            "tool": tool,
+            "format": trace.format,
+            "files": names,
+            "steps_from": p.steps.basis,
+            "cannot_know": [entry["source"] for entry in cannot],
+        },
+        "gpus": [
+            {
+                "index": d.device.index,
+                "name": d.device.name,
+                "uuid": d.device.facts.get("uuid"),
+                "used_by_framework": True,
+                "memory_total_bytes": d.device.facts.get("memory_bytes"),
+                "compute_capability": d.device.facts.get("compute_capability"),
+                "label": f"GPU {d.device.index}",
+            }
+            for d in p.devices
+        ],
+        "unavailable": cannot,
+        "started_ns": start_ns,
+        "ended_ns": end_ns,
+    }
+
+
+def _steps(p: ProcessAnalysis, zero_ns: int) -> dict[str, np.ndarray]:
+    start = p.steps.start_ps // PS_PER_NS
+    duration = p.steps.end_ps // PS_PER_NS - start
+    waited = np.minimum((p.input_wait_ps() // PS_PER_NS).astype(np.int64), duration)
+    n = len(p.steps)
+    return {
+        "step": p.steps.label,
+        "start_ns": start + zero_ns,
+        "duration_ns": duration,
+        "input_get_ns": p.host_input_ps() // PS_PER_NS,
+        "input_wait_ns": waited,
+        "body_ns": duration - waited,
+        "batches": np.ones(n, np.int64),
+        "estimated": np.zeros(n, np.int64),
+    }
+
+
+def _samples(p: ProcessAnalysis, zero_ns: int):
+    """Curves of a trace as sample groups: (group, columns, times, values)."""
+    for d in p.devices:
+        yield _busy_curve(p, d, zero_ns)
+    for a in p.allocators:
+        group = f"gpu{a.device}/allocator" if a.device >= 0 else "host/allocator"
+        column = f"{a.allocator} allocated_bytes"
+        values = a.allocated_bytes.astype(np.float64)[:, None]
+        yield group, (column,), a.time_ps // PS_PER_NS + zero_ns, values
+    for c in p.process.counters:
+        times = c.time_ps // PS_PER_NS + zero_ns
+        yield f"gpu{c.device}/metrics", (c.name,), times, c.value[:, None]
+
+
+def _busy_curve(p: ProcessAnalysis, d: DeviceAnalysis, zero_ns: int):
+    """Share of time with work, over equal parts of the steps: each with its own definition."""
+    low, high = int(p.steps.start_ps[0]), int(p.steps.end_ps[-1])
+    edges = np.linspace(low, high, _BUSY_BUCKETS + 1).astype(np.int64)
+    edges = np.unique(edges)
+    length = np.diff(edges)
+    kernel = d.kernel_busy.measure(edges[:-1], edges[1:]) / length
+    busy = d.any_busy.measure(edges[:-1], edges[1:]) / length
+    copies = np.maximum(busy - kernel, 0.0)
+    values = 100 * np.stack((kernel, busy, copies), axis=1)
+    columns = ("kernel_busy_pct", "any_busy_pct", "exposed_copy_pct")
+    return f"gpu{d.device.index}/trace", columns, edges[1:] // PS_PER_NS + zero_ns, values
+
+
+def _scalars(p: ProcessAnalysis, writer: Any) -> None:
+    """The scalars of a fit, for every step of the trace."""
+    now = time.time()
+    wait, duration = p.input_wait_ps(), p.steps.end_ps - p.steps.start_ps
+    kernels = [d.kernel_busy.measure(p.steps.start_ps, p.steps.end_ps) for d in p.devices]
+    # TensorBoard drops what comes before when a step goes back; a trace may hold several fits.
+    highest = -1
+    for i, label in enumerate(p.steps.label.tolist()):
+        if label <= highest:
+            continue
+        highest = label
+        values = {
+            "gpu_util/step_time_ms": float(duration[i]) / 1e9,
+            "gpu_util/input_wait_ms": float(wait[i]) / 1e9,
+        }
+        for d, busy in zip(p.devices, kernels, strict=True):
+            values[f"gpu_util/gpu{d.device.index}/kernel_time_ms"] = float(busy[i]) / 1e9
+        writer.scalars(label, values, now)
+
+
+def trace_handler(
+    log_dir: str | os.PathLike[str], *, keep_trace: bool = True
+) -> Callable[[Any], None]:
+    """For PyTorch's profiler: what it measures appears in the GPU Utilization tab.
+
+    Args:
+        log_dir: the TensorBoard run to write into.
+        keep_trace: keep each window's `*.pt.trace.json.gz` in `log_dir`, for Perfetto.
+
+    Returns: a function for `on_trace_ready`. It never raises: a failure is logged.
+
+    Example:
+        >>> with torch.profiler.profile(
+        ...     schedule=torch.profiler.schedule(wait=5, warmup=1, active=5),
+        ...     on_trace_ready=gpu_util_callback.trace_handler("logs/run1"),
+        ... ) as profiler:
+        ...     for batch in loader:
+        ...         train(batch)
+        ...         profiler.step()
+    """
+    lock = threading.Lock()
+
+    def handle(profiler: Any) -> None:
+        try:
+            with lock, tempfile.TemporaryDirectory(prefix="gpu-util-") as scratch:
+                folder = Path(log_dir) if keep_trace else Path(scratch)
+                folder.mkdir(parents=True, exist_ok=True)
+                worker = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}"
+                path = folder / f"{worker}.pt.trace.json.gz"
+                profiler.export_chrome_trace(str(path))
+                import_trace(path, log_dir)
+        except Exception as error:  # profiling must not end a training
+            logger.warning("the profiler's trace was not imported: %s", error)
+
+    return handle

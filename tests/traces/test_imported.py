@@ -1,0 +1,192 @@
+"""A trace written as a recording: the tab and the report show it as any other run."""
+
+import gzip
+import json
+import shutil
+
+import numpy as np
+import pytest
+from xspace_builder import Gpu, Space
+
+from gpu_util_callback import trace_handler
+from gpu_util_callback.cli import main
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.traces.imported import import_trace
+
+
+def launch_bound_trace() -> bytes:
+    """Two steps of PyTorch with a hundred tiny kernels each."""
+    events = []
+    for step in (7, 8):
+        at = step * 10_000
+        events.append(_event("user_annotation", f"ProfilerStep#{step}", at, 10_000, 1, {}))
+        for k in range(100):
+            link = {"correlation": 1000 * step + k, "device": 0, "stream": 7}
+            events.append(_event("cuda_runtime", "cudaLaunchKernel", at + 100 * k, 5, 1, link))
+            events.append(_event("kernel", "tiny", at + 100 * k + 8, 4, 0, link))
+    properties = [{"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85 << 30, "computeMajor": 9,
+                   "computeMinor": 0}]  # fmt: skip
+    document = {
+        "deviceProperties": properties,
+        "baseTimeNanoseconds": 1_750_000_000_000_000_000,
+        "traceEvents": events,
+    }
+    return gzip.compress(json.dumps(document).encode())
+
+
+def _event(cat, name, ts, dur, pid, args) -> dict:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": pid,
+            "args": args}  # fmt: skip
+
+
+@pytest.fixture
+def trace_file(tmp_path):
+    path = tmp_path / "worker.pt.trace.json.gz"
+    path.write_bytes(launch_bound_trace())
+    return path
+
+
+def test_the_recording_holds_what_the_trace_says(trace_file, tmp_path):
+    (path,) = import_trace(trace_file, tmp_path / "logs" / "imported")
+    (recording,) = read_recordings(tmp_path / "logs")
+    assert recording.path == path
+    assert recording.run == "imported"
+    assert recording.status == "ended"
+    assert recording.problems == []
+    assert recording.steps["step"].tolist() == [7, 8]
+    start = 1_750_000_000_000_000_000 + 70_000_000
+    assert recording.steps["start_ns"].tolist() == [start, start + 10_000_000]
+    assert recording.steps["duration_ns"].tolist() == [10_000_000] * 2
+    traced = recording.traced_steps
+    total = sum(np.asarray(traced[f"{c}_ns"]) for c in CATEGORIES)
+    assert total.tolist() == [10_000_000] * 2
+    assert recording.kernels["name"].tolist() == ["tiny"]
+    assert recording.kernels["count"].tolist() == [200]
+    curve = recording.samples["gpu0/trace"]
+    assert np.nanmean(curve["kernel_busy_pct"]) == pytest.approx(4, abs=0.3)
+
+
+def test_facts_say_where_it_came_from_and_what_it_cannot_know(trace_file, tmp_path):
+    import_trace(trace_file, tmp_path / "logs")
+    (recording,) = read_recordings(tmp_path / "logs")
+    source = recording.facts["source"]
+    assert (source["tool"], source["format"]) == ("PyTorch profiler", "kineto")
+    assert source["files"] == ["worker.pt.trace.json.gz"]
+    assert "NVML" in {entry["source"] for entry in recording.facts["unavailable"]}
+    (gpu,) = recording.facts["gpus"]
+    assert (gpu["index"], gpu["name"], gpu["compute_capability"]) == (0, "NVIDIA H100", [9, 0])
+    assert recording.account["wall_s"] == pytest.approx(0.02)
+
+
+def test_report_gives_the_verdict_of_the_trace(trace_file, tmp_path, capsys):
+    logs = tmp_path / "logs"
+    assert main(["trace", str(trace_file), "--log-dir", str(logs)]) == 0
+    captured = capsys.readouterr()
+    assert "launch_bound" in captured.out
+    assert str(logs) in captured.err
+    assert main(["report", str(logs), "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert [f["cause"] for f in run["findings"]] == ["launch_bound"]
+    assert run["findings"][0]["lost_s"] == pytest.approx(0.0192, abs=0.001)
+    assert run["verdict"].startswith("The GPU waits 9")
+    assert main(["report", str(logs)]) == 0
+
+
+def test_tensorboard_finds_the_run(trace_file, tmp_path):
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
+    import_trace(trace_file, tmp_path)
+    events = event_accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    tags = {tag for group in events.Tags().values() if isinstance(group, list) for tag in group}
+    assert {"gpu_util/step_time_ms", "gpu_util/gpu0/kernel_time_ms"} <= tags
+    assert (
+        "gpu_utilization" in events.summary_metadata["gpu_util/recording"].plugin_data.plugin_name
+    )
+
+
+def test_every_process_is_a_recording_of_one_session(tmp_path):
+    for number in range(2):
+        space = Space(host=f"worker-{number}")
+        python = space.host.line("python", 1)
+        gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+        for step in range(3):
+            python.event("train", step * 1_000, 990, step_num=step, _r=1)
+            gpu.launch("gemm", step * 1_000 + 5, step * 1_000 + 20, 500)
+        (tmp_path / f"worker-{number}.xplane.pb").write_bytes(space.bytes())
+    assert len(import_trace(tmp_path, tmp_path / "logs")) == 2
+    recordings = list(read_recordings(tmp_path / "logs"))
+    assert sorted(r.facts["host"] for r in recordings) == ["worker-0", "worker-1"]
+    assert sorted(r.facts["rank"] for r in recordings) == [0, 1]
+    assert len({r.session for r in recordings}) == 1
+
+
+def test_a_host_only_trace_is_a_run_too(tmp_path):
+    space = Space()
+    python = space.host.line("python", 1)
+    fetch = space.host.line("tf_data_iterator_get_next/1", 2)
+    for step in range(30):
+        python.event("train", step * 1_000, 990, step_num=step, _r=1)
+        fetch.event("IteratorGetNextOp::DoCompute", step * 1_000 + 10, 700)
+    path = tmp_path / "h.xplane.pb"
+    path.write_bytes(space.bytes())
+    import_trace(path, tmp_path / "logs")
+    (recording,) = read_recordings(tmp_path / "logs")
+    assert recording.steps["input_wait_ns"].tolist() == [700_000] * 30
+    assert recording.traced_steps["gpu"].tolist() == [-1] * 30
+    found = [*recording.stored["findings"], *recording.stored["spans"]]
+    assert [thing["cause"] for thing in found] == ["input_bound"]
+
+
+def test_unwritable_log_dir_is_one_line(trace_file, tmp_path, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert main(["trace", str(trace_file), "--log-dir", str(blocked / "x")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+class FakeProfiler:
+    """Like torch.profiler.profile in the one method that the handler uses."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def export_chrome_trace(self, path: str) -> None:
+        if self.source is None:
+            raise RuntimeError("CUPTI is busy")
+        shutil.copy(self.source, path)
+
+
+def test_handler_for_torch_profiler(trace_file, tmp_path):
+    logs = tmp_path / "logs" / "run1"
+    handler = trace_handler(logs)
+    handler(FakeProfiler(trace_file))
+    handler(FakeProfiler(trace_file))  # every window is a recording
+    assert len(list(read_recordings(tmp_path / "logs"))) == 2
+    assert len(list(logs.glob("*.pt.trace.json.gz"))) == 2
+    trace_handler(tmp_path / "other", keep_trace=False)(FakeProfiler(trace_file))
+    assert not list((tmp_path / "other").glob("*.json.gz"))
+
+
+def test_handler_never_raises(tmp_path, caplog):
+    trace_handler(tmp_path / "logs")(FakeProfiler(None))
+    assert "CUPTI is busy" in caplog.text
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    trace_handler(tmp_path / "logs")(FakeProfiler(broken))
+    assert "not imported" in caplog.text
+
+
+def test_handler_with_torch_itself(tmp_path):
+    torch = pytest.importorskip("torch")
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        on_trace_ready=trace_handler(tmp_path),
+    ) as profiler:
+        for _ in range(3):
+            torch.ones(64, 64) @ torch.ones(64, 64)
+            profiler.step()
+    (recording,) = read_recordings(tmp_path)
+    assert len(recording.steps["step"]) >= 1
