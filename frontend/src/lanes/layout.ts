@@ -56,10 +56,10 @@ export const groupKey = (source: string, group: string): string => `${source}#${
 
 const PLAIN: Record<string, string> = { training: 'Training steps', host: 'Host' };
 
-export function laneHeight(lane: LaneInfo, compact: boolean): number {
-  if (lane.kind === 'stack') return compact ? 104 : 116;
-  if (/utilization/.test(lane.id)) return compact ? 44 : 56;
-  return compact ? 36 : 44;
+export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
+  if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 116));
+  if (lane.id.endsWith(':utilization_pct')) return Math.round(room * (compact ? 44 : 56));
+  return Math.round(room * (compact ? 36 : 44));
 }
 
 function byGroup(lanes: LaneInfo[]): [string, LaneInfo[]][] {
@@ -77,7 +77,8 @@ function byGroup(lanes: LaneInfo[]): [string, LaneInfo[]][] {
   return [...groups.entries()].sort((a, b) => rank(a[0]) - rank(b[0]));
 }
 
-export function layOut(sources: LaneSource[], preferences: LanePreferences, compact: boolean): Layout {
+/** `room` above 1 makes lanes higher than they need to be. */
+export function layOut(sources: LaneSource[], preferences: LanePreferences, compact: boolean, room = 1): Layout {
   const rows: Row[] = [];
   let top = 0;
   const many = sources.length > 1;
@@ -94,7 +95,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
   const pinned = preferences.pinned.filter((key) => lookup.has(key));
   for (const key of pinned) {
     const { source, lane, title } = lookup.get(key) as { source: LaneSource; lane: LaneInfo; title: string };
-    const height = laneHeight(lane, compact);
+    const height = laneHeight(lane, compact, room);
     add({ type: 'lane', key, source: source.id, lane, top, height, pinned: true, origin: title });
   }
   const groups = sources.flatMap((source) =>
@@ -120,7 +121,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
       if (collapsed) continue;
     }
     for (const lane of shown) {
-      const height = laneHeight(lane, compact);
+      const height = laneHeight(lane, compact, room);
       add({
         type: 'lane', key: laneKey(source.id, lane.id), source: source.id, lane, top, height, pinned: false, origin: '',
       });

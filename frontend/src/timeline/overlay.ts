@@ -24,6 +24,7 @@ export function drawOverlay(
   context: CanvasRenderingContext2D,
   frame: Frame,
   height: number,
+  headHeight: number,
   cursor: number | null,
   drag: { start: number; end: number } | null,
 ): void {
@@ -40,7 +41,7 @@ export function drawOverlay(
     for (const x of [left, right - 1]) context.fillRect(Math.round(x), AXIS_TOP, 1, height);
     const size = Math.abs(measure.end - measure.start);
     const text = frame.axis === 'step' ? `${count(Math.round(size))} steps` : seconds(size / 1e9);
-    flag(context, frame, (left + right) / 2, text, palette.accent, palette.bg);
+    flag(context, frame, (left + right) / 2, headHeight - 21, text, palette.accent, palette.bg);
   }
   if (cursor === null) return;
   const x = toPixel(view, width, cursor);
@@ -55,13 +56,14 @@ export function drawOverlay(
   context.stroke();
   context.setLineDash([]);
   context.globalAlpha = 1;
-  flag(context, frame, x, placeText(frame, cursor), palette.inverse, palette.onInverse);
+  flag(context, frame, x, AXIS_TOP - 3, placeText(frame, cursor), palette.inverse, palette.onInverse);
 }
 
 function flag(
   context: CanvasRenderingContext2D,
   frame: Frame,
   x: number,
+  y: number,
   text: string,
   background: string,
   colour: string,
@@ -71,9 +73,9 @@ function flag(
   const left = Math.min(Math.max(x - width / 2, 0), Math.max(0, frame.width - width));
   context.fillStyle = background;
   context.beginPath();
-  context.roundRect(left, AXIS_TOP - 3, width, 19, 4);
+  context.roundRect(left, y, width, 19, 4);
   context.fill();
   context.fillStyle = colour;
   context.textBaseline = 'middle';
-  context.fillText(text, left + 7, AXIS_TOP + 7);
+  context.fillText(text, left + 7, y + 10);
 }

@@ -1,13 +1,16 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import type { LaneInfo } from '../api/types.ts';
 import { TileStore } from '../tiles/store.ts';
 import { answer } from '../tiles/testing.ts';
 import { other } from './frame.ts';
 import { valueAt, valueOver } from './readout.ts';
 
+const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: 'ms', kind: 'band', series: [{ name: id }] });
+
 async function filled(sample: Parameters<typeof answer>[1], across: (at: number) => number, axis: 'step' | 'time' = 'step', level = 0): Promise<TileStore> {
   const tiles = new TileStore('id', (request) => Promise.resolve(answer(request, sample, across)), () => {});
-  tiles.want([{ axis, level, range: { start: 0, end: 1000 * 2 ** level }, lanes: ['a'] }]);
+  tiles.want([{ axis, level, range: { start: 0, end: 2000 * 2 ** level }, lanes: ['a'] }]);
   await new Promise((resolve) => setTimeout(resolve, 5));
   return tiles;
 }
@@ -22,10 +25,32 @@ test('the value under the cursor is that of its bucket, or the last one before i
 
 test('a range weighs the buckets at its edges by their share', async () => {
   const tiles = await filled((_, bucket) => [bucket, bucket, bucket], (at) => at, 'step', 2);
-  const value = valueOver(tiles, 'step', 2, 'a', 'a', { start: 2, end: 8 });
+  const value = valueOver(tiles, 'step', 2, lane('a', 'training'), 'a', { start: 2, end: 8 });
   // Half of bucket 0 (value 0) and all of bucket 1 (value 1).
   assert.ok(value && Math.abs(value.mean - (0 * 0.5 + 1 * 1) / 1.5) < 1e-9);
   assert.equal(value?.buckets, 2);
+});
+
+test('a mean does not depend on the axis or on the zoom', async () => {
+  // Steps of 10 ms at 90 %, then as many of 40 ms at 10 %; a sample every 20 ms.
+  const timeOf = (step: number): number => (step < 500 ? step * 10e6 : 5e9 + (step - 500) * 40e6);
+  const stepOf = (ns: number): number => (ns < 5e9 ? Math.floor(ns / 10e6) : 500 + Math.floor((ns - 5e9) / 40e6));
+  const sampled = lane('a', 'gpu0');
+  const fine = await filled((_, step) => (step < 500 ? (step % 2 ? null : [90, 90, 90]) : [10, 10, 10]), timeOf);
+  const coarse = await filled((_, bucket) => (bucket * 4 < 500 ? [90, 90, 90] : [10, 10, 10]), timeOf, 'step', 2);
+  const whole = { start: 0, end: 1000 };
+  const truth = (90 * 5 + 10 * 20) / 25;
+  for (const [tiles, level] of [[fine, 0], [coarse, 2]] as const) {
+    const value = valueOver(tiles, 'step', level, sampled, 'a', whole);
+    assert.ok(value && Math.abs(value.mean - truth) < 0.5, `${value?.mean} at level ${level}`);
+  }
+  // The mean step on the time axis: by steps, not by the time they took.
+  const level = 24;
+  const byTime = await filled(
+    (_, bucket) => (bucket * 2 ** level >= 25e9 ? null : bucket * 2 ** level < 5e9 ? [10, 10, 10] : [40, 40, 40]), stepOf, 'time', level,
+  );
+  const step = valueOver(byTime, 'time', level, lane('a', 'training'), 'a', { start: 0, end: 25e9 });
+  assert.ok(step && Math.abs(step.mean - 25) < 0.5, `${step?.mean}`);
 });
 
 test('steps and times translate into each other between buckets', async () => {

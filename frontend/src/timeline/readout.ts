@@ -38,40 +38,61 @@ export function valueAt(
   return null;
 }
 
-/** Mean over the buckets that overlap `range`, each weighed by its share in it. */
+/** Steps are counted by steps, samples by time: the axis on which each bucket of a lane weighs alike. */
+export const naturalAxis = (lane: LaneInfo): Axis => (lane.group === 'training' ? 'step' : 'time');
+
+/**
+ * Mean over the buckets that overlap `range`, each weighed by its share in it: by steps for what is
+ * measured once a step, by time for what is sampled, so that the mean is the same at every zoom and
+ * on both axes.
+ */
 export function valueOver(
   tiles: TileStore,
   axis: Axis,
   level: number,
-  lane: string,
+  lane: LaneInfo,
   series: string,
   range: Range,
 ): (Value & { buckets: number }) | null {
-  const key = seriesKey(lane, series);
-  let weight = 0;
-  let sum = 0;
+  const key = seriesKey(lane.id, series);
+  const across = naturalAxis(lane) !== axis;
+  const found: { start: number; end: number; at: number; mean: number }[] = [];
   let min = Infinity;
   let max = -Infinity;
-  let buckets = 0;
+  let end = NaN;
   for (const tile of tiles.best(axis, level, range, key)) {
     const data = tile.series.get(key);
     if (!data) continue;
     const size = 2 ** tile.level;
+    const other = axis === 'step' ? tile.timeAt : tile.stepAt;
     const from = Math.max(0, Math.floor(range.start / size) - tile.index * TILE);
     const to = Math.min(TILE, Math.ceil(range.end / size) - tile.index * TILE);
     for (let i = from; i < to; i++) {
+      if (!Number.isNaN(other[i] as number)) end = other[i] as number;
       const mean = data.mean[i] as number;
       if (Number.isNaN(mean)) continue;
       const start = (tile.index * TILE + i) * size;
-      const share = (Math.min(range.end, start + size) - Math.max(range.start, start)) / size;
-      weight += share;
-      sum += mean * share;
+      found.push({ start, end: start + size, at: other[i] as number, mean });
       min = Math.min(min, data.min[i] as number);
       max = Math.max(max, data.max[i] as number);
-      buckets++;
     }
   }
-  return weight > 0 ? { min, max, mean: sum / weight, buckets } : null;
+  let weight = 0;
+  let sum = 0;
+  found.forEach(({ start, end: stop, at, mean }, i) => {
+    const share = (Math.min(range.end, stop) - Math.max(range.start, start)) / (stop - start);
+    let own = share;
+    if (across) {
+      // A bucket counts until the next one that has data; the last one as long as its neighbours.
+      const next = found[i + 1]?.at ?? Math.max(end, at + (i > 0 ? at - (found[i - 1] as { at: number }).at : 1));
+      own = share * Math.max(0, next - at);
+    }
+    weight += own;
+    sum += mean * own;
+  });
+  if (found.length === 0) return null;
+  if (weight <= 0) return { min, max, mean: found.reduce((all, { mean }) => all + mean, 0) / found.length, buckets: found.length };
+  return { min, max, mean: sum / weight, buckets: found.length };
 }
 
 export interface LaneValue {

@@ -113,16 +113,20 @@ export class Timeline {
     });
   }
 
-  private relayout(sources: Source[], compact: boolean): Layout {
+  private relayout(sources: Source[], compact: boolean, height: number): Layout {
     const { collapsed, pinned, hidden } = this.app.state.get();
-    const key = [collapsed, pinned, hidden, compact, ...sources.map(({ recording }) => recording)];
+    const key = [collapsed, pinned, hidden, compact, height, ...sources.map(({ recording }) => recording)];
     const same = key.length === this.layoutKey.length && key.every((part, i) => part === this.layoutKey[i]);
     if (same) return this.shape.get().layout;
     this.layoutKey = key;
     const lanes: LaneSource[] = sources.map(({ id, label, recording }) => ({
       id, label, lanes: recording.lanes, groupTitles: groupTitles(recording.report),
     }));
-    return layOut(lanes, { collapsed, pinned, hidden }, compact);
+    const preferences = { collapsed, pinned, hidden };
+    const layout = layOut(lanes, preferences, compact);
+    // Few lanes on a large screen grow into the room there is, in steps so that nothing wobbles.
+    const room = Math.min(2, Math.floor((4 * height) / Math.max(1, layout.height)) / 4);
+    return room > 1 ? layOut(lanes, preferences, compact, room) : layout;
   }
 
   private draw(): void {
@@ -156,7 +160,7 @@ export class Timeline {
     };
     this.frame = frame;
     const compact = width < 520 || first.recording.lanes.length > 40;
-    const layout = this.relayout(sources, compact);
+    const layout = this.relayout(sources, compact, height);
     const head = layOutHead(first, frame);
     const old = this.shape.get();
     if (old.layout !== layout || old.width !== width || old.height !== height || old.head?.height !== head.height)
@@ -177,7 +181,7 @@ export class Timeline {
   private drawOver(surfaces: Surfaces, frame: Frame): void {
     const height = surfaces.root.clientHeight;
     const context = sized(surfaces.overlay, frame.width, height, frame.dpr);
-    drawOverlay(context, frame, height, this.app.cursor.get().at, this.drag);
+    drawOverlay(context, frame, height, this.head?.height ?? 0, this.app.cursor.get().at, this.drag);
   }
 
   private wantTiles(frame: Frame, layout: Layout, scroll: number, height: number): void {

@@ -6,6 +6,7 @@ import { nanoseconds, percent, seconds } from '../math/format.ts';
 import { evidenceRows } from '../math/evidence.ts';
 import { clean, cleanCode } from '../math/text.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
+import { Contrast } from './contrast.tsx';
 import { stepsText } from './findings.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
@@ -87,6 +88,7 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
           .filter(Boolean)
           .join(' · ')}
       </p>
+      <Contrast item={item} />
       <Advice item={item} />
       {rows.length > 0 && (
         <table class="evidence">

@@ -23,6 +23,8 @@ export function Findings({ recording }: { recording: RecordingReply }) {
   const choose = (id: string, item: Finding): void => {
     if (selected === id) timeline.showSpan(item);
     else app.select(id);
+    // In a narrow frame the details are below the lanes.
+    requestAnimationFrame(() => document.querySelector('.details')?.scrollIntoView({ block: 'nearest' }));
   };
   return (
     <section class="findings" aria-label="What held the GPU back">

@@ -24,7 +24,7 @@ export function Measure() {
   const parts = (stack?.series ?? []).map(({ name, title }) => ({
     name,
     title: title || name,
-    value: valueOver(source.tiles, frame.axis, frame.level, stack?.id ?? '', name, range),
+    value: stack ? valueOver(source.tiles, frame.axis, frame.level, stack, name, range) : null,
   }));
   const total = parts.reduce((sum, { value }) => sum + (value?.mean ?? 0), 0);
   return (
@@ -66,15 +66,14 @@ export function Measure() {
         <thead>
           <tr>
             <th scope="col">lane</th>
-            <th scope="col">mean</th>
-            <th scope="col">min–max</th>
+            <th scope="col">mean, min–max</th>
           </tr>
         </thead>
         <tbody>
           {lanes
             .filter(({ kind }) => kind !== 'stack')
             .map((lane) => {
-              const value = valueOver(source.tiles, frame.axis, frame.level, lane.id, lane.series[0]?.name ?? '', range);
+              const value = valueOver(source.tiles, frame.axis, frame.level, lane, lane.series[0]?.name ?? '', range);
               if (!value) return null;
               return (
                 <tr key={lane.id}>
@@ -82,9 +81,11 @@ export function Measure() {
                     {/^gpu|^host/.test(lane.group) ? `${clean(lane.group, 20)} ` : ''}
                     {clean(lane.title, 60)}
                   </th>
-                  <td>{withUnit(value.mean, lane.unit)}</td>
                   <td>
-                    {withUnit(value.min, lane.unit)} – {withUnit(value.max, lane.unit)}
+                    {withUnit(value.mean, lane.unit)}
+                    <small>
+                      {withUnit(value.min, lane.unit)} – {withUnit(value.max, lane.unit)}
+                    </small>
                   </td>
                 </tr>
               );

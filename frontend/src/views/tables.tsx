@@ -99,7 +99,7 @@ function BucketTable() {
               <th scope="row">{axisLabel(frame, range.start, Math.min(1e9, length))}</th>
               {lanes.map((row) => {
                 if (row.type !== 'lane') return null;
-                const values = row.lane.series.map(({ name }) => valueOver(source.tiles, axis, level, row.lane.id, name, range)?.mean);
+                const values = row.lane.series.map(({ name }) => valueOver(source.tiles, axis, level, row.lane, name, range)?.mean);
                 const some = values.filter((value): value is number => value !== undefined);
                 const value = row.lane.kind === 'stack' ? some.reduce((sum, one) => sum + one, 0) : some[0];
                 return <td key={row.key}>{some.length > 0 ? withUnit(value, row.lane.unit) : ''}</td>;

@@ -48,7 +48,7 @@ export function TimelineView() {
           <small style={{ top: '27px' }}>drag to zoom</small>
           <AxisName top={AXIS_TOP - 1} />
           <span style={{ top: `${SPANS_TOP + 1}px` }}>bottlenecks</span>
-          <small style={{ top: `${(shape.head?.phasesTop ?? 120) - 1}px` }}>epochs, phases</small>
+          <small style={{ top: `${(shape.head?.phasesTop ?? 120) - 1}px` }}>phases</small>
         </div>
         <canvas ref={head} aria-hidden="true" />
       </div>
@@ -155,7 +155,7 @@ function writeValues(timeline: Timeline, root: HTMLElement): void {
     const reach = reachOf(axis, level);
     const value = readLane(lane, (series) =>
       at === null
-        ? valueOver(source.tiles, axis, level, lane.id, series, view)
+        ? valueOver(source.tiles, axis, level, lane, series, view)
         : valueAt(source.tiles, axis, level, lane.id, series, at, reach),
     );
     setText(element, value.headline === null ? (at === null ? '' : 'no data') : withUnit(value.headline, lane.unit));

@@ -1,0 +1,84 @@
+/** A small chart in the details: the mean step inside the span beside the mean step elsewhere. */
+import type { Finding, LaneInfo } from '../api/types.ts';
+import { spanRange } from '../lanes/spans.ts';
+import { seconds, share } from '../math/format.ts';
+import { span, type Range } from '../math/range.ts';
+import { clean } from '../math/text.ts';
+import type { Frame } from '../timeline/frame.ts';
+import { valueOver } from '../timeline/readout.ts';
+import { seriesColour } from '../words/accounts.ts';
+import { useSelect, useTab } from './hooks.ts';
+
+interface Part {
+  name: string;
+  title: string;
+  ms: number;
+}
+
+/** Mean parts of a step over several ranges together, weighed by their steps. */
+function meanStep(frame: Frame, lane: LaneInfo, ranges: Range[]): Part[] {
+  const source = frame.sources[0];
+  if (!source) return [];
+  return lane.series.map(({ name, title }) => {
+    let weight = 0;
+    let sum = 0;
+    for (const range of ranges) {
+      const value = valueOver(source.tiles, frame.axis, frame.overviewLevel, lane, name, range);
+      if (!value) continue;
+      weight += span(range);
+      sum += value.mean * span(range);
+    }
+    return { name, title: clean(title || name, 40), ms: weight > 0 ? sum / weight : 0 };
+  });
+}
+
+const total = (parts: Part[]): number => parts.reduce((sum, { ms }) => sum + ms, 0);
+
+export function Contrast({ item }: { item: Finding }) {
+  const { timeline } = useTab();
+  useSelect(timeline.drawn, ({ count }) => count);
+  const { frame } = timeline;
+  const source = frame?.sources[0];
+  const lane = source?.recording.lanes.find(({ kind }) => kind === 'stack');
+  // By steps only: elsewhere on the time axis there are validations and gaps, which are no steps.
+  if (!frame || !source || !lane || frame.axis !== 'step') return null;
+  const range = spanRange(item, frame.axis, source.recording.extent);
+  const size = 2 ** frame.overviewLevel;
+  if (!range || span(range) < 2 * size) return null;
+  const elsewhere = [
+    { start: frame.bounds.start, end: range.start - size },
+    { start: range.end + size, end: frame.bounds.end },
+  ].filter((one) => span(one) >= 2 * size);
+  const inside = meanStep(frame, lane, [range]);
+  const outside = meanStep(frame, lane, elsewhere);
+  if (!(total(inside) > 0) || !(total(outside) > 0)) return null;
+  const most = Math.max(total(inside), total(outside));
+  return (
+    <dl class="contrast" aria-label="Mean step">
+      <Row title="a step here" parts={inside} most={most} />
+      <Row title="elsewhere" parts={outside} most={most} />
+    </dl>
+  );
+}
+
+function Row({ title, parts, most }: { title: string; parts: Part[]; most: number }) {
+  const all = total(parts);
+  return (
+    <>
+      <dt>{title}</dt>
+      <dd>
+        <span class="contrast-bar" aria-hidden="true">
+          {parts.map(({ name, title: part, ms }) => (
+            <i
+              key={name}
+              class={/input|wait_input/.test(name) ? 'idle' : ''}
+              style={{ width: `${(100 * ms) / most}%`, background: `var(--${seriesColour(name)})` }}
+              title={`${part}: ${seconds(ms / 1e3)} (${share(ms, all)})`}
+            />
+          ))}
+        </span>
+        <b>{seconds(all / 1e3)}</b>
+      </dd>
+    </>
+  );
+}
