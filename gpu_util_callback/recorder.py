@@ -103,7 +103,6 @@ class Recorder:
         self._pid = os.getpid()
         self._started_ns = 0
         self._ended_ns = 0
-        self._cpu_s = 0.0
         self._next_pipeline = 0.0
         self._pipelines_read = 0
         self._hooks_us: float | None = None
@@ -213,6 +212,14 @@ class Recorder:
             self.fail("the job's name", error)
         self._gather_facts()
         try:
+            from gpu_util_callback.summaries import next_step_offset
+
+            # Looked up before our own recording stands among the earlier ones.
+            self._offset = next_step_offset(self.settings.log_dir)
+            self.facts["scalar_step_offset"] = self._offset
+        except Exception as error:
+            self.fail("the scalars' first step", error)
+        try:
             from gpu_util_callback.recording.writer import RecordingWriter
 
             self._writer = RecordingWriter(
@@ -265,20 +272,17 @@ class Recorder:
 
     def _start_scalars(self) -> None:
         try:
-            from gpu_util_callback.summaries import ScalarWriter, next_step_offset
+            from gpu_util_callback.summaries import ScalarWriter
 
-            rank = self.facts.get("rank", 0)
-            log_dir = self.settings.log_dir.rstrip("/")
-            folder = log_dir if not rank else f"{log_dir}/worker{rank}"
-            self._offset = next_step_offset(folder)
-            self._scalars = ScalarWriter(folder)
+            settings = self.settings
+            rank = int(self.facts.get("rank") or 0)
+            self._scalars = ScalarWriter(settings.log_dir, rank, redact=settings.redact)
             self._scalars.marker()
         except Exception as error:
             self.fail("scalars", error)
 
     def _tick(self, last: bool = False) -> None:
         """Take what the training thread and the sampler left, diagnose, write."""
-        started = time.thread_time()
         samples = self._take_samples()
         tables = self._take_rows(last)
         self._take_windows(tables, samples)
@@ -307,7 +311,6 @@ class Recorder:
                     f"{self.settings.log_dir}: {_reason(error)}; it is tried again",
                     "make room, or give another log_dir",
                 )
-        self._cpu_s += time.thread_time() - started
         self._pause_when_idle()
 
     def _take_samples(self) -> list[Any]:
@@ -482,7 +485,7 @@ class Recorder:
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
                 "callback_us_per_step": self._own_us(steps),
-                "recorder_cpu_pct": round(100e9 * self._cpu_s / wall, 3),
+                "recorder_cpu_pct": round(100e9 * time.thread_time() / wall, 3),
                 "windows_s": 0.0,
             }
             facts: dict[str, Any] = {}

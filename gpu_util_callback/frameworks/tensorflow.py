@@ -59,8 +59,8 @@ class TensorFlowAdapter(Adapter):
         timeline.serial = self._way in ("eager", "python")
         if self._way == "graph" and self.steps_per_execution > 1:
             timeline.tail_ns = tail_ns()
-        self._train = self._timer("train_function", stale, timeline.no_batch)
-        self._test = self._timer("test_function", None, timeline.test_no_batch)
+        self._train = self._timer("train_function", stale, timeline.no_batch, stale)
+        self._test = self._timer("test_function", None, timeline.test_no_batch, stale)
         self._train.wrap()
         self.shapes = self._train.shapes
 
@@ -82,7 +82,11 @@ class TensorFlowAdapter(Adapter):
         return "python"
 
     def _timer(
-        self, name: str, stale: Callable[[], None] | None, no_batch: Callable[..., None]
+        self,
+        name: str,
+        stale: Callable[[], None] | None,
+        no_batch: Callable[..., None],
+        raised: Callable[[], None],
     ) -> FunctionTimer:
         assert self._timeline is not None
         return FunctionTimer(
@@ -93,6 +97,7 @@ class TensorFlowAdapter(Adapter):
             no_batch=no_batch,
             stale=stale,
             failed=lambda error: self._failed("input wait", error),
+            raised=raised,  # what raises in there leaves the fit
         )
 
     def batch_begin(self) -> None:

@@ -31,6 +31,8 @@ class FunctionTimer:
         called: told (start_ns, end_ns, flags) of each call that delivered.
         no_batch: told (start_ns, end_ns) of a call that found the input ended.
         stale: told when the training turns out to be over; None = an unexpected call is normal.
+        failed: told of an error of ours.
+        raised: told that the function raised; the error goes on its way.
     """
 
     def __init__(

@@ -1,0 +1,387 @@
+"""Every way a fit can begin, go on and end: it is recorded, and it is left as it was."""
+
+from __future__ import annotations
+
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from fit_truth import BATCH, WIDTH, recorded_fit, small_model
+
+from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.frameworks.tensorflow_functions import unwrapped
+
+X = np.zeros((BATCH * 12, WIDTH), np.float32)
+Y = X[:, :1]
+
+
+def ours(folder, **arguments):
+    return GpuUtilCallback(str(folder), **{"report": False, **arguments})
+
+
+def fit(model, *callbacks, **arguments):
+    arguments = {"batch_size": BATCH, "verbose": 0, "shuffle": False, **arguments}
+    data = {"x": X, "y": Y} if "x" not in arguments else {}
+    return model.fit(**data, callbacks=list(callbacks), **arguments)
+
+
+@pytest.fixture
+def model():
+    model = small_model()
+    model.compile("sgd", "mse")
+    return model
+
+
+def recordings(folder):
+    return sorted(read_recordings(folder), key=lambda r: r.facts["fit_index"])
+
+
+def untouched(model) -> bool:
+    """Whether nothing of ours is left on the model."""
+    return all(
+        getattr(model, name) is unwrapped(getattr(model, name))
+        for name in ("train_function", "test_function")
+    )
+
+
+class Raise(keras.callbacks.Callback):
+    """Raises at the end of some batch."""
+
+    def __init__(self, error, batch=5):
+        super().__init__()
+        self.error, self.batch = error, batch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == self.batch:
+            raise self.error
+
+
+def test_a_second_fit_reuses_the_trace(model, tmp_path):
+    fit(model, ours(tmp_path))
+    function = model.train_function
+    fit(model, ours(tmp_path))
+    assert model.train_function is function and untouched(model)
+    first, second = recordings(tmp_path)
+    assert (first.steps["compile_ns"] > 0).sum() == 1
+    assert (second.steps["compile_ns"] > 0).sum() == 0
+    assert [r.status for r in (first, second)] == ["ended", "ended"]
+    assert [r.facts["fit_index"] for r in (first, second)] == [0, 1]
+    assert (second.steps["input_wait_ns"] >= 0).all()
+
+
+def test_a_fit_without_us_in_between(model, tmp_path):
+    fit(model, ours(tmp_path))
+    fit(model)
+    fit(model, ours(tmp_path))
+    assert [len(r.steps["step"]) for r in recordings(tmp_path)] == [12, 12]
+    assert untouched(model)
+
+
+def test_one_callback_in_a_loop_of_fits(model, tmp_path):
+    callback = ours(tmp_path)
+    for epoch in range(4):
+        fit(model, callback, initial_epoch=epoch, epochs=epoch + 1)
+    found = recordings(tmp_path)
+    assert [r.status for r in found] == ["ended"] * 4
+    assert all(r.steps["step"].tolist() == list(range(12)) for r in found)
+    assert len({r.session for r in found}) >= 1
+
+
+def test_steps_per_epoch_over_an_endless_dataset(model, tmp_path):
+    dataset = tf.data.Dataset.from_tensors((X[:BATCH], Y[:BATCH])).repeat()
+    recording = recorded_fit(model, tmp_path / "logs", x=dataset, steps_per_epoch=7, epochs=3)
+    assert recording.steps["step"].tolist() == list(range(21))
+    epochs = recording.phases["name"][recording.phases["kind"] == "epoch"]
+    assert epochs.tolist() == ["epoch 1", "epoch 2", "epoch 3"]
+    assert recording.facts["fit"]["input_kind"] == "tf.data"
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_the_end_of_data_is_no_step(steps_per_execution, tmp_path):
+    """Keras begins a batch more than there are where it does not know how many there are."""
+    model = small_model()
+    model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
+
+    def batches():
+        for _ in range(10):
+            yield X[:BATCH], Y[:BATCH]
+        time.sleep(0.03)  # looking for an eleventh batch takes a while
+
+    dataset = tf.data.Dataset.from_generator(
+        batches,
+        output_signature=(
+            tf.TensorSpec((None, WIDTH), tf.float32),
+            tf.TensorSpec((None, 1), tf.float32),
+        ),
+    )
+    recording = recorded_fit(model, tmp_path / "logs", x=dataset, epochs=3)
+    # From the second epoch on Keras knows the number.
+    assert recording.steps["step"].tolist() == list(range(30))
+    assert (recording.steps["input_wait_ns"] >= 0).all()
+    if steps_per_execution == 1:
+        ends = recording.phases["name"] == "end of data"
+        assert ends.sum() >= 1
+        assert recording.phases["self_ns"][ends].max() > 10e6
+        assert (recording.phases["account"][ends] == "input_wait").all()
+
+
+def test_gradient_accumulation_and_mixed_precision_and_own_train_step(tmp_path):
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    model = Own([keras.layers.Dense(4, dtype="mixed_bfloat16"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(gradient_accumulation_steps=3), "mse")
+    recording = recorded_fit(model, tmp_path / "logs", x=X, y=Y, batch_size=BATCH, epochs=2)
+    assert len(recording.steps["step"]) == 24
+    assert (recording.steps["input_wait_ns"] >= 0).all()
+    assert recording.facts["fit"]["gradient_accumulation_steps"] == 3
+
+
+def test_facts(model, tmp_path):
+    recording = recorded_fit(model, tmp_path / "logs", x=X, y=Y, batch_size=BATCH, epochs=2)
+    facts = recording.facts
+    assert facts["framework"]["name"] == "tensorflow"
+    assert facts["framework"]["keras"] == keras.__version__
+    assert facts["model"]["parameters"] == model.count_params()
+    assert facts["fit"]["epochs"] == 2 and facts["fit"]["steps_per_epoch"] == 12
+    assert facts["fit"]["batch_size"] == BATCH and facts["fit"]["input_kind"] == "numpy"
+    assert facts["fit"]["timing"] == "graph" and facts["fit"]["steps_per_execution"] == 1
+    assert facts["overhead"]["callback_us_per_step"] > 0
+    assert facts["overhead"]["recorder_cpu_pct"] > 0
+
+
+# ---- fits that do not end well -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), SystemExit(3)])
+def test_a_fit_that_raises_keeps_its_error_and_its_rows(error, model, tmp_path):
+    callback = ours(tmp_path)
+    with pytest.raises(type(error)):
+        fit(model, callback, Raise(error))
+    deadline = time.monotonic() + 20
+    while recordings(tmp_path)[0].status == "live" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (recording,) = recordings(tmp_path)
+    assert recording.status == "interrupted"
+    assert untouched(model)
+    # Five batches were complete; the sixth was interrupted among its callbacks.
+    assert recording.steps["step"].tolist()[:5] == list(range(5))
+    assert len(recording.steps["step"]) <= 6
+    # Its account ends where training did, not where that was noticed.
+    assert recording.account["time_s"]["other"] < 0.1
+
+
+def test_an_error_inside_the_step_is_seen_at_once(tmp_path):
+    class Failing(keras.Sequential):
+        def train_step(self, data):
+            raise ValueError("a mistake in the model")
+
+    model = Failing([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="a mistake in the model"):
+        fit(model, ours(tmp_path))
+    assert untouched(model)
+
+
+@pytest.mark.parametrize("with_us", [True, False])
+def test_a_stale_wrapper_ends_with_the_next_fit(with_us, model, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, ours(tmp_path / "a"), Raise(KeyboardInterrupt()))
+    history = fit(model, *([ours(tmp_path / "b")] if with_us else []))
+    assert len(history.history["loss"]) == 1
+    assert untouched(model)
+    (recording,) = _closed(tmp_path / "a")
+    assert recording.status == "interrupted" and len(recording.steps["step"]) <= 6
+    if with_us:
+        (recording,) = recordings(tmp_path / "b")
+        assert recording.status == "ended" and len(recording.steps["step"]) == 12
+
+
+def _closed(folder):
+    deadline = time.monotonic() + 20
+    while any(r.status == "live" for r in recordings(folder)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return recordings(folder)
+
+
+def test_the_wrapper_removes_itself_without_the_watch(model, tmp_path, monkeypatch):
+    """Where the fit's frame cannot be found, the next fit's first call gives it away."""
+    from gpu_util_callback.frameworks import keras_session
+
+    monkeypatch.setattr(keras_session, "calling_fit", lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, ours(tmp_path), Raise(KeyboardInterrupt()))
+    assert not untouched(model)
+    fit(model)
+    assert untouched(model)
+    (recording,) = _closed(tmp_path)
+    assert recording.status == "interrupted" and len(recording.steps["step"]) <= 6
+
+
+def test_training_on_a_batch_inside_a_callback_is_no_new_fit(model, tmp_path):
+    class Extra(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 3:
+                self.model.train_on_batch(X[:BATCH], Y[:BATCH])
+
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 6:
+                self.model.evaluate(X[:BATCH], Y[:BATCH], verbose=0)
+
+    recording = recorded_fit(
+        model, tmp_path / "logs", callbacks=[Extra()], x=X, y=Y, batch_size=BATCH, epochs=2,
+        validation_data=(X[:BATCH], Y[:BATCH]),
+    )  # fmt: skip
+    assert recording.status == "ended"
+    assert recording.steps["step"].tolist() == list(range(24))
+    assert (recording.steps["input_wait_ns"] >= 0).all()
+
+
+def test_a_fit_inside_a_fit(tmp_path):
+    class Inner(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 0:
+                other = small_model()
+                other.compile("sgd", "mse")
+                fit(other, ours(tmp_path / "inner"))
+
+    model = small_model()
+    model.compile("sgd", "mse")
+    outer = recorded_fit(
+        model, tmp_path / "outer", callbacks=[Inner()], x=X, y=Y, batch_size=BATCH, epochs=2
+    )
+    assert outer.status == "ended" and len(outer.steps["step"]) == 24
+    (inner,) = recordings(tmp_path / "inner")
+    assert inner.status == "ended" and len(inner.steps["step"]) == 12
+
+
+def test_two_callbacks_in_one_fit_record_once(model, tmp_path, caplog):
+    fit(model, ours(tmp_path), ours(tmp_path))
+    (recording,) = recordings(tmp_path)
+    assert len(recording.steps["step"]) == 12
+    assert "two GpuUtilCallbacks" in caplog.text
+
+
+def test_evaluate_and_predict_outside_a_fit_record_nothing(model, tmp_path):
+    callback = ours(tmp_path)
+    model.evaluate(X, Y, verbose=0, callbacks=[callback])
+    model.predict(X, verbose=0, callbacks=[callback])
+    assert len(read_recordings(tmp_path)) == 0
+
+
+def test_inside_another_callback_it_still_records(model, tmp_path):
+    """Where the list of callbacks cannot be reached, what needs it is missing and named."""
+
+    class Wrapper(keras.callbacks.Callback):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def set_model(self, model):
+            self.inner.set_model(model)
+
+        def set_params(self, params):
+            self.inner.set_params(params)
+
+        def __getattribute__(self, name):
+            if name.startswith("on_"):
+                return getattr(object.__getattribute__(self, "inner"), name)
+            return object.__getattribute__(self, name)
+
+    fit(model, Wrapper(ours(tmp_path)), epochs=2, validation_data=(X, Y))
+    (recording,) = recordings(tmp_path)
+    assert recording.status == "ended"
+    assert recording.steps["step"].tolist() == list(range(24))
+    assert (recording.steps["input_wait_ns"] >= 0).all()
+    assert (recording.steps["gpu_wait_ns"] == -1).all()
+    assert "callback times" in [u["source"] for u in recording.facts["unavailable"]]
+    assert recording.account["time_s"]["validation"] > 0
+
+
+# ---- the observed stays as it was --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"jit_compile": True}, {"steps_per_execution": 5}, {"run_eagerly": True}],
+    ids=["plain", "jit", "5 steps", "eager"],
+)
+def test_training_gives_the_same_result(arguments, tmp_path):
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(BATCH * 12 + 3, WIDTH)).astype(np.float32)
+    y = x.sum(axis=1, keepdims=True)
+
+    def weights(*callbacks):
+        keras.utils.set_random_seed(5)
+        model = small_model()
+        model.compile("adam", "mse", **{"jit_compile": False, **arguments})
+        data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=1).batch(BATCH)
+        history = model.fit(data, epochs=3, verbose=0, callbacks=list(callbacks),
+                            validation_data=(x, y))  # fmt: skip
+        return model.get_weights(), history.history
+
+    plain, plain_history = weights()
+    recorded, history = weights(ours(tmp_path))
+    for a, b in zip(plain, recorded, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    assert history.keys() == plain_history.keys()
+    np.testing.assert_allclose(history["val_loss"], plain_history["val_loss"], rtol=1e-5)
+
+
+def test_the_pipeline_is_not_kept_alive(model, tmp_path):
+    """An epoch's iterator goes when Keras lets go of it: its buffers may be large."""
+    import gc
+    import weakref
+
+    alive: list[int] = []
+    iterators: list[weakref.ref] = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            session = callback._session
+            reference = session._recorder.adapter._train.iterator
+            if all(reference() is not known() for known in iterators):
+                iterators.append(reference)
+
+        def on_epoch_end(self, epoch, logs=None):
+            gc.collect()
+            alive.append(sum(reference() is not None for reference in iterators))
+
+    callback = ours(tmp_path)
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+    fit(model, callback, Watch(), x=dataset, batch_size=None, epochs=3)
+    assert len(iterators) == 3
+    assert max(alive) <= 1
+
+
+def test_validation_is_timed_in_every_epoch(model, tmp_path):
+    recording = recorded_fit(
+        model, tmp_path / "logs", x=X, y=Y, batch_size=BATCH, epochs=3,
+        validation_data=(X[: BATCH * 5], Y[: BATCH * 5]), validation_batch_size=BATCH,
+    )  # fmt: skip
+    steps = recording.validation_steps
+    assert steps["step"].tolist() == [12] * 5 + [24] * 5 + [36] * 5
+    assert (steps["input_wait_ns"] >= 0).all() and (steps["duration_ns"] > 0).all()
+    assert (recording.phases["kind"] == "validation").sum() == 3
+    assert untouched(model)
+
+
+def test_a_ring_overrun_loses_only_waits(model, tmp_path, monkeypatch):
+    """Rows that were overwritten are absent, never made up."""
+    from gpu_util_callback.frameworks import timeline
+
+    monkeypatch.setattr(timeline, "DRAIN_ROWS", 100_000)
+    monkeypatch.setattr(timeline, "DRAIN_EVERY_NS", 10**12)
+    dataset = tf.data.Dataset.from_tensors((X[:BATCH], Y[:BATCH])).repeat(600)
+    recording = recorded_fit(model, tmp_path / "logs", x=dataset)
+    assert len(recording.steps["step"]) == 600
+    assert (recording.steps["input_wait_ns"] == -1).all()
+    assert (recording.steps["duration_ns"] > 0).all()

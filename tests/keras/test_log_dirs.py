@@ -1,0 +1,206 @@
+"""Log directories that cannot be written, are shared, or lose their writer in mid training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from fit_truth import BATCH, WIDTH, recorded_fit, small_model
+
+from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.recording import RecordingWriter
+
+X = np.zeros((BATCH * 12, WIDTH), np.float32)
+HERE = Path(__file__).resolve().parent
+
+
+def compiled():
+    model = small_model()
+    model.compile("sgd", "mse")
+    return model
+
+
+def ours_lines(caplog) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "gpu_util_callback"]
+
+
+def test_a_log_dir_that_cannot_be_made(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    model = compiled()
+    history = model.fit(
+        X, X[:, :1], epochs=2, verbose=0, callbacks=[GpuUtilCallback(str(tmp_path / "file" / "a"))]
+    )
+    assert len(history.history["loss"]) == 2
+    lines = [line for line in ours_lines(caplog) if "file" in line]
+    assert len(lines) == 1, ours_lines(caplog)
+    assert "training goes on" in lines[0] and "log_dir" in lines[0]
+    assert "\n" not in lines[0]
+
+
+def test_a_disk_that_fills_up(tmp_path, caplog, monkeypatch):
+    """Writes fail after a while: one line, and training goes on to its end."""
+    writes = []
+    write = RecordingWriter._write
+
+    def full(self, name, data):
+        writes.append(name)
+        if len(writes) > 3:
+            raise OSError(28, "No space left on device")
+        write(self, name, data)
+
+    monkeypatch.setattr(RecordingWriter, "_write", full)
+
+    class Pause(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            time.sleep(0.9)
+
+    model = compiled()
+    history = model.fit(
+        X, X[:, :1], epochs=5, verbose=0,
+        callbacks=[GpuUtilCallback(str(tmp_path), report=False), Pause()],
+    )  # fmt: skip
+    assert len(history.history["loss"]) == 5
+    lines = [line for line in ours_lines(caplog) if "No space left" in line]
+    assert len(lines) == 1 and "make room" in lines[0]
+    assert len(writes) > 4, "it is tried again"
+
+
+def test_two_fits_in_one_log_dir_keep_all_scalars(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    model = compiled()
+    for _ in range(2):
+        recorded = recorded_fit_with_scalars(model, tmp_path)
+    events = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0})
+    events.Reload()
+    for tag in ("gpu_util/step_time_ms", "gpu_util/input_wait_ms"):
+        steps = [event.step for event in events.Tensors(tag)]
+        assert steps == list(range(24)), tag
+    values = np.array(
+        [e.tensor_proto.float_val[0] for e in events.Tensors("gpu_util/step_time_ms")]
+    )
+    durations = recorded.steps["duration_ns"] / 1e6
+    np.testing.assert_allclose(values[12:], durations, rtol=1e-4)
+
+
+def recorded_fit_with_scalars(model, folder):
+    before = {r.id for r in read_recordings(folder)}
+    callback = GpuUtilCallback(str(folder), scalar_freq=1, report=False)
+    model.fit(X, X[:, :1], batch_size=BATCH, verbose=0, callbacks=[callback])
+    (recording,) = [r for r in read_recordings(folder) if r.id not in before]
+    return recording
+
+
+def test_the_verdict_and_its_silence(tmp_path, capsys):
+    model = compiled()
+    model.fit(X, X[:, :1], verbose=0, callbacks=[GpuUtilCallback(str(tmp_path / "a"))])
+    printed = capsys.readouterr().out.strip().splitlines()
+    assert len(printed) == 2 and printed[0].startswith("gpu-util:"), printed
+    callback = GpuUtilCallback(str(tmp_path / "b"), report=False)
+    model.fit(X, X[:, :1], verbose=0, callbacks=[callback])
+    captured = capsys.readouterr()
+    assert captured.out == "" and "gpu-util" not in captured.err
+
+
+TRAINING = """
+import os, sys, time
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+sys.path.insert(0, {here!r})
+import keras, numpy as np
+from fit_truth import BATCH, WIDTH, Truth, given, small_model
+from gpu_util_callback import GpuUtilCallback
+
+class Tell(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print(time.time_ns(), flush=True)
+
+truth = Truth([8.0] * 100_000)
+model = small_model()
+model.compile("sgd", "mse")
+model.fit(verbose=0, callbacks=[Tell(), GpuUtilCallback({log_dir!r}, report=False)],
+          **given("tf.data", truth))
+"""
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
+def test_killed_in_mid_training(kill, tmp_path):
+    """At most the last two seconds are missing, and what is there opens."""
+    script = tmp_path / "train.py"
+    log_dir = tmp_path / "logs"
+    script.write_text(textwrap.dedent(TRAINING.format(here=str(HERE), log_dir=str(log_dir))))
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        steps, last = 0, 0
+        began = None
+        while began is None or time.monotonic() - began < 4.3:
+            line = process.stdout.readline()
+            assert line, "training ended by itself"
+            steps, last = steps + 1, int(line)
+            began = began or time.monotonic()
+        process.send_signal(kill)
+        for line in process.stdout.read().split():  # said before the signal came through
+            steps, last = steps + 1, int(line)
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+    (recording,) = read_recordings(log_dir)
+    assert not recording.problems
+    recorded = recording.steps
+    assert recorded["step"].tolist() == list(range(len(recorded["step"])))
+    end = int(recorded["start_ns"][-1] + recorded["duration_ns"][-1])
+    if kill == signal.SIGKILL:
+        assert recording.status == "lost"
+        assert (last - end) / 1e9 < 2.0
+        assert recording.stored["spans"] or recording.stored["findings"]
+    else:
+        assert recording.status == "interrupted"
+        assert steps - len(recorded["step"]) <= 2
+    assert 0 < len(recorded["step"]) <= steps + 1
+
+
+def test_a_recording_deleted_while_it_is_written(tmp_path, caplog):
+    import shutil
+
+    class Delete(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 0:
+                shutil.rmtree(tmp_path / "logs", ignore_errors=True)
+            time.sleep(0.8)
+
+    recorder_free = compiled()
+    history = recorder_free.fit(
+        X, X[:, :1], epochs=4, verbose=0,
+        callbacks=[GpuUtilCallback(str(tmp_path / "logs"), report=False), Delete()],
+    )  # fmt: skip
+    assert len(history.history["loss"]) == 4
+    assert len([line for line in ours_lines(caplog) if "logs" in line]) <= 2
+
+
+def test_redacted(tmp_path):
+    import socket
+
+    callback = GpuUtilCallback(str(tmp_path), redact=True, report=False)
+    compiled().fit(X, X[:, :1], verbose=0, callbacks=[callback])
+    (recording,) = read_recordings(tmp_path)
+    assert socket.gethostname() not in recording.facts["host"]
+    assert all(socket.gethostname() not in p.name for p in tmp_path.rglob("*"))
+
+
+def test_recorded_fit_leaves_one_folder(tmp_path):
+    recording = recorded_fit(compiled(), tmp_path / "logs", x=X, y=X[:, :1])
+    assert recording.status == "ended"
+    assert len(list((tmp_path / "logs" / "plugins" / "gpu_utilization").iterdir())) == 1
