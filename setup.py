@@ -15,6 +15,7 @@ PACKAGES = [
     "gpu_util_callback",
     "gpu_util_callback.cli",
     "gpu_util_callback.diagnosis",
+    "gpu_util_callback.doctor",
     "gpu_util_callback.frameworks",
     "gpu_util_callback.gpus",
     "gpu_util_callback.recording",

@@ -91,7 +91,7 @@ class Sampler:
 
     @property
     def nvml_gpus(self) -> list[dict[str, Any]]:
-        """All GPUs that the variables allow, in CUDA's order, whether sampled or not."""
+        """All GPUs that NVML sees; "visible" tells whether CUDA_VISIBLE_DEVICES allows them."""
         return [dict(gpu) for gpu in self._nvml_gpus]
 
     @property
@@ -133,8 +133,11 @@ class Sampler:
         if allowed.problem:
             self._memory.note("CUDA_VISIBLE_DEVICES", "", allowed.problem, "correct the variable")
         self._nvml_gpus = [
-            _mapping.describe(_mapping.Match(i, None, gpu, "order"))
-            for i, gpu in enumerate(allowed.gpus)
+            {
+                **_mapping.describe(_mapping.Match(gpu.nvml_index, None, gpu, "order")),
+                "visible": any(gpu is own or gpu.uuid == own.parent_uuid for own in allowed.gpus),
+            }
+            for gpu in every
         ]
         matches = _mapping.match(self._framework_gpus, allowed, every, _cuda.cuda_gpus())
         self._gpus = [_mapping.describe(found) for found in matches]

@@ -185,7 +185,7 @@ def test_visible_is_what_the_sampler_says(play, monkeypatch):
     sampler = Sampler(Clock())
     sampler._open()
     assert [(g["index"], g["nvml_index"]) for g in sampler.gpus] == [(0, 2), (1, 0)]
-    assert [g["nvml_index"] for g in sampler.nvml_gpus] == [2, 0]
+    assert [g["visible"] for g in sampler.nvml_gpus] == [True, False, True]
     assert sampler.gpus[0]["label"].startswith("gpu0 (nvml 2, GPU-3c4d…")
 
 

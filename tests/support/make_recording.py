@@ -319,9 +319,10 @@ def make_recording(log_dir, scenario="thirds", steps=600, gpus=2, live=False, **
     minute has not passed. Use `SyntheticRun` for one that grows. Options are `SyntheticRun`'s.
     """
     run = SyntheticRun(log_dir, scenario, steps, gpus, **options)
-    chunk = max(1, min(steps, 4_000))
+    chunk = 4_000 if steps <= 100_000 else 12_000  # of a long run, about a segment at a time
     while run.done < steps:
-        run.advance(min(chunk, steps - run.done), flush=steps <= 100_000)
+        run.advance(min(chunk, steps - run.done), flush=False)
+        run.writer.flush()
     if live:
         run.flush()
         return run.path

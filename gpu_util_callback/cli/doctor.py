@@ -1,0 +1,34 @@
+"""`gpu-util doctor`: do this machine's GPUs, driver and framework work together?"""
+
+import argparse
+import json
+import os
+import sys
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--framework",
+        choices=("tensorflow", "jax", "torch"),
+        help="check this framework only (default: all that are installed)",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60, metavar="S", help="seconds to wait for each check"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; 0 whatever it says."""
+    from gpu_util_callback.doctor import examine
+
+    report = examine(framework=args.framework, timeout_s=args.timeout)
+    if args.json:
+        print(json.dumps(report.to_json(), indent=1))
+    else:
+        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        print(report.render(color=color))
+    return 0

@@ -1,0 +1,85 @@
+"""The doctor's main question, asked quietly when training begins: is the GPU used at all?"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["quick_check"]
+
+
+def quick_check(
+    framework_gpus: Sequence[Any] | None,
+    nvml_gpus: Sequence[Mapping[str, Any]],
+    build_info: Mapping[str, Any] | None,
+    environ: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """What is wrong with the GPUs this training uses.
+
+    Args:
+        framework_gpus: the framework's GPUs; None or empty = it has none.
+        nvml_gpus: `Sampler.nvml_gpus`: all that the driver sees, with "visible".
+        build_info: {"is_cuda_build", "cuda_version", …} of the framework, None = unknown.
+        environ: os.environ of the training.
+
+    Returns: [{"cause": "cpu_fallback" | "gpus_unused", "status": "problem" | "warning", "reason",
+    "cure", "evidence"}]; [] when all is well or there is no GPU.
+    """
+    environ = os.environ if environ is None else environ
+    own = len(framework_gpus or ())
+    visible = sum(bool(gpu.get("visible", True)) for gpu in nvml_gpus)
+    build = dict(build_info or {})
+    evidence = {
+        "gpus": len(nvml_gpus),
+        "visible_gpus": visible,
+        "framework_gpus": own,
+        "is_cuda_build": build.get("is_cuda_build"),
+    }
+    if not nvml_gpus:
+        return []
+    if own == 0:
+        status, reason, cure = _why_none(len(nvml_gpus), visible, build, environ)
+        return [_finding("cpu_fallback", status, reason, cure, evidence)]
+    if own < visible:
+        return [
+            _finding(
+                "gpus_unused", "warning", f"{visible} GPUs are free to use and {own} is used"
+                if own == 1 else f"{visible} GPUs are free to use and {own} are used",
+                "train on all of them with `tf.distribute.MirroredStrategy` (JAX, torch: "
+                "`keras.distribution`), or set CUDA_VISIBLE_DEVICES to the one that is meant",
+                evidence,
+            )
+        ]  # fmt: skip
+    return []
+
+
+def _why_none(
+    gpus: int, visible: int, build: dict[str, Any], environ: Mapping[str, str]
+) -> tuple[str, str, str]:
+    count = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+    there = f"there {'are' if gpus > 1 else 'is'} {count}"
+    if visible == 0:
+        value = environ.get("CUDA_VISIBLE_DEVICES", "")
+        return (
+            "warning",
+            f"CUDA_VISIBLE_DEVICES={value} hides {'all ' if gpus > 1 else 'the '}{count}",
+            "unset CUDA_VISIBLE_DEVICES, or name a GPU in it",
+        )
+    if build.get("is_cuda_build") is False:
+        return (
+            "problem",
+            f"{there}, and this framework was built without CUDA",
+            'pip uninstall -y tensorflow-cpu; pip install "tensorflow[and-cuda]"',
+        )
+    return (
+        "problem",
+        f"{there}, and the framework sees none",
+        "run `gpu-util doctor`: it says which library is missing or does not fit",
+    )
+
+
+def _finding(
+    cause: str, status: str, reason: str, cure: str, evidence: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "cause": cause, "status": status, "reason": reason, "cure": cure, "evidence": evidence
+    }  # fmt: skip

@@ -1,0 +1,231 @@
+"""Questions that may hang or crash, each asked in a process of its own.
+
+`python -m gpu_util_callback.doctor.probe NAME` prints one line of JSON behind a mark. A probe that
+raises prints {"error": …}; one that dies is seen by its exit status.
+"""
+
+import ctypes
+import glob
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MARK", "PROBES", "main"]
+
+MARK = "gpu-util-probe: "
+
+
+def nvml() -> dict[str, Any]:
+    """The driver, and all that NVML tells of its GPUs."""
+    from gpu_util_callback.gpus import _devices, _gate, _library, _mapping, _processes
+
+    binding, problem = _library.open_nvml()
+    if problem is not None:
+        return {"problem": problem, "library": loaded_path("libnvidia-ml.so.1")}
+    memory = _gate.Memory()
+    gate = _gate.Gate(binding, memory)
+    every = _devices.list_gpus(gate)
+    allowed = _mapping.visible(os.environ, every)
+    return {
+        **_devices.driver_facts(gate),
+        "library": loaded_path("libnvidia-ml.so.1"),
+        "visible_problem": allowed.problem,
+        "order_certain": allowed.certain,
+        "host_pids": _processes.host_pids(),
+        "gpus": [_gpu(gate, gpu, allowed.gpus) for gpu in every],
+    }
+
+
+def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> dict[str, Any]:
+    from gpu_util_callback.gpus import _devices, _mapping
+
+    key = f"nvml {gpu.nvml_index}"
+
+    def ask(symbol: str, *args: Any) -> Any:
+        return gate.ask(symbol, gpu.board, *args, gpu=key)
+
+    memory = ask("nvmlDeviceGetMemoryInfo")
+    listed = ask("nvmlDeviceGetComputeRunningProcesses")
+    return {
+        **_mapping.describe(_mapping.Match(gpu.nvml_index, None, gpu, "order")),
+        "visible": any(gpu is own or gpu.uuid == own.parent_uuid for own in allowed),
+        "mode": _devices.mode_of(gate, gpu),
+        "mig_devices": [mig.uuid for mig in gpu.migs],
+        "memory_used_bytes": None if memory is None else int(memory.used),
+        "compute_mode": ask("nvmlDeviceGetComputeMode"),
+        "pcie_generation": ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie_width": ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        "temperature_c": ask("nvmlDeviceGetTemperature", 0),
+        "event_reasons": ask("nvmlDeviceGetCurrentClocksEventReasons"),
+        "ecc_uncorrected": ask("nvmlDeviceGetTotalEccErrors", 1, 0),
+        "lost": key in gate.memory.gone,
+        "processes": [
+            {"pid": int(p.pid), "memory_bytes": p.usedGpuMemory, "name": _process_name(p.pid)}
+            for p in listed or ()
+        ],
+    }
+
+
+def _process_name(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None
+
+
+def cuda() -> dict[str, Any]:
+    """The CUDA driver library: whether it starts, and the devices it lists."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return {"loads": False, "error": str(error)}
+    code = library.cuInit(0)
+    found: dict[str, Any] = {"loads": True, "init": code, "library": loaded_path("libcuda.so.1")}
+    if code == 0:
+        from gpu_util_callback.gpus import _cuda
+
+        found["gpus"] = [vars(gpu) for gpu in _cuda.cuda_gpus()]
+    return found
+
+
+def libraries(names: str) -> dict[str, Any]:
+    """name -> {"loads", "path" or "error"} for each of the comma-separated sonames."""
+    found: dict[str, Any] = {}
+    for name in filter(None, names.split(",")):
+        # As the frameworks do: the loader's own search first, then the nvidia-* wheels.
+        wheels = [
+            path
+            for folder in sys.path
+            for path in sorted(glob.glob(f"{folder}/nvidia/*/lib/{name}"))  # noqa: PTH207
+        ]
+        errors = []
+        for candidate in (name, *wheels):
+            try:
+                ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
+            except OSError as error:
+                errors.append(str(error))
+                continue
+            found[name] = {"loads": True, "path": loaded_path(name) or candidate}
+            break
+        else:
+            found[name] = {"loads": False, "error": errors[-1]}
+    return found
+
+
+def tensorflow() -> dict[str, Any]:
+    """TensorFlow's build and the GPUs it sees."""
+    import tensorflow as tf
+
+    build = {
+        key: value if isinstance(value, str | int | float | bool) else [str(v) for v in value]
+        for key, value in dict(tf.sysconfig.get_build_info()).items()
+    }
+    gpus = tf.config.list_physical_devices("GPU")
+    growth: list[bool | None] = []
+    for gpu in gpus:
+        try:
+            growth.append(bool(tf.config.experimental.get_memory_growth(gpu)))
+        except (RuntimeError, ValueError):
+            growth.append(None)
+    return {
+        "version": tf.__version__,
+        "build": build,
+        "gpus": [
+            {"name": gpu.name, **_plain(tf.config.experimental.get_device_details(gpu))}
+            for gpu in gpus
+        ],
+        "memory_growth": growth,
+    }
+
+
+def jax() -> dict[str, Any]:
+    """JAX's plugins and the GPUs it sees."""
+    import jax as module
+
+    plugins = [
+        name
+        for distribution in importlib.metadata.distributions()
+        if (name := distribution.metadata["Name"] or "").lower().startswith("jax-cuda")
+    ]
+    error = ""
+    try:
+        devices = [d for d in module.devices() if d.platform in ("gpu", "cuda", "rocm")]
+    except RuntimeError as failure:
+        devices, error = [], str(failure)
+    return {
+        "version": module.__version__,
+        "build": {"is_cuda_build": bool(plugins), "plugins": sorted(set(plugins))},
+        "gpus": [{"name": str(device), "device_name": device.device_kind} for device in devices],
+        "init_error": error,
+    }
+
+
+def torch() -> dict[str, Any]:
+    """torch's build and the GPUs it sees."""
+    import torch as module
+
+    available = module.cuda.is_available()
+    count = module.cuda.device_count() if available else 0
+    return {
+        "version": module.__version__,
+        "build": {
+            "is_cuda_build": module.version.cuda is not None,
+            "cuda_version": module.version.cuda,
+            "cuda_compute_capabilities": list(module.cuda.get_arch_list()) if available else [],
+        },
+        "gpus": [
+            {
+                "name": f"cuda:{i}",
+                "device_name": module.cuda.get_device_name(i),
+                "compute_capability": list(module.cuda.get_device_capability(i)),
+            }
+            for i in range(count)
+        ],
+    }
+
+
+def _plain(details: Any) -> dict[str, Any]:
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in details.items()
+    }
+
+
+def loaded_path(soname: str) -> str | None:
+    """The file behind a library that this process has loaded."""
+    stem = soname.split(".so")[0] + ".so"
+    try:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            path = line.split(maxsplit=5)[-1]
+            if "/" in path and Path(path).name.startswith(stem):
+                return path
+    except OSError:
+        pass
+    return None
+
+
+PROBES: dict[str, Callable[..., dict[str, Any]]] = {
+    "nvml": nvml,
+    "cuda": cuda,
+    "libraries": libraries,
+    "tensorflow": tensorflow,
+    "jax": jax,
+    "torch": torch,
+}
+
+
+def main(argv: list[str]) -> int:
+    """Run the probe argv[0] with the rest as arguments."""
+    try:
+        answer = PROBES[argv[0]](*argv[1:])
+    except Exception as error:  # whatever a framework raises is what we want to know
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    sys.stdout.write(f"\n{MARK}{json.dumps(answer, default=str)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,407 @@
+"""The doctor is right in the set-ups that people have."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from cuda import build_cuda, fake_framework, prepend
+from nvml import GIB, Scenario, environment
+
+from gpu_util_callback.doctor import Line, Report, _driver, _framework, quick_check
+
+LIBRARIES = [
+    "libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12", "libcufft.so.11",
+    "libcusparse.so.12", "libcusolver.so.11", "libcupti.so.12",
+]  # fmt: skip
+
+TENSORFLOW = """
+import types
+_BUILD = {build}
+class _Gpu:
+    def __init__(self, i):
+        self.name = f"/physical_device:GPU:{{i}}"
+_GPUS = [_Gpu(i) for i in range({gpus})]
+sysconfig = types.SimpleNamespace(get_build_info=lambda: _BUILD)
+config = types.SimpleNamespace(
+    list_physical_devices=lambda kind: _GPUS,
+    experimental=types.SimpleNamespace(
+        get_memory_growth=lambda gpu: False,
+        get_device_details=lambda gpu: {{"device_name": "H100", "compute_capability": (9, 0)}},
+    ),
+)
+"""
+CUDA_BUILD = {
+    "is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9",
+    "cuda_compute_capabilities": ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"],
+}  # fmt: skip
+UUID = "1a2b3c4d-1a2b-3c4d-5e6f-000068313030"
+
+
+def doctor(env, *arguments):
+    """The report of `gpu-util doctor --json`."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from gpu_util_callback.cli import main;"
+         "sys.exit(main(['doctor', '--json', *sys.argv[1:]]))", *arguments],
+        env=env, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def line(report, section, check):
+    found = [
+        entry for entry in report["lines"] if (entry["section"], entry["check"]) == (section, check)
+    ]
+    assert found, [(entry["section"], entry["check"]) for entry in report["lines"]]
+    return found[0]
+
+
+@pytest.fixture
+def machine(tmp_path, standin_folder, monkeypatch):
+    """machine(...): the environment of a machine with one H100 and a TensorFlow."""
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "KERAS_BACKEND", "LD_LIBRARY_PATH",
+                 "JAX_PLATFORMS", "NVIDIA_DRIVER_CAPABILITIES"):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+
+    def build(
+        scenario=None, libraries=(*LIBRARIES, "libcudnn.so.9"), gpus=1, build=CUDA_BUILD,
+        name="tensorflow", code=None, driver=True, **extra,
+    ):  # fmt: skip
+        if scenario is None:
+            scenario = Scenario()
+            scenario.gpu("h100")
+        env = environment(scenario, standin_folder, CUDA_STANDIN=f"0000:17:00.0={UUID}", **extra)
+        prepend(env, "LD_LIBRARY_PATH", build_cuda(tmp_path, libraries, driver))
+        code = TENSORFLOW.format(build=build, gpus=gpus) if code is None else code
+        prepend(env, "PYTHONPATH", fake_framework(tmp_path, name, "2.21.0", code))
+        return env
+
+    return build
+
+
+def test_all_well(machine):
+    report = doctor(machine(), "--framework", "tensorflow")
+    assert [entry for entry in report["lines"] if entry["status"] != "ok"] == [
+        {"section": "tensorflow", "check": "compute capability", "status": "warning",
+         "text": report["lines"][-3]["text"], "cure": "a newer tensorflow"}
+    ]  # fmt: skip
+    assert "580.95.05, supports CUDA 13.0" in line(report, "driver", "NVIDIA driver")["text"]
+    assert "1 × NVIDIA H100" in line(report, "GPUs", "nvml 0")["text"]
+    assert line(report, "tensorflow", "GPUs")["text"] == "tensorflow sees 1 of 1"
+    assert "all 7 load, from" in line(report, "tensorflow", "CUDA libraries")["text"]
+    assert "memory growth" in [entry["check"] for entry in report["lines"]]
+
+
+def test_all_well_with_machine_code_for_this_gpu_is_all_ok(machine):
+    build = {**CUDA_BUILD, "cuda_compute_capabilities": ["sm_80", "sm_90"]}
+    report = doctor(machine(build=build), "--framework", "tensorflow")
+    assert report["status"] == "ok", [e for e in report["lines"] if e["status"] != "ok"]
+
+
+def test_no_driver(tmp_path, monkeypatch):
+    """This machine, or any other, without the driver's libraries: the real TensorFlow's facts."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    # Where there is a driver, this file of its name stands in for none.
+    (tmp_path / "libnvidia-ml.so.1").write_text("")
+    (tmp_path / "libcuda.so.1").write_text("")
+    import os
+
+    env = dict(os.environ)
+    prepend(env, "PYTHONPATH", fake_framework(
+        tmp_path, "tensorflow", "2.21.0", TENSORFLOW.format(build=CUDA_BUILD, gpus=0)))  # fmt: skip
+    report = doctor(env, "--framework", "tensorflow")
+    assert report["status"] == "warning"
+    driver = line(report, "driver", "NVML")
+    assert "no NVIDIA driver library" in driver["text"]
+    assert "install the NVIDIA driver" in driver["cure"]
+    assert line(report, "tensorflow", "GPUs")["text"] == "tensorflow sees none, as the driver does"
+
+
+def test_a_driver_and_a_cpu_only_tensorflow(machine):
+    env = machine(name="tensorflow-cpu", gpus=0, build={"is_cuda_build": False})
+    report = doctor(env, "--framework", "tensorflow")
+    build = line(report, "tensorflow", "build")
+    assert build["status"] == "problem"
+    assert "without CUDA: training runs on the CPU" in build["text"]
+    assert build["cure"].startswith("pip uninstall -y tensorflow-cpu; pip install")
+    assert line(report, "tensorflow", "GPUs")["status"] == "problem"
+
+
+def test_two_builds_that_overwrite_each_other(machine, tmp_path):
+    env = machine()
+    prepend(env, "PYTHONPATH", fake_framework(tmp_path, "tensorflow-cpu", "2.21.0", ""))
+    both = line(doctor(env, "--framework", "tensorflow"), "tensorflow", "installed")
+    assert both["status"] == "problem"
+    assert "tensorflow-cpu 2.21.0" in both["text"]
+
+
+def test_a_missing_cudnn(machine):
+    report = doctor(machine(libraries=LIBRARIES, gpus=0), "--framework", "tensorflow")
+    libraries = line(report, "tensorflow", "CUDA libraries")
+    assert libraries["status"] == "problem"
+    assert libraries["text"] == "6 of 7 load; missing: libcudnn.so.9"
+    assert "nvidia-cudnn-cu12" in libraries["cure"]
+    assert "libcudnn.so.9 cannot be loaded" in line(report, "tensorflow", "GPUs")["text"]
+
+
+def test_libraries_of_the_wheels_are_found(machine, tmp_path):
+    env = machine(libraries=LIBRARIES)
+    build_cuda(tmp_path / "wheel", ["libcudnn.so.9"], driver=False)
+    wheel = tmp_path / "site-tensorflow/nvidia/cudnn/lib"
+    wheel.mkdir(parents=True)
+    (tmp_path / "wheel/cuda-lib/libcudnn.so.9").rename(wheel / "libcudnn.so.9")
+    report = doctor(env, "--framework", "tensorflow")
+    assert line(report, "tensorflow", "CUDA libraries")["status"] == "ok"
+    assert report["facts"]["libraries"]["libcudnn.so.9"]["path"] == str(wheel / "libcudnn.so.9")
+
+
+@pytest.mark.parametrize("value", ["-1", ""])
+def test_cuda_visible_devices_hides_the_gpu(machine, value):
+    env = machine(gpus=0, CUDA_VISIBLE_DEVICES=value, CUDA_STANDIN_INIT="100")
+    report = doctor(env, "--framework", "tensorflow")
+    variable = line(report, "environment", "CUDA_VISIBLE_DEVICES")
+    assert variable["status"] == "problem"
+    assert "hides all 1 GPUs" in variable["text"]
+    assert "unset CUDA_VISIBLE_DEVICES" in variable["cure"]
+    assert "CUDA_VISIBLE_DEVICES hides them" in line(report, "tensorflow", "GPUs")["text"]
+    assert line(report, "driver", "CUDA driver library")["status"] == "ok"
+
+
+def test_a_driver_too_old_for_the_build(machine):
+    scenario = Scenario(cuda=11040, driver="470.1")
+    scenario.gpu("h100")
+    report = doctor(machine(scenario, gpus=0), "--framework", "tensorflow")
+    driver = line(report, "tensorflow", "driver")
+    assert driver["status"] == "problem"
+    assert driver["text"] == "this build needs CUDA 12.5.1; driver 470.1 supports 11.4"
+
+
+def test_a_container_that_may_look_and_not_compute(machine):
+    env = machine(gpus=0, driver=False, NVIDIA_DRIVER_CAPABILITIES="utility")
+    report = doctor(env, "--framework", "tensorflow")
+    assert line(report, "driver", "CUDA driver library")["status"] == "problem"
+    assert line(report, "environment", "NVIDIA_DRIVER_CAPABILITIES")["status"] == "problem"
+
+
+def test_a_library_mismatch_after_a_driver_update(machine):
+    scenario = Scenario().call("nvmlInitWithFlags", code=18)
+    scenario.gpu("h100")
+    report = doctor(machine(scenario, gpus=0), "--framework", "tensorflow")
+    driver = line(report, "driver", "NVML")
+    assert driver["status"] == "problem"
+    assert "reboot" in driver["cure"]
+
+
+def test_a_driver_that_hangs(machine):
+    scenario = Scenario().call("nvmlInitWithFlags", latency_s=60)
+    report = doctor(machine(scenario), "--framework", "tensorflow", "--timeout", "3")
+    assert line(report, "driver", "NVML")["text"] == "no answer within 3 s"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise ImportError('libfoo.so.1: cannot open shared object file')", "libfoo.so.1"),
+        ("import os; os.abort()", "SIGABRT"),
+        ("import os; os._exit(3)", "failed"),
+        ("import time; time.sleep(60)", "no answer within"),
+        ("print('{}'); x = 1", "AttributeError"),
+    ],
+)
+def test_a_framework_that_does_not_even_import(machine, code, words):
+    report = doctor(machine(code=code), "--framework", "tensorflow", "--timeout", "4")
+    imported = line(report, "tensorflow", "import")
+    assert imported["status"] == "problem"
+    assert words in imported["text"]
+
+
+JAX = """
+import types
+class _Device:
+    platform, device_kind = {platform!r}, "NVIDIA H100"
+    def __str__(self):
+        return "cuda:0"
+def devices():
+    return [_Device()]
+"""
+
+
+def test_jax_on_the_gpu(machine, tmp_path):
+    env = machine(name="jax", code=JAX.format(platform="gpu"))
+    prepend(env, "PYTHONPATH", fake_framework(tmp_path, "jax-cuda12-plugin", "0.10.2", ""))
+    report = doctor(env, "--framework", "jax")
+    assert line(report, "jax", "GPUs")["text"] == "jax sees 1 of 1"
+    assert "jax-cuda12-plugin" in line(report, "jax", "build")["text"]
+    assert report["status"] == "ok"
+
+
+def test_jax_without_its_plugin(machine):
+    report = doctor(machine(name="jax", code=JAX.format(platform="cpu")), "--framework", "jax")
+    build = line(report, "jax", "build")
+    assert (build["status"], build["cure"]) == ("problem", 'pip install "jax[cuda12]"')
+
+
+def test_jax_kept_off_the_gpu(machine, tmp_path):
+    env = machine(name="jax", code=JAX.format(platform="cpu"), JAX_PLATFORMS="cpu")
+    prepend(env, "PYTHONPATH", fake_framework(tmp_path, "jax-cuda12-plugin", "0.10.2", ""))
+    report = doctor(env, "--framework", "jax")
+    assert line(report, "environment", "JAX_PLATFORMS")["status"] == "problem"
+    assert "JAX_PLATFORMS=cpu" in line(report, "jax", "GPUs")["text"]
+
+
+TORCH = """
+import types
+version = types.SimpleNamespace(cuda={cuda!r})
+cuda = types.SimpleNamespace(
+    is_available=lambda: {count} > 0, device_count=lambda: {count},
+    get_arch_list=lambda: ["sm_80", "sm_90"], get_device_name=lambda i: "NVIDIA H100",
+    get_device_capability=lambda i: (9, 0),
+)
+"""
+
+
+def test_torch_on_the_gpu(machine):
+    env = machine(name="torch", code=TORCH.format(cuda="12.8", count=1))
+    report = doctor(env, "--framework", "torch")
+    assert line(report, "torch", "GPUs")["text"] == "torch sees 1 of 1"
+    assert report["status"] == "ok"
+
+
+def test_torch_for_the_cpu(machine):
+    env = machine(name="torch", code=TORCH.format(cuda=None, count=0))
+    report = doctor(env, "--framework", "torch")
+    assert "without CUDA" in line(report, "torch", "build")["text"]
+    assert report["status"] == "problem"
+
+
+def test_another_backend_than_the_chosen_one_is_only_a_warning(machine):
+    env = machine(name="torch", code=TORCH.format(cuda=None, count=0), KERAS_BACKEND="tensorflow")
+    assert doctor(env, "--framework", "torch")["status"] == "warning"
+
+
+def test_the_text_is_one_screen_and_ends_with_the_verdict(machine):
+    env = machine(gpus=0, CUDA_VISIBLE_DEVICES="-1", CUDA_STANDIN_INIT="100", COLUMNS="100")
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from gpu_util_callback.cli import main;"
+         "sys.exit(main(['doctor', '--framework', 'tensorflow']))"],
+        env=env, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    shown = done.stdout.splitlines()
+    assert len(shown) < 40
+    assert max(map(len, shown)) <= 100
+    assert "FAIL CUDA_VISIBLE_DEVICES" in done.stdout
+    assert shown[-1].endswith("problems.")
+
+
+# The lines as functions of what the probes answered.
+
+BOARD = {
+    "nvml_index": 0, "name": "X", "memory_total_bytes": 80 * GIB, "compute_capability": "9.0",
+    "mode": "", "visible": True, "processes": [], "compute_mode": 0, "persistence_mode": True,
+    "power_limit_mw": 700_000, "power_default_mw": 700_000, "pcie_width": 16, "pcie_width_max": 16,
+    "ecc_uncorrected": 0, "event_reasons": 1, "mig_devices": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({}, "ok", ""),
+        ({"persistence_mode": False}, "warning", "persistence"),
+        ({"power_limit_mw": 300_000}, "warning", "300 W"),
+        ({"pcie_width": 4}, "warning", "×4 of ×16"),
+        ({"ecc_uncorrected": 3}, "warning", "ECC"),
+        ({"event_reasons": 0x40}, "warning", "slows itself"),
+        ({"event_reasons": 0x4}, "ok", ""),  # a power cap under load is normal
+        ({"lost": True}, "problem", "lost"),
+        ({"compute_mode": 2}, "problem", "Prohibited"),
+        ({"mode": "MIG"}, "problem", "no MIG device"),
+        ({"mode": "MIG", "mig_devices": ["MIG-1"]}, "ok", ""),
+        ({"processes": [{"pid": 7, "memory_bytes": 3 * GIB, "name": "python"}]}, "warning",
+         "1 process uses it with 3.0 GiB (python 7)"),
+        ({"processes": [{"pid": 7, "memory_bytes": None, "name": None}] * 5, "compute_mode": 3},
+         "problem", "Exclusive"),
+        ({"power_limit_mw": None, "pcie_width": None, "event_reasons": None}, "ok", ""),
+    ],
+)  # fmt: skip
+def test_each_trouble_of_a_gpu(change, status, words):
+    report = Report(_driver.check_gpus({"gpus": [{**BOARD, **change}], "host_pids": True}))
+    assert report.status == status
+    assert words in " ".join(entry.text for entry in report.lines)
+    assert all(entry.cure for entry in report.lines if entry.status != "ok")
+
+
+def test_equal_gpus_share_a_line():
+    gpus = [{**BOARD, "nvml_index": i} for i in range(8)]
+    (only,) = _driver.check_gpus({"gpus": gpus})
+    assert only.text.startswith("8 × X, 80 GiB")
+
+
+@pytest.mark.parametrize(
+    ("capability", "codes", "status"),
+    [
+        ("8.6", ["sm_80"], None),  # newer minor of the same major
+        ("8.0", ["sm_86"], "problem"),
+        ("9.0", ["sm_80", "compute_80"], "warning"),  # by PTX, compiled at the first start
+        ("3.5", ["sm_60", "compute_90"], "problem"),
+        ("12.0", ["sm_90", "sm_120"], None),
+        ("9.0", [], None),  # unknown
+    ],
+)
+def test_compute_capabilities(capability, codes, status):
+    found = _framework._fits(
+        "tensorflow", {"cuda_compute_capabilities": codes}, {},
+        [{"compute_capability": capability}], "problem",
+    )  # fmt: skip
+    assert [entry.status for entry in found] == ([status] if status else [])
+
+
+def test_needed_libraries_follow_the_build():
+    assert "libcudnn.so.8" in _framework.needed_libraries(
+        {"is_cuda_build": True, "cuda_version": "11.8", "cudnn_version": "8"}
+    )
+    assert "libcublas.so.13" in _framework.needed_libraries(
+        {"is_cuda_build": True, "cuda_version": "13.0", "cudnn_version": "9"}
+    )
+    assert _framework.needed_libraries({"is_cuda_build": False}) == []
+
+
+def test_report_status_is_the_worst():
+    ok, bad = Line("a", "b", "ok", ""), Line("a", "b", "problem", "")
+    assert Report([ok]).status == "ok"
+    assert Report([ok, bad, ok]).status == "problem"
+    assert Report([]).status == "ok"
+    assert Report([bad]).render().endswith("1 problem.")
+
+
+# The quiet check.
+
+GPU = {"nvml_index": 0, "visible": True}
+HIDDEN = {"nvml_index": 0, "visible": False}
+
+
+@pytest.mark.parametrize(
+    ("framework", "gpus", "build", "expected"),
+    [
+        (None, [], None, []),
+        ([], [], {"is_cuda_build": True}, []),
+        ([1], [GPU], {"is_cuda_build": True}, []),
+        ([1, 2], [GPU, GPU], {}, []),
+        ([1], [GPU, HIDDEN], {}, []),
+        (None, [GPU], {"is_cuda_build": False}, [("cpu_fallback", "problem", "without CUDA")]),
+        ([], [GPU, GPU], {"is_cuda_build": True}, [("cpu_fallback", "problem", "sees none")]),
+        ([], [GPU], None, [("cpu_fallback", "problem", "sees none")]),
+        ([], [HIDDEN] * 2, {}, [("cpu_fallback", "warning", "CUDA_VISIBLE_DEVICES=-1 hides all")]),
+        ([1], [GPU, GPU, GPU], {}, [("gpus_unused", "warning", "3 GPUs are free to use and 1 is")]),
+    ],
+)  # fmt: skip
+def test_quick_check(framework, gpus, build, expected):
+    found = quick_check(framework, gpus, build, environ={"CUDA_VISIBLE_DEVICES": "-1"})
+    assert [(entry["cause"], entry["status"]) for entry in found] == [e[:2] for e in expected]
+    for entry, (_, _, words) in zip(found, expected, strict=True):
+        assert words in entry["reason"]
+        assert entry["cure"]
+        assert entry["evidence"]["visible_gpus"] == sum(gpu["visible"] for gpu in gpus)

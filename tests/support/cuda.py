@@ -1,0 +1,59 @@
+"""Stand-ins for CUDA's libraries and for frameworks, for machines without a GPU.
+
+folder = build_cuda(tmp_path, ["libcudart.so.12", "libcudnn.so.9"])   # + libcuda.so.1
+env = {**environment(scenario, tmp_path), ...}; prepend(env, "LD_LIBRARY_PATH", folder)
+prepend(env, "PYTHONPATH", fake_tensorflow(tmp_path, gpus=1))
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["build_cuda", "fake_framework", "prepend"]
+
+SOURCE = Path(__file__).resolve().parent / "cuda_standin.c"
+
+
+def build_cuda(
+    folder: str | os.PathLike, libraries: Sequence[str] = (), driver: bool = True
+) -> Path:
+    """A folder with libcuda.so.1 (unless driver=False) and empty `libraries`; skips without cc."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        import pytest
+
+        pytest.skip("no C compiler to build the stand-in CUDA libraries with")
+    target = Path(folder) / "cuda-lib"
+    target.mkdir(parents=True, exist_ok=True)
+    empty = target / "empty.c"
+    empty.write_text("int standin;\n")
+    wanted = [(name, empty) for name in libraries] + ([("libcuda.so.1", SOURCE)] if driver else [])
+    for name, source in wanted:
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(target / name),
+             str(source)],
+            check=True,
+        )  # fmt: skip
+    return target
+
+
+def fake_framework(folder: str | os.PathLike, name: str, version: str, code: str) -> Path:
+    """A folder for PYTHONPATH in which `name` is installed; `code` is its module, "" = none."""
+    root = Path(folder) / f"site-{name}"
+    module = name.partition("-")[0]
+    root.mkdir(parents=True, exist_ok=True)
+    if code:
+        (root / module).mkdir(exist_ok=True)
+        (root / module / "__init__.py").write_text(f'__version__ = "{version}"\n' + code)
+    info = root / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return root
+
+
+def prepend(environment: dict[str, str], variable: str, path: str | os.PathLike) -> None:
+    """Put a folder in front of a path variable."""
+    known = environment.get(variable, "")
+    environment[variable] = os.pathsep.join(filter(None, [str(path), known]))
