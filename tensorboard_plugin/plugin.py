@@ -125,6 +125,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
     def _serve_recording(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
         revision = recording.revision
+        self._tiles.prepare(recording)
         first, last = _steps_extent(recording)
         return _json(request, {
             "id": recording.id,

@@ -39,7 +39,11 @@ class Pyramids:
         self._raw: dict[str, _Raw] = {}
         self._waiting: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         self._known_until = 0
-        self._shifts = _base_shifts(recording)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `update` has been through once."""
+        return self._revision is not None
 
     @property
     def nbytes(self) -> int:
@@ -147,9 +151,24 @@ class Pyramids:
 
     def _level(self, group: str, axis: str) -> Levels:
         columns = self._raw[group].columns
-        levels = self._levels[axis].setdefault(group, Levels(columns, self._shifts[axis]))
+        levels = self._levels[axis].get(group)
+        if levels is None:
+            levels = self._levels[axis][group] = Levels(columns, self._base_shift(group, axis))
         levels.add_columns(columns)
         return levels
+
+    def _base_shift(self, group: str, axis: str) -> int:
+        """The width of a group's finest stored buckets: about 16 rows each."""
+        if (group, axis) == ("steps", "step"):
+            return FAN_OUT_BITS
+        recording = self.recording
+        extent = max(1, recording.end_ns - recording.start_ns)
+        if axis == "step":
+            extent = recording.step_count
+        known = recording.summary.get(group, {}).values()
+        rows = max((column.get("count", 0) for column in known), default=0)
+        buckets = max(1024, rows >> FAN_OUT_BITS)
+        return max(FAN_OUT_BITS if axis == "step" else 16, (extent // buckets).bit_length())
 
     def _read_again(self, group: str, axis: str, begin: int, end: int) -> "_Raw":
         """The rows of a range of keys, out of the segments."""
@@ -180,13 +199,6 @@ def _values(columns: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
     if not names:
         return names, np.zeros((0, len(columns["time_ns"])))
     return names, np.stack([columns[name] for name in names])
-
-
-def _base_shifts(recording: Recording) -> dict[str, int]:
-    """Bucket widths of the finest stored levels: about 16 steps each, on both axes."""
-    extent = max(1, recording.end_ns - recording.start_ns)
-    wanted = max(1024, recording.step_count // 16)
-    return {"step": FAN_OUT_BITS, "time": max(16, (extent // wanted).bit_length())}
 
 
 class _Raw:

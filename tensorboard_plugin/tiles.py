@@ -11,6 +11,7 @@ import numpy as np
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
 from tensorboard_plugin.lanes import STACK
+from tensorboard_plugin.overview_tiles import OverviewTiles
 from tensorboard_plugin.pyramids import Pyramids
 
 __all__ = ["MAX_COUNT", "MAX_LEVEL", "BadTile", "TileServer"]
@@ -20,6 +21,8 @@ MAX_LEVEL = 62
 MAX_LANES = 512
 # Pyramids of recordings nobody looked at lately go first.
 MAX_BYTES = 256 << 20
+# Pyramids of fewer steps are made in no time.
+LONG_RUN_STEPS = 200_000
 
 _STEP_LANES = {
     "steps": [(name, column) for name, column, _ in STACK],
@@ -38,6 +41,7 @@ class TileServer:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._pyramids: OrderedDict[str, Pyramids] = OrderedDict()
+        self._preparing: set[str] = set()
 
     def tile(
         self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]
@@ -57,18 +61,17 @@ class TileServer:
         if len(lanes) > MAX_LANES:
             raise BadTile(f"at most {MAX_LANES} lanes at once")
         revision = recording.revision
-        pyramids = self._of(recording)
-        pyramids.update(revision)
-        self._make_room()
+        groups = {group for lane in lanes for _, group, _, _ in _series(lane)}
+        source = self._source(recording, revision, groups, axis, level)
         series: list[dict[str, str]] = []
         arrays: list[np.ndarray] = []
         ranges: dict[str, tuple | None] = {}
         for lane in lanes:
             for name, group, column, scale in _series(lane):
                 if group not in ranges:
-                    ranges[group] = pyramids.range(group, axis, level, first, count)
+                    ranges[group] = source.range(group, axis, level, first, count)
                 found = ranges[group]
-                columns = pyramids.columns(group)
+                columns = source.columns(group)
                 if found is None or column not in columns:
                     continue
                 row = columns.index(column)
@@ -76,14 +79,46 @@ class TileServer:
                 arrays += [part[row] * np.float32(scale) for part in found]
         edges = np.arange(first, first + count, dtype=np.float64) * 2.0**level
         if axis == "time":
-            times, steps = edges, pyramids.times.step_at(edges.astype(np.int64)).astype(float)
+            times, steps = edges, source.times.step_at(edges.astype(np.int64)).astype(float)
         else:
-            times, steps = pyramids.times.start_of(edges), edges
+            times, steps = source.times.start_of(edges), edges
         header = {
             "axis": axis, "level": level, "first": first, "count": count, "revision": revision,
             "series": series, "steps_at": True,
         }  # fmt: skip
         return _packed(header, arrays, [times, steps])
+
+    def _source(
+        self, recording: Recording, revision: str, groups: set[str], axis: str, level: int
+    ) -> Pyramids | OverviewTiles:
+        """The pyramids; of a long run, the overview where it suffices until they are made."""
+        pyramids = self._of(recording)
+        if not pyramids.ready and recording.step_count > LONG_RUN_STEPS:
+            overview = OverviewTiles(recording.overview)
+            if overview.suffices(groups, axis, level):
+                self.prepare(recording)
+                return overview
+        pyramids.update(revision)
+        self._make_room()
+        return pyramids
+
+    def prepare(self, recording: Recording) -> None:
+        """Begin to make a long run's pyramids, so that they are there when somebody zooms in."""
+        if recording.step_count <= LONG_RUN_STEPS:
+            return
+        pyramids = self._of(recording)
+        with self._lock:
+            if pyramids.ready or recording.id in self._preparing:
+                return
+            self._preparing.add(recording.id)
+
+        def make() -> None:
+            try:
+                pyramids.update(recording.revision)
+            finally:
+                self._preparing.discard(recording.id)
+
+        threading.Thread(target=make, name="gpu-util-pyramids", daemon=True).start()
 
     def _of(self, recording: Recording) -> Pyramids:
         with self._lock:

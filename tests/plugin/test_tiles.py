@@ -271,3 +271,55 @@ def test_memory_of_a_long_run_is_bounded(tmp_path):
     assert not np.isnan(low).any()
     assert (low <= mean).all()
     assert (mean <= high).all()
+
+
+def test_a_long_run_is_first_shown_from_its_overview_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorboard_plugin.tiles.LONG_RUN_STEPS", 1_000)
+    make_recording(tmp_path, "thirds", steps=20_000, gpus=1, step_ms=5.0, scalars=False)
+    (one,) = read_recordings(tmp_path)
+    server, lanes = TileServer(), ["steps", "gpu0:power_mw"]
+    made = []
+    monkeypatch.setattr(TileServer, "prepare", lambda self, recording: made.append(recording.id))
+    opened = []
+    read = type(one)._read
+    monkeypatch.setattr(type(one), "_read", lambda s, name: opened.append(name) or read(s, name))
+    steps, samples = one.steps, one.samples["gpu0"]
+    opened.clear()
+    first = ask(server, one, "step", 6, 0, 320, lanes)
+    by_time = ask(server, one, "time", 29, 0, 400, lanes)
+    assert not [name for name in opened if name.startswith("segment")]
+    assert made == [one.id, one.id]
+    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 6, 0, 320)
+    np.testing.assert_allclose(np.stack(first.series[("steps", "step")]), truth, rtol=1e-5)
+    starts = steps["start_ns"] - one.start_ns
+    known = ~np.isnan(first.start_ns)
+    assert (first.start_ns[known] == starts[::64]).all()
+    truth = reduced(starts, steps["body_ns"] / 1e6, 29, 0, 400)
+    np.testing.assert_allclose(np.stack(by_time.series[("steps", "step")]), truth, rtol=1e-5)
+    since = samples["time_ns"] - one.start_ns
+    truth = reduced(since, samples["power_mw"], 29, 0, 400)
+    found = np.stack(by_time.series[("gpu0:power_mw", "power_mw")])
+    np.testing.assert_allclose(found, truth, rtol=1e-5)
+    under_way = np.searchsorted(starts, by_time.start_ns, "right") - 1
+    assert abs(by_time.first_step - np.clip(under_way, 0, None)).max() <= 110  # within a bucket
+    # A finer view needs the rows.
+    fine = ask(server, one, "step", 0, 100, 50, lanes)
+    assert [name for name in opened if name.startswith("segment")]
+    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 0, 100, 50)
+    np.testing.assert_allclose(np.stack(fine.series[("steps", "step")]), truth, rtol=1e-5)
+
+
+def test_pyramids_of_a_long_run_are_made_in_the_background(tmp_path, monkeypatch):
+    import time
+
+    monkeypatch.setattr("tensorboard_plugin.tiles.LONG_RUN_STEPS", 1_000)
+    make_recording(tmp_path, "healthy", steps=5_000, gpus=1, step_ms=5.0, scalars=False)
+    (one,) = read_recordings(tmp_path)
+    server = TileServer()
+    server.prepare(one)
+    server.prepare(one)
+    end = time.monotonic() + 20
+    while not server._of(one).ready and time.monotonic() < end:
+        time.sleep(0.01)
+    assert server._of(one).ready
+    assert ask(server, one, "step", 0, 4_990, 20, ["steps"]).header["count"] == 20
