@@ -9,14 +9,18 @@ __all__ = ["StepBlocks"]
 _SUMS = (
     "rows", "duration_ns", "input_get_ns", "input_wait_ns", "wait_ns", "compile_ns", "body_ns",
     "gpu_wait_ns", "callbacks_ns", "estimated", "wait_known", "wait_events", "callback_events",
-    "compile_events", "clean_rows", "clean_ns",
+    "compile_events", "clean_rows", "clean_ns", "new_rows", "new_ns", "known_rows", "known_ns",
 )  # fmt: skip
-_MAXIMA = ("top_wait_ns", "top_callbacks_ns", "top_compile_ns", "end_ns", "end_step")
+_MAXIMA = (
+    "top_wait_ns", "top_callbacks_ns", "top_compile_ns", "top_new_ns", "end_ns", "end_step",
+)  # fmt: skip
 _MINIMA = ("start_ns", "first_step")
 _FAR = np.iinfo(np.int64).max
 # A step in which a part takes this share is an event of that part: bursts are told from a
 # single outlier by counting events. A tenth is what a person sees in a timeline at a glance.
 EVENT_SHARE = 0.1
+# Shapes are remembered up to here; a run with more compiles all the time anyhow.
+MAX_SHAPES = 100_000
 
 
 class StepBlocks:
@@ -29,8 +33,10 @@ class StepBlocks:
 
     Columns (int64, one value per block): the sums of the table's own columns; `wait_ns`, the input
     wait where it exceeds the floor; `clean_rows`/`clean_ns`, the steps that neither waited nor
-    compiled; `*_events`, the rows in which that part took a tenth of the step; `top_*_ns`, the
-    largest single value; the block's extent in steps and time.
+    compiled; `new_*` and `known_*`, the rows whose input shape came for the first time, or had come
+    before (neither, where shapes are static), with their time but for waits and callbacks;
+    `*_events`, the rows in which that part took a tenth of the step; `top_*_ns`, the largest
+    single value; the block's extent in steps and time.
     """
 
     CAPACITY = 8192
@@ -41,6 +47,7 @@ class StepBlocks:
         self.floor_ns = floor_ns
         self.rows_per_block = self.BASE_ROWS
         self.total_rows = 0
+        self._shapes: set[int] = set()
         self._data = {name: np.zeros(self.CAPACITY, np.int64) for name in _SUMS + _MAXIMA}
         for name in _MINIMA:
             self._data[name] = np.full(self.CAPACITY, _FAR, np.int64)
@@ -104,6 +111,8 @@ class StepBlocks:
         wait = np.where(raw > self.floor_ns, raw - self.floor_ns // 2, 0)
         clean = ((wait == 0) & (compile_ns == 0) & (duration > 0)).astype(np.int64)
         event_at = (duration * EVENT_SHARE).astype(np.int64)
+        new, dynamic = self._first_seen(column("shape_id"))
+        work = np.maximum(duration - raw - known["callbacks_ns"], 0)
         return known | {
             "rows": np.ones(count, np.int64),
             "input_wait_ns": raw,
@@ -116,6 +125,11 @@ class StepBlocks:
             "compile_events": (compile_ns > 0).astype(np.int64),
             "clean_rows": clean,
             "clean_ns": clean * duration,
+            "new_rows": new,
+            "new_ns": new * work,
+            "known_rows": dynamic - new,
+            "known_ns": (dynamic - new) * work,
+            "top_new_ns": new * work,
             "top_wait_ns": wait,
             "top_callbacks_ns": known["callbacks_ns"],
             "top_compile_ns": compile_ns,
@@ -124,6 +138,17 @@ class StepBlocks:
             "first_step": step,
             "end_step": step + 1,
         }
+
+    def _first_seen(self, shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Per row 1 where its shape comes for the first time, and 1 where shapes are dynamic."""
+        new, dynamic = np.zeros(len(shapes), np.int64), shapes >= 0
+        if dynamic.any():
+            found, first = np.unique(shapes, return_index=True)
+            for shape, row in zip(found.tolist(), first.tolist(), strict=True):
+                if shape >= 0 and shape not in self._shapes and len(self._shapes) < MAX_SHAPES:
+                    self._shapes.add(shape)
+                    new[row] = 1
+        return new, dynamic.astype(np.int64)
 
     def _fold(self) -> None:
         half = self.CAPACITY // 2

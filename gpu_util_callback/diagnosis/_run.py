@@ -144,8 +144,12 @@ class Run:
             rows, total, steps[f"{part}_ns"], steps[f"top_{part}_ns"], steps[events],
             steps.rows_per_block,
         )  # fmt: skip
-        return [self.step_range(first, end) for first, end
-                in find_spans(series, enter=enter, min_rows=min_rows)]  # fmt: skip
+        return self.spans_in(series, enter=enter, min_rows=min_rows)
+
+    def spans_in(self, series: Series, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
+        """The same for a series over the blocks of `steps` that a rule made itself."""
+        found = find_spans(series, enter=enter, min_rows=min_rows)
+        return [self.step_range(first, end) for first, end in found]
 
     def step_range(self, first: float, end: float) -> tuple[Range, slice]:
         """Rows [first, end) as steps and times, with the slice of blocks they lie in."""

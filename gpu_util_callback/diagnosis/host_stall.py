@@ -180,17 +180,20 @@ def _owned(run: Run, occurrences: Occurrences) -> Range:
     A validation belongs to the epoch before it, so that stalls at the end of every epoch cover the
     run, not its seams only.
     """
-    first, end_ns = int(occurrences["start_ns"][0]), int(occurrences["end_ns"].max())
+    starts, ends = occurrences["start_ns"], occurrences["end_ns"]
+    first, end_ns = int(starts[0]), int(ends.max())
     start_ns = run.start_ns
     if len(occurrences) > 1:
-        # No epochs recorded: the work before the first stall is as long as that between two.
-        period = int(np.median(np.diff(occurrences["start_ns"])))
-        start_ns = max(start_ns, first - period)
-    for epochs in run.phases.of("epoch").values():
-        starts = epochs["start_ns"]
-        before = starts[starts <= first]
-        if len(before):
-            start_ns = max(run.start_ns, int(before[-1]))
+        # The work before the first stall is as long as that between two, and begins with an epoch.
+        work = starts[1:] - ends[:-1]
+        work = work[work > 0.1 * work.max()]  # parts of one stall follow each other at once
+        earliest = first - 1.05 * (float(np.median(work)) if len(work) else 0.0)
+        start_ns = max(start_ns, int(earliest))
+        for epochs in run.phases.of("epoch").values():
+            inside = epochs["start_ns"]
+            inside = inside[(inside >= earliest) & (inside < first)]
+            if len(inside):
+                start_ns = max(run.start_ns, int(inside[0]))
     step = run.step_at(start_ns)
     last = max(int(occurrences["step"].max()), step)
     return Range(step, last, start_ns, max(end_ns, start_ns + 1))

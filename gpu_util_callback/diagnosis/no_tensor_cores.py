@@ -7,6 +7,7 @@ from gpu_util_callback.diagnosis._kernels import capability, plain_matrix_pct
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._windows import traced_gpus
 
 __all__ = ["NoTensorCores"]
 
@@ -26,15 +27,24 @@ class NoTensorCores(Rule):
         "plain_matrix_pct": Threshold(
             20, "a fifth of kernel time: below, mixed precision gains less than it costs to try"
         ),
+        "kernel_pct": Threshold(
+            30, "where kernels take less of the step than that, faster ones do not show"
+        ),
         "compute_capability": Threshold(7.0, "Volta is the first with tensor cores"),
     }
     unknown = "no profiler window lists the kernels, or the compute capability is not known"
 
     def missing(self, run: Run) -> bool:
-        return not any(capability(run, gpu) and plain_matrix_pct(run, gpu) for gpu in run.used_gpus)
+        return not any(
+            capability(run, gpu) and plain_matrix_pct(run, gpu) for gpu in traced_gpus(run)
+        )
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        for gpu in run.used_gpus:
+        for gpu in traced_gpus(run):
+            busy = run.traced.gpus[gpu]
+            kernels = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / busy.duration_ns
+            if kernels < limits["kernel_pct"]:
+                continue
             able, seen = capability(run, gpu), plain_matrix_pct(run, gpu)
             if able is None or seen is None or able < limits["compute_capability"]:
                 continue
@@ -50,6 +60,7 @@ class NoTensorCores(Rule):
                 confidence=MEASURED,
                 evidence={
                     "plain_matrix_pct": round(plain, 1),
+                    "kernel_pct": round(kernels, 1),
                     "tensor_core_pct": used,
                     "unknown_kernels_pct": round(unknown, 1),
                     "largest_kernel": largest[:120],
@@ -58,6 +69,7 @@ class NoTensorCores(Rule):
                 },
                 threshold={
                     "plain_matrix_pct": limits["plain_matrix_pct"],
+                    "kernel_pct": limits["kernel_pct"],
                     "compute_capability": limits["compute_capability"],
                 },
                 advice=_advice(run, able, policy),

@@ -3,11 +3,18 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+import numpy as np
+
 from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._spans import Series
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 
 __all__ = ["Recompilation"]
+
+# A step on a new shape compiled if it took three times as long as one on a known shape, and 50 ms
+# more: longer inputs take longer by themselves, and XLA needs 100 ms for the smallest model.
+SLOW, LEAST_NS, KNOWN_STEPS = 3, 50_000_000, 10
 
 
 class Recompilation(Rule):
@@ -19,7 +26,7 @@ class Recompilation(Rule):
 
     cause = "recompilation"
     title = "Compiling again and again"
-    sources = ("compilation time of each step",)
+    sources = ("compilation time of each step", "or: input shape of each step")
     thresholds: ClassVar = {
         "compile_pct": Threshold(5, "as for waiting: 5 % of the time is felt"),
         "compilations": Threshold(
@@ -33,14 +40,22 @@ class Recompilation(Rule):
         return not len(run.steps)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        spans = run.spans_of("compile", enter=limits["compile_pct"] / 100, min_rows=4)
-        for where, blocks in spans:
-            times = int(run.steps["compile_events"][blocks].sum())
-            took = int(run.steps["compile_ns"][blocks].sum())
+        steps = run.steps
+        usual = _known_shape_ns(run)
+        new = _beyond(run, usual) if usual is not None else np.zeros(len(steps), np.int64)
+        # What was measured as compilation, and what steps on new shapes took beyond the others.
+        spent = np.maximum(steps["compile_ns"], new)
+        top = np.maximum(steps["top_compile_ns"], np.where(new > 0, steps["top_new_ns"], 0))
+        times = np.maximum(steps["compile_events"], np.where(new > 0, steps["new_rows"], 0))
+        series = Series(
+            steps["rows"], steps["duration_ns"], spent, top, times, steps.rows_per_block
+        )
+        for where, blocks in run.spans_in(series, enter=limits["compile_pct"] / 100, min_rows=4):
+            count, took = int(times[blocks].sum()), int(spent[blocks].sum())
             # The largest is the first one, or an outlier; it had to be paid anyhow.
-            lost = took - int(run.steps["top_compile_ns"][blocks].max())
-            duration = int(run.steps["duration_ns"][blocks].sum())
-            if times < limits["compilations"]:
+            lost = took - int(top[blocks].max())
+            duration = int(steps["duration_ns"][blocks].sum())
+            if count < limits["compilations"]:
                 continue
             if lost < limits["min_run_pct"] / 100 * run.wall_ns:
                 continue
@@ -50,28 +65,47 @@ class Recompilation(Rule):
             pct = 100 * took / max(1, duration)
             if pct < limits["compile_pct"]:
                 continue
-            guessed = 2 * int(run.steps["estimated"][blocks].sum()) > int(
-                run.steps["rows"][blocks].sum()
-            )
+            by_shape = int(steps["compile_ns"][blocks].sum()) < took
+            evidence: dict[str, object] = {
+                "compile_pct": round(pct, 1),
+                "compilations": count,
+                "seconds_each": round(took / count / 1e9, 3),
+                "steps": where.end_step - where.start_step,
+            }
+            if by_shape:
+                evidence["seen_by"] = "steps on a new input shape, against those on a known one"
+            guessed = 2 * int(steps["estimated"][blocks].sum()) > int(steps["rows"][blocks].sum())
             yield Loss(
                 cause=self.cause,
                 title=self.title,
                 where=where,
                 lost_ns=lost,
-                confidence=ESTIMATED if guessed else MEASURED,
-                evidence={
-                    "compile_pct": round(pct, 1),
-                    "compilations": times,
-                    "seconds_each": round(took / times / 1e9, 3),
-                    "steps": where.end_step - where.start_step,
-                },
+                confidence=ESTIMATED if guessed or by_shape else MEASURED,
+                evidence=evidence,
                 threshold={
                     "compile_pct": limits["compile_pct"],
                     "compilations": limits["compilations"],
                 },
-                advice=_advice(run, times),
+                advice=_advice(run, count),
                 gpus=run.used_gpus,
             )
+
+
+def _known_shape_ns(run: Run) -> float | None:
+    """What a step takes on a shape that came before; None with too few of them."""
+    rows, spent = run.steps["known_rows"], run.steps["known_ns"]
+    some = rows > 0
+    if int(rows.sum()) < KNOWN_STEPS:
+        return None
+    return float(np.median(spent[some] / rows[some]))
+
+
+def _beyond(run: Run, usual: float) -> np.ndarray:
+    """Per block, what its steps on new shapes took beyond the usual, where that is a lot."""
+    rows, spent = run.steps["new_rows"], run.steps["new_ns"]
+    beyond = spent - rows * usual
+    slow = (rows > 0) & (spent >= SLOW * rows * usual) & (beyond >= rows * LEAST_NS)
+    return np.where(slow, beyond, 0).astype(np.int64)
 
 
 def _advice(run: Run, times: int) -> Advice:
@@ -84,8 +118,9 @@ def _advice(run: Run, times: int) -> Advice:
         return Advice(text, "model = torch.compile(model, dynamic=True)")
     if run.framework == "jax":
         return Advice(text, "x = np.pad(x, [(0, 0), (0, -x.shape[1] % 128)])  # few lengths")
+    batch = run.fact("fit", "batch_size", default=32)
     return Advice(
         text,
-        "ds = ds.padded_batch(32, padded_shapes=([512], []), drop_remainder=True)"
-        "  # or bucket_by_sequence_length",
+        f"ds = ds.padded_batch({batch}, padded_shapes=([512], []), drop_remainder=True)"
+        "  # 512: the longest input; or ds.bucket_by_sequence_length",
     )

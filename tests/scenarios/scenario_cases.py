@@ -267,6 +267,19 @@ def all_along() -> Iterator[Case]:
         run.steps(N, step_ms=30)
         return run, {"gpu_lost": [(first, end)]}
 
+    def shapes_only() -> tuple[Generated, Truth]:
+        """XLA compiles without a retrace: only the shape tells, nothing was timed as compiling."""
+        run = Generated(seed=3, gpus=[H200])
+        run.steps(N, step_ms=10, shape_id=0)
+        first = run.step
+        for shape in range(1, 40):
+            run.steps(1, step_ms=260, shape_id=shape, gpu_share=0.05)
+            run.steps(9, step_ms=10, shape_id=shape)
+        bounds = (first, run.step - 9)
+        run.steps(N, step_ms=10, shape_id=5)
+        return run, {"recompilation": [bounds]}
+
+    yield Case("new shapes, not timed", shapes_only)
     yield Case("GPU lost and back", lost_for_a_while)
 
 
@@ -425,6 +438,11 @@ def healthy() -> Iterator[Case]:
             run.phase("checkpoint", 0.02, name="ModelCheckpoint.on_epoch_end")
             run.epoch(start, step)
 
+    def lengths(run):
+        for shape in range(60):
+            run.steps(30, step_ms=6 + 0.2 * shape, shape_id=shape)
+
+    yield case("longer and longer inputs", lengths)
     yield case("plain", steps(step_ms=10))
     yield case("plain, no GPU", steps(step_ms=10), gpus=[])
     yield case("very noisy steps", steps(step_ms=10), noise=0.6)
