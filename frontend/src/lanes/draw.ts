@@ -133,7 +133,7 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
     for (let s = 0; s < series; s++) total += zero(points.mean[s], i);
     totals[i] = total;
   }
-  const crisp = points.n > 0 && (points.x1[0] as number) - (points.x0[0] as number) >= 4;
+  const crisp = points.n > 0 && (points.x1[0] as number) - (points.x0[0] as number) >= 10;
   const inset = crisp ? 0.5 : 0;
   spikes(context, points, rect, style, totals, right);
   for (let s = 0; s < series; s++) {

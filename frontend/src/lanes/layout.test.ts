@@ -34,6 +34,14 @@ test('a collapsed group keeps its header only', () => {
   assert.ok(rows.some((row) => row.type === 'group' && row.title === 'gpu0 · H200' && row.collapsed && row.lanes === 2));
 });
 
+test('hundreds of cores are one closed group until it is opened', () => {
+  const many = { ...source('a'), lanes: [lane('host:cpu_pct', 'host'), ...Array.from({ length: 200 }, (_, i) => lane(`host:cpu${i}_pct`, 'host'))] };
+  const closed = layOut([many], NONE, false).rows;
+  assert.deepEqual(closed.map(({ key }) => key), ['a#host', 'a#host:cpu_pct', 'a#host cores']);
+  const open = layOut([many], { ...NONE, collapsed: new Set([groupKey('a', 'host cores')]) }, false).rows;
+  assert.equal(open.length, 203);
+});
+
 test('a pinned lane stands on top and only there; one that is gone is forgotten', () => {
   const { rows } = layOut([source('a')], { ...NONE, pinned: ['a#gone', laneKey('a', 'gpu2:u')] }, false);
   assert.equal(rows[0]?.key, laneKey('a', 'gpu2:u'));

@@ -12,7 +12,7 @@ export interface LaneSource {
 }
 
 export interface LanePreferences {
-  /** Keys of collapsed groups. */
+  /** Keys of groups that are not as they begin: closed, or opened where they begin closed. */
   collapsed: ReadonlySet<string>;
   /** Keys of lanes pinned to the top, in order. */
   pinned: readonly string[];
@@ -54,7 +54,11 @@ export const GROUP_HEIGHT = 24;
 export const laneKey = (source: string, lane: string): string => `${source}#${lane}`;
 export const groupKey = (source: string, group: string): string => `${source}#${group}`;
 
-const PLAIN: Record<string, string> = { training: 'Training steps', host: 'Host' };
+const PLAIN: Record<string, string> = { training: 'Training steps', host: 'Host', 'host cores': 'Host · each core' };
+
+/** Each core has a lane; a machine has hundreds: they stand in a group of their own, closed at first. */
+const CORES = 'host cores';
+const groupOf = (lane: LaneInfo): string => (/^host:cpu\d+_/.test(lane.id) ? CORES : lane.group);
 
 export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
   if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 116));
@@ -65,14 +69,14 @@ export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
 function byGroup(lanes: LaneInfo[]): [string, LaneInfo[]][] {
   const groups = new Map<string, LaneInfo[]>();
   for (const lane of lanes) {
-    const list = groups.get(lane.group);
+    const list = groups.get(groupOf(lane));
     if (list) list.push(lane);
-    else groups.set(lane.group, [lane]);
+    else groups.set(groupOf(lane), [lane]);
   }
   const rank = (group: string): number => {
     if (group === 'training') return -1;
     const gpu = /^gpu(\d+)$/.exec(group);
-    return gpu ? Number(gpu[1]) : group === 'host' ? 1e6 : 1e5;
+    return gpu ? Number(gpu[1]) : group === 'host' ? 1e6 : group === CORES ? 1e7 : 1e5;
   };
   return [...groups.entries()].sort((a, b) => rank(a[0]) - rank(b[0]));
 }
@@ -113,7 +117,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
       return !pinned.includes(id) && !preferences.hidden.has(id);
     });
     if (shown.length === 0 && lanes.every((lane) => pinned.includes(laneKey(source.id, lane.id)))) continue;
-    const collapsed = preferences.collapsed.has(key);
+    const collapsed = preferences.collapsed.has(key) !== (group === CORES);
     if (many || group !== 'training') {
       add({
         type: 'group', key, title: titleOf(source, group), top, height: GROUP_HEIGHT, collapsed, lanes: shown.length,

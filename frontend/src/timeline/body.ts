@@ -110,7 +110,8 @@ function drawTints(context: CanvasRenderingContext2D, frame: Frame, top: number,
     const right = Math.max(toPixel(view, width, range.end), left + 2);
     if (right < 0 || left > width) continue;
     context.fillStyle = palette.hue(causeStyle(item.cause).colour);
-    context.globalAlpha = own ? 0.14 : 0.05;
+    // A span over everything there is would only dim the lanes.
+    context.globalAlpha = own && right - left < 0.9 * width ? 0.14 : 0.05;
     context.fillRect(left, top, right - left, height);
     if (own) {
       context.globalAlpha = 0.6;

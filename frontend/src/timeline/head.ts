@@ -40,12 +40,17 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'view' | 
   const epochs: Phase[] = [];
   phases.forEach((item, index) => {
     if (item.kind === 'epoch') epochs.push(item);
-    else if (item.kind !== 'fit')
+    else if (item.kind !== 'fit' && !isSum(item))
       boxes.push({ item, id: String(index), range: phaseRange(item, frame.axis, extent), row: 0 });
   });
+  // The longest first, so that what happened inside of it stays visible.
+  boxes.sort((a, b) => span(b.range) - span(a.range));
   const phasesTop = SPANS_TOP + spanRows * SPAN_ROW + 4;
   return { spans, spanRows, phases: boxes, epochs, phasesTop, height: phasesTop + PHASE_HEIGHT + 6 };
 }
+
+/** Batch hooks of a callback are summed per flush: such a row has a span of time, but is no event in it. */
+const isSum = (phase: Phase): boolean => phase.kind === 'callback' && (!phase.account || (phase.count ?? 1) > 1);
 
 export function axisTicks(frame: Pick<Frame, 'axis' | 'clock' | 'view' | 'width' | 'sources'>): Ticks {
   const most = Math.max(2, Math.floor(frame.width / 90));

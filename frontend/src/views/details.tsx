@@ -106,10 +106,10 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
                 <th scope="row" title={row.key}>
                   {row.label}
                 </th>
-                <td>
+                <td class={row.value.length > 26 ? 'long' : undefined} colSpan={row.value.length > 26 && !row.threshold ? 2 : 1}>
                   <bdi>{row.value}</bdi>
                 </td>
-                <td>{row.threshold}</td>
+                {(row.value.length <= 26 || row.threshold) && <td>{row.threshold}</td>}
               </tr>
             ))}
             {item.confidence && (
