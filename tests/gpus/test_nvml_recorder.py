@@ -1,0 +1,94 @@
+"""What a driver answered can be recorded and replayed: the sampler then measures the same."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pynvml
+from nvml import GIB, Scenario, environment
+from nvml_recorder import Recorder, Recording
+
+TIMES = np.arange(0, 4, 0.1)
+
+
+def original():
+    """A driver with a life of its own: changing values, errors, a missing function."""
+    scenario = Scenario(time="manual", samples_period_ms=100, driver="555.5").without(
+        "nvmlDeviceGetTemperatureV"
+    )
+    gpu = scenario.gpu("h100").curve("utilization", [(0, 90), (1.25, 30), (2.75, 70)])
+    gpu.curve("power_mw", [(0, 300_000), (1.55, 650_000)]).process("self", 3 * GIB)
+    gpu.process(77, GIB).curve("gpm:2", [(0, 50), (2, 75)]).curve("memory_used", 30 * GIB)
+    gpu.counter(197, [(0, 2e9), (2, 6e9)])
+    scenario.gpu("a100").without("encoder").curve("event_reasons", [(0, 1), (2.05, 4)])
+    scenario.call("nvmlDeviceGetClockInfo", gpu=1, code=3)
+    scenario.call("nvmlDeviceGetPowerUsage", gpu=1, code=999, from_=1.05, until=2.05)
+    return scenario
+
+
+def record(step, tmp_path):
+    stepped = step(original())
+    library = stepped.library
+    recorder = Recorder(pynvml, lambda: library.time, library.start_us / 1e6, os.getpid())
+    for t in TIMES:
+        library.set_time(t)
+        recorder.tick()
+    file = tmp_path / "recorded.nvml"
+    scenario = recorder.scenario(latency=False)
+    absent = "".join(f"# absent {symbol}\n" for symbol in sorted(scenario.absent))
+    file.write_text(absent + scenario.text())
+    return file
+
+
+def test_a_replayed_recording_measures_the_same(step, tmp_path):
+    live = [step(original(), index=i).at(*TIMES) for i in range(2)]
+    file = record(step, tmp_path)
+    for index in range(2):
+        replayed = step(Recording(file, time="manual"), index=index)
+        assert replayed.reader.gpu.name == ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB")[index]
+        rows = replayed.at(*TIMES)
+        for name, values in live[index][f"gpu{index}"].items():
+            np.testing.assert_allclose(
+                rows[f"gpu{index}"][name], values, rtol=2e-3, atol=1e-3, err_msg=name
+            )
+    replayed = step(Recording(file, time="manual")).at(*TIMES)
+    np.testing.assert_allclose(
+        np.nanmean(replayed["gpu0/gpm"]["sm_active_pct"]),
+        np.nanmean(live[0]["gpu0/gpm"]["sm_active_pct"]), rtol=0.05,
+    )  # fmt: skip
+    for name in ("t", "utilization_pct"):
+        np.testing.assert_allclose(
+            replayed["gpu0/utilization"][name][:30], live[0]["gpu0/utilization"][name][:30],
+            atol=5e-3,
+        )  # fmt: skip
+
+
+def test_errors_and_missing_functions_are_replayed(step, tmp_path):
+    file = record(step, tmp_path)
+    recording = Recording(file)
+    assert "nvmlDeviceGetTemperatureV" in recording.absent
+    text = recording.text()
+    assert "call nvmlDeviceGetClockInfo gpu=1 code=3" in text
+    assert "call nvmlDeviceGetPowerUsage gpu=1 code=999 from=1.1" in text
+    assert "555.5" in text
+
+
+def test_the_recorder_is_a_command(standin_folder, tmp_path):
+    scenario = Scenario()
+    scenario.gpu("t4", name="Their board")
+    output = tmp_path / "t4.nvml"
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, str(Path(__file__).parents[1] / "support/nvml_recorder.py"),
+         "--seconds", "0.5", "--output", str(output), "--anonymous"],
+        env=environment(scenario, standin_folder), check=True, timeout=30,
+    )  # fmt: skip
+    assert time.perf_counter() - began < 20
+    text = output.read_text()
+    assert "text name Their board" in text
+    assert scenario.gpus[0].texts["uuid"] not in text
+    assert "curve utilization hold  : " in text
+    assert "latency_us=" in text
