@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 # A machine with an NVIDIA driver gets TensorFlow with its CUDA libraries.
 TF     := $(if $(shell command -v nvidia-smi 2>/dev/null),tensorflow-gpu,tensorflow)
 
-.PHONY: demo test test-all bench lint frontend frontend-check browser clean help
+.PHONY: demo test test-all bench lint frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-all  the same with the minutes-long suites"
 	@echo "make bench     what recording costs, measured here"
 	@echo "make frontend  rebuild the tab after a change in frontend/"
+	@echo "make screenshots  take the README's pictures of what make demo recorded"
 	@echo "make clean     remove the virtual environments and the demo's logs"
 
 demo: $(VENV)/.installed
@@ -43,6 +44,9 @@ frontend-check: frontend/node_modules/.installed
 
 browser: $(VENV)/.installed-test
 	$(BIN)/python tests/support/chromium.py --install
+
+screenshots: browser
+	$(BIN)/python demo/screenshots.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

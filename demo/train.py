@@ -125,7 +125,7 @@ def train(log_dir: Path, steps: int, batch: int) -> None:
     ):
         print(f"\nAct {number} of 3, {name}: {wrong}.")
         model = build_model()
-        callbacks = [*fit.pop("callbacks", []), GpuUtilCallback(str(log_dir / name))]
+        callbacks = [*fit.pop("callbacks", []), GpuUtilCallback(str(log_dir / name), job=name)]
         model.fit(dataset, callbacks=callbacks, **fit)
 
 

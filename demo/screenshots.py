@@ -1,0 +1,49 @@
+"""Take the README's screenshots of the tab, from the runs that `make demo` recorded.
+
+    make screenshots     # after DEMO_SERVE=0 make demo
+"""
+
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "tests" / "support"), str(HERE.parent / "tests" / "browser")]
+
+RUN = "2-slow-map"
+
+
+def main() -> int:
+    from chromium import FLAGS, find
+    from gpu_tab import Tab
+    from playwright.sync_api import sync_playwright
+    from tensorboard_server import TensorBoardServer
+
+    from gpu_util_callback import read_recordings
+
+    logs = HERE / "logs"
+    runs = [recording for recording in read_recordings(logs) if recording.run == RUN]
+    if not runs:
+        print(f"no run {RUN} in {logs}: run `DEMO_SERVE=0 make demo` first", file=sys.stderr)
+        return 2
+    out = HERE / "screenshots"
+    out.mkdir(exist_ok=True)
+    with TensorBoardServer(logs, load_fast=True) as server, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find(), args=FLAGS)
+        for scheme in ("light", "dark"):
+            context = browser.new_context(
+                viewport={"width": 1440, "height": 900}, color_scheme=scheme
+            )
+            tab = Tab(context, server.url, host=True)
+            tab.open(f"&p.gpu_utilization.id={quote(runs[-1].id, safe='')}")
+            if scheme == "dark":
+                tab.page.evaluate("document.body.classList.add('dark-mode')")
+            tab.settle()
+            tab.page.screenshot(path=out / f"tab-{scheme}.png")
+            print(out / f"tab-{scheme}.png")
+        browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
