@@ -39,6 +39,7 @@ _WORDS = {
     "Zip": "zip",
     "Concatenate": "concatenate",
     "Range": "range",
+    "FromTensor": "from_tensors",
     "TensorSlice": "from_tensor_slices",
     "Tensor": "from_tensors",
     "TFRecord": "TFRecordDataset",
@@ -98,6 +99,8 @@ class Reader:
             elements, processing = self._last.get(node.id, (0, 0))
             self._last[node.id] = (node.num_elements, node.processing_time)
             flags = set(stage.get("flags", ()))
+            if node.name.startswith("Generator"):
+                flags.add("py_function")
             if parallelism is not None and parallelism.tunable:
                 flags.add("autotuned")
             rows.append(
@@ -151,10 +154,10 @@ def _stage(dataset: Any, kind: str, name: str) -> dict[str, Any]:
     title = name
     wrapper = getattr(dataset, "_map_func", None) or getattr(dataset, "_predicate", None)
     function = getattr(wrapper, "function", None)
+    operations = _operations(function) if function is not None else set()
     if function is not None:
         own = function_name(getattr(function, "name", b""))
         title = f"{name}({own})" if own else name
-        operations = _operations(function)
         if operations & _PYTHON_OPS:
             flags.add("py_function")
         if getattr(function, "graph", None) is not None and _stateful(function):
@@ -170,9 +173,8 @@ def _stage(dataset: Any, kind: str, name: str) -> dict[str, Any]:
         size = _constant(getattr(dataset, "_buffer_size", None))
         if size is not None and size != _AUTOTUNE:
             flags.add("fixed_buffer")
-    if kind == "FlatMap" and "generator" in title.lower():
-        name = title = "generator"
-        flags.add("py_function")
+    if kind == "FlatMap" and function is not None and "GeneratorDataset" in operations:
+        title = "from_generator"  # the generator itself is a node of its own below
     return {"word": name, "stage": title, "flags": flags, "kind": kind}
 
 
