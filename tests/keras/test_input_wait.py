@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
-from fit_truth import KINDS, PULLED, Truth, Wanted, given, ms, recorded_fit, small_model
+from fit_truth import KINDS, PULLED, Truth, Wanted, given, ms, once_more, recorded_fit, small_model
 from tensorflow.python.framework import config as tf_config
 
 DELAYS_MS = (0, 2, 10, 50)
@@ -91,14 +91,6 @@ def close(measured: np.ndarray, truth: np.ndarray, handover: bool) -> list[str]:
                 f"truth {np.median(truth[part]):.2f} ms"
             )
     return found
-
-
-def once_more(attempt):
-    """Run a timing test a second time if the first one was disturbed."""
-    problems = attempt()
-    if problems:
-        problems = attempt()
-    assert not problems, problems
 
 
 @pytest.mark.parametrize(("kind", "mode", "step"), cases(COVERING, EVERYTHING))

@@ -1,0 +1,251 @@
+"""Clock readings to rows: pure arithmetic, no framework."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu_util_callback.frameworks.assemble import Assembler, share_rows
+from gpu_util_callback.frameworks.base import InputRows
+from gpu_util_callback.frameworks.timeline import CALL, FIRST, TRACED, Calls, Phase, Timeline
+
+MS = 1_000_000
+
+
+def call(**times) -> list[int]:
+    row = [0] * len(CALL)
+    for name, value in times.items():
+        row[CALL[name]] = int(value * MS) if name != "flags" else value
+    return row
+
+
+def rows(*pairs, signature=None) -> InputRows:
+    stamps = np.array(pairs, float).reshape(-1, 2)
+    delivered = np.where(stamps[:, 1] < 0, -1, stamps[:, 1] * MS).astype(np.int64)
+    signature = np.zeros(len(stamps)) if signature is None else np.array(signature, float)
+    return InputRows((stamps[:, 0] * MS).astype(np.int64), delivered, signature)
+
+
+def block(calls, given, most=1, which="train", **more) -> Calls:
+    table = np.array(calls, np.int64).reshape(-1, len(CALL))
+    return Calls(which, table, (lambda: given) if given is not None else None, most, **more)
+
+
+def steps(*blocks, **arguments) -> dict[str, np.ndarray]:
+    (columns,) = Assembler(0, **arguments).add(list(blocks))["steps"]
+    return columns
+
+
+SIMPLE = call(
+    start=0, hooks=0.5, hooks_end=1, call=1, call_end=11, logs=13, logs_end=14, end=15, flags=FIRST
+)
+
+
+def test_the_parts_of_a_step():
+    table = steps(block([SIMPLE], rows((2, 6))))
+    one = {name: values[0] / MS for name, values in table.items()}
+    assert one["duration_ns"] == 15
+    assert one["input_get_ns"] == one["input_wait_ns"] == 4
+    assert one["body_ns"] == 6  # the call without its wait
+    assert one["gpu_wait_ns"] == 2
+    assert one["callbacks_ns"] == 1.5
+    assert one["compile_ns"] == 0
+    assert table["estimated"][0] == 0 and table["batches"][0] == 1
+
+
+def test_a_traced_call_is_compilation_but_for_its_wait():
+    row = list(SIMPLE)
+    row[CALL["flags"]] = TRACED
+    tables = Assembler(0).add([block([row], rows((2, 6)))])
+    assert tables["steps"][0]["compile_ns"][0] == 6 * MS
+    assert tables["steps"][0]["body_ns"][0] == 0
+    assert tables["phases"][0]["kind"].tolist() == ["compilation"]
+    assert tables["phases"][0]["account"].tolist() == [""]
+
+
+def test_without_rows_the_wait_is_absent():
+    table = steps(block([SIMPLE], None))
+    assert table["input_wait_ns"][0] == table["input_get_ns"][0] == -1
+    assert table["body_ns"][0] == 10 * MS
+
+
+def test_without_hooks_what_they_show_is_absent():
+    row = list(SIMPLE)
+    row[CALL["logs"]] = 0
+    table = steps(block([row], rows((2, 6))))
+    assert table["gpu_wait_ns"][0] == table["callbacks_ns"][0] == -1
+
+
+def test_a_batch_fetched_before_the_hooks():
+    """torch: the step begins with the request, and the call has no wait in it."""
+    row = call(start=0, hooks=4, hooks_end=4, call=4, call_end=9, logs=9, logs_end=9, end=9)
+    table = steps(block([row], rows((0, 3.5))))
+    assert table["input_wait_ns"][0] == 3.5 * MS
+    assert table["body_ns"][0] == 5 * MS
+    assert table["duration_ns"][0] == 9 * MS
+
+
+def test_a_wait_is_never_longer_than_its_call():
+    """A wall clock that was set in mid fetch makes no impossible wait."""
+    assert steps(block([SIMPLE], rows((2, 5000))))["input_wait_ns"][0] == 10 * MS
+    assert steps(block([SIMPLE], rows((2, -5000.0))))["input_wait_ns"][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("delay", "work"), [(12.0, 8.0), (3.0, 8.0), (12.0, 0.5), (0.0, 4.0), (8.0, 8.0)]
+)
+@pytest.mark.parametrize("n", [8, 3, 1])
+def test_several_steps_in_one_call(delay, work, n):
+    """Batches fetched ahead: only what delays a step is a wait."""
+    fetched, free, request = [], 2.0, 2.0
+    lost = 0.0
+    for k in range(n):
+        ready = request + delay
+        begin = max(ready, free)
+        lost += max(0.0, ready - (2.0 if k == 0 else free))
+        fetched.append((request, ready))
+        free, request = begin + work, ready  # the next fetch begins at once
+    row = call(start=0, hooks=0, hooks_end=1, call=1, call_end=free, logs=free, logs_end=free + 1,
+               end=free + 2)  # fmt: skip
+    table = steps(block([row], rows(*fetched), most=8))
+    assert len(table["step"]) == n and (table["batches"] == n).all()
+    assert table["input_get_ns"].sum() == pytest.approx(n * delay * MS)
+    assert table["input_wait_ns"].sum() == pytest.approx(lost * MS, rel=1e-3, abs=0.001 * MS)
+    assert table["duration_ns"].sum() == pytest.approx((free + 2) * MS)
+    parts = sum(
+        table[name]
+        for name in ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
+    )
+    assert (parts <= table["duration_ns"]).all()
+    total = table["body_ns"].sum() + table["input_wait_ns"].sum()
+    assert total == pytest.approx((free - 1) * MS, rel=1e-3)
+
+
+def test_serial_fetches_are_exact():
+    row = call(start=0, hooks=0, hooks_end=0, call=0, call_end=40, logs=40, logs_end=40, end=40)
+    given = rows((0, 6), (14, 15), (23, 33))
+    table = steps(block([row], given, most=8, serial=True))
+    assert (table["input_wait_ns"] / MS).tolist() == [6, 1, 10]
+    assert (table["duration_ns"] / MS).tolist() == [14, 9, 17]
+    assert (table["estimated"] == 0).all()
+
+
+def test_sharing_rows_among_calls():
+    def share(came: str, calls: int, most: int):
+        given = rows(*[(i, i + 0.5 if c == "x" else -1) for i, c in enumerate(came)])
+        found = share_rows(given, calls, most)
+        return None if found is None else [came[part] for part in found]
+
+    assert share("xxxxxxxx", 2, 4) == ["xxxx", "xxxx"]
+    assert share("xxxxxx.", 2, 4) == ["xxxx", "xx."]
+    # An unrolled loop asks several times; a call that found nothing is not among the calls.
+    assert share("xxxxx...xx", 3, 4) == ["xxxx", "x...", "xx"]
+    assert share(".xxxx", 1, 4) == ["xxxx"]
+    assert share("xxxx.xxxx", 2, 4) == ["xxxx.", "xxxx"]
+    assert share("xxx", 3, 1) == ["x", "x", "x"]
+    assert share("xx", 3, 1) is None
+    assert share("xxxx", 2, 4) is None
+
+
+def test_shapes_and_what_they_compile():
+    def at(k, ms):
+        start = 1000.0 * k
+        return call(start=start, hooks=start, hooks_end=start, call=start, call_end=start + ms,
+                    logs=start + ms, logs_end=start + ms, end=start + ms)  # fmt: skip
+
+    signature = [7, 7, 7, 9, 9, 7, 11]
+    lengths = [5, 5, 5, 300, 5, 5, 6]  # a new shape that costs nothing compiled nothing
+    calls = [at(k, ms) for k, ms in enumerate(lengths)]
+    given = rows(*[(1000 * k, 1000 * k + 1) for k in range(7)], signature=signature)
+    table = steps(block(calls, given), shapes_compile=True)
+    assert table["shape_id"].tolist() == [0, 0, 0, 1, 1, 0, 2]
+    assert np.flatnonzero(table["compile_ns"]).tolist() == [3]
+    given = rows(*[(1000 * k, 1000 * k + 1) for k in range(7)], signature=signature)
+    table = steps(block(calls, given), shapes_compile=False)
+    assert not table["compile_ns"].any()
+
+
+def test_phases_know_their_step_whatever_the_order_of_the_queue():
+    late = Phase("callback", "late", 0, 5, "callbacks", 5, calls=3)
+    early = Phase("callback", "early", 0, 5, "callbacks", 5, calls=1)
+    partial = [(k, k + 0.1) for k in range(10)]
+    calls = [
+        call(start=i, call=i, call_end=i + 1, logs=i + 1, logs_end=i + 1, end=i + 1)
+        for i in range(3)
+    ]
+    assembler = Assembler(0)
+    tables = assembler.add([early, late])
+    assert "phases" not in tables  # their calls are not assembled yet
+    tables = assembler.add([block(calls, rows(*partial), most=4)])
+    (phases,) = tables["phases"]
+    where = dict(zip(phases["name"], phases["step"], strict=True))
+    assert where["early"] == 4 and where["late"] == 10
+    assert assembler.steps == 10
+
+
+class Clock:
+    """A clock that goes on by 1 with every reading, or as told."""
+
+    def __init__(self):
+        self.now = 0
+
+    def __call__(self):
+        self.now += 1
+        return self.now
+
+
+def test_a_timeline_accounts_for_every_nanosecond_of_an_epoch():
+    clock = Clock()
+    timeline = Timeline(perf=clock)
+    timeline.begin()
+    began = clock.now
+    for epoch in range(2):
+        timeline.epoch_begin(epoch)
+        timeline.epoch_begun()
+        clock.now += 100  # the iterator is made
+        for _ in range(3):
+            timeline.batch_begin()
+            timeline.hooks_done()
+            start = clock()
+            clock.now += 50
+            timeline.called(start, clock(), 0)
+            timeline.logs_ready()
+            clock.now += 7
+            timeline.batch_end()
+        timeline.input_work("new iterator", clock() - 5, clock())
+        clock.now += 30
+        timeline.epoch_end()
+        timeline.epoch_ended()
+    timeline.finish()
+    wall = clock.now - began
+    tables = Assembler(0).add(list(timeline.queue), last=True)
+    counted = sum(
+        int(part[name].sum())
+        for part in tables["steps"]
+        for name in ("body_ns", "gpu_wait_ns", "callbacks_ns")
+    )
+    for phases in tables["phases"]:
+        counted += int(phases["self_ns"][phases["account"] != ""].sum())
+    assert sum(len(part["step"]) for part in tables["steps"]) == 6
+    # Readings themselves take 1 here; all that passes by the hundred is accounted for.
+    assert 0 <= wall - counted < 0.2 * wall
+
+
+def test_an_end_of_data_is_input_and_no_step():
+    clock = Clock()
+    timeline = Timeline(perf=clock)
+    timeline.begin()
+    timeline.epoch_begin(0)
+    timeline.epoch_begun()
+    timeline.batch_begin()
+    timeline.hooks_done()
+    start = clock()
+    clock.now += 40
+    timeline.no_batch(start, clock())
+    timeline.epoch_end()
+    timeline.finish()
+    tables = Assembler(0).add(list(timeline.queue), last=True)
+    assert "steps" not in tables
+    (phases,) = tables["phases"]
+    at = phases["name"].tolist().index("end of data")
+    assert phases["account"][at] == "input_wait" and phases["self_ns"][at] >= 40

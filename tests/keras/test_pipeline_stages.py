@@ -1,0 +1,135 @@
+"""The stages of a tf.data pipeline: names as they were written, times, flags."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from fit_truth import BATCH, WIDTH, recorded_fit, small_model
+
+from gpu_util_callback.frameworks.tensorflow_pipeline import Reader, function_name, word
+
+
+def decode(index):
+    def sleep(value):
+        time.sleep(0.004)
+        return value
+
+    index = tf.numpy_function(sleep, [index], tf.int64)
+    return tf.ensure_shape(index, [])
+
+
+def augment(index):
+    return tf.cast(index, tf.float32) * tf.ones((WIDTH,)), tf.zeros((1,))
+
+
+def read(dataset, batches=6):
+    iterator = iter(dataset)
+    for _ in range(batches):
+        next(iterator)
+    return Reader("train").read(iterator)
+
+
+def stages(rows):
+    return {row["stage"]: row for row in rows}
+
+
+def test_names_flags_and_times():
+    dataset = (
+        tf.data.Dataset.range(1000)
+        .map(decode)
+        .map(augment, num_parallel_calls=2)
+        .shuffle(4)
+        .batch(BATCH)
+        .prefetch(2)
+    )
+    found = stages(read(dataset))
+    slow = found["map(decode)"]
+    assert set(slow["flags"].split(",")) == {"py_function", "sequential", "stateful"}
+    assert slow["processing_ns"] == max(row["processing_ns"] for row in found.values())
+    per_element = slow["processing_ns"] / slow["elements"] / 1e6
+    assert per_element == pytest.approx(4.2, rel=0.15)
+    assert "fixed_parallelism" in found["map(augment)"]["flags"]
+    assert found["prefetch"]["buffer_limit"] == 2
+    # Each stage but the last feeds another one.
+    parents = {row["node"]: row["parent"] for row in found.values()}
+    assert sorted(parents.values())[0] == -1
+    assert all(parent in parents or parent == -1 for parent in parents.values())
+
+
+def test_fused_stages_keep_their_function_name():
+    dataset = tf.data.Dataset.range(1000).map(
+        augment, num_parallel_calls=tf.data.AUTOTUNE
+    ).batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE)  # fmt: skip
+    options = tf.data.Options()
+    options.experimental_optimization.map_and_batch_fusion = True
+    rows = read(dataset.with_options(options))
+    assert any("map(augment)" in row["stage"] for row in rows), [r["stage"] for r in rows]
+
+
+def test_two_sources():
+    first = tf.data.Dataset.range(1000).map(decode)
+    second = tf.data.Dataset.range(1000).map(lambda x: x + 1)
+    found = stages(read(tf.data.Dataset.zip((first, second)), 3))
+    assert "map(decode)" in found and "zip" in found
+    assert any(name.startswith("map(lambda") for name in found), list(found)
+
+
+def test_a_generator_is_python():
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter(range(100)), output_signature=tf.TensorSpec((), tf.int32)
+    ).batch(4)
+    found = stages(read(dataset, 3))
+    assert found["generator"]["flags"] == "py_function"
+    assert found["generator"]["elements"] >= 12
+    assert "py_function" in found["from_generator"]["flags"]
+
+
+def test_readings_are_differences():
+    iterator = iter(tf.data.Dataset.range(1000).map(decode))
+    reader = Reader("train")
+    for _ in range(5):
+        next(iterator)
+    before = stages(reader.read(iterator))["map(decode)"]["elements"]
+    for _ in range(7):
+        next(iterator)
+    after = stages(reader.read(iterator))["map(decode)"]["elements"]
+    assert before >= 5 and before + after == pytest.approx(12, abs=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        (b"__inference_Dataset_map_decode_11", "decode"),
+        (b"__inference_Dataset_interleave_read_file_2_7", "read_file_2"),
+        ("__inference_Dataset_filter_<lambda>_3", "lambda"),
+        ("__inference_something_else", ""),
+    ],
+)
+def test_function_names(name, own):
+    assert function_name(name) == own
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [("ParallelMapV2", "map"), ("BatchV2", "batch"), ("Root", "iterator"),
+     ("ShardDataset", "shard"), ("SomethingNew", "SomethingNew")],
+)  # fmt: skip
+def test_words(op, name):
+    assert word(op) == name
+
+
+def test_autotune_off_is_said(tmp_path):
+    dataset = tf.data.Dataset.from_tensors(
+        (np.zeros((BATCH, WIDTH), np.float32), np.zeros((BATCH, 1), np.float32))
+    ).repeat(400)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    model = small_model()
+    model.compile("sgd", "mse")
+    recording = recorded_fit(model, tmp_path / "logs", x=dataset.with_options(options))
+    (missing,) = [u for u in recording.facts["unavailable"] if u["source"] == "pipeline"]
+    assert "autotune" in missing["cure"]
+    assert len(recording.steps["step"]) == 400
