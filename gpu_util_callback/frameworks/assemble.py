@@ -176,7 +176,7 @@ class Assembler:
             "step": np.arange(self.steps, self.steps + n),
             "start_ns": at["start"] + self.offset_ns,
             "duration_ns": at["end"] - at["start"],
-            "input_get_ns": wait.copy(),
+            "input_get_ns": get,
             "input_wait_ns": wait,
             "compile_ns": np.where(compiles, rest, 0),
             "body_ns": np.where(seen, np.where(compiles, 0, rest), ABSENT),

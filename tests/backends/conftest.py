@@ -1,0 +1,65 @@
+"""Programs that train on another backend, each in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+
+
+def need(*packages: str) -> None:
+    """Skip where a package is absent; which ones a test run installs is the test command's."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install {package}")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The variables of a training process: this checkout, one CPU thread a pool, no colours."""
+    inherited = {k: v for k, v in os.environ.items() if k not in ("TF_CONFIG", "KERAS_BACKEND")}
+    path = [str(REPOSITORY), str(HERE), os.environ.get("PYTHONPATH", "")]
+    return {
+        **inherited,
+        "PYTHONPATH": os.pathsep.join(p for p in path if p),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
+
+
+def start(program: str, *arguments: str, **variables: str) -> subprocess.Popen:
+    """Start one of this folder's programs."""
+    return subprocess.Popen(
+        [sys.executable, str(HERE / program), *arguments],
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def results(process: subprocess.Popen, timeout_s: float = 240) -> dict:
+    """What a program printed as `RESULT <name> <json>`, by name. Fails if the program did."""
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        pytest.fail(f"no end after {timeout_s:g} s:\n{output[-6000:]}")
+    assert process.returncode == 0, output[-6000:]
+    found = {}
+    for line in output.splitlines():
+        if line.startswith("RESULT "):
+            _, name, text = line.split(" ", 2)
+            found[name] = json.loads(text)
+    return found

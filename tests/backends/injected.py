@@ -1,0 +1,74 @@
+"""Batches that come late by known amounts, stamped by whoever makes them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+
+import numpy as np
+
+BATCH, WIDTH = 8, 16
+DELAYS_MS = (0, 2, 10, 50)
+PER_DELAY = 6
+
+
+def report(name: str, **values) -> None:
+    """Tell the test what came out."""
+    print(f"RESULT {name} {json.dumps(values)}", flush=True)
+
+
+class Truth:
+    """When each batch was asked for and ready, and when each step's work was over.
+
+    Times are `time.perf_counter_ns`, which all processes of a machine share; the arrays too.
+
+    Args:
+        delays_ms: how long each batch takes to be made; by default all of `DELAYS_MS` in turn.
+    """
+
+    def __init__(self, delays_ms=None):
+        if delays_ms is None:
+            delays_ms = [d for d in DELAYS_MS for _ in range(PER_DELAY)]
+        self.delays_ms = list(delays_ms)
+        n = len(self.delays_ms)
+        self.started = multiprocessing.RawArray("q", n)  # a maker began with the batch
+        self.ready = multiprocessing.RawArray("q", n)
+        self.wanted = multiprocessing.RawArray("q", n)  # the training loop came for the batch
+        self.worked = multiprocessing.RawArray("q", n)  # the step's own work was over
+
+    def __len__(self):
+        return len(self.delays_ms)
+
+    def make(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        first = not self.started[k]  # makers that work ahead go on with the next epoch
+        if first:
+            self.started[k] = time.perf_counter_ns()
+        if self.delays_ms[k]:
+            time.sleep(self.delays_ms[k] / 1e3)
+        batch = np.full((BATCH, WIDTH), 0.1, np.float32), np.zeros((BATCH, 1), np.float32)
+        if first:
+            self.ready[k] = time.perf_counter_ns()
+        return batch
+
+    def batches(self):
+        for k in range(len(self)):
+            yield self.make(k)
+
+    def wait_ms(self, ahead: bool) -> np.ndarray:
+        """max(0, batch ready - when it could first have been used), per batch.
+
+        Args:
+            ahead: makers work ahead of the loop. Else a batch is wanted when its maker begins.
+        """
+        wanted = np.array(self.wanted if ahead else self.started, np.int64)
+        free = np.concatenate([[0], np.array(self.worked, np.int64)[:-1]])
+        return np.maximum(0, np.array(self.ready) - np.maximum(wanted, free)) / 1e6
+
+
+def medians(values: np.ndarray) -> list[float]:
+    """One median for each of `DELAYS_MS`; the first two batches of a run are left out."""
+    return [
+        float(np.median(values[max(i * PER_DELAY, 2) : (i + 1) * PER_DELAY]))
+        for i in range(len(DELAYS_MS))
+    ]

@@ -1,0 +1,410 @@
+"""Keras fits on the backend that KERAS_BACKEND names, recorded, against injected truths."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+from injected import BATCH, PER_DELAY, WIDTH, Truth, medians, report
+
+from gpu_util_callback import GpuUtilCallback, read_recordings
+
+BACKEND = keras.backend.backend()
+FOLDER = Path(tempfile.mkdtemp(prefix="backends-"))
+PULLED = ("generator", "PyDataset", "DataLoader", "tf.data")
+
+
+class Made(keras.utils.PyDataset):
+    def __init__(self, truth, **kwargs):
+        super().__init__(**kwargs)
+        self.truth = truth
+
+    def __len__(self):
+        return len(self.truth)
+
+    def __getitem__(self, index):
+        return self.truth.make(index)
+
+
+class Wanted(keras.callbacks.Callback):
+    """Stamps when the training loop comes for a batch that it fetches inside the step."""
+
+    def __init__(self, truth):
+        super().__init__()
+        self.truth = truth
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.truth.wanted[batch] = time.perf_counter_ns()
+
+
+class Everybody(keras.callbacks.Callback):
+    """A callback that makes Keras call the end hooks synchronously."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.001)
+
+
+class Stopped(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 5:
+            raise KeyboardInterrupt
+
+
+def given(kind: str, truth: Truth) -> dict:
+    n = len(truth)
+    if kind == "generator":
+        return {"x": truth.batches(), "steps_per_epoch": n}
+    if kind.startswith("PyDataset"):
+        workers = {"workers": 2, "max_queue_size": 2} if "workers" in kind else {}
+        return {"x": Made(truth, **workers), "shuffle": False}
+    if kind == "numpy":
+        x = np.full((n * BATCH, WIDTH), 0.1, np.float32)
+        return {"x": x, "y": np.zeros((n * BATCH, 1), np.float32), "batch_size": BATCH}
+    if kind == "tf.data":
+        import tensorflow as tf
+
+        def load(k):
+            make = lambda k: truth.make(int(k))  # noqa: E731
+            x, y = tf.numpy_function(make, [k], (tf.float32, tf.float32))
+            return tf.ensure_shape(x, (BATCH, WIDTH)), tf.ensure_shape(y, (BATCH, 1))
+
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return {"x": tf.data.Dataset.range(n).map(load).with_options(options)}
+    from torch.utils.data import DataLoader, Dataset
+
+    class Batches(Dataset):
+        def __len__(self):
+            return n
+
+        def __getitem__(self, k):
+            return truth.make(k)
+
+    workers = 2 if "workers" in kind else 0
+    first = lambda items: tuple(map(np.copy, items[0]))  # noqa: E731
+    loader = DataLoader(Batches(), batch_size=1, num_workers=workers, collate_fn=first)
+    return {"x": loader}
+
+
+class Worker(keras.Sequential):
+    """A model whose steps take as long as they are told, on the device where it has one."""
+
+    truth: Truth | None = None
+    work_ms = 0.0
+    count = 0
+
+    def work(self, *_) -> np.float32:
+        time.sleep(self.work_ms / 1e3)
+        if self.truth is not None and self.count < len(self.truth):
+            self.truth.worked[self.count] = time.perf_counter_ns()
+            # Where batches are fetched before the begin hooks, the next is wanted from here on.
+            if BACKEND == "torch" and self.count + 1 < len(self.truth):
+                self.truth.wanted[self.count + 1] = time.perf_counter_ns()
+        self.count += 1
+        return np.float32(0)
+
+    def train_step(self, *arguments):
+        if not self.work_ms:
+            return super().train_step(*arguments)
+        if BACKEND == "torch":
+            logs = super().train_step(*arguments)
+            self.work()
+            return logs
+        import jax
+        from jax.experimental import io_callback
+
+        logs, state = super().train_step(*arguments)
+        done = io_callback(self.work, jax.ShapeDtypeStruct((), "float32"), logs["loss"])
+        return {**logs, "work": done}, state
+
+
+def model(work_ms: float = 0, truth: Truth | None = None, size: int = 16, **compiled) -> Worker:
+    made = Worker(
+        [
+            keras.layers.Input((WIDTH,)),
+            keras.layers.Dense(size, activation="relu"),
+            keras.layers.Dense(1),
+        ]
+    )
+    made.work_ms, made.truth = work_ms, truth
+    made.compile("sgd", "mse", **compiled)
+    return made
+
+
+def fit(model, name: str, *, callbacks=(), ours=True, **arguments):
+    """A recorded fit; its recording."""
+    folder = FOLDER / name
+    before = {r.id for r in read_recordings(folder)} if folder.exists() else set()
+    mine = [GpuUtilCallback(str(folder), report=False)] if ours else []
+    model.fit(callbacks=[*callbacks, *mine], **{"verbose": 0, **arguments})
+    found = [r for r in read_recordings(folder) if r.id not in before] if ours else [None]
+    return found[0]
+
+
+def summary(recording) -> dict:
+    steps = recording.steps
+    parts = sum(
+        np.maximum(steps[name], 0)
+        for name in ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
+    )
+    return {
+        "steps": len(steps["step"]),
+        "in_order": bool((steps["step"] == np.arange(len(steps["step"]))).all()),
+        "fits": bool((parts <= steps["duration_ns"] + 1000).all()),
+        "estimated": int((steps["estimated"] == 1).sum()),
+        "account": recording.account,
+        "status": recording.status,
+        "fit": recording.facts["fit"],
+        "unavailable": [u["source"] for u in recording.facts["unavailable"]],
+    }
+
+
+# ---- what is tried; each prints its own results ------------------------------------------------
+
+
+# Every kind of input, every mode and both lengths of a step, in few fits.
+COVERING = [
+    ("generator", "plain", "short"), ("generator", "synchronous", "long"),
+    ("generator", "eager", "short"), ("PyDataset", "plain", "short"),
+    ("PyDataset workers", "plain", "long"), ("numpy", "plain", "short"),
+]  # fmt: skip
+BY_BACKEND = {
+    "jax": [("tf.data", "plain", "short")],
+    "torch": [
+        ("DataLoader", "plain", "short"),
+        ("DataLoader workers", "plain", "short"),
+        ("DataLoader workers", "synchronous", "long"),
+    ],
+}
+
+
+def waits() -> None:
+    """The injected-wait table, the part of it that covers every kind and mode."""
+    for case in COVERING + BY_BACKEND[BACKEND]:
+        _wait(*case)
+
+
+def all_waits() -> None:
+    """The whole injected-wait table."""
+    kinds = ["generator", "PyDataset", "PyDataset workers", "numpy"]
+    kinds += ["DataLoader", "DataLoader workers"] if BACKEND == "torch" else ["tf.data"]
+    for kind in kinds:
+        for mode in ("plain", "synchronous", "eager"):
+            for step in ("short", "long"):
+                _wait(kind, mode, step)
+
+
+def _wait(kind: str, mode: str, step: str) -> None:
+    if kind == "tf.data" and importlib.util.find_spec("tensorflow") is None:
+        return
+    for _ in range(2):
+        truth = Truth(None if kind != "numpy" else [0.0] * (4 * PER_DELAY))
+        trained = model(15 if step == "long" else 0.01, truth, run_eagerly=mode == "eager")
+        if "workers" in kind:  # else Keras takes a batch to build the model from, and starts anew
+            fit(trained, "", ours=False, **given("numpy", Truth([0.0])))
+            trained.count = 0
+        callbacks = [Everybody()] if mode == "synchronous" else []
+        if BACKEND != "torch":
+            callbacks.append(Wanted(truth))
+        recording = fit(trained, f"{kind}-{mode}-{step}", callbacks=callbacks, **given(kind, truth))
+        ahead = kind not in PULLED
+        wait = truth.wait_ms(ahead) if kind != "numpy" else np.zeros(len(truth))
+        result = {
+            **summary(recording),
+            "truth": medians(wait),
+            "measured": medians(recording.steps["input_wait_ns"] / 1e6),
+        }
+        # These pass a batch from thread to thread, which the maker's own stamps do not cover.
+        handed = kind == "tf.data" or "workers" in kind
+        handover = min(0.8, max(0, result["measured"][0])) if handed else 0.0
+        off = np.abs(np.array(result["measured"]) - result["truth"])
+        allowed = np.maximum(0.5, 0.05 * np.array(result["truth"])) + handover
+        result["good"] = bool((off <= allowed).all())
+        if result["good"]:
+            break  # else once more: a neighbour may have disturbed it
+    report(f"waits/{kind}/{mode}/{step}".replace(" ", "_"), **result)
+
+
+class Heavy(keras.Sequential):
+    """A model whose steps keep the device busy for a while after their call has returned (JAX)."""
+
+    rounds = 1
+
+    def train_step(self, *arguments):
+        import jax
+        import jax.numpy as jnp
+
+        logs, state = super().train_step(*arguments)
+        x = jnp.full((512, 512), 1e-3) + logs["loss"]
+        x = jax.lax.fori_loop(0, self.rounds, lambda _, x: x @ x, x)
+        return {"heavy": x[0, 0], **logs}, state
+
+
+def hidden() -> None:
+    """Fetches that the device's work hides, and fetches longer than that (JAX)."""
+    import jax
+    import jax.numpy as jnp
+
+    square = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, x: x @ x, x))
+    x = jnp.full((512, 512), 1e-3)
+    square(x).block_until_ready()
+    start = time.perf_counter()
+    square(x).block_until_ready()
+    rounds = max(1, int(20 * 0.040 / (time.perf_counter() - start)))  # 40 ms a step
+    for delay in (8.0, 150.0):
+        truth = Truth([delay] * 20)
+        trained = Heavy([keras.layers.Input((WIDTH,)), keras.layers.Dense(1)])
+        trained.rounds = rounds
+        trained.compile("sgd", "mse")
+        recording = fit(trained, f"hidden{delay:g}", **given("generator", truth))
+        report(
+            f"hidden/{delay:g}",
+            **summary(recording),
+            get_ms=(recording.steps["input_get_ns"][4:] / 1e6).tolist(),
+            wait_ms=(recording.steps["input_wait_ns"][4:] / 1e6).tolist(),
+            body_ms=(recording.steps["body_ns"][4:] / 1e6).tolist(),
+        )
+
+
+def executions() -> None:
+    """Several steps per execution, with a partial last one."""
+    n = 8 * 4 + 3
+    truth = Truth([4.0] * n)
+    trained = model(0.01, truth, steps_per_execution=8)
+    recording = fit(trained, "executions", callbacks=[Wanted(truth)], **given("generator", truth))
+    report(
+        "executions",
+        **summary(recording),
+        batches=recording.steps["batches"].tolist(),
+        truth_s=float(truth.wait_ms(False)[8:].sum() / 1e3),
+        measured_s=float(recording.steps["input_wait_ns"][8:].sum() / 1e9),
+    )
+
+
+def shapes() -> None:
+    """Four batch sizes, each twice: which steps were compilations?"""
+    sizes = [8, 8, 8, 12, 12, 16, 16, 20, 20, 8]
+
+    def data():
+        for size in sizes:
+            yield np.ones((size, WIDTH), "f"), np.ones((size, 1), "f")
+
+    recording = fit(model(), "shapes", x=data(), steps_per_epoch=len(sizes))
+    report(
+        "shapes",
+        **summary(recording),
+        compile_ms=(recording.steps["compile_ns"] / 1e6).tolist(),
+        duration_ms=(recording.steps["duration_ns"] / 1e6).tolist(),
+        shape_ids=recording.steps["shape_id"].tolist(),
+    )
+
+
+def epochs() -> None:
+    """Three epochs with validation, and a fit after it."""
+    truth = Truth([3.0] * 10)
+    trained = model()
+    arguments = {"epochs": 3, "validation_data": Made(Truth([7.0] * 6))}
+    first = fit(trained, "epochs", **arguments, **given("PyDataset", truth))
+    validation = first.validation_steps["input_wait_ns"] / 1e6
+    phases = first.phases
+    report(
+        "epochs",
+        **summary(first),
+        validation_ms=validation.tolist(),
+        validations=int((phases["kind"] == "validation").sum()),
+        epochs=int((phases["kind"] == "epoch").sum()),
+    )
+    second = fit(trained, "epochs", **given("PyDataset", truth))
+    fit(trained, "epochs", ours=False, **given("PyDataset", truth))
+    report(
+        "second",
+        **summary(second),
+        compile_ms=float(second.steps["compile_ns"].sum() / 1e6),
+        left=[
+            getattr(getattr(trained, name), "__module__", "") for name in
+            ("train_function", "test_function")
+        ],
+    )  # fmt: skip
+
+
+def interrupted() -> None:
+    """Ctrl-C in the middle, and a fit after it without us."""
+    trained = model()
+    try:
+        fit(trained, "interrupted", callbacks=[Stopped()], **given("PyDataset", Truth([1.0] * 10)))
+    except KeyboardInterrupt:
+        pass
+    fit(trained, "", ours=False, **given("PyDataset", Truth([1.0] * 4)))
+    time.sleep(2.5)  # the recorder notices within a flush
+    (recording,) = read_recordings(FOLDER / "interrupted")
+    report("interrupted", **summary(recording))
+
+
+def remade() -> None:
+    """Another callback makes the train function anew in mid-fit."""
+
+    class Remake(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.make_train_function(force=True)
+
+    data = given("PyDataset", Truth([2.0] * 8))
+    recording = fit(model(), "remade", callbacks=[Remake()], epochs=3, **data)
+    waits = recording.steps["input_wait_ns"] / 1e6
+    report(
+        "remade", **summary(recording), wait_ms=[float(np.median(waits[i::8])) for i in range(8)]
+    )
+
+
+def on_batch() -> None:
+    """A callback that trains on a batch of its own, inside the fit."""
+
+    class Extra(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            x, y = Truth([0.0]).make(0)
+            self.model.train_on_batch(x, y)
+
+    data = given("PyDataset", Truth([2.0] * 8))
+    recording = fit(model(), "on_batch", callbacks=[Extra()], epochs=2, **data)
+    report("on_batch", **summary(recording))
+
+
+def synchronisations() -> None:
+    """How often arrays are read or waited for, and on which thread, with and without us (JAX)."""
+    import threading
+
+    from jax._src.array import ArrayImpl
+    from keras.src import backend
+
+    counts: dict[str, int] = {}
+
+    def counted(name, function):
+        def count(*args, **kwargs):
+            here = threading.current_thread() is threading.main_thread()
+            key = f"{name}, {'training' if here else 'other'} thread"
+            counts[key] = counts.get(key, 0) + 1
+            return function(*args, **kwargs)
+
+        return count
+
+    ArrayImpl._value = property(counted("read", ArrayImpl._value.fget))
+    ArrayImpl.__array__ = counted("array", ArrayImpl.__array__)
+    ArrayImpl.block_until_ready = counted("block", ArrayImpl.block_until_ready)
+    backend.convert_to_numpy = counted("convert", backend.convert_to_numpy)
+    x, y = np.ones((320, WIDTH), "f"), np.ones((320, 1), "f")
+    found = []
+    trained = model()
+    for ours in (False, True, False, True):  # the first two compile
+        counts.clear()
+        fit(trained, "synchronisations", ours=ours, x=x, y=y, batch_size=8, epochs=2)
+        found.append(dict(counts))
+    report("synchronisations", without=found[2], with_callback=found[3])
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:]:
+        globals()[chosen]()

@@ -1,0 +1,142 @@
+"""Real fits on Keras' JAX and torch backends: input waits, compilations, validation, endings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import need, results, start
+
+GROUPS = {
+    "jax": (
+        "waits", "hidden", "executions", "shapes", "epochs", "interrupted", "remade", "on_batch",
+        "synchronisations",
+    ),
+    "torch": ("waits", "epochs", "interrupted", "remade", "on_batch"),
+}  # fmt: skip
+BACKENDS = tuple(GROUPS)
+_done: dict[tuple[str, ...], dict] = {}
+
+
+def run(backend: str, *groups: str) -> dict:
+    """The results of all of a backend's groups, from one process."""
+    need("keras", backend)
+    key = (backend, *groups)
+    if key not in _done:
+        _done[key] = results(start("keras_program.py", *groups, KERAS_BACKEND=backend))
+    return _done[key]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def found(backend):
+    return run(backend, *GROUPS[backend])
+
+
+def summed_up(one: dict) -> None:
+    account = one["account"]
+    assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005, abs=0.001)
+    assert min(account["time_s"].values()) >= -0.001, account
+    assert one["in_order"] and one["fits"], one
+
+
+def check_waits(found: dict, most_kinds: int) -> None:
+    waits = {name: one for name, one in found.items() if name.startswith("waits/")}
+    assert len(waits) >= most_kinds
+    for name, one in waits.items():
+        assert one["good"], f"{name}: measured {one['measured']}, truth {one['truth']} ms"
+        assert one["status"] == "ended" and one["estimated"] == 0
+        assert one["steps"] == 24
+        summed_up(one)
+
+
+def test_wait_is_the_truth(backend, found):
+    check_waits(found, 7)
+    long = found["waits/PyDataset_workers/plain/long"]
+    assert long["truth"][1] < 0.5, "two workers were meant to hide 2 ms behind a step of 15 ms"
+    kinds = {one["fit"]["input_kind"] for name, one in found.items() if "waits" in name}
+    assert {"generator", "PyDataset", "numpy"} <= kinds
+    if backend == "torch":
+        assert "torch DataLoader" in kinds
+    timing = {one["fit"]["timing"] for one in found.values() if "fit" in one}
+    assert timing == {{"jax": "python", "torch": "loader"}[backend]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BACKENDS)
+def test_wait_is_the_truth_everywhere(name):
+    check_waits(run(name, "all_waits"), 24)
+
+
+def test_a_fetch_that_the_device_hides_is_no_wait():
+    found = run("jax", *GROUPS["jax"])
+    hidden, late = found["hidden/8"], found["hidden/150"]
+    assert np.median(hidden["get_ms"]) == pytest.approx(8, abs=2)
+    assert np.median(hidden["wait_ms"]) < 0.5, "the device was busy with the step before"
+    assert np.median(late["get_ms"]) == pytest.approx(150, abs=5)
+    # Only the part of the fetch that came after the device's work delayed the step.
+    assert 10 < np.median(late["wait_ms"]) < 140
+    for one in (hidden, late):
+        summed_up(one)
+
+
+def test_several_steps_per_execution():
+    one = run("jax", *GROUPS["jax"])["executions"]
+    summed_up(one)
+    assert one["batches"] == [8] * 32 + [3] * 3
+    assert one["measured_s"] == pytest.approx(one["truth_s"], rel=0.25)
+    assert one["estimated"] == one["steps"] == 35
+
+
+def test_every_new_shape_is_a_compilation():
+    one = run("jax", *GROUPS["jax"])["shapes"]
+    summed_up(one)
+    compiled = np.array(one["compile_ms"]) > 0
+    assert compiled.tolist() == [True, False, False, True, False, True, False, True, False, False]
+    assert one["shape_ids"] == [0, 0, 0, 1, 1, 2, 2, 3, 3, 0]
+    share = np.array(one["compile_ms"])[compiled] / np.array(one["duration_ms"])[compiled]
+    assert (share > 0.8).all()
+
+
+def test_epochs_and_validation(found):
+    one = found["epochs"]
+    summed_up(one)
+    assert one["steps"] == 30 and one["epochs"] == one["validations"] == 3
+    assert len(one["validation_ms"]) == 18
+    assert np.median(one["validation_ms"]) == pytest.approx(7, abs=0.7)
+    assert one["account"]["time_s"]["validation"] >= 18 * 0.007
+
+
+def test_second_fit_and_what_is_left_behind(found):
+    one = found["second"]
+    summed_up(one)
+    assert one["steps"] == 10 and one["compile_ms"] == 0
+    assert all(module.startswith("keras.") for module in one["left"]), "our wrapper is still there"
+
+
+def test_an_interrupted_fit_is_closed(found):
+    one = found["interrupted"]
+    assert one["status"] == "interrupted"
+    assert one["steps"] == 5
+
+
+def test_a_train_function_made_anew_is_timed(found):
+    one = found["remade"]
+    summed_up(one)
+    assert one["steps"] == 24
+    assert min(one["wait_ms"]) > 1.5
+
+
+def test_train_on_batch_in_a_callback_is_no_step(found):
+    one = found["on_batch"]
+    summed_up(one)
+    assert one["status"] == "ended" and one["steps"] == 16
+
+
+def test_no_synchronisation_is_added():
+    one = run("jax", *GROUPS["jax"])["synchronisations"]
+    assert one["without"] == one["with_callback"]
+    assert sum(one["without"].values()) >= 80, "Keras reads the logs of every step"
