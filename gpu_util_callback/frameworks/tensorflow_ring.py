@@ -1,5 +1,6 @@
 """A ring of rows that a compiled TensorFlow function fills and Python drains in blocks."""
 
+import collections
 import itertools
 import os
 import weakref
@@ -35,6 +36,7 @@ class Ring:
         raw = tf.raw_ops
         name = f"gpu_util_ring_{os.getpid()}_{next(_names)}"
         with tf.init_scope(), tf.device("CPU:0"):
+            _free_collected()
             self._rows = raw.VarHandleOp(
                 dtype=tf.float64, shape=[self.size, self.WIDTH], shared_name=f"{name}_rows"
             )
@@ -45,7 +47,7 @@ class Ring:
             raw.AssignVariableOp(resource=self._count, value=tf.constant(0, tf.int64))
         # Only the traced functions that hold these handles use them, and they go together with the
         # function that this ring is kept on.
-        weakref.finalize(self, _destroy, self._rows, self._count).atexit = False
+        weakref.finalize(self, _collected.append, (self._rows, self._count)).atexit = False
 
     def record(self, requested: tf.Tensor, delivered: tf.Tensor, signature: tf.Tensor) -> None:
         """Write a row, as ops of the graph being traced: scalars of float64."""
@@ -74,9 +76,16 @@ class Ring:
         return rows[np.arange(first, newest) & (self.size - 1)]
 
 
-def _destroy(*handles: tf.Tensor) -> None:
-    try:
-        for handle in handles:
-            tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
-    except Exception:  # the runtime may be going down; it frees the memory itself
-        pass
+# Resources of rings that are gone. The garbage collector may come at any moment, also while
+# TensorFlow builds a graph and holds its lock: an op there would wait for that lock for ever. So
+# they are freed when the next ring is made.
+_collected: collections.deque[tuple[tf.Tensor, tf.Tensor]] = collections.deque()
+
+
+def _free_collected() -> None:
+    while _collected:
+        for handle in _collected.popleft():
+            try:
+                tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+            except Exception:  # the runtime frees the memory itself in the end
+                pass
