@@ -253,6 +253,9 @@ class ProfilerWindows:
             self._give_up(error.reason, error.cure)
             window.discard()
             return
+        except BaseException:
+            window.discard()
+            raise
         try:
             window.thread.start()
         except RuntimeError:  # no more threads: then nobody would stop the profiler
