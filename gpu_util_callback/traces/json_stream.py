@@ -140,16 +140,35 @@ class Document:
 
     def _array(self) -> Iterator[Any]:
         self._expect("[")
-        if self._peek() == "]":
-            self._at += 1
-            return
+        scan = self._scan
+        first = True
         while True:
-            yield self._value()
+            # The common case in a few steps: a value, and a comma or white space behind it.
+            text, at = self._text, self._at
+            if not text.startswith("{", at):
+                character = self._peek()
+                if character == "]":  # Chrome allows a comma before it
+                    self._at += 1
+                    return
+                if not first and character == ",":
+                    raise BrokenJson("a comma too many")
+            at = self._at
+            try:
+                value, self._at = scan(self._text, at)
+            except (StopIteration, ValueError, RecursionError):
+                value = self._value()
+            else:
+                if self._at >= len(self._text):  # a number may go on behind the edge
+                    self._at = at
+                    value = self._value()
+            yield value
+            first = False
+            if self._text.startswith(",", self._at):
+                self._at += 1
+                continue
             following = self._peek()
+            self._at += 1
             if following == "]":
-                self._at += 1
                 return
-            self._expect(",")
-            if self._peek() == "]":  # Chrome allows a comma after the last event
-                self._at += 1
-                return
+            if following != ",":
+                raise BrokenJson(f"',' expected, {following!r} found")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from typing import Any
@@ -30,10 +31,12 @@ def _number(value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError):
         return None
-    return number if np.isfinite(number) else None
+    return number if math.isfinite(number) else None
 
 
 def _integer(value: Any) -> int:
+    if type(value) is int:
+        return value if -(2**62) < value < 2**62 else -1
     number = _number(value)
     return int(number) if number is not None and abs(number) < 2**62 else -1
 
@@ -115,6 +118,7 @@ class DeviceRows:
         self._graph = array("b")
         self._shapes: dict[KernelShape, int] = {}
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
+        self._launched: dict[tuple, int] = {}  # launch parameters as written -> shape
 
     def _append(
         self, wide: tuple[int, ...], kind: int, name: str, op: int, shape: int, memory: int,
@@ -196,20 +200,33 @@ class DeviceRows:
         return known
 
     def _shape_of(self, arguments: dict) -> int:
-        occupancy = _number(arguments.get("est. achieved occupancy %"))
+        get = arguments.get
+        grid, block = get("grid"), get("block")
+        occupancy, blocks = get("est. achieved occupancy %"), get("blocks per SM")
+        registers, shared = get("registers per thread"), get("shared memory")
+        key: tuple | None
+        try:
+            key = (
+                registers, shared, occupancy, blocks,
+                tuple(grid) if grid else None, tuple(block) if block else None,
+            )  # fmt: skip
+            known = self._launched.get(key)
+        except TypeError:  # odd values, which are no keys
+            key, known = None, None
+        if known is not None:
+            return known
         shape = KernelShape(
-            registers=max(_integer(arguments.get("registers per thread")), -1)
-            if "registers per thread" in arguments
-            else None,
-            shared_bytes=_integer(arguments.get("shared memory"))
-            if "shared memory" in arguments
-            else None,
-            grid=_triple(arguments.get("grid")),
-            block=_triple(arguments.get("block")),
-            occupancy_pct=occupancy,
-            blocks_per_sm=_number(arguments.get("blocks per SM")),
+            registers=None if registers is None else _integer(registers),
+            shared_bytes=None if shared is None else _integer(shared),
+            grid=_triple(grid),
+            block=_triple(block),
+            occupancy_pct=_number(occupancy),
+            blocks_per_sm=_number(blocks),
         )
-        return self._shapes.setdefault(shape, len(self._shapes))
+        index = self._shapes.setdefault(shape, len(self._shapes))
+        if key is not None:
+            self._launched[key] = index
+        return index
 
     def finish(self, ops: dict[int, int]) -> tuple[dict[int, DeviceEvents], list[KernelShape], int]:
         """Events by device, the launch shapes, and how many events have no correlation.
