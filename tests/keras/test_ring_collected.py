@@ -14,7 +14,8 @@ def test_a_ring_collected_inside_a_graph_under_construction_blocks_nothing():
 
     @tf.function
     def traced(x):
-        with tf.compat.v1.get_default_graph()._mutation_lock():  # as while an op is being made
+        lock = tf.compat.v1.get_default_graph()._mutation_lock()._lock
+        with lock._ready:  # as for a moment while an op is being made
             rings.clear()
         return x + 1
 
