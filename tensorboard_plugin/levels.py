@@ -20,10 +20,11 @@ class Levels:
     A mean is weighted by rows, which several columns of a group share.
     """
 
-    def __init__(self, columns: Sequence[str], shift: int):
+    def __init__(self, columns: Sequence[str], shift: int, keys: int = 0):
         self.columns = list(columns)
         self.shift = shift
-        self._levels = [_Level(len(self.columns), 0)]
+        # Room for as many keys as are expected: growing in small steps would scatter the heap.
+        self._levels = [_Level(len(self.columns), keys >> shift)]
         self._stale_from = 0  # base buckets from here on are not in the coarser levels yet
 
     @classmethod

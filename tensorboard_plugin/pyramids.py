@@ -15,8 +15,8 @@ from tensorboard_plugin.rows import Growing, NewRows, SegmentRows, StepTimes
 __all__ = ["Pyramids"]
 
 AXES = ("step", "time")
-# Rows of a group stay in memory up to this many values; longer ones are read from their segments
-# again where the view is finer than the finest level.
+# Rows stay in memory up to this many values of all groups together; the longest groups' are then
+# read from their segments again where the view is finer than the finest level.
 MAX_CELLS = 1 << 22
 
 
@@ -140,8 +140,8 @@ class Pyramids:
         values = raw.arrange(names, values.astype(np.float32))
         raw.add(times, values)
         self._level(group, "time").add(times, values)
-        if raw.cells > self._max_cells:
-            raw.drop()
+        if sum(one.cells for one in self._raw.values()) > self._max_cells:
+            max(self._raw.values(), key=lambda one: one.cells).drop()
         return values
 
     def _place(self, group: str, steps: np.ndarray, values: np.ndarray) -> None:
@@ -153,7 +153,11 @@ class Pyramids:
         columns = self._raw[group].columns
         levels = self._levels[axis].get(group)
         if levels is None:
-            levels = self._levels[axis][group] = Levels(columns, self._base_shift(group, axis))
+            keys = self.recording.step_count
+            if axis == "time":
+                keys = max(0, self.recording.end_ns - self.origin_ns)
+            shift = self._base_shift(group, axis)
+            levels = self._levels[axis][group] = Levels(columns, shift, keys)
         levels.add_columns(columns)
         return levels
 
@@ -209,10 +213,7 @@ class _Raw:
         self.dropped = False
         self._keys = {axis: Growing() for axis in AXES}
         self._parts: list[np.ndarray] = []
-
-    @property
-    def cells(self) -> int:
-        return sum(part.size for part in self._parts)
+        self.cells = 0
 
     @property
     def nbytes(self) -> int:
@@ -224,6 +225,7 @@ class _Raw:
         self.dropped = True
         self._keys = {axis: Growing() for axis in AXES}
         self._parts = []
+        self.cells = 0
 
     def arrange(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
         """`values` in the order of `columns`, to which new names are added."""
@@ -253,6 +255,7 @@ class _Raw:
         if not self.dropped:
             self._keys["time"].add(times)
             self._parts.append(values)
+            self.cells += values.size
 
     def place(self, steps: np.ndarray) -> None:
         """The step numbers of rows added before; the newest rows may still lack theirs."""

@@ -378,13 +378,14 @@ def _split(rows: Rows) -> tuple[Rows, Rows]:
 
 
 def _extent(tables: Rows, samples: Rows) -> tuple[int, int]:
-    """First and last time that the rows know of."""
-    ends: list[int] = []
-    for name, columns in (*tables.items(), *samples.items()):
-        for column in ("start_ns", "time_ns", "mono_ns"):
-            if column in columns and name not in ("kernels",):
-                ends += [int(columns[column][0]), int(columns[column][-1])]
-    return min(ends, default=0), max(ends, default=0)
+    """First and last time of steps and samples, for which segments are looked up by time."""
+    times = [columns["time_ns"] for columns in samples.values()]
+    if "steps" in tables:
+        times.append(tables["steps"]["start_ns"])
+    return (
+        min((int(values.min()) for values in times), default=0),
+        max((int(values.max()) for values in times), default=0),
+    )
 
 
 def _together(segments: list[Segment], kind: str) -> Rows:
