@@ -101,7 +101,7 @@ class WindowResult:
         for curve in self.allocators:
             samples.append(
                 SampleBlock(
-                    f"gpu{curve.gpu}/allocator",
+                    f"gpu{curve.gpu}/allocator_traced",  # the sampled one is "gpu<i>/allocator"
                     ("allocated_bytes",),
                     curve.time_ns,
                     curve.allocated_bytes.astype(np.float64).reshape(-1, 1),

@@ -359,7 +359,7 @@ def test_kernel_times_become_scalars_and_kernels_and_curves_are_recorded(tmp_pat
     assert list(recording.kernels["name"]) == ["gemm", "gemm"]
     assert list(recording.kernels["window"]) == [0, 1]
     assert list(recording.kernels["tensor_core"]) == ["yes", "yes"]
-    curve = recording.samples["gpu0/allocator"]
+    curve = recording.samples["gpu0/allocator_traced"]
     assert list(curve["allocated_bytes"]) == [2**20, 2 * 2**20, 3 * 2**20, 2**20]
     assert (np.diff(curve["time_ns"]) > 0).all()
     assert recording.start_ns <= curve["time_ns"][0] <= recording.end_ns
