@@ -1,5 +1,6 @@
 """Tiles: the buckets a view asks for, as bytes."""
 
+import ctypes
 import gzip
 import json
 import struct
@@ -98,8 +99,11 @@ class TileServer:
             if overview.suffices(groups, axis, level):
                 self.prepare(recording)
                 return overview
+        new = not pyramids.ready
         pyramids.update(revision)
         self._make_room()
+        if new and recording.step_count > LONG_RUN_STEPS:
+            _return_free_memory()
         return pyramids
 
     def prepare(self, recording: Recording) -> None:
@@ -115,6 +119,7 @@ class TileServer:
         def make() -> None:
             try:
                 pyramids.update(recording.revision)
+                _return_free_memory()
             finally:
                 self._preparing.discard(recording.id)
 
@@ -133,6 +138,17 @@ class TileServer:
             total = sum(one.nbytes for one in self._pyramids.values())
             while total > self._max_bytes and len(self._pyramids) > 1:
                 total -= self._pyramids.popitem(last=False)[1].nbytes
+
+
+def _return_free_memory() -> None:
+    """Give pages back that reading hundreds of segments left scattered over the heap.
+
+    Seen: half of what a long run's pyramids took remained with the allocator otherwise.
+    """
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except (OSError, AttributeError):
+        pass  # another C library: its allocator decides
 
 
 def _series(lane: str) -> list[tuple[str, str, str, float]]:
