@@ -29,7 +29,7 @@ class Surroundings:
     """What a window needs of the fit it belongs to; see `ProfilerWindows`.
 
     Args:
-        note: takes (reason, cure, source) of something that is missing.
+        note: takes (reason, cure, source) of something that is missing; once per cure.
         keep: takes the result.
         abandon: is called when the fit turns out to be over.
         yielded: is told that somebody else has the profiler; returns whether the window was open.
@@ -164,7 +164,8 @@ class Window:
             )
             return None
         for problem in rows.problems:
-            fit.note(problem, cure_for(problem), source="profiler")
+            if fit.session.traces_device or "no gpu detected" not in problem.lower():
+                fit.note(problem, cure_for(problem), source="profiler")
         if fit.session.traces_device and not rows.device_events and not rows.problems:
             fit.note(
                 "a window holds no event of any GPU",

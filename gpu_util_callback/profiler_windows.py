@@ -287,8 +287,9 @@ class ProfilerWindows:
 
     def _note(self, reason: str, cure: str, source: str = SOURCE) -> None:
         with self._lock:
+            # By its cure: a reason may hold figures that differ from window to window.
             self._unavailable.setdefault(
-                (source, reason), {"source": source, "reason": reason, "cure": cure}
+                (source, cure), {"source": source, "reason": reason, "cure": cure}
             )
 
     def _give_up(self, reason: str, cure: str) -> None:

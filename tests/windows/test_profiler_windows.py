@@ -403,6 +403,34 @@ def test_what_the_profiler_complains_of_is_shown_with_its_cure(make, problem, cu
     assert cure in entry["cure"]
 
 
+def test_dropped_events_are_named_once_whatever_their_number(make):
+    class Dropping(Reader):
+        def read(self, file):
+            self.files.append(file)
+            problem = f"Detected GPU events dropped on host: {len(self.files)} driver events"
+            return rows(range(20), problems=[problem])
+
+    windows, _ = make(
+        trace=[(3, 4), (6, 7), (9, 10)], profiler=FakeProfiler(Door(), device=True),
+        reader=Dropping(),
+    )  # fmt: skip
+    windows.begin()
+    train(windows, 12)
+    windows.close(5)
+    assert len(windows.drain()) == 3
+    (entry,) = windows.unavailable
+    assert "1 driver events" in entry["reason"]
+
+
+def test_a_machine_without_a_gpu_misses_none(make):
+    windows, _ = make(reader=Reader(rows([3, 4, 5], -1, ["host: No GPU detected."], 0)))
+    windows.begin()
+    train(windows, 10)
+    windows.close(5)
+    assert len(windows.drain()) == 1
+    assert windows.unavailable == []
+
+
 def test_a_gpu_without_events_is_named(make):
     profiler = FakeProfiler(Door(), device=True)
     windows, _ = make(profiler=profiler, reader=Reader(rows([3, 4, 5], -1, device_events=0)))
