@@ -12,13 +12,20 @@ PYTHON_FLAGS = {"py_function"}
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord", "Interleave")
 
 
-def advise(run: Run, stage: Stage | None, *, needed_ms: float) -> Advice:
+def advise(run: Run, stage: Stage | None, *, needed_ms: float, innocent: bool = False) -> Advice:
     """The advice for this run; it names the stage and changes what TensorFlow does not do itself.
 
     Args:
         stage: the slowest stage, None = not known.
         needed_ms: what a step takes without the wait: so fast batches must come.
+        innocent: no stage works long enough to explain the wait.
     """
+    if innocent:
+        return Advice(
+            "Batches come late although no stage of the input pipeline works long: something else "
+            "keeps the processor busy (other programs, too few cores for the threads).",
+            "top -H  # what runs beside the training; or give it more cores",
+        )
     if run.framework == "torch" or run.fact("fit", "input_kind") in ("DataLoader", "dataloader"):
         return _data_loader()
     kind = str(run.fact("fit", "input_kind", default="")).lower()

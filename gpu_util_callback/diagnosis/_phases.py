@@ -36,6 +36,19 @@ class Occurrences:
             self._used += 1
         self._pending = (self._pending + 1) % self._per_row
 
+    def extend(self, end_ns: int, self_ns: int) -> None:
+        """Add to the newest occurrence what belongs to it and came later."""
+        row = self._rows[self._used - 1]
+        row[1], row[2] = max(row[1], end_ns), row[2] + self_ns
+        self.self_ns += self_ns
+
+    def usual_ns(self) -> int:
+        """All of it, the largest counted like the middle one: an outlier is no state."""
+        rows = self["self_ns"]
+        if len(rows) < 3:
+            return self.self_ns
+        return self.self_ns - int(rows.max()) + int(np.median(rows))
+
     def _fold(self) -> None:
         left, right = self._rows[0::2].copy(), self._rows[1::2].copy()
         half = self.CAPACITY // 2
@@ -76,17 +89,19 @@ class Phases:
             kind, account = str(kinds[i]), str(accounts[i])
             # Epochs, validations and gaps are numbered; their number is not a name.
             name = str(names[i]) if kind in ("callback", "checkpoint", "compilation") else ""
-            count = max(1, int(counts[i]))
-            if kind == "gap" and account == "validation":
-                kind, count = "validation", 0  # its tail: closing its input pipeline, mostly
+            end, spent = int(ends[i]), max(0, int(selves[i]))
+            self.end_ns = max(self.end_ns, end)
             key = (kind, name, account)
+            if kind == "gap" and account == "validation":
+                key = ("validation", "", account)  # its tail: closing its input, mostly
+                if key in self._groups:
+                    self._groups[key].extend(end, spent)
+                    continue
             if key not in self._groups and len(self._groups) >= MAX_NAMES:
                 key = (kind, "others", account)
             self._groups.setdefault(key, Occurrences()).add(
-                int(starts[i]), int(ends[i]), max(0, int(selves[i])), int(steps[i]),
-                count,
-            )  # fmt: skip
-            self.end_ns = max(self.end_ns, int(ends[i]))
+                int(starts[i]), end, spent, int(steps[i]), max(1, int(counts[i]))
+            )
 
     def of(self, *kinds: str, account: str | None = None) -> dict[str, Occurrences]:
         """name -> occurrences of these kinds, of one account or of any."""

@@ -210,7 +210,8 @@ class Run:
 
     def column(self, index: int, name: str) -> SampleBins | None:
         """The group of a GPU that has this column, None if no group has."""
-        for group in (f"gpu{index}", f"gpu{index}/gpm", f"gpu{index}/utilization"):
+        parts = ("", "/gpm", "/utilization", "/allocator")
+        for group in (f"gpu{index}{part}" for part in parts):
             bins = self.samples.get(group)
             if bins is not None and name in bins:
                 return bins

@@ -1,5 +1,6 @@
 """Host stall: training stands still while the host validates, saves or runs a callback."""
 
+import math
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -38,8 +39,8 @@ class HostStall(Rule):
         "min_occurrences": Threshold(
             2, "one checkpoint or one slow callback is an event, not a state of the run"
         ),
-        "min_steps": Threshold(8, "as for input_bound"),
-        "min_run_pct": Threshold(1, "below 1 % of the run, mending it does not show"),
+        "min_steps": Threshold(16, "as for input_bound"),
+        "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
         "always_s": Threshold(60, "a lost minute is worth a line however long the run is"),
     }
     unknown = "neither phases nor callback times were recorded"
@@ -58,11 +59,14 @@ class HostStall(Rule):
     def _validation(self, run: Run, limits: Limits) -> Iterable[Loss]:
         groups = run.phases.of("validation", account="validation")
         for occurrences in groups.values():
+            if occurrences.count < 2 and not run.ended:
+                continue  # the first one traces and fills; wait for another
             where = _owned(run, occurrences)
             took = occurrences.self_ns
-            pct = 100 * took / max(1, where.end_ns - where.start_ns)
-            if pct < limits["validation_pct"]:
+            span_ns = max(1, where.end_ns - where.start_ns)
+            if 100 * occurrences.usual_ns() < limits["validation_pct"] * span_ns:
                 continue
+            pct = 100 * took / span_ns
             lost, active = _lost(run, occurrences)
             if 100 * lost < limits["lost_pct"] * (where.end_ns - where.start_ns):
                 continue  # the GPU was at work most of the time
@@ -80,10 +84,15 @@ class HostStall(Rule):
                     "val_ds = val_ds.cache().prefetch(tf.data.AUTOTUNE)",
                 )
             else:
+                between = (where.end_ns - where.start_ns - took) / max(1, occurrences.count)
+                each = took / max(1, occurrences.count)
+                # So often that it takes a tenth of the time.
+                every = max(2, math.ceil(9 * each / max(1.0, between)))
                 advice = Advice(
                     f"Validation takes {pct:.0f} % of the time. Validate less often, or on a part "
-                    "of the data while training and on all of it at the end.",
-                    "model.fit(..., validation_freq=5)  # or validation_steps=50",
+                    "of the data while training and on all of it at the end: every "
+                    f"{every}th epoch it takes a tenth of the time.",
+                    f"model.fit(..., validation_freq={every})  # or validation_steps=...",
                 )
             yield self._loss("Validation stalls training", where, lost, active, run,
                              evidence, {"validation_pct": limits["validation_pct"]}, advice,
@@ -97,10 +106,8 @@ class HostStall(Rule):
                 if occurrences.count < limits["min_occurrences"]:
                     continue
                 where = _owned(run, occurrences)
-                # The largest single one is left out, as everywhere: an outlier is no state.
-                took = occurrences.self_ns - int(occurrences["self_ns"].max())
-                pct = 100 * took / max(1, where.end_ns - where.start_ns)
-                if pct < limits["callback_pct"]:
+                span_ns = max(1, where.end_ns - where.start_ns)
+                if 100 * occurrences.usual_ns() < limits["callback_pct"] * span_ns:
                     continue
                 lost, active = _lost(run, occurrences)
                 if 100 * lost < limits["lost_pct"] * (where.end_ns - where.start_ns):
@@ -185,15 +192,13 @@ def _owned(run: Run, occurrences: Occurrences) -> Range:
     start_ns = run.start_ns
     if len(occurrences) > 1:
         # The work before the first stall is as long as that between two, and begins with an epoch.
-        work = starts[1:] - ends[:-1]
-        work = work[work > 0.1 * work.max()]  # parts of one stall follow each other at once
-        earliest = first - 1.05 * (float(np.median(work)) if len(work) else 0.0)
+        earliest = first - 1.05 * max(0.0, float(np.median(starts[1:] - ends[:-1])))
         start_ns = max(start_ns, int(earliest))
         for epochs in run.phases.of("epoch").values():
-            inside = epochs["start_ns"]
-            inside = inside[(inside >= earliest) & (inside < first)]
-            if len(inside):
-                start_ns = max(run.start_ns, int(inside[0]))
+            before = epochs["start_ns"][epochs["start_ns"] < first]
+            inside = before[before >= earliest]
+            if len(before):
+                start_ns = max(run.start_ns, int(inside[0] if len(inside) else before[-1]))
     step = run.step_at(start_ns)
     last = max(int(occurrences["step"].max()), step)
     return Range(step, last, start_ns, max(end_ns, start_ns + 1))

@@ -11,6 +11,10 @@ from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 __all__ = ["InputBound"]
 
 NOISE = 1.1
+# A wait that no stage explains is still told when it costs this share of the run.
+BEYOND_DOUBT = 0.1
+# Several spans may reach what is enough together; one of them must have this part of it.
+PART = 0.25
 
 
 class InputBound(Rule):
@@ -38,11 +42,18 @@ class InputBound(Rule):
         "floor_ms": Threshold(
             0.2, "an instant dataset reads 0.07-0.15 ms: get_next's own thread hop, not a wait"
         ),
-        "min_steps": Threshold(8, "fewer steps are an event, not a state of the run"),
+        "min_steps": Threshold(16, "fewer steps are an event, not a state of the run"),
         "warmup_steps": Threshold(
             20, "a span that ends within the first 20 steps is buffers filling for the first time"
         ),
-        "min_run_pct": Threshold(1, "below 1 % of the run, mending it does not show"),
+        "min_run_pct": Threshold(
+            2, "below 2 % of the run mending it does not show; hiccups of a shared machine reach 1"
+        ),
+        "explained_pct": Threshold(
+            5,
+            "stages that work less than a twentieth of the wait do not cause it: the machine was "
+            "busy otherwise",
+        ),
         "always_s": Threshold(60, "a lost minute is worth a line however long the run is"),
     }
     unknown = "input wait was not measured in this run"
@@ -55,12 +66,14 @@ class InputBound(Rule):
         found = run.spans_of(
             "wait", enter=limits["wait_pct"] / 100, min_rows=int(limits["min_steps"])
         )
+        claims = []
         for where, blocks in found:
             if where.end_step <= limits["warmup_steps"] and where.end_step < run.end_step:
                 continue
             loss = self._claim(run, limits, where, blocks)
-            if loss is not None and loss.lost_ns is not None and loss.lost_ns >= enough:
-                yield loss
+            if loss is not None and loss.lost_ns and loss.lost_ns >= PART * enough:
+                claims.append(loss)
+        return claims if sum(loss.lost_ns or 0 for loss in claims) >= enough else []
 
     def _claim(self, run: Run, limits: Limits, where: Range, blocks: slice) -> Loss | None:
         steps = run.steps
@@ -109,7 +122,14 @@ class InputBound(Rule):
         evidence["faster_up_to"] = round(duration / max(1, duration - lost), 2)
         stages = run.pipeline.stages(where.start_ns, where.end_ns)
         slowest = stages[0] if stages else None
-        if slowest is not None and slowest.work_ms_per_batch > 0:
+        work_ms = sum(stage.ms_per_batch for stage in stages)
+        innocent = bool(stages) and work_ms < limits["explained_pct"] / 100 * wait / rows / 1e6
+        if innocent and lost < BEYOND_DOUBT * run.wall_ns:
+            return None
+        if innocent:
+            slowest = None
+            evidence["all_stages_ms_per_batch"] = round(work_ms, 3)
+        elif slowest is not None and slowest.work_ms_per_batch > 0:
             evidence |= {
                 "slowest_stage": slowest.name,
                 "stage_ms_per_batch": round(slowest.work_ms_per_batch, 3),
@@ -128,6 +148,8 @@ class InputBound(Rule):
             confidence=ESTIMATED if guessed or (idle is None and run.used_gpus) else MEASURED,
             evidence=evidence,
             threshold={"wait_pct": limits["wait_pct"]},
-            advice=advise(run, slowest, needed_ms=(duration - lost) / rows / 1e6),
+            advice=advise(
+                run, slowest, needed_ms=(duration - lost) / rows / 1e6, innocent=innocent
+            ),
             gpus=list(idle.gpus) if idle else run.used_gpus,
         )
