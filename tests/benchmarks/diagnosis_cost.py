@@ -9,6 +9,13 @@ from gpu_util_callback.diagnosis import Diagnosis
 
 STEPS = 1_000_000
 MORE = 1_000
+# What rules read of each GPU; a healthy GPU has all of them, a real one thirty.
+COLUMNS = (
+    "throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct", "sm_clock_mhz",
+    "temperature_c", "utilization_other_pct", "memory_other_bytes", "pcie_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s", "pcie_generation", "pcie_width", "sm_active_pct",
+    "allocator_used_bytes", "allocator_peak_bytes", "memory_used_bytes", "power_mw",
+)  # fmt: skip
 REPEATS = 7
 
 
@@ -17,8 +24,13 @@ def long_run(steps: int, gpus: int = 8) -> Generated:
     run = Generated(seed=11, gpus=[GPU | {"index": i} for i in range(gpus)])
     part = steps // 20
     for i in range(20):
+        begin = run.now
         run.steps(part, step_ms=5, wait_ms=20 if i % 7 == 3 else 0)
         run.phase("validation", 5)
+        seconds = (run.now - begin) / 1e9
+        for gpu in range(gpus):
+            for column in COLUMNS:
+                run.gpu_value(column, seconds, 50 + (i == 9) * 40, gpu)
     return run
 
 

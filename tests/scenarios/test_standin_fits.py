@@ -1,0 +1,85 @@
+"""Real fits over the stand-in driver library: what the GPU did decides what was lost."""
+
+import os
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+
+from nvml import Scenario, loaded  # noqa: E402
+
+from gpu_util_callback import GpuUtilCallback, read_recordings  # noqa: E402
+from gpu_util_callback.diagnosis import run_report  # noqa: E402
+
+STEPS = 120
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    keras.utils.set_random_seed(0)
+    yield
+    keras.backend.clear_session()
+
+
+def late(x):
+    def wait(value):
+        time.sleep(0.02)
+        return value
+
+    x = tf.ensure_shape(tf.numpy_function(wait, [x], tf.float32), (4, 8))
+    return x, x[:, :1]
+
+
+def fit(folder, utilization: float, slow: bool, monkeypatch=None) -> dict:
+    """A fit beside one H100 at a utilization; with `monkeypatch`, TensorFlow says it uses it."""
+    scenario = Scenario()
+    gpu = scenario.gpu("h100")
+    gpu.curve("utilization", utilization)
+    if monkeypatch is not None:
+        from gpu_util_callback.frameworks.tensorflow import TensorFlowAdapter
+
+        seen = [{"index": 0, "name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}]
+        monkeypatch.setattr(TensorFlowAdapter, "devices", lambda self: seen)
+    source = tf.data.Dataset.from_tensors(tf.ones((4, 8))).repeat(STEPS)
+    data = source.map(late if slow else lambda x: (x, x[:, :1]))
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    with loaded(scenario, folder / "standin"):
+        callback = GpuUtilCallback(folder / "run", trace="off", report=False)
+        model.fit(data, epochs=1 if slow else 20, verbose=0, callbacks=[callback])
+    [recording] = read_recordings(folder / "run")
+    return run_report(recording)
+
+
+def test_a_gpu_that_the_framework_does_not_see_comes_first(tmp_path):
+    run = fit(tmp_path, 0, slow=True)
+    [finding] = run["findings"]
+    assert finding["cause"] == "cpu_fallback" and finding["lost_s"] is None
+    assert [span["cause"] for span in run["spans"]] == ["input_bound"]
+    assert run["verdict"] == "TensorFlow does not use the NVIDIA H100 80GB HBM3."
+    assert run["gpus"][0]["used_by_framework"] is False
+
+
+def test_an_idle_gpu_makes_the_wait_a_loss(tmp_path, monkeypatch):
+    run = fit(tmp_path, 10, slow=True, monkeypatch=monkeypatch)
+    assert run["findings"] == []
+    [span] = run["spans"]
+    assert span["cause"] == "input_bound" and span["confidence"] == "measured"
+    assert span["gpus"] == [0]
+    assert span["evidence"]["gpu_active_pct"] == pytest.approx(10, abs=2)
+    assert (span["start_step"], span["end_step"]) == pytest.approx((0, STEPS), abs=5)
+
+
+def test_a_busy_gpu_makes_the_same_wait_harmless(tmp_path, monkeypatch):
+    run = fit(tmp_path, 98, slow=True, monkeypatch=monkeypatch)
+    assert run["findings"] == [] and run["spans"] == []
+
+
+def test_a_healthy_fit_beside_a_busy_gpu_has_no_findings(tmp_path, monkeypatch):
+    run = fit(tmp_path, 95, slow=False, monkeypatch=monkeypatch)
+    assert run["findings"] == [] and run["spans"] == []
+    assert "Nothing held training back" in run["verdict"]
