@@ -30,6 +30,8 @@ from gpu_util_callback.traces.steps import Steps, find_steps
 
 __all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "analyse"]
 
+_UNLINKED_SHARE = 0.1
+
 
 @dataclass(slots=True)
 class DeviceAnalysis:
@@ -101,6 +103,7 @@ class Analysis:
     processes: list[ProcessAnalysis]
     findings: list[dict[str, Any]]
     compat: dict[str, Any]
+    problems: list[str] = field(default_factory=list)  # the reader's, and what the numbers lack
 
     def to_json(self) -> dict[str, Any]:
         """The trace JSON of `gpu-util trace --json`: times in milliseconds, unknown = null."""
@@ -170,6 +173,20 @@ def analyse(trace: Trace) -> Analysis:
         from gpu_util_callback.traces.kineto_compat import compat
 
         figures = compat(processes[0].process, trace.names)
-    analysis = Analysis(trace, processes, [], figures)
+    problems = [*trace.problems, *(note for p in processes for note in _unlinked(p))]
+    analysis = Analysis(trace, processes, [], figures, problems)
     analysis.findings = find(analysis)
     return analysis
+
+
+def _unlinked(p: ProcessAnalysis) -> list[str]:
+    """Kernels without a launch: their idle time is explained with less certainty."""
+    notes = []
+    for d in p.devices:
+        missing = d.launches.kernels - d.launches.linked
+        if p.process.has_host and missing > _UNLINKED_SHARE * d.launches.kernels:
+            notes.append(
+                f"GPU {d.index}: {missing:,} of {d.launches.kernels:,} kernels have no launch call "
+                "in the trace; why the GPU idled before them is less certain"
+            )
+    return notes

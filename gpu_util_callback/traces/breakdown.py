@@ -7,7 +7,8 @@ idle, and every idle gap is explained by what the host did before the work that 
 * `idle_input`: the host waited for the next batch.
 * `idle_launch`: the launch itself (call and start-up of the kernel), or the host stringing one
   launch after another with less than `DISPATCH_GAP_PS` between: the GPU waits between kernels.
-* `idle_sync`: the GPU ran dry while the host was waiting for it, so nothing was queued behind.
+* `idle_sync`: the GPU ran dry while the host was waiting for it or for a result of it, so that
+  nothing was queued behind.
 * `idle_host`: the host did something else; nothing was launched.
 * `other`: work was queued and did not run (a dependency on another stream or GPU), copies that
   touch no device, or a trace without the host's side.
@@ -145,7 +146,10 @@ def _idle(
     rest = _part(before) - idle_input
     # Then synchronisation: the host waited for the GPU when it ran dry.
     sync = _syncs(process, device)
-    drained = sync.contains(gaps.start - 1) | sync.contains(np.maximum(gaps.start - 1, 0))
+    # A result read back as the last thing is the same, where no call that waited was recorded
+    # (TensorFlow polls): the host had nothing queued behind it.
+    read_back = events.end_ps[events.kind == DeviceKind.COPY_D2H]
+    drained = sync.contains(gaps.start - 1) | np.isin(gaps.start, read_back)
     left = rest.measure(before.start, before.end) - (rest & sync).measure(before.start, before.end)
     short = left <= DISPATCH_GAP_PS
     straddles = _straddles(gaps, steps)

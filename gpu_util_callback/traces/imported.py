@@ -104,7 +104,6 @@ def _write(
     from gpu_util_callback.recording.clock import Clock
     from gpu_util_callback.recording.writer import RecordingWriter
 
-    trace = analysis.trace
     zero, known = _zero_ns(analysis, p)
     start = zero + int(p.steps.start_ps[0]) // PS_PER_NS
     end = zero + int(p.steps.end_ps[-1]) // PS_PER_NS
@@ -122,7 +121,7 @@ def _write(
     writer.flush()
     found = diagnosis.result(account=writer.account(end), now_ns=end, ended=True)
     found = _with_trace_findings(found, find_in(p, analysis))
-    writer.update(diagnosis=found, source={**facts["source"], "problems": trace.problems})
+    writer.update(diagnosis=found, source={**facts["source"], "problems": analysis.problems})
     writer.close("ended")
     return writer.path
 

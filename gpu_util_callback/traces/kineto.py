@@ -62,6 +62,14 @@ _HOST_KINDS = {
     "xpu_runtime": HostKind.CALL,
     "overhead": HostKind.FRAMEWORK,
 }
+# Nobody's time: copies of host ranges on GPU tracks, waits as the GPU saw them, flows, spans.
+_OTHER_CATEGORIES = frozenset(
+    (
+        "gpu_user_annotation", "cuda_sync", "cuda_event", "ac2g", "async", "fwdbwd", "trace",
+        "cpu_instant_event", "cuda_profiler_range", "collective_comm", "async_cpu_to_gpu",
+    )
+)  # fmt: skip
+_KNOWN_CATEGORIES = _DEVICE_CATEGORIES | _OTHER_CATEGORIES | frozenset(_HOST_KINDS)
 
 
 def read_kineto(
@@ -86,12 +94,21 @@ def read_kineto(
             raise UnusableInput(
                 f"{path}: damaged trace ({error}); record it again, or copy it again if it was cut"
             ) from None
+        except _NoTrace:
+            raise UnusableInput(
+                f"{path}: holds no trace events; wanted a trace of torch.profiler, or the "
+                "*.trace.json.gz of JAX or TensorFlow"
+            ) from None
         except (OSError, EOFError) as error:
             raise UnusableInput(f"{path}: cannot be read ({error})") from None
         trace.processes.append(process)
         prefix = "" if len(files) == 1 else f"{process.host}: "
         trace.problems.extend(prefix + problem for problem in reader.problems)
     return trace
+
+
+class _NoTrace(Exception):
+    """JSON, and whole, and nothing in it that a profiler writes."""
 
 
 def to_ps(value: Any) -> int | None:
@@ -146,7 +163,7 @@ class _Reader:
                 raise BrokenJson(f"more than {MAX_EVENTS:,} events; profile fewer steps")
         members = document.members
         if not self.count and not self.marks:
-            raise BrokenJson("no trace events in it")
+            raise _NoTrace
         self._settle_plain()
         return self._process(members)
 
@@ -182,6 +199,9 @@ class _Reader:
             self._plain(event, name, arguments, start, end)
             return
         category = category.lower()
+        if category not in _KNOWN_CATEGORIES:
+            self._plain(event, name, arguments, start, end)
+            return
         if category in _DEVICE_CATEGORIES:
             self.device.add(event, name, arguments, start, end)
             return
@@ -329,7 +349,7 @@ class _Reader:
         groups, shapes, unlinked = self.device.finish(by_external)
         facts, names = device_facts(members.get("deviceProperties"))
         devices = [
-            Device(index, names.get(index, "GPU"), events, facts.get(index, {}))
+            Device(index, names.get(index) or "GPU", events, facts.get(index, {}))
             for index, events in sorted(groups.items())
         ]
         if self.unusable:

@@ -116,7 +116,7 @@ _TENSOR_YES = re.compile(
     r"|hmma|imma(?!g)|qgmma|bmma|wgmma|utcmma|tcgen05|mma_sm(7|8|9|10)|tensor_?op_|tensor16x8x"
     r"|nvjet|xmma_(gemm|fprop|dgrad|wgrad|implicit|warp|sparse)|sm(75|80|86|89|90|100|103|120)_xmma"
     r"|flash_(fwd|bwd)|flash::|flashattn|fmha|sdpa.*_wgmma|cudnn_generated.*sdpa|Gmma|cutlass.*gmma"
-    r"|_MI(4|16|32)x\d+x\d+|mfma|wmma|bmm_.*(E4m3|E2m1|E5m2|Bfloat16|Fp16)",
+    r"|_MI(4|16|32)x\d+x\d+|mfma|xdl(ops)?_|igemm_\w+_gtcx|wmma|bmm_.*(E4m3|E2m1|E5m2|Bfloat16|Fp16)",
     re.IGNORECASE,
 )
 # Matrix kernels that are known to use the ordinary cores, and their helpers.
@@ -130,7 +130,7 @@ _TENSOR_NO = re.compile(
 )
 # Matrix work whose name does not tell whether tensor cores run it.
 _TENSOR_UNKNOWN = re.compile(
-    r"gemm|conv(?!ert)|matmul|(^|_)dot(_|$)|triton|cutlass|cudnn|cublas|attention|sdpa|Cijk_"
+    r"gemm|conv(?!ert)|matmul|(^|_)dot(_|$)|triton|cutlass|cudnn|cublas|attention|(^|_)attn|sdpa|Cijk_"
     r"|implicit|fusion_dot|fprop|dgrad|wgrad|bmm|einsum|rnn|lstm|(^|_)gru(_|$)|(^|_)mm(_|$)"
     r"|^(volta|turing|ampere|hopper)_|^sm\d+_|(^|_)mha(_|$)|(^|_)moe(_|$)",
     re.IGNORECASE,

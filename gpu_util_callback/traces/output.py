@@ -69,7 +69,7 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
         "pipeline": [],
         "compat": analysis.compat,
         "findings": analysis.findings,
-        "problems": trace.problems,
+        "problems": analysis.problems,
     }
     for number, p in enumerate(analysis.processes):
         origin = {"process": number} if several else {}

@@ -45,7 +45,7 @@ def render(analysis: Analysis, width: int | None = None, color: bool = False) ->
     for p in analysis.processes:
         out.extend(_process(p, len(analysis.processes) > 1, width, paint))
     out.extend(_findings(analysis.findings, width, paint))
-    for problem in trace.problems:
+    for problem in analysis.problems:
         out.append(paint("33", f"note: {problem}"))
     return "\n".join(line.rstrip() for line in out) + "\n"
 

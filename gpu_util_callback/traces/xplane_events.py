@@ -58,7 +58,7 @@ _NOISE = re.compile(
     r"|MemCpyAsync$|ThenExecuteCallback$)"
 )
 _INPUT_WAIT = re.compile(
-    r"^(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*|OneShotIteratorGetNext\w*)(::DoCompute)?$"
+    r"^(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*|OneShotIteratorGetNext\w*)(::\w+)?$"
     r"|:(IteratorGetNext\w*|MultiDeviceIteratorGetNext\w*)$|^gpu_util:input_wait$"
 )
 _PIPELINE = re.compile(

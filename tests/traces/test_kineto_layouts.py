@@ -227,6 +227,13 @@ def test_traces_of_the_trace_viewer(tmp_path):
     assert result["launches"][0]["linked"] == 3
 
 
+def test_json_that_is_no_trace_says_so(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text('{"rocprofiler-sdk-tool": [{"metadata": {}}]}')
+    with pytest.raises(UnusableInput, match="holds no trace events"):
+        explain(path)
+
+
 def test_odd_values_do_no_harm(tmp_path):
     good = json.dumps(kernel("k\u00e9", 5, 10, 3))
     odd = (

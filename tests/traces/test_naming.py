@@ -27,6 +27,8 @@ from gpu_util_callback.traces.naming import (
         "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn",
         "bmm_E4m3_E4m3_Bfloat16_Fp32_t128x128x128u2_s4_et64x32_m64x32x32",
         "Cijk_Ailk_Bljk_BBS_BH_MT256x128x64_MI16x16x16x1_SN_1LDSB0_APM1",
+        "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8_ws1x1_wr2x2",
+        "_ZN2ck16tensor_operation6device37kernel_batched_gemm_xdlops_bwd_weight",
     ],
 )
 def test_tensor_core_kernels_are_known_by_todays_names(name):
@@ -55,7 +57,7 @@ def test_other_kernels_are_known_not_to_use_them(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["gemm_fusion_dot_12", "triton_mm", "_matmul_ogs_NNT_bf16xbf16xmxfp4", "__nv_static_attention"],
+    ["gemm_fusion_dot_12", "triton_mm", "_matmul_ogs_NNT_bf16xbf16xmxfp4", "attn_fwd"],
 )
 def test_matrix_kernels_that_do_not_tell_are_unknown(name):
     assert tensor_core(name) == "unknown"

@@ -130,6 +130,29 @@ def test_a_blocking_copy_back_is_a_synchronisation(explain):
     assert shares(explain(space))["idle_sync"] > 0.4
 
 
+def test_reading_a_result_back_is_a_synchronisation_without_any_call_that_waits(explain):
+    """TensorFlow polls for the copy's end: no synchronising call is in the trace."""
+    space = Space()
+    steps(space, 10, 1_000)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+    for step in range(10):
+        at = step * 1_000
+        gpu.launch("gemm_a", at + 300, at + 310, 500)
+        gpu.copy("D2H", at + 320, at + 812, 2, size=4, memory="pinned")
+    found = shares(explain(space))
+    assert found["idle_sync"] > 0.4
+    assert found["idle_host"] < 0.05
+
+
+def test_kernels_without_a_launch_are_told(explain):
+    space = Space()
+    steps(space, 2, 1_000)
+    stream = space.gpu(0).line("Stream #7(Compute)", 7)
+    for k in range(10):
+        stream.event("gemm_a", k * 100, 50)
+    assert any("10 of 10 kernels have no launch call" in p for p in explain(space)["problems"])
+
+
 def test_the_host_doing_something_else_is_named(explain):
     space = Space()
     python = steps(space, 4, 50_000)
