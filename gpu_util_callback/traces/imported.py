@@ -120,8 +120,12 @@ def _write(
     diagnosis.add(tables)
     writer.flush()
     found = diagnosis.result(account=writer.account(end), now_ns=end, ended=True)
-    found = _with_trace_findings(found, find_in(p, analysis))
-    writer.update(diagnosis=found, source={**facts["source"], "problems": analysis.problems})
+    of_trace = find_in(p, analysis)
+    writer.update(
+        diagnosis=_with_trace_findings(found, of_trace),
+        trace_findings=of_trace,  # for readers with newer rules, who judge anew
+        source={**facts["source"], "problems": analysis.problems},
+    )
     writer.close("ended")
     return writer.path
 
