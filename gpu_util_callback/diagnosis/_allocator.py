@@ -33,8 +33,7 @@ def allocator(run: Run, gpu: int) -> Allocator | None:
     """None where the framework did not tell; the device's own "used" is no substitute."""
 
     def highest(name: str) -> float | None:
-        bins = run.column(gpu, name)
-        return bins.maximum(name) if bins else None
+        return run.highest(gpu, name)
 
     peaks = [highest(name) for name in ("allocator_peak_bytes", "allocator_used_bytes")]
     known = [peak for peak in peaks if peak is not None]

@@ -48,13 +48,11 @@ def headroom(run: Run, gpu: int) -> tuple[float, str] | None:
     if not total:
         return None
     for name in ("allocator_peak_bytes", "allocator_used_bytes"):
-        bins = run.column(gpu, name)
-        peak = bins.maximum(name) if bins else None
+        peak = run.highest(gpu, name)
         if peak:
             return peak / total, "allocator"
     if run.framework == "torch":
-        bins = run.column(gpu, "memory_used_bytes")
-        peak = bins.maximum("memory_used_bytes") if bins else None
+        peak = run.highest(gpu, "memory_used_bytes")
         if peak:
             return peak / total, "device"
     return None

@@ -54,6 +54,7 @@ class Run:
         self.account: Mapping = {}
         self.now_ns: int | None = None
         self.ended = False
+        self._clean: tuple[int, tuple[float, int] | None] | None = None
 
     def add(self, tables: Tables, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """New rows of any table and new samples of any group, each row once and in order."""
@@ -217,11 +218,21 @@ class Run:
                 return bins
         return None
 
+    def highest(self, index: int, name: str) -> float | None:
+        """The largest value of a GPU's column, None where it was not sampled."""
+        bins = self.column(index, name)
+        return bins.maximum(name) if bins is not None else None
+
     def clean_step_ns(self) -> tuple[float, int] | None:
         """What a step takes that neither waits nor compiles, and how many there are.
 
         The weighted median over blocks, so that the few slow ones do not count; None with too few.
         """
+        if self._clean is None or self._clean[0] != self.steps.total_rows:
+            self._clean = self.steps.total_rows, self._clean_step_ns()
+        return self._clean[1]
+
+    def _clean_step_ns(self) -> tuple[float, int] | None:
         rows, spent = self.steps["clean_rows"], self.steps["clean_ns"]
         some = rows > 0
         total = int(rows.sum())

@@ -91,8 +91,9 @@ def _read(bins: SampleBins, column: str, times: np.ndarray) -> np.ndarray:
     return np.where(fresh, values[known[np.maximum(at, 0)]], np.nan)
 
 
-def link_bytes_per_s(generation: float, width: float) -> float:
-    """What a PCIe link carries in one direction; NaN where generation or width is not known."""
-    if not (np.isfinite(generation) and np.isfinite(width)):
-        return float("nan")
-    return _LANE.get(int(generation), float("nan")) * width
+def link_bytes_per_s(generation: np.ndarray, width: np.ndarray) -> np.ndarray:
+    """What PCIe links carry in one direction; NaN where generation or width is not known."""
+    lane = np.full(len(generation), np.nan)
+    for known, rate in _LANE.items():
+        lane[generation == known] = rate
+    return lane * width

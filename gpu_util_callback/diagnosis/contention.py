@@ -39,6 +39,8 @@ class Contention(Rule):
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
         for gpu in run.used_gpus:
+            if (run.highest(gpu, OTHERS) or 0) < limits["others_active_pct"]:
+                continue
             seen = sampled(run, gpu, OTHERS)
             if seen is None:
                 continue

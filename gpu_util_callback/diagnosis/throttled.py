@@ -61,6 +61,8 @@ class Throttled(Rule):
                 yield from self._of_gpu(run, limits, gpu, column, word, fault)
 
     def _of_gpu(self, run, limits, gpu: int, column: str, word: str, fault: bool) -> Iterable[Loss]:
+        if (run.highest(gpu, column) or 0) < limits["throttled_pct"]:
+            return
         seen = sampled(run, gpu, column)
         if seen is None:
             return

@@ -79,9 +79,11 @@ class TransferBound(Rule):
             return
         rate = np.fmax(seen.at("pcie_rx_bytes_per_s"), seen.at("pcie_tx_bytes_per_s"))
         generation, width = seen.at("pcie_generation"), seen.at("pcie_width")
-        limit = np.array([link_bytes_per_s(*link) for link in zip(generation, width, strict=True)])
+        limit = link_bytes_per_s(generation, width)
         use = 100 * rate / limit
         full = np.nan_to_num(use) >= limits["link_used_pct"]
+        if not full.any():
+            return
         active = np.nan_to_num(seen.at("utilization_pct"), nan=100.0)
         # Copies run beside kernels: only idle time can have been lost to them.
         lost = np.where(full, seen.length_ns * (1 - np.clip(active, 0, 100) / 100), 0)
@@ -114,10 +116,7 @@ def _degraded(run: Run, gpu: int) -> str | None:
     """The link under load against what it could be, where it is less."""
     facts = run.gpu(gpu)
     best_generation, best_width = facts.get("pcie_generation_max"), facts.get("pcie_width_max")
-    generation, width = (
-        bins.maximum(name) if (bins := run.column(gpu, name)) else None
-        for name in ("pcie_generation", "pcie_width")
-    )
+    generation, width = (run.highest(gpu, name) for name in ("pcie_generation", "pcie_width"))
     if not (best_generation and best_width and generation and width):
         return None
     if generation >= best_generation and width >= best_width:
