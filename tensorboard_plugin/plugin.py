@@ -1,12 +1,9 @@
 """The plugin: routes of the GPU Utilization tab, and nothing but routes."""
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable
-from importlib import resources
 from typing import Any
 
-import numpy as np
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from tensorboard.plugins.base_plugin import FrontendMetadata
@@ -14,16 +11,22 @@ from werkzeug import wrappers
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.recording.reader import Problem, Recording
+from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
 from tensorboard_plugin.export import csv_lines, step_columns
-from tensorboard_plugin.lanes import lanes_of
+from tensorboard_plugin.offline import html_report
+from tensorboard_plugin.replies import (
+    listed,
+    problems_of,
+    recording_reply,
+    static_file,
+    strict,
+)
 from tensorboard_plugin.runs import RunIndex, run_directories
 from tensorboard_plugin.tiles import BadTile, TileServer
 
 __all__ = ["GpuUtilizationPlugin"]
 
-MAX_PHASES = 2000
 MAX_STEPS = 1000
 # One fixed table: some Windows registries give .js another type.
 TYPES = {
@@ -74,7 +77,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         """The module TensorBoard imports; its address changes with its content."""
         digest = hashlib.sha256()
         for name in ("index.js", "style.css"):
-            digest.update(_static(name) or b"")
+            digest.update(static_file(name) or b"")
         return FrontendMetadata(
             es_module_path=f"/static/index.js?v={digest.hexdigest()[:12]}",
             tab_name="GPU Utilization",
@@ -90,6 +93,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "/steps": self._serve_steps,
             "/export.csv": self._serve_csv,
             "/export.json": self._serve_json,
+            "/export.html": self._serve_html,
         }
         return {route: _app(handler) for route, handler in routes.items()}
 
@@ -97,9 +101,9 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
     def _serve_static(self, request: wrappers.Request) -> wrappers.Response:
         name = request.path.rpartition("/static/")[2]
-        content = _static(name)
+        content = static_file(name)
         if content is None:
-            built = _static("index.js") is not None
+            built = static_file("index.js") is not None
             raise _Refused(404, f"no file {name[:100]!r}" if built else NOT_FOUND_STATIC)
         kind = TYPES.get(name.rpartition(".")[2], "application/octet-stream")
         expires = 86400 if request.args.get("v") else 0
@@ -118,27 +122,16 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "logdir": self._logdir or self._spec,
             "tensorboard_runs": self._names,
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
-            "recordings": [_listed(one, per_run[one.run]) for one in recordings],
-            "problems": _problems(problems),
+            "recordings": [listed(one, per_run[one.run]) for one in recordings],
+            "problems": problems_of(problems),
         })  # fmt: skip
 
     def _serve_recording(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
         revision = recording.revision
         self._tiles.prepare(recording)
-        first, last = _steps_extent(recording)
-        return _json(request, {
-            "id": recording.id,
-            "revision": revision,
-            "report": self._report(recording, revision),
-            "extent": {
-                "start_ns": recording.start_ns, "end_ns": recording.end_ns,
-                "first_step": first, "last_step": last,
-            },
-            "lanes": lanes_of(recording),
-            "phases": _phases(recording),
-            "problems": _problems(recording.problems),
-        })  # fmt: skip
+        report = self._report(recording, revision)
+        return _json(request, recording_reply(recording, revision, report))
 
     def _serve_tiles(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
@@ -178,6 +171,11 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         recording = self._recording(request)
         report = self._report(recording, recording.revision)
         return _json(request, {"version": 1, "runs": [report]}, download="report.json")
+
+    def _serve_html(self, request: wrappers.Request) -> wrappers.Response:
+        page = html_report([self._recording(request)], self._logdir or self._spec)
+        # A file to keep, never a page of this server: its scripts are its own.
+        return _download([page], "application/octet-stream", "gpu-utilization.html")
 
     # --- what they need ---------------------------------------------------------------------------
 
@@ -227,22 +225,10 @@ def _json(
     request: wrappers.Request, value: Any, status: int = 200, download: str | None = None
 ) -> wrappers.Response:
     # Respond would write NaN and infinities as strings: what is unknown is null.
-    response = http_util.Respond(request, _strict(value), "application/json", code=status)
+    response = http_util.Respond(request, strict(value), "application/json", code=status)
     if download:
         response.headers["Content-Disposition"] = f'attachment; filename="{download}"'
     return response
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _download(lines: Iterable[str], kind: str, name: str) -> wrappers.Response:
@@ -263,57 +249,3 @@ def _integer(request: wrappers.Request, name: str) -> int:
         return int(text)
     except ValueError:
         raise _Refused(400, f"{name} is an integer, not {text[:40]!r}") from None
-
-
-def _static(name: str) -> bytes | None:
-    """A file of the built frontend, None for anything else."""
-    folder = resources.files("tensorboard_plugin") / "static"
-    if (
-        not name
-        or name.startswith(".")
-        or not name.replace(".", "").replace("-", "").replace("_", "").isalnum()
-    ):
-        return None
-    try:
-        return (folder / name).read_bytes()
-    except (OSError, FileNotFoundError):
-        return None
-
-
-def _problems(problems: Iterable[Problem]) -> list[dict[str, str]]:
-    return [{"path": one.path, "message": one.message} for one in problems]
-
-
-def _listed(recording: Recording, of_run: int) -> dict[str, Any]:
-    facts = recording.facts
-    label = recording.run.removesuffix("/.")  # as --logdir_spec names a directory itself
-    fit, rank, world = facts.get("fit_index"), facts.get("rank"), facts.get("world_size")
-    if of_run > 1 and isinstance(fit, int):
-        label += f" · fit {fit + 1}"
-    if isinstance(world, int) and world > 1:
-        label += f" · rank {rank}"
-    return {
-        "id": recording.id, "run": recording.run, "session": recording.session,
-        "job": facts.get("job"), "fit_index": fit, "host": facts.get("host"), "rank": rank,
-        "status": recording.status, "start_ns": recording.start_ns, "end_ns": recording.end_ns,
-        "steps": recording.step_count, "framework": facts.get("framework"), "label": label,
-        "verdict": recording.stored.get("verdict"), "revision": recording.revision,
-    }  # fmt: skip
-
-
-def _steps_extent(recording: Recording) -> tuple[int, int]:
-    """The first and the last step's number; (0, -1) before the first step."""
-    overview = recording.overview
-    marks = overview.marks["step"]
-    present = np.flatnonzero(marks.values >= 0)
-    if not len(present) or overview.last_step < 0:
-        return 0, -1
-    return int(present[0]) << marks.shift, overview.last_step
-
-
-def _phases(recording: Recording) -> list[dict[str, Any]]:
-    phases = recording.phases
-    lengths = phases["end_ns"] - phases["start_ns"]
-    longest = np.sort(np.argsort(-lengths, kind="stable")[:MAX_PHASES])
-    columns = {name: values[longest].tolist() for name, values in phases.items()}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -1,5 +1,6 @@
 /** Entry point: TensorBoard imports this module in the tab's iframe and calls `render()`. */
 import { h, render as mount } from 'preact';
+import { isOffline } from './api/client.ts';
 import { findingId } from './lanes/spans.ts';
 import { App, toLink } from './state/app.ts';
 import { addressWindow, decodeHash, encodeHash } from './state/hash.ts';
@@ -17,9 +18,6 @@ export function render(): void {
 
   document.title = 'GPU Utilization';
   document.documentElement.lang ||= 'en';
-  const sheet = document.createElement('link');
-  sheet.rel = 'stylesheet';
-  sheet.href = new URL(`./style.css${new URL(import.meta.url).search}`, import.meta.url).href;
   const root = document.createElement('div');
   root.id = 'gpu-utilization';
   const begin = (): void => {
@@ -28,10 +26,8 @@ export function render(): void {
     mount(h(Root, { tab: { app, timeline, refresh: () => void loader.refresh() } }), root);
     takeKeys();
   };
-  // Unstyled content would flash, and the canvas reads its colours from the stylesheet.
-  sheet.addEventListener('load', begin, { once: true });
-  sheet.addEventListener('error', begin, { once: true });
-  document.head.append(sheet);
+  if (isOffline) begin();
+  else loadStyle(begin);
 
   app.state.subscribe(() => chooseFirst(app));
   app.state.subscribe(writeLink(app, address));
@@ -43,6 +39,16 @@ export function render(): void {
   document.addEventListener('pointerenter', takeKeys);
   addEventListener('resize', () => timeline.invalidate());
   loader.start();
+}
+
+/** Unstyled content would flash, and the canvas reads its colours from the stylesheet: `then` waits for it. */
+function loadStyle(then: () => void): void {
+  const sheet = document.createElement('link');
+  sheet.rel = 'stylesheet';
+  sheet.href = new URL(`./style.css${new URL(import.meta.url).search}`, import.meta.url).href;
+  sheet.addEventListener('load', then, { once: true });
+  sheet.addEventListener('error', then, { once: true });
+  document.head.append(sheet);
 }
 
 /** Keys reach this frame only after it has the focus; a field one types in elsewhere keeps it. */
@@ -89,3 +95,6 @@ function readLink(app: App, address: Window, refresh: () => void): void {
   app.state.set({ ...link, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden), touched: true });
   refresh();
 }
+
+// A report in one file has nobody to call `render()`.
+if (isOffline) render();

@@ -1,6 +1,12 @@
 /** Fetches from the plugin's server, always by relative URL so that any proxy prefix works. */
 import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
+import { readEmbedded } from './offline.ts';
 import type { RecordingReply, RunsReply } from './types.ts';
+
+const offline = readEmbedded();
+
+/** True in a report that is one file: there is no server to ask. */
+export const isOffline = offline !== null;
 
 /** What went wrong, in a line a person can act upon. */
 export class ApiError extends Error {
@@ -35,11 +41,14 @@ async function get(path: string, query: Record<string, string>, signal?: AbortSi
 }
 
 export async function fetchRuns(signal?: AbortSignal): Promise<RunsReply> {
-  return (await (await get('./runs', {}, signal)).json()) as RunsReply;
+  return offline ? offline.runs() : ((await (await get('./runs', {}, signal)).json()) as RunsReply);
 }
 
 export async function fetchRecording(id: string, signal?: AbortSignal): Promise<RecordingReply> {
-  return (await (await get('./recording', { id }, signal)).json()) as RecordingReply;
+  if (!offline) return (await (await get('./recording', { id }, signal)).json()) as RecordingReply;
+  const found = offline.recording(id);
+  if (!found) throw new ApiError('This report does not hold that recording.', 404);
+  return found;
 }
 
 export interface TileRequest {
@@ -52,6 +61,7 @@ export interface TileRequest {
 }
 
 export async function fetchTiles(request: TileRequest, signal?: AbortSignal): Promise<TileBlock> {
+  if (offline) return offline.tiles(request);
   const reply = await get(
     './tiles',
     {
@@ -67,14 +77,7 @@ export async function fetchTiles(request: TileRequest, signal?: AbortSignal): Pr
   return decodeTiles(await reply.arrayBuffer());
 }
 
-export type Columns = Record<string, (number | string | null)[]>;
-
-export async function fetchSteps(id: string, first: number, last: number, signal?: AbortSignal): Promise<Columns> {
-  const reply = await get('./steps', { id, first: String(first), last: String(last) }, signal);
-  return ((await reply.json()) as { columns: Columns }).columns;
-}
-
-export function exportUrl(kind: 'csv' | 'json', id: string, first?: number, last?: number): string {
+export function exportUrl(kind: 'csv' | 'json' | 'html', id: string, first?: number, last?: number): string {
   const query = new URLSearchParams({ id });
   if (kind === 'csv') {
     query.set('table', 'steps');

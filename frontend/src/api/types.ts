@@ -147,6 +147,8 @@ export interface RecordingReply {
   report: Report;
   extent: Extent;
   lanes: LaneInfo[];
+  /** Finest level there are tiles of; absent where the server has every level. */
+  finest?: { step: number; time: number };
   phases: Phase[];
   problems: Problem[];
 }

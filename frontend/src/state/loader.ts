@@ -1,5 +1,5 @@
 /** Keeps the state in step with the server: loads once, then polls while a run is live and seen. */
-import { fetchRecording, fetchRuns } from '../api/client.ts';
+import { fetchRecording, fetchRuns, isOffline } from '../api/client.ts';
 import type { RecordingReply, RecordingSummary } from '../api/types.ts';
 import type { App } from './app.ts';
 
@@ -63,7 +63,7 @@ export class Loader {
       void this.refresh();
       return;
     }
-    if (!isVisible()) return; // `resize` or `visibilitychange` starts us again
+    if (isOffline || !isVisible()) return; // `resize` or `visibilitychange` starts us again
     const { runs, runsError } = this.app.state.get();
     const live = runs?.recordings.some((item) => item.status === 'live');
     this.timer = setTimeout(

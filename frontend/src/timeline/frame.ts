@@ -50,9 +50,16 @@ export function resolveView(view: Range | null, bounds: Range, axis: Axis): Rang
   return view ? clamp(view, bounds, Math.min(NARROWEST[axis], span(bounds))) : bounds;
 }
 
-export const levelsOf = (view: Range, bounds: Range, width: number, dpr: number): { level: number; overviewLevel: number } => ({
-  level: levelFor(view, width * Math.min(dpr, 2)),
-  overviewLevel: levelFor(bounds, Math.max(256, Math.min(width, 1024))),
+/** Levels of the view and of the overview; `finest` is the finest there is. */
+export const levelsOf = (
+  view: Range,
+  bounds: Range,
+  width: number,
+  dpr: number,
+  finest: number,
+): { level: number; overviewLevel: number } => ({
+  level: Math.max(finest, levelFor(view, width * Math.min(dpr, 2))),
+  overviewLevel: Math.max(finest, levelFor(bounds, Math.max(256, Math.min(width, 1024)))),
 });
 
 /** Reads `field` (step or time) of `tiles` at `value` on their axis, between buckets if need be. */

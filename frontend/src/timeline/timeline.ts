@@ -38,6 +38,8 @@ export class Timeline {
   frame: Frame | null = null;
   placedSpans: PixelBox<Finding>[] = [];
   scales = new Map<string, LaneScale>();
+  /** The labels' elements that are written at each drawing, by row key. */
+  readonly labels = new Map<string, { value: HTMLElement; scale: HTMLElement }>();
   /** A range being dragged, not yet the measured one. */
   drag: Range | null = null;
   /** Counts full drawings, for what shows values of the present frame. */
@@ -153,7 +155,8 @@ export class Timeline {
     const view = resolveView(state.view, bounds, axis);
     const dpr = Math.min(window.devicePixelRatio || 1, 3);
     const palette = (this.palette ??= readPalette(document.documentElement));
-    const levels = levelsOf(view, bounds, width, dpr);
+    const finest = Math.max(...sources.map(({ recording }) => recording.finest?.[axis] ?? 0));
+    const levels = levelsOf(view, bounds, width, dpr, finest);
     const frame: Frame = {
       axis, clock: state.axis === 'clock', bounds, view, width, dpr, ...levels, palette, sources,
       selected: this.app.selection, measure: state.measure, live: first.recording.report.status === 'live',

@@ -20,7 +20,7 @@ interface Props {
 
 export function AccountBar({ title, mark, markHint, bars, total }: Props) {
   const whole = Math.max(total, ...bars.map(({ slices }) => sumOf(slices)), 1e-9);
-  const height = bars.length === 1 ? 24 : Math.max(7, Math.min(16, Math.floor(52 / bars.length)));
+  const { height, gap } = barSize(bars.length);
   return (
     <figure class="account">
       <figcaption>
@@ -29,7 +29,7 @@ export function AccountBar({ title, mark, markHint, bars, total }: Props) {
           {mark}
         </span>
       </figcaption>
-      <div class="bars" aria-hidden="true">
+      <div class="bars" aria-hidden="true" style={{ gap: `${gap}px` }}>
         {bars.map(({ name, slices }) => (
           <div class="bar" key={name} style={{ height: `${height}px` }}>
             {slices.map((slice) => (
@@ -57,6 +57,13 @@ export function AccountBar({ title, mark, markHint, bars, total }: Props) {
       </ul>
     </figure>
   );
+}
+
+/** Pixels of a bar and between bars: however many there are, they take no more than about 100. */
+function barSize(bars: number): { height: number; gap: number } {
+  if (bars === 1) return { height: 24, gap: 0 };
+  const gap = bars <= 8 ? 2 : bars <= 24 ? 1 : 0;
+  return { height: Math.max(1, Math.min(16, Math.floor((bars <= 4 ? 60 : 92) / bars) - gap)), gap };
 }
 
 const sumOf = (slices: Slice[]): number => slices.reduce((all, slice) => all + slice.seconds, 0);

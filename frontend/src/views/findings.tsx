@@ -20,6 +20,7 @@ export function Findings({ recording }: { recording: RecordingReply }) {
   const spans = (recording.report.spans ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
   const whole = (recording.report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
   const gpus = recording.report.gpus?.length ?? 0;
+  const title = recording.report.gpus?.some((gpu) => gpu.used_by_framework !== false) ? 'What held the GPU back' : 'What held training back';
   const choose = (id: string, item: Finding): void => {
     if (selected === id) timeline.showSpan(item);
     else app.select(id);
@@ -27,8 +28,8 @@ export function Findings({ recording }: { recording: RecordingReply }) {
     requestAnimationFrame(() => document.querySelector('.details')?.scrollIntoView({ block: 'nearest' }));
   };
   return (
-    <section class="findings" aria-label="What held the GPU back">
-      <h2>What held the GPU back</h2>
+    <section class="findings" aria-label={title}>
+      <h2>{title}</h2>
       {spans.length + whole.length === 0 && (
         <p class="calm">
           <span aria-hidden="true">✓ </span>
@@ -89,7 +90,7 @@ function Cards({ list, gpus, selected, choose }: CardsProps) {
 
 function where(item: Finding, gpus: number): string {
   const parts: string[] = [];
-  if (item.gpus?.length && item.gpus.length < gpus) parts.push(item.gpus.map((gpu) => `gpu${clean(gpu, 12).replace(/^gpu/, '')}`).slice(0, 8).join(', '));
+  if (item.gpus?.length && item.gpus.length < gpus) parts.push(item.gpus.map((gpu) => `gpu${clean(gpu, 12).replace(/^gpu/, '')}`).slice(0, 4).join(', ') + (item.gpus.length > 4 ? ` and ${item.gpus.length - 4} more` : ''));
   if (item.ranks && item.ranks.length > 1) parts.push(`ranks ${item.ranks.map((rank) => clean(rank, 8)).slice(0, 8).join(', ')}`);
   if (item.confidence === 'estimated' && typeof item.lost_s === 'number') parts.push('estimate');
   return parts.join(' · ');

@@ -3,7 +3,7 @@ import type { Gpu, Report } from '../api/types.ts';
 import { bytes, percent, UNKNOWN } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 
-const COMPACT_FROM = 5;
+const COMPACT_FROM = 3;
 
 export function GpuCards({ report }: { report: Report }) {
   const gpus = report.gpus ?? [];

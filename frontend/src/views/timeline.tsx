@@ -100,15 +100,25 @@ function GroupLabel({ row }: { row: GroupRow }) {
 }
 
 function LaneLabel({ row }: { row: LaneRow }) {
-  const { app } = useTab();
+  const { app, timeline } = useTab();
   const { lane } = row;
+  const scale = useRef<HTMLSpanElement>(null);
+  const value = useRef<HTMLSpanElement>(null);
+  useEffect(() => {
+    const label = { value: value.current as HTMLElement, scale: scale.current as HTMLElement };
+    timeline.labels.set(row.key, label);
+    timeline.invalidate();
+    return () => {
+      if (timeline.labels.get(row.key) === label) timeline.labels.delete(row.key);
+    };
+  }, [row.key]);
   return (
     <div class="tl-label" style={{ top: `${row.top}px`, height: `${row.height}px` }} title={[row.origin, lane.title, lane.note].filter(Boolean).map((part) => clean(part, 400)).join('\n')}>
       <span class="tl-title">
         <bdi>{clean(lane.title, 60)}</bdi>
       </span>
-      <span class="tl-scale" data-scale={row.key} />
-      <span class="tl-value" data-value={row.key} />
+      <span class="tl-scale" ref={scale} />
+      <span class="tl-value" ref={value} data-value={row.key} />
       {row.origin && <bdi class="tl-origin">{clean(row.origin, 60)}</bdi>}
       {lane.kind === 'stack' && (
         <ul class="tl-legend">
@@ -140,16 +150,12 @@ function writeValues(timeline: Timeline, root: HTMLElement): void {
   if (!frame) return;
   const { at } = timeline.app.cursor.get();
   root.classList.toggle('with-cursor', at !== null);
-  const elements = new Map<string, HTMLElement>();
-  for (const element of root.querySelectorAll<HTMLElement>('[data-value]')) elements.set(element.dataset.value as string, element);
-  const scales = new Map<string, HTMLElement>();
-  for (const element of root.querySelectorAll<HTMLElement>('[data-scale]')) scales.set(element.dataset.scale as string, element);
   for (const row of timeline.shape.get().layout.rows) {
     if (row.type !== 'lane') continue;
     const scale = timeline.scales.get(row.key);
     const source = frame.sources.find(({ id }) => id === row.source);
-    const element = elements.get(row.key);
-    if (!scale || !source || !element) continue; // out of sight
+    const label = timeline.labels.get(row.key);
+    if (!scale || !source || !label) continue; // out of sight
     const { axis, level, view } = frame;
     const { lane } = row;
     const reach = reachOf(axis, level);
@@ -158,11 +164,11 @@ function writeValues(timeline: Timeline, root: HTMLElement): void {
         ? valueOver(source.tiles, axis, level, lane, series, view)
         : valueAt(source.tiles, axis, level, lane.id, series, at, reach),
     );
-    setText(element, value.headline === null ? (at === null ? '' : 'no data') : withUnit(value.headline, lane.unit));
-    setText(scales.get(row.key), `0–${withUnit(scale.top, lane.unit)}`);
+    setText(label.value, value.headline === null ? (at === null ? '' : 'no data') : withUnit(value.headline, lane.unit));
+    setText(label.scale, `0–${withUnit(scale.top, lane.unit)}`);
   }
 }
 
-function setText(element: HTMLElement | undefined, text: string): void {
-  if (element && element.textContent !== text) element.textContent = text;
+function setText(element: HTMLElement, text: string): void {
+  if (element.textContent !== text) element.textContent = text;
 }

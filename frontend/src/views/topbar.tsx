@@ -1,6 +1,6 @@
 /** The bar on top: which recording, how it stands, which axis, and what to do with the view. */
 import { useRef, useState } from 'preact/hooks';
-import { exportUrl } from '../api/client.ts';
+import { exportUrl, isOffline } from '../api/client.ts';
 import type { RecordingReply } from '../api/types.ts';
 import { clean } from '../math/text.ts';
 import type { AxisChoice } from '../state/hash.ts';
@@ -77,11 +77,13 @@ function Actions({ recording }: { recording: RecordingReply }) {
   };
   return (
     <>
-      <button type="button" class="pill" onClick={() => void share()} title="Copies a link to exactly this view">
-        <span>
-          Share<span class="wide"> view</span>
-        </span>
-      </button>
+      {!isOffline && (
+        <button type="button" class="pill" onClick={() => void share()} title="Copies a link to exactly this view">
+          <span>
+            Share<span class="wide"> view</span>
+          </span>
+        </button>
+      )}
       <div class="menu" ref={box}>
         <button type="button" class="pill" aria-haspopup="true" aria-expanded={open} onClick={() => setOpen(!open)}>
           Export <span aria-hidden="true">▾</span>
@@ -91,12 +93,19 @@ function Actions({ recording }: { recording: RecordingReply }) {
             <button type="button" onClick={() => (setOpen(false), void exportPng(timeline))}>
               Picture of this view <small>PNG</small>
             </button>
-            <a href={exportUrl('csv', recording.id, ...steps())} download onClick={() => setOpen(false)}>
-              Steps of this view <small>CSV</small>
-            </a>
-            <a href={exportUrl('json', recording.id)} download onClick={() => setOpen(false)}>
-              Report of this run <small>JSON</small>
-            </a>
+            {!isOffline && (
+              <>
+                <a href={exportUrl('csv', recording.id, ...steps())} download onClick={() => setOpen(false)}>
+                  Steps of this view <small>CSV</small>
+                </a>
+                <a href={exportUrl('json', recording.id)} download onClick={() => setOpen(false)}>
+                  Report of this run <small>JSON</small>
+                </a>
+                <a href={exportUrl('html', recording.id)} download onClick={() => setOpen(false)}>
+                  This tab as one file <small>HTML</small>
+                </a>
+              </>
+            )}
           </div>
         )}
       </div>

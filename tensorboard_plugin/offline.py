@@ -1,0 +1,109 @@
+"""One HTML file that shows recordings as the tab does: no TensorBoard, no network."""
+
+import base64
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from gpu_util_callback._version import __version__
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.schema import PLUGIN_NAME
+from tensorboard_plugin.replies import listed, recording_reply, static_file, strict
+from tensorboard_plugin.tiles import MAX_LANES, TileServer
+
+__all__ = ["html_report"]
+
+# Buckets of the whole run that a file holds: as fine as these bytes allow, before compression.
+RECORDING_BYTES = 8 << 20
+FEWEST_BUCKETS = 512
+MOST_BUCKETS = 4096
+
+# Nothing may be fetched, whatever the data say; scripts and styles are those in the file itself.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>GPU Utilization</title>
+<style>{style}</style>
+</head>
+<body>
+<noscript>This report draws its charts with JavaScript, from data inside this file.</noscript>
+<script type="application/json" id="gpu-utilization-data">{data}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+def html_report(recordings: Iterable[Recording], logdir: str = "") -> str:
+    """A page with everything in it: reports, spans, and lanes at a resolution that fits a file.
+
+    Args:
+        recordings: at least one; the first is not shown first, the newest is.
+        logdir: where they are from, as the page is to name it.
+
+    Raises: UnusableInput when there is no recording, or the tab was not built.
+    """
+    recordings = list(recordings)
+    if not recordings:
+        raise UnusableInput("no recording to report on: train with GpuUtilCallback first")
+    script, style = (static_file(name) for name in ("index.js", "style.css"))
+    if script is None or style is None:
+        raise UnusableInput("the tab is not built in this checkout: run `make frontend`")
+    per_run: dict[str, int] = {}
+    for one in recordings:
+        per_run[one.run] = per_run.get(one.run, 0) + 1
+    server = TileServer()
+    data = {
+        "runs": {
+            "version": 1, "server_version": __version__, "logdir": logdir,
+            "tensorboard_runs": sorted(per_run),
+            "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
+            "recordings": [listed(one, per_run[one.run]) for one in recordings], "problems": [],
+        },
+        "recordings": {one.id: _recording(server, one) for one in recordings},
+    }  # fmt: skip
+    text = json.dumps(strict(data), separators=(",", ":"), allow_nan=False)
+    return PAGE.format(
+        policy=POLICY,
+        style=style.decode().replace("</", "<\\/"),
+        data=text.replace("<", "\\u003c"),
+        script=script.decode().replace("</script", "<\\/script").replace("<!--", "<\\!--"),
+    )
+
+
+def _recording(server: TileServer, recording: Recording) -> dict[str, Any]:
+    reply = recording_reply(recording, recording.revision, run_report(recording))
+    extent, lanes = reply["extent"], reply["lanes"]
+    series = sum(len(lane["series"]) for lane in lanes) or 1
+    buckets = RECORDING_BYTES // (2 * 12 * series)
+    buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, buckets))
+    tiles = {}
+    lengths = {
+        "step": extent["last_step"] + 1,
+        "time": extent["end_ns"] - extent["start_ns"],
+    }
+    for axis, length in lengths.items():
+        level = 0
+        while length > buckets << level:
+            level += 1
+        count = max(1, -(-length >> level))
+        names = [lane["id"] for lane in lanes]
+        tiles[axis] = {
+            "level": level,
+            "blocks": [
+                base64.b64encode(
+                    server.tile(recording, axis, level, 0, count, names[at : at + MAX_LANES])
+                ).decode()
+                for at in range(0, len(names), MAX_LANES)
+            ],
+        }
+    finest = {axis: tiles[axis]["level"] for axis in tiles}
+    return {"reply": {**reply, "finest": finest}, "tiles": tiles}

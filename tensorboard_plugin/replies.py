@@ -1,0 +1,101 @@
+"""What the tab is told about recordings, as plain objects for JSON."""
+
+import math
+from collections.abc import Iterable
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.reader import Problem, Recording
+from tensorboard_plugin.lanes import lanes_of
+
+__all__ = ["listed", "problems_of", "recording_reply", "static_file", "strict"]
+
+MAX_PHASES = 2000
+
+
+def recording_reply(recording: Recording, revision: str, report: dict[str, Any]) -> dict[str, Any]:
+    """One recording: its report, its extent, its lanes and what happened between the steps."""
+    first, last = _steps_extent(recording)
+    return {
+        "id": recording.id,
+        "revision": revision,
+        "report": report,
+        "extent": {
+            "start_ns": recording.start_ns, "end_ns": recording.end_ns,
+            "first_step": first, "last_step": last,
+        },
+        "lanes": lanes_of(recording),
+        "phases": _phases(recording),
+        "problems": problems_of(recording.problems),
+    }  # fmt: skip
+
+
+def listed(recording: Recording, of_run: int) -> dict[str, Any]:
+    """One line of `./runs`. `of_run`: how many recordings the run has."""
+    facts = recording.facts
+    label = recording.run.removesuffix("/.")  # as --logdir_spec names a directory itself
+    fit, rank, world = facts.get("fit_index"), facts.get("rank"), facts.get("world_size")
+    if of_run > 1 and isinstance(fit, int):
+        label += f" · fit {fit + 1}"
+    if isinstance(world, int) and world > 1:
+        label += f" · rank {rank}"
+    return {
+        "id": recording.id, "run": recording.run, "session": recording.session,
+        "job": facts.get("job"), "fit_index": fit, "host": facts.get("host"), "rank": rank,
+        "status": recording.status, "start_ns": recording.start_ns, "end_ns": recording.end_ns,
+        "steps": recording.step_count, "framework": facts.get("framework"), "label": label,
+        "verdict": recording.stored.get("verdict"), "revision": recording.revision,
+    }  # fmt: skip
+
+
+def problems_of(problems: Iterable[Problem]) -> list[dict[str, str]]:
+    """Problems as the tab shows them."""
+    return [{"path": one.path, "message": one.message} for one in problems]
+
+
+def strict(value: Any) -> Any:
+    """`value` with plain numbers; what is not finite is None: unknown, never a string."""
+    if isinstance(value, dict):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def static_file(name: str) -> bytes | None:
+    """A file of the built frontend, None for anything else."""
+    folder = resources.files("tensorboard_plugin") / "static"
+    if (
+        not name
+        or name.startswith(".")
+        or not name.replace(".", "").replace("-", "").replace("_", "").isalnum()
+    ):
+        return None
+    try:
+        return (folder / name).read_bytes()
+    except (OSError, FileNotFoundError):
+        return None
+
+
+def _steps_extent(recording: Recording) -> tuple[int, int]:
+    """The first and the last step's number; (0, -1) before the first step."""
+    overview = recording.overview
+    marks = overview.marks["step"]
+    present = np.flatnonzero(marks.values >= 0)
+    if not len(present) or overview.last_step < 0:
+        return 0, -1
+    return int(present[0]) << marks.shift, overview.last_step
+
+
+def _phases(recording: Recording) -> list[dict[str, Any]]:
+    phases = recording.phases
+    lengths = phases["end_ns"] - phases["start_ns"]
+    longest = np.sort(np.argsort(-lengths, kind="stable")[:MAX_PHASES])
+    columns = {name: values[longest].tolist() for name, values in phases.items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
