@@ -97,6 +97,11 @@ class Counters:
         self._reasons(row)
         return row
 
+    @property
+    def wraps(self) -> bool:
+        """Whether this driver's PCIe counters were seen to wrap: then they need reading often."""
+        return bool(self._wrapped)
+
     def _prepare(self) -> None:
         """What follows from the fields that are left."""
         self._asked = [

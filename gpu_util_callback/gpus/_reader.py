@@ -17,7 +17,8 @@ __all__ = ["GpuReader"]
 
 NAN = float("nan")
 # Seconds between reads of what is slow to ask for or slow to change; the rest is read every tick.
-BUFFER_S, GPM_S, PROCESSES_S, HEALTH_S = 0.5, 0.18, 1.0, 10.0
+BUFFER_S, GPM_S, COUNTERS_S, PROCESSES_S, HEALTH_S = 0.5, 0.18, 0.18, 1.0, 10.0
+_NO_COUNTERS = [NAN] * len(Counters.columns)
 _NO_PROCESSES = [NAN] * len(Processes.columns)
 _NO_HEALTH = [NAN] * len(Health.columns)
 
@@ -49,7 +50,7 @@ class GpuReader:
         self._clock = clock
         self._own_pids = tuple(own_pids)
         self._lost = False
-        self._due = [0.0] * 4
+        self._due = [0.0] * 5
         self._open()
 
     def renewed(self, gate: Gate) -> "GpuReader":
@@ -72,7 +73,9 @@ class GpuReader:
         gauges = self._gauges.read()
         if self._is_due(0, now_s, BUFFER_S):
             self._buffer.read(gauges[:2])
-        counters = self._counters.read()
+        # A counter that wraps must be read before it can have wrapped twice.
+        pause_s = 0.0 if self._counters.wraps else COUNTERS_S
+        counters = self._counters.read() if self._is_due(4, now_s, pause_s) else _NO_COUNTERS
         if self._is_due(1, now_s, GPM_S):
             self._gpm.read()
         processes = self._processes.read() if self._is_due(2, now_s, PROCESSES_S) else _NO_PROCESSES

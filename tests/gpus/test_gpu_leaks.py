@@ -34,7 +34,7 @@ def test_a_hundred_thousand_samples_leak_nothing(step):
     t = run(5_000, 0)
     before, objects, gpm = _resident_kib(), len(gc.get_objects()), library.gpm_samples
     run(100_000, t)
-    assert library.calls() > 900_000
+    assert library.calls() > 500_000
     assert library.gpm_samples == gpm == 2
     assert len(gc.get_objects()) - objects < 200
     assert _resident_kib() - before < 2_000
