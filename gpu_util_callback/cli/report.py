@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_util_callback.errors import UnusableInput
@@ -21,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("logdir", nargs="+", metavar="LOGDIR",
                         help="a log directory of TensorBoard, a run in it, or a URL")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--html", metavar="FILE",
+                        help="write the tab and its data into one file")  # fmt: skip
     parser.add_argument("--run", action="append", metavar="NAME",
                         help="only this run (may be repeated)")  # fmt: skip
     parser.add_argument("--threshold", action="append", default=[], metavar="CAUSE.NAME=VALUE",
@@ -54,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
         cause, name, value = parse_threshold(text)
         thresholds.setdefault(cause, {})[name] = value
     check = _check(args)
-    report = logdir_report(_recordings(args.logdir, args.run), thresholds)
+    recordings = _recordings(args.logdir, args.run)
+    if args.html:
+        _write_html(args.html, recordings, ", ".join(args.logdir))
+    report = logdir_report(recordings, thresholds)
     broken = failures(report, check) if check is not None else []
     if args.json:
         if len(args.logdir) > 1:
@@ -71,6 +77,17 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(render(report, _width(args.width), _color(args.color), _unicode()), end="")
     return 1 if broken else 0
+
+
+def _write_html(path: str, recordings: list, logdir: str) -> None:
+    from tensorboard_plugin.offline import html_report
+
+    page = html_report(recordings, logdir)
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UnusableInput(f"cannot write {path}: {error.strerror}") from error
+    print(f"wrote {path} ({len(page.encode()) / 1e6:.1f} MB)", file=sys.stderr)
 
 
 def _check(args: argparse.Namespace) -> "Check | None":
