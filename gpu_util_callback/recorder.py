@@ -314,8 +314,9 @@ class Recorder:
         self._pause_when_idle()
 
     def _take_samples(self) -> list[Any]:
+        allocators = self._allocator_samples()
         if self._sampler is None:
-            return []
+            return allocators
         try:
             blocks = list(self._sampler.drain())
             for block in blocks:
@@ -323,8 +324,27 @@ class Recorder:
         except Exception as error:
             self.fail("GPU samples", error)
             self._sampler = None
+            return allocators
+        return blocks + allocators
+
+    def _allocator_samples(self) -> list[Any]:
+        """What the framework's own allocator holds of each GPU, now."""
+        if "allocator memory" in self._told:
             return []
-        return blocks
+        try:
+            from gpu_util_callback.gpus import SampleBlock
+
+            now = np.array([self.clock.now()])
+            return [
+                SampleBlock(
+                    f"gpu{index}/allocator", tuple(values), now, np.array([list(values.values())])
+                )
+                for index, values in self.adapter.memory().items()
+                if values
+            ]
+        except Exception as error:
+            self.fail("allocator memory", error)
+            return []
 
     def _take_rows(self, last: bool) -> dict[str, dict[str, Any]]:
         queue = self.timeline.queue
@@ -519,9 +539,7 @@ class Recorder:
         if not steps:
             return None
         if self._hooks_us is None and self.status:
-            from gpu_util_callback.frameworks.own_cost import hooks_us
-
-            self._hooks_us = hooks_us()
+            self._hooks_us = self.adapter.own_us()
         if self._hooks_us is None:
             return None
         return round(self._hooks_us + self.timeline.drain_ns / steps / 1e3, 3)

@@ -32,6 +32,10 @@ class InputRows:
     signature: np.ndarray
     busy_until_ns: np.ndarray | None = None
 
+    def first(self, n: int) -> InputRows:
+        """The first n rows."""
+        return InputRows(self.requested_ns[:n], self.delivered_ns[:n], self.signature[:n])
+
     @classmethod
     def from_stamps(cls, stamps: list[tuple[int, int]]) -> InputRows:
         """Rows from (requested, delivered) pairs read in Python."""
@@ -115,6 +119,12 @@ class Adapter:
         `_ooms`; those that are not known are left out.
         """
         return {}
+
+    def own_us(self) -> float:
+        """What recording a step costs the training thread, in microseconds, drains left out."""
+        from gpu_util_callback.frameworks.own_cost import hooks_us
+
+        return hooks_us()
 
     def rendezvous(self) -> tuple[str, str, int, int] | None:
         """(source, what all processes share, rank, processes), if the framework knows."""

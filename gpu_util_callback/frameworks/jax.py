@@ -97,6 +97,12 @@ class JaxAdapter(Adapter):
     def facts(self) -> dict[str, Any]:
         return jax_facts.keras_facts(self._model, self.timing)
 
+    def memory(self) -> dict[int, dict[str, float]]:
+        return jax_facts.memory()
+
+    def rendezvous(self) -> tuple[str, str, int, int] | None:
+        return jax_facts.rendezvous()
+
     def devices(self) -> list[dict[str, Any]] | None:
         return jax_facts.devices()
 

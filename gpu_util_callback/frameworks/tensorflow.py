@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.frameworks import tensorflow_facts, tensorflow_pipeline
+from gpu_util_callback.frameworks import tensorflow_facts, tensorflow_loop, tensorflow_pipeline
 from gpu_util_callback.frameworks.base import Adapter, InputRows
 from gpu_util_callback.frameworks.tensorflow_functions import FunctionTimer
 from gpu_util_callback.frameworks.tensorflow_iterator import probe, tail_ns
@@ -149,6 +149,9 @@ class TensorFlowAdapter(Adapter):
 
     def facts(self) -> dict[str, Any]:
         return tensorflow_facts.facts(self._model, self.timing)
+
+    def memory(self) -> dict[int, dict[str, float]]:
+        return tensorflow_loop.memory()
 
     def devices(self) -> list[dict[str, Any]] | None:
         return tensorflow_facts.devices()

@@ -131,6 +131,12 @@ class TorchAdapter(Adapter):
     def facts(self) -> dict[str, Any]:
         return torch_facts.keras_facts(self._model, self.timing)
 
+    def memory(self) -> dict[int, dict[str, float]]:
+        return torch_facts.memory()
+
+    def rendezvous(self) -> tuple[str, str, int, int] | None:
+        return torch_facts.rendezvous()
+
     def devices(self) -> list[dict[str, Any]] | None:
         return torch_facts.devices()
 

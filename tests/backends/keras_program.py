@@ -10,7 +10,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from injected import BATCH, PER_DELAY, WIDTH, Truth, medians, report
+from injected import BATCH, PER_DELAY, WIDTH, Truth, close, medians, report
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 
@@ -202,7 +202,7 @@ def all_waits() -> None:
 def _wait(kind: str, mode: str, step: str) -> None:
     if kind == "tf.data" and importlib.util.find_spec("tensorflow") is None:
         return
-    for _ in range(2):
+    for _ in range(3):
         truth = Truth(None if kind != "numpy" else [0.0] * (4 * PER_DELAY))
         trained = model(15 if step == "long" else 0.01, truth, run_eagerly=mode == "eager")
         if "workers" in kind:  # else Keras takes a batch to build the model from, and starts anew
@@ -219,12 +219,8 @@ def _wait(kind: str, mode: str, step: str) -> None:
             "truth": medians(wait),
             "measured": medians(recording.steps["input_wait_ns"] / 1e6),
         }
-        # These pass a batch from thread to thread, which the maker's own stamps do not cover.
         handed = kind == "tf.data" or "workers" in kind
-        handover = min(0.8, max(0, result["measured"][0])) if handed else 0.0
-        off = np.abs(np.array(result["measured"]) - result["truth"])
-        allowed = np.maximum(0.5, 0.05 * np.array(result["truth"])) + handover
-        result["good"] = bool((off <= allowed).all())
+        result["good"] = close(result["measured"], result["truth"], handed)
         if result["good"]:
             break  # else once more: a neighbour may have disturbed it
     report(f"waits/{kind}/{mode}/{step}".replace(" ", "_"), **result)

@@ -1,0 +1,330 @@
+"""GpuUtilMonitor: records where the time of a training loop of your own goes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from gpu_util_callback.arguments import checked_settings
+from gpu_util_callback.frameworks.keras_fit import FitWatch
+from gpu_util_callback.frameworks.keras_windows import open_windows
+from gpu_util_callback.frameworks.loop import (
+    FRAMEWORKS,
+    LoopAdapter,
+    describe_input,
+    framework_in_use,
+)
+from gpu_util_callback.frameworks.loop_timeline import UNSEEN, LoopTimeline
+from gpu_util_callback.frameworks.python_functions import shape_signature
+from gpu_util_callback.recorder import Recorder, close_left_over
+
+__all__ = ["GpuUtilMonitor"]
+
+log = logging.getLogger("gpu_util_callback")
+
+Batch = TypeVar("Batch")
+
+VALIDATIONS = ("validation", "validate", "evaluation", "evaluate", "eval", "test")
+CHECKPOINTS = ("checkpoint", "checkpoints", "save")
+
+
+class GpuUtilMonitor:
+    """Records why the GPU is idle during a training loop, for TensorBoard's GPU Utilization tab.
+
+    The same as `GpuUtilCallback`, for loops without `fit`: plain TensorFlow, JAX or PyTorch. The
+    loop is neither stopped nor slowed down, and no device is waited for: whatever cannot be
+    measured is left out and named. Enter it after `jax.distributed.initialize` or
+    `torch.distributed.init_process_group`, in every process of the job.
+
+    Args:
+        log_dir: Where the recording and the scalars go: a TensorBoard run. Any URL that fsspec
+            understands works too.
+        framework: `"tensorflow"`, `"jax"` or `"torch"`; by default the one that is imported.
+        sample_hz, scalar_freq, trace, overhead_budget, thresholds, job, redact, report: as for
+            `GpuUtilCallback`.
+
+    Raises:
+        TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
+
+    Example:
+
+    ```python
+    with GpuUtilMonitor("logs/run1") as monitor:
+        for epoch in range(10):
+            for batch in monitor.batches(dataset):
+                train_step(batch)
+            with monitor.phase("validation"):
+                for batch in monitor.batches(validation_dataset):
+                    test_step(batch)
+    ```
+    """
+
+    def __init__(
+        self,
+        log_dir: str | os.PathLike = "logs",
+        *,
+        framework: str | None = None,
+        sample_hz: float = 10,
+        scalar_freq: int | str = "auto",
+        trace: Any = "auto",
+        overhead_budget: float = 0.01,
+        thresholds: dict | None = None,
+        job: str | None = None,
+        redact: bool = False,
+        report: bool = True,
+    ):
+        self._settings = checked_settings(
+            log_dir=log_dir,
+            sample_hz=sample_hz,
+            scalar_freq=scalar_freq,
+            trace=trace,
+            overhead_budget=overhead_budget,
+            thresholds=thresholds,
+            job=job,
+            redact=redact,
+            report=report,
+        )
+        if framework is not None and framework not in FRAMEWORKS:
+            raise ValueError(f"framework must be one of {', '.join(FRAMEWORKS)}, got {framework!r}")
+        self._framework = framework
+        self._recorder: Recorder | None = None
+        self._loop: LoopTimeline | None = None
+        self._described = False
+
+    # ---- begin and end ---------------------------------------------------------------------
+
+    def __enter__(self) -> GpuUtilMonitor:
+        try:
+            self._begin()
+        except Exception as error:
+            self._give_up(error)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
+        try:
+            if kind is None:
+                if self._loop is not None:
+                    self._loop.leave()
+                recorder.end("ended")
+                recorder.say_verdict()
+            else:
+                recorder.end("interrupted")
+        except Exception as problem:
+            self._give_up(problem)
+
+    def _begin(self) -> None:
+        adapter = LoopAdapter(self._framework or framework_in_use())
+        recorder = Recorder(self._settings, adapter, timeline_type=LoopTimeline)
+        close_left_over(keep=lambda other: not other.watch.over())
+        loop = recorder.timeline
+        assert isinstance(loop, LoopTimeline)
+        adapter.attach(loop, recorder.fail)
+        recorder.on_over = lambda: _restore(adapter, recorder)
+        recorder.hook_sums = loop.sums
+        recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
+        recorder.start(_Within())
+        try:
+            if adapter.name in FRAMEWORKS:
+                loop.windows = open_windows(recorder, adapter.name, (), None)
+        except Exception as error:
+            recorder.fail("profiler windows", error)
+        loop.begin()
+        self._recorder, self._loop, self._described = recorder, loop, False
+
+    def _give_up(self, error: BaseException) -> None:
+        recorder, self._recorder, self._loop = self._recorder, None, None
+        log.warning(
+            "gpu_util_callback: recording stopped (%s: %s); training goes on",
+            type(error).__name__,
+            error,
+        )
+        if recorder is not None:
+            recorder.end("interrupted", deadline_s=0)
+
+    def _tell(self, method: Callable[..., None], *args: Any) -> None:
+        """Tell the timeline. A fault of ours ends the recording, never the loop."""
+        if self._recorder is None:
+            return
+        try:
+            method(*args)
+        except Exception as error:
+            self._give_up(error)
+
+    # ---- what the loop says ----------------------------------------------------------------
+
+    def batches(self, dataset: Iterable[Batch]) -> Iterable[Batch]:
+        """The dataset's batches, one training step each; in a validation, one of its steps.
+
+        A step lasts from the request for its batch to the request for the next. The wait for the
+        batch is measured apart. Iterate over the result as often as over the dataset.
+
+        Args:
+            dataset: anything to iterate over: a `tf.data.Dataset` (distributed or not), a torch
+                `DataLoader`, a `PyDataset`, a generator.
+        """
+        return _Batches(self, dataset)
+
+    def phase(self, name: str) -> _Phase:
+        """`with monitor.phase("validation"):` the loop does something other than training.
+
+        Args:
+            name: `"validation"`, `"evaluation"` or `"test"` makes a validation, whose batches are
+                no training steps: put it after a step's work, or between epochs. `"checkpoint"`
+                names the writing of one. Anything else is counted like a callback of that name.
+        """
+        word = name.lower()
+        kind = "callback"
+        if word in VALIDATIONS:
+            kind = "validation"
+        elif word in CHECKPOINTS:
+            kind = "checkpoint"
+        return _Phase(self, name, kind)
+
+    def fetch(self) -> _Fetch:
+        """`with monitor.fetch():` the next step's batch is fetched, for use with `step`."""
+        return _Fetch(self)
+
+    def step(self, *, input_wait_s: float | None = None) -> _Step:
+        """`with monitor.step():` one training step, in loops that do not use `batches`.
+
+        Args:
+            input_wait_s: How long the loop waited for this step's batch just before, in seconds,
+                where it has measured that itself and does not use `fetch`. Without either, the
+                wait is unknown and left out.
+
+        Example:
+
+        ```python
+        while training:
+            with monitor.fetch():
+                batch = queue.get()
+            with monitor.step():
+                train_step(batch)
+        ```
+        """
+        return _Step(self, input_wait_s)
+
+    def _describe(self, dataset: Any) -> None:
+        if self._recorder is not None and not self._described:
+            self._described = True
+            fit = self._recorder.facts.get("fit") or {}
+            self._recorder.facts["fit"] = {**fit, **describe_input(dataset)}
+
+
+def _restore(adapter: LoopAdapter, recorder: Recorder) -> None:
+    adapter.end()
+    if recorder.windows is not None:
+        recorder.windows.abandon()
+
+
+class _Within(FitWatch):
+    """A `with` block needs no watching: its `__exit__` is always called."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    @property
+    def known(self) -> bool:
+        return True
+
+
+class _Batches(Generic[Batch]):
+    """A dataset under the monitor; everything but its iteration is the dataset's own."""
+
+    def __init__(self, monitor: GpuUtilMonitor, dataset: Iterable[Batch]):
+        self._monitor = monitor
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_dataset"], name)
+
+    def __iter__(self) -> Iterator[Batch]:
+        monitor, dataset = self._monitor, self._dataset
+        loop = monitor._loop
+        if monitor._recorder is None or loop is None:
+            yield from dataset
+            return
+        clock = time.perf_counter_ns
+        tell = monitor._tell
+        if not loop.validating:
+            tell(monitor._describe, dataset)
+        tell(loop.batches_begin)
+        mine = loop.current
+        try:
+            iterator = iter(dataset)
+            while True:
+                requested = clock()
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    tell(loop.input_ended, requested, clock())
+                    return
+                delivered = clock()
+                tell(loop.step_begin, requested, delivered, shape_signature(batch))
+                yield batch
+        finally:
+            # Left by `break`, this runs when the generator is collected: perhaps much later.
+            if loop.current == mine:
+                tell(loop.batches_end)
+
+
+class _Phase:
+    def __init__(self, monitor: GpuUtilMonitor, name: str, kind: str):
+        self._monitor = monitor
+        self._name = name
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        loop = self._monitor._loop
+        if loop is not None:
+            self._monitor._tell(loop.phase_begin, self._name, self._kind)
+
+    def __exit__(self, *_: Any) -> None:
+        loop = self._monitor._loop
+        if loop is not None:
+            self._monitor._tell(loop.phase_end)
+
+
+class _Fetch:
+    def __init__(self, monitor: GpuUtilMonitor):
+        self._monitor = monitor
+
+    def __enter__(self) -> None:
+        loop = self._monitor._loop
+        if loop is not None:
+            self._monitor._tell(loop.fetch_begin)
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        loop = self._monitor._loop
+        if loop is not None:
+            self._monitor._tell(loop.fetch_end, kind is None)
+
+
+class _Step:
+    def __init__(self, monitor: GpuUtilMonitor, input_wait_s: float | None):
+        self._monitor = monitor
+        self._wait_s = input_wait_s
+
+    def __enter__(self) -> None:
+        loop = self._monitor._loop
+        if loop is None:
+            return
+        now = time.perf_counter_ns()
+        requested, delivered = loop.take_fetched() or (UNSEEN, now)
+        if self._wait_s is not None:
+            requested, delivered = now - max(0, int(self._wait_s * 1e9)), now
+        self._monitor._tell(loop.step_begin, requested, delivered)
+
+    def __exit__(self, *_: Any) -> None:
+        loop = self._monitor._loop
+        if loop is not None:
+            self._monitor._tell(loop.step_end)

@@ -1,0 +1,96 @@
+"""GpuUtilMonitor around plain TensorFlow, JAX and torch loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import need, results, start
+
+FRAMEWORKS = ("tensorflow", "jax", "torch")
+_done: dict[str, dict] = {}
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def framework(request):
+    need(request.param)
+    return request.param
+
+
+@pytest.fixture
+def found(framework):
+    if framework not in _done:
+        groups = ("waits", "parts", "elsewhere", "failing")
+        _done[framework] = results(start("loop_program.py", framework, *groups))
+    return _done[framework]
+
+
+def summed_up(one: dict) -> None:
+    account = one["account"]
+    assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005, abs=0.001)
+    assert min(account["time_s"].values()) >= -0.001, account
+    assert one["in_order"] and one["fits"], one
+
+
+def test_wait_is_the_truth(framework, found):
+    waits = {name: one for name, one in found.items() if name.startswith("waits/")}
+    assert len(waits) == (2 if framework == "jax" else 4)
+    for name, one in waits.items():
+        assert one["good"], f"{name}: measured {one['measured']}, truth {one['truth']} ms"
+        assert one["steps"] == 24 and one["status"] == "ended"
+        assert one["framework"]["name"] == framework
+        assert 0 < one["overhead"]["callback_us_per_step"] < 200
+        summed_up(one)
+        if name.endswith("/15"):
+            assert one["body"] == pytest.approx(15, abs=4)
+
+
+def test_the_first_step_is_a_compilation(framework, found):
+    compiled = found["waits/generator/0"]["compiled"]
+    assert compiled == ([] if framework == "torch" else [0])
+    assert found["waits/generator/15"]["compiled"] == []
+
+
+def test_epochs_validations_and_other_phases(found):
+    one = found["parts"]
+    summed_up(one)
+    assert one["steps"] == 20 + 20 + 15
+    assert one["kinds"]["epoch"] == one["kinds"]["validation"] == one["kinds"]["checkpoint"] == 3
+    assert one["logged"] == 55
+    assert one["length"] == 3
+    spent = one["account"]["time_s"]
+    assert len(one["validation_ms"]) == 15
+    assert np.median(one["validation_ms"]) == pytest.approx(4, abs=0.7)
+    assert spent["validation"] == pytest.approx(3 * 5 * 0.0053, rel=0.8)
+    assert spent["callbacks"] == pytest.approx(55 * 0.003 + 3 * 0.020, rel=0.4)
+    assert spent["step"] == pytest.approx(55 * 0.0025, rel=1.0)
+    assert spent["other"] == pytest.approx(0.05, abs=0.04), "what came before the first epoch"
+
+
+def test_loops_that_fetch_elsewhere(found):
+    one = found["elsewhere"]
+    summed_up(one)
+    assert one["steps"] == 30
+    assert one["fetched_ms"] == pytest.approx(6, abs=1)
+    assert one["told_ms"] == pytest.approx(2, abs=0.1)
+    assert one["unknown"] == 10, "a wait that nobody has seen is absent"
+    assert one["body_ms"] == pytest.approx(4, abs=1)
+
+
+def test_an_exception_passes_through_and_ends_the_recording(found):
+    assert found["raised"]["status"] == "interrupted"
+    assert found["raised"]["steps"] == 5
+
+
+def test_a_fault_of_ours_does_not_reach_the_loop(found):
+    assert found["ours"]["seen"] == list(range(10))
+    assert found["ours"]["status"] == "interrupted"
+    assert found["nowhere"]["seen"] == [0, 1, 2]
+
+
+def test_arguments_are_checked_at_once():
+    from gpu_util_callback import GpuUtilMonitor
+
+    with pytest.raises(ValueError, match="framework must be one of"):
+        GpuUtilMonitor(framework="mxnet")
+    with pytest.raises(ValueError, match="sample_hz"):
+        GpuUtilMonitor(sample_hz=0)
