@@ -1,0 +1,104 @@
+"""The report in one file: opened from disk, without a server, it shows what the tab shows."""
+
+import json
+import re
+
+import pytest
+from gpu_tab import wait_until
+from make_recording import make_recording
+
+from gpu_util_callback import read_recordings
+from gpu_util_callback.cli import main
+from tensorboard_plugin.offline import html_report
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def open_file(browser):
+    """`open_file(path) -> page`: refuses every request but the file itself, fails on errors."""
+    pages, problems = [], []
+
+    def open_(path):
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        pages.append(page)
+        page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
+        page.on(
+            "console",
+            lambda message: problems.append(message.text) if message.type == "error" else None,
+        )
+        page.on(
+            "request",
+            lambda request: (
+                problems.append(f"asked for {request.url}")
+                if not request.url.startswith((path.as_uri(), "blob:"))
+                else None
+            ),
+        )
+        page.goto(path.as_uri())
+        page.locator(".tl-value:not(:empty)").first.wait_for(state="attached")
+        return page
+
+    yield open_
+    for page in pages:
+        page.context.close()
+    assert not problems, "\n".join(problems)
+
+
+def test_the_tab_saves_itself_as_a_file(tab, open_file, tmp_path):
+    verdict = tab.text("h1")
+    mean = tab.find(".tl-value").first.inner_text()
+    tab.button("Export").click()
+    with tab.page.expect_download() as waiting:
+        tab.find(".popover :text('This tab as one file')").click()
+    path = tmp_path / "saved.html"
+    waiting.value.save_as(path)
+    page = open_file(path)
+    assert page.locator("h1").inner_text() == verdict
+    # The same lanes with the same values; only the finest zoom levels stay on the server.
+    wait_until(lambda: page.locator(".tl-value").first.inner_text() == mean, what=f"mean {mean}")
+    box = page.locator(".tl-surface").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    page.locator(".tooltip").wait_for()
+    assert "input wait" in page.locator(".tooltip").inner_text()
+    for _ in range(30):
+        page.keyboard.press("w")
+    page.wait_for_timeout(300)
+    assert "no data" not in page.locator(".tl-value").first.inner_text()
+    page.get_by_role("button", name="time", exact=True).click()
+    page.keyboard.press("0")
+    page.wait_for_timeout(300)
+    assert re.search(r"\d", page.locator(".tl-value").first.inner_text())
+
+
+def test_the_command_writes_all_runs_into_one_file(logdir, open_file, tmp_path, capsys):
+    path = tmp_path / "report.html"
+    assert main(["report", str(logdir), "--html", str(path)]) == 0
+    assert str(path) in capsys.readouterr().err
+    page = open_file(path)
+    page.locator(".chooser-button").click()
+    assert page.locator(".choice").count() == 3
+    page.locator(".choice").filter(has_text="laptop").click()
+    wait_until(lambda: "No GPU" in page.locator(".cards").inner_text())
+
+
+def test_a_file_that_cannot_be_written_is_one_clear_line(logdir, tmp_path, capsys):
+    assert main(["report", str(logdir), "--html", str(tmp_path / "no" / "where.html")]) == 2
+    error = capsys.readouterr().err.strip()
+    assert "cannot write" in error and "\n" not in error
+
+
+def test_names_cannot_break_out_of_the_file(open_file, tmp_path):
+    make_recording(tmp_path / "run", "thirds", steps=300, gpus=1)
+    manifest = next(tmp_path.glob("run/plugins/*/*/manifest.json"))
+    host = read_recordings(tmp_path)[0].facts["host"]
+    nasty = "</script><script>window.pwned=1</script><!--<img src=x onerror='window.pwned=1'>"
+    text = manifest.read_text().replace(json.dumps(host), json.dumps(nasty))
+    assert text.count("pwned") >= 2
+    manifest.write_text(text)
+    path = tmp_path / "nasty.html"
+    path.write_text(html_report(read_recordings(tmp_path)), encoding="utf-8")
+    page = open_file(path)
+    assert page.evaluate("window.pwned") is None
+    assert page.evaluate("document.querySelectorAll('script').length") == 2
+    assert "</script>" in page.locator(".facts").first.inner_text(), "shown as the text it is"
