@@ -3,11 +3,12 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis._compare import comparison
 from gpu_util_callback.diagnosis._words import duration, percent, times
 from gpu_util_callback.terminal_compare import comparison_table
 
-__all__ = ["render", "two_lines"]
+__all__ = ["render", "rules_text", "two_lines"]
 
 # Host account, in the order of the bar: key, what people call it, colour, letter without Unicode.
 _ACCOUNT = (
@@ -115,6 +116,18 @@ def two_lines(run: Mapping) -> str:
     return f"{verdict}\n{second}"
 
 
+def rules_text(width: int = 80) -> str:
+    """Every cause: what it needs, and its thresholds with their reasons."""
+    pen = _Pen(width, color=False, unicode=True)
+    lines: list[str] = []
+    for rule in RULES:
+        lines += ["", *pen.wrap(f"{rule.cause}: {rule.title}")]
+        lines += pen.wrap(f"needs {'; '.join(rule.sources)}", "  ")
+        for name, threshold in rule.thresholds.items():
+            lines += pen.wrap(f"{name}={threshold.default:g}  {threshold.reason}", "      ", "    ")
+    return pen.finish(lines[1:])
+
+
 def _run(run: Mapping, pen: _Pen) -> list[str]:
     lines = pen.wrap(run["verdict"])
     lines = [pen.bold(line) for line in lines]
@@ -133,6 +146,7 @@ def _run(run: Mapping, pen: _Pen) -> list[str]:
             lines += ["", f"  … and {len(claims) - _MAX_SHOWN} more, {duration(rest)} together "
                           "(--json has them all)"]  # fmt: skip
     lines += _not_seen(run, pen)
+    lines += _not_judged(run, pen)
     lines += _overhead(run, pen)
     for problem in run.get("problems", ()):
         lines += [pen.paint(line, "33") for line in
@@ -338,6 +352,15 @@ def _not_seen(run: Mapping, pen: _Pen) -> list[str]:
             text += f" → {gone['cure']}"
         lines += pen.wrap(text, "    ", "  - ")
     return ["", pen.bold("Not measured"), *lines] if lines else []
+
+
+def _not_judged(run: Mapping, pen: _Pen) -> list[str]:
+    """Causes nothing can be said about; without a GPU in use that is most of them, so not then."""
+    causes = [one["cause"] for one in run.get("silent", ())]
+    if not causes or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
+        return []
+    text = f"Could not be judged: {', '.join(causes)} (--json says why)."
+    return ["", *(pen.dim(line) for line in pen.wrap(text))]
 
 
 def _overhead(run: Mapping, pen: _Pen) -> list[str]:

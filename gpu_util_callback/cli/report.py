@@ -19,7 +19,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser.add_argument("logdir", nargs="+", metavar="LOGDIR",
+    parser.add_argument("logdir", nargs="*", metavar="LOGDIR",
                         help="a log directory of TensorBoard, a run in it, or a URL")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--html", metavar="FILE",
@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-step-ms", type=float, metavar="MS", help="median step time")
     limits.add_argument("--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]",
                         help="causes that must not be found")  # fmt: skip
+    parser.add_argument(
+        "--rules", action="store_true", help="list the causes and their thresholds, with reasons"
+    )
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
@@ -50,8 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code: 1 if a limit of `--check` is broken."""
     from gpu_util_callback.diagnosis import comparison, failures, logdir_report, parse_threshold
-    from gpu_util_callback.terminal import render
+    from gpu_util_callback.terminal import render, rules_text
 
+    if args.rules:
+        print(rules_text(_width(args.width)), end="")
+        return 0
+    if not args.logdir:
+        raise UnusableInput("which log directory? gpu-util report LOGDIR")
     thresholds: dict[str, dict[str, float]] = {}
     for text in args.threshold:
         cause, name, value = parse_threshold(text)

@@ -29,7 +29,9 @@ class Contention(Rule):
     thresholds: ClassVar = {
         "others_active_pct": Threshold(10, "a desktop or a monitor takes 1-5 % of a GPU"),
         "gpu_active_pct": Threshold(80, "while the GPU has time left, nobody takes it from us"),
-        "min_s": Threshold(3, "shorter work of others is a blip"),
+        "min_s": Threshold(
+            2, "the driver's utilization is a mean over up to a second; two make a state"
+        ),
         "min_run_pct": Threshold(2, "below 2 % of the run it does not show"),
     }
     unknown = "what other processes do on the GPU was not sampled"

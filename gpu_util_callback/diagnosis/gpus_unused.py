@@ -25,7 +25,7 @@ class GpusUnused(Rule):
             2, "a desktop or a monitoring kernel reads 0-1 %; a training step reads more"
         ),
         "busy_active_pct": Threshold(15, "another GPU must do the work, else nobody works"),
-        "min_samples": Threshold(30, "three seconds of samples at 10 Hz"),
+        "min_samples": Threshold(20, "two seconds of samples at 10 Hz"),
     }
     unknown = "fewer than two GPUs of this process were sampled"
 

@@ -33,6 +33,9 @@ class HostStall(Rule):
         "callback_pct": Threshold(
             5, "XProf calls 3 % of a step outside the model moderate and 15 % high; 5 % is felt"
         ),
+        "ms_per_step": Threshold(
+            0.2, "a progress bar takes 0.05-0.1 ms a step; on very short steps that is no finding"
+        ),
         "lost_pct": Threshold(
             5, "what the GPU did meanwhile is not lost: 5 % of the time, as for waiting"
         ),
@@ -131,6 +134,8 @@ class HostStall(Rule):
             took = int(run.steps["callbacks_ns"][blocks].sum())
             span_ns = where.end_ns - where.start_ns
             rows = max(1, where.end_step - where.start_step)
+            if took < limits["ms_per_step"] * 1e6 * rows:
+                continue
             name, of_it = _heaviest_hook(run, where)
             idle = run.idle(where.start_ns, where.end_ns)
             lost = min(took, idle.idle_ns) if idle else took
@@ -149,7 +154,8 @@ class HostStall(Rule):
             kind = "checkpoint" if "Checkpoint" in name or "Backup" in name else "callback"
             yield self._loss(_title(name, kind), where, lost,
                              evidence["gpu_active_pct"], run, evidence,
-                             {"callback_pct": limits["callback_pct"]},
+                             {"callback_pct": limits["callback_pct"],
+                              "ms_per_step": limits["ms_per_step"]},
                              _callback_advice(name, kind), name or "callbacks")  # fmt: skip
 
     def _loss(
@@ -263,6 +269,12 @@ def _callback_advice(name: str, kind: str) -> Advice:
         return Advice(
             "The TensorBoard callback writes after every batch. Let it write once an epoch.",
             'keras.callbacks.TensorBoard(log_dir, update_freq="epoch", histogram_freq=0)',
+        )
+    if who == "ProgbarLogger":
+        return Advice(
+            "Keras' progress bar is drawn after every batch, and these steps are short. Print one "
+            "line an epoch instead.",
+            "model.fit(..., verbose=2)",
         )
     if "batch" in hook or not hook:
         return Advice(

@@ -27,7 +27,9 @@ class Imbalance(Rule):
             25, "utilization scatters by 5-10 points between equal GPUs; 25 are a quarter idle"
         ),
         "least_active_pct": Threshold(2, "below, the GPU has no work at all: gpus_unused"),
-        "min_s": Threshold(5, "utilization of a GPU is a mean over up to a second"),
+        "min_s": Threshold(
+            2, "the driver's utilization is a mean over up to a second; two make a state"
+        ),
         "worker_wait_pct": Threshold(
             5, "ranks of one job: waits that differ by 5 % of the step are no scatter"
         ),

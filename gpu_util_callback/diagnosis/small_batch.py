@@ -16,7 +16,7 @@ BUSY_BUT_EMPTY = {
     "sm_active_pct": Threshold(
         30, "busy but empty: kernels run, and on average less than a third of the SMs has work"
     ),
-    "min_samples": Threshold(30, "three seconds of samples at 10 Hz"),
+    "min_samples": Threshold(20, "two seconds of samples at 10 Hz"),
     "small_parameters": Threshold(
         200_000, "200,000 parameters are 0.8 MB: a fraction of a modern GPU's cache"
     ),

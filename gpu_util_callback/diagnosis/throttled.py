@@ -42,7 +42,9 @@ class Throttled(Rule):
             10, "boards hold their power by 5-10 % of clock even at their own limit"
         ),
         "loaded_pct": Threshold(50, "an idle GPU lowers its clock by itself"),
-        "min_s": Threshold(3, "shorter than a GPU takes to heat up; a spike, not a state"),
+        "min_s": Threshold(
+            2, "the driver's utilization is a mean over up to a second; two make a state"
+        ),
         "min_run_pct": Threshold(1, "below 1 % of the run, mending it does not show"),
     }
     unknown = "throttle times and clocks of the GPU were not sampled"

@@ -31,7 +31,9 @@ class TransferBound(Rule):
         "link_used_pct": Threshold(
             70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"
         ),
-        "min_s": Threshold(3, "shorter traffic is a burst"),
+        "min_s": Threshold(
+            2, "the driver's utilization is a mean over up to a second; two make a state"
+        ),
         "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
     }
     unknown = "neither profiler windows nor PCIe traffic were recorded"

@@ -107,3 +107,9 @@ def test_stalls_and_waits_lose_no_second_twice():
     assert {span["cause"] for span in found["spans"]} == {"input_bound", "host_stall"}
     assert lost <= 3 * (200 * 0.042 + 6) * 1.001
     assert lost == pytest.approx(3 * (200 * 0.040 + 6), rel=0.03)
+
+
+def test_the_progress_bar_of_very_short_steps_is_normal():
+    run = Generated(seed=10)
+    run.steps(2000, step_ms=0.5, callback_ms=0.08)
+    assert stalls(run) == []

@@ -158,6 +158,15 @@ def test_unusable_input_is_one_clear_line(logdir, capsys, arguments, said):
     assert said in error and len(error.strip().splitlines()) == 1
 
 
+def test_rules_are_listed_with_their_reasons(capsys):
+    assert main(["report", "--rules", "--width", "80"]) == 0
+    text = capsys.readouterr().out
+    assert all(rule.cause in text for rule in RULES)
+    assert "wait_pct=7.5" in text and max(map(len, text.splitlines())) <= 80
+    assert main(["report"]) == 2
+    assert "gpu-util report LOGDIR" in capsys.readouterr().err
+
+
 def test_every_rule_states_its_thresholds_reasons_and_sources():
     for rule in RULES:
         assert rule.sources and rule.unknown and rule.title
