@@ -34,7 +34,13 @@ class InputRows:
 
     def first(self, n: int) -> InputRows:
         """The first n rows."""
-        return InputRows(self.requested_ns[:n], self.delivered_ns[:n], self.signature[:n])
+        busy = self.busy_until_ns
+        return InputRows(
+            self.requested_ns[:n],
+            self.delivered_ns[:n],
+            self.signature[:n],
+            None if busy is None else busy[:n],
+        )
 
     @classmethod
     def from_stamps(cls, stamps: list[tuple[int, int]]) -> InputRows:
