@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.traces.intervals import EMPTY, Intervals, union
-from gpu_util_callback.traces.model import HostKind, Names, Process
+from gpu_util_callback.traces.model import HostKind, Names, Process, groups
 
 __all__ = [
     "AllocatorProfile",
@@ -88,10 +88,15 @@ def pipeline_stages(process: Process, names: Names) -> list[Stage]:
         names[name]: (low, high, union(start[low:high], end[low:high]))
         for name, low, high in zip(unique.tolist(), bounds[:-1], bounds[1:], strict=True)
     }
-    pulled: dict[str, Intervals] = {}
+    feeding: dict[str, list[Intervals]] = {}
     for path, (_, _, spans) in active.items():
-        consumer = path.rpartition("::")[0]
-        pulled[consumer] = pulled.get(consumer, EMPTY) | spans
+        feeding.setdefault(path.rpartition("::")[0], []).append(spans)
+    pulled = {
+        consumer: union(
+            np.concatenate([s.start for s in parts]), np.concatenate([s.end for s in parts])
+        )
+        for consumer, parts in feeding.items()
+    }
     stages = [
         Stage(
             name=path.rpartition("::")[2],
@@ -125,12 +130,12 @@ def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]
     readings = process.allocator
     if not len(readings):
         return []
-    keys = np.stack((readings.device.astype(np.int64), readings.allocator.astype(np.int64)))
+    _, allocators = np.unique(readings.allocator, return_inverse=True)
+    keys = readings.device.astype(np.int64) * (len(readings) + 1) + allocators
     result = []
-    for device, allocator in np.unique(keys, axis=1).T.tolist():
-        mine = readings.take(
-            np.flatnonzero((readings.device == device) & (readings.allocator == allocator))
-        )
+    for _, rows in groups(keys):
+        mine = readings.take(rows)
+        device, allocator = int(mine.device[0]), int(mine.allocator[0])
         top = int(np.argmax(mine.allocated_bytes))
         fragmentation = float(mine.fragmentation[top])
         # The highest reading of each of equal runs of readings: no peak is lost.

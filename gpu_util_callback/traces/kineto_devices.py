@@ -16,6 +16,7 @@ from gpu_util_callback.traces.model import (
     HostKind,
     KernelShape,
     Names,
+    groups,
 )
 from gpu_util_callback.traces.naming import copy_kind, device_kind, memory_kind, op_of
 from gpu_util_callback.traces.xplane_details import copy_details, kernel_shape
@@ -253,11 +254,9 @@ class DeviceRows:
             memory=np.frombuffer(self._memory, np.int8),
             graph=np.frombuffer(self._graph, np.int8),
         )
-        order = np.lexsort((-end, start))
-        groups = {
-            int(index): events.take(order[device[order] == index]) for index in np.unique(device)
-        }
-        return groups, list(self._shapes), int((correlation <= 0).sum())
+        events = events.take(order := np.lexsort((-end, start)))
+        devices = {index: events.take(rows) for index, rows in groups(device[order])}
+        return devices, list(self._shapes), int((correlation <= 0).sum())
 
 
 def device_facts(properties: Any) -> tuple[dict[int, dict], dict[int, str]]:

@@ -7,7 +7,7 @@ a hundred days); `Trace.epoch_ns` says when that was, where the file knows. Name
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 
@@ -33,11 +33,26 @@ __all__ = [
     "Process",
     "Thread",
     "Trace",
+    "groups",
 ]
 
 PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
 PS_PER_MS = 1_000_000_000
+
+
+def groups(keys: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """The rows of each different key: (key, indexes in rising order), by rising key.
+
+    One sort, however many keys there are: a mask per key would be quadratic in odd files.
+    """
+    if not len(keys):
+        return
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    first = np.flatnonzero(np.concatenate((np.ones(1, bool), ordered[1:] != ordered[:-1])))
+    for low, high in zip(first.tolist(), [*first[1:].tolist(), len(keys)], strict=True):
+        yield int(ordered[low]), order[low:high]
 
 
 class DeviceKind(IntEnum):

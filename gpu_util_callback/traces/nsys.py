@@ -32,12 +32,15 @@ from gpu_util_callback.traces.model import (
     Process,
     Thread,
     Trace,
+    groups,
 )
 from gpu_util_callback.traces.naming import api_kind, device_kind
 from gpu_util_callback.traces.nsys_tables import Export
 from gpu_util_callback.traces.nvtx import project, range_kind
 
 __all__ = ["export", "read_nsys"]
+
+MAX_PROCESSES = 1024
 
 _COPY_KINDS = {
     1: DeviceKind.COPY_H2D,
@@ -141,6 +144,10 @@ class _Reader:
         pids.update(np.unique(call_pid).tolist())
         if not pids:
             pids.update(np.unique(range_pid).tolist())
+        if len(pids) > MAX_PROCESSES:
+            raise UnusableInput(
+                f"{file.path}: {len(pids):,} processes; export those of the training alone"
+            )
         epoch = self._epoch()
         for own in sorted(pids):
             mine = [events.take(np.flatnonzero(pid == own)) for pid, _, events in gpu.values()]
@@ -325,8 +332,8 @@ class _Reader:
         host = host.take(order)
         facts, titles = self._gpu_facts(pid)
         devices = []
-        for number in np.unique(device).tolist():
-            mine = events.take(np.flatnonzero(device == number))
+        for number, rows in groups(device):
+            mine = events.take(rows)
             mine = mine.take(np.lexsort((-mine.end_ps, mine.start_ps)))
             mine.op = project(mine, host)
             devices.append(Device(number, titles.get(number, "GPU"), mine, facts.get(number, {})))
@@ -415,8 +422,9 @@ class _Reader:
         mine = (_pid(data["globalPid"]) == pid) & (data["memKind"] == 2) & (data["bytes"] >= 0)
         mine &= np.abs(data["start"]) < 1 << 52
         parts = []
-        for device in np.unique(data["deviceId"][mine]).tolist():
-            rows = mine & (data["deviceId"] == device)
+        chosen = np.flatnonzero(mine)
+        for device, of_chosen in groups(data["deviceId"][chosen]):
+            rows = chosen[of_chosen]
             change = np.where(data["memoryOperationType"] == 0, 1, -1) * data["bytes"]
             held = np.maximum(np.cumsum(change[rows]), 0)
             n = len(held)
@@ -443,11 +451,12 @@ class _Reader:
         }
         if not titles or not len(data["timestamp"]):
             return
-        keys = np.stack((data["typeId"], data["metricId"]), axis=1)
-        unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-        sane = np.abs(data["timestamp"]) < 1 << 52
-        for number, (kind, metric) in enumerate(unique.tolist()):
-            rows = (inverse.reshape(-1) == number) & sane
+        _, metrics = np.unique(data["metricId"], return_inverse=True)
+        sane = np.flatnonzero(np.abs(data["timestamp"]) < 1 << 52)
+        keys = data["typeId"] * (len(metrics) + 1) + metrics.reshape(-1)
+        for _, of_sane in groups(keys[sane]):
+            rows = sane[of_sane]
+            kind, metric = int(data["typeId"][rows[0]]), int(data["metricId"][rows[0]])
             name = titles.get((kind, metric))
             if name is not None:
                 self.trace.processes[0].counters.append(

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from gpu_util_callback.traces.model import DeviceEvents, HostEvents, HostKind
+from gpu_util_callback.traces.model import DeviceEvents, HostEvents, HostKind, groups
 from gpu_util_callback.traces.xplane_events import host_kind
 
 __all__ = ["project", "range_kind"]
@@ -64,9 +64,11 @@ def project(events: DeviceEvents, host: HostEvents, rounds: int = 64) -> np.ndar
         (host.correlation[order[at]] == events.correlation) & (events.correlation >= 0)
     )
     call = order[at[linked]]
-    for thread in np.unique(host.thread[call]).tolist():
-        ranges = ops[host.thread[ops] == thread]  # sorted by start
-        mine = np.flatnonzero(host.thread[call] == thread)
+    by_thread = dict(groups(host.thread[ops]))
+    for thread, mine in groups(host.thread[call]):
+        if thread not in by_thread:
+            continue
+        ranges = ops[by_thread[thread]]  # sorted by start
         when = host.start_ps[call[mine]]
         candidate = np.searchsorted(host.start_ps[ranges], when, side="right") - 1
         # Step back over ranges that were already closed; siblings are few, so rounds are.

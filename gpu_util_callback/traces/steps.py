@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.traces.intervals import union
-from gpu_util_callback.traces.model import HostKind, Names, Process
+from gpu_util_callback.traces.model import HostKind, Names, Process, groups
 
 __all__ = ["Steps", "find_steps"]
 
@@ -89,15 +89,15 @@ def _by_call(process: Process, names: Names) -> Steps | None:
     rows = rows[~background[events.thread[rows]]]
     best: np.ndarray | None = None
     best_score = -1
-    for thread in np.unique(events.thread[rows]).tolist():
-        mine = rows[events.thread[rows] == thread]
+    for _, on_thread in groups(events.thread[rows]):
+        mine = rows[on_thread]
         mine = mine[_outermost(events.start_ps[mine], events.end_ps[mine])]
-        for name in np.unique(events.name[mine]).tolist():
-            calls = mine[events.name[mine] == name]
+        for _, of_name in groups(events.name[mine]):
+            calls = mine[of_name]
             score = int((events.end_ps[calls] - events.start_ps[calls]).sum())
             if score > best_score:
                 best, best_score = calls, score
-    if best is None or not len(best):
+    if best is None:
         return None
     # One call of a function that spans devices is recorded once per device, under one id.
     ids = events.value[best]

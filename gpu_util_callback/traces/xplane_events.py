@@ -18,6 +18,7 @@ from gpu_util_callback.traces.model import (
     HostKind,
     KernelShape,
     Names,
+    groups,
 )
 from gpu_util_callback.traces.naming import api_kind, device_kind, op_of
 from gpu_util_callback.traces.xplane_details import copy_details, kernel_shape
@@ -216,21 +217,21 @@ def device_columns(batch: PlaneEvents, shapes: dict[KernelShape, int]) -> Device
     def text(stat: str, convert=None) -> np.ndarray:
         found = stats[stat].strings(n, convert) if stat in stats else np.full(n, -1, np.int32)
         defaults = _metadata_texts(batch, stat)
-        for key, value in defaults.items():
-            found[(batch.metadata == key) & (found < 0)] = names.id(
-                convert(value) if convert else value
-            )
+        if defaults:
+            unique, inverse = np.unique(batch.metadata, return_inverse=True)
+            texts = (defaults.get(key) for key in unique.tolist())
+            ids = [-1 if t is None else names.id(convert(t) if convert else t) for t in texts]
+            found = np.where(found < 0, np.array(ids, np.int32)[inverse], found)
         return found
 
     size = np.full(n, -1, np.int64)
     memory = np.zeros(n, np.int8)
     details = text("memcpy_details")
-    for row_name, row_details in _distinct(name, details, details >= 0):
-        rows = (name == row_name) & (details == row_details)
-        copy = copy_details(names[row_details], names[row_name])
+    for key, rows in _pairs(name, details, details >= 0):
+        copy = copy_details(names[key[1]], names[key[0]])
         size[rows], memory[rows] = copy.bytes, copy.memory
         # A kernel that carries copy details is still what it calls itself.
-        if device_kind(names[row_name]) != DeviceKind.KERNEL:
+        if device_kind(names[key[0]]) != DeviceKind.KERNEL:
             kind[rows] = copy.kind
 
     shape = np.full(n, -1, np.int32)
@@ -241,11 +242,8 @@ def device_columns(batch: PlaneEvents, shapes: dict[KernelShape, int]) -> Device
         else np.full(n, np.nan)
     )
     rounded = np.where(np.isfinite(occupancy), occupancy * 1000, -1).astype(np.int64)
-    for row_details, row_occupancy in _distinct(details, rounded, details >= 0):
-        found = kernel_shape(
-            names[row_details], row_occupancy / 1000 if row_occupancy >= 0 else None
-        )
-        rows = (details == row_details) & (rounded == row_occupancy)
+    for key, rows in _pairs(details, rounded, details >= 0):
+        found = kernel_shape(names[key[0]], key[1] / 1000 if key[1] >= 0 else None)
         shape[rows] = shapes.setdefault(found, len(shapes))
 
     # The op it came from: TensorFlow's, else what XLA kept of the program, else its HLO.
@@ -279,13 +277,14 @@ def device_columns(batch: PlaneEvents, shapes: dict[KernelShape, int]) -> Device
     return columns.take(batch.keep)
 
 
-def _distinct(a: np.ndarray, b: np.ndarray, where: np.ndarray):
-    """The different pairs (a, b) among some rows."""
-    rows = np.flatnonzero(where)
-    if not len(rows):
-        return []
-    pairs = np.unique(np.stack((a[rows].astype(np.int64), b[rows].astype(np.int64))), axis=1)
-    return list(zip(pairs[0].tolist(), pairs[1].tolist(), strict=True))
+def _pairs(a: np.ndarray, b: np.ndarray, where: np.ndarray):
+    """The different pairs (a, b) among some rows, and the rows of each: ((a, b), indexes)."""
+    chosen = np.flatnonzero(where)
+    _, codes = np.unique(b[chosen], return_inverse=True)
+    keys = a[chosen].astype(np.int64) * (len(chosen) + 1) + codes
+    for _, rows in groups(keys):
+        mine = chosen[rows]
+        yield (int(a[mine[0]]), int(b[mine[0]])), mine
 
 
 def host_kind(name: str) -> int:
@@ -373,8 +372,8 @@ def host_columns(batch: PlaneEvents, first_thread: int) -> tuple[HostEvents, All
 def _allocator_devices(names: Names, allocator: np.ndarray) -> np.ndarray:
     """Device index behind each allocator ("GPU_4_bfc" -> 4), -1 for host memory."""
     device = np.full(len(allocator), -1, np.int32)
-    for key in np.unique(allocator).tolist():
-        found = re.match(r"GPU_(\d+)_", names[key]) if key >= 0 else None
+    for key, rows in groups(allocator):
+        found = re.match(r"GPU_(\d{1,6})_", names[key]) if key >= 0 else None
         if found:
-            device[allocator == key] = int(found[1])
+            device[rows] = int(found[1])
     return device
