@@ -109,7 +109,9 @@ class Assembler:
         parts = []
         steps_before = [self.steps]
         if block.steps_per_execution == 1:
-            columns = self._single(calls, rows if per_call is not None else None, phases)
+            if rows is not None:
+                rows = rows.first(len(calls)) if per_call is not None else None
+            columns = self._single(calls, rows, phases)
             parts.append(columns)
             self.steps += len(calls)
             steps_before += range(steps_before[0] + 1, self.steps + 1)
@@ -389,11 +391,12 @@ def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
     """Which rows each call wrote, in order; None if they do not fit together.
 
     A call fetches until it has `most` batches or the input ends. Fetches without a batch follow the
-    last batch of their call (an unrolled loop asks several times).
+    last batch of their call (an unrolled loop asks several times). Rows that are left over are the
+    newest: of a call that did not return.
     """
     n = len(rows.delivered_ns)
     if most == 1:
-        return [slice(i, i + 1) for i in range(calls)] if n == calls else None
+        return [slice(i, i + 1) for i in range(calls)] if n >= calls else None
     came = rows.delivered_ns >= 0
     slices = []
     first = 0
@@ -409,4 +412,4 @@ def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
             return None
         slices.append(slice(first, last))
         first = last
-    return slices if first == n else None
+    return slices

@@ -151,7 +151,11 @@ def _signature(data) -> tf.Tensor:
     A tensor with a single unknown dimension is told apart by its size alone, which is one cheap op.
     """
     sizes, shapes = [], []
-    for tensor in _dynamic(data):
+    tensors = _dynamic(data)
+    if tensors and all(_only_batch(tensor) for tensor in tensors):
+        # Keras wants one batch size for all: any tensor tells it.
+        return tf.cast(tf.size(tensors[0]), tf.float64)
+    for tensor in tensors:
         if tensor.shape.rank is not None and sum(d is None for d in tensor.shape) == 1:
             sizes.append(tf.size(tensor, out_type=tf.int64))
         else:
@@ -165,6 +169,12 @@ def _signature(data) -> tf.Tensor:
     else:  # a rank is unknown: as many weights as there turn out to be numbers
         weights = tf.range(1.0, tf.cast(tf.size(numbers), tf.float64) * 2, 2.0, tf.float64)
     return tf.reduce_sum(numbers * weights)
+
+
+def _only_batch(tensor) -> bool:
+    """Whether the first dimension is the one that is unknown."""
+    shape = tensor.shape
+    return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
 
 
 def _weight(i: int) -> float:

@@ -19,7 +19,7 @@ class Ring:
     Two raw resources on the host instead of a `tf.Variable`: a distribution strategy would mirror
     a variable, and Keras would track it as a weight. Rows are float64: two wall-clock times in
     seconds since the epoch (`tf.timestamp`; the second is -1 where no batch came), a signature of
-    the dynamic dimensions (0 where the shapes are static), and the row's number from 1.
+    the dynamic dimensions (0 where the shapes are static), and the row's number from 0.
     """
 
     WIDTH = 4
@@ -42,7 +42,8 @@ class Ring:
             )
             self._count = raw.VarHandleOp(dtype=tf.int64, shape=[], shared_name=f"{name}_count")
             raw.AssignVariableOp(
-                resource=self._rows, value=tf.zeros([self.size, self.WIDTH], tf.float64)
+                resource=self._rows,
+                value=tf.fill([self.size, self.WIDTH], tf.constant(-1.0, tf.float64)),
             )
             raw.AssignVariableOp(resource=self._count, value=tf.constant(0, tf.int64))
         # Only the traced functions that hold these handles use them, and they go together with the
@@ -57,7 +58,7 @@ class Ring:
             write = raw.ResourceScatterUpdate(
                 resource=self._rows,
                 indices=tf.bitwise.bitwise_and(count, tf.constant(self.size - 1, tf.int64)),
-                updates=tf.stack([requested, delivered, signature, tf.cast(count + 1, tf.float64)]),
+                updates=tf.stack([requested, delivered, signature, tf.cast(count, tf.float64)]),
             )
             # The counter moves after the row is there: a reader never sees a row half written.
             dependencies = [write] if write is not None else []
@@ -70,10 +71,10 @@ class Ring:
         Rows overwritten meanwhile are gone; what is left is the newest `size`.
         """
         rows = tf.raw_ops.ReadVariableOp(resource=self._rows, dtype=tf.float64).numpy()
-        newest = int(rows[:, 3].max())
-        first = max(self._taken, newest - self.size)
-        self._taken = newest
-        return rows[np.arange(first, newest) & (self.size - 1)]
+        end = int(rows[:, 3].max()) + 1
+        first = max(self._taken, end - self.size)
+        self._taken = end
+        return rows[np.arange(first, end) & (self.size - 1)]
 
 
 # Resources of rings that are gone. The garbage collector may come at any moment, also while

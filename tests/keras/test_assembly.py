@@ -144,6 +144,9 @@ def test_sharing_rows_among_calls():
     assert share("xxxx.xxxx", 2, 4) == ["xxxx.", "xxxx"]
     assert share("xxx", 3, 1) == ["x", "x", "x"]
     assert share("xx", 3, 1) is None
+    # A call that was interrupted leaves a row and is not among the calls.
+    assert share("xxxx", 3, 1) == ["x", "x", "x"]
+    assert share("xxxxxx", 1, 4) == ["xxxx"]
     assert share("xxxx", 2, 4) is None
 
 
