@@ -36,7 +36,7 @@ THRESHOLDS: dict[str, float] = {
 }
 
 _MATRIX = re.compile(
-    r"gemm|conv(?!ert)|cudnn|winograd|matmul|wgrad|dgrad|fprop|Cijk_|attention", re.IGNORECASE
+    r"gemm|conv(?!er)|cudnn|winograd|matmul|wgrad|dgrad|fprop|Cijk_|attention", re.IGNORECASE
 )
 _HELPER = re.compile(
     r"computeOffsets|nchwToNhwc|nhwcToNchw|convertTensor|im2col|Im3d2Col|bn_(fw|bw)|bnorm|batchnorm"

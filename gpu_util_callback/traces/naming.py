@@ -130,7 +130,7 @@ _TENSOR_NO = re.compile(
 )
 # Matrix work whose name does not tell whether tensor cores run it.
 _TENSOR_UNKNOWN = re.compile(
-    r"gemm|conv(?!ert)|matmul|(^|_)dot(_|$)|triton|cutlass|cudnn|cublas|attention|(^|_)attn|sdpa|Cijk_"
+    r"gemm|conv(?!er)|matmul|(^|_)dot(_|$)|triton|cutlass|cudnn|cublas|attention|(^|_)attn|sdpa|Cijk_"
     r"|implicit|fusion_dot|fprop|dgrad|wgrad|bmm|einsum|rnn|lstm|(^|_)gru(_|$)|(^|_)mm(_|$)"
     r"|^(volta|turing|ampere|hopper)_|^sm\d+_|(^|_)mha(_|$)|(^|_)moe(_|$)",
     re.IGNORECASE,

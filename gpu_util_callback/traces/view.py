@@ -1,4 +1,4 @@
-"""The terminal view of a trace: findings first, then where the time of the steps went."""
+"""The terminal view of a trace: where the time of the steps went, kernels, and the findings."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ def _fit(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
+def _tail(text: str, width: int) -> str:
+    """The end of a path that is too long: the layer matters more than the model's name."""
+    return text if len(text) <= width else "…" + text[len(text) - max(width - 1, 1) :]
+
+
 def _time(ps: float) -> str:
     ms = ps / PS_PER_MS
     if ms >= 1000:
@@ -81,13 +86,17 @@ def _process(p: ProcessAnalysis, several: bool, width: int, paint) -> list[str]:
         out.append(paint("1", f"{p.process.host}{pid}"))
     if len(p.steps):
         first, last = int(p.steps.label[0]), int(p.steps.label[-1])
-        named = f"step {first}" if first == last else f"steps {first}–{last}"
-        out.append(
-            f"{len(p.steps)} {'step' if len(p.steps) == 1 else 'steps'} "
-            f"({named}; {_BASIS[p.steps.basis]}), "
-            f"{_time(float(np.median(duration)))} each (median), "
-            f"input fetched {_time(float(p.host_input_ps().mean()))} a step"
-        )
+        basis = _BASIS[p.steps.basis]
+        if len(p.steps) == 1:
+            named = "" if p.steps.basis == "trace" else f"step {first}; "
+            line = f"1 step ({named}{basis}), {_time(float(duration[0]))}"
+        else:
+            line = f"{len(p.steps)} steps (steps {first}–{last}; {basis}), "
+            line += f"{_time(float(np.median(duration)))} each (median)"
+        fetched = float(p.host_input_ps().mean())
+        if fetched:
+            line += f", input fetched {_time(fetched)} a step"
+        out.append(line)
     else:
         out.append("nothing was recorded: no GPU events, no host events")
     if not p.devices:
@@ -190,8 +199,9 @@ def _kernel_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
             f"{_time(k.total_ps):>9} {k.total_ps / total:5.1%} {k.count:7d} "
             f"{_time(k.total_ps / k.count):>8} {mark:>4}  {gpu}"
         )
-        name = k.name if not k.op else f"{k.name}  ← {k.op}"
-        out.append("  " + left + _fit(name, width - len(left) - 2))
+        room = width - len(left) - 2
+        origin = f"  ← {_tail(k.op, room // 2 - 4)}" if k.op else ""
+        out.append("  " + left + _fit(k.name.removeprefix("void "), room - len(origin)) + origin)
     if len(rows) > _ROWS_SHOWN:
         out.append(f"  … {len(rows) - _ROWS_SHOWN} more (--json has all)")
     return out

@@ -47,6 +47,7 @@ def test_tensor_core_kernels_are_known_by_todays_names(name):
         "void cudnn::detail::wgrad_alg0_engine<float, 128, 5, 5, 3, 3, 3, false, 512>",
         "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>",
         "triton_poi_fused_add_relu_0",
+        "void Eigen::internal::EigenMetaKernel<Eigen::TensorConversionOp<float, Eigen::half>>",
         "loop_transpose_fusion",
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     ],
