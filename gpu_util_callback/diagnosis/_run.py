@@ -21,6 +21,8 @@ Tables = Mapping[str, Mapping[str, np.ndarray]]
 MIN_SAMPLES = 3
 # So many steps without any waiting are enough to say how fast the run can be.
 MIN_CLEAN_STEPS = 20
+# No state shows in fewer steps, however short the run.
+SHORTEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,8 @@ class Run:
             The range and the blocks it touches, for sums over its parts.
         """
         steps = self.steps
+        # A run shorter than a span must be may be one as a whole.
+        min_rows = min(min_rows, max(SHORTEST, steps.total_rows))
         events = {"wait": "wait_events", "callbacks": "callback_events"}.get(part, "compile_events")
         rows, total = steps["rows"], steps["duration_ns"]
         series = Series(

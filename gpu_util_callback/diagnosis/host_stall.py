@@ -87,16 +87,7 @@ class HostStall(Rule):
                     "val_ds = val_ds.cache().prefetch(tf.data.AUTOTUNE)",
                 )
             else:
-                between = (where.end_ns - where.start_ns - took) / max(1, occurrences.count)
-                each = took / max(1, occurrences.count)
-                # So often that it takes a tenth of the time.
-                every = max(2, math.ceil(9 * each / max(1.0, between)))
-                advice = Advice(
-                    f"Validation takes {pct:.0f} % of the time. Validate less often, or on a part "
-                    "of the data while training and on all of it at the end: every "
-                    f"{every}th epoch it takes a tenth of the time.",
-                    f"model.fit(..., validation_freq={every})  # or validation_steps=...",
-                )
+                advice = _less_validation(run, occurrences, where, pct)
             yield self._loss("Validation stalls training", where, lost, active, run,
                              evidence, {"validation_pct": limits["validation_pct"]}, advice,
                              "validation", occurrences)  # fmt: skip
@@ -179,6 +170,28 @@ class HostStall(Rule):
             evidence=evidence, threshold=threshold, advice=advice, gpus=run.used_gpus,
             detail=detail, pieces=_intervals(occurrences),
         )  # fmt: skip
+
+
+def _less_validation(run: Run, occurrences: Occurrences, where: Range, pct: float) -> Advice:
+    """So seldom, or on so few batches, that validation takes a tenth of the time."""
+    count = max(1, occurrences.count)
+    each = occurrences.self_ns / count
+    between = max(1.0, (where.end_ns - where.start_ns - occurrences.self_ns) / count)
+    factor = max(2, math.ceil(9 * each / between))
+    batches = run.validation.total_rows / count
+    text = f"Validation takes {pct:.0f} % of the time. "
+    if factor > int(run.fact("fit", "epochs", default=factor)) / 2 and batches >= 2 * factor:
+        steps = max(1, round(batches / factor))
+        return Advice(
+            f"{text}Validate on a part of the data while training, and on all of it at the end: "
+            f"with {steps} batches it takes a tenth of the time.",
+            f"model.fit(..., validation_steps={steps})",
+        )
+    return Advice(
+        f"{text}Validate less often, or on a part of the data while training and on all of it at "
+        f"the end: once in {factor} epochs it takes a tenth of the time.",
+        f"model.fit(..., validation_freq={factor})  # or validation_steps=...",
+    )
 
 
 def _intervals(occurrences: Occurrences | None) -> list[tuple[int, int]]:
