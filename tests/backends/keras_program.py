@@ -261,6 +261,7 @@ def hidden() -> None:
         report(
             f"hidden/{delay:g}",
             **summary(recording),
+            made_ms=(truth.wait_ms(ahead=False)[4:]).tolist(),
             get_ms=(recording.steps["input_get_ns"][4:] / 1e6).tolist(),
             wait_ms=(recording.steps["input_wait_ns"][4:] / 1e6).tolist(),
             body_ms=(recording.steps["body_ns"][4:] / 1e6).tolist(),
@@ -350,10 +351,8 @@ def remade() -> None:
 
     data = given("PyDataset", Truth([2.0] * 8))
     recording = fit(model(), "remade", callbacks=[Remake()], epochs=3, **data)
-    waits = recording.steps["input_wait_ns"] / 1e6
-    report(
-        "remade", **summary(recording), wait_ms=[float(np.median(waits[i::8])) for i in range(8)]
-    )
+    # What is fetched while the new function still loads does not delay the device: no wait.
+    report("remade", **summary(recording), get_ms=(recording.steps["input_get_ns"] / 1e6).tolist())
 
 
 def on_batch() -> None:

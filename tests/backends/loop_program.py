@@ -128,24 +128,33 @@ def _wait(kind: str, work_ms: float, name: str) -> dict:
 
 def parts() -> None:
     """Epochs, validation in and between them, checkpoints, a loop that is left."""
-    time.sleep(0.1)
+    spent = {"before": 0.0, "step": 0.0, "callbacks": 0.0, "validation": 0.0}
+
+    def sleep(kind: str, seconds: float) -> None:
+        start = time.perf_counter()
+        time.sleep(seconds)
+        spent[kind] += time.perf_counter() - start
+
     with monitor("parts") as watched:
-        time.sleep(0.05)  # before the loop: nobody's
+        sleep("before", 0.05)  # before the loop: nobody's
         for epoch in range(3):
             batches = watched.batches([np.ones((8, 16), "f")] * 20)
             for i, x in enumerate(batches):
                 train_step(x)
-                time.sleep(0.002)
+                sleep("step", 0.002)
                 with watched.phase("logging"):
-                    time.sleep(0.003)
+                    sleep("callbacks", 0.003)
                 if i == 9:
+                    data = given("generator", Truth([4.0] * 5))
+                    start = time.perf_counter()
                     with watched.phase("validation"):
-                        for _ in watched.batches(given("generator", Truth([4.0] * 5))):
+                        for _ in watched.batches(data):
                             time.sleep(0.001)
+                    spent["validation"] += time.perf_counter() - start
                 if epoch == 2 and i == 14:
                     break
             with watched.phase("checkpoint"):
-                time.sleep(0.02)
+                sleep("callbacks", 0.02)
     recording, result = recorded("parts")
     phases = recording.phases
     report(
@@ -153,6 +162,7 @@ def parts() -> None:
         **result,
         kinds={kind: int((phases["kind"] == kind).sum()) for kind in set(phases["kind"])},
         validation_ms=(recording.validation_steps["input_wait_ns"] / 1e6).tolist(),
+        spent=spent,
         logged=int(phases["count"][phases["name"] == "logging"].sum()),
         length=len(watched.batches([1, 2, 3])),
     )

@@ -74,9 +74,9 @@ def test_wait_is_the_truth_everywhere(name):
 def test_a_fetch_that_the_device_hides_is_no_wait():
     found = run("jax", *GROUPS["jax"])
     hidden, late = found["hidden/8"], found["hidden/150"]
-    assert np.median(hidden["get_ms"]) == pytest.approx(8, abs=2)
+    for one in (hidden, late):  # two cores share the device's work and everything else
+        assert np.median(one["get_ms"]) == pytest.approx(np.median(one["made_ms"]), abs=2)
     assert np.median(hidden["wait_ms"]) < 0.5, "the device was busy with the step before"
-    assert np.median(late["get_ms"]) == pytest.approx(150, abs=5)
     # Only the part of the fetch that came after the device's work delayed the step.
     assert 10 < np.median(late["wait_ms"]) < 140
     for one in (hidden, late):

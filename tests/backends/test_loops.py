@@ -60,10 +60,10 @@ def test_epochs_validations_and_other_phases(found):
     spent = one["account"]["time_s"]
     assert len(one["validation_ms"]) == 15
     assert np.median(one["validation_ms"]) == pytest.approx(4, abs=0.7)
-    assert spent["validation"] == pytest.approx(3 * 5 * 0.0053, rel=0.8)
-    assert spent["callbacks"] == pytest.approx(55 * 0.003 + 3 * 0.020, rel=0.4)
-    assert spent["step"] == pytest.approx(55 * 0.0025, rel=1.0)
-    assert spent["other"] == pytest.approx(0.05, abs=0.04), "what came before the first epoch"
+    for kind in ("validation", "callbacks"):
+        assert spent[kind] == pytest.approx(one["spent"][kind], rel=0.05, abs=0.005)
+    assert one["spent"]["step"] <= spent["step"] <= one["spent"]["step"] + 0.5
+    assert spent["other"] == pytest.approx(one["spent"]["before"], rel=0.05, abs=0.02)
 
 
 def test_loops_that_fetch_elsewhere(found):
