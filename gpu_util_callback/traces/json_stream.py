@@ -18,6 +18,8 @@ __all__ = ["BrokenJson", "Document"]
 CHUNK = 1 << 20
 # A single value larger than this is no event; it would make the window as large as the file.
 MAX_VALUE = 64 << 20
+# A compressed file may unfold to anything; this much takes minutes to read.
+MAX_BYTES = 64 << 30
 
 _GAP = re.compile(r"[ \t\r\n]*")
 # Some profilers write a bare N/A where a number is not known.
@@ -34,13 +36,20 @@ class Document:
     Args:
         file: where the bytes come from (decompressed).
         big: the member to stream; a document that is an array itself is streamed whole.
+        keep: the other members that are wanted; None = all.
         progress: called after each chunk.
     """
 
     def __init__(
-        self, file: BinaryIO, big: str, progress: Callable[[], None] | None = None
+        self,
+        file: BinaryIO,
+        big: str,
+        keep: frozenset[str] | None = None,
+        progress: Callable[[], None] | None = None,
     ) -> None:
-        self.members: dict[str, Any] = {}  # everything else, known when `values` is exhausted
+        self.members: dict[str, Any] = {}  # known when `values` is exhausted
+        self._keep = keep
+        self._read = 0
         self._file = file
         self._big = big
         self._progress = progress
@@ -59,6 +68,9 @@ class Document:
         # A value that does not fit yet: read as much again, so that trying anew stays linear.
         data = self._file.read(max(CHUNK, len(self._text) - self._at))
         self._done = not data
+        self._read += len(data)
+        if self._read > MAX_BYTES:
+            raise BrokenJson(f"it unfolds to more than {MAX_BYTES >> 30} GB")
         text = self._decode(data, self._done)
         if self._bare:
             text = _BARE.sub(r"\1null", text)
@@ -133,7 +145,9 @@ class Document:
             if key == self._big and self._peek() == "[":
                 yield from self._array()
             else:
-                self.members[key] = self._value()
+                value = self._value()
+                if self._keep is None or key in self._keep:
+                    self.members[key] = value
             if self._peek() == "}":
                 return
             self._expect(",")

@@ -32,6 +32,9 @@ from gpu_util_callback.traces.xplane_events import host_kind
 __all__ = ["read_kineto"]
 
 MAX_EVENTS = 20_000_000
+MAX_PLAIN_EVENTS = 3_000_000  # kept as they are until the end; the trace viewer's limit is 10^6
+
+_MEMBERS = frozenset(("deviceProperties", "baseTimeNanoseconds", "distributedInfo"))
 
 _STEP = re.compile(r"^ProfilerStep\s*#(\d+)$")
 # The loader's own range in all spellings so far; a Python frame where only stacks were recorded.
@@ -89,7 +92,7 @@ def read_kineto(
         try:
             with open_file() as file:
                 reader = _Reader(names)
-                process = reader.read(Document(file, "traceEvents", progress))
+                process = reader.read(Document(file, "traceEvents", _MEMBERS, progress))
         except BrokenJson as error:
             raise UnusableInput(
                 f"{path}: damaged trace ({error}); record it again, or copy it again if it was cut"
@@ -159,8 +162,8 @@ class _Reader:
         for event in document.values():
             if type(event) is dict:
                 self._event(event)
-            if self.count > MAX_EVENTS:
-                raise BrokenJson(f"more than {MAX_EVENTS:,} events; profile fewer steps")
+            if self.count > MAX_EVENTS or len(self.plain) > MAX_PLAIN_EVENTS:
+                raise BrokenJson(f"more than {self.count - 1:,} events; profile fewer steps")
         members = document.members
         if not self.count and not self.marks:
             raise _NoTrace

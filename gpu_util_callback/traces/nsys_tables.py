@@ -14,7 +14,7 @@ from gpu_util_callback.errors import UnusableInput
 __all__ = ["Export"]
 
 _ROWS = 50_000  # fetched at a time
-MAX_ROWS = 20_000_000
+MAX_ROWS = 10_000_000
 # SQLite counts its own instructions: a made-up file may hold a query without end.
 _STEPS_PER_CHECK = 1_000_000
 _MAX_CHECKS = 40_000

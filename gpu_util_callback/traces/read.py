@@ -17,8 +17,9 @@ __all__ = ["Progress", "find_traces", "read_trace", "sniff"]
 # (bytes read, bytes in all) of the files on disk, compressed as they are.
 Progress = Callable[[int, int], None]
 
-# XPlane files are read whole; a compressed one may not unfold to more than this.
+# XPlane files are read whole; a compressed one may not unfold to more than a part of that.
 MAX_BYTES = 4 << 30
+MAX_UNPACKED = 1 << 30
 
 _NAMES = re.compile(
     r"(\.xplane\.pb|\.trace\.json)(\.gz)?$|\.(sqlite|nsys-rep)$|\.pt\.trace\.json(\.gz)?$"
@@ -152,11 +153,13 @@ def _load(path: Path) -> bytes:
             if not packed:
                 return file.read()
             with gzip.open(file) as unpacked:
-                data = unpacked.read(MAX_BYTES + 1)
+                data = unpacked.read(MAX_UNPACKED + 1)
     except (OSError, EOFError) as error:
         raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
-    if len(data) > MAX_BYTES:
-        raise UnusableInput(f"{path}: unpacks to more than {MAX_BYTES >> 30} GB")
+    if len(data) > MAX_UNPACKED:
+        raise UnusableInput(
+            f"{path}: unpacks to more than {MAX_UNPACKED >> 30} GB; unpack it first"
+        )
     return data
 
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Buffer", "Damaged", "Fields", "decode", "fields", "spans_of"]
+__all__ = ["Buffer", "Damaged", "Fields", "TooMany", "decode", "fields", "spans_of"]
 
 # Messages with more fields than this are finished one by one, so that a single absurd message
 # cannot cost a numpy round per field.
 MAX_ROUNDS = 64
+_OTHERS_KEPT = 1000
 
 _HIGH = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -27,6 +28,10 @@ _ONE = np.uint64(1)
 
 class Damaged(Exception):
     """The bytes are not what the format promises (truncated, or not this format)."""
+
+
+class TooMany(Exception):
+    """More entries than a trace has: made up, or far too long a window."""
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -75,24 +80,28 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
 
 
 def spans_of(
-    data: bytes, at: int, end: int, number: int
+    data: bytes, at: int, end: int, number: int, limit: int
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int, int, int]]]:
-    """Where the payloads of a repeated message field lie, and all other fields.
+    """Where the payloads of a repeated message field lie, and the other fields.
 
     The loop is written for speed: a line of a trace may hold a million events.
 
     Args:
         number: field number below 16.
+        limit: how many payloads, and how many other fields, are too many.
 
-    Returns: (starts, ends) int64[n], and the other fields as `fields` yields them.
+    Returns: (starts, ends) int64[n], and the first thousand other fields as `fields` yields them
+        (a message has a handful; maps have more, and are parsed elsewhere).
 
-    Raises: Damaged.
+    Raises: Damaged, TooMany.
     """
     tag = number << 3 | 2
     starts = array("q")
     ends = array("q")
     add_start, add_end = starts.append, ends.append
     others: list[tuple[int, int, int, int]] = []
+    skipped = 0
+    check_at = limit
     while at < end:
         if data[at] == tag:
             at += 1
@@ -108,9 +117,18 @@ def spans_of(
             if at > end:
                 raise Damaged("a field is longer than its message")
             add_end(at)
+            check_at -= 1
+            if check_at < 0:
+                raise TooMany(f"more than {limit:,} entries")
         else:
-            others.append(next(fields(data, at, end)))
-            at = others[-1][3]
+            other = next(fields(data, at, end))
+            at = other[3]
+            if len(others) < _OTHERS_KEPT:
+                others.append(other)
+            else:
+                skipped += 1
+                if skipped > limit:
+                    raise TooMany(f"more than {limit:,} entries")
     return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64), others
 
 

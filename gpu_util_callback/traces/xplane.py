@@ -34,6 +34,8 @@ from gpu_util_callback.traces.xplane_schema import message_class
 __all__ = ["read_xplane"]
 
 MAX_EVENTS = 20_000_000  # about 2 GB of memory; windows of a few steps have a thousandth of it
+MAX_METADATA = 2_000_000  # names and other entries of one plane
+MAX_LINES = 100_000
 _CHUNK = 200_000  # events decoded at a time: bounds the temporary memory
 
 _DEVICE_PLANE = re.compile(r"^/device:GPU:(\d+)")
@@ -99,6 +101,10 @@ def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
                 f"{path}: damaged or not an XPlane file ({error}); record the window again or "
                 "name a *.xplane.pb file that was written to its end"
             ) from None
+        except wire.TooMany as error:
+            raise UnusableInput(
+                f"{path}: too large to read ({error}); profile fewer steps"
+            ) from None
         trace.processes.append(process)
         trace.problems.extend(
             problems if len(files) == 1 else [f"{process.host}: {p}" for p in problems]
@@ -133,7 +139,7 @@ def _text(value: bytes) -> str:
 
 
 def _read_line(data: bytes, at: int, end: int) -> _Line:
-    starts, ends, others = wire.spans_of(data, at, end, 4)
+    starts, ends, others = wire.spans_of(data, at, end, 4, MAX_EVENTS)
     line = _Line(0, "", 0, starts, ends)
     for number, kind, a, b in others:
         if kind == 0 and number == 1:
@@ -146,7 +152,9 @@ def _read_line(data: bytes, at: int, end: int) -> _Line:
 
 
 def _read_plane(data: bytes, at: int, end: int) -> _Plane:
-    starts, ends, _ = wire.spans_of(data, at, end, 3)
+    starts, ends, _ = wire.spans_of(data, at, end, 3, MAX_METADATA)
+    if len(starts) > MAX_LINES:
+        raise wire.TooMany(f"more than {MAX_LINES:,} lines")
     rest: list[bytes] = []
     position = at
     for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
@@ -181,6 +189,8 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
             raise wire.Damaged(f"unknown field {number}")
         if number == 1:
             planes.append(_read_plane(data, a, b))
+            if len(planes) > MAX_LINES:
+                raise wire.TooMany(f"more than {MAX_LINES:,} planes")
         elif number == 4:
             host = host or _text(data[a:b])
         else:
@@ -189,9 +199,7 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
         raise wire.Damaged("no planes")
     count = sum(len(line.starts) for plane in planes for line in plane.lines)
     if count > MAX_EVENTS:
-        raise UnusableInput(
-            f"{count:,} events, more than the {MAX_EVENTS:,} that are read; profile fewer steps"
-        )
+        raise wire.TooMany(f"{count:,} events")
     stamps = [ln.timestamp_ns for p in planes for ln in p.lines if len(ln.starts)]
     absolute = bool(stamps) and max(stamps) >= _EPOCH_FROM_NS
     zero_ns = min(t for t in stamps if t >= _EPOCH_FROM_NS) if absolute else 0

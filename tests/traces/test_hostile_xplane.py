@@ -156,3 +156,15 @@ def test_memory_stays_in_proportion_to_a_hostile_file(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 900_000  # kB, for three million events
+
+
+def test_limits_are_told_in_one_line(tmp_path, monkeypatch):
+    from gpu_util_callback.traces import xplane
+
+    path = tmp_path / "large.xplane.pb"
+    path.write_bytes(good())
+    for limit in ("MAX_EVENTS", "MAX_LINES", "MAX_METADATA"):
+        with monkeypatch.context() as patch:
+            patch.setattr(xplane, limit, 1)
+            with pytest.raises(UnusableInput, match="profile fewer steps"):
+                explain(path)
