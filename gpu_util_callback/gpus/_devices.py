@@ -139,6 +139,7 @@ def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
 
 def _memory_total(gate: Gate, handle: Any, key: str) -> int | None:
     memory = gate.ask("nvmlDeviceGetMemoryInfo", handle, gpu=key)
+    gate.memory.forget("nvmlDeviceGetMemoryInfo", key)  # the sampled value has its own reason
     return int(memory.total) if memory is not None and memory.total else None
 
 

@@ -184,8 +184,9 @@ class Crew:
             return
         symbol, key, _ = call
         self._hanging[worker] = call
+        what = symbol if worker.opened else f"{symbol} (or a call right after it)"
         self._memory.note(
-            _HANG + symbol, key, f"the driver has not answered {symbol} for {HANG_S:g} s",
+            _HANG + symbol, key, f"the driver has not answered {what} for {HANG_S:g} s",
             "see `dmesg`; `nvidia-smi` probably hangs as well",
         )  # fmt: skip
         stuck = worker.reading

@@ -22,19 +22,19 @@ def test_a_hundred_thousand_samples_leak_nothing(step):
 
     def run(ticks, start):
         for i in range(ticks):
-            t = start + i * 0.1
+            t = start + i * 0.02
             library.set_time(t)
             reader.read(t)
             if i % 50 == 0:
                 stepped.store.drain()
         stepped.store.drain()
         gc.collect()
-        return start + ticks * 0.1
+        return start + ticks * 0.02
 
     t = run(5_000, 0)
     before, objects, gpm = _resident_kib(), len(gc.get_objects()), library.gpm_samples
     run(100_000, t)
-    assert library.calls() > 500_000
+    assert library.calls() > 400_000
     assert library.gpm_samples == gpm == 2
     assert len(gc.get_objects()) - objects < 200
     assert _resident_kib() - before < 2_000
@@ -47,11 +47,11 @@ def test_samplers_that_ended_leave_no_thread(play):
     scenario = Scenario()
     scenario.gpu("h100")
     library = play(scenario)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(20):  # `for epoch in …: fit(epochs=1)`
         sampler = Sampler(Clock())
         sampler.start()
         sampler.stop()
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
     assert library.calls("nvmlInitWithFlags") == 1
     assert library.gpm_samples == 0

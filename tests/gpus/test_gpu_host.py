@@ -1,0 +1,181 @@
+"""The host's side, the sampler's pace, and its own cost."""
+
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+from nvml import Scenario
+
+from gpu_util_callback.gpus import Sampler, _devices, _host
+from gpu_util_callback.gpus._gate import Memory
+from gpu_util_callback.gpus._host import Host, host_facts
+from gpu_util_callback.gpus._store import Store
+from gpu_util_callback.gpus._worker import Pace
+from gpu_util_callback.recording.clock import Clock
+
+
+@pytest.fixture
+def host(monkeypatch):
+    monkeypatch.setattr(_host, "_TOO_SOON_S", 0.0)
+    store = Store()
+    memory = Memory()
+    return Host(store, Clock(), memory), store, memory
+
+
+def rows(store):
+    (block,) = store.drain()
+    return dict(zip(block.columns, block.values.T, strict=True))
+
+
+def test_this_process_s_cpu_is_in_percent_of_one_core(host):
+    sampled, store, _ = host
+    sampled.read()
+    began = time.process_time(), time.perf_counter()
+    while time.perf_counter() - began[1] < 0.5:
+        sum(range(1000))
+    truth = 100 * (time.process_time() - began[0]) / (time.perf_counter() - began[1])
+    sampled.read()
+    row = rows(store)
+    assert row["process_cpu_pct"][0] == pytest.approx(truth, abs=8)
+    assert 0 < row["cpu_pct"][0] <= 100
+    assert row["cpu_max_pct"][0] >= row["cpu_pct"][0]
+    assert row["process_memory_bytes"][0] == pytest.approx(
+        psutil.Process().memory_info().rss, rel=0.2
+    )
+    total = psutil.virtual_memory().total
+    assert row["memory_used_bytes"][0] + row["memory_available_bytes"][0] == pytest.approx(total)
+
+
+def test_cores_make_the_machine_s_share(host):
+    sampled, store, _ = host
+    sampled.read()
+    time.sleep(0.3)
+    sampled.read()
+    row = rows(store)
+    cores = [row[f"cpu{i}_pct"][0] for i in range(psutil.cpu_count())]
+    assert np.nanmean(cores) == pytest.approx(row["cpu_pct"][0])
+
+
+def test_written_bytes_are_a_rate(host, monkeypatch):
+    sampled, store, _ = host
+    counts = iter([(0, 0), (3_000_000, 500_000)])
+
+    def counters():
+        read, written = next(counts)
+        return type("C", (), {"read_bytes": read, "write_bytes": written})
+
+    monkeypatch.setattr(psutil, "disk_io_counters", counters)
+    clock = iter(np.arange(0, 100, 0.5))
+    monkeypatch.setattr(_host.time, "perf_counter", lambda: next(clock))
+    sampled.read()
+    sampled.read()
+    row = rows(store)
+    assert row["disk_read_bytes_per_s"][0] / row["disk_write_bytes_per_s"][0] == pytest.approx(6)
+
+
+def test_what_psutil_cannot_read_is_switched_off_alone(host, monkeypatch):
+    sampled, store, memory = host
+
+    def refused():
+        raise PermissionError("no /proc/diskstats")
+
+    monkeypatch.setattr(psutil, "disk_io_counters", refused)
+    for _ in range(3):
+        sampled.read()
+    row = rows(store)
+    assert np.isnan(row["disk_read_bytes_per_s"]).all()
+    assert not np.isnan(row["memory_used_bytes"]).any()
+    assert [e["source"] for e in memory.unavailable] == ["host disk"]
+
+
+def test_a_machine_without_psutil_samples_its_gpus(play, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    scenario = Scenario()
+    scenario.gpu("h100")
+    play(scenario)
+    sampler = Sampler(Clock())
+    sampler.start()
+    time.sleep(0.4)
+    sampler.stop()
+    assert {block.group for block in sampler.drain()} >= {"gpu0"}
+    assert "host" in [e["source"] for e in sampler.unavailable]
+
+
+def test_host_facts():
+    facts = host_facts()
+    assert facts["cpus"] >= 1
+    assert facts["memory_total_bytes"] == psutil.virtual_memory().total
+    assert set(facts) == {
+        "cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes"
+    }  # fmt: skip
+
+
+def test_a_container_s_cpu_quota(monkeypatch):
+    files = {"/sys/fs/cgroup/cpu.max": ["150000", "100000"], "/sys/fs/cgroup/memory.max": ["4096"]}
+    monkeypatch.setattr(_host, "_words_of", files.__getitem__)
+    assert (host_facts()["cpu_quota"], host_facts()["memory_limit_bytes"]) == (1.5, 4096)
+    files["/sys/fs/cgroup/cpu.max"] = ["max", "100000"]
+    assert host_facts()["cpu_quota"] is None
+
+
+def test_the_pace_follows_the_driver():
+    pace = Pace(10, gpus=1)
+    for _ in range(50):
+        pace.tick(wall_s=0.002, cpu_s=0.0005)
+    assert pace.period_s == 0.1
+    for _ in range(50):
+        pace.tick(wall_s=0.2, cpu_s=0.0005)
+    assert pace.period_s == pytest.approx(0.8, rel=0.01)  # a quarter of the time
+    for _ in range(50):
+        pace.tick(wall_s=60, cpu_s=0.0005)
+    assert pace.period_s == Pace.SLOWEST_S
+    for _ in range(100):
+        pace.tick(wall_s=0.002, cpu_s=0.0005)
+    assert pace.period_s == pytest.approx(0.1)
+
+
+def test_the_pace_bounds_our_own_share():
+    pace = Pace(100, gpus=1)
+    for _ in range(200):
+        pace.tick(wall_s=0.001, cpu_s=0.001)
+    assert pace.period_s == pytest.approx(0.05, rel=0.01)  # two percent of a core
+
+
+@pytest.mark.parametrize(("value", "mode"), [(0, ""), (2, "vGPU")])
+def test_vgpu_is_named_as_the_reason(step, monkeypatch, value, mode):
+    monkeypatch.setattr(_devices.Path, "read_text", lambda self: "6.1-generic")
+    scenario = Scenario()
+    scenario.gpu("h100").curve("virtualization", value).without("utilization")
+    stepped = step(scenario)
+    stepped.memory.modes["gpu0"] = _devices.mode_of(stepped.gate, stepped.gpu)
+    stepped.at(0)
+    expected = "vGPU: not supported in this mode" if mode else "not supported by this GPU or its"
+    assert stepped.reasons()["gpu0 utilization"].startswith(expected)
+
+
+def test_wsl_is_named_as_the_reason(step, monkeypatch):
+    monkeypatch.setattr(_devices.Path, "read_text", lambda self: "5.15-microsoft-standard-WSL2")
+    scenario = Scenario()
+    scenario.gpu("t4")
+    stepped = step(scenario)
+    assert _devices.mode_of(stepped.gate, stepped.gpu) == "WSL"
+
+
+def test_overhead_is_measured(play):
+    scenario = Scenario()
+    scenario.gpu("h100")
+    play(scenario)
+    before = set(threading.enumerate())  # an earlier test left a thread in a call that hangs
+    sampler = Sampler(Clock())
+    assert sampler.overhead == {"sampler_cpu_pct": 0.0, "hz": 0.0}
+    sampler.start()
+    time.sleep(2)
+    cost = sampler.overhead
+    sampler.stop()
+    assert 0.01 < cost["sampler_cpu_pct"] < 20  # loading the libraries included
+    assert 1 < cost["hz"] <= 10
+    assert set(threading.enumerate()) <= before
