@@ -16,7 +16,7 @@ from gpu_util_callback.traces.hostside import (
     host_ops,
     pipeline_stages,
 )
-from gpu_util_callback.traces.intervals import Intervals
+from gpu_util_callback.traces.intervals import Intervals, union
 from gpu_util_callback.traces.kernels import (
     CopyGroup,
     KernelGroup,
@@ -25,7 +25,7 @@ from gpu_util_callback.traces.kernels import (
     kernel_groups,
     launch_stats,
 )
-from gpu_util_callback.traces.model import DeviceKind, Process, Trace
+from gpu_util_callback.traces.model import DeviceKind, HostKind, Process, Trace
 from gpu_util_callback.traces.steps import Steps, find_steps
 
 __all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "analyse"]
@@ -62,6 +62,7 @@ class ProcessAnalysis:
     steps: Steps
     devices: list[DeviceAnalysis]
     waits: Intervals  # the host fetching input, waiting or not
+    ops: Intervals  # the host executing ops of the framework, in whatever thread
     host_ops: list[HostOp]
     stages: list[Stage]
     allocators: list[AllocatorProfile]
@@ -104,6 +105,11 @@ class Analysis:
     findings: list[dict[str, Any]]
     compat: dict[str, Any]
     problems: list[str] = field(default_factory=list)  # the reader's, and what the numbers lack
+
+    @property
+    def devices(self) -> list[DeviceAnalysis]:
+        """The GPUs of all processes that did something."""
+        return [d for p in self.processes for d in p.devices]
 
     def to_json(self) -> dict[str, Any]:
         """The trace JSON of `gpu-util trace --json`: times in milliseconds, unknown = null."""
@@ -162,6 +168,7 @@ def analyse(trace: Trace) -> Analysis:
                 steps=steps,
                 devices=devices,
                 waits=waits(process),
+                ops=_op_time(process),
                 host_ops=host_ops(process, trace.names),
                 stages=pipeline_stages(process, trace.names),
                 allocators=allocator_profiles(process, trace.names),
@@ -177,6 +184,11 @@ def analyse(trace: Trace) -> Analysis:
     analysis = Analysis(trace, processes, [], figures, problems)
     analysis.findings = find(analysis)
     return analysis
+
+
+def _op_time(process: Process) -> Intervals:
+    rows = process.events.kind == HostKind.OP
+    return union(process.events.start_ps[rows], process.events.end_ps[rows])
 
 
 def _unlinked(p: ProcessAnalysis) -> list[str]:

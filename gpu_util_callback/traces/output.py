@@ -137,6 +137,7 @@ def _device(d: DeviceAnalysis) -> dict[str, Any]:
 def _steps(p: ProcessAnalysis) -> list[dict[str, Any]]:
     host_input = p.host_input_ps()
     input_wait = p.input_wait_ps()
+    ops = p.ops.measure(p.steps.start_ps, p.steps.end_ps)
     duration = p.steps.end_ps - p.steps.start_ps
     busy = [
         (
@@ -161,6 +162,7 @@ def _steps(p: ProcessAnalysis) -> list[dict[str, Any]]:
                 "duration_ms": _ms(duration[i]),
                 "host_input_ms": _ms(host_input[i]),
                 "input_wait_ms": _ms(input_wait[i]),
+                "host_op_ms": _ms(ops[i]),
                 "gpus": gpus,
             }
         )

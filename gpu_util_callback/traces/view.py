@@ -100,7 +100,9 @@ def _process(p: ProcessAnalysis, several: bool, width: int, paint) -> list[str]:
     else:
         out.append("nothing was recorded: no GPU events, no host events")
     if not p.devices:
-        out.append("no GPU in this trace: the host's side only")
+        ops = p.ops.measure(p.steps.start_ps, p.steps.end_ps)
+        busy = f", ops at work {_time(float(ops.mean()))} a step" if len(ops) else ""
+        out.append(f"no GPU in this trace: the host's side only{busy}")
     for d in p.devices:
         start, end = d.span
         out.append("")

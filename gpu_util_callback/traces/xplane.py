@@ -305,14 +305,14 @@ def _decode(
     low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
     buffer = wire.Buffer(memoryview(data)[low:high])
     starts, ends = starts - low, ends - low
-    table, stats = wire.decode(buffer, starts, ends, (1, 2, 3), repeated=4)
+    table, stats = wire.decode(buffer, starts, ends, (1, 2, 3, 5), repeated=4)
     metadata = table[1].value.astype(np.int64)
     offset = table[2].value.astype(np.int64)
     duration = table[3].value.astype(np.int64)
     # Aggregated events (num_occurrences) have no place in time; impossible ones are left out.
     limit = np.int64(1 << 60)
     sane = (offset > -limit) & (offset < limit) & (duration >= 0) & (duration < limit)
-    timed = table[2].present | ~table[3].present | (duration == 0)
+    timed = table[2].present | ~table[5].present
     start_ps = np.where(sane, offset, 0) + base_ns[line_of] * PS_PER_NS
     batch = PlaneEvents(
         plane=plane,

@@ -348,6 +348,18 @@ def test_gpu_events_alone_are_one_step_and_say_what_they_cannot(explain):
     assert result["launches"][0]["delay_us"] is None
 
 
+def test_aggregated_events_have_no_place_in_time(explain):
+    space = Space()
+    steps(space, 2, 1_000)
+    stream = space.gpu(0).line("Stream #7(Compute)", 7)
+    stream.event("gemm_a", 0, 50)
+    total = stream.event("gemm_a", 0, 900)
+    total.num_occurrences = 12  # replaces the offset: they are one or the other
+    result = explain(space)
+    assert result["devices"][0]["kernels"] == 1
+    assert result["devices"][0]["any_busy_ms"] == pytest.approx(0.05)
+
+
 def test_times_since_the_epoch_are_read_too(explain):
     space = Space(start_ns=None)
     base = 1_700_000_000_000_000_000

@@ -99,6 +99,8 @@ def test_cpu_trace_is_input_bound(trace_json):
     finding = result["findings"][0]
     assert finding["evidence"]["slowest_stage"].endswith("::Map")
     assert result["host_ops"][0]["name"] == "EagerPyFunc"
+    for step in result["steps"]:
+        assert 0 < step["host_op_ms"] <= step["duration_ms"]
 
 
 def test_synthetic_gpu_is_still_input_bound(trace_json):
