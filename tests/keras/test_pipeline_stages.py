@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 from fit_truth import BATCH, WIDTH, recorded_fit, small_model
 
-from gpu_util_callback.frameworks.tensorflow_pipeline import Reader, function_name, word
+from gpu_util_callback.frameworks.tensorflow_pipeline import Reader
+from gpu_util_callback.frameworks.tensorflow_stages import function_name, word
 
 
 def decode(index):
@@ -75,6 +76,35 @@ def test_two_sources():
     found = stages(read(tf.data.Dataset.zip((first, second)), 3))
     assert "map(decode)" in found and "zip" in found
     assert any(name.startswith("map(lambda") for name in found), list(found)
+
+
+def test_branches_of_a_concatenation_keep_their_own_names():
+    """Seen: the slow branch was named after the map of the first one."""
+
+    def branch(*functions):
+        dataset = tf.data.Dataset.range(1000)
+        for function in functions:
+            dataset = dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
+        return dataset.batch(2).take(8).prefetch(1)
+
+    def jitter(index):
+        return decode(index)
+
+    def plain(index):
+        return index + 1
+
+    iterator = iter(branch(plain).concatenate(branch(plain, jitter)).concatenate(branch(plain)))
+    reader = Reader("train")
+    slow = []
+    for _ in range(3):
+        for _ in range(7):
+            next(iterator)
+        rows = [row for row in reader.read(iterator) if row["processing_ns"] > 4e6]
+        slow.append({row["stage"]: row["flags"] for row in rows})
+    assert not any("jitter" in name for name in slow[0])
+    (name,) = [name for name in slow[1] if "jitter" in name]
+    assert "py_function" in slow[1][name]
+    assert not any("py_function" in f for n, f in slow[1].items() if "jitter" not in n)
 
 
 def test_a_generator_is_python():
