@@ -19,6 +19,7 @@ Tables = Mapping[str, Mapping[str, np.ndarray]]
 
 # Fewer samples than this say nothing about a range: NVML averages over up to a second.
 MIN_SAMPLES = 3
+AROUND_NS = 500_000_000
 # So many steps without any waiting are enough to say how fast the run can be.
 MIN_CLEAN_STEPS = 20
 # No state shows in fewer steps, however short the run.
@@ -182,11 +183,19 @@ class Run:
         return where, inner
 
     def idle(self, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Idle | None:
-        """How idle the framework's GPUs were; None where utilization was not sampled enough."""
+        """How idle the framework's GPUs were; None where utilization was not sampled enough.
+
+        A range too short for three samples is judged by the second around it: NVML's utilization is
+        a mean over up to a second anyhow.
+        """
         active: list[float] = []
         samples, gpus = 0, []
         for index in self.used_gpus:
-            seen = self.gpu_mean(index, "utilization_pct", start_ns, end_ns, at_least)
+            seen = self.gpu_mean(
+                index, "utilization_pct", start_ns, end_ns, at_least
+            ) or self.gpu_mean(
+                index, "utilization_pct", start_ns - AROUND_NS, end_ns + AROUND_NS, at_least
+            )
             if seen is not None:
                 active.append(min(100.0, max(0.0, seen[0])))
                 samples += seen[1]
