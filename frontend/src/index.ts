@@ -90,7 +90,7 @@ function writeLink(app: App, address: Window): () => void {
 /** A link opened into a tab that is already running. */
 function readLink(app: App, address: Window, refresh: () => void): void {
   const { hash } = address.location;
-  if (!hash.includes('p.gpu_utilization.id=') || hash === encodeHash(hash, toLink(app.state.get()))) return;
+  if (!hash.startsWith('#gpu_utilization&') || !hash.includes('p.gpu_utilization.id=') || hash === encodeHash(hash, toLink(app.state.get()))) return;
   const link = decodeHash(hash);
   app.state.set({ ...link, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden), touched: true });
   refresh();

@@ -171,9 +171,9 @@ def test_keyboard_moves_zooms_and_steps_through_spans(tab):
         == min(tab.recording()["report"]["spans"], key=lambda one: one["start_step"])["id"]
     )
     tab.page.keyboard.press("?")
-    assert tab.find("dialog.help").is_visible()
+    tab.find("dialog.help").wait_for(state="visible")
     tab.page.keyboard.press("Escape")
-    assert not tab.find("dialog.help").is_visible()
+    tab.find("dialog.help").wait_for(state="hidden")
     assert tab.link()["span"], "Escape closed the help only"
 
 
@@ -182,9 +182,9 @@ def test_letters_typed_into_the_filter_do_not_move_the_view(tab):
     assert tab.view() is None
     tab.page.keyboard.press("w")
     box = tab.find(".chooser-list")
-    assert box.is_visible()
+    box.wait_for(state="visible")
     tab.page.keyboard.press("Escape")
-    assert not box.is_visible()
+    box.wait_for(state="hidden")
 
 
 def test_arrow_keys_read_values_aloud(tab):
@@ -237,7 +237,7 @@ def test_touch_pans_and_pinches(open_tab, server):
     assert (pinched[1] - pinched[0]) < 0.7 * (panned[1] - panned[0])
 
 
-def test_groups_fold_and_lanes_pin(tab):
+def test_groups_fold_and_lanes_pin_and_hide(tab):
     tab.settle()
     labels = tab.find(".tl-label").count()
     tab.find(".tl-group").first.click()
@@ -252,6 +252,14 @@ def test_groups_fold_and_lanes_pin(tab):
     tab.page.keyboard.press("Enter")
     tab.settle()
     assert "Kernel active" in tab.find(".tl-label").first.inner_text()
+    tab.button("Hide Input wait").focus()
+    tab.page.keyboard.press("Enter")
+    tab.settle()
+    assert tab.find(".tl-label").count() == labels - 1
+    assert "hidden" in tab.link() and "pinned" in tab.link()
+    tab.find(".tables button").filter(has_text="1 hidden lane").click()
+    tab.settle()
+    assert tab.find(".tl-label").count() == labels
 
 
 def test_what_is_shown_can_be_taken_away(tab):

@@ -59,21 +59,26 @@ export function drawBand(
       context.lineTo(edge(points, to - 1, rect, false), floor);
       context.fill();
     }
-    context.globalAlpha = 0.3;
-    context.beginPath();
-    for (let i = from; i < to; i++) {
-      const at = y(max[i] as number);
-      if (i === from) context.moveTo(edge(points, from, rect, true), at);
-      context.lineTo(middle(i), at);
-      if (i === to - 1) context.lineTo(edge(points, i, rect, false), at);
+    // A band thinner than its line would not be seen.
+    let thick = false;
+    for (let i = from; i < to && !thick; i++) thick = ((max[i] as number) - (min[i] as number)) * scale > 0.75;
+    if (thick) {
+      context.globalAlpha = 0.3;
+      context.beginPath();
+      for (let i = from; i < to; i++) {
+        const at = y(max[i] as number);
+        if (i === from) context.moveTo(edge(points, from, rect, true), at);
+        context.lineTo(middle(i), at);
+        if (i === to - 1) context.lineTo(edge(points, i, rect, false), at);
+      }
+      for (let i = to - 1; i >= from; i--) {
+        const at = y(min[i] as number);
+        if (i === to - 1) context.lineTo(edge(points, i, rect, false), at);
+        context.lineTo(middle(i), at);
+        if (i === from) context.lineTo(edge(points, from, rect, true), at);
+      }
+      context.fill();
     }
-    for (let i = to - 1; i >= from; i--) {
-      const at = y(min[i] as number);
-      if (i === to - 1) context.lineTo(edge(points, i, rect, false), at);
-      context.lineTo(middle(i), at);
-      if (i === from) context.lineTo(edge(points, from, rect, true), at);
-    }
-    context.fill();
     context.globalAlpha = 1;
     context.lineWidth = 1.4;
     context.beginPath();

@@ -68,6 +68,21 @@ test('the axis keeps the same part of the run in view', () => {
   assert.deepEqual(tab.state.get().view, { start: 10e9, end: 20e9 });
 });
 
+test('pinned lanes keep the order they are given', () => {
+  const { app: tab } = app();
+  for (const key of ['x', 'y', 'z']) tab.togglePin(key);
+  tab.movePin('z', -1);
+  assert.deepEqual(tab.state.get().pinned, ['x', 'z', 'y']);
+  tab.movePin('x', -1);
+  tab.movePin('y', 1);
+  assert.deepEqual(tab.state.get().pinned, ['x', 'z', 'y']);
+  tab.togglePin('x');
+  assert.deepEqual(tab.state.get().pinned, ['z', 'y']);
+  tab.toggle('hidden', 'a');
+  tab.showHidden();
+  assert.equal(tab.state.get().hidden.size, 0);
+});
+
 test('state changes only tell listeners when something changed', () => {
   const { app: tab } = app();
   let told = 0;

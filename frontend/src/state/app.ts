@@ -175,6 +175,21 @@ export class App {
     this.state.set({ [field]: next });
   }
 
+  /** Shows every lane that was hidden. */
+  showHidden(): void {
+    this.state.set({ hidden: new Set() });
+  }
+
+  /** Moves a pinned lane up (-1) or down (1) among the pinned ones. */
+  movePin(key: string, by: number): void {
+    const pinned = [...this.state.get().pinned];
+    const from = pinned.indexOf(key);
+    const to = from + by;
+    if (from < 0 || to < 0 || to >= pinned.length) return;
+    pinned.splice(to, 0, ...pinned.splice(from, 1));
+    this.state.set({ pinned });
+  }
+
   togglePin(key: string): void {
     const { pinned } = this.state.get();
     this.state.set({ pinned: pinned.includes(key) ? pinned.filter((other) => other !== key) : [...pinned, key] });

@@ -47,6 +47,7 @@ export class Timeline {
   private surfaces: Surfaces | null = null;
   private palette: Palette | null = null;
   private stores = new Map<string, TileStore>();
+  private overlayClear = false;
   private layoutKey: unknown[] = [];
   private pending: 'none' | 'overlay' | 'all' = 'none';
   private observer: ResizeObserver | null = null;
@@ -183,8 +184,12 @@ export class Timeline {
 
   private drawOver(surfaces: Surfaces, frame: Frame): void {
     const height = surfaces.root.clientHeight;
+    const { at } = this.app.cursor.get();
+    const nothing = at === null && !this.drag && !frame.measure;
+    if (nothing && this.overlayClear) return;
+    this.overlayClear = nothing;
     const context = sized(surfaces.overlay, frame.width, height, frame.dpr);
-    drawOverlay(context, frame, height, this.head?.height ?? 0, this.app.cursor.get().at, this.drag);
+    drawOverlay(context, frame, height, this.head?.height ?? 0, at, this.drag);
   }
 
   private wantTiles(frame: Frame, layout: Layout, scroll: number, height: number): void {

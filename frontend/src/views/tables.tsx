@@ -15,11 +15,17 @@ const ROWS = 20;
 export function Tables({ recording }: { recording: RecordingReply }) {
   const { app } = useTab();
   const open = useApp((state) => state.tables);
+  const hidden = useApp((state) => state.hidden.size);
   return (
     <section class="tables">
       <button type="button" class="linklike" aria-expanded={open} title="t" onClick={() => app.state.set({ tables: !open })}>
         <span aria-hidden="true">{open ? '▾' : '▸'}</span> The numbers as tables
       </button>
+      {hidden > 0 && (
+        <button type="button" class="linklike" onClick={() => app.showHidden()}>
+          {hidden} hidden {hidden === 1 ? 'lane' : 'lanes'}: show
+        </button>
+      )}
       {open && <SpanTable recording={recording} />}
       {open && <BucketTable />}
     </section>

@@ -99,9 +99,18 @@ function GroupLabel({ row }: { row: GroupRow }) {
   );
 }
 
+function Tool({ sign, name, onClick }: { sign: string; name: string; onClick: () => void }) {
+  return (
+    <button type="button" aria-label={name} title={name} onClick={onClick}>
+      {sign}
+    </button>
+  );
+}
+
 function LaneLabel({ row }: { row: LaneRow }) {
   const { app, timeline } = useTab();
   const { lane } = row;
+  const name = clean(lane.title, 60);
   const scale = useRef<HTMLSpanElement>(null);
   const value = useRef<HTMLSpanElement>(null);
   useEffect(() => {
@@ -130,16 +139,12 @@ function LaneLabel({ row }: { row: LaneRow }) {
           ))}
         </ul>
       )}
-      <button
-        type="button"
-        class="tl-pin"
-        aria-pressed={row.pinned}
-        aria-label={`${row.pinned ? 'Unpin' : 'Pin'} ${clean(lane.title, 60)}`}
-        title={row.pinned ? 'Unpin' : 'Pin to the top'}
-        onClick={() => app.togglePin(row.key)}
-      >
-        ⌖
-      </button>
+      <span class="tl-tools">
+        {row.pinned && <Tool sign="↑" name={`Move ${name} up`} onClick={() => app.movePin(row.key, -1)} />}
+        {row.pinned && <Tool sign="↓" name={`Move ${name} down`} onClick={() => app.movePin(row.key, 1)} />}
+        <Tool sign={row.pinned ? '⊖' : '⊕'} name={`${row.pinned ? 'Unpin' : 'Pin'} ${name}`} onClick={() => app.togglePin(row.key)} />
+        {!row.pinned && <Tool sign="✕" name={`Hide ${name}`} onClick={() => app.toggle('hidden', row.key)} />}
+      </span>
     </div>
   );
 }
