@@ -69,8 +69,9 @@ def _visible(environ: Mapping[str, str], nvml: dict[str, Any], gpus: list[Any]) 
             )
         )
     elif value is not None and gpus and visible == 0:
+        hidden = "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
         lines.append(
-            Line(_SECTION, name, PROBLEM, f"{name}={value} hides all {len(gpus)} GPUs",
+            Line(_SECTION, name, PROBLEM, f"{name}={value} hides {hidden}",
                  f"unset {name}, or set it to the GPUs that are meant")
         )  # fmt: skip
     elif value is not None and gpus:

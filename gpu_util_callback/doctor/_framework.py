@@ -177,7 +177,9 @@ def _fits(
             lines.append(
                 Line(name, "compute capability", WARNING,
                      f"no machine code for {capability}: kernels are compiled at the first start, "
-                     "which takes minutes", f"a newer {name}")
+                     "which takes minutes",
+                     "it is done once: keep ~/.nv/ComputeCache (mount it into containers), with "
+                     "CUDA_CACHE_MAXSIZE=4294967296")
             )  # fmt: skip
         else:
             lines.append(

@@ -83,10 +83,9 @@ def machine(tmp_path, standin_folder, monkeypatch):
 
 def test_all_well(machine):
     report = doctor(machine(), "--framework", "tensorflow")
-    assert [entry for entry in report["lines"] if entry["status"] != "ok"] == [
-        {"section": "tensorflow", "check": "compute capability", "status": "warning",
-         "text": report["lines"][-3]["text"], "cure": "a newer tensorflow"}
-    ]  # fmt: skip
+    (only,) = [entry for entry in report["lines"] if entry["status"] != "ok"]
+    assert only["check"] == "compute capability"  # TensorFlow's wheels hold PTX alone for it
+    assert "CUDA_CACHE_MAXSIZE" in only["cure"]
     assert "580.95.05, supports CUDA 13.0" in line(report, "driver", "NVIDIA driver")["text"]
     assert "1 × NVIDIA H100" in line(report, "GPUs", "nvml 0")["text"]
     assert line(report, "tensorflow", "GPUs")["text"] == "tensorflow sees 1 of 1"
@@ -163,7 +162,7 @@ def test_cuda_visible_devices_hides_the_gpu(machine, value):
     report = doctor(env, "--framework", "tensorflow")
     variable = line(report, "environment", "CUDA_VISIBLE_DEVICES")
     assert variable["status"] == "problem"
-    assert "hides all 1 GPUs" in variable["text"]
+    assert "hides the GPU" in variable["text"]
     assert "unset CUDA_VISIBLE_DEVICES" in variable["cure"]
     assert "CUDA_VISIBLE_DEVICES hides them" in line(report, "tensorflow", "GPUs")["text"]
     assert line(report, "driver", "CUDA driver library")["status"] == "ok"

@@ -177,6 +177,7 @@ def test_a_lost_gpu_is_a_gap_and_returns(sampled, monkeypatch):
     assert not np.isnan(rows["gpu0"]["utilization_pct"]).any()
     assert np.diff(rows["gpu1"]["t"]).max() < 0.5  # the other GPU had no gap
     assert not [entry for entry in sampler.unavailable if "lost" in entry["reason"]]
+    assert sampler.library.gpm_samples == 0
 
 
 def test_a_slow_call_slows_only_itself(sampled):

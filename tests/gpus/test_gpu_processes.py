@@ -83,6 +83,50 @@ print("fine")
     assert done.stdout == "fine\n", done.stderr
 
 
+def test_a_lock_held_by_the_parent_s_thread_does_not_stop_a_child(standin_folder):
+    scenario = Scenario()
+    scenario.gpu("h100")
+    code = (
+        SAMPLE
+        + """
+from gpu_util_callback.gpus import _library
+with sampler._store._lock, _library._lock:      # as the sampler's thread may at any moment
+    pid = os.fork()
+if pid == 0:
+    assert sampler.drain() == []
+    sampler.start()                             # the child samples with the object it inherited
+    time.sleep(0.6)
+    rows = sum(len(b.time_ns) for b in sampler.drain() if b.group == "gpu0")
+    sampler.stop()
+    os._exit(0 if rows >= 2 else 1)
+end = time.time() + 10
+while time.time() < end:
+    done, status = os.waitpid(pid, os.WNOHANG)
+    if done:
+        break
+    time.sleep(0.05)
+else:
+    os.kill(pid, 9)
+    sys.exit("the child hangs")
+assert os.waitstatus_to_exitcode(status) == 0
+sampler.stop()
+print("fine")
+"""
+    )
+    done = run(code, scenario, standin_folder)
+    assert done.stdout == "fine\n", done.stderr
+
+
+def test_the_gate_of_a_parent_is_shut_in_a_child(step):
+    scenario = Scenario()
+    scenario.gpu("h100")
+    stepped = step(scenario)
+    calls = stepped.library.calls()
+    stepped.gate._pid += 1
+    stepped.reader.read(0)
+    assert stepped.library.calls() == calls
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_worker_processes_of_every_kind(one_gpu, standin_folder, tmp_path, method):
     script = tmp_path / "loader.py"
