@@ -1,0 +1,56 @@
+"""A real fit beside a driver whose calls take two seconds."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+from nvml import Scenario
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+STEP_S = 0.005
+
+
+def test_a_call_of_two_seconds_changes_no_step_time(play, tmp_path):
+    keras = pytest.importorskip("keras")
+    tf = pytest.importorskip("tensorflow")
+    from gpu_util_callback import GpuUtilCallback, read_recordings
+
+    scenario = Scenario().call("nvmlDeviceGetClockInfo", latency_s=2, from_=2, until=2.3)
+    scenario.gpu("h100")
+
+    def work(x):
+        time.sleep(STEP_S)  # a step of known length: the machine's noise is small beside it
+        return x
+
+    data = tf.data.Dataset.from_tensors(np.ones((4, 8), "float32")).repeat()
+    data = data.map(lambda x: (tf.ensure_shape(tf.numpy_function(work, [x], tf.float32), (4, 8)),
+                               x[:, :1]))  # fmt: skip
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    model.fit(data, steps_per_epoch=5, verbose=0)  # traced before the scenario begins
+    library = play(scenario)
+    callback = GpuUtilCallback(tmp_path, trace="off", report=False)
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if library.time > 6:
+                self.model.stop_training = True
+
+    model.fit(data, steps_per_epoch=100_000, verbose=0, callbacks=[callback, Stop()])
+    [recording] = read_recordings(tmp_path)
+    # The GPU's samples have a hole where the driver was slow; the steps went on all the while.
+    start_ns = library.start_us * 1000
+    t = (recording.samples["gpu0"]["time_ns"] - start_ns) / 1e9
+    assert np.diff(t).max() > 1.5
+    steps = recording.steps
+    at = (steps["start_ns"] - start_ns) / 1e9
+    slow = (at > 2.3) & (at < 3.9)
+    fast = ((at > 0.5) & (at < 1.9)) | ((at > 4.5) & (at < 5.9))
+    assert slow.sum() > 100
+    assert fast.sum() > 100
+    ratio = np.median(steps["duration_ns"][slow]) / np.median(steps["duration_ns"][fast])
+    assert ratio < 1.1
+    assert np.percentile(steps["duration_ns"][slow], 99) < 0.5e9  # no step waited for the call
