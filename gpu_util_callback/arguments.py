@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gpu_util_callback.recorder import Settings
+from gpu_util_callback.settings import Settings
 from gpu_util_callback.trace_schedule import TraceSchedule
 
 __all__ = ["checked_settings"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -19,14 +18,16 @@ from gpu_util_callback.frameworks.assemble import Assembler
 from gpu_util_callback.frameworks.base import Adapter
 from gpu_util_callback.frameworks.keras_callbacks import HookSums
 from gpu_util_callback.frameworks.keras_fit import FitWatch
-from gpu_util_callback.frameworks.timeline import Phase, Timeline
+from gpu_util_callback.frameworks.timeline import Timeline
 from gpu_util_callback.job import job_facts
+from gpu_util_callback.messages import reason_of, say, verdict, warn
 from gpu_util_callback.profiler_windows import ProfilerWindows
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.scalar_points import ScalarPoints
-from gpu_util_callback.trace_schedule import TraceSchedule
+from gpu_util_callback.settings import Settings
 
-__all__ = ["Recorder", "Settings", "close_left_over"]
+__all__ = ["Recorder", "close_left_over"]
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -40,22 +41,6 @@ IDLE_S = 60.0  # where the fit cannot be watched: no step for so long, and sampl
 
 _active: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
-_warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
-
-
-@dataclass
-class Settings:
-    """The arguments of `GpuUtilCallback`, checked."""
-
-    log_dir: str = "logs"
-    sample_hz: float = 10
-    scalar_freq: int | str = "auto"
-    trace: TraceSchedule | None = field(default_factory=TraceSchedule)  # None = no windows
-    overhead_budget: float = 0.01
-    thresholds: dict | None = None
-    job: str | None = None
-    redact: bool = False
-    report: bool = True
 
 
 @dataclass
@@ -86,7 +71,6 @@ class Recorder:
         self.status = ""  # "", then "ended" or "interrupted"
         self.path: str | None = None
         self.unavailable: list[dict[str, str]] = []
-        self._sums_taken: dict[int, tuple[int, int]] = {}
         self._assembler: Assembler | None = None
         self._writer: Any = None
         self._sampler: Any = None
@@ -94,8 +78,8 @@ class Recorder:
         self._points = ScalarPoints(self.settings.scalar_freq)
         self._offset = 0
         self._diagnosis: Any = None
-        self._account: Any = None
         self._told: set[str] = set()
+        self._begun = threading.Event()
         self._stop = threading.Event()
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -103,6 +87,7 @@ class Recorder:
         self._pid = os.getpid()
         self._started_ns = 0
         self._ended_ns = 0
+        self._next_flush = 0.0
         self._next_pipeline = 0.0
         self._pipelines_read = 0
         self._hooks_us: float | None = None
@@ -128,11 +113,12 @@ class Recorder:
             shapes=self.adapter.shapes,
             shapes_compile=self.adapter.shapes_compile,
         )
-        self._started_ns = self.clock.now()
-        self.facts["started_ns"] = self._started_ns
         _active.add(self)
         self._thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
         self._thread.start()
+        self._started_ns = self.clock.now()  # from here on time counts; our set-up does not
+        self.facts["started_ns"] = self._started_ns
+        self._begun.set()
 
     def end(self, status: str, deadline_s: float = CLOSE_S) -> None:
         """Close the recording: write what is left, by a deadline. May be called more than once.
@@ -158,8 +144,8 @@ class Recorder:
         thread = self._thread
         if deadline_s and thread is not None and thread is not threading.current_thread():
             thread.join(deadline_s)
-            if thread.is_alive() and first:
-                self._say(
+            if thread.is_alive() and first and self.settings.report:
+                say(
                     f"the recording's last {FLUSH_S:g} s are still being written to "
                     f"{self.settings.log_dir} after {deadline_s:g} s; going on without waiting"
                 )
@@ -177,17 +163,18 @@ class Recorder:
             return
         self._told.add(source)
         self.unavailable.append({"source": source, "reason": reason, "cure": cure})
-        _warn(f"{source} is off", reason, cure)
+        warn(f"{source} is off", reason, cure)
         log.debug("gpu_util_callback: %s", source, exc_info=not isinstance(error, str))
 
     # ---- the recorder's thread -----------------------------------------------------------
 
     def _work(self) -> None:
         try:
+            self._begun.wait()
             self._open()
             pause = 0.5  # the first look comes early
             while not self._stop.wait(pause):
-                pause = self._pause_s()
+                pause = FLUSH_S
                 self._tick()
                 if self.watch.over():
                     self.end("interrupted")
@@ -201,7 +188,7 @@ class Recorder:
             _active.discard(self)
             self._closed.set()
 
-    def _pause_s(self) -> float:
+    def _flush_s(self) -> float:
         return REMOTE_FLUSH_S if "://" in self.settings.log_dir else FLUSH_S
 
     def _open(self) -> None:
@@ -227,27 +214,24 @@ class Recorder:
                 self.facts,
                 clock=self.clock,
                 redact=self.settings.redact,
-                flush_s=self._pause_s(),
+                flush_s=self._flush_s(),
             )
             self.path = self._writer.path
         except Exception as error:
             self.fail(
                 "the recording",
-                f"{self.settings.log_dir} cannot be written to ({_reason(error)}); "
+                f"{self.settings.log_dir} cannot be written to ({reason_of(error)}); "
                 "training goes on without it",
                 "give another log_dir",
             )
             self.end("interrupted")
             return
         try:
-            from gpu_util_callback.diagnosis import Diagnosis
+            from gpu_util_callback.running_diagnosis import RunningDiagnosis
 
-            self._diagnosis = Diagnosis(self.facts, self.settings.thresholds)
+            self._diagnosis = RunningDiagnosis(self.facts, self.settings.thresholds)
         except Exception as error:
             self.fail("the diagnosis", error)
-        from gpu_util_callback.recording.account import Account
-
-        self._account = Account()
         self._start_sampler()
         self._start_scalars()
 
@@ -302,13 +286,14 @@ class Recorder:
         self._update_facts()
         if last:
             self._writer_close()
-        elif self._writer is not None:
+        elif self._writer is not None and time.monotonic() >= self._next_flush:
             try:
+                self._next_flush = time.monotonic() + self._flush_s() - FLUSH_S / 2
                 self._writer.flush()
             except Exception as error:
                 self.fail(
                     "writing the recording",
-                    f"{self.settings.log_dir}: {_reason(error)}; it is tried again",
+                    f"{self.settings.log_dir}: {reason_of(error)}; it is tried again",
                     "make room, or give another log_dir",
                 )
         self._pause_when_idle()
@@ -351,7 +336,8 @@ class Recorder:
         items: list[Any] = []
         while queue:
             items.append(queue.popleft())
-        items += self._sum_hooks()
+        for sums in self.hook_sums:
+            items += sums.take(self.timeline.calls)
         tables: dict[str, dict[str, Any]] = {}
         if self._assembler is None:
             return tables
@@ -378,52 +364,35 @@ class Recorder:
             self.fail("profiler windows", error)
             self.windows = None
 
-    def _sum_hooks(self) -> list[Phase]:
-        """Batch hooks since the last tick, one row per hook. Their time is counted in the steps."""
-        rows = []
-        for sums in self.hook_sums:
-            total, count = sums.total, sums.count
-            total_before, count_before = self._sums_taken.get(sums.key, (0, 0))
-            if count > count_before:
-                rows.append(
-                    Phase(
-                        sums.kind, sums.name, sums.start, sums.end, "",
-                        total - total_before, 0, count - count_before,
-                    )
-                )  # fmt: skip
-                sums.start = sums.end
-                self._sums_taken[sums.key] = (total, count)
-        for row in rows:
-            row.calls = self.timeline.calls
-        return rows
-
     def _read_pipeline(self, tables: dict[str, dict[str, Any]], last: bool) -> None:
-        now = time.monotonic()
-        if "pipeline" in self._told or (now < self._next_pipeline and not last):
-            return
         steps = self._assembler.steps if self._assembler is not None else 0
-        if not steps:
+        if "pipeline" in self._told or not steps or not self._pipeline_is_due(last):
             return
-        # Early for a short run, seldom for a long one.
-        self._next_pipeline = now + min(PIPELINE_S, 1 + self._pipelines_read)
-        self._pipelines_read += 1
         try:
             rows = self.adapter.pipeline()
         except Exception as error:
             self.fail(
                 "pipeline",
-                f"the input pipeline's stages cannot be read ({_reason(error)})",
+                f"the input pipeline's stages cannot be read ({reason_of(error)})",
                 "leave tf.data's autotune on (options.autotune.enabled) to see the slowest stage",
             )
             return
         if rows:
-            columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
-            columns["time_ns"] = [self.clock.now()] * len(rows)
-            columns["step"] = [steps] * len(rows)
+            now = self.clock.now()
+            rows = [{**row, "time_ns": now, "step": steps} for row in rows]
             tables["pipeline"] = {
-                name: np.array(values, object if isinstance(values[0], str) else None)
-                for name, values in columns.items()
+                name: np.array([row[name] for row in rows], object if kind == "text" else None)
+                for name, kind in TABLES["pipeline"].items()
             }
+
+    def _pipeline_is_due(self, last: bool) -> bool:
+        """Early in a short run, seldom in a long one."""
+        now = time.monotonic()
+        if now < self._next_pipeline and not last:
+            return False
+        self._next_pipeline = now + min(PIPELINE_S, 1 + self._pipelines_read)
+        self._pipelines_read += 1
+        return True
 
     def _write_scalars(self, tables: dict[str, dict[str, Any]], last: bool) -> None:
         if self._scalars is None:
@@ -436,65 +405,29 @@ class Recorder:
                 self._scalars.scalars(self._offset + step, values, when / 1e9)
             self._scalars.flush()
         except Exception as error:
-            self.fail("scalars", f"{self.settings.log_dir}: {_reason(error)}", "make room")
+            self.fail("scalars", f"{self.settings.log_dir}: {reason_of(error)}", "make room")
             self._scalars = None
 
     def _diagnose(self, tables: dict, samples: list[Any], last: bool) -> None:
         if self._diagnosis is None:
             return
         try:
-            if "steps" in tables:
-                self._account.add_steps(tables["steps"])
-            if "phases" in tables:
-                self._account.add_phases(tables["phases"])
-            groups: dict[str, dict[str, np.ndarray]] = {}
-            for block in samples:
-                columns = {name: block.values[:, i] for i, name in enumerate(block.columns)}
-                columns["time_ns"] = block.time_ns
-                known = groups.get(block.group)
-                if known is not None and known.keys() == columns.keys():
-                    columns = {k: np.concatenate([known[k], columns[k]]) for k in columns}
-                groups[block.group] = columns
-            self._diagnosis.add(tables, groups)
             now = self._ended_ns or self.clock.now()
-            account = self._account.result(self._started_ns, now)
-            found = self._diagnosis.result(
-                facts=self.facts, account=account, now_ns=now, ended=last
-            )
+            self._diagnosis.add(tables, samples)
+            found = self._diagnosis.result(self.facts, self._started_ns, now, ended=last)
             if self._writer is not None:
                 self._writer.update(diagnosis=found)
-            if not last:
-                self._tell(found)
+            if self.settings.report and not last:
+                for line in self._diagnosis.news(found):
+                    say(line)
         except Exception as error:
             self.fail("the diagnosis", error)
             self._diagnosis = None
 
-    def _tell(self, found: dict[str, Any]) -> None:
-        """One line per cause, when it is first established."""
-        for thing in (*found.get("spans", ()), *found.get("findings", ())):
-            cause = thing.get("cause")
-            if cause and f"cause {cause}" not in self._told:
-                self._told.add(f"cause {cause}")
-                self._say(_line(thing))
-
-    def _say(self, text: str) -> None:
-        if self.settings.report:
-            # Keras' progress bar leaves the cursor in the middle of a line.
-            print(f"\ngpu-util: {text}", file=sys.stderr, flush=True)
-
     def say_verdict(self) -> None:
         """Two lines about where the time went, if the recording was closed in time."""
-        if not self.settings.report or not self._closed.is_set() or self.path is None:
-            return
-        try:
-            from gpu_util_callback.diagnosis import run_report
-            from gpu_util_callback.recording import read_recordings
-            from gpu_util_callback.terminal import two_lines
-
-            recording = next(iter(read_recordings(self.path)))
-            print(two_lines(run_report(recording, self.settings.thresholds)), flush=True)
-        except Exception as error:
-            log.debug("gpu_util_callback: no verdict: %s", error, exc_info=True)
+        if self.settings.report and self._closed.is_set() and self.path is not None:
+            verdict(self.path, self.settings.thresholds)
 
     def _update_facts(self) -> None:
         if self._writer is None:
@@ -521,7 +454,7 @@ class Recorder:
                 for missing in self._sampler.unavailable:
                     unavailable.append(missing)
                     if not self._sampler.gpus:
-                        _warn("no GPU samples", missing["reason"], missing.get("cure") or "")
+                        warn("no GPU samples", missing["reason"], missing.get("cure") or "")
                 overhead.update(self._sampler.overhead)
             facts["overhead"] = overhead
             facts["unavailable"] = unavailable
@@ -578,7 +511,7 @@ class Recorder:
             except Exception as error:
                 self.fail(
                     "writing the recording",
-                    f"{self.settings.log_dir}: {_reason(error)}; its end is missing",
+                    f"{self.settings.log_dir}: {reason_of(error)}; its end is missing",
                     "make room, or give another log_dir",
                 )
         if self._scalars is not None:
@@ -610,27 +543,3 @@ def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -
 
 
 atexit.register(close_left_over)
-
-
-def _line(thing: dict[str, Any]) -> str:
-    """A finding or span in one line: what, since when, what it costs, what to do."""
-    text = str(thing.get("title") or thing["cause"])
-    if "start_step" in thing:
-        text += f" since step {thing['start_step']}"
-    if thing.get("lost_s"):
-        text += f", {thing['lost_s']:.2g} s lost so far"
-    advice = (thing.get("advice") or {}).get("text") or ""
-    first = advice.split(". ")[0].rstrip(".")
-    return f"{text}. {first}." if first else f"{text}."
-
-
-def _warn(what: str, reason: str, cure: str) -> None:
-    if (what, reason) not in _warned:
-        _warned.add((what, reason))
-        log.warning("gpu_util_callback: %s: %s%s", what, reason, f" ({cure})" if cure else "")
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split()) or type(error).__name__

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpu_util_callback.frameworks.timeline import Timeline
+from gpu_util_callback.frameworks.timeline import Phase, Timeline
 
 __all__ = ["CallbackTimer", "HookSums", "find_callback_list"]
 
@@ -43,15 +43,26 @@ def find_callback_list(callback: Any, depth: int = 8) -> Any | None:
 
 
 class HookSums:
-    """Time spent in one batch hook of one callback since the sums were last taken."""
+    """Time spent in one batch hook of one callback. Its time is counted in the steps."""
 
-    __slots__ = ("count", "end", "key", "kind", "name", "start", "total")
+    __slots__ = ("_count", "_total", "count", "end", "kind", "name", "start", "total")
 
     def __init__(self, name: str, kind: str):
         self.name = name
         self.kind = kind
-        self.key = id(self)
         self.count = self.total = self.start = self.end = 0
+        self._count = self._total = 0  # of these, taken
+
+    def take(self, calls: int) -> list[Phase]:
+        """A row of what was added since it was last taken, if anything; on any thread."""
+        total, count = self.total, self.count
+        if count == self._count:
+            return []
+        own, more = total - self._total, count - self._count
+        self._total, self._count = total, count
+        row = Phase(self.kind, self.name, self.start, self.end, "", own, calls, more)
+        self.start = self.end
+        return [row]
 
 
 class CallbackTimer:

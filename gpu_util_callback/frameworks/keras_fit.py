@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_util_callback.frameworks.timeline import Timeline
 
-__all__ = ["FitWatch", "InputTimer", "calling_fit"]
+__all__ = ["FitWatch", "InputTimer", "calling_fit", "is_tf_keras"]
 
 KINDS = {
     "ArrayDataAdapter": "numpy",
@@ -29,10 +29,16 @@ def calling_fit(depth: int = 12) -> FrameType | None:
     for _ in range(depth):
         if frame is None:
             return None
-        if frame.f_code.co_name == "fit" and "epoch_iterator" in frame.f_code.co_varnames:
+        names = frame.f_code.co_varnames
+        if frame.f_code.co_name == "fit" and ("epoch_iterator" in names or "data_handler" in names):
             return frame
         frame = frame.f_back
     return None
+
+
+def is_tf_keras(model: Any) -> bool:
+    """Whether a model is one of `tf_keras` (Keras 2), whatever backend Keras 3 has."""
+    return any(one.__module__.split(".")[0] == "tf_keras" for one in type(model).__mro__)
 
 
 class FitWatch:

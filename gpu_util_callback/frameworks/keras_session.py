@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from typing import Any
 
 from gpu_util_callback.frameworks.base import adapter_for
 from gpu_util_callback.frameworks.keras_callbacks import CallbackTimer, find_callback_list
-from gpu_util_callback.frameworks.keras_fit import FitWatch, InputTimer, calling_fit
+from gpu_util_callback.frameworks.keras_fit import FitWatch, InputTimer, calling_fit, is_tf_keras
 from gpu_util_callback.frameworks.keras_windows import KerasWindows, open_windows
-from gpu_util_callback.recorder import Recorder, Settings, close_left_over
+from gpu_util_callback.recorder import Recorder, close_left_over
+from gpu_util_callback.settings import Settings
 
-__all__ = ["KerasSession"]
+__all__ = ["KerasSession", "announce_known_failure"]
 
 log = logging.getLogger("gpu_util_callback")
+
+
+def announce_known_failure(backend: str) -> None:
+    """Say in one line where Keras' own `fit` will fail, so that nobody thinks it is us."""
+    if backend != "tensorflow" or "TF_CONFIG" not in os.environ or "tensorflow" not in sys.modules:
+        return
+    from gpu_util_callback.frameworks.tensorflow_distribute import multi_worker_failure
+
+    failure = multi_worker_failure()
+    if failure is not None:
+        log.warning("gpu_util_callback: %s: %s", *failure)
 
 
 class KerasSession:
@@ -45,6 +59,8 @@ class KerasSession:
                 )
                 return
         frame = calling_fit()
+        if is_tf_keras(model):
+            backend = "tensorflow"
         adapter = adapter_for(backend)
         recorder = Recorder(self._settings, adapter)
         watch = FitWatch(frame)

@@ -34,7 +34,7 @@ class _Hooks:
 
 
 class _Callback(_Hooks):
-    on_train_batch_begin = on_train_batch_end = _Hooks.nothing  # type: ignore[assignment]
+    on_train_batch_begin = on_train_batch_end = _Hooks.nothing
     on_train_begin = on_train_end = _Hooks.nothing
 
 

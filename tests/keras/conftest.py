@@ -11,10 +11,10 @@ import pytest
 def fresh():
     import keras
 
-    from gpu_util_callback import recorder
+    from gpu_util_callback import messages, recorder
 
     keras.utils.set_random_seed(0)
-    recorder._warned.clear()
+    messages._warned.clear()
     yield
     recorder.close_left_over()
     keras.backend.clear_session()

@@ -55,16 +55,19 @@ class Truth:
 
 
 class Wanted(keras.callbacks.Callback):
-    """Stamps when the training loop reaches a batch, just before the train function."""
+    """Stamps when the loop reaches a batch, just before the train (or test) function."""
 
-    def __init__(self, truth: Truth):
+    def __init__(self, truth: Truth, validation: Truth | None = None):
         super().__init__()
         self.truth = truth
-        self.before = 0
-        self.batch = 0
+        self.validation = validation
 
     def on_train_batch_begin(self, batch, logs=None):
         self.truth.wanted[batch] = time.perf_counter_ns()
+
+    def on_test_batch_begin(self, batch, logs=None):
+        if self.validation is not None:
+            self.validation.wanted[batch] = time.perf_counter_ns()
 
 
 class Worker(keras.Sequential):

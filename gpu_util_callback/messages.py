@@ -1,0 +1,57 @@
+"""What a fit says while it is recorded: one line for each thing, once."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+__all__ = ["finding_line", "reason_of", "say", "verdict", "warn"]
+
+log = logging.getLogger("gpu_util_callback")
+
+_warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
+
+
+def warn(what: str, reason: str, cure: str = "") -> None:
+    """Log that something is missing, why, and what helps; the first time only."""
+    if (what, reason) not in _warned:
+        _warned.add((what, reason))
+        log.warning("gpu_util_callback: %s: %s%s", what, reason, f" ({cure})" if cure else "")
+
+
+def say(text: str) -> None:
+    """Print a line while training goes on. Keras' progress bar leaves the cursor in mid line."""
+    print(f"\ngpu-util: {text}", file=sys.stderr, flush=True)
+
+
+def finding_line(thing: dict[str, Any]) -> str:
+    """A finding or span in one line: what, since when, what it costs, what to do."""
+    text = str(thing.get("title") or thing["cause"])
+    if "start_step" in thing:
+        text += f" since step {thing['start_step']}"
+    if thing.get("lost_s"):
+        text += f", {thing['lost_s']:.2g} s lost so far"
+    advice = (thing.get("advice") or {}).get("text") or ""
+    first = advice.split(". ")[0].rstrip(".")
+    return f"{text}. {first}." if first else f"{text}."
+
+
+def verdict(path: str, thresholds: dict | None) -> None:
+    """Print two lines about where the time of a closed recording went."""
+    try:
+        from gpu_util_callback.diagnosis import run_report
+        from gpu_util_callback.recording import read_recordings
+        from gpu_util_callback.terminal import two_lines
+
+        recording = next(iter(read_recordings(path)))
+        print(two_lines(run_report(recording, thresholds)), flush=True)
+    except Exception as error:
+        log.debug("gpu_util_callback: no verdict: %s", error, exc_info=True)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
