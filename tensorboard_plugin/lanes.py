@@ -20,25 +20,53 @@ STACK = (
 # What a person calls a sampled column, in the order in which lanes are offered.
 TITLES = {
     "utilization_pct": ("Kernel active", "share of time in which any kernel ran (NVML)"),
+    "utilization_process_pct": ("… of this process", "kernel active, by this process's kernels"),
+    "utilization_other_pct": ("… of others", "kernel active, by other processes' kernels"),
     "sm_active_pct": ("SM active", "share of multiprocessors with work (GPM)"),
+    "sm_occupancy_pct": ("SM occupancy", "share of the warps that could be resident (GPM)"),
+    "tensor_active_pct": ("Tensor cores active", "share of time (GPM)"),
+    "dram_active_pct": ("DRAM active", "share of its bandwidth that was used (GPM)"),
+    "fp64_active_pct": ("FP64 active", "share of time (GPM)"),
+    "fp32_active_pct": ("FP32 active", "share of time (GPM)"),
+    "fp16_active_pct": ("FP16 active", "share of time (GPM)"),
     "memory_used_bytes": ("VRAM", None),
     "memory_process_bytes": ("VRAM of this process", None),
     "memory_other_bytes": ("VRAM of other processes", None),
     "memory_reserved_bytes": ("VRAM reserved", None),
     "memory_utilization_pct": ("Memory active", "share of time in which VRAM was read or written"),
     "power_mw": ("Power", None),
+    "power_energy_mw": ("Power, by energy", "mean since the last sample, by the energy counter"),
     "temperature_c": ("Temperature", None),
+    "memory_temperature_c": ("Memory temperature", None),
     "sm_clock_mhz": ("SM clock", None),
     "throttle_thermal_pct": ("Throttled, thermal", None),
     "throttle_power_pct": ("Throttled, power", None),
     "throttle_other_pct": ("Throttled, other", None),
     "pcie_rx_bytes_per_s": ("PCIe to the GPU", None),
     "pcie_tx_bytes_per_s": ("PCIe from the GPU", None),
-    "cpu_pct": ("CPU", None),
-    "process_cpu_pct": ("CPU of this process", None),
+    "nvlink_rx_bytes_per_s": ("NVLink in", None),
+    "nvlink_tx_bytes_per_s": ("NVLink out", None),
+    "pcie_generation": ("PCIe generation", "of the link now; lower at idle to save power"),
+    "pcie_width": ("PCIe lanes", None),
+    "processes_other": ("Other processes", "on this GPU"),
+    "ecc_corrected": ("ECC errors corrected", "since the last reboot"),
+    "ecc_uncorrected": ("ECC errors uncorrected", "since the last reboot"),
+    "cpu_pct": ("CPU", "all cores together"),
+    "cpu_max_pct": ("CPU, busiest core", None),
+    "process_cpu_pct": ("CPU of this process", "100 % is one core"),
+    "iowait_pct": ("Waiting for disks", "share of time in which cores idled for I/O"),
+    "process_memory_bytes": ("Memory of this process", None),
+    "memory_available_bytes": ("Memory available", None),
+    "disk_read_bytes_per_s": ("Disk read", None),
+    "disk_write_bytes_per_s": ("Disk written", None),
+    "process_read_bytes_per_s": ("Disk read, this process", None),
+    "process_write_bytes_per_s": ("Disk written, this process", None),
+    "network_rx_bytes_per_s": ("Network in", None),
+    "network_tx_bytes_per_s": ("Network out", None),
 }
-# Drawn into another lane or into none: limits are the top of their lane.
-HIDDEN = {"power_limit_mw", "sm_clock_max_mhz"}
+# Drawn into another lane or into none: limits are the top of their lane; masks and events are no
+# quantities.
+HIDDEN = {"power_limit_mw", "sm_clock_max_mhz", "event_reasons", "xid", "lost"}
 UNITS = (
     ("_bytes_per_s", "bytes/s"), ("_per_s", "/s"), ("_bytes", "bytes"), ("_pct", "%"),
     ("_mw", "mW"), ("_mhz", "MHz"), ("_c", "°C"), ("_ns", "ns"),
@@ -77,10 +105,10 @@ def _group_order(group: str) -> tuple:
 
 
 def _sampled(recording: Recording, group: str, column: str, summary: dict) -> Lane:
-    title, note = TITLES.get(column, (column.replace("_", " "), None))
+    ending, unit = next(((end, unit) for end, unit in UNITS if column.endswith(end)), ("", ""))
+    title, note = TITLES.get(column, (column.removesuffix(ending).replace("_", " "), None))
     if not group.startswith("gpu"):
         title = title.replace("VRAM", "Memory")
-    unit = next((unit for ending, unit in UNITS if column.endswith(ending)), "")
     head, _, source = group.partition("/")
     if source:
         note = f"{note}; {source}" if note else source

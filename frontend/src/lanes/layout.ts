@@ -58,7 +58,16 @@ const PLAIN: Record<string, string> = { training: 'Training steps', host: 'Host'
 
 /** Each core has a lane; a machine has hundreds: they stand in a group of their own, closed at first. */
 const CORES = 'host cores';
-const groupOf = (lane: LaneInfo): string => (/^host:cpu\d+_/.test(lane.id) ? CORES : lane.group);
+/** What a GPU's group shows at once; a GPU has thirty lanes, the others stand in a closed group below. */
+const FIRST = /:(utilization|sm_active|tensor_active|throttle_thermal|throttle_power)_pct$|:(memory_used_bytes|power_mw|temperature_c|sm_clock_mhz)$/;
+const MORE = ' more';
+
+function groupOf(lane: LaneInfo): string {
+  if (/^host:cpu\d+_/.test(lane.id)) return CORES;
+  return /^gpu\d+$/.test(lane.group) && !FIRST.test(lane.id) ? lane.group + MORE : lane.group;
+}
+
+const startsClosed = (group: string): boolean => group === CORES || group.endsWith(MORE);
 
 export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
   if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 116));
@@ -75,8 +84,8 @@ function byGroup(lanes: LaneInfo[]): [string, LaneInfo[]][] {
   }
   const rank = (group: string): number => {
     if (group === 'training') return -1;
-    const gpu = /^gpu(\d+)$/.exec(group);
-    return gpu ? Number(gpu[1]) : group === 'host' ? 1e6 : group === CORES ? 1e7 : 1e5;
+    const gpu = /^gpu(\d+)( more)?$/.exec(group);
+    return gpu ? Number(gpu[1]) + (gpu[2] ? 0.5 : 0) : group === 'host' ? 1e6 : group === CORES ? 1e7 : 1e5;
   };
   return [...groups.entries()].sort((a, b) => rank(a[0]) - rank(b[0]));
 }
@@ -91,8 +100,10 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     top += row.height;
   };
   const lookup = new Map<string, { source: LaneSource; lane: LaneInfo; title: string }>();
-  const titleOf = (source: LaneSource, group: string): string =>
-    (many ? `${source.label} · ` : '') + (source.groupTitles[group] ?? PLAIN[group] ?? group);
+  const titleOf = (source: LaneSource, group: string): string => {
+    const of = group.endsWith(MORE) ? `${group.slice(0, -MORE.length)} · more` : group;
+    return (many ? `${source.label} · ` : '') + (source.groupTitles[group] ?? PLAIN[group] ?? of);
+  };
   for (const source of sources)
     for (const lane of source.lanes)
       lookup.set(laneKey(source.id, lane.id), { source, lane, title: titleOf(source, lane.group) });
@@ -117,7 +128,7 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
       return !pinned.includes(id) && !preferences.hidden.has(id);
     });
     if (shown.length === 0 && lanes.every((lane) => pinned.includes(laneKey(source.id, lane.id)))) continue;
-    const collapsed = preferences.collapsed.has(key) !== (group === CORES);
+    const collapsed = preferences.collapsed.has(key) !== startsClosed(group);
     if (many || group !== 'training') {
       add({
         type: 'group', key, title: titleOf(source, group), top, height: GROUP_HEIGHT, collapsed, lanes: shown.length,
