@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from gpu_util_callback.arguments import checked_settings
-from gpu_util_callback.frameworks.keras_session import KerasSession
+from gpu_util_callback.frameworks.keras_session import KerasSession, announce_known_failure
 
 __all__ = ["GpuUtilCallback"]
 
@@ -51,6 +51,15 @@ class GpuUtilCallback(keras.callbacks.Callback):
     # Keras on JAX and torch would else call every callback synchronously, and wait for the device.
     async_safe = True
 
+    # What `tf_keras` (Keras 2) asks of a callback: its own base class has it, Keras 3's has not.
+    _supports_tf_logs = True
+    _chief_worker_only = None
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    _implements_test_batch_hooks = _implements_predict_batch_hooks = _implements_train_batch_hooks
+
     def __init__(
         self,
         log_dir: str | os.PathLike = "logs",
@@ -77,6 +86,10 @@ class GpuUtilCallback(keras.callbacks.Callback):
             report=report,
         )
         self._session: KerasSession | None = None
+        try:
+            announce_known_failure(keras.backend.backend())
+        except Exception as error:
+            log.debug("gpu_util_callback: %s", error, exc_info=True)
 
     def on_train_begin(self, logs=None):
         session = KerasSession(self, self._settings)

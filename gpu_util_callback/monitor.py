@@ -210,6 +210,16 @@ class GpuUtilMonitor:
         """
         return _Step(self, input_wait_s)
 
+    def _local_fetch(self, iterator: Any) -> Callable[[], int] | None:
+        recorder = self._recorder
+        if recorder is None or not isinstance(recorder.adapter, LoopAdapter):
+            return None
+        try:
+            return recorder.adapter.local_fetch(iterator)
+        except Exception as error:  # a TensorFlow whose iterators changed
+            recorder.fail("input wait of this worker alone", error)
+            return None
+
     def _describe(self, dataset: Any) -> None:
         if self._recorder is not None and not self._described:
             self._described = True
@@ -261,6 +271,7 @@ class _Batches(Generic[Batch]):
         mine = loop.current
         try:
             iterator = iter(dataset)
+            local = monitor._local_fetch(iterator)
             while True:
                 requested = clock()
                 try:
@@ -269,6 +280,8 @@ class _Batches(Generic[Batch]):
                     tell(loop.input_ended, requested, clock())
                     return
                 delivered = clock()
+                if local is not None and requested <= local() < delivered:
+                    delivered = local()
                 tell(loop.step_begin, requested, delivered, shape_signature(batch))
                 yield batch
         finally:

@@ -93,6 +93,11 @@ class LoopAdapter(Adapter):
             facts["framework"]["keras"] = getattr(keras, "__version__", None)
         return facts
 
+    def local_fetch(self, iterator: Any) -> Callable[[], int] | None:
+        """Tells when this process had its own part of the last batch; None = with all of it."""
+        find = getattr(self._facts, "local_fetch", None)
+        return None if find is None else find(iterator)
+
     def own_us(self) -> float:
         return loop_us()
 

@@ -106,7 +106,7 @@ class LoopTimeline(Timeline):
                 self.windows.batch_begin()
                 self._hooks = self._hooks_end = self._perf()
         self._stamp = (requested, delivered, signature, busy)
-        self._work_start = self._hooks_end if not self._in_test else self._perf()
+        self._work_start = delivered
         self._compiled = self.compile_clock.ns
         self._inside_ns = 0
         self._working = True

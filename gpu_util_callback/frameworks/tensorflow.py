@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.frameworks import tensorflow_facts, tensorflow_loop, tensorflow_pipeline
+from gpu_util_callback.frameworks import (
+    tensorflow_distribute,
+    tensorflow_facts,
+    tensorflow_loop,
+    tensorflow_pipeline,
+)
 from gpu_util_callback.frameworks.base import Adapter, InputRows
 from gpu_util_callback.frameworks.tensorflow_functions import FunctionTimer
 from gpu_util_callback.frameworks.tensorflow_iterator import probe, tail_ns
 from gpu_util_callback.frameworks.timeline import Timeline
 
 __all__ = ["TensorFlowAdapter", "adapter"]
+
+log = logging.getLogger("gpu_util_callback")
 
 # How a way of timing is named in the recording.
 TIMINGS = {
@@ -54,6 +62,9 @@ class TensorFlowAdapter(Adapter):
         self.shapes_compile = bool(getattr(model, "jit_compile", False)) or bool(
             tf.config.list_physical_devices("GPU")
         )
+        failure = tensorflow_distribute.known_failure(model)
+        if failure is not None:
+            log.warning("gpu_util_callback: %s: %s", *failure)
         self._way = self._choose(model)
         self.timing = TIMINGS[self._way]
         timeline.serial = self._way in ("eager", "python")
@@ -135,14 +146,6 @@ class TensorFlowAdapter(Adapter):
         for timer in (self._train, self._test):
             if timer is None:
                 continue
-            if timer.fallbacks:
-                found.append(
-                    (
-                        "input wait",
-                        "batches of a distributed dataset are not timed yet",
-                        "train without a tf.distribute strategy to see the input wait",
-                    )
-                )
             if timer.ring is not None and timer.ring.failure:
                 found.append(("input wait", timer.ring.failure, "report it"))
         return found

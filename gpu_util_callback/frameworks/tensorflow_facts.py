@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import platform
+import sys
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from gpu_util_callback.frameworks.keras_fit import is_tf_keras
+from gpu_util_callback.frameworks.tensorflow_distribute import replicas
 
 __all__ = ["devices", "facts"]
 
@@ -20,8 +24,8 @@ def facts(model: Any, timing: str) -> dict[str, Any]:
         "framework": {
             "name": "tensorflow",
             "version": tf.__version__,
-            "keras": keras.__version__,
-            "backend": keras.backend.backend(),
+            "keras": _keras_of(model),
+            "backend": "tensorflow",
             "python": platform.python_version(),
             "cuda_build": bool(tf.test.is_built_with_cuda()),
             "cuda": _build("cuda_version"),
@@ -41,9 +45,17 @@ def facts(model: Any, timing: str) -> dict[str, Any]:
             "gradient_accumulation_steps": getattr(optimizer, "gradient_accumulation_steps", None),
             "optimizer": type(optimizer).__name__ if optimizer is not None else None,
             "strategy": type(strategy).__name__ if strategy is not None else None,
+            "replicas": replicas(model),
             "op_determinism": timing.startswith("python"),
         },
     }
+
+
+def _keras_of(model: Any) -> str:
+    """The version of the Keras that a model belongs to: Keras 3, or `tf_keras`."""
+    if is_tf_keras(model):
+        return f"tf_keras {sys.modules['tf_keras'].__version__}"
+    return keras.__version__
 
 
 def _build(key: str) -> str | None:

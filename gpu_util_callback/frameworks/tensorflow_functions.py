@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from gpu_util_callback.frameworks.base import InputRows
+from gpu_util_callback.frameworks.tensorflow_distribute import is_distributed, timed_distributed
 from gpu_util_callback.frameworks.tensorflow_iterator import PythonIterator, timed, timing_into
 from gpu_util_callback.frameworks.tensorflow_ring import Ring
 from gpu_util_callback.frameworks.timeline import TRACED
@@ -54,7 +55,6 @@ class FunctionTimer:
         self.iterator: Any = None  # a weak reference to the newest dataset iterator
         self.ring: Ring | None = None
         self.shapes: dict[float, int] = {}
-        self.fallbacks = 0  # calls that could not be timed: a foreign kind of iterator
         self._stamps: list[tuple[int, int]] = []
         self._left: list[np.ndarray] = []
         self._called = called
@@ -120,11 +120,9 @@ class FunctionTimer:
         guard = timing_into
 
         def function(iterator):
-            if not isinstance(iterator, tf.data.Iterator):
-                # `train_on_batch` passes a generator; a distributed iterator is of another kind.
-                if self.armed and isinstance(iterator, tf.distribute.DistributedIterator):
-                    return self._untimed(inner, iterator)
-                return inner(iterator)
+            distributed = is_distributed(iterator)
+            if not distributed and not isinstance(iterator, tf.data.Iterator):
+                return inner(iterator)  # `train_on_batch` passes a generator
             if not self.armed:
                 return self._unexpected(inner, iterator)
             self.armed = False
@@ -132,12 +130,13 @@ class FunctionTimer:
                 given = PythonIterator(iterator, self._stamps)
             else:
                 try:
-                    given = timed(iterator)
+                    given = timed_distributed(iterator) if distributed else timed(iterator)
                 except Exception as error:
                     self._failed(error)
                     self.unwrap()
                     return inner(iterator)
-            self._seen(iterator)
+            if not distributed:
+                self._seen(iterator)
             traces = ring.traces if ring is not None else 0
             start = clock()
             try:
@@ -161,18 +160,6 @@ class FunctionTimer:
         known = self.iterator
         if known is None or known() is not iterator:
             self.iterator = weakref.ref(iterator)
-
-    def _untimed(self, inner: Callable, iterator: Any) -> Any:
-        self.armed = False
-        self.fallbacks += 1
-        start = time.perf_counter_ns()
-        try:
-            result = inner(iterator)
-        except (StopIteration, tf.errors.OutOfRangeError):
-            self._no_batch(start, time.perf_counter_ns())
-            raise
-        self._called(start, time.perf_counter_ns(), 0)
-        return result
 
     def _unexpected(self, inner: Callable, iterator: Any) -> Any:
         """A call that does not follow our own hook: the fit we belong to is over."""

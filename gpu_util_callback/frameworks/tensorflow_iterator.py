@@ -9,10 +9,19 @@ import tensorflow as tf
 
 from gpu_util_callback.frameworks.tensorflow_ring import Ring
 
-__all__ = ["PythonIterator", "TimedIterator", "probe", "tail_ns", "timed", "timing_into"]
+__all__ = [
+    "KEY",
+    "PythonIterator",
+    "TimedIterator",
+    "probe",
+    "stamped",
+    "tail_ns",
+    "timed",
+    "timing_into",
+]
 
 _current = threading.local()
-_KEY = "_gpu_util_timed"
+KEY = "_gpu_util_timed"
 # The type behind iter(dataset), by a public road.
 _OwnedIterator: Any = tf.data.IteratorSpec(tf.TensorSpec([])).value_type
 
@@ -45,7 +54,7 @@ class TimedIterator(_OwnedIterator):
 
     def __init__(self, inner):
         self.__dict__.update(inner.__dict__)
-        self.__dict__.pop(_KEY, None)
+        self.__dict__.pop(KEY, None)
         self._gpu_util_spec = TimedIteratorSpec(inner.element_spec)
 
     @property
@@ -53,15 +62,15 @@ class TimedIterator(_OwnedIterator):
         return self._gpu_util_spec
 
     def get_next(self):
-        return _stamped(super().get_next, self.element_spec, optional=False)
+        return stamped(super().get_next, self.element_spec, optional=False)
 
     def get_next_as_optional(self):
-        return _stamped(super().get_next_as_optional, self.element_spec, optional=True)
+        return stamped(super().get_next_as_optional, self.element_spec, optional=True)
 
     def __next__(self):
         # Keras before 3.10 calls `next(iterator)`. The parent's own `__next__` reaches neither of
         # the two above.
-        return _stamped(super().__next__, self.element_spec, optional=False)
+        return stamped(super().__next__, self.element_spec, optional=False)
 
 
 class TimedIteratorSpec(tf.data.IteratorSpec):
@@ -77,14 +86,14 @@ class TimedIteratorSpec(tf.data.IteratorSpec):
 
 def timed(iterator) -> TimedIterator:
     """The timed twin of a dataset's iterator; made once and kept on the iterator itself."""
-    twin = iterator.__dict__.get(_KEY)
+    twin = iterator.__dict__.get(KEY)
     if twin is None:
         twin = TimedIterator(iterator)
-        iterator.__dict__[_KEY] = twin
+        iterator.__dict__[KEY] = twin
     return twin
 
 
-def _stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
+def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
     """Fetch, and write down when. Whatever fails in the stamping leaves the fetch alone."""
     ring: Ring | None = getattr(_current, "ring", None)
     if tf.executing_eagerly():

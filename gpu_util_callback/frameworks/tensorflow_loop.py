@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from gpu_util_callback.frameworks.python_functions import CompileClock
 
-__all__ = ["TensorFlowCompileClock", "devices", "framework", "memory", "rendezvous"]
+__all__ = [
+    "TensorFlowCompileClock",
+    "devices",
+    "framework",
+    "local_fetch",
+    "memory",
+    "rendezvous",
+]
 
 
 def framework() -> dict[str, Any]:
@@ -52,6 +60,16 @@ def _running() -> bool:
         return context.context()._context_handle is not None
     except (ImportError, AttributeError):
         return False
+
+
+def local_fetch(iterator: Any) -> Callable[[], int] | None:
+    """Tells when this process had its own part of the last batch; None where it fetches all."""
+    from gpu_util_callback.frameworks.tensorflow_distribute import LocalFetch, is_distributed
+
+    if not is_distributed(iterator):
+        return None
+    local = LocalFetch(iterator)
+    return lambda: local.ended
 
 
 def rendezvous() -> tuple[str, str, int, int] | None:

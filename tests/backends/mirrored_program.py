@@ -1,0 +1,101 @@
+"""Keras fits under MirroredStrategy over two logical CPU devices, recorded."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from injected import Truth, medians, report
+
+from gpu_util_callback import GpuUtilCallback, read_recordings
+
+FOLDER = Path(tempfile.mkdtemp(prefix="mirrored-"))
+BATCH, WIDTH = 8, 16
+
+
+class Heard(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+def dataset(truth: Truth, known: bool = True) -> tf.data.Dataset:
+    def load(k):
+        make = lambda k: truth.make(int(k))  # noqa: E731
+        x, y = tf.numpy_function(make, [k], (tf.float32, tf.float32))
+        return tf.ensure_shape(x, (BATCH, WIDTH)), tf.ensure_shape(y, (BATCH, 1))
+
+    made = tf.data.Dataset.range(len(truth)).map(load)
+    return made if known else made.filter(lambda x, y: tf.size(x) > 0)
+
+
+def fit(name: str, truth: Truth, strategy, known: bool = True, ours: bool = True, **compiled):
+    with strategy.scope():
+        layers = [keras.layers.Input((WIDTH,)), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile("sgd", "mse", jit_compile=False, **compiled)
+    callbacks = [GpuUtilCallback(FOLDER / name, report=False)] if ours else []
+    model.fit(dataset(truth, known), epochs=1, verbose=0, callbacks=callbacks)
+    return read_recordings(FOLDER / name)[0] if ours else None
+
+
+def fits() -> None:
+    """Waits are those of the pipeline, whatever its length; partial batches; facts."""
+    for name, known in (("known", True), ("unknown", False)):
+        for _ in range(3):
+            truth = Truth()
+            strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+            recording = fit(name + str(_), truth, strategy, known)
+            wait = recording.steps["input_wait_ns"] / 1e6
+            # Each replica's device fetches ahead: the next batch is made while the step works, and
+            # what is left of that is the wait.
+            made = (np.array(truth.ready) - np.array(truth.started)) / 1e6
+            body = recording.steps["duration_ns"] / 1e6 - wait
+            left = np.maximum(made - body, 0)
+            off = np.abs(np.array(medians(wait)) - medians(left))
+            good = bool((off <= np.maximum(1.0, 0.1 * np.array(medians(left)))).all())
+            if good:
+                break
+        report(
+            name,
+            good=good,
+            measured=medians(wait),
+            left=medians(left),
+            steps=len(wait),
+            timing=recording.facts["fit"]["timing"],
+            strategy=recording.facts["fit"]["strategy"],
+            replicas=recording.facts["fit"]["replicas"],
+            traced=int((recording.steps["compile_ns"] > 0).sum()),
+            account=recording.account,
+            unavailable=[u["source"] for u in recording.facts["unavailable"]],
+        )
+
+
+def executions() -> None:
+    """Keras' own failure, with and without us: it is announced in one line."""
+    heard = Heard()
+    logging.getLogger("gpu_util_callback").addHandler(heard)
+    errors = []
+    for ours in (False, True):
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        try:
+            fit("executions", Truth([0.0] * 8), strategy, ours=ours, steps_per_execution=4)
+            errors.append("")
+        except Exception as error:
+            errors.append(type(error).__name__)
+    report("executions", errors=errors, lines=heard.lines)
+
+
+if __name__ == "__main__":
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    for chosen in sys.argv[1:]:
+        globals()[chosen]()
