@@ -18,12 +18,13 @@ from gpu_util_callback.frameworks.assemble import Assembler
 from gpu_util_callback.frameworks.base import Adapter
 from gpu_util_callback.frameworks.keras_callbacks import HookSums
 from gpu_util_callback.frameworks.keras_fit import FitWatch
+from gpu_util_callback.frameworks.pipeline_readings import PipelineReadings
 from gpu_util_callback.frameworks.timeline import Timeline
+from gpu_util_callback.gpu_samples import GpuSamples
 from gpu_util_callback.job import job_facts
 from gpu_util_callback.messages import reason_of, say, verdict, warn
 from gpu_util_callback.profiler_windows import ProfilerWindows
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.scalar_points import ScalarPoints
 from gpu_util_callback.settings import Settings
 
@@ -34,7 +35,6 @@ log = logging.getLogger("gpu_util_callback")
 # A flush and what the training thread still holds (timeline.DRAIN_EVERY_NS) stay below 2 s.
 FLUSH_S = 1.5
 REMOTE_FLUSH_S = 30.0
-PIPELINE_S = 10.0
 CLOSE_S = 5.0
 WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
 IDLE_S = 60.0  # where the fit cannot be watched: no step for so long, and sampling stops
@@ -73,7 +73,6 @@ class Recorder:
         self.unavailable: list[dict[str, str]] = []
         self._assembler: Assembler | None = None
         self._writer: Any = None
-        self._sampler: Any = None
         self._scalars: Any = None
         self._points = ScalarPoints(self.settings.scalar_freq)
         self._offset = 0
@@ -88,8 +87,8 @@ class Recorder:
         self._started_ns = 0
         self._ended_ns = 0
         self._next_flush = 0.0
-        self._next_pipeline = 0.0
-        self._pipelines_read = 0
+        self._gpus = GpuSamples(self.clock, self.fail)
+        self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
         self._hooks_us: float | None = None
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
         self._paused = False
@@ -232,7 +231,7 @@ class Recorder:
             self._diagnosis = RunningDiagnosis(self.facts, self.settings.thresholds)
         except Exception as error:
             self.fail("the diagnosis", error)
-        self._start_sampler()
+        self._gpus.start(self.adapter, self.settings.sample_hz)
         self._start_scalars()
 
     def _gather_facts(self) -> None:
@@ -242,17 +241,6 @@ class Recorder:
                 self.facts[key] = {**value, **known} if isinstance(known, dict) else value
         except Exception as error:
             self.fail("facts about the model", error)
-
-    def _start_sampler(self) -> None:
-        try:
-            from gpu_util_callback.gpus import FrameworkGpu, Sampler
-
-            devices = self.adapter.devices()
-            gpus = None if devices is None else [FrameworkGpu(**device) for device in devices]
-            self._sampler = Sampler(self.clock, hz=self.settings.sample_hz, framework_gpus=gpus)
-            self._sampler.start()
-        except Exception as error:
-            self.fail("GPU samples", error)
 
     def _start_scalars(self) -> None:
         try:
@@ -267,10 +255,14 @@ class Recorder:
 
     def _tick(self, last: bool = False) -> None:
         """Take what the training thread and the sampler left, diagnose, write."""
-        samples = self._take_samples()
+        samples = self._gpus.take()
+        for block in samples:
+            self._points.add_samples(block.group, block.columns, block.time_ns, block.values)
         tables = self._take_rows(last)
         self._take_windows(tables, samples)
-        self._read_pipeline(tables, last)
+        stages = self._stages.read(self._assembler.steps if self._assembler else 0, last)
+        if stages is not None:
+            tables["pipeline"] = stages
         self._write_scalars(tables, last)
         if self._writer is not None:
             try:
@@ -297,39 +289,6 @@ class Recorder:
                     "make room, or give another log_dir",
                 )
         self._pause_when_idle()
-
-    def _take_samples(self) -> list[Any]:
-        allocators = self._allocator_samples()
-        if self._sampler is None:
-            return allocators
-        try:
-            blocks = list(self._sampler.drain())
-            for block in blocks:
-                self._points.add_samples(block.group, block.columns, block.time_ns, block.values)
-        except Exception as error:
-            self.fail("GPU samples", error)
-            self._sampler = None
-            return allocators
-        return blocks + allocators
-
-    def _allocator_samples(self) -> list[Any]:
-        """What the framework's own allocator holds of each GPU, now."""
-        if "allocator memory" in self._told:
-            return []
-        try:
-            from gpu_util_callback.gpus import SampleBlock
-
-            now = np.array([self.clock.now()])
-            return [
-                SampleBlock(
-                    f"gpu{index}/allocator", tuple(values), now, np.array([list(values.values())])
-                )
-                for index, values in self.adapter.memory().items()
-                if values
-            ]
-        except Exception as error:
-            self.fail("allocator memory", error)
-            return []
 
     def _take_rows(self, last: bool) -> dict[str, dict[str, Any]]:
         queue = self.timeline.queue
@@ -363,36 +322,6 @@ class Recorder:
         except Exception as error:
             self.fail("profiler windows", error)
             self.windows = None
-
-    def _read_pipeline(self, tables: dict[str, dict[str, Any]], last: bool) -> None:
-        steps = self._assembler.steps if self._assembler is not None else 0
-        if "pipeline" in self._told or not steps or not self._pipeline_is_due(last):
-            return
-        try:
-            rows = self.adapter.pipeline()
-        except Exception as error:
-            self.fail(
-                "pipeline",
-                f"the input pipeline's stages cannot be read ({reason_of(error)})",
-                "leave tf.data's autotune on (options.autotune.enabled) to see the slowest stage",
-            )
-            return
-        if rows:
-            now = self.clock.now()
-            rows = [{**row, "time_ns": now, "step": steps} for row in rows]
-            tables["pipeline"] = {
-                name: np.array([row[name] for row in rows], object if kind == "text" else None)
-                for name, kind in TABLES["pipeline"].items()
-            }
-
-    def _pipeline_is_due(self, last: bool) -> bool:
-        """Early in a short run, seldom in a long one."""
-        now = time.monotonic()
-        if now < self._next_pipeline and not last:
-            return False
-        self._next_pipeline = now + min(PIPELINE_S, 1 + self._pipelines_read)
-        self._pipelines_read += 1
-        return True
 
     def _write_scalars(self, tables: dict[str, dict[str, Any]], last: bool) -> None:
         if self._scalars is None:
@@ -449,13 +378,9 @@ class Recorder:
                 overhead["windows_s"] = round(self.windows.cost_s, 4)
                 facts["windows"] = self.facts.get("windows", [])
                 unavailable += self.windows.unavailable
-            if self._sampler is not None:
-                facts["gpus"] = list(self._sampler.gpus)
-                for missing in self._sampler.unavailable:
-                    unavailable.append(missing)
-                    if not self._sampler.gpus:
-                        warn("no GPU samples", missing["reason"], missing.get("cure") or "")
-                overhead.update(self._sampler.overhead)
+            facts["gpus"] = self._gpus.gpus
+            unavailable += self._gpus.unavailable
+            overhead.update(self._gpus.overhead)
             facts["overhead"] = overhead
             facts["unavailable"] = unavailable
             if self._ended_ns:
@@ -485,7 +410,7 @@ class Recorder:
 
     def _pause_when_idle(self) -> None:
         """Nobody may be training any more where the fit cannot be watched."""
-        if self.watch.known or self._sampler is None:
+        if self.watch.known:
             return
         idle = (time.perf_counter_ns() - self.timeline.last_event) / 1e9
         if idle > IDLE_S and not self._paused:
@@ -493,11 +418,7 @@ class Recorder:
             self._paused = True
 
     def _close(self) -> None:
-        if self._sampler is not None:
-            try:
-                self._sampler.stop()
-            except Exception as error:
-                self.fail("GPU samples", error)
+        self._gpus.stop()
         if self.windows is not None:
             if self.windows.busy:
                 self._tick()  # reading a window may take a while: write the rest first
