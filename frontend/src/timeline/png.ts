@@ -1,8 +1,11 @@
 /** A picture of the view: verdict, axis and every lane of the layout, also those scrolled away. */
+import type { LaneInfo } from '../api/types.ts';
 import { withUnit } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { factsLine } from '../words/labels.ts';
+import { seriesColour } from '../words/accounts.ts';
 import { drawBody } from './body.ts';
+import type { Frame } from './frame.ts';
 import { drawHead, layOutHead } from './head.ts';
 import type { Timeline } from './timeline.ts';
 
@@ -11,7 +14,17 @@ const TITLE = 64;
 const MARGIN = 16;
 const MAX_HEIGHT = 12000;
 
+function drawLegend(context: CanvasRenderingContext2D, frame: Frame, lane: LaneInfo, top: number): void {
+  [...lane.series].reverse().forEach(({ name, title }, i) => {
+    context.fillStyle = frame.palette.hue(seriesColour(name));
+    context.fillRect(MARGIN, top + i * 14 - 4, 8, 8);
+    context.fillStyle = frame.palette.muted;
+    context.fillText(clean(title || name, 40), MARGIN + 13, top + i * 14, LABEL - 24);
+  });
+}
+
 export async function exportPng(timeline: Timeline): Promise<void> {
+  await timeline.fetchEverything();
   const { frame } = timeline;
   const source = frame?.sources[0];
   if (!frame || !source) return;
@@ -65,7 +78,8 @@ export async function exportPng(timeline: Timeline): Promise<void> {
     if (row.type === 'lane' && laneScale) {
       context.fillStyle = palette.muted;
       context.font = `11px ${palette.font}`;
-      context.fillText(`top ${withUnit(laneScale.top, row.lane.unit)}`, MARGIN, y + 27, LABEL - 10);
+      context.fillText(`0–${withUnit(laneScale.top, row.lane.unit)}`, MARGIN, y + 27, LABEL - 10);
+      if (row.lane.kind === 'stack') drawLegend(context, frame, row.lane, y + 44);
     }
   }
   const blob = await new Promise<Blob | null>((resolve) => canvas.toBlob(resolve, 'image/png'));

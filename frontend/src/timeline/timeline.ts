@@ -192,13 +192,27 @@ export class Timeline {
     drawOverlay(context, frame, height, this.head?.height ?? 0, at, this.drag);
   }
 
+  /** Fetches what the view holds of every lane, also of those scrolled away; gives up after a while. */
+  async fetchEverything(patience = 8000): Promise<void> {
+    const { frame } = this;
+    if (!frame) return;
+    const end = performance.now() + patience;
+    const { layout } = this.shape.get();
+    this.wantTiles(frame, layout, 0, layout.height);
+    while (frame.sources.some(({ tiles }) => tiles.pending) && performance.now() < end) {
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      this.wantTiles(frame, layout, 0, layout.height);
+    }
+  }
+
   private wantTiles(frame: Frame, layout: Layout, scroll: number, height: number): void {
     const { axis, level, overviewLevel, view, bounds } = frame;
+    const { tables } = this.app.state.get();
     for (const source of frame.sources) {
       const lanes = layout.rows
         .filter((row): row is LaneRow => row.type === 'lane' && row.source === source.id)
-        // Lanes far out of sight wait until they are scrolled near.
-        .filter((row) => row.top < scroll + height * 2 && row.top + row.height > scroll - height)
+        // Lanes far out of sight wait until they are scrolled near, unless the tables show them.
+        .filter((row) => tables || (row.top < scroll + height * 2 && row.top + row.height > scroll - height))
         .map(({ lane }) => lane.id);
       const overview = overviewLanes(source);
       const requests = [{ axis, level, range: view, lanes }];
