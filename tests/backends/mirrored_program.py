@@ -61,7 +61,7 @@ def fits() -> None:
             body = recording.steps["duration_ns"] / 1e6 - wait
             left = np.maximum(made - body, 0)
             off = np.abs(np.array(medians(wait)) - medians(left))
-            good = bool((off <= np.maximum(1.0, 0.1 * np.array(medians(left)))).all())
+            good = bool((off <= np.maximum(2.0, 0.15 * np.array(medians(left)))).all())
             if good:
                 break
         report(

@@ -1,0 +1,157 @@
+"""Several devices in one process, and several real processes over loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+from conftest import need, results, start
+
+from gpu_util_callback import read_recordings
+from gpu_util_callback.diagnosis import logdir_report
+
+
+def ports(n: int) -> list[int]:
+    """Free ports of the loopback address."""
+    sockets = [socket.socket() for _ in range(n)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    found = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return found
+
+
+def job(framework: str, log_dir, workers: int, slow: int, **variables: str):
+    """Start all workers of a job."""
+    free = ports(workers)
+    processes = []
+    for rank in range(workers):
+        told = dict(variables)
+        if framework == "tensorflow":
+            cluster = {"worker": [f"127.0.0.1:{port}" for port in free]}
+            told["TF_CONFIG"] = json.dumps(
+                {"cluster": cluster, "task": {"type": "worker", "index": rank}}
+            )
+        elif framework == "torch":
+            told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free[0])}
+            told |= {"RANK": str(rank), "WORLD_SIZE": str(workers)}
+        else:
+            told["COORDINATOR"] = f"127.0.0.1:{free[0]}"
+        arguments = (framework, str(log_dir), str(rank), str(workers), str(slow))
+        processes.append(start("worker_program.py", *arguments, **told))
+    return processes
+
+
+def one_session(log_dir, workers: int):
+    recordings = sorted(read_recordings(log_dir), key=lambda r: r.facts["rank"])
+    assert [r.facts["rank"] for r in recordings] == list(range(workers))
+    assert len({r.session for r in recordings}) == 1
+    assert len({r.facts["job"] for r in recordings}) == 1
+    assert all(r.facts["world_size"] == workers for r in recordings)
+    return recordings
+
+
+def check_straggler(framework: str, log_dir, workers: int) -> list[dict]:
+    slow = workers - 1
+    told = [results(process, 120) for process in job(framework, log_dir, workers, slow)]
+    recordings = one_session(log_dir, workers)
+    waits = [float(np.median(r.steps["input_wait_ns"][3:]) / 1e6) for r in recordings]
+    assert waits[slow] > 8
+    assert max(waits[:slow]) < 0.4 * waits[slow], f"median waits by rank: {waits} ms"
+    # All steps are equally long: the others wait for the slow one inside theirs.
+    lengths = [float(np.median(r.steps["duration_ns"][3:]) / 1e6) for r in recordings]
+    assert max(lengths) < 1.5 * min(lengths)
+    (session,) = logdir_report(recordings)["sessions"]
+    found = [finding for finding in session["findings"] if finding["cause"] == "imbalance"]
+    assert [finding["ranks"] for finding in found] == [[slow]]
+    for recording in recordings:
+        assert recording.status == "ended"
+        assert len(recording.steps["step"]) == 25
+    return told
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
+def test_the_worker_with_the_slow_input_is_found(framework, tmp_path):
+    need(framework)
+    told = check_straggler(framework, tmp_path, 2)
+    if framework == "tensorflow":
+        (line,) = told[0]["announced"]["lines"]
+        assert "keras-team/keras#20585" in line and "GpuUtilMonitor" in line
+
+
+@pytest.mark.slow
+def test_the_slow_one_of_four_workers_is_found(tmp_path):
+    need("tensorflow")
+    check_straggler("tensorflow", tmp_path, 4)
+
+
+def test_a_worker_that_is_killed(tmp_path):
+    need("torch")
+    processes = job("torch", tmp_path, 2, 1, STEPS="2000")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        time.sleep(0.5)
+        try:
+            found = read_recordings(tmp_path)
+        except Exception:  # not there yet
+            continue
+        if len(found) == 2 and all(len(r.steps["step"]) > 20 for r in found):
+            break
+    os.kill(processes[1].pid, signal.SIGKILL)
+    for process in processes:
+        process.communicate(timeout=60)
+    first, killed = one_session(tmp_path, 2)
+    assert first.status == "interrupted"
+    assert killed.status in ("live", "lost")  # no heartbeat for a while makes it lost
+    for recording in (first, killed):
+        assert 20 < len(recording.steps["step"]) < 2000
+        assert not recording.problems
+    # At most the last flush of the killed one is missing.
+    ends = [(r.steps["start_ns"] + r.steps["duration_ns"])[-1] for r in (first, killed)]
+    assert 0 <= (ends[0] - ends[1]) / 1e9 < 2.5
+    logdir_report([first, killed])
+
+
+def test_data_parallel_over_forced_devices():
+    need("keras", "jax")
+    flags = "--xla_force_host_platform_device_count=8"
+    program = start("keras_program.py", "parallel", KERAS_BACKEND="jax", XLA_FLAGS=flags)
+    one = results(program)["parallel"]
+    assert one["good"], f"measured {one['measured']}, truth {one['truth']} ms"
+    assert one["steps"] == 24
+    assert one["fit"]["strategy"] == "DataParallel"
+    assert [r["device"] for r in one["fit"]["replicas"]] == [f"cpu:{i}" for i in range(8)]
+
+
+@pytest.fixture(scope="module")
+def mirrored():
+    need("tensorflow", "keras")
+    program = start("mirrored_program.py", "fits", "executions", KERAS_BACKEND="tensorflow")
+    return results(program)
+
+
+@pytest.mark.parametrize("length", ["known", "unknown"])
+def test_mirrored_strategy(mirrored, length):
+    one = mirrored[length]
+    assert one["good"], f"measured {one['measured']}, left of making a batch {one['left']} ms"
+    assert one["steps"] == 24
+    assert one["traced"] == 1, "the train function was traced more than once"
+    assert one["timing"] == "graph" and one["strategy"] == "MirroredStrategy"
+    assert [r["device"] for r in one["replicas"]] == ["CPU:0", "CPU:1"]
+    assert "input wait" not in one["unavailable"]
+    account = one["account"]
+    assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005)
+
+
+def test_mirrored_strategy_with_steps_per_execution_is_keras_own_failure(mirrored):
+    one = mirrored["executions"]
+    without, with_callback = one["errors"]
+    assert without == with_callback
+    assert without, "Keras runs this by now: the warning should go"
+    assert sum("steps_per_execution > 1" in line for line in one["lines"]) == 1
