@@ -221,12 +221,20 @@ function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head):
   return placed;
 }
 
+/** Where a text of `wide` pixels that wants to stand at `at` has no box over it, to the right of there. */
+function clearOf(boxes: PixelBox<Phase>[], at: number, wide: number): number {
+  const sorted = [...boxes].sort((a, b) => a.x - b.x);
+  for (const box of sorted) if (box.x < at + wide && box.x + box.width > at - 3) at = box.x + box.width + 4;
+  return at;
+}
+
 function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head): void {
   const { palette, view, width, axis } = frame;
   const extent = frame.sources[0]?.recording.extent;
   if (!extent) return;
   const y = head.phasesTop;
   context.font = `10.5px ${palette.font}`;
+  const boxes = place(head.phases, view, width, 2);
   const lines: { x: number; end: number; name: string }[] = [];
   for (const epoch of head.epochs) {
     const range = phaseRange(epoch, axis, extent);
@@ -240,13 +248,14 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
     if (line.x > width || until < 0) return;
     context.fillStyle = palette.strongLine;
     context.fillRect(Math.round(line.x), y, 1, PHASE_HEIGHT);
-    const at = Math.max(line.x, 0) + 4;
-    if (at < free || until - at < context.measureText(line.name).width + 6) return;
+    const wide = context.measureText(line.name).width;
+    const at = clearOf(boxes, Math.max(line.x, 0) + 4, wide);
+    if (at < free || until - at < wide + 6) return;
     context.fillStyle = palette.muted;
     context.fillText(line.name, at, y + PHASE_HEIGHT / 2 + 0.5);
-    free = at + context.measureText(line.name).width + 8;
+    free = at + wide + 8;
   });
-  for (const box of place(head.phases, view, width, 2)) {
+  for (const box of boxes) {
     const colour = palette.hue(PHASE_COLOURS[box.item.kind] ?? 'grey');
     context.fillStyle = colour;
     context.beginPath();
