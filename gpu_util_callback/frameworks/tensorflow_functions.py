@@ -118,6 +118,8 @@ class FunctionTimer:
         ring = self.ring
         python = self.way == "python"
         guard = timing_into
+        # A ring counts its traces by itself; elsewhere the functions are asked.
+        functions = _compiled_functions(inner) if python else []
 
         def function(iterator):
             distributed = is_distributed(iterator)
@@ -137,7 +139,7 @@ class FunctionTimer:
                     return inner(iterator)
             if not distributed:
                 self._seen(iterator)
-            traces = ring.traces if ring is not None else 0
+            traces = ring.traces if ring is not None else _traces(functions)
             start = clock()
             try:
                 with guard(ring, self._stamps):
@@ -148,7 +150,7 @@ class FunctionTimer:
             except BaseException:
                 self._raised()
                 raise
-            traced = ring is not None and ring.traces != traces
+            traced = (ring.traces if ring is not None else _traces(functions)) != traces
             self._called(start, clock(), TRACED if traced else 0)
             return result
 
@@ -167,6 +169,29 @@ class FunctionTimer:
             self.unwrap()
             self._stale()
         return inner(iterator)
+
+
+def _compiled_functions(function: Any, depth: int = 5) -> list[Any]:
+    """The `tf.function`s that a function calls, as far as its closures show them."""
+    if hasattr(function, "experimental_get_tracing_count"):
+        return [function]
+    if not depth:
+        return []
+    held = [getattr(function, "__wrapped__", None)]
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            held.append(cell.cell_contents)
+        except ValueError:  # an empty cell
+            continue
+    found: list[Any] = []
+    for part in held:
+        if callable(part) and not isinstance(part, type):
+            found += [f for f in _compiled_functions(part, depth - 1) if f not in found]
+    return found
+
+
+def _traces(functions: list[Any]) -> int:
+    return sum(function.experimental_get_tracing_count() for function in functions)
 
 
 def unwrapped(function: Any) -> Any:
