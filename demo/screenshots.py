@@ -1,6 +1,6 @@
 """Take the README's screenshots of the tab, from the runs that `make demo` recorded.
 
-    make screenshots     # after DEMO_SERVE=0 make demo
+make screenshots     # after DEMO_SERVE=0 make demo
 """
 
 import sys
