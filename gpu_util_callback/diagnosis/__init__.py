@@ -11,6 +11,7 @@ from gpu_util_callback.diagnosis._engine import RULES, RULES_VERSION, Diagnosis,
 from gpu_util_callback.diagnosis._report import logdir_report, run_report
 from gpu_util_callback.diagnosis._rule import Advice, Loss, Range, Rule
 from gpu_util_callback.diagnosis._thresholds import Threshold, parse_threshold
+from gpu_util_callback.diagnosis._traced_findings import with_trace_findings
 
 __all__ = [
     "RULES",
@@ -29,4 +30,5 @@ __all__ = [
     "logdir_report",
     "parse_threshold",
     "run_report",
+    "with_trace_findings",
 ]

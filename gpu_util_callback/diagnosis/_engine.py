@@ -8,6 +8,7 @@ from gpu_util_callback.diagnosis._losses import settle
 from gpu_util_callback.diagnosis._rule import Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import resolve
+from gpu_util_callback.diagnosis._traced_findings import with_trace_findings
 from gpu_util_callback.diagnosis._verdict import sentence
 from gpu_util_callback.diagnosis.communication_bound import CommunicationBound
 from gpu_util_callback.diagnosis.contention import Contention
@@ -126,11 +127,12 @@ def diagnose(recording, thresholds: Mapping | None = None) -> dict:
         "steps", "validation_steps", "phases", "pipeline", "traced_steps", "kernels",
     )}  # fmt: skip
     diagnosis.add(tables, recording.samples)
-    return diagnosis.result(
+    found = diagnosis.result(
         account=recording.account,
         now_ns=recording.end_ns or None,
         ended=recording.status in ("ended", "interrupted"),
     )
+    return with_trace_findings(found, recording.facts.get("trace_findings") or [])
 
 
 def _first(claim: Loss) -> tuple:

@@ -100,7 +100,7 @@ def _write(
     count: int,
     log_dir: str | os.PathLike[str],
 ) -> str:
-    from gpu_util_callback.diagnosis import Diagnosis
+    from gpu_util_callback.diagnosis import Diagnosis, with_trace_findings
     from gpu_util_callback.recording.clock import Clock
     from gpu_util_callback.recording.writer import RecordingWriter
 
@@ -122,34 +122,12 @@ def _write(
     found = diagnosis.result(account=writer.account(end), now_ns=end, ended=True)
     of_trace = find_in(p, analysis)
     writer.update(
-        diagnosis=_with_trace_findings(found, of_trace),
+        diagnosis=with_trace_findings(found, of_trace),
         trace_findings=of_trace,  # for readers with newer rules, who judge anew
         source={**facts["source"], "problems": analysis.problems},
     )
     writer.close("ended")
     return writer.path
-
-
-def _with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rules' result with what they leave out for want of steps.
-
-    The rules judge a run of thousands of steps and ask for many before they speak. A trace holds
-    few, and every microsecond of those: what it measured stands.
-    """
-    known = {thing["cause"] for thing in [*found["findings"], *found["spans"]]}
-    added = [finding for finding in of_trace if finding["cause"] not in known]
-    if not added:
-        return found
-    findings = sorted(
-        [*found["findings"], *added], key=lambda f: (f["lost_s"] is None, -(f["lost_s"] or 0.0))
-    )
-    silent = [
-        entry for entry in found["silent"] if entry["cause"] not in {f["cause"] for f in added}
-    ]
-    verdict = found["verdict"]
-    if findings[0] in added:
-        verdict = f"{findings[0]['title']}."
-    return {**found, "findings": findings, "silent": silent, "verdict": verdict}
 
 
 def _facts(

@@ -10,6 +10,7 @@ from xspace_builder import Gpu, Space
 
 from gpu_util_callback import trace_handler
 from gpu_util_callback.cli import main
+from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import import_trace
@@ -45,6 +46,14 @@ def trace_file(tmp_path):
     path = tmp_path / "worker.pt.trace.json.gz"
     path.write_bytes(launch_bound_trace())
     return path
+
+
+def test_judged_anew_the_traces_own_findings_stay(trace_file, tmp_path):
+    import_trace(trace_file, tmp_path / "logs")
+    (recording,) = read_recordings(tmp_path / "logs")
+    anew = run_report(recording, {"input_bound": {"wait_pct": 20}})
+    assert [finding["cause"] for finding in anew["findings"]] == ["launch_bound"]
+    assert anew["thresholds"]["input_bound"]["wait_pct"] == 20
 
 
 def test_the_recording_holds_what_the_trace_says(trace_file, tmp_path):

@@ -1,0 +1,27 @@
+"""Findings of an imported trace beside those of the rules for whole runs."""
+
+from typing import Any
+
+__all__ = ["with_trace_findings"]
+
+
+def with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rules' result with what they leave out for want of steps.
+
+    The rules judge a run of thousands of steps and ask for many before they speak. A trace holds
+    few, and every microsecond of those: what it measured stands.
+    """
+    known = {thing["cause"] for thing in [*found["findings"], *found["spans"]]}
+    added = [finding for finding in of_trace if finding["cause"] not in known]
+    if not added:
+        return found
+    findings = sorted(
+        [*found["findings"], *added], key=lambda f: (f["lost_s"] is None, -(f["lost_s"] or 0.0))
+    )
+    silent = [
+        entry for entry in found["silent"] if entry["cause"] not in {f["cause"] for f in added}
+    ]
+    verdict = found["verdict"]
+    if findings[0] in added:
+        verdict = f"{findings[0]['title']}."
+    return {**found, "findings": findings, "silent": silent, "verdict": verdict}
