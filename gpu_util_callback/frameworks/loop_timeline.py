@@ -70,6 +70,10 @@ class LoopTimeline(Timeline):
     def batches_begin(self) -> None:
         """A new pass over a dataset: an epoch, or a validation's."""
         self._end_work(self._perf())
+        try:
+            self.compile_clock.start()  # the compiler may have been imported since
+        except Exception:  # then compilations are steps like others, as at the start
+            pass
         if not self._in_test and self._in_epoch:
             self.batches_end()
         self._passes[self._in_test] += 1

@@ -126,6 +126,17 @@ def _wait(kind: str, work_ms: float, name: str) -> dict:
     return result
 
 
+def compiled() -> None:
+    """`torch.compile` inside the monitored block (torch)."""
+    with monitor("compiled") as watched:
+        fast = torch.compile(lambda x: (x * 2).sum(), backend="eager")
+        for n in (4, 4, 4, 8, 8):  # the first, and the first with another length
+            for x in watched.batches([np.ones((n, 16), "f")] * 3):
+                fast(torch.from_numpy(x))
+    _, result = recorded("compiled")
+    report("compiled", **result)
+
+
 def parts() -> None:
     """Epochs, validation in and between them, checkpoints, a loop that is left."""
     spent = {"before": 0.0, "step": 0.0, "callbacks": 0.0, "validation": 0.0}

@@ -18,8 +18,13 @@ def framework(request):
 
 @pytest.fixture
 def found(framework):
+    return found_of(framework)
+
+
+def found_of(framework: str) -> dict:
     if framework not in _done:
-        groups = ("waits", "parts", "elsewhere", "failing")
+        groups = ["waits", "parts", "elsewhere", "failing"]
+        groups += ["compiled"] if framework == "torch" else []
         _done[framework] = results(start("loop_program.py", framework, *groups))
     return _done[framework]
 
@@ -48,6 +53,13 @@ def test_the_first_step_is_a_compilation(framework, found):
     compiled = found["waits/generator/0"]["compiled"]
     assert compiled == ([] if framework == "torch" else [0])
     assert found["waits/generator/15"]["compiled"] == []
+
+
+def test_torch_compile():
+    need("torch")
+    one = found_of("torch")["compiled"]
+    assert one["compiled"] == [0, 9]
+    summed_up(one)
 
 
 def test_epochs_validations_and_other_phases(found):
