@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import need, results, start
+from processes import need, results, start
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import logdir_report

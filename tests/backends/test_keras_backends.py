@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import need, results, start
+from processes import need, results, start
 
 GROUPS = {
     "jax": (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import need, results, start
+from processes import need, results, start
 
 
 @pytest.fixture(scope="module")
