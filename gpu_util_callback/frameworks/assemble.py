@@ -116,10 +116,12 @@ class Assembler:
             self.steps += len(calls)
             steps_before += range(steps_before[0] + 1, self.steps + 1)
         else:
+            ended = _share_ends(rows, per_call) if rows is not None and per_call else None
             for i, call in enumerate(calls):
                 columns = self._several(
                     call,
                     None if per_call is None or rows is None else (rows, per_call[i]),
+                    ended[i] if ended is not None else None,
                     block,
                     phases,
                 )
@@ -225,15 +227,16 @@ class Assembler:
         self,
         call: np.ndarray,
         batch: tuple[InputRows, slice] | None,
+        ended: np.ndarray | None,
         block: Calls,
         phases: list[tuple[Phase, int]],
     ) -> Columns:
         """Several batches in one call: where the host fetches ahead, the parts are estimates.
 
-        A batch delayed its step as far as it came after the previous step was over. When steps end
-        inside the call cannot be seen, but the last one ended with it. With steps of equal length s
-        the call ends at max over k of (delivery of batch k + s x batches from k on): that gives s,
-        and s gives the end of every step.
+        A batch delayed its step as far as it came after the previous step was over. Where the ends
+        of steps inside a call cannot be seen (a GPU works on its own), the last one still ended
+        with the call. With steps of equal length s the call ends at max over k of (delivery of
+        batch k + s x batches from k on): that gives s, and s gives the end of every step.
         """
         at = {name: int(call[column]) for name, column in CALL.items()}
         traced = bool(at["flags"] & TRACED)
@@ -264,6 +267,9 @@ class Assembler:
             get = np.maximum(delivered - requested, 0)
             if block.serial:  # a fetch begins when the step before it has returned
                 wait, ends = get, np.append(requested[1:], done)
+            elif ended is not None:
+                wait, ends = _seen_delays(requested, delivered, np.clip(ended, at["call"], done))
+                ends[-1] = done
             else:
                 wait, ends = _delays(requested, delivered, done, block.tail_ns)
             if at["flags"] & FIRST:
@@ -385,6 +391,25 @@ def _delays(
         ends[k] = free
     ends[-1] = done
     return wait, np.minimum(np.maximum.accumulate(ends), done)
+
+
+def _seen_delays(
+    requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same where the steps' ends are known: int64 (n,)."""
+    free = np.append(requested[:1], ended[:-1])
+    wait = np.minimum(np.maximum(delivered - free, 0), delivered - requested)
+    return wait, np.maximum.accumulate(ended)
+
+
+def _share_ends(rows: InputRows, per_call: list[slice]) -> list[np.ndarray] | None:
+    """The ends of each call's steps: one for each batch that came; None if they do not fit."""
+    if rows.ended_ns is None:
+        return None
+    counts = [int((rows.delivered_ns[part] >= 0).sum()) for part in per_call]
+    if sum(counts) > len(rows.ended_ns):
+        return None
+    return np.split(rows.ended_ns, np.cumsum(counts))[: len(counts)]
 
 
 def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:

@@ -25,12 +25,15 @@ class InputRows:
         signature: float64 (n,), differing for input shapes that differ; 0 = shapes are static.
         busy_until_ns: int64 (n,), until when the device was busy with the step before, where the
             host does not wait for it; 0 = it was idle or is not asked. None = 0 for all.
+        ended_ns: int64 (batches that came,), when each batch's step was over; None where calls
+            have one step, or the ends of several cannot be seen.
     """
 
     requested_ns: np.ndarray
     delivered_ns: np.ndarray
     signature: np.ndarray
     busy_until_ns: np.ndarray | None = None
+    ended_ns: np.ndarray | None = None
 
     def first(self, n: int) -> InputRows:
         """The first n rows."""

@@ -56,7 +56,8 @@ class FunctionTimer:
         self.ring: Ring | None = None
         self.shapes: dict[float, int] = {}
         self._stamps: list[tuple[int, int]] = []
-        self._left: list[np.ndarray] = []
+        self._left: list[np.ndarray] = []  # of a ring that was replaced
+        self._left_ends: list[np.ndarray] = []
         self._called = called
         self._no_batch = no_batch
         self._stale = stale
@@ -81,11 +82,15 @@ class FunctionTimer:
             kept = inner.__dict__.get(_KEPT)
             if kept is None or kept[0].size < size:
                 kept = (Ring(size), {})
+                if self._ends_are_seen():
+                    kept[0].ends = Ring(size)
                 inner.__dict__[_KEPT] = kept
             if self.ring is not None:  # rows of calls that are not handed over yet
                 self._left.append(self.ring.drain())
+                self._left_ends.append(self._drain_ends())
             self.ring = kept[0]
             self.ring.drain()  # rows of a fit that was not ended properly
+            self._drain_ends()
             self.shapes.update(kept[1])
             kept[1].update(self.shapes)
             self.shapes = kept[1]
@@ -106,12 +111,27 @@ class FunctionTimer:
         if self.ring is None:
             return None
         rows = self.ring.drain()
+        ends = self._drain_ends()
         if self._left:
             rows = np.concatenate([*self._left, rows])
-            self._left = []
+            ends = np.concatenate([*self._left_ends, ends])
+            self._left, self._left_ends = [], []
         before, self._anchor = self._anchor, _anchor()
         after = self._anchor
-        return lambda: convert(rows, before, after)
+        return lambda: convert(rows, before, after, ends)
+
+    def _ends_are_seen(self) -> bool:
+        """Whether a step's end in the graph is the end of its work: not where a GPU does it."""
+        model = self.model
+        return (
+            int(getattr(model, "steps_per_execution", 1) or 1) > 1
+            and int(getattr(model, "unrolled_steps_per_execution", 1) or 1) == 1
+            and not tf.config.list_physical_devices("GPU")
+        )
+
+    def _drain_ends(self) -> np.ndarray:
+        ends = self.ring.ends if self.ring is not None else None
+        return ends.drain() if ends is not None else np.empty((0, Ring.WIDTH))
 
     def _make(self, inner: Callable) -> Callable:
         clock = time.perf_counter_ns
@@ -208,22 +228,41 @@ def _anchor() -> tuple[int, int]:
     return (before + time.perf_counter_ns()) // 2, wall
 
 
-def convert(rows: np.ndarray, before: tuple[int, int], after: tuple[int, int]) -> InputRows:
+def convert(
+    rows: np.ndarray,
+    before: tuple[int, int],
+    after: tuple[int, int],
+    ends: np.ndarray | None = None,
+) -> InputRows:
     """Ring rows in wall-clock seconds, on the monotonic clock.
 
     Args:
         rows: float64 (n, 4) of a `Ring`.
         before: a reading of both clocks (monotonic, wall) from before the rows were written.
         after: the same from after.
+        ends: rows of a ring of steps' ends, or None.
 
     Where the wall clock was set in between, each row takes the offset that puts it between the two
     readings.
     """
-    wall = rows[:, :2]
-    offsets = [anchor[0] - anchor[1] for anchor in (before, after)]
-    requested, delivered = (np.round(wall[:, i] * 1e9).astype(np.int64) for i in (0, 1))
-    came = wall[:, 1] >= 0
-    late = requested + offsets[1]
+    wall = np.round(rows[:, :2] * 1e9).astype(np.int64)
+    came = rows[:, 1] >= 0
+    offset = _offsets(wall[:, 0], before, after)
+    ended = None
+    if ends is not None and len(ends):
+        ended = np.round(ends[:, 1] * 1e9).astype(np.int64)
+        ended += _offsets(ended, before, after)
+    return InputRows(
+        wall[:, 0] + offset,
+        np.where(came, wall[:, 1] + offset, -1),
+        rows[:, 2].copy(),
+        ended_ns=ended,
+    )
+
+
+def _offsets(wall_ns: np.ndarray, before: tuple[int, int], after: tuple[int, int]) -> np.ndarray:
+    """What takes each wall-clock stamp to the monotonic clock."""
+    old, new = before[0] - before[1], after[0] - after[1]
+    late = wall_ns + new
     fits = (late >= before[0] - 1_000_000) & (late <= after[0] + 1_000_000)
-    offset = np.where(fits, offsets[1], offsets[0])
-    return InputRows(requested + offset, np.where(came, delivered + offset, -1), rows[:, 2].copy())
+    return np.where(fits, new, old)

@@ -32,6 +32,8 @@ class Ring:
         self.size = 1 << max(size - 1, 1).bit_length()
         self.traces = 0  # how often a function was traced with this ring: a free retrace counter
         self.failure = ""  # why a trace could not be given its stamps
+        # Where steps' ends are written by a loop of several steps; None = they cannot be seen.
+        self.ends: Ring | None = None
         self._taken = 0
         raw = tf.raw_ops
         name = f"gpu_util_ring_{os.getpid()}_{next(_names)}"

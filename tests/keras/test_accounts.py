@@ -119,16 +119,15 @@ def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
     compiling = recording.steps["compile_ns"] > 0
     assert compiling.tolist() == [True] * building + [False] * (60 - building)
     # From here on: without the first call, in which everything also waited for the function.
-    waits = ms(recording, "input_wait_ns")[building:].sum()
-    truly = (truth.wait_ms() if building == 1 else truth.delaying_ms(building))[building:].sum()
-    # Exact for one step a call; for several an estimate, which has tests of its own.
-    assert waits == pytest.approx(truly, rel=0.05 if building == 1 else 0.15, abs=0.5 * 59)
+    waits = ms(recording, "input_wait_ns")[building:]
+    truly = (truth.wait_ms() if building == 1 else truth.delaying_ms(building))[building:]
+    assert abs(np.median(waits - truly)) < 0.5
     # A step is what is left between a batch being wanted and the first callback's end hook.
     between = sum(
         end - truth.wanted[call * building] / 1e9 for call, end in enumerate(first.steps) if call
     )
     own = (ms(recording, "body_ns") + ms(recording, "gpu_wait_ns"))[building:].sum() / 1e3
-    assert own + waits / 1e3 == pytest.approx(between, rel=0.05)
+    assert own + waits.sum() / 1e3 == pytest.approx(between, rel=0.05)
 
 
 def test_callbacks_are_told_apart_by_name(tmp_path):

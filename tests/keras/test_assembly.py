@@ -121,6 +121,19 @@ def test_several_steps_in_one_call(delay, work, n):
     assert total == pytest.approx((free - 1) * MS, rel=1e-3)
 
 
+def test_steps_whose_ends_are_seen():
+    """Steps of unequal length: nothing has to be assumed about them."""
+    given = rows((2, 12), (12, 15), (15, 40), (50, -1))
+    given.ended_ns = np.array([20 * MS, 22 * MS, 49 * MS])
+    row = call(start=0, hooks=0, hooks_end=1, call=1, call_end=50, logs=50, logs_end=50, end=50)
+    table = steps(block([row], given, most=8))
+    assert (table["input_wait_ns"] / MS).tolist() == [10, 0, 18]
+    assert (table["duration_ns"] / MS).tolist() == [20, 2, 28]
+    # Fewer ends than steps: they are estimated after all.
+    given.ended_ns = given.ended_ns[:1]
+    assert len(steps(block([row], given, most=8))["step"]) == 3
+
+
 def test_serial_fetches_are_exact():
     row = call(start=0, hooks=0, hooks_end=0, call=0, call_end=40, logs=40, logs_end=40, end=40)
     given = rows((0, 6), (14, 15), (23, 33))
