@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from nvml import Scenario, environment
 from processes import need, results, start
 
 from gpu_util_callback import read_recordings
@@ -127,6 +128,22 @@ def test_data_parallel_over_forced_devices():
     assert one["steps"] == 24
     assert one["fit"]["strategy"] == "DataParallel"
     assert [r["device"] for r in one["fit"]["replicas"]] == [f"cpu:{i}" for i in range(8)]
+
+
+def test_uneven_gpus_of_one_process(tmp_path):
+    scenario = Scenario()
+    scenario.gpu("h100")
+    scenario.gpu("h100").curve("utilization", [(0, 45)])
+    variables = environment(scenario, tmp_path)
+    keep = ("LD_LIBRARY_PATH", "NVML_STANDIN_SCENARIO")
+    told = {name: variables[name] for name in keep}
+    results(start("uneven_program.py", str(tmp_path / "logs"), "180", **told))
+    recordings = read_recordings(tmp_path / "logs")
+    (run,) = logdir_report(recordings)["runs"]
+    assert [gpu["used_by_framework"] for gpu in run["gpus"]] == [True, True]
+    assert [gpu["utilization_pct"]["mean"] for gpu in run["gpus"]] == pytest.approx([95, 45], abs=3)
+    found = [span for span in run["spans"] + run["findings"] if span["cause"] == "imbalance"]
+    assert len(found) == 1 and found[0]["gpus"] == [0, 1]
 
 
 @pytest.fixture(scope="module")

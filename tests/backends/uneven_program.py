@@ -1,0 +1,19 @@
+"""A loop over two GPUs of one process; the framework's list of them is made up, NVML is not."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from gpu_util_callback import GpuUtilMonitor
+from gpu_util_callback.frameworks.loop import LoopAdapter
+
+LoopAdapter.devices = lambda self: [  # type: ignore[method-assign]
+    {"index": 0, "name": "NVIDIA H100 80GB HBM3"},
+    {"index": 1, "name": "NVIDIA H100 80GB HBM3"},
+]
+
+if __name__ == "__main__":
+    with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
+        for _ in monitor.batches(range(int(sys.argv[2]))):
+            time.sleep(0.02)
