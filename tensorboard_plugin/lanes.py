@@ -93,6 +93,22 @@ def lanes_of(recording: Recording) -> list[Lane]:
         columns = [c for c in summary[group] if c not in HIDDEN and summary[group][c].get("count")]
         columns.sort(key=lambda c: (order.index(c) if c in order else len(order), c))
         lanes += [_sampled(recording, group, column, summary) for column in columns]
+    return _finest_first(lanes)
+
+
+def _finest_first(lanes: list[Lane]) -> list[Lane]:
+    """Utilization at the driver's own resolution takes the place of the polled one beside it."""
+    by_id = {lane["id"]: at for at, lane in enumerate(lanes)}
+    for lane in list(lanes):
+        group, _, column = lane["id"].partition(":")
+        fine = by_id.get(f"{group}/utilization:{column}")
+        if fine is None:
+            continue
+        polled = by_id[lane["id"]]
+        lane["title"] += " (polled)"
+        lane["note"] = "; ".join(filter(None, [lane["note"], "as one query each tick reads it"]))
+        lane["minor"] = True
+        lanes[polled], lanes[fine] = lanes[fine], lanes[polled]
     return lanes
 
 

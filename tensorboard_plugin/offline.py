@@ -12,6 +12,7 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from tensorboard_plugin.replies import listed, recording_reply, static_file, strict
 from tensorboard_plugin.tiles import MAX_LANES, TileServer
+from tensorboard_plugin.windows import window_reply
 
 __all__ = ["html_report"]
 
@@ -19,6 +20,9 @@ __all__ = ["html_report"]
 RECORDING_BYTES = 8 << 20
 FEWEST_BUCKETS = 512
 MOST_BUCKETS = 4096
+# Of a run's profiler windows a file holds this many, evenly chosen, with their longest kernels.
+MOST_WINDOWS = 24
+MOST_KERNELS = 100
 
 # Nothing may be fetched, whatever the data say; scripts and styles are those in the file itself.
 POLICY = (
@@ -106,4 +110,9 @@ def _recording(server: TileServer, recording: Recording) -> dict[str, Any]:
             ],
         }
     finest = {axis: tiles[axis]["level"] for axis in tiles}
-    return {"reply": {**reply, "finest": finest}, "tiles": tiles}
+    windows = reply["windows"][:: -(-len(reply["windows"]) // MOST_WINDOWS) or 1]
+    held = {
+        str(one["window"]): window_reply(recording, one["window"], MOST_KERNELS) for one in windows
+    }
+    reply = {**reply, "finest": finest, "windows": windows}
+    return {"reply": reply, "tiles": tiles, "windows": held}

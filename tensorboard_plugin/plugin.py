@@ -24,6 +24,7 @@ from tensorboard_plugin.replies import (
 )
 from tensorboard_plugin.runs import RunIndex, run_directories
 from tensorboard_plugin.tiles import BadTile, TileServer
+from tensorboard_plugin.windows import window_reply
 
 __all__ = ["GpuUtilizationPlugin"]
 
@@ -91,6 +92,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "/recording": self._serve_recording,
             "/tiles": self._serve_tiles,
             "/steps": self._serve_steps,
+            "/window": self._serve_window,
             "/export.csv": self._serve_csv,
             "/export.json": self._serve_json,
             "/export.html": self._serve_html,
@@ -157,6 +159,14 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         if first < 0 or last < first or last - first >= MAX_STEPS:
             raise _Refused(400, f"first to last is 1 to {MAX_STEPS} steps, in order")
         return _json(request, {"columns": step_columns(recording, first, last)})
+
+    def _serve_window(self, request: wrappers.Request) -> wrappers.Response:
+        recording = self._recording(request)
+        window = _integer(request, "window")
+        reply = window_reply(recording, window) if window >= 0 else None
+        if reply is None:
+            raise _Refused(404, f"this recording has no profiler window {window}")
+        return _json(request, reply)
 
     def _serve_csv(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)

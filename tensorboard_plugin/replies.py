@@ -9,6 +9,7 @@ import numpy as np
 
 from gpu_util_callback.recording.reader import Problem, Recording
 from tensorboard_plugin.lanes import lanes_of
+from tensorboard_plugin.windows import windows_of
 
 __all__ = ["listed", "problems_of", "recording_reply", "static_file", "strict"]
 
@@ -16,7 +17,7 @@ MAX_PHASES = 2000
 
 
 def recording_reply(recording: Recording, revision: str, report: dict[str, Any]) -> dict[str, Any]:
-    """One recording: its report, its extent, its lanes and what happened between the steps."""
+    """One recording: its report, its extent, lanes, windows, and what lay between the steps."""
     first, last = _steps_extent(recording)
     return {
         "id": recording.id,
@@ -28,6 +29,7 @@ def recording_reply(recording: Recording, revision: str, report: dict[str, Any])
         },
         "lanes": lanes_of(recording),
         "phases": _phases(recording),
+        "windows": windows_of(recording),
         "problems": problems_of(recording.problems),
     }  # fmt: skip
 

@@ -92,7 +92,8 @@ TABLES: dict[str, dict[str, str]] = {
         "window": "int",
         "batches": "int",  # under the step's one marker: more than 1 with steps_per_execution
     },
-    # Kernels of the profiler windows, summed per window, GPU and name.
+    # Kernels of the profiler windows, summed per window, GPU and name. Index -1: ops on the host,
+    # the busiest of a window in which no GPU was traced.
     "kernels": {
         "window": "int",
         "gpu": "int",

@@ -362,6 +362,14 @@ def recording_tables(
             )
             for key, value in zip(kernels, row, strict=True):
                 kernels[key].append(value)
+    if not p.devices:
+        # The host alone: its busiest ops stand where kernels would.
+        nan = float("nan")
+        for o in p.host_ops:
+            spent = (o.total_ps // PS_PER_NS, -1, o.max_ps // PS_PER_NS)  # the least is not kept
+            row = (window, -1, o.name, o.kind, o.count, *spent, nan, nan, nan, nan, "")
+            for key, value in zip(kernels, row, strict=True):
+                kernels[key].append(value)
     text = ("name", "op", "tensor_core")
     return {
         "traced_steps": traced,

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from made_up_kernels import HOST_OPS, KERNELS
 
 from gpu_util_callback.recording import Clock, RecordingWriter
 from gpu_util_callback.summaries import ScalarWriter, next_step_offset
@@ -29,18 +30,20 @@ class SyntheticRun:
             validation, heavy callback), "no_gpu" (healthy, CPU only).
         steps: how many steps the whole run is to have; decides where the thirds are.
         epochs: validation follows each of them.
+        windows: (first, stop) step of each profiler window; both within an epoch.
     """
 
     def __init__(
         self, log_dir, scenario="thirds", steps=600, gpus=2, *, epochs=3, seed=0, rank=0,
         world_size=1, job=None, fit_index=0, step_ms=24.0, past_s=None, redact=False,
-        scalars=True, diagnose=True, clock=None,
+        scalars=True, diagnose=True, clock=None, windows=(),
     ):  # fmt: skip
         if scenario not in SCENARIOS:
             raise ValueError(f"scenario is one of {', '.join(SCENARIOS)}")
         self.scenario, self.total, self.seed = scenario, steps, seed
         self.gpus = 0 if scenario == "no_gpu" else gpus
         self.step_ns = round(step_ms * MS)
+        self.windows = list(windows)
         self.per_epoch = max(1, -(-steps // epochs))
         self.clock = clock or Clock()
         self._random = np.random.default_rng(seed)
@@ -184,6 +187,11 @@ class SyntheticRun:
         end = int(start[-1] + duration[-1])
         self._sample(end, start, np.clip(100 * busy, 0, 100))
         self._stages(count, int(slow.sum()), end)
+        for number, (first, stop) in enumerate(self.windows):
+            if self.done <= first and stop <= self.done + count:
+                at = slice(first - self.done, stop - self.done)
+                waits = columns["input_wait_ns"][at]
+                self._window(number, steps[at], start[at], duration[at], waits)
         if self._scalars is not None:
             stride = max(1, count // 200)
             for at in range(0, count, stride):
@@ -199,6 +207,54 @@ class SyntheticRun:
                 )
         self.done += count
         self.now = end
+
+    def _window(self, number, steps, starts, durations, waits):
+        """One profiler window: what its steps did on each GPU; on the host where there is none."""
+        count = len(steps)
+        rest = durations - waits
+        for gpu in range(self.gpus) if self.gpus else (-1,):
+            shares = {"copy_h2d": 0.03, "copy_d2h": 0.004, "copy_d2d": 0.006, "collective": 0.05,
+                      "idle_launch": 0.04, "idle_sync": 0.02, "other": 0.01}  # fmt: skip
+            parts = {name: (rest * (share if gpu >= 0 else 0)).astype(np.int64)
+                     for name, share in shares.items()}  # fmt: skip
+            parts["idle_input"] = waits
+            parts["idle_host"] = (rest * (0.05 + 0.02 * gpu)).astype(np.int64)
+            parts["kernel"] = durations - sum(parts.values())
+            if gpu < 0:
+                parts["idle_host"], parts["kernel"] = rest, np.zeros(count, np.int64)
+            busy = parts["kernel"] + parts["collective"]
+            self._put("traced_steps", {
+                "step": steps, "gpu": np.full(count, gpu), "start_ns": starts,
+                "duration_ns": durations, **{f"{name}_ns": ns for name, ns in parts.items()},
+                "kernel_busy_ns": busy, "any_busy_ns": busy, "kernels": np.full(count, 50),
+                "window": np.full(count, number), "batches": np.ones(count),
+            })  # fmt: skip
+            self._put("kernels", self._kernels(number, gpu, count, int(busy.sum())))
+        self._phase("profiler_window", f"window {number}", int(starts[0]) - MS,
+                    int(starts[-1] + durations[-1]) + MS, "", step=int(steps[0]))  # fmt: skip
+        known = self.writer.facts.get("windows", [])
+        self.writer.update(windows=[*known, {
+            "window": number, "first_step": int(steps[0]), "stop_step": int(steps[-1]) + 1,
+            "profile": f"2026_01_01_00_00_0{number}_step_{steps[0]}", "events": 2000 * count,
+            "cost_s": 0.21,
+        }])  # fmt: skip
+
+    @staticmethod
+    def _kernels(number, gpu, steps, busy_ns):
+        rows = KERNELS if gpu >= 0 else HOST_OPS
+        weights = np.array([row[2] for row in rows], float)
+        total = (busy_ns or 30 * MS) * weights / weights.sum()
+        each = np.array([row[3] for row in rows]) * steps
+        return {
+            "window": np.full(len(rows), number), "gpu": np.full(len(rows), gpu),
+            "name": [row[0] for row in rows], "op": [row[1] for row in rows], "count": each,
+            "total_ns": total.astype(np.int64), "min_ns": (total / each * 0.8).astype(np.int64),
+            "max_ns": (total / each * 1.4).astype(np.int64),
+            **{name: np.array([row[4][at] for row in rows], float)
+               for at, name in enumerate(("occupancy_pct", "registers", "blocks",
+                                          "threads_per_block"))},
+            "tensor_core": [row[5] for row in rows],
+        }  # fmt: skip
 
     def _end_of_epoch(self, epoch):
         began = self.now

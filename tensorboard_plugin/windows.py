@@ -1,0 +1,161 @@
+"""Profiler windows: which there are, and what one of them saw of its steps and kernels."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.container import Damaged
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
+
+__all__ = ["MAX_KERNELS", "window_reply", "windows_of"]
+
+# A long run's list is thinned to this many windows; one reply holds this much of one window.
+MAX_WINDOWS = 1000
+MAX_KERNELS = 1000
+MAX_STEP_ROWS = 4096
+# Names of templated kernels run to kilobytes; more than this tells nobody anything.
+MAX_NAME = 1000
+
+_NUMBERS = ("window", "first_step", "stop_step", "events", "cost_s")
+
+
+def windows_of(recording: Recording) -> list[dict[str, Any]]:
+    """The recording's windows in the order of their steps.
+
+    Each has `window` (its number), `first_step` and `stop_step` (half-open), `start_ns` and
+    `end_ns`, `profile` and `profile_run` (its name on disk and in the Profile tab), `events`,
+    `cost_s`; None where unknown. At most 1000, evenly chosen.
+    """
+    known = recording.facts.get("windows")
+    found: dict[int, dict[str, Any]] = {}
+    for one in known if isinstance(known, list) else ():
+        entry = _entry(one) if isinstance(one, dict) else None
+        if entry is not None:
+            found[entry["window"]] = entry
+    if not found and "source" in recording.facts:  # an imported trace is its own window
+        found = _from_rows(recording)
+    if not found:
+        return []
+    phases = recording.phases
+    for at in np.flatnonzero(phases["kind"] == "profiler_window").tolist():
+        number = str(phases["name"][at]).removeprefix("window ")
+        entry = found.get(int(number)) if number.isascii() and number.isdigit() else None
+        if entry is not None:
+            entry["start_ns"] = int(phases["start_ns"][at])
+            entry["end_ns"] = int(phases["end_ns"][at])
+    windows = sorted(found.values(), key=lambda one: (one["first_step"], one["window"]))
+    for one in windows:
+        if one["profile"] is not None:
+            run = recording.run
+            one["profile_run"] = one["profile"] if run == "." else f"{run}/{one['profile']}"
+    stride = -(-len(windows) // MAX_WINDOWS)
+    return windows[::stride]
+
+
+def window_reply(
+    recording: Recording, window: int, kernels: int = MAX_KERNELS
+) -> dict[str, Any] | None:
+    """What window number `window` saw; None when it saw nothing and nobody knows of it.
+
+    Returns:
+        The window as in `windows_of` with `steps` (rows of `traced_steps`, at most 4096), `kernels`
+        (rows of `kernels` with most time, at most `kernels`), `kernels_left_out`, and
+        `kernel_total_ns` (by GPU, of all kernels; key "-1": ops on the host).
+    """
+    about = next((one for one in windows_of(recording) if one["window"] == window), None)
+    steps = _of_window(recording, "traced_steps", window)
+    rows = _of_window(recording, "kernels", window)
+    if about is None:
+        if not len(steps["step"]) and not len(rows["name"]):
+            return None
+        about = _blank(window, steps)
+    order = np.lexsort((steps["gpu"], steps["step"]))[:MAX_STEP_ROWS]
+    top = np.argsort(-rows["total_ns"], kind="stable")
+    totals = {
+        str(gpu): int(rows["total_ns"][rows["gpu"] == gpu].clip(0).sum())
+        for gpu in np.unique(rows["gpu"]).tolist()
+    }
+    return {
+        **about,
+        "steps": _objects("traced_steps", steps, order),
+        "kernels": _objects("kernels", rows, top[:kernels]),
+        "kernels_left_out": max(0, len(top) - kernels),
+        "kernel_total_ns": totals,
+    }
+
+
+def _entry(one: dict[str, Any]) -> dict[str, Any] | None:
+    """A fact of the manifest, which may hold anything, as a window."""
+    numbers = {name: _number(one.get(name)) for name in _NUMBERS}
+    if any(not isinstance(numbers[name], int) for name in ("window", "first_step", "stop_step")):
+        return None
+    profile = one.get("profile")
+    if not isinstance(profile, str) or not 0 < len(profile) < 300 or set(profile) & set("/\\"):
+        profile = None
+    return {
+        **numbers, "profile": profile, "profile_run": None, "start_ns": None, "end_ns": None,
+    }  # fmt: skip
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if value >= 0 and value < 2**53 else None
+
+
+def _blank(window: int, steps: dict[str, np.ndarray]) -> dict[str, Any]:
+    numbers, starts = steps["step"], steps["start_ns"]
+    some = len(numbers) > 0
+    return {
+        "window": window, "events": None, "cost_s": None, "profile": None, "profile_run": None,
+        "first_step": int(numbers.min()) if some else 0,
+        "stop_step": int(numbers.max()) + 1 if some else 0,
+        "start_ns": int(starts.min()) if some else None,
+        "end_ns": int((starts + steps["duration_ns"]).max()) if some else None,
+    }  # fmt: skip
+
+
+def _from_rows(recording: Recording) -> dict[int, dict[str, Any]]:
+    steps = recording.traced_steps
+    found = {}
+    for window in np.unique(steps["window"])[:MAX_WINDOWS].tolist():
+        mine = steps["window"] == window
+        found[window] = _blank(window, {name: values[mine] for name, values in steps.items()})
+    return found
+
+
+def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.ndarray]:
+    """A window's rows, gathered segment by segment: others' are not kept in memory."""
+    parts = list(_parts(recording, table, window))
+    columns = TABLES[table]
+    if not parts:
+        kinds = {"int": np.int64, "float": np.float64, "text": object}
+        return {name: np.empty(0, kinds[kind]) for name, kind in columns.items()}
+    return {name: np.concatenate([part[name] for part in parts]) for name in columns}
+
+
+def _parts(recording: Recording, table: str, window: int) -> Iterator[dict[str, np.ndarray]]:
+    for _, segment in recording.opened():
+        try:
+            if not segment.rows(table):
+                continue
+            rows = segment.table(table)
+        except Damaged:
+            continue  # named in the recording's problems
+        mine = rows["window"] == window
+        if mine.any():
+            yield {name: values[mine] for name, values in rows.items()}
+
+
+def _objects(table: str, rows: dict[str, np.ndarray], order: np.ndarray) -> list[dict[str, Any]]:
+    columns = {}
+    for name, kind in TABLES[table].items():
+        values = rows[name][order].tolist()
+        if kind == "int" and name != "gpu":  # -1 there is the host
+            values = [None if value == ABSENT_INT else value for value in values]
+        elif kind == "text":
+            values = [str(value)[:MAX_NAME] or None for value in values]
+        columns[name] = values
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

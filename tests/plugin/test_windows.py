@@ -1,0 +1,98 @@
+"""Profiler windows as the tab is told of them: true to the recording, and bounded."""
+
+import json
+from urllib.parse import quote
+
+import numpy as np
+from make_recording import SyntheticRun, make_recording
+
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.traces.breakdown import CATEGORIES
+from tensorboard_plugin.lanes import lanes_of
+from tensorboard_plugin.replies import strict
+from tensorboard_plugin.windows import MAX_KERNELS, window_reply, windows_of
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\u202e\0" + "k" * 10_000
+
+
+def one(path):
+    (recording,) = read_recordings(path)
+    return recording
+
+
+def test_a_window_is_served_as_recorded(tmp_path, start_tensorboard):
+    make_recording(tmp_path / "a", "healthy", steps=120, gpus=2, windows=((10, 14), (90, 93)))
+    server = start_tensorboard(tmp_path, True)
+    base = "data/plugin/gpu_utilization/"
+
+    def ask(path):
+        status, _, body = server.get(base + path)
+        return status, json.loads(body)
+
+    listing = server.wait_for(lambda: ask("runs")[1]["recordings"])
+    id = quote(listing[0]["id"])
+    _, reply = ask(f"recording?id={id}")
+    first, second = reply["windows"]
+    assert (first["first_step"], first["stop_step"]) == (10, 14)
+    assert second["profile_run"] == f"a/{second['profile']}"
+    truth = one(tmp_path / "a")
+    steps = truth.steps["start_ns"]
+    assert first["start_ns"] < steps[10] < steps[13] < first["end_ns"]
+
+    status, window = ask(f"window?id={id}&window=1")
+    assert status == 200
+    assert [(row["step"], row["gpu"]) for row in window["steps"]] == [
+        (step, gpu) for step in (90, 91, 92) for gpu in (0, 1)
+    ]
+    for row in window["steps"]:
+        assert sum(row[f"{name}_ns"] for name in CATEGORIES) == row["duration_ns"]
+    spent = [kernel["total_ns"] for kernel in window["kernels"]]
+    assert spent == sorted(spent, reverse=True)
+    mine = (truth.kernels["window"] == 1) & (truth.kernels["gpu"] == 0)
+    assert window["kernel_total_ns"]["0"] == truth.kernels["total_ns"][mine].sum()
+    assert any(kernel["occupancy_pct"] is None for kernel in window["kernels"])
+    for query, expected in (
+        (f"id={id}&window=7", 404), (f"id={id}&window=-1", 404), (f"id={id}&window=x", 400),
+        (f"id={id}", 400), ("id=nothing&window=0", 404), (f"id={id}&window={'9' * 19}", 404),
+    ):  # fmt: skip
+        status, reply = ask(f"window?{query}")
+        assert (status, list(reply)) == (expected, ["error"]), query
+
+
+def test_a_window_of_many_hostile_kernels_stays_small(tmp_path):
+    run = SyntheticRun(tmp_path, "healthy", steps=60, gpus=1, windows=((10, 14),))
+    run.advance(60, flush=False)
+    many = 3 * MAX_KERNELS
+    names = [HOSTILE + str(number) for number in range(many)]
+    run.writer.append("kernels", {
+        "window": np.zeros(many), "gpu": np.zeros(many), "name": names,
+        "op": [HOSTILE] * many, "count": np.ones(many), "total_ns": np.arange(many) + 10**12,
+    })  # fmt: skip
+    run.writer.update(windows=[
+        {"window": 0, "first_step": 10, "stop_step": 14, "profile": "../../etc", "cost_s": "x"},
+        {"window": "1", "first_step": 10}, None, {"window": 1e400, "first_step": 1, "stop_step": 2},
+    ])  # fmt: skip
+    run.close()
+    (window,) = windows_of(one(tmp_path))
+    assert window["profile"] is window["profile_run"] is window["cost_s"] is None
+    reply = window_reply(one(tmp_path), 0)
+    assert len(reply["kernels"]) == MAX_KERNELS
+    assert reply["kernels_left_out"] == 2 * MAX_KERNELS + 6
+    assert reply["kernels"][0]["total_ns"] == 10**12 + many - 1
+    text = json.dumps(strict(reply), allow_nan=False)
+    assert len(text) < 4 * 10**6
+
+
+def test_the_finer_of_two_utilization_lanes_comes_first(tmp_path):
+    run = SyntheticRun(tmp_path, "healthy", steps=60, gpus=1)
+    run.advance(60, flush=False)
+    times = run.start + np.arange(100) * 20_000_000
+    run.writer.append_samples(
+        "gpu0/utilization", ("utilization_pct",), times, np.full((100, 1), 80.0)
+    )
+    run.close()
+    lanes = [lane for lane in lanes_of(one(tmp_path)) if ":utilization_pct" in lane["id"]]
+    assert [(lane["id"], lane["title"]) for lane in lanes] == [
+        ("gpu0/utilization:utilization_pct", "Kernel active"),
+        ("gpu0:utilization_pct", "Kernel active (polled)"),
+    ]
