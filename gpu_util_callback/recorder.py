@@ -21,7 +21,7 @@ from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.pipeline_readings import PipelineReadings
 from gpu_util_callback.frameworks.timeline import Timeline
 from gpu_util_callback.gpu_samples import GpuSamples
-from gpu_util_callback.job import job_facts
+from gpu_util_callback.job import job_facts, trial_name
 from gpu_util_callback.messages import reason_of, say, verdict, warn
 from gpu_util_callback.profiler_windows import ProfilerWindows
 from gpu_util_callback.recording.clock import Clock
@@ -115,6 +115,9 @@ class Recorder:
         _active.add(self)
         self._thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
         self._thread.start()
+        trial = trial_name()
+        if trial is not None:
+            self.facts["trial"] = trial
         self._started_ns = self.clock.now()  # from here on time counts; our set-up does not
         self.facts["started_ns"] = self._started_ns
         self._begun.set()
