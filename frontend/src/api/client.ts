@@ -1,7 +1,7 @@
 /** Fetches from the plugin's server, always by relative URL so that any proxy prefix works. */
 import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
 import { readEmbedded } from './offline.ts';
-import type { RecordingReply, RunsReply } from './types.ts';
+import type { RecordingReply, RunsReply, WindowReply } from './types.ts';
 
 const offline = readEmbedded();
 
@@ -51,6 +51,24 @@ export async function fetchRecording(id: string, signal?: AbortSignal): Promise<
   return found;
 }
 
+export async function fetchWindow(id: string, window: number, signal?: AbortSignal): Promise<WindowReply> {
+  if (!offline) return (await (await get('./window', { id, window: String(window) }, signal)).json()) as WindowReply;
+  const found = offline.window(id, window);
+  if (!found) throw new ApiError('This report does not hold that profiler window.', 404);
+  return found;
+}
+
+let profile: Promise<boolean> | undefined;
+
+/** Whether this TensorBoard has the Profile plugin; asked once. */
+export function hasProfilePlugin(): Promise<boolean> {
+  if (offline) return Promise.resolve(false);
+  return (profile ??= get('../../plugins_listing', {})
+    .then((reply) => reply.json())
+    .then((listing: unknown) => typeof listing === 'object' && listing !== null && Object.hasOwn(listing, 'profile'))
+    .catch(() => false));
+}
+
 export interface TileRequest {
   id: string;
   axis: 'step' | 'time';
@@ -76,6 +94,8 @@ export async function fetchTiles(request: TileRequest, signal?: AbortSignal): Pr
   );
   return decodeTiles(await reply.arrayBuffer());
 }
+
+export const kernelsUrl = (id: string): string => `./export.csv?${new URLSearchParams({ id, table: 'kernels' }).toString()}`;
 
 export function exportUrl(kind: 'csv' | 'json' | 'html', id: string, first?: number, last?: number): string {
   const query = new URLSearchParams({ id });

@@ -3,7 +3,7 @@ import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
 import { coarsen } from '../tiles/coarsen.ts';
 import type { Axis } from '../tiles/store.ts';
 import type { TileRequest } from './client.ts';
-import type { RecordingReply, RunsReply } from './types.ts';
+import type { RecordingReply, RunsReply, WindowReply } from './types.ts';
 
 interface EmbeddedTiles {
   level: number;
@@ -13,7 +13,7 @@ interface EmbeddedTiles {
 
 export interface Embedded {
   runs: RunsReply;
-  recordings: Record<string, { reply: RecordingReply; tiles: Record<Axis, EmbeddedTiles> }>;
+  recordings: Record<string, { reply: RecordingReply; tiles: Record<Axis, EmbeddedTiles>; windows?: Record<string, WindowReply | null> }>;
 }
 
 export class OfflineSource {
@@ -30,6 +30,10 @@ export class OfflineSource {
   recording(id: string): RecordingReply | null {
     const found = Object.prototype.hasOwnProperty.call(this.data.recordings, id) ? this.data.recordings[id] : undefined;
     return found ? { ...found.reply, revision: 0 } : null;
+  }
+
+  window(id: string, window: number): WindowReply | null {
+    return this.data.recordings[id]?.windows?.[String(window)] ?? null;
   }
 
   async tiles(request: TileRequest): Promise<TileBlock> {

@@ -121,6 +121,47 @@ export interface LaneInfo {
   series: SeriesInfo[];
   max?: number | null;
   note?: string | null;
+  /** Another lane says the same better: it stands among a GPU's lesser lanes. */
+  minor?: boolean;
+}
+
+/** A profiler window: a few steps that were traced. `profile_run` is its name in the Profile tab. */
+export interface WindowInfo {
+  window: number;
+  first_step: number;
+  stop_step: number;
+  start_ns: number | null;
+  end_ns: number | null;
+  profile: string | null;
+  profile_run: string | null;
+  events: number | null;
+  cost_s: number | null;
+}
+
+/** One traced step on one GPU (-1: the host, where no GPU was traced), with `<category>_ns`. */
+export type TracedStep = Record<string, number | null> & { step: number; gpu: number; start_ns: number | null; duration_ns: number | null };
+
+/** A kernel summed over a window and GPU; of GPU -1, an op on the host. */
+export interface Kernel {
+  gpu: number;
+  name: string | null;
+  op: string | null;
+  count: number | null;
+  total_ns: number | null;
+  min_ns: number | null;
+  max_ns: number | null;
+  occupancy_pct: number | null;
+  registers: number | null;
+  blocks: number | null;
+  threads_per_block: number | null;
+  tensor_core: string | null;
+}
+
+export interface WindowReply extends WindowInfo {
+  steps: TracedStep[];
+  kernels: Kernel[];
+  kernels_left_out: number;
+  kernel_total_ns: Record<string, number>;
 }
 
 export interface Phase {
@@ -150,5 +191,7 @@ export interface RecordingReply {
   /** Finest level there are tiles of; absent where the server has every level. */
   finest?: { step: number; time: number };
   phases: Phase[];
+  /** In the order of their steps; absent where the server knows of none. */
+  windows?: WindowInfo[];
   problems: Problem[];
 }

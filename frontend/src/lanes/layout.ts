@@ -64,7 +64,7 @@ const MORE = ' more';
 
 function groupOf(lane: LaneInfo): string {
   if (/^host:cpu\d+_/.test(lane.id)) return CORES;
-  return /^gpu\d+$/.test(lane.group) && !FIRST.test(lane.id) ? lane.group + MORE : lane.group;
+  return /^gpu\d+$/.test(lane.group) && (lane.minor || !FIRST.test(lane.id)) ? lane.group + MORE : lane.group;
 }
 
 const startsClosed = (group: string): boolean => group === CORES || group.endsWith(MORE);

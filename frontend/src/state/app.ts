@@ -2,7 +2,7 @@
 import type { RecordingReply, RunsReply } from '../api/types.ts';
 import { sameRange, type Range } from '../math/range.ts';
 import { inOrder, findingId } from '../lanes/spans.ts';
-import { EMPTY_LINK, type LinkState } from './hash.ts';
+import { EMPTY_LINK, type LinkState, type OpenWindow } from './hash.ts';
 import { createStore, type Store } from './store.ts';
 
 export interface AppState extends Omit<LinkState, 'collapsed' | 'hidden'> {
@@ -43,7 +43,7 @@ export function initialState(link: LinkState = EMPTY_LINK): AppState {
     recordingError: null,
     help: false,
     tables: false,
-    touched: link.selected !== null,
+    touched: link.selected !== null || link.window !== null,
     notice: null,
     theme: 0,
   };
@@ -59,6 +59,7 @@ export const toLink = (state: AppState): LinkState => ({
   collapsed: [...state.collapsed],
   pinned: state.pinned,
   hidden: [...state.hidden],
+  window: state.window,
 });
 
 const HISTORY = 100;
@@ -89,7 +90,7 @@ export class App {
     if (id === this.state.get().id) return;
     this.past = [];
     this.state.set({
-      id, view: null, measure: null, selected: null, touched: false, recordingError: null,
+      id, view: null, measure: null, selected: null, window: null, touched: false, recordingError: null,
       compare: this.state.get().compare.filter((other) => other !== id),
     });
     this.cursor.set({ at: null });
@@ -140,7 +141,12 @@ export class App {
   }
 
   select(id: string | null): void {
-    this.state.set({ selected: id, touched: true });
+    this.state.set({ selected: id, window: null, touched: true });
+  }
+
+  /** Opens a profiler window at a traced step, or closes it; a selected span stays behind it. */
+  openWindow(window: OpenWindow | null): void {
+    this.state.set({ window, touched: true });
   }
 
   measureRange(measure: Range | null): void {

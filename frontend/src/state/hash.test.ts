@@ -4,7 +4,7 @@ import { decodeHash, EMPTY_LINK, encodeHash, type LinkState } from './hash.ts';
 
 const FULL: LinkState = {
   id: 'runs/a b&c=d#e/2026-x', compare: ['x/y', 'z,w'], axis: 'clock', view: { start: 12.5, end: 4800 }, selected: 'input_bound-0',
-  measure: { start: 1e12, end: 1.5e12 }, collapsed: ['id#gpu0'], pinned: ['id#gpu0:utilization_pct'], hidden: ['a%2Cb'],
+  measure: { start: 1e12, end: 1.5e12 }, collapsed: ['id#gpu0'], pinned: ['id#gpu0:utilization_pct'], hidden: ['a%2Cb'], window: { number: 3, step: 124 },
 };
 
 test('a link opens exactly the view it was made of', () => {
@@ -20,6 +20,6 @@ test("TensorBoard's own and other plugins' parts stay", () => {
 });
 
 test('a broken link opens what it can', () => {
-  for (const hash of ['', '#', '#gpu_utilization', '#p.gpu_utilization.view=a~b&p.gpu_utilization.axis=sideways', '#p.gpu_utilization.id=%E0%A4%A', '#p.gpu_utilization.view=5~1', '#p.gpu_utilization.view=1~2~3', '#p.gpu_utilization.view=0~Infinity'])
+  for (const hash of ['', '#', '#gpu_utilization', '#p.gpu_utilization.view=a~b&p.gpu_utilization.axis=sideways', '#p.gpu_utilization.id=%E0%A4%A', '#p.gpu_utilization.view=5~1', '#p.gpu_utilization.view=1~2~3', '#p.gpu_utilization.window=1~x', '#p.gpu_utilization.window=-1', '#p.gpu_utilization.view=0~Infinity'])
     assert.deepEqual(decodeHash(hash), EMPTY_LINK);
 });

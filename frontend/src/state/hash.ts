@@ -13,10 +13,19 @@ export interface LinkState {
   collapsed: string[];
   pinned: string[];
   hidden: string[];
+  window: OpenWindow | null;
+}
+
+/** The profiler window that is open: its number, and the traced step shown, null until it is known. */
+export interface OpenWindow {
+  number: number;
+  step: number | null;
+  /** Where it was clicked on a time axis, since the epoch; not part of a link. */
+  ns?: number;
 }
 
 export const EMPTY_LINK: LinkState = {
-  id: null, compare: [], axis: 'steps', view: null, selected: null, measure: null, collapsed: [], pinned: [], hidden: [],
+  id: null, compare: [], axis: 'steps', view: null, selected: null, measure: null, collapsed: [], pinned: [], hidden: [], window: null,
 };
 
 export const PLUGIN = 'gpu_utilization';
@@ -32,6 +41,13 @@ function decodeRange(text: string | undefined): Range | null {
   const [start, end, extra] = (text ?? '').split('~').map(Number);
   if (start === undefined || end === undefined || extra !== undefined) return null;
   return Number.isFinite(start) && Number.isFinite(end) && end > start ? { start, end } : null;
+}
+
+const encodeWindow = (open: OpenWindow | null): string => (open ? [open.number, open.step].filter((part) => part !== null).join('~') : '');
+
+function decodeWindow(text: string | undefined): OpenWindow | null {
+  const found = /^(\d{1,9})(?:~(\d{1,15}))?$/.exec(text ?? '');
+  return found ? { number: Number(found[1]), step: found[2] === undefined ? null : Number(found[2]) } : null;
 }
 
 const encodeList = (list: readonly string[]): string => list.map(encodeURIComponent).join(',');
@@ -57,6 +73,7 @@ export function encodeHash(hash: string, state: LinkState): string {
     view: encodeRange(state.view),
     span: state.selected ?? '',
     range: encodeRange(state.measure),
+    window: encodeWindow(state.window),
     closed: encodeList(state.collapsed),
     pinned: encodeList(state.pinned),
     hidden: encodeList(state.hidden),
@@ -84,6 +101,7 @@ export function decodeHash(hash: string): LinkState {
     collapsed: decodeList(found.get('closed')),
     pinned: decodeList(found.get('pinned')),
     hidden: decodeList(found.get('hidden')),
+    window: decodeWindow(found.get('window')),
   };
 }
 

@@ -2,6 +2,7 @@
 import type { Extent, Finding, RecordingReply } from '../api/types.ts';
 import { clamp, levelFor, span, type Range } from '../math/range.ts';
 import type { Palette } from '../theme/palette.ts';
+import type { OpenWindow } from '../state/hash.ts';
 import { TILE, type Axis, type TileStore } from '../tiles/store.ts';
 
 export interface Source {
@@ -26,6 +27,7 @@ export interface Frame {
   sources: Source[];
   selected: { item: Finding; id: string } | null;
   measure: Range | null;
+  openWindow: OpenWindow | null;
   live: boolean;
 }
 

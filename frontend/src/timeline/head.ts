@@ -1,5 +1,5 @@
 /** The fixed part above the lanes: overview with its brush, axis, bottleneck spans, phases. */
-import type { Finding, Phase } from '../api/types.ts';
+import type { Finding, Phase, WindowInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import { packSpans, phaseRange, PHASE_COLOURS, place, type Box, type PixelBox } from '../lanes/spans.ts';
@@ -9,6 +9,7 @@ import { clean } from '../math/text.ts';
 import { stepTicks, timeTicks, type Ticks } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
 import { laneColour, seriesColour } from '../words/accounts.ts';
+import { windowBoxes } from '../lanes/windows.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import type { Frame, Source } from './frame.ts';
 
@@ -19,6 +20,7 @@ export const SPANS_TOP = AXIS_TOP + AXIS_HEIGHT + 4;
 export const SPAN_ROW = 22;
 const MAX_SPAN_ROWS = 5;
 const PHASE_HEIGHT = 14;
+export const WINDOW_ROW = 18;
 
 export interface Head {
   spans: Box<Finding>[];
@@ -26,6 +28,9 @@ export interface Head {
   phases: Box<Phase>[];
   epochs: Phase[];
   phasesTop: number;
+  /** Profiler windows, in a row of their own below the phases where there are any. */
+  windows: Box<WindowInfo>[];
+  windowsTop: number;
   height: number;
 }
 
@@ -38,7 +43,9 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'view' | 
   const spanRows = spans.reduce((rows, box) => Math.max(rows, box.row + 1), 1);
   const boxes: Box<Phase>[] = [];
   const epochs: Phase[] = [];
+  const windows = windowBoxes(source.recording.windows ?? [], frame.axis, extent);
   phases.forEach((item, index) => {
+    if (item.kind === 'profiler_window' && windows.length > 0) return;
     if (item.kind === 'epoch') epochs.push(item);
     else if (item.kind !== 'fit' && !isSum(item))
       boxes.push({ item, id: String(index), range: phaseRange(item, frame.axis, extent), row: 0 });
@@ -46,7 +53,9 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'view' | 
   // The longest first, so that what happened inside of it stays visible.
   boxes.sort((a, b) => span(b.range) - span(a.range));
   const phasesTop = SPANS_TOP + spanRows * SPAN_ROW + 4;
-  return { spans, spanRows, phases: boxes, epochs, phasesTop, height: phasesTop + PHASE_HEIGHT + 6 };
+  const windowsTop = phasesTop + PHASE_HEIGHT + 4;
+  const height = windowsTop + (windows.length > 0 ? WINDOW_ROW : 0) + 2;
+  return { spans, spanRows, phases: boxes, epochs, phasesTop, windows, windowsTop, height };
 }
 
 /** Batch hooks of a callback are summed per flush: such a row has a span of time, but is no event in it. */
@@ -81,6 +90,7 @@ export function drawHead(context: CanvasRenderingContext2D, frame: Frame, head: 
   drawAxis(context, frame);
   const placed = drawSpans(context, frame, head);
   drawPhases(context, frame, head);
+  drawWindows(context, frame, head);
   context.fillStyle = palette.line;
   context.fillRect(0, AXIS_TOP - 5, width, 1);
   return placed;
@@ -270,6 +280,47 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
     context.fillText(clean(box.item.name || box.item.kind, 60), Math.max(0, box.x) + 5, y + PHASE_HEIGHT / 2 + 0.5);
     context.restore();
   }
+}
+
+/** Profiler windows as pills that can be clicked; at least wide enough for that. */
+function drawWindows(context: CanvasRenderingContext2D, frame: Frame, head: Head): void {
+  const { palette, view, width } = frame;
+  const y = head.windowsTop;
+  context.font = `10.5px ${palette.font}`;
+  for (const box of place(head.windows, view, width, WINDOW_WIDTH)) {
+    const open = box.item.window === frame.openWindow?.number;
+    context.fillStyle = palette.hue('teal');
+    context.beginPath();
+    context.roundRect(box.x, y + 1, box.width, WINDOW_ROW - 6, 3);
+    context.fill();
+    if (open) {
+      context.strokeStyle = palette.text;
+      context.lineWidth = 2;
+      context.stroke();
+    }
+    const step = frame.openWindow?.step;
+    if (open && frame.axis === 'step' && typeof step === 'number' && box.width > WINDOW_WIDTH) {
+      context.fillStyle = palette.text;
+      context.fillRect(toPixel(view, width, step), y + WINDOW_ROW - 7, Math.max(2, width / span(view)), 3);
+    }
+    const text = `window ${box.item.window}`;
+    if (box.width < context.measureText(text).width + 12) continue;
+    context.fillStyle = palette.bg;
+    context.fillText(text, Math.max(0, box.x) + 6, y + WINDOW_ROW / 2 - 1.5);
+  }
+}
+
+export const WINDOW_WIDTH = 8;
+
+/** The profiler window at or nearest to pixel `x`, at most `reach` pixels away. */
+export function windowAt(frame: Frame, head: Head, x: number, reach = 6): WindowInfo | null {
+  let best: WindowInfo | null = null;
+  let nearest = reach;
+  for (const box of place(head.windows, frame.view, frame.width, WINDOW_WIDTH)) {
+    const away = Math.max(0, box.x - x, x - box.x - box.width);
+    if (away < nearest || (away === 0 && best === null)) [best, nearest] = [box.item, away];
+  }
+  return best;
 }
 
 /** The phase under pixel `x`, the shortest when several overlap. */

@@ -1,7 +1,8 @@
 /** Mouse, trackpad and touch on the timeline. Plain wheels scroll; Ctrl or Cmd zooms, Shift pans. */
+import type { WindowInfo } from '../api/types.ts';
 import { span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
 import { rowAt } from '../lanes/layout.ts';
-import { AXIS_TOP, SPANS_TOP } from './head.ts';
+import { AXIS_TOP, SPANS_TOP, windowAt } from './head.ts';
 import type { Timeline } from './timeline.ts';
 
 const CLICK_PIXELS = 4;
@@ -39,7 +40,7 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
       head.style.cursor = brushMode(timeline, x) === 'brush' ? 'crosshair' : brushMode(timeline, x) === 'brush-move' ? 'grab' : 'ew-resize';
       return;
     }
-    if (inHead) head.style.cursor = spanAt(timeline, x, y) ? 'pointer' : 'crosshair';
+    if (inHead) head.style.cursor = spanAt(timeline, x, y) || windowUnder(timeline, x, y) ? 'pointer' : 'crosshair';
     const { layout } = timeline.shape.get();
     const scroll = surface.parentElement?.parentElement?.scrollTop ?? 0;
     const row = inHead ? null : rowAt(layout, y + scroll);
@@ -142,7 +143,9 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
     if (!frame) return;
     const { x, y, inHead } = at(event);
     const hit = inHead ? spanAt(timeline, x, y) : null;
+    const window = inHead ? windowUnder(timeline, x, y) : null;
     if (hit) timeline.showSpan(hit.item);
+    else if (window) timeline.showWindow(window);
     else if (inHead && y < AXIS_TOP - 4) app.look(null);
     else timeline.zoom(1 / 3, toValue(frame.view, frame.width, x), 'jump');
   };
@@ -229,6 +232,12 @@ export function spanAt(timeline: Timeline, x: number, y: number): Timeline['plac
   return hits[0] ?? null;
 }
 
+/** The profiler window at a place of the head; null outside their row. */
+export function windowUnder(timeline: Timeline, x: number, y: number): WindowInfo | null {
+  const { frame, head } = timeline;
+  return frame && head && y >= head.windowsTop - 1 ? windowAt(frame, head, x) : null;
+}
+
 function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boolean): void {
   const { app, frame } = timeline;
   if (!frame) return;
@@ -242,6 +251,7 @@ function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boo
   if (inHead) {
     const hit = spanAt(timeline, x, y);
     if (hit) app.select(hit.id);
+    else if (windowUnder(timeline, x, y)) timeline.openWindowAt(toValue(frame.view, frame.width, x));
     return;
   }
   if (app.state.get().measure) {

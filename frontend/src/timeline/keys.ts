@@ -80,6 +80,7 @@ function escape(timeline: Timeline): boolean {
     timeline.drag = null;
     timeline.invalidate('overlay');
   } else if (state.measure) app.measureRange(null);
+  else if (state.window) app.openWindow(null);
   else if (app.cursor.get().byKeyboard && app.cursor.get().at !== null) app.cursor.set({ at: null });
   else if (state.selected) app.select(null);
   else return false;
@@ -131,6 +132,7 @@ function moveCursor(timeline: Timeline, event: KeyboardEvent, targets: KeyTarget
     case 'Enter': {
       const hit = timeline.placedSpans.find(({ range }) => current >= range.start && current < range.end);
       if (hit) app.select(hit.id);
+      else timeline.openWindowAt(current);
       return true;
     }
     default:

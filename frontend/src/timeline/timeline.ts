@@ -1,9 +1,10 @@
 /** Ties state, tiles and canvases together: decides what to fetch and redraws once a frame. */
 import { fetchTiles } from '../api/client.ts';
-import type { Finding, RecordingReply } from '../api/types.ts';
+import type { Finding, RecordingReply, WindowInfo } from '../api/types.ts';
 import { layOut, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
 import { spanRange, type PixelBox } from '../lanes/spans.ts';
-import { clamp, padded, span, toValue, zoomAt, type Range } from '../math/range.ts';
+import { windowRange } from '../lanes/windows.ts';
+import { clamp, padded, span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
 import type { App } from '../state/app.ts';
 import { createStore, type Store } from '../state/store.ts';
 import { readPalette, type Palette } from '../theme/palette.ts';
@@ -11,7 +12,7 @@ import { TileStore, type Axis } from '../tiles/store.ts';
 import { sourceLabel, groupTitles } from '../words/labels.ts';
 import { drawBody, type LaneScale } from './body.ts';
 import { boundsOf, convertRange, extentRange, levelsOf, NARROWEST, resolveView, type Frame, type Source } from './frame.ts';
-import { drawHead, layOutHead, type Head } from './head.ts';
+import { drawHead, layOutHead, windowAt, type Head } from './head.ts';
 import { drawOverlay } from './overlay.ts';
 
 export interface Surfaces {
@@ -160,7 +161,7 @@ export class Timeline {
     const levels = levelsOf(view, bounds, width, dpr, finest);
     const frame: Frame = {
       axis, clock: state.axis === 'clock', bounds, view, width, dpr, ...levels, palette, sources,
-      selected: this.app.selection, measure: state.measure, live: first.recording.report.status === 'live',
+      selected: this.app.selection, measure: state.measure, openWindow: state.window, live: first.recording.report.status === 'live',
     };
     this.frame = frame;
     const compact = width < 520 || first.recording.lanes.length > 40;
@@ -259,6 +260,26 @@ export class Timeline {
       const wide = span(range) >= least ? range : { start: centre - least / 2, end: centre + least / 2 };
       this.show(padded(wide, 0.15));
     }
+  }
+
+  /** Brings a profiler window into view, with its neighbourhood. */
+  showWindow(window: WindowInfo): void {
+    const { frame } = this;
+    const source = frame?.sources[0];
+    const range = frame && source ? windowRange(window, frame.axis, source.recording.extent) : null;
+    if (range) this.show(padded(range, 1.5));
+  }
+
+  /** Opens the profiler window at or near a place of the axis, at the traced step nearest to it. */
+  openWindowAt(at: number, reach?: number): boolean {
+    const { frame, head } = this;
+    const source = frame?.sources[0];
+    if (!frame || !head || !source) return false;
+    const hit = windowAt(frame, head, toPixel(frame.view, frame.width, at), reach);
+    if (!hit) return false;
+    const near = frame.axis === 'step' ? { step: Math.floor(at) } : { step: null, ns: source.recording.extent.start_ns + at };
+    this.app.openWindow({ number: hit.window, ...near });
+    return true;
   }
 
   /** `f`: the measured range, else the selected span. */

@@ -4,6 +4,7 @@ import { Details } from './details.tsx';
 import { Findings } from './findings.tsx';
 import { Footer } from './footer.tsx';
 import { Help } from './help.tsx';
+import { Kernels } from './kernels.tsx';
 import { TabContext, useApp, type Tab } from './hooks.ts';
 import { Broken, Empty, Loading } from './states.tsx';
 import { Tables } from './tables.tsx';
@@ -53,6 +54,7 @@ function Body() {
           <Findings recording={recording} />
           <div class="middle">
             <TimelineView />
+            <Kernels recording={recording} />
             <Tables recording={recording} />
           </div>
           <Details recording={recording} />

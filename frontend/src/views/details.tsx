@@ -10,16 +10,18 @@ import { Contrast } from './contrast.tsx';
 import { stepsText } from './findings.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
+import { TracedWindow } from './window.tsx';
 
 export function Details({ recording }: { recording: RecordingReply }) {
   const { app } = useTab();
   useApp((state) => state.selected);
   const measured = useApp((state) => state.measure !== null);
+  const window = useApp((state) => state.window);
   const selection = app.selection;
   return (
     <aside class="details" aria-label="Details">
       {measured && <Measure />}
-      {selection ? <Selected recording={recording} item={selection.item} id={selection.id} /> : !measured && <Hint recording={recording} />}
+      {window ? <TracedWindow recording={recording} open={window} /> : selection ? <Selected recording={recording} item={selection.item} id={selection.id} /> : !measured && <Hint recording={recording} />}
     </aside>
   );
 }

@@ -5,6 +5,7 @@ import { count, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import { useApp, useTab } from './hooks.ts';
+import { Windows } from './window.tsx';
 
 const byLoss = (a: { item: Finding }, b: { item: Finding }): number => (b.item.lost_s ?? -1) - (a.item.lost_s ?? -1);
 
@@ -16,7 +17,7 @@ export const stepsText = (item: Finding): string => {
 
 export function Findings({ recording }: { recording: RecordingReply }) {
   const { app, timeline } = useTab();
-  const selected = useApp((state) => state.selected);
+  const selected = useApp((state) => (state.window ? null : state.selected));
   const spans = (recording.report.spans ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
   const whole = (recording.report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
   const gpus = recording.report.gpus?.length ?? 0;
@@ -39,6 +40,7 @@ export function Findings({ recording }: { recording: RecordingReply }) {
       <Cards list={spans} gpus={gpus} selected={selected} choose={choose} />
       {whole.length > 0 && <h3>For the whole run</h3>}
       <Cards list={whole} gpus={gpus} selected={selected} choose={choose} />
+      <Windows recording={recording} />
       <Missing recording={recording} />
     </section>
   );

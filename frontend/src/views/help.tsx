@@ -20,7 +20,7 @@ const KEYS: [string, [string, string][]][] = [
     [
       ['[ / ]', 'previous / next span'],
       ['↑ / ↓', 'lane above / below (lanes focused)'],
-      ['Enter', 'open the span at the cursor'],
+      ['Enter', 'open the span or profiler window at the cursor'],
       ['t', 'the numbers as tables'],
       ['Esc', 'clear range, cursor, selection'],
       ['?', 'this help'],

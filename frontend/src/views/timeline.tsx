@@ -49,6 +49,7 @@ export function TimelineView() {
           <AxisName top={AXIS_TOP - 1} />
           <span style={{ top: `${SPANS_TOP + 1}px` }}>bottlenecks</span>
           <small style={{ top: `${(shape.head?.phasesTop ?? 120) - 1}px` }}>phases</small>
+          {(shape.head?.windows.length ?? 0) > 0 && <small style={{ top: `${(shape.head?.windowsTop ?? 140) - 1}px` }}>profiler windows</small>}
         </div>
         <canvas ref={head} aria-hidden="true" />
       </div>
@@ -62,7 +63,7 @@ export function TimelineView() {
             ref={surface}
             role="application"
             tabIndex={0}
-            aria-label="Lanes over the axis. Left and right arrows move a cursor, up and down change the lane, Enter opens the span there; W A S D zoom and pan; question mark lists all keys."
+            aria-label="Lanes over the axis. Left and right arrows move a cursor, up and down change the lane, Enter opens the span or profiler window there; W A S D zoom and pan; question mark lists all keys."
             style={{ height: `${Math.max(40, Math.min(shape.height, Math.max(shape.layout.height, 40)))}px` }}
           >
             <canvas ref={body} aria-hidden="true" />

@@ -4,7 +4,7 @@ import { PHASE_TITLES } from '../lanes/spans.ts';
 import { nanoseconds, seconds, withUnit } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { phaseAt, SPANS_TOP } from '../timeline/head.ts';
-import { spanAt } from '../timeline/input.ts';
+import { spanAt, windowUnder } from '../timeline/input.ts';
 import { placeText } from '../timeline/overlay.ts';
 import { reachOf, readLane, valueAt } from '../timeline/readout.ts';
 import type { Timeline } from '../timeline/timeline.ts';
@@ -79,6 +79,14 @@ function headContent(timeline: Timeline, x: number, y: number): Content | null {
     lines.push({ title: 'click for evidence and advice', value: '' });
     return { title: `${causeStyle(item.cause).glyph} ${clean(item.title, 120) || causeStyle(item.cause).title}`, lines };
   }
+  const window = windowUnder(timeline, x, y);
+  if (window) {
+    const lines: Line[] = [{ title: stepsText({ cause: '', start_step: window.first_step, end_step: window.stop_step }), value: '' }];
+    if (window.cost_s !== null) lines.push({ title: 'cost', value: seconds(window.cost_s) });
+    lines.push({ title: 'click for its traced steps and kernels', value: '' });
+    return { title: `Profiler window ${window.window}`, lines };
+  }
+  if (head.windows.length > 0 && y >= head.windowsTop - 1) return null;
   const phase = phaseAt(frame, head, x);
   if (!phase) return null;
   const kind = PHASE_TITLES[phase.kind] ?? clean(phase.kind, 40);

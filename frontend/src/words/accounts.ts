@@ -111,6 +111,15 @@ export const GPU_CATEGORIES: Category[] = [
   { key: 'other', title: 'other', colour: 'grey', idle: true, explanation: 'not explained by the others' },
 ];
 
+/** The ten categories of a traced step on a GPU. */
+export const TRACED_CATEGORIES: Category[] = GPU_CATEGORIES.filter(({ key }) => !['kernel_active', 'idle', 'outside_steps'].includes(key));
+
+/** A traced step where no GPU was traced: the host alone. */
+export const HOST_STEP_CATEGORIES: Category[] = [
+  { key: 'idle_host', title: 'the rest of the step', colour: 'blue', explanation: 'ops, Python and all else that the host did' },
+  { key: 'idle_input', title: 'waiting for input', colour: 'amber', idle: true, explanation: 'the host fetched the next batch' },
+];
+
 export interface Slice extends Category {
   seconds: number;
 }

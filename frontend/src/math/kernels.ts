@@ -1,0 +1,60 @@
+/** The kernel table's rows: what is derived, filtered and sorted. Pure. */
+import type { Kernel } from '../api/types.ts';
+
+export type SortKey = 'name' | 'op' | 'gpu' | 'count' | 'total' | 'mean' | 'longest' | 'share' | 'occupancy' | 'tensor' | 'registers' | 'grid';
+
+export interface KernelRow {
+  kernel: Kernel;
+  /** Mean of a call, ns. */
+  mean: number | null;
+  /** Share of all kernel time on its GPU, 0 to 1. */
+  share: number | null;
+}
+
+export function kernelRows(kernels: readonly Kernel[], totals: Readonly<Record<string, number>>): KernelRow[] {
+  return kernels.map((kernel) => {
+    const { total_ns: total, count } = kernel;
+    const all = totals[String(kernel.gpu)] ?? 0;
+    return {
+      kernel,
+      mean: total !== null && count !== null && count > 0 ? total / count : null,
+      share: total !== null && all > 0 ? total / all : null,
+    };
+  });
+}
+
+const VALUES: Record<SortKey, (row: KernelRow) => string | number | null> = {
+  name: ({ kernel }) => kernel.name,
+  op: ({ kernel }) => kernel.op,
+  gpu: ({ kernel }) => kernel.gpu,
+  count: ({ kernel }) => kernel.count,
+  total: ({ kernel }) => kernel.total_ns,
+  mean: ({ mean }) => mean,
+  longest: ({ kernel }) => kernel.max_ns,
+  share: ({ share }) => share,
+  occupancy: ({ kernel }) => kernel.occupancy_pct,
+  tensor: ({ kernel }) => kernel.tensor_core,
+  registers: ({ kernel }) => kernel.registers,
+  grid: ({ kernel }) => kernel.blocks,
+};
+
+/** Sorted anew; what is unknown stands last, whichever way. Equal rows keep their order. */
+export function sortKernels(rows: readonly KernelRow[], key: SortKey, descending: boolean): KernelRow[] {
+  const value = VALUES[key];
+  return [...rows].sort((a, b) => {
+    const [x, y] = [value(a), value(b)];
+    if (x === null || y === null) return x === y ? 0 : x === null ? 1 : -1;
+    const order = typeof x === 'string' ? (x < String(y) ? -1 : x > String(y) ? 1 : 0) : x - Number(y);
+    return descending ? -order : order;
+  });
+}
+
+/** Rows whose name or op has every word of `text`, on GPU `gpu` (null: on any). */
+export function filterKernels(rows: readonly KernelRow[], text: string, gpu: number | null): KernelRow[] {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  return rows.filter(({ kernel }) => {
+    if (gpu !== null && kernel.gpu !== gpu) return false;
+    const of = `${kernel.name ?? ''} ${kernel.op ?? ''}`.toLowerCase();
+    return words.every((word) => of.includes(word));
+  });
+}
