@@ -1,0 +1,125 @@
+"""Profiler windows in the tab: found in the timeline, opened at the step that was clicked."""
+
+import json
+import urllib.request
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from gpu_tab import wait_until
+from make_recording import SyntheticRun, make_recording
+from tensorboard_server import TensorBoardServer
+
+pytestmark = pytest.mark.browser
+
+AXE = Path(__file__).resolve().parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
+STEPS = 600
+WINDOWS = ((50, 56), (400, 404))
+HOSTILE = "<img src=x onerror='window.pwned=1'>\u202e\0 gemm </table>" + "k" * 3000
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """A TensorBoard without a Profile tab, over a run on two GPUs and, older, one on the CPU."""
+    root = tmp_path_factory.mktemp("traced")
+    run = SyntheticRun(root / "gpus", "thirds", steps=STEPS, gpus=2, past_s=300, windows=WINDOWS)
+    run.advance(STEPS, flush=False)
+    run.writer.append("kernels", {
+        "window": [0], "gpu": [1], "name": [HOSTILE], "op": [HOSTILE], "count": [3],
+        "total_ns": [np.int64(10**9)], "tensor_core": ["yes"],
+    })  # fmt: skip
+    run.close()
+    make_recording(root / "laptop", "no_gpu", steps=90, past_s=2000, windows=((20, 26),))
+    with TensorBoardServer(root, load_fast=True) as started:
+        yield started
+
+
+def reply(tab, window):
+    base = f"{tab.url}/data/plugin/gpu_utilization"
+    with urllib.request.urlopen(
+        f"{base}/window?id={quote(tab.link()['id'], safe='')}&window={window}"
+    ) as answer:
+        return json.load(answer)
+
+
+def first_cells(tab):
+    return tab.find(".kernels tbody tr th").all_inner_texts()
+
+
+@pytest.mark.parametrize("axis", ["steps", "time"])
+def test_a_click_on_a_window_opens_the_nearest_traced_step(open_tab, traced, axis):
+    tab = open_tab(traced.url, host=True)
+    tab.button(axis).click()
+    tab.find(".window-button").first.click()
+    tab.button("zoom").click()
+    tab.settle()
+    start, end = tab.view()
+    served = reply(tab, 0)
+    row = next(one for one in served["steps"] if one["step"] == 53 and one["gpu"] == 0)
+    began = tab.recording()["extent"]["start_ns"]
+    at = 53.5 if axis == "steps" else row["start_ns"] + row["duration_ns"] / 2 - began
+    head = tab.head()
+    tab.page.mouse.click(tab.x_of(at, (start, end)), head["y"] + head["height"] - 9)
+    assert tab.text(".traced h2") == "Step 53"
+    assert tab.link()["window"] == "0~53"
+    # The ten categories of the account, each as recorded, for each GPU.
+    lines = tab.find(".traced tbody tr").all_inner_texts()
+    assert len(lines) == 11
+    kernels = [float(text.split()[0]) for text in lines[0].split("\t")[1:]]
+    for gpu, shown in enumerate(kernels):
+        true = next(o for o in served["steps"] if (o["step"], o["gpu"]) == (53, gpu))
+        assert abs(shown - true["kernel_ns"] / 1e6) < 0.06
+    assert tab.find(".profile-link").count() == 0, "this TensorBoard has no Profile tab"
+    # A colleague sees the same; Escape goes back to the span.
+    other = open_tab(traced.url)
+    other.open(f"&p.gpu_utilization.id={quote(tab.link()['id'])}&p.gpu_utilization.window=0~53")
+    wait_until(lambda: other.find(".traced h2").count() and other.text(".traced h2") == "Step 53")
+    tab.page.keyboard.press("Escape")
+    assert tab.find(".traced").count() == 0 and tab.find(".kernels").count() == 0
+
+
+def test_the_kernel_table_sorts_and_filters_by_keyboard(open_tab, traced):
+    tab = open_tab(traced.url)
+    tab.find(".window-button").first.focus()
+    tab.page.keyboard.press("Enter")
+    wait_until(lambda: tab.find(".kernels tbody tr").count() == 13)
+    assert "onerror" in first_cells(tab)[0], "the longest first, its name as the text it is"
+    assert len(first_cells(tab)[0]) < 500
+    tab.find(
+        ".kernels thead button",
+    ).filter(has_text="calls").focus()
+    tab.page.keyboard.press("Enter")
+    assert tab.find(".kernels th[aria-sort='descending']").inner_text().startswith("calls")
+    counts = [int(text) for text in tab.find(".kernels tbody td:nth-child(4)").all_inner_texts()]
+    assert counts == sorted(counts, reverse=True)
+    tab.page.keyboard.press("Enter")
+    assert tab.find(".kernels th[aria-sort='ascending']").count() == 1
+    tab.find(".kernels input").fill("nvjet matmul")
+    assert tab.find(".kernels tbody tr").count() == 2
+    tab.find(".kernels select").select_option("1")
+    (row,) = tab.find(".kernels tbody tr").all_inner_texts()
+    assert row.split("\t")[7:] == ["9.4 %", "yes", "168", "132 × 384"]
+    assert tab.evaluate("window.pwned") is None
+    if AXE.is_file():
+        tab.page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = tab.page.evaluate(
+            "async () => (await axe.run(document, {resultTypes: ['violations']})).violations.map("
+            "(one) => `${one.impact} ${one.id} ${one.nodes[0].html.slice(0, 200)}`)"
+        )
+        assert not [one for one in found if not one.startswith("minor")], found
+
+
+def test_a_window_of_the_host_alone_shows_its_ops(open_tab, traced):
+    tab = open_tab(traced.url)
+    tab.find(".chooser-button").click()
+    tab.find(".choice").filter(has_text="laptop").click()
+    wait_until(lambda: tab.find(".window-button").count() == 1)
+    tab.find(".window-button").click()
+    wait_until(lambda: tab.find(".kernels tbody tr").count() == 3)
+    assert "_FusedConv2D" in tab.text(".kernels tbody tr")
+    rows = tab.find(".traced tbody tr").all_inner_texts()
+    assert [row.split("\t")[0].strip() for row in rows] == [
+        "the rest of the step", "waiting for input", "step",
+    ]  # fmt: skip
+    assert "no GPU was traced" in tab.text(".traced caption")
