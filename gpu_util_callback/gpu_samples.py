@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class GpuSamples:
         self._adapter: Adapter | None = None
         self._sampler: Any = None
         self._allocator_works = True
+        self._check: list[dict[str, Any]] | None = None  # whether the GPUs are used at all
 
     def start(self, adapter: Adapter, hz: float) -> None:
         """Begin to sample, `hz` times a second, on the sampler's own thread."""
@@ -88,12 +89,36 @@ class GpuSamples:
         """The GPUs that are sampled, for the manifest."""
         return list(self._sampler.gpus) if self._sampler is not None else []
 
+    def facts(self, framework: Mapping[str, Any]) -> dict[str, Any]:
+        """`driver`, `machine` and `gpu_check` for the manifest, as far as they are known by now.
+
+        Args:
+            framework: the manifest's facts of the framework, with "cuda_build".
+        """
+        if self._sampler is None or not self._sampler.nvml_gpus:
+            return {}
+        if self._check is None:
+            from gpu_util_callback.doctor import quick_check
+
+            devices = self._adapter.devices() if self._adapter is not None else None
+            build = {"is_cuda_build": framework.get("cuda_build")}
+            self._check = quick_check(devices, self._sampler.nvml_gpus, build)
+        return {
+            "driver": self._sampler.driver,
+            "machine": self._sampler.host,
+            "gpu_check": self._check,
+        }
+
     @property
     def unavailable(self) -> list[dict[str, str]]:
         """What cannot be sampled; said in one line where there is no GPU at all."""
         if self._sampler is None:
             return []
         missing = list(self._sampler.unavailable)
+        for check in self._check or ():
+            if not self._sampler.gpus:  # all are hidden from this process: nothing is recorded
+                reason, cure = check["reason"], check["cure"]
+                missing.append({"source": "GPUs", "reason": reason, "cure": cure})
         if missing and not self._sampler.gpus:
             warn("no GPU samples", missing[0]["reason"], missing[0].get("cure") or "")
         return missing

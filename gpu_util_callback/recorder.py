@@ -382,6 +382,7 @@ class Recorder:
                 facts["windows"] = self.facts.get("windows", [])
                 unavailable += self.windows.unavailable
             facts["gpus"] = self._gpus.gpus
+            facts.update(self._gpus.facts(self.facts.get("framework") or {}))
             unavailable += self._gpus.unavailable
             overhead.update(self._gpus.overhead)
             facts["overhead"] = overhead

@@ -53,6 +53,10 @@ class CpuFallback(Rule):
             evidence["framework"] = f"{run.framework or 'framework'} {version}"
         if run.fact("framework", "cuda_build") is not None:
             evidence["framework_built_for_cuda"] = bool(run.fact("framework", "cuda_build"))
+        checks = run.facts.get("gpu_check") or []
+        check = next((c for c in checks if c.get("cause") == self.cause), None)
+        if check is not None:
+            evidence["seen"] = check["reason"]
         cpu_build = run.fact("framework", "cuda_build") is False
         text = (
             f"{who} trained on the CPU although {count} GPU{'s are' if count > 1 else ' is'} "

@@ -66,19 +66,24 @@ def _build(key: str) -> str | None:
 
 
 def devices() -> list[dict[str, Any]] | None:
-    """TensorFlow's GPUs in its own order; None where it has none."""
+    """The GPUs that TensorFlow may use, in its own order; None where it has none.
+
+    `cuda_ordinal` is CUDA's number, which `tf.config.set_visible_devices` does not change.
+    """
     found = []
-    for index, device in enumerate(tf.config.list_physical_devices("GPU")):
+    for index, device in enumerate(tf.config.get_visible_devices("GPU")):
         try:
             details = tf.config.experimental.get_device_details(device)
         except Exception:  # a plug-in device without details
             details = {}
         capability = details.get("compute_capability")
+        ordinal = device.name.rpartition(":")[2]  # "/physical_device:GPU:1"
         found.append(
             {
                 "index": index,
                 "name": details.get("device_name") or device.name,
                 "compute_capability": ".".join(map(str, capability)) if capability else None,
+                "cuda_ordinal": int(ordinal) if ordinal.isdigit() else None,
             }
         )
     return found or None

@@ -2,6 +2,7 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -14,6 +15,7 @@ from nvml import Scenario, loaded  # noqa: E402
 
 from gpu_util_callback import GpuUtilCallback, read_recordings  # noqa: E402
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
+from gpu_util_callback.frameworks import tensorflow_facts  # noqa: E402
 
 STEPS = 120
 
@@ -75,6 +77,23 @@ def test_a_gpu_that_the_framework_does_not_see_comes_first(tmp_path):
     assert [span["cause"] for span in run["spans"]] == ["input_bound"]
     assert run["verdict"] == "TensorFlow does not use the NVIDIA H100 80GB HBM3."
     assert run["gpus"][0]["used_by_framework"] is False
+    assert finding["evidence"]["seen"].startswith("there is 1 GPU, and ")
+
+
+def test_hidden_gpus_are_said_to_be_hidden(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    run = fit(tmp_path, 0, slow=False)
+    assert run["gpus"] == [] and run["findings"] == []
+    assert "CUDA_VISIBLE_DEVICES=-1 hides the 1 GPU" in [m["reason"] for m in run["unavailable"]]
+
+
+def test_a_gpu_taken_from_the_middle_keeps_its_cuda_number(monkeypatch):
+    second = SimpleNamespace(name="/physical_device:GPU:1")
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [second])
+    details = {"device_name": "NVIDIA A100", "compute_capability": (8, 0)}
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: details)
+    [device] = tensorflow_facts.devices()
+    assert (device["index"], device["cuda_ordinal"]) == (0, 1)
 
 
 def test_an_idle_gpu_makes_the_wait_a_loss(tmp_path, monkeypatch):
