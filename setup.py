@@ -28,6 +28,7 @@ TEST = [
     "pytest-timeout>=2.3",
     "hypothesis>=6.100",
     "playwright>=1.48",
+    "xprof>=2.20",  # the Profile tab must open our windows, too
     "ruff>=0.8",
     "mypy>=1.13",
 ]
