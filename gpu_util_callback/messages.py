@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
 
-__all__ = ["finding_line", "reason_of", "say", "verdict", "warn"]
+__all__ = ["reason_of", "say", "verdict", "warn"]
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -23,18 +22,6 @@ def warn(what: str, reason: str, cure: str = "") -> None:
 def say(text: str) -> None:
     """Print a line while training goes on. Keras' progress bar leaves the cursor in mid line."""
     print(f"\ngpu-util: {text}", file=sys.stderr, flush=True)
-
-
-def finding_line(thing: dict[str, Any]) -> str:
-    """A finding or span in one line: what, since when, what it costs, what to do."""
-    text = str(thing.get("title") or thing["cause"])
-    if "start_step" in thing:
-        text += f" since step {thing['start_step']}"
-    if thing.get("lost_s"):
-        text += f", {thing['lost_s']:.2g} s lost so far"
-    advice = (thing.get("advice") or {}).get("text") or ""
-    first = advice.split(". ")[0].rstrip(".")
-    return f"{text}. {first}." if first else f"{text}."
 
 
 def verdict(path: str, thresholds: dict | None) -> None:

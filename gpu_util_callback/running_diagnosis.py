@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis import Diagnosis
-from gpu_util_callback.messages import finding_line
+from gpu_util_callback.diagnosis import Announcer, Diagnosis
 from gpu_util_callback.recording.account import Account
 
 __all__ = ["RunningDiagnosis"]
@@ -25,7 +24,7 @@ class RunningDiagnosis:
     def __init__(self, facts: Mapping[str, Any], thresholds: Mapping | None):
         self._diagnosis = Diagnosis(facts, thresholds)
         self._account = Account()
-        self._told: set[str] = set()
+        self._announcer = Announcer()
 
     def add(self, tables: Mapping[str, Mapping[str, Any]], blocks: Iterable[Any]) -> None:
         """New rows by table, and new sample blocks."""
@@ -53,11 +52,5 @@ class RunningDiagnosis:
         return self._diagnosis.result(facts=facts, account=account, now_ns=now_ns, ended=ended)
 
     def news(self, found: Mapping[str, Any]) -> list[str]:
-        """One line per cause, when it is first established."""
-        lines = []
-        for thing in (*found.get("spans", ()), *found.get("findings", ())):
-            cause = thing.get("cause")
-            if cause and cause not in self._told:
-                self._told.add(cause)
-                lines.append(finding_line(thing))
-        return lines
+        """One line per cause, once, when it is established and has cost enough to be worth it."""
+        return self._announcer.lines(found)

@@ -39,7 +39,7 @@ class Announcer:
 
 
 def _line(claim: Mapping) -> str:
-    said = f"gpu-util: {claim['title']}"
+    said = str(claim["title"])
     if claim["lost_s"]:
         said += f": {duration(claim['lost_s'])} lost so far"
         if "start_step" in claim:

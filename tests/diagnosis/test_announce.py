@@ -17,7 +17,7 @@ def test_an_established_cause_is_said_once():
         lines = announcer.lines(diagnosis.result(now_ns=run.now))
         said += [(flush, line) for line in lines]
     [(flush, line)] = said
-    assert line.startswith("gpu-util: Input-bound: ") and "since step 60" in line
+    assert line.startswith("Input-bound: ") and "since step 60" in line
     assert 10 + 6 <= flush <= 10 + 12, "ten lost seconds take about seven flushes"
 
 
