@@ -102,3 +102,15 @@ def test_names_cannot_break_out_of_the_file(open_file, tmp_path):
     assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.querySelectorAll('script').length") == 2
     assert "</script>" in page.locator(".facts").first.inner_text(), "shown as the text it is"
+
+
+def test_profiler_windows_are_in_the_file(open_file, tmp_path):
+    make_recording(tmp_path / "run", "healthy", steps=300, gpus=1, windows=((20, 26),))
+    path = tmp_path / "report.html"
+    path.write_text(html_report(read_recordings(tmp_path)), encoding="utf-8")
+    page = open_file(path)
+    page.locator(".window-button").click()
+    wait_until(lambda: page.locator(".traced h2").count() == 1)
+    assert page.locator(".traced h2").inner_text() == "Step 20"
+    assert "nvjet" in page.locator(".kernels tbody").inner_text()
+    assert page.locator(".profile-link, .kernels a").count() == 0, "a file has no server to ask"

@@ -84,13 +84,16 @@ class TensorBoardServer:
         path_prefix: e.g. "/tb/x".
         logdir_spec: as for `--logdir_spec`, e.g. "a:/logs/a,b:/logs/b".
         env: additional environment variables.
+        python: interpreter of another environment, such as one with TensorFlow and the Profile tab.
 
     Attributes:
         url: where it serves, path prefix included, without a slash at the end.
     """
 
-    def __init__(self, logdir, load_fast, path_prefix=None, logdir_spec=None, env=None, cwd=None):
-        command = [str(python_without_tensorflow()), "-m", "tensorboard.main", "--host",
+    def __init__(
+        self, logdir, load_fast, path_prefix=None, logdir_spec=None, env=None, cwd=None, python=None
+    ):
+        command = [str(python or python_without_tensorflow()), "-m", "tensorboard.main", "--host",
                    "127.0.0.1", "--port", "0", "--reload_interval", "1"]  # fmt: skip
         if logdir_spec is not None:
             command += ["--logdir_spec", logdir_spec]
@@ -102,7 +105,7 @@ class TensorBoardServer:
         environment.update(PYTHONNOUSERSITE="1", PYTHONUNBUFFERED="1", **(env or {}))
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-            cwd=cwd or HOME,
+            cwd=cwd or Path(command[0]).parent,
         )  # fmt: skip
         self._lines: list[str] = []
         self._found = threading.Event()

@@ -244,8 +244,9 @@ function ProfileLink({ run }: { run: string | null }) {
   if (!there) return null;
   return (
     <p class="profile-link">
-      <a href={profileHref(run)} target="_top">
-        {run ? 'This window in the Profile tab' : 'Open the Profile tab'} <span aria-hidden="true">→</span>
+      {/* A page of its own: the Profile tab rewrites the history, and "back" would not lead here. */}
+      <a href={profileHref(run)} target="_blank" rel="noopener" title="opens in a new browser tab">
+        {run ? 'This window in the Profile tab' : 'Open the Profile tab'} <span aria-hidden="true">↗</span>
       </a>
     </p>
   );
