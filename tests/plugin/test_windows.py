@@ -1,17 +1,21 @@
 """Profiler windows as the tab is told of them: true to the recording, and bounded."""
 
 import json
+from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+import pytest
 from make_recording import SyntheticRun, make_recording
 
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.traces.imported import import_trace
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.replies import strict
 from tensorboard_plugin.windows import MAX_KERNELS, window_reply, windows_of
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e\0" + "k" * 10_000
 
 
@@ -96,3 +100,17 @@ def test_the_finer_of_two_utilization_lanes_comes_first(tmp_path):
         ("gpu0/utilization:utilization_pct", "Kernel active"),
         ("gpu0:utilization_pct", "Kernel active (polled)"),
     ]
+
+
+def test_an_imported_trace_is_a_window(tmp_path):
+    trace = next(
+        (REPOSITORY.parent / "shared" / "data" / "xplane").glob("v100x8_tf24_bert*.pb"), None
+    )
+    if trace is None:
+        pytest.skip("no public traces beside the checkout (../shared/data)")
+    import_trace(trace, tmp_path)
+    (window,) = windows_of(one(tmp_path))
+    reply = window_reply(one(tmp_path), window["window"])
+    assert {row["gpu"] for row in reply["steps"]} == {1, 4, 6}
+    assert sum(row["count"] for row in reply["kernels"] if row["gpu"] == 4) == 665
+    assert window["profile_run"] is None

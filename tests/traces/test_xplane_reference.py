@@ -152,6 +152,19 @@ def test_recording_rows_sum_to_the_nanosecond(reference, name):
     assert len(lengths) == 1
 
 
+def test_rows_of_the_host_alone_hold_its_busiest_ops(reference):
+    analysis = analyse(read_trace(reference(f"xplane/{_CPU}.xplane.pb")))
+    kernels = analysis.tables(window=3)["kernels"]
+    ops = analysis.processes[0].host_ops
+    assert kernels["name"].tolist() == [op.name for op in ops]
+    assert kernels["op"].tolist() == [op.kind for op in ops]
+    assert kernels["total_ns"].tolist() == [op.total_ps // 1000 for op in ops]
+    assert set(kernels["gpu"].tolist()) == {-1}
+    assert len(ops) > 0
+    with_gpu = analyse(read_trace(reference(f"xplane/{_SYNTHETIC}.xplane.pb"))).tables()
+    assert set(with_gpu["kernels"]["gpu"].tolist()) == {0}
+
+
 def test_kernels_of_the_reference_traces(trace_json):
     kernels = trace_json(_BERT)["kernels"]
     for gpu in (4, 6):

@@ -303,7 +303,7 @@ function drawWindows(context: CanvasRenderingContext2D, frame: Frame, head: Head
       context.fillStyle = palette.text;
       context.fillRect(toPixel(view, width, step), y + WINDOW_ROW - 7, Math.max(2, width / span(view)), 3);
     }
-    const text = `window ${box.item.window}`;
+    const text = `steps ${count(box.item.first_step)}–${count(box.item.stop_step)}`;
     if (box.width < context.measureText(text).width + 12) continue;
     context.fillStyle = palette.bg;
     context.fillText(text, Math.max(0, box.x) + 6, y + WINDOW_ROW / 2 - 1.5);

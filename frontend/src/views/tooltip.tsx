@@ -84,7 +84,7 @@ function headContent(timeline: Timeline, x: number, y: number): Content | null {
     const lines: Line[] = [{ title: stepsText({ cause: '', start_step: window.first_step, end_step: window.stop_step }), value: '' }];
     if (window.cost_s !== null) lines.push({ title: 'cost', value: seconds(window.cost_s) });
     lines.push({ title: 'click for its traced steps and kernels', value: '' });
-    return { title: `Profiler window ${window.window}`, lines };
+    return { title: 'Profiler window', lines };
   }
   if (head.windows.length > 0 && y >= head.windowsTop - 1) return null;
   const phase = phaseAt(frame, head, x);
