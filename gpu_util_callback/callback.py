@@ -92,6 +92,9 @@ class GpuUtilCallback(keras.callbacks.Callback):
             log.debug("gpu_util_callback: %s", error, exc_info=True)
 
     def on_train_begin(self, logs=None):
+        if self._session is not None and self._session.begun_in_this_fit():
+            log.warning("gpu_util_callback: this fit lists the same GpuUtilCallback twice")
+            return
         session = KerasSession(self, self._settings)
         try:
             session.begin(self._model, self.params, keras.backend.backend())

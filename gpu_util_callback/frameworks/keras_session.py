@@ -47,10 +47,16 @@ class KerasSession:
         self._windows: KerasWindows | None = None
         self._listed = False  # the CallbackList is timed itself, so our own hooks need not
         self._testing = False
+        self._fit: Any = None  # the CallbackList of the fit, a new one in every fit
+
+    def begun_in_this_fit(self) -> bool:
+        """Whether the fit that is calling now began this session: a callback listed twice."""
+        return self._fit is not None and find_callback_list(self._callback) is self._fit
 
     def begin(self, model: Any, params: dict | None, backend: str) -> None:
         """Training begins: put everything in place; on the training thread."""
         callbacks = find_callback_list(self._callback)
+        self._fit = callbacks
         if callbacks is not None:
             first = next(c for c in callbacks.callbacks if type(c) is type(self._callback))
             if first is not self._callback:

@@ -292,6 +292,16 @@ def test_two_callbacks_in_one_fit_record_once(model, tmp_path, caplog):
     assert "two GpuUtilCallbacks" in caplog.text
 
 
+def test_one_callback_listed_twice_records_once(model, tmp_path, caplog):
+    callback = ours(tmp_path)
+    fit(model, callback, callback)
+    (recording,) = recordings(tmp_path)
+    assert recording.status == "ended" and len(recording.steps["step"]) == 12
+    assert "the same GpuUtilCallback twice" in caplog.text
+    fit(model, callback)
+    assert [r.status for r in recordings(tmp_path)] == ["ended", "ended"]
+
+
 def test_evaluate_and_predict_outside_a_fit_record_nothing(model, tmp_path):
     callback = ours(tmp_path)
     model.evaluate(X, Y, verbose=0, callbacks=[callback])
