@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from gpu_util_callback.recording.schema import TABLES
 __all__ = ["PipelineReadings"]
 
 SELDOM_S = 10.0
+DEADLINE_S = 2.0  # the framework takes locks of its own to answer; the recording must not wait
 
 
 class PipelineReadings:
@@ -47,7 +50,11 @@ class PipelineReadings:
         self._next = now + min(SELDOM_S, 1 + self._readings)
         self._readings += 1
         try:
-            rows = self._adapter.pipeline()
+            rows = self._in_time()
+        except TimeoutError:
+            self._works = False
+            self._fail("pipeline", f"its stages could not be read within {DEADLINE_S:g} s", "")
+            return None
         except Exception as error:
             self._works = False
             self._fail(
@@ -64,3 +71,23 @@ class PipelineReadings:
             name: np.array([row[name] for row in rows], object if kind == "text" else None)
             for name, kind in TABLES["pipeline"].items()
         }
+
+    def _in_time(self) -> list[dict[str, Any]]:
+        """The adapter's rows. Raises: what the adapter raises; TimeoutError when it hangs."""
+        rows: list[dict[str, Any]] = []
+        errors: list[Exception] = []
+
+        def work() -> None:
+            try:
+                rows.extend(self._adapter.pipeline())
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work, name="gpu-util-pipeline", daemon=True)
+        thread.start()
+        thread.join(DEADLINE_S)
+        if thread.is_alive():
+            raise TimeoutError
+        if errors:
+            raise errors[0]
+        return rows

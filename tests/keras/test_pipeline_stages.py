@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 import tensorflow as tf
 from fit_truth import BATCH, WIDTH, recorded_fit, small_model
 
+from gpu_util_callback.frameworks import pipeline_readings
+from gpu_util_callback.frameworks.tensorflow import TensorFlowAdapter
 from gpu_util_callback.frameworks.tensorflow_pipeline import Reader
 from gpu_util_callback.frameworks.tensorflow_stages import function_name, word
 
@@ -163,3 +166,19 @@ def test_autotune_off_is_said(tmp_path):
     (missing,) = [u for u in recording.facts["unavailable"] if u["source"] == "pipeline"]
     assert "autotune" in missing["cure"]
     assert len(recording.steps["step"]) == 400
+
+
+def test_a_reading_that_hangs_does_not_hold_the_recording(tmp_path, monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr(pipeline_readings, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(TensorFlowAdapter, "pipeline", lambda self: release.wait(60) and [])
+    model = small_model()
+    model.compile("sgd", "mse")
+    x = np.zeros((BATCH * 20, WIDTH), np.float32)
+    try:
+        recording = recorded_fit(model, tmp_path / "logs", x=x, y=x[:, :1], batch_size=BATCH)
+    finally:
+        release.set()
+    assert recording.status == "ended" and len(recording.steps["step"]) == 20
+    (missing,) = [u for u in recording.facts["unavailable"] if u["source"] == "pipeline"]
+    assert "could not be read within 0.2 s" in missing["reason"]
