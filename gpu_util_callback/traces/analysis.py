@@ -31,6 +31,9 @@ from gpu_util_callback.traces.steps import Steps, find_steps
 __all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "analyse"]
 
 _UNLINKED_SHARE = 0.1
+# Fewer kernels in fewer steps are a fragment, not a training: its idle time proves nothing.
+_MIN_KERNELS = 20
+_MIN_STEPS = 3
 
 
 @dataclass(slots=True)
@@ -72,6 +75,24 @@ class ProcessAnalysis:
     def active(self) -> list[DeviceAnalysis]:
         """The GPUs that ran kernels, or else all that did anything."""
         return [d for d in self.devices if d.launches.kernels] or self.devices
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the steps are steps: marked, or repeated; not all of the trace as one."""
+        if self.steps.basis == "marker":
+            return len(self.steps) > 0
+        return self.steps.basis != "trace" and len(self.steps) > 1
+
+    @property
+    def enough_work(self) -> bool:
+        """Whether the GPUs did enough to be judged: many kernels, or some in several steps."""
+        kernels = max((d.launches.kernels for d in self.devices), default=0)
+        return kernels >= _MIN_KERNELS or (self.has_steps and len(self.steps) >= _MIN_STEPS)
+
+    @property
+    def idle_judged(self) -> bool:
+        """Whether the shares of idle time mean anything: of steps, with enough work in them."""
+        return self.has_steps and self.enough_work
 
     def share(self, category: str) -> float:
         """Share of all steps in one category, mean over the active GPUs (0 without GPUs)."""
@@ -180,7 +201,8 @@ def analyse(trace: Trace) -> Analysis:
         from gpu_util_callback.traces.kineto_compat import compat
 
         figures = compat(processes[0].process, trace.names)
-    problems = [*trace.problems, *(note for p in processes for note in _unlinked(p))]
+    notes = [note for p in processes for note in (*_unjudged(p), *_unlinked(p))]
+    problems = list(dict.fromkeys([*trace.problems, *notes]))
     analysis = Analysis(trace, processes, [], figures, problems)
     analysis.findings = find(analysis)
     return analysis
@@ -189,6 +211,26 @@ def analyse(trace: Trace) -> Analysis:
 def _op_time(process: Process) -> Intervals:
     rows = process.events.kind == HostKind.OP
     return union(process.events.start_ps[rows], process.events.end_ps[rows])
+
+
+def _unjudged(p: ProcessAnalysis) -> list[str]:
+    """What is no evidence of anything: time outside steps, too little work, empty devices."""
+    notes = []
+    if len(p.steps) and not p.has_steps:
+        found = "no steps" if p.steps.basis == "trace" else "only one step, and no marker of it,"
+        notes.append(f"{found} in the trace: work is measured, idle time is not judged")
+    if p.devices and not p.enough_work:
+        kernels = max(d.launches.kernels for d in p.devices)
+        some = "one kernel" if kernels == 1 else f"{kernels} kernels"
+        notes.append(
+            f"too little GPU work to judge idle time: {some} on the busiest GPU of the trace"
+        )
+    if p.unused_devices and p.devices:
+        indexes = ", ".join(str(i) for i in sorted(p.unused_devices))
+        notes.append(
+            f"the trace has no events of GPU {indexes}: idle, or not recorded, which it cannot tell"
+        )
+    return notes
 
 
 def _unlinked(p: ProcessAnalysis) -> list[str]:

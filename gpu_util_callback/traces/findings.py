@@ -1,13 +1,14 @@
 """What holds the GPUs of a trace back: one function per cause, thresholds in the open.
 
 Each rule sees one process of the trace and returns findings in the contract's form. A source that
-is missing makes a rule silent; "unknown" never counts as evidence.
+is missing makes a rule silent; "unknown" never counts as evidence. Idle time is judged only within
+steps: around them a trace holds start-up, the profiler itself and whatever else was going on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpu_util_callback.traces.hostside import culprit
@@ -47,7 +48,7 @@ _HELPER = re.compile(
 
 def find(analysis: Analysis) -> list[Finding]:
     """All findings of a trace, the one that lost most time first."""
-    findings = [f for p in analysis.processes for f in find_in(p, analysis)]
+    findings = _merged(f for p in analysis.processes for f in find_in(p, analysis))
     findings.extend(_ranks_imbalance(analysis))
     return _in_order(findings)
 
@@ -58,6 +59,21 @@ def find_in(p: ProcessAnalysis, analysis: Analysis) -> list[Finding]:
     for finding in findings:
         finding["ranks"] = [] if p.process.rank is None else [p.process.rank]
     return _in_order(findings)
+
+
+def _merged(findings: Iterable[Finding]) -> list[Finding]:
+    """The same of several processes once, for all their GPUs; numbers are of the worst one.
+
+    Processes run side by side: what each of them lost is lost once.
+    """
+    alike: dict[tuple[str, str, str], Finding] = {}
+    for finding in _in_order(list(findings)):
+        key = (finding["cause"], finding["title"], finding["advice"]["text"])
+        first = alike.setdefault(key, finding)
+        if first is not finding:
+            for of in ("gpus", "ranks"):
+                first[of] = sorted({*first[of], *finding[of]})
+    return list(alike.values())
 
 
 def _in_order(findings: list[Finding]) -> list[Finding]:
@@ -104,6 +120,10 @@ def _total_ps(p: ProcessAnalysis) -> int:
     return int((p.steps.end_ps - p.steps.start_ps).sum())
 
 
+def _whole(p: ProcessAnalysis) -> str:
+    return "step" if p.has_steps else "trace"
+
+
 def _gpus(p: ProcessAnalysis) -> list[int]:
     return [d.index for d in p.active]
 
@@ -111,7 +131,7 @@ def _gpus(p: ProcessAnalysis) -> list[int]:
 def _input_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
     total = _total_ps(p)
     lost = float(p.input_wait_ps().sum())
-    if not total or lost / total < THRESHOLDS["input_wait_share"]:
+    if not p.has_steps or not total or lost / total < THRESHOLDS["input_wait_share"]:
         return
     slowest = next((s for s in p.stages if s.self_ps > 0 and s.name != "Root"), None)
     where = f"; its slowest stage is {slowest.name}" if slowest else ""
@@ -155,7 +175,7 @@ def _transfer_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]
     )
     yield _finding(
         "transfer_bound",
-        f"Copies that nothing hides take {share:.0%} of the step",
+        f"Copies that nothing hides take {share:.0%} of the {_whole(p)}",
         text,
         lost_ps=share * _total_ps(p),
         severity=share,
@@ -173,7 +193,7 @@ def _launch_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
     share = p.share("idle_launch")
     kernels = sum(d.launches.kernels for d in p.active)
     linked = sum(d.launches.linked for d in p.active)
-    if share < THRESHOLDS["idle_launch_share"] or not kernels:
+    if not p.idle_judged or share < THRESHOLDS["idle_launch_share"] or not kernels:
         return
     if linked / kernels < THRESHOLDS["linked_kernels_share"]:
         return
@@ -205,7 +225,7 @@ def _launch_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
 
 def _sync_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
     share = p.share("idle_sync")
-    if share < THRESHOLDS["idle_sync_share"]:
+    if not p.idle_judged or share < THRESHOLDS["idle_sync_share"]:
         return
     kineto = analysis.trace.format == "kineto"
     yield _finding(
@@ -225,7 +245,7 @@ def _sync_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
 
 def _host_stall(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
     share = p.share("idle_host")
-    if share < THRESHOLDS["idle_host_share"]:
+    if not p.idle_judged or share < THRESHOLDS["idle_host_share"]:
         return
     window = (int(p.steps.start_ps[0]), int(p.steps.end_ps[-1]))
     worst = max(p.active, key=lambda d: int(d.account.steps["idle_host"].sum()))
@@ -251,7 +271,7 @@ def _communication_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Fin
         return
     yield _finding(
         "communication_bound",
-        f"Communication that nothing hides takes {share:.0%} of the step",
+        f"Communication that nothing hides takes {share:.0%} of the {_whole(p)}",
         "Overlap communication with the backward pass, or accumulate gradients over more batches.",
         lost_ps=share * _total_ps(p),
         severity=share,
@@ -358,23 +378,6 @@ def _ranks_imbalance(analysis: Analysis) -> Iterator[Finding]:
     yield finding
 
 
-def _gpus_unused(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
-    if not p.unused_devices or not any(d.launches.kernels for d in p.devices):
-        return
-    visible = len(p.unused_devices) + len(p.devices)
-    yield _finding(
-        "gpus_unused",
-        f"{len(p.unused_devices)} of {visible} GPUs did nothing",
-        "Distribute the training, or leave the GPUs to others with CUDA_VISIBLE_DEVICES.",
-        code="strategy = tf.distribute.MirroredStrategy()",
-        lost_ps=None,
-        severity=len(p.unused_devices) / visible,
-        threshold=(),
-        gpus=p.unused_devices,
-        visible=visible,
-    )
-
-
 _RULES: tuple[Callable[[Any, Any], Iterator[Finding]], ...] = (
     _input_bound,
     _transfer_bound,
@@ -384,5 +387,4 @@ _RULES: tuple[Callable[[Any, Any], Iterator[Finding]], ...] = (
     _communication_bound,
     _no_tensor_cores,
     _imbalance,
-    _gpus_unused,
 )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.traces.analysis import Analysis, ProcessAnalysis
+from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
 
@@ -25,6 +24,7 @@ _LOOK = {
     "idle_sync": ("waits after a sync", "35", "s"),
     "idle_host": ("waits for the host", "33", "h"),
     "other": ("other", "90", "·"),
+    "idle": ("idle, not judged", "90", "-"),
 }
 _STEPS_SHOWN = 12
 _ROWS_SHOWN = 10
@@ -44,7 +44,7 @@ def render(analysis: Analysis, width: int | None = None, color: bool = False) ->
     out.append(paint("1", _fit(", ".join(trace.paths), width)))
     for p in analysis.processes:
         out.extend(_process(p, len(analysis.processes) > 1, width, paint))
-    out.extend(_findings(analysis.findings, width, paint))
+    out.extend(_findings(analysis, paint))
     for problem in analysis.problems:
         out.append(paint("33", f"note: {problem}"))
     return "\n".join(line.rstrip() for line in out) + "\n"
@@ -90,12 +90,14 @@ def _process(p: ProcessAnalysis, several: bool, width: int, paint) -> list[str]:
         if len(p.steps) == 1:
             named = "" if p.steps.basis == "trace" else f"step {first}; "
             line = f"1 step ({named}{basis}), {_time(float(duration[0]))}"
+            if p.steps.basis == "trace":
+                line = f"no steps in it: the whole trace as one, {_time(float(duration[0]))}"
         else:
             line = f"{len(p.steps)} steps (steps {first}–{last}; {basis}), "
             line += f"{_time(float(np.median(duration)))} each (median)"
         fetched = float(p.host_input_ps().mean())
         if fetched:
-            line += f", input fetched {_time(fetched)} a step"
+            line += f", input fetched {_time(fetched)}{_each(p)}"
         out.append(line)
     else:
         out.append("nothing was recorded: no GPU events, no host events")
@@ -107,21 +109,36 @@ def _process(p: ProcessAnalysis, several: bool, width: int, paint) -> list[str]:
         start, end = d.span
         out.append("")
         out.append(
-            paint("1", f"GPU {d.index}  {d.device.name}")
-            + f"   kernels {_time(d.kernel_busy.total)}, any work {_time(d.any_busy.total)}"
-            + f" of {_time(end - start)} from first to last event"
+            paint("1", _title(d))
+            + f"   in all: kernels {_time(d.kernel_busy.total)}, any work"
+            + f" {_time(d.any_busy.total)} of {_time(end - start)} from first to last event"
         )
         total = int(duration.sum())
         if total:
             shares = {c: int(d.account.steps[c].sum()) / total for c in CATEGORIES}
+            if not p.idle_judged:
+                idle = [c for c in shares if c.startswith("idle_")]
+                shares["idle"] = sum(shares.pop(c) for c in idle)
             out.append("  " + _bar(shares, width - 4, paint))
-            out.extend(_legend(shares, duration, width, paint))
+            out.extend(_legend(shares, duration, _each(p), width, paint))
     if p.devices and len(p.steps) > 1:
         out.extend(_step_table(p, paint))
     out.extend(_kernel_table(p, width, paint))
     if not p.devices:
         out.extend(_op_table(p, width, paint))
     return out
+
+
+def _each(p: ProcessAnalysis) -> str:
+    return " a step" if len(p.steps) > 1 else ""
+
+
+def _title(d: DeviceAnalysis) -> str:
+    """The GPU's number, and its model where the trace knows one."""
+    name = d.device.name
+    if name.startswith("GPU (") and name.endswith(")"):
+        name = f"compute capability {name[5:-1]}"
+    return f"GPU {d.index}" if name in ("", "GPU") else f"GPU {d.index}  {name}"
 
 
 def _bar(shares: dict[str, float], width: int, paint) -> str:
@@ -139,7 +156,9 @@ def _bar(shares: dict[str, float], width: int, paint) -> str:
     return "".join(cells)
 
 
-def _legend(shares: dict[str, float], duration: np.ndarray, width: int, paint) -> list[str]:
+def _legend(
+    shares: dict[str, float], duration: np.ndarray, each: str, width: int, paint
+) -> list[str]:
     parts = []
     mean = float(duration.mean())
     for category, share in sorted(shares.items(), key=lambda kv: -kv[1]):
@@ -147,7 +166,7 @@ def _legend(shares: dict[str, float], duration: np.ndarray, width: int, paint) -
             continue
         name, code, character = _LOOK[category]
         mark = paint(code, "■") if paint("0", "") else character
-        parts.append((f"{mark} {name} {share:.1%} ({_time(share * mean)})", name))
+        parts.append((f"{mark} {name} {share:.1%} ({_time(share * mean)}{each})", name))
     lines, line, used = [], "  ", 2
     for text, _ in parts:
         visible = len(text) if not paint("0", "") else len(text) - 9
@@ -192,7 +211,7 @@ def _kernel_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
     total = sum(k.total_ps for k, _ in rows)
     several = len(p.devices) > 1
     out = ["", paint("1", "Kernels") + "  (TC = tensor cores)"]
-    head = "   time  share   calls     mean   TC  "
+    head = "  total  share   calls     mean   TC  "
     out.append("  " + head + ("GPU  " if several else "") + "kernel")
     for k, d in rows[:_ROWS_SHOWN]:
         mark = {"yes": "yes", "no": "no", "unknown": "?"}[k.tensor_core]
@@ -224,14 +243,25 @@ def _op_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
     return out
 
 
-def _findings(findings: list[dict[str, Any]], width: int, paint) -> list[str]:
+def _findings(analysis: Analysis, paint) -> list[str]:
+    findings = analysis.findings
+    several = len(analysis.devices) > 1
+    if not findings and not all(p.idle_judged or not p.devices for p in analysis.processes):
+        return ["", "No findings; what could not be judged is noted below."]
     if not findings:
         return ["", paint("32", "Nothing found that holds the GPU back.")]
     out = ["", paint("1", "Findings")]
+    steps = max(len(p.steps) for p in analysis.processes)
     for finding in findings:
-        lost = f"  ({finding['lost_s'] * 1000:.3g} ms lost)" if finding["lost_s"] else ""
+        gpus = ", ".join(str(i) for i in finding["gpus"])
+        said = not gpus or f"GPU {gpus}" in finding["title"]
+        named = f"GPU {gpus}: " if several and not said else ""
+        in_all = " in all" if steps > 1 else ""
+        lost = f"  ({finding['lost_s'] * 1000:.3g} ms lost{in_all})" if finding["lost_s"] else ""
         out.append(
-            paint("31", f"  ● {finding['title']}") + lost + paint("90", f"  {finding['cause']}")
+            paint("31", f"  ● {named}{finding['title']}")
+            + lost
+            + paint("90", f"  {finding['cause']}")
         )
         out.append(f"    {finding['advice']['text']}")
         if finding["advice"]["code"]:
