@@ -16,9 +16,14 @@ from gpu_util_callback.frameworks.tensorflow_pipeline import Reader
 from gpu_util_callback.frameworks.tensorflow_stages import function_name, word
 
 
+SLEPT: list[float] = []  # what `decode` really took, call by call
+
+
 def decode(index):
     def sleep(value):
+        began = time.perf_counter()
         time.sleep(0.004)
+        SLEPT.append(time.perf_counter() - began)
         return value
 
     index = tf.numpy_function(sleep, [index], tf.int64)
@@ -49,12 +54,14 @@ def test_names_flags_and_times():
         .batch(BATCH)
         .prefetch(2)
     )
+    SLEPT.clear()
     found = stages(read(dataset))
     slow = found["map(decode)"]
     assert set(slow["flags"].split(",")) == {"py_function", "sequential", "stateful"}
     assert slow["processing_ns"] == max(row["processing_ns"] for row in found.values())
-    per_element = slow["processing_ns"] / slow["elements"] / 1e6
-    assert per_element == pytest.approx(4.2, rel=0.15)
+    # Calls go on while the stages are read, and Python's lock costs something on top of the sleep.
+    per_element = slow["processing_ns"] / slow["elements"] / 1e9
+    assert 0.8 * min(SLEPT) < per_element < 1.5 * max(SLEPT)
     assert "fixed_parallelism" in found["map(augment)"]["flags"]
     assert found["prefetch"]["buffer_limit"] == 2
     # Each stage but the last feeds another one.
