@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis._compare import comparison
-from gpu_util_callback.diagnosis._words import duration, percent, times
+from gpu_util_callback.diagnosis._words import duration, percent, steps, times
 from gpu_util_callback.terminal_compare import comparison_table
 
 __all__ = ["render", "rules_text", "two_lines"]
@@ -75,7 +75,7 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
 
     Args:
         report: `{"runs": [...], ...}`.
-        width: columns to use; lines of code are the only ones that may be longer.
+        width: columns to use, 40 at least.
         color: ANSI colours.
         unicode: False = ASCII characters only.
     """
@@ -140,7 +140,7 @@ def _run(run: Mapping, pen: _Pen) -> list[str]:
     if claims:
         lines += ["", pen.bold("What held it back, and what to do")]
         for place, claim in enumerate(claims[:_MAX_SHOWN], 1):
-            lines += _claim(claim, place, pen)
+            lines += _claim(claim, place, pen, run["steps"])
         if len(claims) > _MAX_SHOWN:
             rest = sum(claim["lost_s"] or 0 for claim in claims[_MAX_SHOWN:])
             lines += ["", f"  … and {len(claims) - _MAX_SHOWN} more, {duration(rest)} together "
@@ -158,7 +158,7 @@ def _brief(run: Mapping, pen: _Pen) -> list[str]:
     lines = [pen.bold(line) for line in pen.wrap(run["verdict"])]
     lines += [pen.dim(line) for line in pen.wrap(_subtitle(run))]
     for claim in _claims(run)[:1]:
-        lines += [pen.paint(f"     {line}", "32") for line in claim["advice"]["code"].splitlines()]
+        lines += _code(claim["advice"]["code"], pen)
     return lines
 
 
@@ -177,13 +177,13 @@ def _since(run: Mapping, pen: _Pen) -> list[str]:
 def _subtitle(run: Mapping) -> str:
     parts = [run["run"] if run["run"] != "." else "this log directory"]
     if run.get("fit_index") is not None:
-        parts.append(f"fit {run['fit_index']}")
+        parts.append(f"fit {run['fit_index'] + 1}")
     if run.get("rank"):
         parts.append(f"rank {run['rank']}")
-    parts.append(f"{run['steps']:,} steps")
+    parts.append(f"{run['steps']:,} {'step' if run['steps'] == 1 else 'steps'}")
     step = run["step_ms"]
     if step["p50"] is not None:
-        parts.append(f"{step['p50']:.3g} ms a step (95 %: {step['p95']:.3g})")
+        parts.append(f"median {step['p50']:.3g} ms a step, p95 {step['p95']:.3g} ms")
     framework = run.get("framework") or {}
     if framework.get("name"):
         parts.append(f"{framework['name']} {framework.get('version') or ''}".strip())
@@ -276,10 +276,10 @@ def _claims(run: Mapping) -> list[Mapping]:
     return blocking + [claim for claim in ordered if claim["cause"] != "cpu_fallback"]
 
 
-def _claim(claim: Mapping, place: int, pen: _Pen) -> list[str]:
+def _claim(claim: Mapping, place: int, pen: _Pen, of_steps: int | None = None) -> list[str]:
     where = ""
     if "start_step" in claim:
-        where = f"steps {claim['start_step']:,}–{claim['end_step']:,}"
+        where = steps(claim["start_step"], claim["end_step"], of_steps)
     lost = ""
     if claim["lost_s"] is not None:
         lost = f"lost {duration(claim['lost_s'])}"
@@ -296,8 +296,19 @@ def _claim(claim: Mapping, place: int, pen: _Pen) -> list[str]:
     if facts:
         lines += [pen.dim(line) for line in pen.wrap(facts, "   ")]
     lines += pen.wrap(claim["advice"]["text"], "   ")
-    lines += [pen.paint(f"     {line}", "32") for line in claim["advice"]["code"].splitlines()]
-    return lines
+    return lines + _code(claim["advice"]["code"], pen)
+
+
+def _code(code: str, pen: _Pen) -> list[str]:
+    """Code within the width: a comment that does not fit beside its line goes above it."""
+    shown: list[str] = []
+    for line in code.splitlines():
+        if len(line) > pen.width - 5:
+            line, _, comment = line.partition("  # ")
+            shown += pen.wrap(comment, "     # ") if comment else []
+        indent = " " * (5 + len(line) - len(line.lstrip()))
+        shown += pen.wrap(line.strip(), indent + "    ", indent)
+    return [pen.paint(line, "32") for line in shown]
 
 
 _UNITS = (
@@ -309,6 +320,13 @@ _UNITS = (
 
 # Said in a sentence of its own, or in the advice.
 _ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags", "slowest_stage", "callback"}
+
+
+# Shares of the steps a claim is about; the bar above it is about the whole run.
+_LABELS = {
+    "validation_pct": "validation share of these steps' time",
+    "callback_pct": "callback share of these steps' time",
+}
 
 
 def _evidence(claim: Mapping) -> str:
@@ -323,7 +341,8 @@ def _evidence(claim: Mapping) -> str:
             if name.endswith(suffix):
                 label, unit = name.removesuffix(suffix), shown
                 break
-        text = f"{label.replace('_', ' ')} {_number(value)}{unit}"
+        label = _LABELS.get(name) or label.replace("_", " ")
+        text = f"{label} {_number(value)}{unit}"
         limit = claim["threshold"].get(name)
         if limit is not None and isinstance(value, (int, float)):
             text += f" (limit {_number(limit)}{unit})"

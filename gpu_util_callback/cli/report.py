@@ -3,8 +3,10 @@
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
         for failure in broken:
             print(f"{failure['run']}: {failure['reason']}")
         if not broken:
-            print(f"{len(report['runs'])} run(s) within the limits")
+            count = len(report["runs"])
+            print(f"{count} {'run' if count == 1 else 'runs'} within the limits")
     else:
         print(render(report, _width(args.width), _color(args.color), _unicode()), end="")
     return 1 if broken else 0
@@ -121,7 +124,10 @@ def _check(args: argparse.Namespace) -> "Check | None":
 def _recordings(logdirs: Iterable[str], only: list[str] | None) -> list:
     from gpu_util_callback.recording import read_recordings
 
-    found = []
+    logdirs = list(logdirs)
+    names = _names(logdirs)
+    found: list = []
+    of_logdir: list[tuple[str, list]] = []
     for logdir in logdirs:
         recordings = read_recordings(logdir)
         for problem in recordings.problems:
@@ -133,6 +139,9 @@ def _recordings(logdirs: Iterable[str], only: list[str] | None) -> list:
                 "manifest.json; add callbacks=[GpuUtilCallback(log_dir)] to model.fit and train"
             )
         found += here
+        of_logdir.append((names[logdir], here))
+    if len(logdirs) > 1:
+        _tell_apart(of_logdir)
     if only:
         known = sorted({recording.run for recording in found})
         missing = [name for name in only if name not in known]
@@ -140,6 +149,28 @@ def _recordings(logdirs: Iterable[str], only: list[str] | None) -> list:
             raise UnusableInput(f"no run {missing[0]!r}; there is {', '.join(known)}")
         found = [recording for recording in found if recording.run in only]
     return found
+
+
+def _names(logdirs: list[str]) -> dict[str, str]:
+    """What each log directory is called: its folder's name, or all of it where two share that."""
+    names = {}
+    for logdir in logdirs:
+        name = re.split(r"[/\\]", logdir.rstrip("/\\"))[-1]
+        names[logdir] = Path(logdir).resolve().name if name in ("", ".", "..") else name
+    shared = Counter(names.values())
+    return {logdir: name if name and shared[name] == 1 else logdir
+            for logdir, name in names.items()}  # fmt: skip
+
+
+def _tell_apart(of_logdir: list[tuple[str, list]]) -> None:
+    """Name runs of several log directories so that no two share a name."""
+    holders = Counter(run for _, here in of_logdir for run in {one.run for one in here})
+    for name, here in of_logdir:
+        for recording in here:
+            if recording.run == ".":
+                recording.run = name
+            elif holders[recording.run] > 1:
+                recording.run = f"{name}/{recording.run}"
 
 
 def _width(given: int | None) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpu_util_callback.diagnosis._compare import active_pct, time_pct
-from gpu_util_callback.diagnosis._words import percent
+from gpu_util_callback.diagnosis._words import percent, steps
 
 __all__ = ["Check", "failures"]
 
@@ -77,7 +77,7 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
     for claim in claims:
         if claim["cause"] in check.forbid or not check.limited:
             where = (
-                f", steps {claim['start_step']}–{claim['end_step']}"
+                f", {steps(claim['start_step'], claim['end_step'], run['steps'])}"
                 if "start_step" in claim
                 else ""
             )

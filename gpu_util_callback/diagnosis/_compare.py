@@ -44,8 +44,9 @@ def add_promises(runs: Sequence[dict]) -> None:
     """Set each run's `since`: the run of the same job before it, what was promised, what was got.
 
     The same job is the same model (its parameters, and its name but for the number Keras appends)
-    trained by the same framework and, where known, the same script. `since` stays None for the
-    first one, and where no cause with a known cost went away.
+    trained by the same framework and, where known, the same script; a job that the user named is
+    another one than a job of another name. `since` stays None for the first one, and where no cause
+    with a known cost went away. Both numbers are about the whole run, as its verdict is.
 
     Args:
         runs: of one report, oldest first.
@@ -73,13 +74,15 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
     if not gone or not old or not new:
         return None
     lost = sum(claim["lost_s"] for claim in gone)
-    before, after = _samples(previous, run), _samples(run, previous)
+    # The old run at the new pace: only the parts that were promised to change are exchanged.
+    took = new * _samples(previous, run) / _samples(run, previous)
+    whole = max(previous["wall_s"] or 0.0, old)
     return {
         "id": previous["id"],
         "run": previous["run"],
         "gone": sorted({claim["cause"] for claim in gone}),
-        "promised_up_to": round(old / max(1e-9, old - lost), 2),
-        "got": round((old / before) / (new / after), 2),
+        "promised_up_to": round(whole / max(1e-9, whole - lost), 2),
+        "got": round(whole / max(1e-9, whole - old + took), 2),
     }
 
 
@@ -103,8 +106,10 @@ def _same_job(run: Mapping) -> tuple | None:
     if model.get("parameters") is None:
         return None
     name = re.sub(r"_\d+$", "", str(model.get("name") or ""))
+    # Only a name the user gave lasts: what a launcher gives is another one at every start.
+    named = run.get("job") if run.get("job_source") == "argument" else None
     return (framework.get("backend") or framework.get("name"), name, model["parameters"],
-            run.get("script"), run.get("rank"))  # fmt: skip
+            run.get("script"), run.get("rank"), named)  # fmt: skip
 
 
 def _speed(base: Mapping, run: Mapping) -> float | None:

@@ -12,12 +12,20 @@ PYTHON_FLAGS = {"py_function"}
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord", "Interleave")
 
 
-def advise(run: Run, stage: Stage | None, *, needed_ms: float, innocent: bool = False) -> Advice:
+def advise(
+    run: Run,
+    stage: Stage | None,
+    *,
+    needed_ms: float,
+    overlaps: bool = False,
+    innocent: bool = False,
+) -> Advice:
     """The advice for this run; it names the stage and changes what TensorFlow does not do itself.
 
     Args:
         stage: the slowest stage, None = not known.
         needed_ms: what a step takes without the wait: so fast batches must come.
+        overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
         innocent: no stage works long enough to explain the wait.
     """
     if innocent:
@@ -53,7 +61,9 @@ def advise(run: Run, stage: Stage | None, *, needed_ms: float, innocent: bool = 
             "ds = ds.cache()  # behind the costly map, before shuffle and random augmentation",
         )
     takes = f"{stage.name} takes {_ms(stage.work_ms_per_batch)} a batch"
-    needs = f"the model takes one every {_ms(needed_ms)}"
+    if overlaps:
+        takes += " (summed over its threads)"
+    needs = f"a step here without its wait {_ms(needed_ms)}"
     named = re.search(r"\((\w+)\)", stage.name)
     function = named[1] if named and named[1] != "lambda" else "fn"
     parallel = f"ds = ds.map({function}, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)"
@@ -70,7 +80,7 @@ def advise(run: Run, stage: Stage | None, *, needed_ms: float, innocent: bool = 
             f"{takes}, {needs}. It calls Python, which holds the interpreter's lock: more threads "
             "do not help. Write it with TensorFlow operations (tf.image, tf.io, tf.strings), or "
             "compute it once and cache it.",
-            f"ds = ds.map({function}_with_tf_ops, num_parallel_calls=tf.data.AUTOTUNE)"
+            f"ds = ds.map(your_tf_ops_version_of_{function}, num_parallel_calls=tf.data.AUTOTUNE)"
             "  # no py_function, no numpy_function",
         )
     if any(reader in stage.op for reader in READERS):
@@ -84,17 +94,20 @@ def advise(run: Run, stage: Stage | None, *, needed_ms: float, innocent: bool = 
         "sequential" in stage.flags and stage.parallelism < 1.5
     )
     if stage.name.startswith("map") and capped:
-        threads = f"{stage.parallelism:.0f} threads" if stage.parallelism >= 1.5 else "one thread"
-        return Advice(f"{takes} on {threads}, {needs}. Let TensorFlow choose how many.", parallel)
+        on = " on one thread" if stage.parallelism < 1.5 else f" on {stage.parallelism:.0f} threads"
+        return Advice(
+            f"{takes}{'' if overlaps else on}, {needs}. Let TensorFlow choose how many.", parallel
+        )
     if "Shuffle" in stage.op:
         return Advice(
             f"{takes}, {needs}. Filling the shuffle buffer takes the time: shuffle file names or "
             "indices instead of decoded elements.",
             "ds = files.shuffle(len(files)).map(load, num_parallel_calls=tf.data.AUTOTUNE)",
         )
+    threads = "" if overlaps else f" ({stage.parallelism:.0f})"
     return Advice(
-        f"{takes}, {needs}, and TensorFlow already runs it on as many threads as pay off here "
-        f"({stage.parallelism:.0f}). If the result is the same in every epoch, compute it once; "
+        f"{takes}, {needs}. TensorFlow already runs it on as many threads as pay off here"
+        f"{threads}. If the result is the same in every epoch, compute it once; "
         "else make it cheaper (smaller images, work on whole batches behind ds.batch) or do it on "
         "the GPU, inside the model.",
         "ds = ds.cache()  # behind this stage, before shuffle and random augmentation",

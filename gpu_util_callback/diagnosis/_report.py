@@ -54,6 +54,7 @@ def run_report(recording, thresholds: Mapping | None = None) -> dict:
         "id": recording.id,
         "session": recording.session,
         "job": facts.get("job"),
+        "job_source": facts.get("job_source"),
         "fit_index": facts.get("fit_index"),
         "host": facts.get("host"),
         "rank": facts.get("rank"),

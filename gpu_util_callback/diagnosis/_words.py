@@ -1,6 +1,6 @@
 """Numbers as people say them."""
 
-__all__ = ["duration", "percent", "times"]
+__all__ = ["duration", "percent", "steps", "times"]
 
 
 def duration(seconds: float) -> str:
@@ -21,6 +21,13 @@ def duration(seconds: float) -> str:
 def percent(value: float) -> str:
     """`47 %`, `3.2 %` below ten."""
     return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+
+
+def steps(start: int, end: int, of: int | None = None) -> str:
+    """`steps 20–59` for steps from `start` up to, not including, `end`; `all 240 steps`."""
+    if of is not None and start == 0 and end >= of > 1:
+        return f"all {of:,} steps"
+    return f"steps {start:,}–{end - 1:,}" if end - start > 1 else f"step {start:,}"
 
 
 def times(factor: float) -> str:

@@ -179,7 +179,7 @@ def _less_validation(run: Run, occurrences: Occurrences, where: Range, pct: floa
     between = max(1.0, (where.end_ns - where.start_ns - occurrences.self_ns) / count)
     factor = max(2, math.ceil(9 * each / between))
     batches = run.validation.total_rows / count
-    text = f"Validation takes {pct:.0f} % of the time. "
+    text = f"Validation takes {pct:.0f} % of the time of these steps. "
     if factor > int(run.fact("fit", "epochs", default=factor)) / 2 and batches >= 2 * factor:
         steps = max(1, round(batches / factor))
         return Advice(

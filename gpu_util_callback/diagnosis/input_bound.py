@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis._input_advice import advise
+from gpu_util_callback.diagnosis._pipeline import Stage
 from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Range, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -108,17 +109,18 @@ class InputBound(Rule):
             without = round(rows * clean[0])
             if without > NOISE * (duration - lost):
                 lost = max(0, duration - without)
-            evidence["step_without_wait_ms"] = round(clean[0] / 1e6, 3)
+            evidence["unstarved_steps_elsewhere_ms"] = round(clean[0] / 1e6, 3)
             evidence["promise_rests_on"] = (
                 f"{clean[1]} steps of this run that did not wait"
                 if without * NOISE > duration - lost
                 else "the wait alone: the rest of these steps is slow, too"
             )
         else:
-            evidence["step_without_wait_ms"] = round((duration - wait) / rows / 1e6, 3)
             evidence["promise_rests_on"] = "step time minus wait, an upper bound"
         if lost < limits["wait_pct"] / 100 * duration:
             return None
+        needed_ms = (duration - lost) / rows / 1e6
+        evidence["step_here_without_its_wait_ms"] = round(needed_ms, 3)
         evidence["faster_up_to"] = round(duration / max(1, duration - lost), 2)
         stages = run.pipeline.stages(where.start_ns, where.end_ns)
         slowest = stages[0] if stages else None
@@ -130,11 +132,13 @@ class InputBound(Rule):
             slowest = None
             evidence["all_stages_ms_per_batch"] = round(work_ms, 3)
         elif slowest is not None and slowest.work_ms_per_batch > 0:
-            evidence |= {
-                "slowest_stage": slowest.name,
-                "stage_ms_per_batch": round(slowest.work_ms_per_batch, 3),
-                "stage_parallelism": round(slowest.parallelism, 1),
-            }
+            evidence["slowest_stage"] = slowest.name
+            work_ms = round(slowest.work_ms_per_batch, 3)
+            if _overlaps(slowest, duration / rows):
+                evidence["stage_summed_over_threads_ms_per_batch"] = work_ms
+            else:
+                evidence["stage_ms_per_batch"] = work_ms
+                evidence["stage_parallelism"] = round(slowest.parallelism, 1)
             if slowest.flags:
                 evidence["stage_flags"] = ", ".join(sorted(slowest.flags))
         else:
@@ -149,7 +153,17 @@ class InputBound(Rule):
             evidence=evidence,
             threshold={"wait_pct": limits["wait_pct"]},
             advice=advise(
-                run, slowest, needed_ms=(duration - lost) / rows / 1e6, innocent=innocent
+                run,
+                slowest,
+                needed_ms=needed_ms,
+                overlaps=slowest is not None and _overlaps(slowest, duration / rows),
+                innocent=innocent,
             ),
             gpus=list(idle.gpus) if idle else run.used_gpus,
         )
+
+
+def _overlaps(stage: Stage, step_ns: float) -> bool:
+    """Whether the stage worked longer for a batch than the step that took it: its calls ran at the
+    same time, or waited for one another, so that their sum is no time that passed."""
+    return stage.work_ms_per_batch * 1e6 > step_ns

@@ -49,6 +49,45 @@ def test_another_model_is_another_job(tmp_path):
     assert [run["since"] for run in logdir_report(read_recordings(tmp_path))["runs"]] == [None] * 2
 
 
+@pytest.mark.parametrize("jobs, sources, same", [
+    (("first", "second"), ("argument", "argument"), False),
+    (("first", "first"), ("argument", "argument"), True),
+    (("12.0", "13.0"), ("SLURM", "SLURM"), True),  # a launcher's name is new at every start
+])  # fmt: skip
+def test_jobs_that_the_user_named_differently_are_not_compared(tmp_path, jobs, sources, same):
+    for place, (job, source) in enumerate(zip(jobs, sources, strict=True)):
+        run = run_of(10 * (1 - place), later_s=100 * place, job=job, job_source=source)
+        write(run, tmp_path / str(place))
+    _, second = logdir_report(read_recordings(tmp_path))["runs"]
+    assert (second["since"] is not None) == same
+
+
+def test_a_promise_is_the_number_that_the_verdict_promised(tmp_path):
+    for place in range(2):
+        run = run_of(10 * (1 - place), later_s=100 * place)
+        run.phase("validation", seconds=3)
+        write(run, tmp_path / str(place))
+    first, second = logdir_report(read_recordings(tmp_path))["runs"]
+    promised = f"{second['since']['promised_up_to']:.1f}× faster"
+    assert promised in first["verdict"] and "2.0×" not in promised
+    assert second["since"]["got"] == pytest.approx(second["since"]["promised_up_to"], rel=0.05)
+
+
+def test_runs_of_several_log_directories_are_told_apart(tmp_path, capsys, monkeypatch):
+    for name in ("1-healthy", "2-slow", "deep/2-slow"):
+        write(run_of(0), tmp_path / name)
+
+    def names(*folders):
+        assert main(["report", *map(str, folders), "--json"]) == 0
+        return {run["run"] for run in json.loads(capsys.readouterr().out)["runs"]}
+
+    assert names(tmp_path / "1-healthy", tmp_path / "2-slow") == {"1-healthy", "2-slow"}
+    both = {str(tmp_path / "2-slow"), str(tmp_path / "deep" / "2-slow")}
+    assert names(*both) == both
+    monkeypatch.chdir(tmp_path / "1-healthy")
+    assert names(".", "../2-slow") == {"1-healthy", "2-slow"}
+
+
 def test_comparison_is_per_sample_where_batch_sizes_differ(tmp_path):
     write(run_of(0, batch=32, step_ms=10), tmp_path / "b32")
     write(run_of(0, batch=128, step_ms=20, later_s=50), tmp_path / "b128")

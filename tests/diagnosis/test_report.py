@@ -8,6 +8,7 @@ from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import RULES, Diagnosis, diagnose, logdir_report, run_report
+from gpu_util_callback.diagnosis._words import steps
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.terminal import render, two_lines
@@ -99,12 +100,33 @@ def test_text_fits_the_terminal(logdir, width, unicode, color):
     if not unicode:
         plain.encode("ascii")
     for line in plain.splitlines():
-        is_code = line.startswith("     ")
-        assert len(line) <= width or is_code, line
+        assert len(line) <= width, line
     flat = " ".join(plain.split())
     assert "The input pipeline starves the GPU" in flat
     assert "steps 200" in flat and "map(decode)" in flat and "needs a Hopper GPU" in flat
     assert "Our own cost" in flat
+
+
+def test_a_stage_slower_than_its_steps_is_called_a_sum_over_threads(tmp_path):
+    for name, work_ms in (("less", 30), ("more", 240)):
+        run = Generated(seed=1, gpus=[GPU])
+        run.steps(200, step_ms=8, wait_ms=30)
+        run.reading(("map(decode)", "Map", work_ms, 1, "sequential"), batches=200)
+        write(run, tmp_path / name)
+    less, more = (
+        render({"runs": [run]}) for run in logdir_report(read_recordings(tmp_path))["runs"]
+    )
+    less, more = " ".join(less.split()), " ".join(more.split())
+    assert "stage 30 ms a batch; stage parallelism 1" in less and "summed" not in less
+    assert "on one thread" in less
+    assert "stage summed over threads 240 ms a batch" in more and "parallelism 1" not in more
+    assert "takes 240 ms a batch (summed over its threads)" in more and "one thread" not in more
+    assert "step here without its wait 8" in more and "all 200 steps" in more
+
+
+def test_steps_are_said_without_the_one_after_them():
+    assert steps(0, 240, 240) == "all 240 steps" and steps(0, 240, 300) == "steps 0–239"
+    assert steps(1000, 2000, 2000) == "steps 1,000–1,999" and steps(5, 6) == "step 5"
 
 
 def test_two_lines_say_the_verdict_and_what_to_do(logdir, tmp_path):
