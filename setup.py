@@ -26,6 +26,7 @@ PACKAGES = [
 TEST = [
     "pytest>=8",
     "pytest-timeout>=2.3",
+    "pytest-rerunfailures>=14",
     "hypothesis>=6.100",
     "playwright>=1.48",
     "xprof>=2.20",  # the Profile tab must open our windows, too
