@@ -43,6 +43,8 @@ class JaxAdapter(Adapter):
         self.steps_per_execution = timeline.steps_per_execution = int(
             getattr(model, "steps_per_execution", 1) or 1
         )
+        # An accelerator works on while Keras fetches the next batch of the same call.
+        timeline.serial = jax_facts.on_cpu() or bool(getattr(model, "run_eagerly", False))
         try:
             self._compile_clock.start()
         except Exception as error:  # a JAX whose monitoring moved

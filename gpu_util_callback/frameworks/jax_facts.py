@@ -9,7 +9,7 @@ import jax
 
 from gpu_util_callback.frameworks.keras_facts import fit_facts, model_facts
 
-__all__ = ["devices", "framework", "keras_facts", "memory", "rendezvous"]
+__all__ = ["devices", "framework", "keras_facts", "memory", "on_cpu", "rendezvous"]
 
 
 def framework() -> dict[str, Any]:
@@ -40,6 +40,11 @@ def keras_facts(model: Any, timing: str, distribution: Any) -> dict[str, Any]:
         "model": model_facts(model),
         "fit": fit,
     }
+
+
+def on_cpu() -> bool:
+    """Whether JAX computes on the CPU."""
+    return jax.default_backend() == "cpu"
 
 
 def _replicas(distribution: Any) -> list[dict[str, Any]] | None:

@@ -119,9 +119,9 @@ def _wait(kind: str, work_ms: float, name: str) -> dict:
             train_step(x)
             time.sleep(work_ms / 1e3)
     recording, result = recorded(name)
-    result["truth"] = medians(truth.wait_ms(ahead=False))
-    result["measured"] = medians(recording.steps["input_wait_ns"] / 1e6)
-    result["good"] = close(result["measured"], result["truth"], handed=kind != "generator")
+    wait, measured = truth.wait_ms(ahead=False), recording.steps["input_wait_ns"] / 1e6
+    result["truth"], result["measured"] = medians(wait), medians(measured)
+    result["good"] = close(measured, wait, handed=kind != "generator")
     result["body"] = float(np.median(recording.steps["body_ns"][2:]) / 1e6)
     return result
 

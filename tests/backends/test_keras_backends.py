@@ -47,7 +47,7 @@ def check_waits(found: dict, most_kinds: int) -> None:
     waits = {name: one for name, one in found.items() if name.startswith("waits/")}
     assert len(waits) >= most_kinds
     for name, one in waits.items():
-        assert one["good"], f"{name}: measured {one['measured']}, truth {one['truth']} ms"
+        assert one["good"], f"{name}: off by {one['off']} of {one['truth']} ms"
         assert one["status"] == "ended" and one["estimated"] == 0
         assert one["steps"] == 24
         summed_up(one)
@@ -87,8 +87,8 @@ def test_several_steps_per_execution():
     one = run("jax", *GROUPS["jax"])["executions"]
     summed_up(one)
     assert one["batches"] == [8] * 32 + [3] * 3
-    assert one["measured_s"] == pytest.approx(one["truth_s"], rel=0.25)
-    assert one["estimated"] == one["steps"] == 35
+    assert one["measured_s"] == pytest.approx(one["truth_s"], rel=0.10)
+    assert one["estimated"] == 0 and one["steps"] == 35
 
 
 def test_every_new_shape_is_a_compilation():
