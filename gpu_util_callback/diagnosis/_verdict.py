@@ -52,6 +52,9 @@ def sentence(run: Run, claims: Sequence[Loss]) -> str:
 
 
 def _healthy(run: Run) -> str:
+    steps_from = run.fact("source", "steps_from")  # of an import
+    if steps_from == "trace" or (steps_from == "call" and len(run.steps) < 2):
+        return "The trace shows no steps: its work is measured, its idle time is not judged."
     step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")
     known = run.account.get("time_s") if run.account else None
     seconds = float(known["step"]) if known and known.get("step") is not None else step_ns / 1e9

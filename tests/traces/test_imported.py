@@ -48,6 +48,13 @@ def trace_file(tmp_path):
     return path
 
 
+def test_a_trace_without_steps_is_not_called_healthy(trace_data, tmp_path):
+    import_trace(trace_data / "nsys" / "mock.sqlite", tmp_path / "logs")
+    (recording,) = read_recordings(tmp_path / "logs")
+    assert recording.stored["verdict"].startswith("The trace shows no steps")
+    assert run_report(recording)["findings"] == []
+
+
 def test_judged_anew_the_traces_own_findings_stay(trace_file, tmp_path):
     import_trace(trace_file, tmp_path / "logs")
     (recording,) = read_recordings(tmp_path / "logs")
