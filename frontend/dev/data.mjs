@@ -57,7 +57,7 @@ export function threeActs({ id = 'resnet50-b64/20261121-1402', run = 'resnet50-b
   phases[0].end = end;
   const perEpoch = Math.floor(steps / 4);
   for (let e = 0; e < 4; e++)
-    phases.push({ kind: 'epoch', name: `epoch ${e + 1}`, start: starts[e * perEpoch], end: starts[(e + 1) * perEpoch] ?? end, step: e * perEpoch });
+    phases.push({ kind: 'epoch', name: `epoch ${e + 1}`, start: starts[e * perEpoch], end: starts[(e + 1) * perEpoch] ?? end, step: (e + 1) * perEpoch });
   const sampleTimes = [];
   for (let t = 0; t < end; t += 0.1 * SECOND) if (!(t > 0.55 * end && t < 0.565 * end)) sampleTimes.push(t);
   const inSlow = (t) => t >= starts[slowFrom] && t < (starts[slowTo] ?? end);

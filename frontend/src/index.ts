@@ -30,6 +30,7 @@ export function render(): void {
   else loadStyle(begin);
 
   app.state.subscribe(() => chooseFirst(app));
+  app.state.subscribe(openAxis(app));
   app.state.subscribe(writeLink(app, address));
   address.addEventListener('hashchange', () => readLink(app, address, () => void loader.refresh()));
   addEventListener('keydown', (event) => {
@@ -70,6 +71,17 @@ function chooseFirst(app: App): void {
   const all = [...(report.spans ?? []).map((item, i) => ({ item, id: findingId(item, i) })), ...(report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }))];
   all.sort((a, b) => (b.item.lost_s ?? -1) - (a.item.lost_s ?? -1));
   if (all[0]) app.state.set({ selected: all[0].id });
+}
+
+/** Once a recording opens, its axis is the one on which its costliest or linked finding has a width. */
+function openAxis(app: App): () => void {
+  let opened: string | null = null;
+  return () => {
+    const { id } = app.state.get();
+    if (!app.recording || id === opened) return;
+    opened = id;
+    app.openOn(app.selection?.item.cause ?? null);
+  };
 }
 
 /** Writes the deep link a moment after the last change; `replaceState` keeps the frame as it is. */

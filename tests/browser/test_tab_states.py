@@ -202,3 +202,33 @@ def test_system_theme_and_forced_colours(open_tab, server):
     assert tab.find("h1").is_visible()
     running = "document.getAnimations().filter((one) => one.playState === 'running').length"
     assert tab.evaluate(running) == 0
+
+
+def test_stalls_between_steps_open_on_the_axis_they_have_a_width_on(open_tab, tmp_path):
+    make_recording(tmp_path / "stalled", "host_stall", steps=600, gpus=1)
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url)
+        tab.settle()
+        assert tab.button("time").get_attribute("aria-pressed") == "true"
+        plot, group = tab.plot(), tab.find(".tl-group").last.bounding_box()
+        assert group["x"] + group["width"] == plot["x"] + plot["width"]
+        tab.button("steps").click()
+        tab.settle()
+        assert tab.button("steps").get_attribute("aria-pressed") == "true"
+
+
+def test_messages_show_code_as_code_and_the_remedy_on_its_own_line(open_tab, tmp_path):
+    reason, cure = "no driver <b>here</b>", "pass `--gpus all` to it"
+    missing = [{"source": "nvml", "reason": reason, "cure": cure}]
+    run = SyntheticRun(tmp_path / "bare", "no_gpu", steps=100, gpus=0)
+    run.writer.update(unavailable=missing)
+    run.advance(100)
+    run.close()
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url)
+        tab.settle()
+        assert tab.text(".card .cure") == "→ pass --gpus all to it"
+        assert tab.text(".card .cure code") == "--gpus all"
+        assert reason in tab.text(".card p")
+        display = "getComputedStyle(document.querySelector('.card .cure')).display"
+        assert tab.evaluate(display) == "block"

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import type { Finding } from '../api/types.ts';
 import { mulberry } from '../math/random.testing.ts';
 import { overlaps } from '../math/range.ts';
-import { packSpans, place, spanRange } from './spans.ts';
+import { epochRanges, packSpans, place, spanRange } from './spans.ts';
 
 const EXTENT = { start_ns: 1e18, end_ns: 1e18 + 100e9, first_step: 0, last_step: 999 };
 
@@ -42,4 +42,14 @@ test('a span of one step can still be seen and clicked', () => {
   const [box] = place(boxes, { start: 0, end: 1000 }, 800, 5);
   assert.equal(box?.width, 5);
   assert.equal(place(boxes, { start: 600, end: 1000 }, 800, 5).length, 0);
+});
+
+test('an epoch begins where the one before it ended', () => {
+  const epochs = [1, 2, 3].map((number) => ({
+    kind: 'epoch', name: `epoch ${number}`, start_ns: 1e18 + (number - 1) * 10e9, end_ns: 1e18 + number * 10e9, step: number * 50, account: '', self_ns: 0, count: 1,
+  }));
+  const shuffled = [epochs[2], epochs[0], epochs[1]].map((epoch) => epoch as (typeof epochs)[number]);
+  const seen = (axis: 'step' | 'time') => epochRanges(shuffled, axis, EXTENT).map(({ item, range }) => [item.name, range.start, range.end]);
+  assert.deepEqual(seen('step'), [['epoch 1', 0, 50], ['epoch 2', 50, 100], ['epoch 3', 100, 150]]);
+  assert.deepEqual(seen('time'), [['epoch 1', 0, 10e9], ['epoch 2', 10e9, 20e9], ['epoch 3', 20e9, 30e9]]);
 });

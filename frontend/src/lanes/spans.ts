@@ -57,6 +57,19 @@ export function phaseRange(phase: Phase, axis: Axis, extent: Extent): Range {
     : { start: phase.start_ns - extent.start_ns, end: phase.end_ns - extent.start_ns };
 }
 
+/**
+ * The range of each epoch on the axis, in the order of time. An epoch is recorded when it ends, with
+ * the step reached by then: its steps begin where the epoch before it ended.
+ */
+export function epochRanges(epochs: readonly Phase[], axis: Axis, extent: Extent): { item: Phase; range: Range }[] {
+  let reached = extent.first_step;
+  return [...epochs].sort((a, b) => a.start_ns - b.start_ns).map((item) => {
+    const range = axis === 'step' ? { start: Math.min(reached, item.step), end: item.step } : phaseRange(item, axis, extent);
+    reached = item.step;
+    return { item, range };
+  });
+}
+
 export const PHASE_COLOURS: Record<string, string> = {
   validation: 'mauve',
   callback: 'olive',

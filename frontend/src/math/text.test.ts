@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { clean, cleanCode, humanise } from './text.ts';
+import { clean, cleanCode, codeParts, humanise } from './text.ts';
 
 test('control and direction characters cannot act', () => {
   const shown = clean('a\u0000b\u202Ec\u2066d\u200Be\u2028f\u001b[31mg');
@@ -34,3 +34,12 @@ test('code keeps its lines', () => {
 });
 
 test('names become words', () => assert.equal(humanise('input_wait_share'), 'input wait share'));
+
+test('code spans are told from the text around them', () => {
+  assert.deepEqual(codeParts('pass `--gpus all` to it'), [
+    { code: false, text: 'pass ' }, { code: true, text: '--gpus all' }, { code: false, text: ' to it' },
+  ]);
+  assert.deepEqual(codeParts('a ` alone'), [{ code: false, text: 'a ` alone' }]);
+  assert.deepEqual(codeParts('`x`'), [{ code: true, text: 'x' }]);
+  assert.deepEqual(codeParts(''), []);
+});

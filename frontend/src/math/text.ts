@@ -20,3 +20,11 @@ export function cleanCode(value: unknown, most = 8000): string {
 
 /** "input_wait_share" -> "input wait share". */
 export const humanise = (name: string): string => clean(name).replace(/_/g, ' ').trim();
+
+/** `text` cut at its `code` spans; a backtick without a partner stays as it is. */
+export function codeParts(text: string): { code: boolean; text: string }[] {
+  return text
+    .split(/`([^`]+)`/)
+    .map((part, i) => ({ code: i % 2 === 1, text: part }))
+    .filter((part) => part.text !== '');
+}

@@ -99,3 +99,18 @@ test('the newest live recording is shown first', () => {
   assert.equal(defaultRecording([item('a', 'ended', 9), item('b', 'lost', 1)])?.id, 'a');
   assert.equal(defaultRecording([]), null);
 });
+
+test('stalls between steps open on the time axis, unless an axis was said or a range is shown', () => {
+  const { app: tab } = app();
+  tab.openOn('host_stall');
+  assert.equal(tab.state.get().axis, 'time');
+  tab.openOn('input_bound');
+  assert.equal(tab.state.get().axis, 'steps');
+  tab.look({ start: 0, end: 50 });
+  tab.openOn('host_stall');
+  assert.equal(tab.state.get().axis, 'steps', 'a range of steps stays one');
+  tab.look(null);
+  tab.setAxis('steps', () => null);
+  tab.openOn('host_stall');
+  assert.equal(tab.state.get().axis, 'steps', 'steps were chosen');
+});

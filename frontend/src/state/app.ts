@@ -53,6 +53,7 @@ export const toLink = (state: AppState): LinkState => ({
   id: state.id,
   compare: state.compare,
   axis: state.axis,
+  axisSaid: state.axisSaid,
   view: state.view,
   selected: state.selected,
   measure: state.measure,
@@ -132,12 +133,26 @@ export class App {
   /** The axis changes under the same view: `convert` maps a range of the old axis to the new one. */
   setAxis(axis: LinkState['axis'], convert: (range: Range) => Range | null): void {
     const { axis: old, view, measure } = this.state.get();
+    this.state.set({ axisSaid: true });
     if (axis === old) return;
     if ((axis === 'steps') !== (old === 'steps')) {
       this.past = [];
       this.cursor.set({ at: null });
       this.state.set({ axis, view: view && convert(view), measure: measure && convert(measure) });
     } else this.state.set({ axis });
+  }
+
+  /**
+   * The axis a recording opens on, unless one was said or a range of the present one is shown:
+   * validation and callbacks between steps have a width on the time axis only.
+   */
+  openOn(cause: string | null): void {
+    const { axis: old, axisSaid, view, measure } = this.state.get();
+    const axis = cause === 'host_stall' ? 'time' : 'steps';
+    if (axisSaid || view || measure || axis === old) return;
+    this.past = [];
+    this.cursor.set({ at: null });
+    this.state.set({ axis });
   }
 
   select(id: string | null): void {

@@ -7,6 +7,8 @@ export interface LinkState {
   id: string | null;
   compare: string[];
   axis: AxisChoice;
+  /** The link or the person says the axis; until then the recording's diagnosis may. */
+  axisSaid: boolean;
   view: Range | null;
   selected: string | null;
   measure: Range | null;
@@ -25,7 +27,7 @@ export interface OpenWindow {
 }
 
 export const EMPTY_LINK: LinkState = {
-  id: null, compare: [], axis: 'steps', view: null, selected: null, measure: null, collapsed: [], pinned: [], hidden: [], window: null,
+  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, selected: null, measure: null, collapsed: [], pinned: [], hidden: [], window: null,
 };
 
 export const PLUGIN = 'gpu_utilization';
@@ -69,7 +71,7 @@ export function encodeHash(hash: string, state: LinkState): string {
   const ours: Record<string, string> = {
     id: state.id ?? '',
     with: encodeList(state.compare),
-    axis: state.axis === 'steps' ? '' : state.axis,
+    axis: state.axisSaid || state.axis !== 'steps' ? state.axis : '',
     view: encodeRange(state.view),
     span: state.selected ?? '',
     range: encodeRange(state.measure),
@@ -95,6 +97,7 @@ export function decodeHash(hash: string): LinkState {
     id: found.get('id') || null,
     compare: decodeList(found.get('with')),
     axis: axis === 'time' || axis === 'clock' ? axis : 'steps',
+    axisSaid: axis === 'steps' || axis === 'time' || axis === 'clock',
     view: decodeRange(found.get('view')),
     selected: found.get('span') || null,
     measure: decodeRange(found.get('range')),

@@ -2,7 +2,7 @@
 import type { Finding, Phase, WindowInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
-import { packSpans, phaseRange, PHASE_COLOURS, place, type Box, type PixelBox } from '../lanes/spans.ts';
+import { epochRanges, packSpans, phaseRange, PHASE_COLOURS, place, type Box, type PixelBox } from '../lanes/spans.ts';
 import { clock, count, elapsed, seconds } from '../math/format.ts';
 import { overlaps, span, toPixel, type Range } from '../math/range.ts';
 import { clean } from '../math/text.ts';
@@ -245,16 +245,12 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
   const y = head.phasesTop;
   context.font = `10.5px ${palette.font}`;
   const boxes = place(head.phases, view, width, 2);
-  const lines: { x: number; end: number; name: string }[] = [];
-  for (const epoch of head.epochs) {
-    const range = phaseRange(epoch, axis, extent);
-    const start = toPixel(view, width, range.start);
-    lines.push({ x: start, end: axis === 'time' ? toPixel(view, width, range.end) : NaN, name: clean(epoch.name, 24) });
-  }
-  lines.sort((a, b) => a.x - b.x);
+  const lines = epochRanges(head.epochs, axis, extent).map(({ item, range }) => ({
+    x: toPixel(view, width, range.start), end: toPixel(view, width, range.end), name: clean(item.name, 24),
+  }));
   let free = -Infinity;
-  lines.forEach((line, i) => {
-    const until = Math.min(width, lines[i + 1]?.x ?? width);
+  lines.forEach((line) => {
+    const until = Math.min(width, line.end);
     if (line.x > width || until < 0) return;
     context.fillStyle = palette.strongLine;
     context.fillRect(Math.round(line.x), y, 1, PHASE_HEIGHT);

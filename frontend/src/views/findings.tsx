@@ -6,6 +6,7 @@ import { clean } from '../math/text.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import { useApp, useTab } from './hooks.ts';
 import { Windows } from './window.tsx';
+import { Prose, Remedy } from './prose.tsx';
 
 const byLoss = (a: { item: Finding }, b: { item: Finding }): number => (b.item.lost_s ?? -1) - (a.item.lost_s ?? -1);
 
@@ -114,20 +115,19 @@ function Missing({ recording }: { recording: RecordingReply }) {
             <b>
               <bdi>{clean(item.source, 80)}</bdi>
             </b>{' '}
-            <bdi>{clean(item.reason, 300)}</bdi>
-            {item.cure && (
-              <>
-                {' '}
-                <bdi class="cure">{clean(item.cure, 300)}</bdi>
-              </>
-            )}
+            <bdi>
+              <Prose text={item.reason} />
+            </bdi>
+            <Remedy text={item.cure} />
           </li>
         ))}
       </ul>
       <ul class="missing">
         {problems.map((problem, i) => (
           <li key={i} title={clean(problem.path, 500)}>
-            <bdi>{clean(problem.message, 300)}</bdi>
+            <bdi>
+              <Prose text={problem.message} />
+            </bdi>
           </li>
         ))}
       </ul>

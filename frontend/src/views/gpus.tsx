@@ -2,6 +2,7 @@
 import type { Gpu, Report } from '../api/types.ts';
 import { bytes, percent, UNKNOWN } from '../math/format.ts';
 import { clean } from '../math/text.ts';
+import { Prose, Remedy } from './prose.tsx';
 
 const COMPACT_FROM = 3;
 
@@ -143,13 +144,10 @@ function NoGpu({ report }: { report: Report }) {
         {why.length === 0 && <p>The recording holds no GPU. Step and input times are measured all the same.</p>}
         {why.map((item) => (
           <p key={item.source}>
-            <bdi>{clean(item.reason, 300) || clean(item.source)}</bdi>
-            {item.cure && (
-              <>
-                {' '}
-                <bdi class="cure">{clean(item.cure, 300)}</bdi>
-              </>
-            )}
+            <bdi>
+              <Prose text={item.reason || item.source} />
+            </bdi>
+            <Remedy text={item.cure} />
           </p>
         ))}
       </article>

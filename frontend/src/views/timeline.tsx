@@ -172,6 +172,7 @@ function writeValues(timeline: Timeline, root: HTMLElement): void {
     );
     setText(label.value, value.headline === null ? (at === null ? '' : 'no data') : withUnit(value.headline, lane.unit));
     setText(label.scale, `0–${withUnit(scale.top, lane.unit)}`);
+    if (label.scale.title !== label.scale.textContent) label.scale.title = label.scale.textContent ?? '';
   }
 }
 
