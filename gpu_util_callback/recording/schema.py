@@ -42,7 +42,7 @@ TABLES: dict[str, dict[str, str]] = {
         "name": "text",  # e.g. "epoch 3", "ModelCheckpoint.on_epoch_end"
         "start_ns": "int",
         "end_ns": "int",
-        "step": "int",  # steps delivered when it began
+        "step": "int",  # steps delivered when it began (an epoch: when it ended)
         "account": "text",  # one of ACCOUNTS, or "" when its time is counted elsewhere
         "self_ns": "int",  # time counted for `account`; for "" the time really spent
         "count": "int",  # how many calls this row stands for (batch hooks are summed per flush)
