@@ -30,7 +30,8 @@ class GpuSamples:
         self._adapter: Adapter | None = None
         self._sampler: Any = None
         self._allocator_works = True
-        self._check: list[dict[str, Any]] | None = None  # whether the GPUs are used at all
+        self._devices: list[dict[str, Any]] | None = None  # the framework's
+        self._facts: dict[str, Any] = {}  # of a machine that does not change under a fit
 
     def start(self, adapter: Adapter, hz: float) -> None:
         """Begin to sample, `hz` times a second, on the sampler's own thread."""
@@ -38,8 +39,8 @@ class GpuSamples:
         try:
             from gpu_util_callback.gpus import FrameworkGpu, Sampler
 
-            devices = adapter.devices()
-            gpus = None if devices is None else [FrameworkGpu(**device) for device in devices]
+            self._devices = adapter.devices()
+            gpus = None if self._devices is None else [FrameworkGpu(**d) for d in self._devices]
             self._sampler = Sampler(self._clock, hz=hz, framework_gpus=gpus)
             self._sampler.start()
         except Exception as error:
@@ -95,19 +96,17 @@ class GpuSamples:
         Args:
             framework: the manifest's facts of the framework, with "cuda_build".
         """
-        if self._sampler is None or not self._sampler.nvml_gpus:
-            return {}
-        if self._check is None:
-            from gpu_util_callback.doctor import quick_check
+        if self._facts or self._sampler is None or not self._sampler.nvml_gpus:
+            return self._facts
+        from gpu_util_callback.doctor import quick_check
 
-            devices = self._adapter.devices() if self._adapter is not None else None
-            build = {"is_cuda_build": framework.get("cuda_build")}
-            self._check = quick_check(devices, self._sampler.nvml_gpus, build)
-        return {
+        build = {"is_cuda_build": framework.get("cuda_build")}
+        self._facts = {
             "driver": self._sampler.driver,
             "machine": self._sampler.host,
-            "gpu_check": self._check,
+            "gpu_check": quick_check(self._devices, self._sampler.nvml_gpus, build),
         }
+        return self._facts
 
     @property
     def unavailable(self) -> list[dict[str, str]]:
@@ -115,7 +114,7 @@ class GpuSamples:
         if self._sampler is None:
             return []
         missing = list(self._sampler.unavailable)
-        for check in self._check or ():
+        for check in self._facts.get("gpu_check", ()):
             if not self._sampler.gpus:  # all are hidden from this process: nothing is recorded
                 reason, cure = check["reason"], check["cure"]
                 missing.append({"source": "GPUs", "reason": reason, "cure": cure})
