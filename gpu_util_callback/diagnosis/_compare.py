@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 
 __all__ = ["add_promises", "comparison", "ms_per_sample"]
 
-COSTS = ("input_wait", "compile", "validation", "callbacks", "other")
-
 
 def comparison(runs: Sequence[Mapping]) -> dict:
     """The first run against the others.

@@ -31,13 +31,11 @@ class Assembler:
         offset_ns: added to `time.perf_counter_ns` to get the recording's clock.
         shapes: shape signatures seen so far -> id, for training; kept with the train function, so
             that a second fit knows what is compiled already.
-        test_shapes: the same for validation.
         shapes_compile: whether a first-seen shape compiles anew (XLA, GPU kernels).
     """
 
     offset_ns: int
     shapes: dict[float, int] = field(default_factory=dict)
-    test_shapes: dict[float, int] = field(default_factory=dict)
     shapes_compile: bool = False
     steps: int = 0  # training steps delivered so far
     lost_rows: int = 0  # calls whose input rows were missing

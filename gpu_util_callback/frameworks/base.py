@@ -66,7 +66,6 @@ class Adapter:
     steps_per_execution: int = 1
     shapes_compile: bool = False  # whether a new input shape makes the framework compile
     shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits
-    test_shapes: dict[float, int] = field(default_factory=dict)
     # (source, reason, cure): what cannot be measured here
     unavailable: list[tuple[str, str, str]] = field(default_factory=list)
 

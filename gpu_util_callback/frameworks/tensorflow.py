@@ -118,7 +118,6 @@ class TensorFlowAdapter(Adapter):
     def test_begin(self) -> None:
         if self._test is not None:
             self._test.wrap()
-            self.test_shapes = self._test.shapes
 
     def test_batch_begin(self) -> None:
         if self._test is not None:
