@@ -141,7 +141,7 @@ class Analysis:
     def tables(
         self, window: int = 0, process: int = 0, epoch_ns: int | None = None
     ) -> dict[str, dict[str, Any]]:
-        """Rows for a recording's tables `traced_steps` and `kernels`, in nanoseconds.
+        """Rows for a recording's tables `traced_steps`, `kernels`, `step_kernels`, in nanoseconds.
 
         Args:
             window: number of the profiler window.

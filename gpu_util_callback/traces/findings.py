@@ -303,14 +303,15 @@ def _no_tensor_cores(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding
             continue
         if share < THRESHOLDS["plain_matrix_share"]:
             continue
+        kind = "bfloat16" if capability[0] >= 8 else "float16"
         yield _finding(
             "no_tensor_cores",
             f"No kernel on GPU {d.index} uses the tensor cores",
             "Train in mixed precision.",
             code=(
-                "with torch.autocast('cuda', dtype=torch.float16): ..."
+                f'with torch.autocast("cuda", dtype=torch.{kind}): ...'
                 if analysis.trace.format == "kineto"
-                else "keras.mixed_precision.set_global_policy('mixed_float16')"
+                else f'keras.mixed_precision.set_global_policy("mixed_{kind}")'
             ),
             lost_ps=None,
             severity=share,

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpu_util_callback.traces.intervals import EMPTY, Intervals, union
 from gpu_util_callback.traces.model import HostKind, Names, Process, groups
+from gpu_util_callback.traces.step_kernels import op_name
 
 __all__ = [
     "AllocatorProfile",
@@ -47,13 +48,11 @@ def host_ops(process: Process, names: Names, limit: int = 100) -> list[HostOp]:
     np.maximum.at(longest, inverse, duration)
     result = []
     for i in np.argsort(-total, kind="stable")[:limit].tolist():
-        text = names[int(unique[i])]
-        name, colon, kind = text.rpartition(":")
-        plain = not colon or "::" in text
+        name, kind = op_name(names[int(unique[i])])
         result.append(
             HostOp(
-                name=text if plain else name,
-                kind="" if plain else kind,
+                name=name,
+                kind=kind,
                 count=int(count[i]),
                 total_ps=int(total[i]),
                 max_ps=int(longest[i]),

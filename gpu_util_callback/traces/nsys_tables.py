@@ -44,7 +44,7 @@ class Export:
                     continue
                 with closing(self._connection.execute(f"PRAGMA table_info({_quote(name)})")) as c:
                     self.tables[name] = [row[1] for row in c]
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # its message quotes what is damaged
             raise self._damaged(error) from None
 
     def __enter__(self) -> Export:
@@ -62,9 +62,10 @@ class Export:
         self._checks += 1
         return int(self._checks > _MAX_CHECKS)
 
-    def _damaged(self, error: sqlite3.Error) -> UnusableInput:
+    def _damaged(self, error: Exception) -> UnusableInput:
+        why = error if isinstance(error, sqlite3.Error) else "its tables' definitions are garbled"
         return UnusableInput(
-            f"{self.path}: damaged Nsight Systems export ({error}); export it again with "
+            f"{self.path}: damaged Nsight Systems export ({why}); export it again with "
             "`nsys export --type sqlite`"
         )
 
@@ -116,7 +117,7 @@ class Export:
                 self._connection.execute(f"SELECT {chosen} FROM {_quote(table)} {where}")
             ) as cursor:
                 return cursor.fetchmany(MAX_ROWS)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._damaged(error) from None
 
 

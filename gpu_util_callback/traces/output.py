@@ -8,6 +8,7 @@ import numpy as np
 
 from gpu_util_callback.traces.breakdown import CATEGORIES, longest_gaps
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, PS_PER_US, DeviceKind
+from gpu_util_callback.traces.step_kernels import step_kernels
 
 if TYPE_CHECKING:
     from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
@@ -374,4 +375,5 @@ def recording_tables(
     return {
         "traced_steps": traced,
         "kernels": {k: np.array(v, object if k in text else None) for k, v in kernels.items()},
+        "step_kernels": step_kernels(p, analysis.trace.names, window),
     }

@@ -21,7 +21,7 @@ from gpu_util_callback.traces import analyse, read_trace
 __all__ = ["TABLES", "load", "main", "run"]
 
 MANY_EVENTS = 300_000
-TABLES = ("traced_steps", "kernels")
+TABLES = ("traced_steps", "kernels", "step_kernels")
 
 
 def run(path: str, out: str) -> int:

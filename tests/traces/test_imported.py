@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from packages import need
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback import trace_handler
@@ -52,7 +53,13 @@ def test_a_trace_without_steps_is_not_called_healthy(trace_data, tmp_path):
     import_trace(trace_data / "nsys" / "mock.sqlite", tmp_path / "logs")
     (recording,) = read_recordings(tmp_path / "logs")
     assert recording.stored["verdict"].startswith("The trace shows no steps")
-    assert run_report(recording)["findings"] == []
+    report = run_report(recording)
+    assert report["findings"] == []
+    parts = report["gpu_time_est"]["0"]
+    assert parts["idle"] > 0 and not any(name.startswith("idle_") for name in parts), "not judged"
+    assert sum(value for name, value in parts.items() if name != "basis") == pytest.approx(
+        report["wall_s"], rel=1e-3
+    )
 
 
 def test_judged_anew_the_traces_own_findings_stay(trace_file, tmp_path):
@@ -196,7 +203,9 @@ def test_handler_never_raises(tmp_path, caplog):
 
 
 def test_handler_with_torch_itself(tmp_path):
-    torch = pytest.importorskip("torch")
+    need("torch")
+    import torch
+
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU],
         on_trace_ready=trace_handler(tmp_path),

@@ -328,3 +328,13 @@ def test_two_hundred_thousand_rows_take_a_fifth_of_the_budget(tmp_path):
     result = explain(path)
     assert time.perf_counter() - start < 4  # a quarter of it when nobody else is at work
     assert result["launches"][0]["linked"] == rows
+
+
+def test_table_definitions_that_are_no_text_are_damage(reference, tmp_path):
+    whole = bytearray(reference("nsys/mock.sqlite").read_bytes())
+    at = whole.index(b"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    whole[at + 4] = 0x87
+    path = tmp_path / "damaged.sqlite"
+    path.write_bytes(whole)
+    with pytest.raises(UnusableInput, match=r"damaged.*garbled.*export it again"):
+        read_trace(path)

@@ -3,9 +3,9 @@
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
+from packages import need
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback.cli import main
@@ -52,8 +52,7 @@ def run(code: str, path) -> dict:
 def test_same_numbers_without_tensorflow(trace_file):
     without = run(BLOCK + RUN, trace_file)
     assert len(without["steps"]) == 20
-    if find_spec("tensorflow") is None:
-        pytest.skip("TensorFlow is not installed: nothing to compare with")
+    need("tensorflow")
     # In one process with TensorFlow's own message classes of the same format.
     with_tensorflow = run(
         "import os\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"

@@ -5,13 +5,10 @@ import os
 import subprocess
 import sys
 import textwrap
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-if find_spec("jax") is None or find_spec("keras") is None:
-    pytest.skip("JAX is not installed", allow_module_level=True)
+from packages import need
 
 SCRIPT = """
 import json, socket, sys
@@ -59,6 +56,7 @@ print(json.dumps(result))
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
+    need("jax", "keras")
     folder = tmp_path_factory.mktemp("jax")
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import tempfile
 import threading
@@ -20,14 +21,16 @@ from gpu_util_callback.frameworks.profiler_session import (
     ProfilerSession,
     profile_claims,
 )
-from gpu_util_callback.profiler_window import Surroundings, Window
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.trace_schedule import TraceSchedule
-from gpu_util_callback.window_reader import WindowReader
-from gpu_util_callback.window_result import WindowResult
-from gpu_util_callback.windows import Action, PlannedWindow, Planner
+from gpu_util_callback.windows.planner import Action, PlannedWindow, Planner
+from gpu_util_callback.windows.reader import WindowReader
+from gpu_util_callback.windows.result import WindowResult
+from gpu_util_callback.windows.schedule import TraceSchedule
+from gpu_util_callback.windows.window import Surroundings, Window
 
 __all__ = ["ProfilerWindows"]
+
+log = logging.getLogger("gpu_util_callback")
 
 SOURCE = "profiler windows"
 # What the first window is taken to cost, before one was measured. Seen without a GPU: 0.15 to
@@ -96,6 +99,7 @@ class ProfilerWindows:
         self._unavailable: dict[tuple[str, str], dict[str, str]] = {}
         self._off = False
         self._over = False
+        self._abandoned = False
         self._lock = threading.Lock()
         self._thread_id = 0
         self._pid = os.getpid()
@@ -139,13 +143,15 @@ class ProfilerWindows:
             return
         try:
             marker, self._marker = self._marker, None
+            planner = self._planner
+            action = Action.NONE
+            if planner is not None:
+                action = planner.boundary(step, time.perf_counter_ns())
+            if action is Action.CLOSE:
+                self._settle()  # within the last step's marker: its work is that step's
             if marker is not None:
                 marker.close()
-            planner = self._planner
-            if planner is None:
-                return
-            action = planner.boundary(step, time.perf_counter_ns())
-            if action is Action.NONE:
+            if planner is None or action is Action.NONE:
                 return
             if action is Action.MARK:
                 self._marker = self._session.mark(step)
@@ -165,10 +171,14 @@ class ProfilerWindows:
         """
         try:
             marker, self._marker = self._marker, None
+            planned = None
+            if self._planner is not None:
+                planned = self._planner.epoch_ended(steps)
+            if planned is not None:
+                self._settle()
             if marker is not None:
                 marker.close()
-            if self._planner is not None:
-                self._close_window(self._planner.epoch_ended(steps))
+            self._close_window(planned)
         except Exception as error:
             self._failed(error)
 
@@ -243,6 +253,11 @@ class ProfilerWindows:
             )
             return
         window = Window(self._surroundings, planner, folder, began_ns)
+        asked = time.perf_counter()
+        self._settle()
+        waited = time.perf_counter() - asked
+        planner.waited(int(waited * 1e9))
+        before += waited
         try:
             self._session.start(folder, window.yielded)
         except ProfilerBusy:
@@ -268,6 +283,13 @@ class ProfilerWindows:
         if planner.opened(time.perf_counter() - before):
             self._marker = self._session.mark(step)
 
+    def _settle(self) -> None:
+        try:
+            if not self._abandoned:  # else the GPU may be what failed, and never answer
+                self._session.settle()
+        except Exception as error:  # a window that misses some work is better than none
+            log.debug("gpu_util_callback: %s", error, exc_info=True)
+
     def _close_window(self, planned: PlannedWindow | None) -> None:
         if planned is None:
             return
@@ -281,6 +303,7 @@ class ProfilerWindows:
         window = self._planner.window if self._planner is not None else None
         if window is not None and window.marked:
             window.marked.pop()
+        self._abandoned = True
         self.end()
 
     # -- notes ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.window_reader import AllocatorCurve
+from gpu_util_callback.windows.reader import AllocatorCurve
 
 __all__ = ["WindowResult"]
 
@@ -22,7 +22,7 @@ class WindowResult:
         profile: its name in the Profile tab; None = its file could not be put there.
         start_ns, end_ns: from before the profiler's start to after its stop, recording's clock.
         cost_s: everything it cost.
-        traced_steps, kernels: rows as in the recording's schema.
+        traced_steps, kernels, step_kernels: rows as in the recording's schema.
         allocators: curves of the GPUs' allocators, recording's clock.
     """
 
@@ -36,10 +36,11 @@ class WindowResult:
     events: int
     traced_steps: dict[str, np.ndarray]
     kernels: dict[str, np.ndarray]
+    step_kernels: dict[str, np.ndarray]
     allocators: list[AllocatorCurve]
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """The rows for the recording: `traced_steps`, `kernels` and one of `phases`."""
+        """The rows for the recording: those of the window's tables and one of `phases`."""
         phases = {
             "kind": ["profiler_window"],
             "name": [f"window {self.window}"],
@@ -51,7 +52,8 @@ class WindowResult:
             "count": [1],
         }
         tables: dict[str, dict[str, Any]] = {"phases": phases}
-        for name, rows in (("traced_steps", self.traced_steps), ("kernels", self.kernels)):
+        for name in ("traced_steps", "kernels", "step_kernels"):
+            rows: dict[str, np.ndarray] = getattr(self, name)
             if rows and len(rows["window"]):
                 tables[name] = rows
         return tables

@@ -43,7 +43,7 @@ class WindowRows:
     clock.
 
     Args:
-        tables: `traced_steps` and `kernels`.
+        tables: `traced_steps`, `kernels` and `step_kernels`.
         events: in the trace.
         device_events: of them, on GPUs.
         problems: lines of the profiler, such as dropped events.

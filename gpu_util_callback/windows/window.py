@@ -13,10 +13,10 @@ import numpy as np
 
 from gpu_util_callback.frameworks.profiler_session import ProfilerFailed, ProfilerSession
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.window_files import publish
-from gpu_util_callback.window_reader import AllocatorCurve, ReadFailed, WindowRows, cure_for
-from gpu_util_callback.window_result import WindowResult
-from gpu_util_callback.windows import PlannedWindow, Planner
+from gpu_util_callback.windows.files import publish
+from gpu_util_callback.windows.planner import PlannedWindow, Planner
+from gpu_util_callback.windows.reader import AllocatorCurve, ReadFailed, WindowRows, cure_for
+from gpu_util_callback.windows.result import WindowResult
 
 __all__ = ["Surroundings", "Window"]
 
@@ -119,7 +119,7 @@ class Window:
         cost = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
         if not planned.marked:
             return
-        tables = self._converted(rows, planned) if rows else {"traced_steps": {}, "kernels": {}}
+        tables = self._converted(rows, planned) if rows else {}
         fit.keep(
             WindowResult(
                 window=planned.index,
@@ -130,8 +130,9 @@ class Window:
                 end_ns=end_ns,
                 cost_s=cost.total_s if cost else 0.0,
                 events=rows.events if rows else 0,
-                traced_steps=tables["traced_steps"],
-                kernels=tables["kernels"],
+                traced_steps=tables.get("traced_steps", {}),
+                kernels=tables.get("kernels", {}),
+                step_kernels=tables.get("step_kernels", {}),
                 allocators=self._curves(rows) if rows else [],
             )
         )
@@ -201,6 +202,10 @@ class Window:
                 )
             traced["batches"] = np.full(len(traced["step"]), planned.per_call, np.int64)
             tables["traced_steps"] = traced
+        by_step = tables.get("step_kernels")
+        if by_step:
+            keep = np.isin(by_step["step"], planned.marked)
+            tables["step_kernels"] = {name: values[keep] for name, values in by_step.items()}
         for columns in tables.values():
             if columns:
                 size = len(next(iter(columns.values())))

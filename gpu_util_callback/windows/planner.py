@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
 
-from gpu_util_callback.trace_schedule import TraceSchedule
+from gpu_util_callback.windows.schedule import TraceSchedule
 
 __all__ = ["Action", "Budget", "PlannedWindow", "Planner", "WindowCost"]
 
@@ -188,6 +188,10 @@ class Planner:
         if step < self._wake_step or now_ns < self._wake_ns:
             return Action.NONE
         return self._try_open(step)
+
+    def waited(self, wait_ns: int) -> None:
+        """Time since the last boundary that is no cost: the GPU was at work for earlier steps."""
+        self._last_ns += wait_ns
 
     def opened(self, start_s: float) -> bool:
         """The profiler runs, after a call of `start_s`. Returns whether this step is marked."""

@@ -1,0 +1,1 @@
+"""Profiler windows: which steps are profiled, at what cost, and what becomes of their files."""

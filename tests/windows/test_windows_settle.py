@@ -1,0 +1,155 @@
+"""The host runs ahead of a GPU: what is in flight is waited for where a window begins and ends."""
+
+import time
+
+import pytest
+from fake_profiler import Door, FakeProfiler, train
+
+from gpu_util_callback.frameworks.keras_windows import KerasWindows
+from gpu_util_callback.frameworks.timeline import Timeline
+from gpu_util_callback.windows.planner import Planner
+from gpu_util_callback.windows.schedule import TraceSchedule
+
+
+def test_the_device_is_waited_for_before_the_profiler_and_within_the_last_step(make):
+    windows, profiler = make(trace=[(3, 5)])
+    windows.begin()
+    train(windows, 10)
+    windows.close(5)
+    assert profiler.doings == [
+        "settle", "start", "mark", "unmark", "mark", "settle", "unmark", "stop"
+    ]  # fmt: skip
+
+
+def test_an_epoch_that_ends_within_a_window_is_waited_for_too(make):
+    windows, profiler = make(trace=[(3, 9)])
+    windows.begin()
+    train(windows, 5)
+    windows.steps_pause(5)
+    windows.close(5)
+    assert profiler.doings[-3:] == ["settle", "unmark", "stop"]
+    (result,) = windows.drain()
+    assert (result.first_step, result.stop_step) == (3, 5)
+
+
+def test_steps_outside_of_windows_wait_for_nothing(make):
+    windows, profiler = make(trace=[(50, 55)])
+    windows.begin()
+    train(windows, 10)
+    windows.steps_pause(10)
+    windows.close(5)
+    assert profiler.doings == []
+
+
+def test_a_fit_that_was_left_waits_for_no_device(make):
+    """It may have ended because the device failed: then nothing would ever answer."""
+    windows, profiler = make(trace=[(3, 9)])
+    windows.begin()
+    train(windows, 5)
+    profiler.settle_s = 60.0
+    began = time.perf_counter()
+    windows.abandon()
+    windows.close(5)
+    assert time.perf_counter() - began < 10
+    assert profiler.doings.count("settle") == 1
+
+
+def test_a_device_that_cannot_be_waited_for_costs_no_window(make):
+    windows, _ = make(trace=[(3, 5)], profiler=FakeProfiler(Door(), fails="settle"))
+    windows.begin()
+    train(windows, 10)
+    windows.close(5)
+    assert len(windows.drain()) == 1
+
+
+def test_waiting_for_earlier_steps_is_not_charged():
+    """A second of queued steps before the window is the GPU's work, not the window's cost."""
+    ms = 1_000_000
+    costs = []
+    for waited in (0, 1000):
+        planner = Planner(TraceSchedule.of([(20, 23)]), 0.01, 0.5, warmup=1)
+        planner.begin(0)
+        now = 0
+        for step in range(40):
+            now += 30 * ms
+            action = planner.boundary(step, now).name
+            if action == "OPEN":
+                now += waited * ms
+                planner.waited(waited * ms)
+                planner.opened(0.01)
+            elif action == "CLOSE":
+                index = planner.closed().index
+        costs.append(planner.finished(index, 0.02, 0.02, 1000).total_s)
+    assert costs[1] == pytest.approx(costs[0], abs=0.001)
+
+
+def test_opening_a_window_is_no_callbacks_time():
+    """Where another callback has a begin hook, too, it would be blamed for ours."""
+    now = [0]
+    timeline = Timeline(perf=lambda: now[0])
+    keras_windows = KerasWindows(SlowWindows(0.05), timeline, (), None, 1)
+    rows = []
+    for _ in range(2):
+        timeline.batch_begin()
+        began = time.perf_counter_ns()
+        keras_windows.batch_begin()
+        now[0] += time.perf_counter_ns() - began + 1_000_000  # and another callback's millisecond
+        timeline.hooks_done()
+        rows.append((timeline._hooks, timeline._hooks_end))
+        now[0] += 5_000_000
+    for hooks, hooks_end in rows:
+        assert 0.5e6 < hooks_end - hooks < 5e6
+
+
+class SlowWindows:
+    """Windows whose every step takes time to begin."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def begin(self, *args):
+        pass
+
+    def step_begins(self, step):
+        time.sleep(self.seconds)
+
+
+@pytest.fixture
+def jax_on_device(monkeypatch):
+    """JAX' session as on an accelerator; (session, launch), which starts work of some 100 ms."""
+    jax = pytest.importorskip("jax")
+    from gpu_util_callback.frameworks.jax_profiler import JaxProfiler
+
+    monkeypatch.setattr(JaxProfiler, "traces_device", property(lambda self: True))
+    a = jax.numpy.ones((1200, 1200))
+
+    @jax.jit
+    def work(a):
+        for _ in range(4):
+            a = a @ a * 1e-4
+        return a
+
+    work(a).block_until_ready()
+    return JaxProfiler(), lambda: work(a)
+
+
+def test_jax_waits_for_what_was_launched(jax_on_device):
+    session, launch = jax_on_device
+    session.settle()
+    launched = [launch() for _ in range(3)]
+    session.settle()
+    assert all(one.is_ready() for one in launched)
+
+
+def test_jax_is_one_step_ahead_while_steps_are_marked(jax_on_device):
+    session, launch = jax_on_device
+    session.settle()
+    launched = []
+    for step in range(5):
+        marker = session.mark(step)
+        # All but the one that was launched last are done by now.
+        assert all(one.is_ready() for one in launched[:-1])
+        launched.append(launch())
+        marker.close()
+    session.settle()
+    assert launched[-1].is_ready()
