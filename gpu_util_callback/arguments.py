@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from gpu_util_callback.settings import Settings
-from gpu_util_callback.trace_schedule import TraceSchedule
+from gpu_util_callback.windows.schedule import TraceSchedule
 
 __all__ = ["checked_settings"]
 

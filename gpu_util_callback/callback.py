@@ -25,7 +25,9 @@ class GpuUtilCallback(keras.callbacks.Callback):
 
     Args:
         log_dir: Where the recording and the scalars go: a TensorBoard run, as for
-            `keras.callbacks.TensorBoard`. Any URL that fsspec understands works too.
+            `keras.callbacks.TensorBoard`. Any URL that fsspec understands works too. All workers
+            of a job share one; under Ray give a whole path, since each process has its own folder:
+            a trial of Ray Tune records into a run of its name below it.
         sample_hz: GPU samples per second, above 0 and up to 100.
         scalar_freq: Steps per point of the scalars, or `"auto"`: every step at first, then ever
             fewer as the run grows.
@@ -45,6 +47,17 @@ class GpuUtilCallback(keras.callbacks.Callback):
 
     ```python
     model.fit(dataset, epochs=10, callbacks=[GpuUtilCallback("logs")])
+    ```
+
+    Under Ray, it goes where the training does: into Ray Tune's trial, or into every worker of Ray
+    Train (`GpuUtilMonitor` in the same way). Rank, workers and the trial's name are found out.
+
+    ```python
+    def train_loop_per_worker(config):
+        ...
+        model.fit(dataset, callbacks=[GpuUtilCallback("/shared/logs/run1")])
+
+    TorchTrainer(train_loop_per_worker, scaling_config=ScalingConfig(num_workers=2)).fit()
     ```
     """
 
@@ -108,10 +121,17 @@ class GpuUtilCallback(keras.callbacks.Callback):
             )
 
     def on_train_batch_begin(self, batch, logs=None):
-        self._pass_on("batch_begin")
+        session = self._session
+        if session is not None:
+            try:
+                session.batch_begin()
+            except Exception as error:
+                self._give_up(session, error)
 
     def on_train_batch_end(self, batch, logs=None):
-        self._pass_on("batch_end")
+        session = self._session
+        if session is not None and not session.listed:
+            self._pass_on("batch_end")
 
     def on_epoch_begin(self, epoch, logs=None):
         self._pass_on("epoch_begin", epoch)
@@ -142,10 +162,13 @@ class GpuUtilCallback(keras.callbacks.Callback):
         try:
             getattr(session, hook)(*args)
         except Exception as error:
-            self._session = None
-            session.restore()
-            log.warning(
-                "gpu_util_callback: recording stopped (%s: %s); training goes on",
-                type(error).__name__,
-                error,
-            )
+            self._give_up(session, error)
+
+    def _give_up(self, session: KerasSession, error: Exception) -> None:
+        self._session = None
+        session.restore()
+        log.warning(
+            "gpu_util_callback: recording stopped (%s: %s); training goes on",
+            type(error).__name__,
+            error,
+        )

@@ -96,16 +96,17 @@ class GpuSamples:
         Args:
             framework: the manifest's facts of the framework, with "cuda_build".
         """
-        if self._facts or self._sampler is None or not self._sampler.nvml_gpus:
+        if self._sampler is None or "gpu_check" in self._facts:
+            return self._facts
+        self._facts.setdefault("machine", self._sampler.host)
+        if not self._sampler.nvml_gpus:
             return self._facts
         from gpu_util_callback.doctor import quick_check
 
-        build = {"is_cuda_build": framework.get("cuda_build")}
-        self._facts = {
-            "driver": self._sampler.driver,
-            "machine": self._sampler.host,
-            "gpu_check": quick_check(self._devices, self._sampler.nvml_gpus, build),
-        }
+        name = framework.get("backend") or framework.get("name")
+        build = {"framework": name, "is_cuda_build": framework.get("cuda_build")}
+        self._facts["driver"] = self._sampler.driver
+        self._facts["gpu_check"] = quick_check(self._devices, self._sampler.nvml_gpus, build)
         return self._facts
 
     @property

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["job_facts", "trial_name"]
+__all__ = ["job_facts"]
 
 
 def job_facts(
@@ -37,26 +36,6 @@ def job_facts(
     if identity:
         digest = hashlib.sha256(f"{source}:{identity}".encode()).hexdigest()[:12]
     return {"job": digest, "job_source": source, "rank": rank, "world_size": size}
-
-
-def trial_name() -> str | None:
-    """The name of the Ray Tune trial (or Ray Train run) that the calling thread trains for.
-
-    Asked only where the process has imported that part of Ray; None outside of a trial.
-    """
-    for part in ("ray.tune", "ray.train"):
-        module = sys.modules.get(part)
-        if module is None:
-            continue
-        try:
-            context = module.get_context()
-            named = getattr(context, "get_trial_name", None) or context.get_experiment_name
-            name = named()
-        except Exception:  # Ray is there, but this is no trial; it warns by raising, too
-            continue
-        if name:
-            return str(name)
-    return None
 
 
 def _rendezvous(environ: Mapping[str, str]) -> tuple[str | None, str | None, int, int]:

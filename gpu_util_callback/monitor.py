@@ -9,16 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from gpu_util_callback.arguments import checked_settings
+from gpu_util_callback.frameworks.inputs import describe_input
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.keras_windows import open_windows
-from gpu_util_callback.frameworks.loop import (
-    FRAMEWORKS,
-    LoopAdapter,
-    describe_input,
-    framework_in_use,
-)
-from gpu_util_callback.frameworks.loop_timeline import UNSEEN, LoopTimeline
-from gpu_util_callback.frameworks.python_functions import shape_signature
+from gpu_util_callback.frameworks.loop import FRAMEWORKS, LoopAdapter, framework_in_use
+from gpu_util_callback.frameworks.loop_timeline import LoopTimeline
+from gpu_util_callback.frameworks.stamps import UNSEEN, shape_signature
 from gpu_util_callback.recorder import Recorder, close_left_over
 
 __all__ = ["GpuUtilMonitor"]
@@ -128,6 +124,8 @@ class GpuUtilMonitor:
         recorder.on_over = lambda: _restore(adapter, recorder)
         recorder.hook_sums = loop.sums
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
+        # Before anything runs: what goes wrong from here on ends the recording.
+        self._recorder, self._loop, self._described = recorder, loop, False
         recorder.start(_Within())
         try:
             if adapter.name in FRAMEWORKS:
@@ -135,7 +133,6 @@ class GpuUtilMonitor:
         except Exception as error:
             recorder.fail("profiler windows", error)
         loop.begin()
-        self._recorder, self._loop, self._described = recorder, loop, False
 
     def _give_up(self, error: BaseException) -> None:
         recorder, self._recorder, self._loop = self._recorder, None, None
@@ -210,11 +207,13 @@ class GpuUtilMonitor:
         """
         return _Step(self, input_wait_s)
 
-    def _local_fetch(self, iterator: Any) -> Callable[[], int] | None:
+    def _watch(self, iterator: Any, validating: bool) -> Callable[[], int] | None:
+        """See what a loop iterates over. Returns: as `LoopAdapter.local_fetch`."""
         recorder = self._recorder
         if recorder is None or not isinstance(recorder.adapter, LoopAdapter):
             return None
         try:
+            recorder.adapter.iterates(iterator, validating)
             return recorder.adapter.local_fetch(iterator)
         except Exception as error:  # a TensorFlow whose iterators changed
             recorder.fail("input wait of this worker alone", error)
@@ -271,7 +270,7 @@ class _Batches(Generic[Batch]):
         mine = loop.current
         try:
             iterator = iter(dataset)
-            local = monitor._local_fetch(iterator)
+            local = monitor._watch(iterator, loop.validating)
             while True:
                 requested = clock()
                 try:

@@ -9,33 +9,35 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.frameworks.assemble import Assembler
 from gpu_util_callback.frameworks.base import Adapter
+from gpu_util_callback.frameworks.compilations import Compilations
 from gpu_util_callback.frameworks.keras_callbacks import HookSums
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.pipeline_readings import PipelineReadings
 from gpu_util_callback.frameworks.timeline import Timeline
 from gpu_util_callback.gpu_samples import GpuSamples
-from gpu_util_callback.job import job_facts, trial_name
-from gpu_util_callback.messages import reason_of, say, verdict, warn
-from gpu_util_callback.profiler_windows import ProfilerWindows
+from gpu_util_callback.job import job_facts
+from gpu_util_callback.messages import say, verdict, warn
+from gpu_util_callback.outputs import FLUSH_S, Outputs
+from gpu_util_callback.ray_context import ray_context
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.scalar_points import ScalarPoints
+from gpu_util_callback.script import script_name
 from gpu_util_callback.settings import Settings
+from gpu_util_callback.windows.profiler_windows import ProfilerWindows
 
 __all__ = ["Recorder", "close_left_over"]
 
 log = logging.getLogger("gpu_util_callback")
 
-# A flush and what the training thread still holds (timeline.DRAIN_EVERY_NS) stay below 2 s.
-FLUSH_S = 1.5
-REMOTE_FLUSH_S = 30.0
-CLOSE_S = 5.0
+CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows
+EXIT_S = 10.0  # how long the end of the process waits for recordings that are still being written
+LATE_S = 0.5  # a recorder that comes to the end so late writes its rows before all else
 WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
 IDLE_S = 60.0  # where the fit cannot be watched: no step for so long, and sampling stops
 
@@ -65,18 +67,17 @@ class Recorder:
     timeline_type: type[Timeline] = Timeline
 
     def __post_init__(self) -> None:
+        self._ray = ray_context()  # Ray answers on the thread that trains
+        if self._ray is not None:
+            home = self._ray.home(self.settings.log_dir)
+            self.settings = replace(self.settings, log_dir=home)
         self.timeline = self.timeline_type(self._drain_train, self._drain_test)
         self.hook_sums: list[HookSums] = []
         self.watch = FitWatch(None)
         self.status = ""  # "", then "ended" or "interrupted"
-        self.path: str | None = None
         self.unavailable: list[dict[str, str]] = []
         self._assembler: Assembler | None = None
-        self._writer: Any = None
-        self._scalars: Any = None
-        self._points = ScalarPoints(self.settings.scalar_freq)
-        self._offset = 0
-        self._diagnosis: Any = None
+        self._outputs = Outputs(self.settings, self.clock, self.fail)
         self._told: set[str] = set()
         self._begun = threading.Event()
         self._stop = threading.Event()
@@ -86,7 +87,7 @@ class Recorder:
         self._pid = os.getpid()
         self._started_ns = 0
         self._ended_ns = 0
-        self._next_flush = 0.0
+        self._end_called = 0.0  # `time.monotonic` of the first `end`
         self._gpus = GpuSamples(self.clock, self.fail)
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
         self._hooks_us: float | None = None
@@ -109,15 +110,13 @@ class Recorder:
         self.facts["fit_index"] = index
         self._assembler = Assembler(
             self.clock.offset_ns,
-            shapes=self.adapter.shapes,
-            shapes_compile=self.adapter.shapes_compile,
+            Compilations(
+                self.adapter.shapes, self.adapter.shapes_compile, self.adapter.every_shape_compiles
+            ),
         )
         _active.add(self)
         self._thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
         self._thread.start()
-        trial = trial_name()
-        if trial is not None:
-            self.facts["trial"] = trial
         self._started_ns = self.clock.now()  # from here on time counts; our set-up does not
         self.facts["started_ns"] = self._started_ns
         self._begun.set()
@@ -136,6 +135,7 @@ class Recorder:
                 now = self.clock.now()
                 seen = self.clock.from_perf(self.timeline.latest())
                 self._ended_ns = now if status == "ended" else min(now, seen)
+                self._end_called = time.monotonic()
         if first:
             try:
                 self.on_over()
@@ -148,9 +148,14 @@ class Recorder:
             thread.join(deadline_s)
             if thread.is_alive() and first and self.settings.report:
                 say(
-                    f"the recording's last {FLUSH_S:g} s are still being written to "
-                    f"{self.settings.log_dir} after {deadline_s:g} s; going on without waiting"
+                    f"the recording's end is still being written to {self.settings.log_dir} "
+                    f"after {deadline_s:g} s; going on without waiting"
                 )
+
+    @property
+    def path(self) -> str | None:
+        """Where the recording is; None where there is none (yet)."""
+        return self._outputs.path
 
     @property
     def off(self) -> bool:
@@ -190,52 +195,43 @@ class Recorder:
             _active.discard(self)
             self._closed.set()
 
-    def _flush_s(self) -> float:
-        return REMOTE_FLUSH_S if "://" in self.settings.log_dir else FLUSH_S
-
     def _open(self) -> None:
         try:
             rendezvous = self.adapter.rendezvous()
+            if self._ray is not None:
+                self.facts.update(self._ray.facts())
+                rendezvous = rendezvous or self._ray.rendezvous()
+                self._say_where()
             self.facts.update(job_facts(self.settings.job, framework=rendezvous))
         except Exception as error:
             self.fail("the job's name", error)
+        self.facts["script"] = script_name(redact=self.settings.redact)
         self._gather_facts()
-        try:
-            from gpu_util_callback.summaries import next_step_offset
-
-            # Looked up before our own recording stands among the earlier ones.
-            self._offset = next_step_offset(self.settings.log_dir)
-            self.facts["scalar_step_offset"] = self._offset
-        except Exception as error:
-            self.fail("the scalars' first step", error)
-        try:
-            from gpu_util_callback.recording.writer import RecordingWriter
-
-            self._writer = RecordingWriter(
-                self.settings.log_dir,
-                self.facts,
-                clock=self.clock,
-                redact=self.settings.redact,
-                flush_s=self._flush_s(),
-            )
-            self.path = self._writer.path
-        except Exception as error:
-            self.fail(
-                "the recording",
-                f"{self.settings.log_dir} cannot be written to ({reason_of(error)}); "
-                "training goes on without it",
-                "give another log_dir",
-            )
+        if not self._outputs.open_recording(self.facts):
             self.end("interrupted")
             return
-        try:
-            from gpu_util_callback.running_diagnosis import RunningDiagnosis
-
-            self._diagnosis = RunningDiagnosis(self.facts, self.settings.thresholds)
-        except Exception as error:
-            self.fail("the diagnosis", error)
+        if self._is_late():
+            self._save_rows()
         self._gpus.start(self.adapter, self.settings.sample_hz)
-        self._start_scalars()
+        self._outputs.open_others(self.facts)
+
+    def _is_late(self) -> bool:
+        """Whether the fit ended a while ago: nobody may wait much longer for its rows."""
+        return self._stop.is_set() and time.monotonic() > self._end_called + LATE_S
+
+    def _save_rows(self) -> None:
+        """Write the rows there are, whatever else takes its time."""
+        self._tick()
+        self._outputs.flush(now=True)
+
+    def _say_where(self) -> None:
+        """Under Ray, a relative log_dir is not where the person looks for it."""
+        where = self._ray.lost_folder(self.settings.log_dir) if self._ray is not None else None
+        if where is not None and self.settings.report:
+            say(
+                f"log_dir {self.settings.log_dir!r} is relative to this process' own folder: "
+                f"{where}, which Ray may delete; give an absolute path or a URL"
+            )
 
     def _gather_facts(self) -> None:
         try:
@@ -245,52 +241,25 @@ class Recorder:
         except Exception as error:
             self.fail("facts about the model", error)
 
-    def _start_scalars(self) -> None:
-        try:
-            from gpu_util_callback.summaries import ScalarWriter
-
-            settings = self.settings
-            rank = int(self.facts.get("rank") or 0)
-            self._scalars = ScalarWriter(settings.log_dir, rank, redact=settings.redact)
-            self._scalars.marker()
-        except Exception as error:
-            self.fail("scalars", error)
-
     def _tick(self, last: bool = False) -> None:
         """Take what the training thread and the sampler left, diagnose, write."""
         samples = self._gpus.take()
-        for block in samples:
-            self._points.add_samples(block.group, block.columns, block.time_ns, block.values)
         tables = self._take_rows(last)
         self._take_windows(tables, samples)
-        stages = self._stages.read(self._assembler.steps if self._assembler else 0, last)
+        steps = self._assembler.steps if self._assembler is not None else 0
+        stages = self._stages.read(steps, last)
         if stages is not None:
             tables["pipeline"] = stages
-        self._write_scalars(tables, last)
-        if self._writer is not None:
-            try:
-                for table, rows in tables.items():
-                    self._writer.append(table, rows)
-                for block in samples:
-                    self._writer.append_samples(
-                        block.group, block.columns, block.time_ns, block.values
-                    )
-            except Exception as error:
-                self.fail("the recording", error)
-        self._diagnose(tables, samples, last)
-        self._update_facts()
+        outputs = self._outputs
+        outputs.append(tables, samples)
+        outputs.write_scalars(tables, (steps - 1, self._ended_ns) if last else None)
+        now = self._ended_ns or self.clock.now()
+        self._update_facts()  # first: a fit's only diagnosis must know its GPUs
+        outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last)
         if last:
-            self._writer_close()
-        elif self._writer is not None and time.monotonic() >= self._next_flush:
-            try:
-                self._next_flush = time.monotonic() + self._flush_s() - FLUSH_S / 2
-                self._writer.flush()
-            except Exception as error:
-                self.fail(
-                    "writing the recording",
-                    f"{self.settings.log_dir}: {reason_of(error)}; it is tried again",
-                    "make room, or give another log_dir",
-                )
+            outputs.close(self.status or "interrupted")
+        else:
+            outputs.flush()
         self._pause_when_idle()
 
     def _take_rows(self, last: bool) -> dict[str, dict[str, Any]]:
@@ -319,42 +288,10 @@ class Recorder:
             for result in self.windows.drain():
                 result.add_to(tables, samples)
                 self.facts.setdefault("windows", []).append(result.facts())
-                if self._scalars is not None:
-                    for step, values, when in result.points():
-                        self._scalars.scalars(self._offset + step, values, when / 1e9)
+                self._outputs.add_points(result.points())
         except Exception as error:
             self.fail("profiler windows", error)
             self.windows = None
-
-    def _write_scalars(self, tables: dict[str, dict[str, Any]], last: bool) -> None:
-        if self._scalars is None:
-            return
-        try:
-            points = self._points.add_steps(tables["steps"]) if "steps" in tables else []
-            if last and self._assembler is not None:
-                points += self._points.rest(self._assembler.steps - 1, self._ended_ns)
-            for step, values, when in points:
-                self._scalars.scalars(self._offset + step, values, when / 1e9)
-            self._scalars.flush()
-        except Exception as error:
-            self.fail("scalars", f"{self.settings.log_dir}: {reason_of(error)}", "make room")
-            self._scalars = None
-
-    def _diagnose(self, tables: dict, samples: list[Any], last: bool) -> None:
-        if self._diagnosis is None:
-            return
-        try:
-            now = self._ended_ns or self.clock.now()
-            self._diagnosis.add(tables, samples)
-            found = self._diagnosis.result(self.facts, self._started_ns, now, ended=last)
-            if self._writer is not None:
-                self._writer.update(diagnosis=found)
-            if self.settings.report and not last:
-                for line in self._diagnosis.news(found):
-                    say(line)
-        except Exception as error:
-            self.fail("the diagnosis", error)
-            self._diagnosis = None
 
     def say_verdict(self) -> None:
         """Two lines about where the time went, if the recording was closed in time."""
@@ -362,7 +299,7 @@ class Recorder:
             verdict(self.path, self.settings.thresholds)
 
     def _update_facts(self) -> None:
-        if self._writer is None:
+        if not self._outputs.recording:
             return
         try:
             self._gather_late_facts()
@@ -370,12 +307,15 @@ class Recorder:
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
                 "callback_us_per_step": self._own_us(steps),
+                # Of that: a drain goes through the framework, which lets go of Python's lock; where
+                # the input pipeline is Python's, it waits to get the lock back.
+                "lock_wait_us_per_step": self._drain_us(self.timeline.drain_waited_ns, steps),
                 "recorder_cpu_pct": round(100e9 * time.thread_time() / wall, 3),
                 "windows_s": 0.0,
             }
             facts: dict[str, Any] = {}
             unavailable = list(self.unavailable)
-            for source, reason, cure in self.adapter.problems():
+            for source, reason, cure in [*self.adapter.problems(), *self._lost(steps)]:
                 unavailable.append({"source": source, "reason": reason, "cure": cure})
             if self.windows is not None:
                 overhead["windows_s"] = round(self.windows.cost_s, 4)
@@ -390,26 +330,46 @@ class Recorder:
             if self._ended_ns:
                 facts["ended_ns"] = self._ended_ns
             self.facts.update(facts)
-            self._writer.update(
+            self._outputs.update(
                 **{**facts, "fit": self.facts.get("fit"), "model": self.facts.get("model")}
             )
         except Exception as error:
             self.fail("facts about the run", error)
+
+    def _lost(self, steps: int) -> list[tuple[str, str, str]]:
+        lost = self._assembler.lost_rows if self._assembler is not None else 0
+        if not lost or any(source == "input wait" for source, *_ in self.adapter.unavailable):
+            return []  # none, or it is known why nothing is written down
+        reason = (
+            f"it is missing for {lost} of {steps} steps: what the train function wrote down was "
+            "overwritten before it could be read, or did not fit its calls"
+        )
+        return [("input wait", reason, "")]
 
     def _own_us(self, steps: int) -> float | None:
         """Our own Python on the training thread per step: hooks as measured here, and drains."""
         if not steps:
             return None
         if self._hooks_us is None and self.status:
-            self._hooks_us = self.adapter.own_us()
+            try:
+                self._hooks_us = self.adapter.own_us()
+            except Exception as error:  # the other facts of the end do not depend on it
+                self.fail("the cost of recording a step", error)
         if self._hooks_us is None:
             return None
-        return round(self._hooks_us + self.timeline.drain_ns / steps / 1e3, 3)
+        return round(self._hooks_us + (self._drain_us(self.timeline.drain_ns, steps) or 0), 3)
+
+    @staticmethod
+    def _drain_us(ns: int, steps: int) -> float | None:
+        return round(ns / steps / 1e3, 3) if steps else None
 
     def _gather_late_facts(self) -> None:
         """A model that was not built when the fit began is by now."""
-        model = self.facts.get("model") or {}
-        if model.get("parameters") is None and self._assembler and self._assembler.steps:
+        model = self.facts.get("model")
+        if model is None and "framework" in self.facts:
+            return  # a loop of the user's own: no facts of its model will come
+        unknown = (model or {}).get("parameters") is None
+        if unknown and self._assembler and self._assembler.steps:
             self._gather_facts()
 
     def _pause_when_idle(self) -> None:
@@ -422,28 +382,12 @@ class Recorder:
             self._paused = True
 
     def _close(self) -> None:
+        if self._is_late() or (self.windows is not None and self.windows.busy):
+            self._save_rows()  # what follows may take a while
         self._gpus.stop()
         if self.windows is not None:
-            if self.windows.busy:
-                self._tick()  # reading a window may take a while: write the rest first
             self.windows.close(WINDOWS_S)
         self._tick(last=True)
-
-    def _writer_close(self) -> None:
-        if self._writer is not None:
-            try:
-                self._writer.close(self.status or "interrupted")
-            except Exception as error:
-                self.fail(
-                    "writing the recording",
-                    f"{self.settings.log_dir}: {reason_of(error)}; its end is missing",
-                    "make room, or give another log_dir",
-                )
-        if self._scalars is not None:
-            try:
-                self._scalars.close()
-            except Exception as error:
-                self.fail("scalars", error)
 
     def _drain_train(self) -> Any:
         try:
@@ -462,9 +406,27 @@ class Recorder:
 
 def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -> None:
     """Close the recordings of fits that are over but never said so."""
-    for recorder in list(_active):
-        if recorder._pid == os.getpid() and not keep(recorder):
+    for recorder in _mine():
+        if not keep(recorder):
             recorder.end("interrupted", deadline_s=2.0)
 
 
-atexit.register(close_left_over)
+def _finish_at_exit() -> None:
+    """The process ends, and its threads with it: wait for what they still write, not for ever."""
+    until = time.monotonic() + EXIT_S
+    for recorder in _mine():
+        recorder.end("interrupted", deadline_s=max(until - time.monotonic(), 0.1))
+        if recorder in _active:
+            log.warning(
+                "gpu_util_callback: the recording's end could not be written to %s within %g s; "
+                "it is missing",
+                recorder.settings.log_dir,
+                EXIT_S,
+            )
+
+
+def _mine() -> list[Recorder]:
+    return [recorder for recorder in _active if recorder._pid == os.getpid()]
+
+
+atexit.register(_finish_at_exit)

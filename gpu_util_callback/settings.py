@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpu_util_callback.trace_schedule import TraceSchedule
+from gpu_util_callback.windows.schedule import TraceSchedule
 
 __all__ = ["Settings"]
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis._compare import comparison
-from gpu_util_callback.diagnosis._words import duration, percent, steps, times
+from gpu_util_callback.diagnosis._evidence import label
+from gpu_util_callback.diagnosis._words import duration, percent, steps, times, what_to_do
 from gpu_util_callback.terminal_compare import comparison_table
 
 __all__ = ["render", "rules_text", "two_lines"]
@@ -58,6 +59,8 @@ class _Pen:
         return self.paint(text, "2")
 
     def wrap(self, text: str, indent: str = "", first: str | None = None) -> list[str]:
+        if not self.unicode:  # before it is measured: some of it gets longer
+            text = text.translate(_PLAIN)
         return textwrap.wrap(
             text, self.width, initial_indent=indent if first is None else first,
             subsequent_indent=indent, break_long_words=True, break_on_hyphens=False,
@@ -84,20 +87,25 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     runs = report["runs"]
     if len(runs) > 1:
         lines += [pen.bold(f"{len(runs)} runs"), *comparison_table(comparison(runs), pen.width)]
+    shared = _missing_everywhere(runs)
     for run in runs:
         if len(runs) > 1:
             lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
-        lines += _run(run, pen) if len(runs) <= _MAX_FULL else _brief(run, pen)
+        lines += _run(run, pen, shared) if len(runs) <= _MAX_FULL else _brief(run, pen)
+    if shared and len(runs) <= _MAX_FULL:
+        lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
+        lines += [pen.bold("Not measured in any of these runs"), *_missing_lines(shared, pen)]
     if len(runs) > _MAX_FULL:
         lines += ["", "gpu-util report LOGDIR --run NAME shows all of one run."]
     for session in report.get("sessions", ()):
-        if session["findings"]:
-            lines += [
-                "",
-                pen.bold(f"Session {session['session']}, {len(session['ranks'])} workers"),
-            ]
-            for place, finding in enumerate(session["findings"], 1):
-                lines += _claim(finding, place, pen)
+        clocks = [one["text"] for one in (session.get("clocks") or {}).get("workers", ())]
+        if not session["findings"] and not any(clocks):
+            continue
+        lines += ["", pen.bold(f"Session {session['session']}, {len(session['ranks'])} workers")]
+        for place, finding in enumerate(session["findings"], 1):
+            lines += _claim(finding, place, pen)
+        for text in filter(None, clocks):
+            lines += [pen.dim(line) for line in pen.wrap(f"{text}.", "  ", "")]
     return pen.finish(lines)
 
 
@@ -107,12 +115,10 @@ def two_lines(run: Mapping) -> str:
     verdict = f"gpu-util: {run['verdict']}"
     if first is None:
         step = run["step_ms"]["p50"]
-        shown = f"{step:.3g} ms a step" if step is not None else "no step recorded"
+        shown = f"median {step:.3g} ms a step" if step is not None else "no step recorded"
         second = f"          {run['steps']:,} steps, {shown}; no bottleneck found."
     else:
-        code = first["advice"]["code"].splitlines()
-        what = code[0] if code else _first_sentence(first["advice"]["text"])
-        second = f"          Do first: {what}"
+        second = f"          Do first: {what_to_do(first['advice'])}"
     return f"{verdict}\n{second}"
 
 
@@ -128,7 +134,7 @@ def rules_text(width: int = 80) -> str:
     return pen.finish(lines[1:])
 
 
-def _run(run: Mapping, pen: _Pen) -> list[str]:
+def _run(run: Mapping, pen: _Pen, shared: Sequence[Mapping] = ()) -> list[str]:
     lines = pen.wrap(run["verdict"])
     lines = [pen.bold(line) for line in lines]
     lines += [pen.dim(line) for line in pen.wrap(_subtitle(run))]
@@ -145,7 +151,7 @@ def _run(run: Mapping, pen: _Pen) -> list[str]:
             rest = sum(claim["lost_s"] or 0 for claim in claims[_MAX_SHOWN:])
             lines += ["", f"  … and {len(claims) - _MAX_SHOWN} more, {duration(rest)} together "
                           "(--json has them all)"]  # fmt: skip
-    lines += _not_seen(run, pen)
+    lines += _not_seen(run, pen, shared)
     lines += _not_judged(run, pen)
     lines += _overhead(run, pen)
     for problem in run.get("problems", ()):
@@ -176,6 +182,8 @@ def _since(run: Mapping, pen: _Pen) -> list[str]:
 
 def _subtitle(run: Mapping) -> str:
     parts = [run["run"] if run["run"] != "." else "this log directory"]
+    parts += [one for one in (run.get("trial"), run.get("trial_config"))
+              if one and one not in run["run"]]  # fmt: skip
     if run.get("fit_index") is not None:
         parts.append(f"fit {run['fit_index'] + 1}")
     if run.get("rank"):
@@ -228,9 +236,9 @@ def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: _Pen) 
         bar += pen.paint(("█" if pen.unicode and pen.color else letter) * cells, code)
         drawn = max(drawn, upto)
     entries = []
-    for label, seconds, code, letter in parts:
+    for name, seconds, code, letter in parts:
         mark = pen.paint("■" if pen.unicode and pen.color else letter, code)
-        text = f"{label} {duration(max(0.0, seconds))} ({percent(100 * seconds / total)})"
+        text = f"{name} {duration(max(0.0, seconds))} ({percent(100 * seconds / total)})"
         entries.append((mark, text))
     rows, row, used = [], "", 0
     for mark, text in entries:
@@ -312,21 +320,14 @@ def _code(code: str, pen: _Pen) -> list[str]:
 
 
 _UNITS = (
-    ("_ms_per_step", " ms a step"), ("_ms_per_batch", " ms a batch"), ("_pct", " %"),
-    ("_ms", " ms"), ("_us", " µs"), ("_gib", " GiB"), ("_mhz", " MHz"), ("_c", " °C"),
-    ("_s", " s"), ("_w", " W"),
+    ("_ms_per_step", " ms"), ("_ms_per_batch", " ms"), ("_pct", " %"), ("_gb_per_s", " GB/s"),
+    ("_seconds_each", " s"), ("_faster_at_most", "×"), ("_bytes", " bytes"), ("_ms", " ms"),
+    ("_us", " µs"), ("_gib", " GiB"), ("_mhz", " MHz"), ("_c", " °C"), ("_s", " s"), ("_w", " W"),
 )  # fmt: skip
 
 
 # Said in a sentence of its own, or in the advice.
 _ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags", "slowest_stage", "callback"}
-
-
-# Shares of the steps a claim is about; the bar above it is about the whole run.
-_LABELS = {
-    "validation_pct": "validation share of these steps' time",
-    "callback_pct": "callback share of these steps' time",
-}
 
 
 def _evidence(claim: Mapping) -> str:
@@ -336,16 +337,10 @@ def _evidence(claim: Mapping) -> str:
     for name, value in evidence.items():
         if value is None or name in _ELSEWHERE:
             continue
-        label, unit = name, ""
-        for suffix, shown in _UNITS:
-            if name.endswith(suffix):
-                label, unit = name.removesuffix(suffix), shown
-                break
-        label = _LABELS.get(name) or label.replace("_", " ")
-        text = f"{label} {_number(value)}{unit}"
+        text = f"{label(name)}: {_quantity(name, value)}"
         limit = claim["threshold"].get(name)
-        if limit is not None and isinstance(value, (int, float)):
-            text += f" (limit {_number(limit)}{unit})"
+        if isinstance(limit, (int, float)) and isinstance(value, (int, float)):
+            text += f" ({'≥' if value >= limit else '<'} {_quantity(name, limit)})"
         said.append(text)
     prose = "; ".join(said)
     if evidence.get("faster_up_to"):
@@ -355,22 +350,45 @@ def _evidence(claim: Mapping) -> str:
     return f"{prose[:1].upper()}{prose[1:]}." if prose else ""
 
 
-def _number(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def _quantity(name: str, value: object) -> str:
+    """A value with its unit, which stands at the end of its name."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
         return str(value)
+    if name.endswith("_share"):
+        return percent(100 * value)
+    unit = next((shown for suffix, shown in _UNITS if f"_{name}".endswith(suffix)), "")
+    return f"{_number(value)}{unit}"
+
+
+def _number(value: float) -> str:
     if isinstance(value, int) or value == int(value):
         return f"{int(value):,}"
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def _not_seen(run: Mapping, pen: _Pen) -> list[str]:
+def _missing_everywhere(runs: Sequence[Mapping]) -> list[Mapping]:
+    """What no run could measure, for the same reason: said once, below them all."""
+    if len(runs) < 2:
+        return []
+    return [one for one in runs[0]["unavailable"]
+            if all(one in run["unavailable"] for run in runs[1:])]  # fmt: skip
+
+
+def _not_seen(run: Mapping, pen: _Pen, elsewhere: Sequence[Mapping] = ()) -> list[str]:
+    missing = [one for one in run["unavailable"] if one not in elsewhere]
+    return ["", pen.bold("Not measured"), *_missing_lines(missing, pen)] if missing else []
+
+
+def _missing_lines(missing: Sequence[Mapping], pen: _Pen) -> list[str]:
     lines: list[str] = []
-    for gone in run["unavailable"]:
+    for gone in missing:
         text = f"{gone['source']}: {gone['reason']}"
         if gone.get("cure"):
             text += f" → {gone['cure']}"
         lines += pen.wrap(text, "    ", "  - ")
-    return ["", pen.bold("Not measured"), *lines] if lines else []
+    return lines
 
 
 def _not_judged(run: Mapping, pen: _Pen) -> list[str]:
@@ -386,7 +404,12 @@ def _overhead(run: Mapping, pen: _Pen) -> list[str]:
     cost = run.get("overhead") or {}
     said = []
     if cost.get("callback_us_per_step") is not None:
-        said.append(f"{cost['callback_us_per_step']:.3g} µs a step on the training thread")
+        waited = cost.get("lock_wait_us_per_step") or 0
+        most = waited > 20 and waited > cost["callback_us_per_step"] / 2
+        said.append(
+            f"{cost['callback_us_per_step']:.3g} µs a step on the training thread"
+            + (" (most of it waiting for Python's lock, or for a core)" if most else "")
+        )
     if cost.get("sampler_cpu_pct") is not None:
         said.append(f"sampler {cost['sampler_cpu_pct']:.2g} % of a core")
     if cost.get("windows_s"):
@@ -394,7 +417,3 @@ def _overhead(run: Mapping, pen: _Pen) -> list[str]:
     if not said:
         return []
     return ["", *(pen.dim(line) for line in pen.wrap("Our own cost: " + ", ".join(said) + "."))]
-
-
-def _first_sentence(text: str) -> str:
-    return text.split(". ")[0].rstrip(".") + "."

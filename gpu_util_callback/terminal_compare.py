@@ -7,14 +7,14 @@ from gpu_util_callback.diagnosis._words import percent
 
 __all__ = ["comparison_table"]
 
-_COLUMNS = ("run", "speed", "mean ms/step", "ms/sample", "GPU", "input", "stalls", "causes")
+_COLUMNS = ("run", "speed", "ms/step", "ms/sample", "GPU", "input", "stalls", "causes")
 
 
 def comparison_table(comparison: Mapping, width: int) -> list[str]:
     """The comparison as lines of at most `width` columns; columns that do not fit are left out."""
     rows = [_cells(row, row["id"] == comparison["baseline"]) for row in comparison["runs"]]
     names = list(_COLUMNS)
-    for dropped in ("ms/sample", "stalls", "GPU", "mean ms/step"):
+    for dropped in ("ms/sample", "stalls", "GPU", "ms/step"):
         if _needed(names, rows) <= width:
             break
         if dropped in names and any(cells[dropped] for cells in rows):
@@ -30,10 +30,17 @@ def comparison_table(comparison: Mapping, width: int) -> list[str]:
     lines = [_line({name: name for name in names}, names, sizes)]
     for cells in rows:
         lines.append(_line(cells, names, sizes))
+    notes = []
     if "speed" in names:
-        lines += textwrap.wrap(
-            "speed: how many times as fast as the first, without compilation", width
+        notes.append("speed: how many times as fast as the first, without compilation")
+    shown = [name for name in ("ms/step", "ms/sample") if name in names]
+    if shown:
+        notes.append(
+            f"{' and '.join(shown)}: {'means' if shown[1:] else 'the mean'} over all steps"
         )
+    if "GPU" in names:
+        notes.append("GPU: mean share of time in which a kernel ran")
+    lines += textwrap.wrap("; ".join(notes), width)
     for row in comparison["runs"]:
         changes = [f"without {', '.join(row['gone'])}" if row["gone"] else "",
                    f"new: {', '.join(row['new'])}" if row["new"] else ""]  # fmt: skip
@@ -52,7 +59,7 @@ def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
     return {
         "run": row["run"],
         "speed": "1.00×" if baseline else number(row["speed"], ".2f") + "×" * bool(row["speed"]),
-        "mean ms/step": number(row["ms_per_step"], ".3g"),
+        "ms/step": number(row["ms_per_step"], ".3g"),
         "ms/sample": number(row["ms_per_sample"], ".3g"),
         "GPU": "" if row["gpu_active_pct"] is None else percent(row["gpu_active_pct"]),
         "input": percent(times["input_wait"]) if "input_wait" in times else "",

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gpu_util_callback.doctor._report import OK, PROBLEM, WARNING, Line
+from gpu_util_callback.gpus import _words
 
 __all__ = ["check_driver", "check_gpus"]
 
@@ -36,7 +37,9 @@ def check_driver(nvml: dict[str, Any], cuda: dict[str, Any]) -> list[Line]:
         return [Line("driver", "NVML", PROBLEM, nvml["error"], cure)]
     if problem := nvml.get("problem"):
         # No library at all is what a machine without a GPU looks like.
-        status = WARNING if "no NVIDIA driver library" in problem["reason"] else PROBLEM
+        missing = "no NVIDIA driver library" in problem["reason"]
+        none = problem["reason"] == _words.NO_GPU[0]
+        status = OK if none else WARNING if missing else PROBLEM
         return [Line("driver", "NVML", status, problem["reason"], problem["cure"])]
     lines = [
         Line(

@@ -14,7 +14,7 @@ _NAMES = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
     "KERAS_BACKEND", "JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS", "TF_XLA_FLAGS",
-    "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION",
     "TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_GPU_THREAD_MODE", "TF_DETERMINISTIC_OPS",
     "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "LD_LIBRARY_PATH",
 )  # fmt: skip
@@ -98,6 +98,10 @@ def _settings(environ: Mapping[str, str], gpus: list[Any]) -> list[Line]:
         value = environ.get(name, "").lower()
         if gpus and value and not {"cuda", "gpu", "rocm"} & set(value.split(",")):
             warn(name, PROBLEM, f"{name}={value} keeps JAX off the GPU", f"unset {name}")
+    old, new = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
+    if environ.get(old) and environ.get(new):
+        warn(new, PROBLEM if gpus else WARNING,
+             f"JAX does not start on a GPU with {old} beside it", f"unset {old}")  # fmt: skip
     capabilities = environ.get("NVIDIA_DRIVER_CAPABILITIES", "all").split(",")
     if gpus and not {"all", "compute"} & set(capabilities):
         warn("NVIDIA_DRIVER_CAPABILITIES", PROBLEM, "this container may look at GPUs, not compute",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_util_callback.doctor._report import OK, PROBLEM, WARNING, Line
+from gpu_util_callback.unused_gpu import INSTALL
 
 __all__ = ["check_framework", "needed_libraries", "none_installed"]
 
@@ -17,11 +18,6 @@ _CUDA_LIBRARIES = {
     13: ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcufft.so.12",
          "libcusparse.so.12", "libcusolver.so.12"),
 }  # fmt: skip
-_INSTALL = {
-    "tensorflow": 'pip install "tensorflow[and-cuda]"',
-    "jax": 'pip install "jax[cuda12]"',
-    "torch": "pip install torch (see pytorch.org for the index of this driver's CUDA)",
-}
 # What frameworks print when they pass over a GPU.
 _TELLING = re.compile(
     r"cannot dlopen|could not load dynamic library|dlerror|failed call to cuinit|"
@@ -44,10 +40,16 @@ def needed_libraries(build: Mapping[str, Any]) -> list[str]:
 
 
 def none_installed(names: list[str]) -> Line:
-    """No framework at all."""
+    """No framework at all: wrong where one was asked for, else an environment for looking."""
     wanted = ", ".join(names)
+    if len(names) > 1:
+        return Line(
+            "framework", "installed", OK,
+            f"none of {wanted}: this is a viewer's environment. Reports and the TensorBoard tab "
+            "work; to record a training, install this package beside its framework",
+        )  # fmt: skip
     return Line("framework", "installed", PROBLEM, f"none of {wanted} is installed here",
-                f"{_INSTALL[names[0]]} in this Python environment")  # fmt: skip
+                f"{INSTALL[names[0]]} in this Python environment")  # fmt: skip
 
 
 def check_framework(
@@ -74,7 +76,7 @@ def check_framework(
         names = " ".join(other for other, _ in distributions)
         lines.append(
             Line(name, "installed", severe, f"{both} overwrite each other",
-                 f"pip uninstall -y {names}; {_INSTALL[name]}")
+                 f"pip uninstall -y {names}; {INSTALL[name]}")
         )  # fmt: skip
     if "build" not in answer:
         return [
@@ -117,7 +119,7 @@ def _build_line(
     text = f"{distribution} {version} was built without CUDA"
     if not visible:
         return Line(name, "build", OK, text + ", and there is no GPU for it to use")
-    cure = _INSTALL[name]
+    cure = INSTALL[name]
     if stray := [other for other, _ in distributions if other != name]:
         cure = f"pip uninstall -y {' '.join(stray)}; {cure}"
     return Line(name, "build", severe, text + ": training runs on the CPU", cure)
@@ -142,7 +144,7 @@ def _libraries_line(
     text = f"{len(needed) - len(missing)} of {len(needed)} load; missing: {', '.join(missing)}"
     if not visible:
         return Line(name, "CUDA libraries", OK, text + " (no GPU would use them)")
-    cure = _INSTALL[name]
+    cure = INSTALL[name]
     if missing == [library for library in missing if "cudnn" in library]:
         cure = f"pip install nvidia-cudnn-cu{_major(needed)}, or {cure}"
     return Line(name, "CUDA libraries", severe, text, cure)
@@ -231,16 +233,16 @@ def _why(
     if not visible:
         return "CUDA_VISIBLE_DEVICES hides them", "unset CUDA_VISIBLE_DEVICES"
     if not answer["build"].get("is_cuda_build"):
-        return "its build has no CUDA", _INSTALL[name]
+        return "its build has no CUDA", INSTALL[name]
     if missing:
-        return f"{', '.join(missing)} cannot be loaded", _INSTALL[name]
+        return f"{', '.join(missing)} cannot be loaded", INSTALL[name]
     if not cuda.get("loads", True) or cuda.get("init", 0) != 0:
         return "the CUDA driver library does not work (above)", "see the driver's line"
     platforms = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME")
     if name == "jax" and platforms:
         return f"JAX_PLATFORMS={platforms}", "unset JAX_PLATFORMS"
     if answer.get("init_error"):
-        return answer["init_error"].splitlines()[0], _INSTALL[name]
+        return answer["init_error"].splitlines()[0], INSTALL[name]
     said = [line for line in answer.get("stderr", "").splitlines() if _TELLING.search(line)]
     if said:
         return f"it says: {said[0].strip()[:200]}", ""

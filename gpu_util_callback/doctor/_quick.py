@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpu_util_callback.unused_gpu import why_unused
+
 __all__ = ["quick_check"]
 
 
@@ -18,11 +20,12 @@ def quick_check(
     Args:
         framework_gpus: the framework's GPUs; None or empty = it has none.
         nvml_gpus: `Sampler.nvml_gpus`: all that the driver sees, with "visible".
-        build_info: {"is_cuda_build", "cuda_version", …} of the framework, None = unknown.
+        build_info: {"framework", "is_cuda_build", …} of the framework, None = unknown.
         environ: os.environ of the training.
 
     Returns: [{"cause": "cpu_fallback" | "gpus_unused", "status": "problem" | "warning", "reason",
-    "cure", "evidence"}]; [] when all is well or there is no GPU.
+    "cure", "evidence"}] and, of the first, "code": the line to run; [] when all is well or there
+    is no GPU.
     """
     environ = os.environ if environ is None else environ
     own = len(framework_gpus or ())
@@ -37,8 +40,11 @@ def quick_check(
     if not nvml_gpus:
         return []
     if own == 0:
-        status, reason, cure = _why_none(len(nvml_gpus), visible, build, environ)
-        return [_finding("cpu_fallback", status, reason, cure, evidence)]
+        framework = str(build.get("framework") or "")
+        why = why_unused(framework, len(nvml_gpus), visible, build.get("is_cuda_build"), environ)
+        status = "warning" if why.chosen else "problem"
+        found = _finding("cpu_fallback", status, why.reason, why.cure, evidence)
+        return [found | {"code": why.code}]
     if own < visible:
         return [
             _finding(
@@ -50,31 +56,6 @@ def quick_check(
             )
         ]  # fmt: skip
     return []
-
-
-def _why_none(
-    gpus: int, visible: int, build: dict[str, Any], environ: Mapping[str, str]
-) -> tuple[str, str, str]:
-    count = f"{gpus} GPU{'s' if gpus > 1 else ''}"
-    there = f"there {'are' if gpus > 1 else 'is'} {count}"
-    if visible == 0:
-        value = environ.get("CUDA_VISIBLE_DEVICES", "")
-        return (
-            "warning",
-            f"CUDA_VISIBLE_DEVICES={value} hides {'all ' if gpus > 1 else 'the '}{count}",
-            "unset CUDA_VISIBLE_DEVICES, or name a GPU in it",
-        )
-    if build.get("is_cuda_build") is False:
-        return (
-            "problem",
-            f"{there}, and this framework was built without CUDA",
-            'pip uninstall -y tensorflow-cpu; pip install "tensorflow[and-cuda]"',
-        )
-    return (
-        "problem",
-        f"{there}, and the framework sees none",
-        "run `gpu-util doctor`: it says which library is missing or does not fit",
-    )
 
 
 def _finding(

@@ -5,20 +5,16 @@ Pure functions of numpy arrays, run on the recorder's thread: no framework, no c
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gpu_util_callback.frameworks.base import InputRows
+from gpu_util_callback.frameworks.compilations import ABSENT, Compilations
+from gpu_util_callback.frameworks.executions import delays, seen_delays, share_ends, share_rows
 from gpu_util_callback.frameworks.timeline import CALL, FIRST, ONE_PIECE, TRACED, Calls, Phase
 
-__all__ = ["Assembler", "share_rows"]
-
-ABSENT = -1
-# A call on a first-seen input shape is a compilation where it is this much slower than usual.
-SLOW_FACTOR = 4.0
-SLOW_NS = 15_000_000
+__all__ = ["Assembler"]
 
 Columns = dict[str, np.ndarray]
 
@@ -29,18 +25,14 @@ class Assembler:
 
     Args:
         offset_ns: added to `time.perf_counter_ns` to get the recording's clock.
-        shapes: shape signatures seen so far -> id, for training; kept with the train function, so
-            that a second fit knows what is compiled already.
-        shapes_compile: whether a first-seen shape compiles anew (XLA, GPU kernels).
+        compilations: of the train function.
     """
 
     offset_ns: int
-    shapes: dict[float, int] = field(default_factory=dict)
-    shapes_compile: bool = False
+    compilations: Compilations = field(default_factory=Compilations)
     steps: int = 0  # training steps delivered so far
     lost_rows: int = 0  # calls whose input rows were missing
     _calls: int = 0
-    _usual: deque[int] = field(default_factory=lambda: deque(maxlen=255))  # bodies of plain calls
     _waiting: list[Phase] = field(default_factory=list)
 
     def add(self, items: list[Calls | Phase], last: bool = False) -> dict[str, list[Columns]]:
@@ -114,7 +106,7 @@ class Assembler:
             self.steps += len(calls)
             steps_before += range(steps_before[0] + 1, self.steps + 1)
         else:
-            ended = _share_ends(rows, per_call) if rows is not None and per_call else None
+            ended = share_ends(rows, per_call) if rows is not None and per_call else None
             for i, call in enumerate(calls):
                 columns = self._several(
                     call,
@@ -155,17 +147,16 @@ class Assembler:
                 wait = np.clip(late, 0, get)
             unseen = rows.requested_ns < 0  # nobody saw it requested
             get, wait = np.where(unseen, ABSENT, get), np.where(unseen, ABSENT, wait)
-            for i in np.flatnonzero(rows.signature != 0):
-                shape[i], new_shape[i] = _shape(self.shapes, rows.signature[i])
+            shape, new_shape = self.compilations.shape_ids(rows.signature)
         else:
             get = wait = np.full(n, ABSENT, np.int64)
             before = np.zeros(n, bool)
         rest = np.where(before, call_ns + get - wait, call_ns - np.maximum(wait, 0))
-        compiles = self._compiles((at["flags"] & TRACED) > 0, new_shape, rest)
+        compiles = self.compilations.among((at["flags"] & TRACED) > 0, new_shape, rest)
         for i in np.flatnonzero(compiles):
             self._compilation(phases, calls[i], int(rest[i]), bool(at["flags"][i] & TRACED), int(i))
         if rows is not None:
-            for i in np.flatnonzero((at["flags"] & FIRST) > 0):
+            for i in np.flatnonzero(((at["flags"] & FIRST) > 0) & ~unseen):
                 self._first_batch(
                     phases,
                     int(rows.requested_ns[i]),
@@ -192,18 +183,6 @@ class Assembler:
             "estimated": np.zeros(n, np.int64),
             "shape_id": shape,
         }
-
-    def _compiles(self, traced: np.ndarray, new_shape: np.ndarray, rest: np.ndarray) -> np.ndarray:
-        compiles = traced.copy()
-        for i, value in enumerate(rest.tolist()):
-            if traced[i]:
-                continue
-            if new_shape[i] and self.shapes_compile and self._usual:
-                usual = float(np.median(self._usual))
-                compiles[i] = value > SLOW_FACTOR * usual and value > usual + SLOW_NS
-            if not compiles[i]:
-                self._usual.append(value)
-        return compiles
 
     def _compilation(
         self, phases: list[tuple[Phase, int]], call: np.ndarray, ns: int, traced: bool, i: int
@@ -257,19 +236,16 @@ class Assembler:
             n = len(delivered)
             if not n:
                 return {name: np.empty(0, np.int64) for name in STEP_COLUMNS}
-            signatures = rows.signature[part][keep]
-            shapes = np.full(n, ABSENT, np.int64)
-            for i in np.flatnonzero(signatures != 0):
-                shapes[i], new = _shape(self.shapes, signatures[i])
-                new_shape |= new
+            shapes, new = self.compilations.shape_ids(rows.signature[part][keep])
+            new_shape = bool(new.any())
             get = np.maximum(delivered - requested, 0)
             if block.serial:  # a fetch begins when the step before it has returned
                 wait, ends = get, np.append(requested[1:], done)
             elif ended is not None:
-                wait, ends = _seen_delays(requested, delivered, np.clip(ended, at["call"], done))
+                wait, ends = seen_delays(requested, delivered, np.clip(ended, at["call"], done))
                 ends[-1] = done
             else:
-                wait, ends = _delays(requested, delivered, done, block.tail_ns)
+                wait, ends = delays(requested, delivered, done, block.tail_ns)
             if at["flags"] & FIRST:
                 self._first_batch(phases, int(requested[0]), int(delivered[0]), self.steps)
         starts = np.concatenate([[at["start"]], ends[:-1]])
@@ -285,8 +261,8 @@ class Assembler:
         rest = max(call_ns - int(waits.sum()), 0)
         body = np.floor(rest * share).astype(np.int64)
         compiles = bool(
-            self._compiles(
-                np.array([traced]), np.array([bool(new_shape)]), np.array([rest // max(n, 1)])
+            self.compilations.among(
+                np.array([traced]), np.array([new_shape]), np.array([rest // max(n, 1)])
             )[0]
         )
         if compiles:
@@ -354,85 +330,3 @@ STEP_COLUMNS = (
     "step", "start_ns", "duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns",
     "gpu_wait_ns", "callbacks_ns", "batches", "estimated", "shape_id",
 )  # fmt: skip
-
-
-def _shape(shapes: dict[float, int], signature: float) -> tuple[int, bool]:
-    """The id of an input shape, and whether it is seen for the first time."""
-    known = shapes.get(float(signature))
-    if known is not None:
-        return known, False
-    shapes[float(signature)] = len(shapes)
-    return len(shapes) - 1, True
-
-
-def _delays(
-    requested: np.ndarray, delivered: np.ndarray, done: int, tail_ns: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """(how far each batch delayed its step, when each step was over), of one call.
-
-    Args:
-        requested: int64 (n,), when each batch was asked for.
-        delivered: int64 (n,), when it came.
-        done: when the call was over, the device included.
-        tail_ns: how long before that its last step was.
-    """
-    n = len(delivered)
-    over = max(done - tail_ns, int(delivered[-1]))
-    own = float(np.min((over - delivered) / np.arange(n, 0, -1)))
-    wait, ends = np.empty(n, np.int64), np.empty(n, np.int64)
-    free = int(requested[0])
-    for k in range(n):
-        came = int(delivered[k])
-        # A wait is never longer than the time spent fetching.
-        wait[k] = min(max(came - free, 0), came - int(requested[k]))
-        free = int(max(came, free) + own)
-        ends[k] = free
-    ends[-1] = done
-    return wait, np.minimum(np.maximum.accumulate(ends), done)
-
-
-def _seen_delays(
-    requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same where the steps' ends are known: int64 (n,)."""
-    free = np.append(requested[:1], ended[:-1])
-    wait = np.minimum(np.maximum(delivered - free, 0), delivered - requested)
-    return wait, np.maximum.accumulate(ended)
-
-
-def _share_ends(rows: InputRows, per_call: list[slice]) -> list[np.ndarray] | None:
-    """The ends of each call's steps: one for each batch that came; None if they do not fit."""
-    if rows.ended_ns is None:
-        return None
-    counts = [int((rows.delivered_ns[part] >= 0).sum()) for part in per_call]
-    if sum(counts) > len(rows.ended_ns):
-        return None
-    return np.split(rows.ended_ns, np.cumsum(counts))[: len(counts)]
-
-
-def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
-    """Which rows each call wrote, in order; None if they do not fit together.
-
-    A call fetches until it has `most` batches or the input ends. Fetches without a batch follow the
-    last batch of their call (an unrolled loop asks several times). Rows that are left over are the
-    newest: of a call that did not return.
-    """
-    n = len(rows.delivered_ns)
-    if most == 1:
-        return [slice(i, i + 1) for i in range(calls)] if n >= calls else None
-    came = rows.delivered_ns >= 0
-    slices = []
-    first = 0
-    for _ in range(calls):
-        while first < n and not came[first]:  # a call that found the input ended is no step
-            first += 1
-        last = first
-        while last < n and last - first < most and came[last]:
-            last += 1
-        while last < n and not came[last]:
-            last += 1
-        if last == first:
-            return None
-        slices.append(slice(first, last))
-        first = last
-    return slices

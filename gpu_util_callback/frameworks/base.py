@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
     from gpu_util_callback.frameworks.timeline import Timeline
 
-__all__ = ["Adapter", "InputRows", "adapter_for"]
+__all__ = ["About", "Adapter", "InputRows", "adapter_for"]
 
 
 @dataclass
@@ -52,6 +52,26 @@ class InputRows:
         return cls(times[:, 0], times[:, 1], np.zeros(len(times)))
 
 
+class About(Protocol):
+    """What a framework says of itself, with or without Keras: a module of that name."""
+
+    def framework(self) -> dict[str, Any]:
+        """The manifest's `framework`, without Keras."""
+
+    def devices(self) -> list[dict[str, Any]] | None:
+        """This process' GPUs as {"index", "name", "compute_capability"}; None = it has none."""
+
+    def memory(self) -> dict[int, dict[str, float]]:
+        """What each GPU's allocator holds, by the framework's ordinal; waits for no device.
+
+        Names: `allocator_used_bytes`, `_peak_bytes`, `_reserved_bytes`, `_limit_bytes`, `_retries`,
+        `_ooms`; those that are not known are left out.
+        """
+
+    def rendezvous(self) -> tuple[str, str, int, int] | None:
+        """(source, what all processes share, rank, processes), if the framework knows."""
+
+
 @dataclass
 class Adapter:
     """How one framework's training loop is timed. The base class times nothing but the hooks.
@@ -63,9 +83,12 @@ class Adapter:
 
     name: str = "unknown"
     timing: str = "hooks"  # how batches are timed: "graph", "python (determinism)", "hooks", ...
+    about: About | None = None
     steps_per_execution: int = 1
-    shapes_compile: bool = False  # whether a new input shape makes the framework compile
+    shapes_compile: bool = False  # whether a new input shape may make the framework compile
+    every_shape_compiles: bool = False  # whether it always does
     shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits
+    has_stages: bool = True  # whether the input pipeline may have stages that can be read
     # (source, reason, cure): what cannot be measured here
     unavailable: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -113,20 +136,16 @@ class Adapter:
         return {}
 
     def devices(self) -> list[dict[str, Any]] | None:
-        """The framework's GPUs as {"index", "name", "compute_capability"}; None = it has none."""
-        return None
+        """As `About.devices`."""
+        return None if self.about is None else self.about.devices()
 
     def problems(self) -> list[tuple[str, str, str]]:
         """(source, reason, cure) of all that turned out not to be measurable so far."""
         return list(self.unavailable)
 
     def memory(self) -> dict[int, dict[str, float]]:
-        """What each GPU's allocator holds, by the framework's ordinal; must wait for no device.
-
-        Names: `allocator_used_bytes`, `_peak_bytes`, `_reserved_bytes`, `_limit_bytes`, `_retries`,
-        `_ooms`; those that are not known are left out.
-        """
-        return {}
+        """As `About.memory`."""
+        return {} if self.about is None else self.about.memory()
 
     def own_us(self) -> float:
         """What recording a step costs the training thread, in microseconds, drains left out."""
@@ -135,8 +154,8 @@ class Adapter:
         return hooks_us()
 
     def rendezvous(self) -> tuple[str, str, int, int] | None:
-        """(source, what all processes share, rank, processes), if the framework knows."""
-        return None
+        """As `About.rendezvous`."""
+        return None if self.about is None else self.about.rendezvous()
 
     def pipeline(self) -> list[dict[str, Any]]:
         """The input pipeline's stages: rows of the `pipeline` table, counted since the start."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from jax import monitoring
 
-from gpu_util_callback.frameworks.python_functions import CompileClock
+from gpu_util_callback.frameworks.compile_clock import CompileClock
 
 __all__ = ["JaxCompileClock"]
 
@@ -38,6 +38,6 @@ class JaxCompileClock(CompileClock):
         if unregister is not None:
             unregister(self._heard)
 
-    def _heard(self, event: str, seconds: float, **_: Any) -> None:
+    def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
         if event.startswith(PREFIX):
-            self.add(int(seconds * 1e9))
+            self.add(int(duration_secs * 1e9))

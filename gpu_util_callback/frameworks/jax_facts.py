@@ -6,10 +6,9 @@ import platform
 from typing import Any
 
 import jax
+import numpy as np
 
-from gpu_util_callback.frameworks.keras_facts import fit_facts, model_facts
-
-__all__ = ["devices", "framework", "keras_facts", "memory", "on_cpu", "rendezvous"]
+__all__ = ["devices", "distribution", "framework", "memory", "on_cpu", "rendezvous"]
 
 
 def framework() -> dict[str, Any]:
@@ -19,26 +18,19 @@ def framework() -> dict[str, Any]:
         "version": jax.__version__,
         "backend": "jax",
         "python": platform.python_version(),
+        "collectives": "nccl" if any(d.platform in ("gpu", "cuda") for d in _gpus()) else None,
     }
 
 
-def keras_facts(model: Any, timing: str, distribution: Any) -> dict[str, Any]:
-    """Facts for the manifest: `framework`, `model` and what of `fit` the model knows.
+def distribution(distribution: Any) -> dict[str, Any]:
+    """The manifest's `strategy` and `replicas`.
 
     Args:
-        model: the Keras model.
-        timing: how batches are timed.
         distribution: `keras.distribution.distribution()` of the training thread; None = none.
     """
-    import keras
-
-    fit = fit_facts(model, timing)
-    fit["strategy"] = type(distribution).__name__ if distribution is not None else None
-    fit["replicas"] = _replicas(distribution)
     return {
-        "framework": {**framework(), "keras": keras.__version__},
-        "model": model_facts(model),
-        "fit": fit,
+        "strategy": type(distribution).__name__ if distribution is not None else None,
+        "replicas": _replicas(distribution),
     }
 
 
@@ -48,16 +40,27 @@ def on_cpu() -> bool:
 
 
 def _replicas(distribution: Any) -> list[dict[str, Any]] | None:
-    """The devices of this process that a Keras distribution spreads over; None without one."""
+    """The devices of this process that a Keras distribution spreads over; None without one.
+
+    `replica` counts along the mesh's axis of the batch; `shard` is a device's place within its
+    replica, where the model itself is spread.
+    """
     mesh = getattr(distribution, "device_mesh", None)
     if mesh is None:
         return None
     ordinals = {f"{d.platform}:{d.id}": _ordinal(d) for d in _gpus()}
     local = {f"{d.platform}:{d.id}" for d in jax.local_devices()}
+    axes, batch = list(mesh.axis_names), getattr(distribution, "batch_dim_name", None)
+    names = np.asarray(mesh.devices)
+    if batch in axes:
+        names = np.moveaxis(names, axes.index(batch), 0)
+    names = names.reshape(len(names) if batch in axes else 1, -1)
+    sharded = names.shape[1] > 1
     return [
-        {"replica": number, "device": name, "gpu": ordinals.get(name)}
-        for number, name in enumerate(map(str, mesh.devices.flatten()))
-        if name in local
+        {"replica": replica, "device": str(name), "gpu": ordinals.get(str(name))}
+        | ({"shard": shard} if sharded else {})
+        for (replica, shard), name in np.ndenumerate(names)
+        if str(name) in local
     ]
 
 

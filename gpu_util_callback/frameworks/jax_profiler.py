@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,9 @@ from gpu_util_callback.frameworks.profiler_session import (
     one_line,
 )
 
-try:  # where JAX keeps who is profiling, and its server
-    from jax._src import profiler as _internals
-except ImportError:
-    _internals = None
+_internals: Any = None
+with contextlib.suppress(ImportError):  # where JAX keeps who is profiling, and its server
+    _internals = import_module("jax._src.profiler")
 
 __all__ = ["SESSION", "JaxProfiler"]
 
@@ -36,17 +37,49 @@ class _TrainStep:
         self._annotation.__exit__(None, None, None)
 
 
+class _Queue:
+    """How far each local device is with what was launched on it: it works it off in order.
+
+    Up to 32 computations are in flight. A marker of the host's says something of the GPU's step
+    only where the host is at most one step ahead.
+    """
+
+    def __init__(self) -> None:
+        self._ones = [jax.device_put(1.0, device) for device in jax.local_devices()]
+        self._last: Any = None  # behind everything that was launched when it was made
+
+    def drain(self) -> None:
+        """Wait until the devices have done everything."""
+        jax.block_until_ready([one + one for one in self._ones])
+
+    def keep_one(self) -> None:
+        """Wait until the devices have done everything but what was launched since the last call."""
+        last, self._last = self._last, [one + one for one in self._ones]
+        if last is not None:
+            jax.block_until_ready(last)
+
+
 class JaxProfiler(ProfilerSession):
     """`jax.profiler`, without its Python tracer, which doubles what stopping costs."""
 
     name = "jax.profiler"
+    _queue: _Queue | None = None  # of the open window, on an accelerator
 
     @property
     def traces_device(self) -> bool:
         return jax.default_backend() != "cpu"
 
     def mark(self, step: int) -> _TrainStep:
+        if self._queue is not None:
+            self._queue.keep_one()
         return _TrainStep(step)
+
+    def settle(self) -> None:
+        if self.traces_device:
+            if self._folder is None:  # a window is about to open
+                self._queue = _Queue()
+            if self._queue is not None:
+                self._queue.drain()
 
     def server(self) -> str | None:
         if getattr(_internals, "_profiler_server", None) is not None:

@@ -11,19 +11,10 @@ from typing import Any
 
 from gpu_util_callback.frameworks.timeline import Timeline
 
-__all__ = ["FitWatch", "InputTimer", "calling_fit", "is_tf_keras"]
-
-KINDS = {
-    "ArrayDataAdapter": "numpy",
-    "TFDatasetAdapter": "tf.data",
-    "GeneratorDataAdapter": "generator",
-    "PyDatasetAdapter": "PyDataset",
-    "TorchDataLoaderAdapter": "torch DataLoader",
-    "GrainDatasetAdapter": "grain",
-}
+__all__ = ["FitWatch", "InputTimer", "calling_fit", "given_adapter", "is_tf_keras"]
 
 
-def calling_fit(depth: int = 12) -> FrameType | None:
+def calling_fit(depth: int = 15) -> FrameType | None:
     """The frame of the `fit` that is calling us, if there is one close by."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(depth):
@@ -34,6 +25,13 @@ def calling_fit(depth: int = 12) -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+def given_adapter() -> Any | None:
+    """Keras' own view of the input of the `fit` that is calling us: its data adapter."""
+    frame = calling_fit()
+    iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
+    return getattr(iterator, "data_adapter", None)
 
 
 def is_tf_keras(model: Any) -> bool:
@@ -77,8 +75,6 @@ class InputTimer:
         self._timeline = timeline
         self._failed = failed
         self._undo: list[tuple[Any, str]] = []
-        self.kind: str | None = None
-        self.batch_size: int | None = None
 
     def attach(self, frame: FrameType | None) -> None:
         """Start timing the input of the fit in `frame`."""
@@ -86,13 +82,6 @@ class InputTimer:
         adapter = getattr(iterator, "data_adapter", None)
         if adapter is None:
             return
-        name = type(adapter).__name__
-        self.kind = KINDS.get(name, name)
-        try:
-            size = adapter.batch_size
-            self.batch_size = int(size) if size is not None else None
-        except Exception:  # a dataset whose batches have no fixed size
-            self.batch_size = None
         self._time(adapter, "on_epoch_end", "input: end of epoch")
         get = getattr(iterator, "_get_iterator", None)
         if get is not None and "_get_iterator" not in iterator.__dict__:

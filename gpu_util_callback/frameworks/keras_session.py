@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from gpu_util_callback.frameworks.base import adapter_for
+from gpu_util_callback.frameworks.inputs import describe_fit
 from gpu_util_callback.frameworks.keras_callbacks import CallbackTimer, find_callback_list
 from gpu_util_callback.frameworks.keras_fit import FitWatch, InputTimer, calling_fit, is_tf_keras
 from gpu_util_callback.frameworks.keras_windows import KerasWindows, open_windows
@@ -17,6 +18,12 @@ from gpu_util_callback.settings import Settings
 __all__ = ["KerasSession", "announce_known_failure"]
 
 log = logging.getLogger("gpu_util_callback")
+
+WORKERS_HAVE_NO_STAGES = (
+    "pipeline",
+    "Keras runs the workers of a PyDataset itself and switches tf.data's own account off for it",
+    "",
+)
 
 
 def announce_known_failure(backend: str) -> None:
@@ -45,7 +52,7 @@ class KerasSession:
         self._timer: CallbackTimer | None = None
         self._input: InputTimer | None = None
         self._windows: KerasWindows | None = None
-        self._listed = False  # the CallbackList is timed itself, so our own hooks need not
+        self.listed = False  # the CallbackList is timed itself, so our own hooks need not
         self._testing = False
         self._fit: Any = None  # the CallbackList of the fit, a new one in every fit
 
@@ -109,7 +116,7 @@ class KerasSession:
             )
             try:
                 self._timer.attach(callbacks)
-                self._listed = True
+                self.listed = True
             except Exception as error:
                 self._timer.detach()
                 recorder.fail("callback times", error)
@@ -125,9 +132,8 @@ class KerasSession:
         recorder.facts["fit"] = {
             "epochs": params.get("epochs"),
             "steps_per_epoch": params.get("steps"),
-            "batch_size": self._input.batch_size,
-            "input_kind": self._input.kind,
             "timing": adapter.timing,
+            **self._described(frame, backend, recorder),
         }
         recorder.watch = watch
         try:
@@ -137,6 +143,17 @@ class KerasSession:
             recorder.fail("profiler windows", error)
         recorder.start(watch)  # the account begins here: our own set-up is not in it
         timeline.begin()
+
+    def _described(self, frame: Any, backend: str, recorder: Recorder) -> dict[str, Any]:
+        try:
+            facts = describe_fit(frame, backend)
+            if backend == "tensorflow" and facts.get("input_queue") is not None:
+                recorder.adapter.has_stages = False
+                recorder.adapter.unavailable.append(WORKERS_HAVE_NO_STAGES)
+            return facts
+        except Exception as error:
+            recorder.fail("facts about the input", error)
+            return {}
 
     def _stale(self) -> None:
         """The training ended without telling us."""
@@ -163,9 +180,9 @@ class KerasSession:
     def batch_begin(self) -> None:
         """A training batch begins."""
         recorder = self._recorder
-        if recorder is None or recorder.off:
+        if recorder is None or recorder.status:
             return
-        if not self._listed:
+        if not self.listed:
             recorder.timeline.batch_begin()
         if self._windows is not None:
             self._windows.batch_begin()
@@ -174,20 +191,20 @@ class KerasSession:
     def batch_end(self) -> None:
         """A training batch ended; needed only where the list of callbacks was not found."""
         recorder = self._recorder
-        if not self._listed and recorder is not None and not recorder.off:
+        if not self.listed and recorder is not None and not recorder.off:
             recorder.timeline.batch_end()
 
     def epoch_begin(self, epoch: int) -> None:
         """An epoch begins."""
         recorder = self._recorder
-        if not self._listed and recorder is not None and not recorder.off:
+        if not self.listed and recorder is not None and not recorder.off:
             recorder.timeline.epoch_begin(epoch)
             recorder.timeline.epoch_begun()
 
     def epoch_end(self) -> None:
         """An epoch ended."""
         recorder = self._recorder
-        if not self._listed and recorder is not None and not recorder.off:
+        if not self.listed and recorder is not None and not recorder.off:
             recorder.timeline.epoch_end()
             recorder.timeline.epoch_ended()
         if self._windows is not None:
@@ -198,7 +215,7 @@ class KerasSession:
         recorder = self._recorder
         if recorder is None or recorder.off:
             return
-        if not self._listed:
+        if not self.listed:
             recorder.timeline.test_begin()
         if self._windows is not None:
             self._windows.test_begin()
@@ -210,14 +227,14 @@ class KerasSession:
         recorder = self._recorder
         if not self._testing or recorder is None or recorder.off:
             return
-        if not self._listed:
+        if not self.listed:
             recorder.timeline.test_batch_begin()
         recorder.adapter.test_batch_begin()
 
     def test_batch_end(self) -> None:
         """A validation batch ended."""
         recorder = self._recorder
-        if self._testing and not self._listed and recorder is not None and not recorder.off:
+        if self._testing and not self.listed and recorder is not None and not recorder.off:
             recorder.timeline.test_batch_end()
 
     def test_end(self) -> None:
@@ -226,7 +243,7 @@ class KerasSession:
         if not self._testing or recorder is None:
             return
         self._testing = False
-        if not self._listed and not recorder.off:
+        if not self.listed and not recorder.off:
             recorder.timeline.test_end()
             recorder.timeline.test_ended()
         recorder.adapter.test_end()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpu_util_callback.frameworks.profiler_session import profiler_session_for
 from gpu_util_callback.frameworks.timeline import Timeline
-from gpu_util_callback.profiler_windows import ProfilerWindows
 from gpu_util_callback.recording.redaction import hashed_host
+from gpu_util_callback.windows.profiler_windows import ProfilerWindows
 
 if TYPE_CHECKING:
     from gpu_util_callback.recorder import Recorder
 
 __all__ = ["KerasWindows", "open_windows"]
+
+_OWN_PROFILER = {
+    "torch": "profile some steps yourself: torch.profiler.profile(on_trace_ready="
+    "gpu_util_callback.trace_handler(log_dir))"
+}
 
 
 def open_windows(
@@ -32,7 +38,7 @@ def open_windows(
             {
                 "source": "profiler windows",
                 "reason": f"they are not taken on the {backend} backend",
-                "cure": "train on TensorFlow or JAX to see what every traced step spent",
+                "cure": _OWN_PROFILER.get(backend, "train on TensorFlow or JAX to have them"),
             }
         )
         return None
@@ -83,7 +89,9 @@ class KerasWindows:
     def batch_begin(self) -> None:
         """A call of the train function begins."""
         done = self._timeline.calls - self._calls
+        before = time.perf_counter_ns()
         self._windows.step_begins(self._first + done * self._per_call)
+        self._timeline.ours(time.perf_counter_ns() - before)  # opening one takes seconds on a GPU
 
     def test_begin(self) -> None:
         """A validation begins: its steps are not training's."""

@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import platform
 import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from gpu_util_callback.frameworks.base import Adapter, InputRows
+from gpu_util_callback.frameworks.base import About, Adapter, InputRows
+from gpu_util_callback.frameworks.compile_clock import CompileClock
 from gpu_util_callback.frameworks.loop_timeline import LoopTimeline
-from gpu_util_callback.frameworks.python_functions import CompileClock, input_rows, shape_signature
+from gpu_util_callback.frameworks.stamps import input_rows, shape_signature
+from gpu_util_callback.frameworks.tf_data import TfDataPipelines, tf_data_iterator
 
-__all__ = ["FRAMEWORKS", "LoopAdapter", "describe_input", "framework_in_use"]
+__all__ = ["FRAMEWORKS", "LoopAdapter", "framework_in_use"]
 
 # What each framework says of itself, and who tells when it compiles. In the order of preference:
 # TensorFlow is often there for its input pipelines, or for TensorBoard, alone.
 FRAMEWORKS = {
     "jax": ("jax_facts", "jax_compile", "JaxCompileClock"),
     "torch": ("torch_facts", "torch_compile", "TorchCompileClock"),
-    "tensorflow": ("tensorflow_loop", "tensorflow_loop", "TensorFlowCompileClock"),
+    "tensorflow": ("tensorflow_facts", "tensorflow_compile", "TensorFlowCompileClock"),
 }
 _PACKAGE = "gpu_util_callback.frameworks."
 
 
 def framework_in_use() -> str | None:
-    """The framework this process has imported; None where there is none yet."""
-    keras = sys.modules.get("keras")
-    if keras is not None:
-        try:
-            backend = keras.backend.backend()
-        except AttributeError:  # in the middle of its import
-            backend = None
-        if backend in FRAMEWORKS and backend in sys.modules:
-            return backend
-    return next((name for name in FRAMEWORKS if name in sys.modules), None)
+    """The framework this process trains with, as far as it shows; None where there is none yet."""
+    imported = [name for name in FRAMEWORKS if name in sys.modules]
+    backend = _chosen_backend()
+    if backend in imported:
+        return backend
+    if len(imported) < 2:
+        return next(iter(imported), None)
+    return next((name for name in imported if _AT_WORK[name]()), imported[0])
+
+
+def _chosen_backend() -> str | None:
+    """Keras' backend, where somebody chose it: TensorFlow imports Keras, which then has its own."""
+    try:
+        backend = sys.modules["keras"].backend.backend()
+    except (KeyError, AttributeError):  # not there, or in the middle of its import
+        return None
+    return backend if backend != "tensorflow" or "KERAS_BACKEND" in os.environ else None
+
+
+def _jax_works() -> bool:
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(bridge, "_backends", None))  # made by the first array
+
+
+def _torch_works() -> bool:
+    optimizer = sys.modules["torch"].optim.Optimizer
+    return any(issubclass(type(one), optimizer) for one in gc.get_objects())
+
+
+def _tensorflow_works() -> bool:
+    from gpu_util_callback.frameworks import tensorflow_facts
+
+    return tensorflow_facts.running()
+
+
+# TensorFlow is last: tf.data and TensorBoard need it too.
+_AT_WORK = {"jax": _jax_works, "torch": _torch_works, "tensorflow": _tensorflow_works}
 
 
 class LoopAdapter(Adapter):
@@ -49,16 +80,18 @@ class LoopAdapter(Adapter):
 
     def __init__(self, framework: str | None):
         super().__init__(name=framework or "none", timing="python")
-        self._facts: Any = None
+        # What `jit_compile=True` compiles, TensorFlow tells nobody; JAX and torch do.
+        self.shapes_compile = framework == "tensorflow"
         self._loop: LoopTimeline | None = None
         self._clock: CompileClock | None = None
+        self._pipelines = TfDataPipelines()
         if framework is not None:
-            self._facts = import_module(_PACKAGE + FRAMEWORKS[framework][0])
+            self.about = cast(About, import_module(_PACKAGE + FRAMEWORKS[framework][0]))
 
     def attach(self, loop: LoopTimeline, failed: Callable[[str, BaseException], None]) -> None:
         """The monitor begins; on the training thread."""
         self._loop = loop
-        if self._facts is None:
+        if self.about is None:
             return
         try:
             _, home, name = FRAMEWORKS[self.name]
@@ -85,30 +118,30 @@ class LoopAdapter(Adapter):
             self._clock.stop()
 
     def facts(self) -> dict[str, Any]:
-        if self._facts is None:
+        if self.about is None:
             return {"framework": {"name": None, "python": platform.python_version()}}
-        facts = {"framework": self._facts.framework()}
+        facts = {"framework": self.about.framework()}
         keras = sys.modules.get("keras")
         if keras is not None:
             facts["framework"]["keras"] = getattr(keras, "__version__", None)
         return facts
 
+    def iterates(self, iterator: Any, validating: bool) -> None:
+        """The loop iterates over a dataset anew."""
+        own = tf_data_iterator(iterator)
+        if own is not None:
+            self._pipelines.seen("validation" if validating else "train", own)
+
+    def pipeline(self) -> list[dict[str, Any]]:
+        return self._pipelines.read()
+
     def local_fetch(self, iterator: Any) -> Callable[[], int] | None:
         """Tells when this process had its own part of the last batch; None = with all of it."""
-        find = getattr(self._facts, "local_fetch", None)
+        find = getattr(self.about, "local_fetch", None)
         return None if find is None else find(iterator)
 
     def own_us(self) -> float:
         return loop_us()
-
-    def devices(self) -> list[dict[str, Any]] | None:
-        return None if self._facts is None else self._facts.devices()
-
-    def memory(self) -> dict[int, dict[str, float]]:
-        return {} if self._facts is None else self._facts.memory()
-
-    def rendezvous(self) -> tuple[str, str, int, int] | None:
-        return None if self._facts is None else self._facts.rendezvous()
 
 
 def loop_us(steps: int = 300, rounds: int = 5) -> float:
@@ -125,35 +158,3 @@ def loop_us(steps: int = 300, rounds: int = 5) -> float:
             loop.step_begin(requested, clock(), shape_signature(batch))
         costs.append((clock() - start - loop.drain_ns) / steps / 1e3)
     return sorted(costs)[rounds // 2]
-
-
-# What a dataset is called, by the module its class lives in.
-_KINDS = (
-    ("torch.utils.data.dataloader", "torch DataLoader"),
-    ("tensorflow.python.distribute", "tf.data"),
-    ("tensorflow.python.data", "tf.data"),
-    ("keras.src.trainers.data_adapters.py_dataset_adapter", "PyDataset"),
-    ("grain.", "grain"),
-    ("numpy", "numpy"),
-)
-
-
-def describe_input(dataset: Any) -> dict[str, Any]:
-    """What the manifest's `fit` says of a dataset: kind, batches a pass, batch size."""
-    kind = type(dataset).__name__
-    for one in type(dataset).__mro__:
-        name = f"{one.__module__}."
-        found = next((kind for home, kind in _KINDS if name.startswith(home)), None)
-        if found is not None:
-            kind = found
-            break
-    try:
-        steps = len(dataset)
-    except Exception:  # unknown, endless, or no such thing
-        steps = None
-    size = getattr(dataset, "batch_size", None)
-    return {
-        "input_kind": kind,
-        "steps_per_epoch": steps,
-        "batch_size": size if isinstance(size, int) else None,
-    }

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpu_util_callback.frameworks.compile_clock import CompileClock
 from gpu_util_callback.frameworks.keras_callbacks import LONG_NS, SHORT_NS, HookSums
-from gpu_util_callback.frameworks.python_functions import CompileClock, Stamp
+from gpu_util_callback.frameworks.stamps import UNSEEN, Stamp
 from gpu_util_callback.frameworks.timeline import ONE_PIECE, TRACED, Timeline
 
 __all__ = ["LoopTimeline"]
-
-UNSEEN = -1  # when a batch was requested, where only the loop knows
 
 
 class _Phase:

@@ -45,7 +45,12 @@ class PipelineReadings:
             last: whether there will be no later reading.
         """
         now = time.monotonic()
-        if not self._works or not steps or (now < self._next and not last):
+        if (
+            not self._works
+            or not self._adapter.has_stages
+            or not steps
+            or (now < self._next and not last)
+        ):
             return None
         self._next = now + min(SELDOM_S, 1 + self._readings)
         self._readings += 1

@@ -148,6 +148,13 @@ class ProfilerSession:
         """A step of the training begins. Training thread."""
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """Wait until the GPU has done what was launched so far. Training thread.
+
+        For frameworks whose host runs ahead of the GPU: work that was launched before the profiler
+        started is never traced, and work that is not done when it stops is lost.
+        """
+
     def server(self) -> str | None:
         """Which profiler server in this process waits for somebody to ask for a profile."""
         return None

@@ -8,13 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.frameworks import (
-    tensorflow_distribute,
-    tensorflow_facts,
-    tensorflow_loop,
-    tensorflow_pipeline,
-)
-from gpu_util_callback.frameworks.base import Adapter, InputRows
+from gpu_util_callback.frameworks import tensorflow_distribute, tensorflow_facts
+from gpu_util_callback.frameworks.keras_adapter import KerasAdapter
+from gpu_util_callback.frameworks.keras_fit import is_tf_keras
+from gpu_util_callback.frameworks.own_cost import Model, Work, function_called, hooks_us
 from gpu_util_callback.frameworks.tensorflow_functions import FunctionTimer
 from gpu_util_callback.frameworks.tensorflow_iterator import probe, tail_ns
 from gpu_util_callback.frameworks.timeline import Timeline
@@ -32,21 +29,19 @@ TIMINGS = {
 }
 
 
-class TensorFlowAdapter(Adapter):
+class TensorFlowAdapter(KerasAdapter):
     """Times batches inside the compiled train and test functions."""
 
+    _train: FunctionTimer | None
+    _test: FunctionTimer | None
+
     def __init__(self) -> None:
-        super().__init__(name="tensorflow")
-        self._model: Any = None
-        self._train: FunctionTimer | None = None
-        self._test: FunctionTimer | None = None
+        super().__init__("tensorflow", "hooks", tensorflow_facts)
         self._timeline: Timeline | None = None
         self._failed: Callable[[str, BaseException], None] = lambda source, error: None
         self._way = "none"
-        self._pipelines = {
-            "train": tensorflow_pipeline.Reader("train"),
-            "validation": tensorflow_pipeline.Reader("validation"),
-        }
+        self._deterministic = False  # `enable_op_determinism()`
+        self._test_stays = False  # wrapped from the fit's begin to its end
 
     def begin(
         self,
@@ -59,7 +54,8 @@ class TensorFlowAdapter(Adapter):
         self.steps_per_execution = timeline.steps_per_execution = int(
             getattr(model, "steps_per_execution", 1) or 1
         )
-        self.shapes_compile = bool(getattr(model, "jit_compile", False)) or bool(
+        self.every_shape_compiles = bool(getattr(model, "jit_compile", False))
+        self.shapes_compile = self.every_shape_compiles or bool(
             tf.config.list_physical_devices("GPU")
         )
         failure = tensorflow_distribute.known_failure(model)
@@ -74,19 +70,35 @@ class TensorFlowAdapter(Adapter):
         self._test = self._timer("test_function", None, timeline.test_no_batch, stale)
         self._train.wrap()
         self.shapes = self._train.shapes
+        self._test_stays = is_tf_keras(model)
+        if self._test_stays:
+            # Keras 2 takes hold of the test function before it says that a validation begins.
+            model.test_function = model.make_test_function()
+            self._test.wrap()
 
     def _choose(self, model: Any) -> str:
         reason = probe()
+        self._deterministic = reason == "determinism"
         if getattr(model, "run_eagerly", False):
             return "eager"
         if not reason:
             return "graph"
-        if reason != "determinism":
+        if not self._deterministic:
             self.unavailable.append(
                 (
                     "input wait in the graph",
                     f"this TensorFlow does not let batches be timed ({reason})",
                     "report it with the version of TensorFlow; step times are measured without it",
+                )
+            )
+            return "none"
+        if not _takes_python_iterators(model):
+            self.unavailable.append(
+                (
+                    "input wait",
+                    "under enable_op_determinism() batches are timed in Python, and this model's "
+                    "train function fetches them in the graph",
+                    "Keras 3.7 or newer, and its own make_train_function",
                 )
             )
             return "none"
@@ -100,6 +112,7 @@ class TensorFlowAdapter(Adapter):
         raised: Callable[[], None],
     ) -> FunctionTimer:
         assert self._timeline is not None
+        which = "train" if name == "train_function" else "validation"
         return FunctionTimer(
             self._model,
             name,
@@ -108,37 +121,19 @@ class TensorFlowAdapter(Adapter):
             no_batch=no_batch,
             stale=stale,
             failed=lambda error: self._failed("input wait", error),
+            seen=lambda iterator: self._pipelines.seen(which, iterator),
             raised=raised,  # what raises in there leaves the fit
         )
 
-    def batch_begin(self) -> None:
-        if self._train is not None:
-            self._train.arm()
-
     def test_begin(self) -> None:
-        if self._test is not None:
-            self._test.wrap()
-
-    def test_batch_begin(self) -> None:
-        if self._test is not None:
-            self._test.arm()
+        if not self._test_stays:
+            super().test_begin()
 
     def test_end(self) -> None:
-        if self._test is not None:
+        if not self._test_stays:
+            super().test_end()
+        elif self._test is not None:
             self._test.armed = False
-            self._test.unwrap()
-
-    def drain(self) -> Callable[[], InputRows] | None:
-        return self._train.drain() if self._train is not None else None
-
-    def drain_test(self) -> Callable[[], InputRows] | None:
-        return self._test.drain() if self._test is not None else None
-
-    def end(self) -> None:
-        for timer in (self._train, self._test):
-            if timer is not None:
-                timer.armed = False
-                timer.unwrap()
 
     def problems(self) -> list[tuple[str, str, str]]:
         found = list(self.unavailable)
@@ -149,22 +144,42 @@ class TensorFlowAdapter(Adapter):
                 found.append(("input wait", timer.ring.failure, "report it"))
         return found
 
-    def facts(self) -> dict[str, Any]:
-        return tensorflow_facts.facts(self._model, self.timing)
+    def own_us(self) -> float:
+        iterator = iter(tf.data.Dataset.range(1))
 
-    def memory(self) -> dict[int, dict[str, float]]:
-        return tensorflow_loop.memory()
+        def work(timeline: Timeline) -> tuple[Work, Work]:
+            timer = FunctionTimer(
+                Model(lambda given: None),
+                "train_function",
+                "eager",  # the graph's part is no Python
+                called=timeline.called,
+                no_batch=timeline.no_batch,
+                stale=None,
+                failed=lambda error: None,
+            )
+            return function_called(timer, iterator, iterator, inside=True)
 
-    def devices(self) -> list[dict[str, Any]] | None:
-        return tensorflow_facts.devices()
+        return hooks_us(work)
 
-    def pipeline(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        for which, timer in (("train", self._train), ("validation", self._test)):
-            iterator = timer.iterator() if timer is not None and timer.iterator else None
-            if iterator is not None:
-                rows += self._pipelines[which].read(iterator)
-        return rows
+    def fit_facts(self) -> dict[str, Any]:
+        strategy = getattr(self._model, "_distribute_strategy", None)
+        return {
+            "strategy": type(strategy).__name__ if strategy is not None else None,
+            "replicas": tensorflow_distribute.replicas(self._model),
+            "op_determinism": self._deterministic,
+        }
+
+
+def _takes_python_iterators(model: Any) -> bool:
+    """Whether the train function loops over what is no `tf.data.Iterator` in Python.
+
+    Keras' own does since 3.7; Keras 3.6, Keras 2 and functions of others call `next` while they are
+    traced.
+    """
+    makers = (
+        getattr(type(model), name, None) for name in ("make_train_function", "_make_function")
+    )
+    return all(getattr(maker, "__module__", "").startswith("keras.src.") for maker in makers)
 
 
 def adapter() -> TensorFlowAdapter:

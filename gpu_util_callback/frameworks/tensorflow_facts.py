@@ -1,61 +1,27 @@
-"""What TensorFlow and Keras say of the framework, the model, the fit and the GPUs."""
+"""What TensorFlow says of itself, its GPUs and their memory, with or without Keras."""
 
 from __future__ import annotations
 
 import platform
-import sys
+from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from gpu_util_callback.frameworks.keras_fit import is_tf_keras
-from gpu_util_callback.frameworks.tensorflow_distribute import replicas
-
-__all__ = ["devices", "facts"]
+__all__ = ["devices", "framework", "local_fetch", "memory", "rendezvous", "running"]
 
 
-def facts(model: Any, timing: str) -> dict[str, Any]:
-    """Facts for the manifest: `framework`, `model` and what of `fit` the model knows."""
-    optimizer = getattr(model, "optimizer", None)
-    policy = getattr(model, "dtype_policy", None)
-    strategy = getattr(model, "_distribute_strategy", None)
+def framework() -> dict[str, Any]:
+    """The manifest's `framework`, without Keras."""
     return {
-        "framework": {
-            "name": "tensorflow",
-            "version": tf.__version__,
-            "keras": _keras_of(model),
-            "backend": "tensorflow",
-            "python": platform.python_version(),
-            "cuda_build": bool(tf.test.is_built_with_cuda()),
-            "cuda": _build("cuda_version"),
-            "cudnn": _build("cudnn_version"),
-        },
-        "model": {
-            "name": getattr(model, "name", None),
-            "parameters": int(model.count_params()) if getattr(model, "built", False) else None,
-            "trainable_variables": len(model.trainable_variables) if model.built else None,
-        },
-        "fit": {
-            "steps_per_execution": int(getattr(model, "steps_per_execution", 1) or 1),
-            "jit_compile": bool(getattr(model, "jit_compile", False)),
-            "run_eagerly": bool(getattr(model, "run_eagerly", False)),
-            "timing": timing,
-            "mixed_precision": getattr(policy, "name", None),
-            "gradient_accumulation_steps": getattr(optimizer, "gradient_accumulation_steps", None),
-            "optimizer": type(optimizer).__name__ if optimizer is not None else None,
-            "strategy": type(strategy).__name__ if strategy is not None else None,
-            "replicas": replicas(model),
-            "op_determinism": timing.startswith("python"),
-        },
+        "name": "tensorflow",
+        "version": tf.__version__,
+        "backend": "tensorflow",
+        "python": platform.python_version(),
+        "cuda_build": bool(tf.test.is_built_with_cuda()),
+        "cuda": _build("cuda_version"),
+        "cudnn": _build("cudnn_version"),
     }
-
-
-def _keras_of(model: Any) -> str:
-    """The version of the Keras that a model belongs to: Keras 3, or `tf_keras`."""
-    if is_tf_keras(model):
-        return f"tf_keras {sys.modules['tf_keras'].__version__}"
-    return keras.__version__
 
 
 def _build(key: str) -> str | None:
@@ -87,3 +53,42 @@ def devices() -> list[dict[str, Any]] | None:
             }
         )
     return found or None
+
+
+def memory() -> dict[int, dict[str, float]]:
+    """What each GPU's allocator holds, by ordinal. Waits for no device."""
+    if not running():
+        return {}
+    found = {}
+    for index in range(len(tf.config.list_logical_devices("GPU"))):
+        info = tf.config.experimental.get_memory_info(f"GPU:{index}")
+        found[index] = {
+            "allocator_used_bytes": float(info["current"]),
+            "allocator_peak_bytes": float(info["peak"]),
+        }
+    return found
+
+
+def running() -> bool:
+    """Whether TensorFlow has begun. To begin for it would take away what must come before that."""
+    try:
+        from tensorflow.python.eager import context
+
+        return context.context()._context_handle is not None
+    except (ImportError, AttributeError):
+        return False
+
+
+def local_fetch(iterator: Any) -> Callable[[], int] | None:
+    """Tells when this process had its own part of the last batch; None where it fetches all."""
+    from gpu_util_callback.frameworks.tensorflow_distribute import LocalFetch, is_distributed
+
+    if not is_distributed(iterator):
+        return None
+    local = LocalFetch(iterator)
+    return lambda: local.ended
+
+
+def rendezvous() -> tuple[str, str, int, int] | None:
+    """TensorFlow's workers find each other by TF_CONFIG, which is looked at anyway."""
+    return None

@@ -12,26 +12,23 @@ import tensorflow as tf
 
 from gpu_util_callback.frameworks.base import InputRows
 from gpu_util_callback.frameworks.tensorflow_distribute import is_distributed, timed_distributed
-from gpu_util_callback.frameworks.tensorflow_iterator import PythonIterator, timed, timing_into
+from gpu_util_callback.frameworks.tensorflow_iterator import KEY, PythonIterator, timed, timing_into
 from gpu_util_callback.frameworks.tensorflow_ring import Ring
 from gpu_util_callback.frameworks.timeline import TRACED
+from gpu_util_callback.frameworks.wrapped_function import WrappedFunction
 
 __all__ = ["FunctionTimer"]
 
 _KEPT = "_gpu_util_kept"  # on the function: its ring and its shapes, for the next fit
-_WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
 
 
-class FunctionTimer:
-    """One model function under our wrapper: `train_function` or `test_function`.
+class FunctionTimer(WrappedFunction):
+    """One model function under our wrapper.
 
     Args:
-        model: the Keras model.
-        name: "train_function" or "test_function".
+        model, name, called, no_batch, stale: as for `WrappedFunction`.
         way: "graph", "eager" or "python": where batches are timed.
-        called: told (start_ns, end_ns, flags) of each call that delivered.
-        no_batch: told (start_ns, end_ns) of a call that found the input ended.
-        stale: told when the training turns out to be over; None = an unexpected call is normal.
+        seen: told of each iterator the function is given, once.
         failed: told of an error of ours.
         raised: told that the function raised; the error goes on its way.
     """
@@ -46,62 +43,40 @@ class FunctionTimer:
         no_batch: Callable[[int, int], None],
         stale: Callable[[], None] | None,
         failed: Callable[[BaseException], None],
+        seen: Callable[[Any], None] = lambda iterator: None,
         raised: Callable[[], None] = lambda: None,
     ):
-        self.model = model
-        self.name = name
+        super().__init__(model, name, called=called, no_batch=no_batch, stale=stale)
         self.way = way
-        self.armed = False
-        self.iterator: Any = None  # a weak reference to the newest dataset iterator
         self.ring: Ring | None = None
         self.shapes: dict[float, int] = {}
         self._stamps: list[tuple[int, int]] = []
         self._left: list[np.ndarray] = []  # of a ring that was replaced
         self._left_ends: list[np.ndarray] = []
-        self._called = called
-        self._no_batch = no_batch
-        self._stale = stale
+        self._iterator: Any = None  # a weak reference to the newest dataset iterator
+        self._tell_seen = seen
         self._failed = failed
         self._raised = raised
-        self._wrapper: Any = None
         self._anchor = _anchor()
 
-    def arm(self) -> None:
-        """The next call is ours. Wraps anew where somebody remade the function."""
-        self.armed = True
-        if getattr(self.model, self.name) is not self._wrapper:
-            self.wrap()
-
-    def wrap(self) -> None:
-        """Put the wrapper in place of the model's function, whatever wrapper of ours was there."""
-        inner = unwrapped(getattr(self.model, self.name))
-        if inner is None:
-            return
-        if self.way == "graph":
-            size = 2 * max(256, int(getattr(self.model, "steps_per_execution", 1) or 1))
-            kept = inner.__dict__.get(_KEPT)
-            if kept is None or kept[0].size < size:
-                kept = (Ring(size), {})
-                if self._ends_are_seen():
-                    kept[0].ends = Ring(size)
-                inner.__dict__[_KEPT] = kept
-            if self.ring is not None:  # rows of calls that are not handed over yet
-                self._left.append(self.ring.drain())
-                self._left_ends.append(self._drain_ends())
-            self.ring = kept[0]
-            self.ring.drain()  # rows of a fit that was not ended properly
-            self._drain_ends()
-            self.shapes.update(kept[1])
-            kept[1].update(self.shapes)
-            self.shapes = kept[1]
-        self._wrapper = self._make(inner)
-        setattr(self.model, self.name, self._wrapper)
-
-    def unwrap(self) -> None:
-        """Put the original back, if our wrapper is still there."""
-        if self._wrapper is not None and getattr(self.model, self.name, None) is self._wrapper:
-            setattr(self.model, self.name, self._wrapper.__dict__[_WRAPPED])
-        self._wrapper = None
+    def _use_ring(self, inner: Any) -> None:
+        """Write into the ring that is kept on the model's function."""
+        size = 2 * max(256, int(getattr(self.model, "steps_per_execution", 1) or 1))
+        kept = inner.__dict__.get(_KEPT)
+        if kept is None or kept[0].size < size:
+            kept = (Ring(size), {})
+            if self._ends_are_seen():
+                kept[0].ends = Ring(size)
+            inner.__dict__[_KEPT] = kept
+        if self.ring is not None:  # rows of calls that are not handed over yet
+            self._left.append(self.ring.drain())
+            self._left_ends.append(self._drain_ends())
+        self.ring = kept[0]
+        self.ring.drain()  # rows of a fit that was not ended properly
+        self._drain_ends()
+        self.shapes.update(kept[1])
+        kept[1].update(self.shapes)
+        self.shapes = kept[1]
 
     def drain(self) -> Callable[[], InputRows] | None:
         """The rows since the last drain; the returned call converts them, on any thread."""
@@ -134,35 +109,33 @@ class FunctionTimer:
         return ends.drain() if ends is not None else np.empty((0, Ring.WIDTH))
 
     def _make(self, inner: Callable) -> Callable:
+        if self.way == "graph":
+            self._use_ring(inner)
         clock = time.perf_counter_ns
         ring = self.ring
-        python = self.way == "python"
-        guard = timing_into
+        into_ring = timing_into(ring)
         # A ring counts its traces by itself; elsewhere the functions are asked.
-        functions = _compiled_functions(inner) if python else []
+        functions = _compiled_functions(inner) if self.way == "python" else []
 
         def function(iterator):
-            distributed = is_distributed(iterator)
-            if not distributed and not isinstance(iterator, tf.data.Iterator):
-                return inner(iterator)  # `train_on_batch` passes a generator
+            known = self._iterator
+            if known is None or known() is not iterator:
+                if not is_iterator(iterator):
+                    return inner(iterator)  # `train_on_batch` passes a generator
+                self._seen(iterator)
             if not self.armed:
                 return self._unexpected(inner, iterator)
             self.armed = False
-            if python:
-                given = PythonIterator(iterator, self._stamps)
-            else:
-                try:
-                    given = timed_distributed(iterator) if distributed else timed(iterator)
-                except Exception as error:
-                    self._failed(error)
-                    self.unwrap()
-                    return inner(iterator)
-            if not distributed:
-                self._seen(iterator)
+            try:
+                given = self._twin(iterator)
+            except Exception as error:
+                self._failed(error)
+                self.unwrap()
+                return inner(iterator)
             traces = ring.traces if ring is not None else _traces(functions)
             start = clock()
             try:
-                with guard(ring, self._stamps):
+                with into_ring if ring is not None else timing_into(None, self._stamps):
                     result = inner(given)
             except (StopIteration, tf.errors.OutOfRangeError):
                 self._no_batch(start, clock())
@@ -170,18 +143,25 @@ class FunctionTimer:
             except BaseException:
                 self._raised()
                 raise
+            end = clock()
             traced = (ring.traces if ring is not None else _traces(functions)) != traces
-            self._called(start, clock(), TRACED if traced else 0)
+            self._called(start, end, TRACED if traced else 0)
             return result
 
-        function.__dict__[_WRAPPED] = inner
-        function.__name__ = getattr(inner, "__name__", self.name)
         return function
 
+    def _twin(self, iterator: Any) -> Any:
+        if self.way == "python":
+            return PythonIterator(iterator, self._stamps)
+        twin = getattr(iterator, KEY, None)
+        if twin is not None:
+            return twin
+        return timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
+
     def _seen(self, iterator: Any) -> None:
-        known = self.iterator
-        if known is None or known() is not iterator:
-            self.iterator = weakref.ref(iterator)
+        self._iterator = weakref.ref(iterator)
+        if not is_distributed(iterator):
+            self._tell_seen(iterator)
 
     def _unexpected(self, inner: Callable, iterator: Any) -> Any:
         """A call that does not follow our own hook: the fit we belong to is over."""
@@ -189,6 +169,11 @@ class FunctionTimer:
             self.unwrap()
             self._stale()
         return inner(iterator)
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether a value is an iterator of tf.data's, distributed or not."""
+    return isinstance(value, tf.data.Iterator) or is_distributed(value)
 
 
 def _compiled_functions(function: Any, depth: int = 5) -> list[Any]:
@@ -212,13 +197,6 @@ def _compiled_functions(function: Any, depth: int = 5) -> list[Any]:
 
 def _traces(functions: list[Any]) -> int:
     return sum(function.experimental_get_tracing_count() for function in functions)
-
-
-def unwrapped(function: Any) -> Any:
-    """The user's own function behind any wrapper of ours."""
-    while function is not None and _WRAPPED in getattr(function, "__dict__", {}):
-        function = function.__dict__[_WRAPPED]
-    return function
 
 
 def _anchor() -> tuple[int, int]:

@@ -39,6 +39,7 @@ _WORDS = {
     "FlatMap": "flat_map",
     "Interleave": "interleave",
     "ParallelInterleave": "interleave",
+    "LegacyParallelInterleave": "interleave",
     "Zip": "zip",
     "Concatenate": "concatenate",
     "Range": "range",

@@ -89,6 +89,7 @@ class Timeline:
         self.calls = 0  # training calls so far, those without a batch left out
         self.drains = 0
         self.drain_ns = 0
+        self.drain_waited_ns = 0  # of these, without a processor: for Python's lock, as a rule
         self.last_event = perf()
         self.steps_per_execution = 1
         self.serial = False
@@ -111,6 +112,7 @@ class Timeline:
         self._fetch = 0  # when the next step's batch was requested, if before its hooks
         self._start = self._hooks = self._hooks_end = 0
         self._call = self._call_end = self._logs = self._logs_end = self._flags = 0
+        self._ours = 0
         self._drain_at = perf() + DRAIN_EVERY_NS
 
     def begin(self) -> None:
@@ -135,7 +137,7 @@ class Timeline:
             self.drain()
             now = self.last_event = self._perf()
         self._hooks = self._hooks_end = now
-        self._call = self._call_end = self._logs = 0
+        self._call = self._call_end = self._logs = self._ours = 0
 
     def fetched(self, start: int) -> None:
         """The batch of the step about to begin was requested at `start`: the step begins there.
@@ -144,9 +146,13 @@ class Timeline:
         """
         self._fetch = start
 
+    def ours(self, ns: int) -> None:
+        """So much of the begin hooks was our own work: no callback's time."""
+        self._ours += ns
+
     def hooks_done(self) -> None:
         """The begin hooks have returned."""
-        self._hooks_end = self._perf()
+        self._hooks_end = max(self._hooks, self._perf() - self._ours)
 
     def called(self, start: int, end: int, flags: int) -> None:
         """The train function ran from `start` to `end`."""
@@ -310,7 +316,7 @@ class Timeline:
 
     def drain(self) -> None:
         """Hand over what is complete."""
-        start = self._perf()
+        start, working = self._perf(), time.thread_time_ns()
         if self._train:
             calls, self._train = self._train, array("q")
             self._hand_over("train", calls, self._drain_train())
@@ -321,6 +327,7 @@ class Timeline:
         self._drain_at = end + DRAIN_EVERY_NS
         self.drains += 1
         self.drain_ns += end - start
+        self.drain_waited_ns += max(end - start - (time.thread_time_ns() - working), 0)
 
     def _hand_over(self, which: str, calls: array, rows: Callable[[], InputRows] | None) -> None:
         table = np.frombuffer(calls, np.int64).reshape(-1, len(CALL))

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from gpu_util_callback.frameworks.python_functions import CompileClock
+from gpu_util_callback.frameworks.compile_clock import CompileClock
 
 __all__ = ["TorchCompileClock"]
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from gpu_util_callback.frameworks.keras_facts import fit_facts, model_facts
-from gpu_util_callback.frameworks.python_functions import DeviceProbe
+from gpu_util_callback.frameworks.stamps import DeviceProbe
 
-__all__ = ["devices", "framework", "keras_facts", "memory", "probe", "rendezvous"]
+__all__ = ["devices", "framework", "memory", "probe", "rendezvous"]
 
 
 def framework() -> dict[str, Any]:
@@ -24,7 +23,21 @@ def framework() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "cuda_build": torch.version.cuda is not None,
         "cudnn": _cudnn(),
+        "collectives": _collectives(),
     }
+
+
+def _collectives() -> str | None:
+    """What exchanges tensors between the processes of the job: "nccl", "gloo"; None alone."""
+    distributed = torch.distributed
+    try:
+        if not distributed.is_initialized():
+            return None
+        config = str(distributed.get_backend_config()).lower()  # "cpu:gloo,cuda:nccl"
+    except Exception:  # a build without it, or one from before it could be asked
+        return None
+    by_device = dict(part.split(":", 1) for part in config.split(",") if ":" in part)
+    return by_device.get("cuda" if torch.cuda.is_available() else "cpu") or config
 
 
 def _cudnn() -> str | None:
@@ -33,19 +46,6 @@ def _cudnn() -> str | None:
     except Exception:  # a library that cannot be loaded is the user's business
         return None
     return str(number) if number else None
-
-
-def keras_facts(model: Any, timing: str) -> dict[str, Any]:
-    """Facts for the manifest: `framework`, `model` and what of `fit` the model knows."""
-    import keras
-
-    fit = fit_facts(model, timing)
-    fit["strategy"] = "DistributedDataParallel" if rendezvous() is not None else None
-    return {
-        "framework": {**framework(), "keras": keras.__version__},
-        "model": model_facts(model),
-        "fit": fit,
-    }
 
 
 def devices() -> list[dict[str, Any]] | None:

@@ -6,16 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpu_util_callback.frameworks.python_functions import (
-    DeviceProbe,
-    Stamp,
-    busy_until,
-    shape_signature,
-)
+from gpu_util_callback.frameworks.python_functions import FunctionTimer
+from gpu_util_callback.frameworks.stamps import DeviceProbe, Stamp, busy_until, shape_signature
+from gpu_util_callback.frameworks.timeline import Timeline
 
-__all__ = ["LoaderTimer", "TimedLoader"]
+__all__ = ["LoaderTimer", "TimedBatches", "TimedLoader"]
 
 _GET = "get_torch_dataloader"
+_clock = time.perf_counter_ns
 
 
 class LoaderTimer:
@@ -23,42 +21,37 @@ class LoaderTimer:
 
     Args:
         data_adapter: the `EpochIterator`'s.
-        came: given the stamp of each batch that came.
-        probe: asked whether the device is still at work.
-        input_work: told (name, start_ns, end_ns) of a request that found the input ended.
+        timer: of the function that is given the batches.
+        timeline: told when each step's batch was requested, and of the end of the input.
     """
 
-    def __init__(
-        self,
-        data_adapter: Any,
-        came: Callable[[Stamp], None],
-        probe: DeviceProbe,
-        input_work: Callable[[str, int, int], None],
-    ):
+    def __init__(self, data_adapter: Any, timer: FunctionTimer, timeline: Timeline):
         self.data_adapter = data_adapter
-        self._came: Callable[[Stamp], None] | None = came
-        self._probe = probe
-        self._input_work = input_work
+        self._timer = timer
+        self._timeline: Timeline | None = timeline
 
     def attach(self) -> None:
         """Start timing the loaders that are asked for from now on."""
         get = getattr(self.data_adapter, _GET)
         self.data_adapter.__dict__[_GET] = lambda: TimedLoader(
-            get(), self._stamp, self._ended, self._probe
+            get(), self._stamp, self._ended, self._timer.probe
         )
 
     def detach(self) -> None:
         """Put back what was there. Loaders that are in use no longer tell. Any thread."""
-        self._came = None
+        self._timeline = None
         self.data_adapter.__dict__.pop(_GET, None)
 
     def _stamp(self, stamp: Stamp) -> None:
-        if self._came is not None:
-            self._came(stamp)
+        timeline = self._timeline
+        if timeline is not None:
+            self._timer.pending = stamp
+            timeline.fetched(stamp[0])
 
     def _ended(self, start: int, end: int) -> None:
-        if self._came is not None:
-            self._input_work("end of data", start, end)
+        timeline = self._timeline
+        if timeline is not None:
+            timeline.input_work("end of data", start, end)
 
 
 class TimedLoader:
@@ -86,10 +79,10 @@ class TimedLoader:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        return _TimedBatches(iter(self._loader), self._stamp, self._ended, self._probe)
+        return TimedBatches(iter(self._loader), self._stamp, self._ended, self._probe)
 
 
-class _TimedBatches:
+class TimedBatches:
     __slots__ = ("_ended", "_iterator", "_probe", "_stamp")
 
     def __init__(
@@ -104,18 +97,19 @@ class _TimedBatches:
         self._stamp = stamp
         self._ended = ended
 
-    def __iter__(self) -> _TimedBatches:
+    def __iter__(self) -> TimedBatches:
         return self
 
     def __next__(self) -> Any:
-        idle = self._probe.idle()
-        requested = time.perf_counter_ns()
+        probe = self._probe
+        idle = probe.idle()
+        requested = _clock()
         try:
             data = next(self._iterator)
         except StopIteration:
-            self._ended(requested, time.perf_counter_ns())
+            self._ended(requested, _clock())
             raise
-        delivered = time.perf_counter_ns()
-        busy = busy_until(idle, self._probe, delivered)
+        delivered = _clock()
+        busy = 0 if idle else busy_until(idle, probe, delivered)
         self._stamp((requested, delivered, shape_signature(data), busy))
         return data

@@ -47,10 +47,16 @@ def driver_facts(gate: Gate) -> dict[str, Any]:
 
 
 def list_gpus(gate: Gate) -> list[NvmlGpu]:
-    """All GPUs in NVML's order, MIG devices inside them. One that does not answer is left out."""
+    """All GPUs in NVML's order, MIG devices inside them. One that has no handle is left out.
+
+    One of `Memory.skipped` is not asked: it keeps its place, without a handle.
+    """
     found = []
     for index in range(gate.ask("nvmlDeviceGetCount") or 0):
         key = f"nvml {index}"
+        if key in gate.memory.skipped:
+            found.append(NvmlGpu(index, None, None, "", "NVIDIA GPU", ""))
+            continue
         handle = gate.ask("nvmlDeviceGetHandleByIndex", index, gpu=key)
         if handle is None:
             continue

@@ -25,6 +25,7 @@ UNINITIALIZED = 1
 NO_NEW_VALUE = frozenset({0, 6, 21, 27})  # 0: a success without records, which the binding raises
 OFF = frozenset({2, 3, 4, 13, 22, 25, 26})
 GONE = frozenset({15, 16, 28})
+TIMEOUT, WAITS = 10, frozenset({"nvmlEventSetWait_v2"})  # no event came: nothing is wrong
 BACK_OFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 SLOW_CALL_S = 0.05  # a call slower than this gets a tenth of the time at most
 _NEVER = math.inf
@@ -47,6 +48,7 @@ class Memory:
         self.gone: dict[str, float] = {}  # GPU key -> perf seconds to try again at
         self._gone_failures: dict[str, int] = {}
         self.modes: dict[str, str] = {}  # GPU key -> "MIG", "vGPU", "WSL": why calls are missing
+        self.skipped: set[str] = set()  # GPU keys whose call hangs, while GPUs are listed
 
     def off(self, symbol: str, gpu: str, reason: str, cure: str = "") -> None:
         """Never ask for this again; remember why."""
@@ -192,7 +194,7 @@ class Gate:
     def _failed(self, symbol: str, gpu: str, error: Exception) -> None:
         code = _library.code_of(self.binding, error)
         memory = self.memory
-        if code in NO_NEW_VALUE:
+        if code in NO_NEW_VALUE or (code == TIMEOUT and symbol in WAITS):
             return
         reason, cure = _words.explain(code, error)
         if code == 3:

@@ -9,9 +9,11 @@ import threading
 from typing import Any
 
 from gpu_util_callback.gpus import _words
+from gpu_util_callback.gpus._pci import nvidia_gpus
 
 __all__ = ["code_of", "open_nvml", "restart"]
 
+_NO_LIBRARY = 12
 _lock = threading.Lock()
 _started_in: int | None = None
 
@@ -37,7 +39,10 @@ def open_nvml() -> tuple[Any, dict[str, str] | None]:
         try:
             pynvml.nvmlInit()
         except Exception as error:
-            return None, _problem(*_words.explain(code_of(pynvml, error), error))
+            code = code_of(pynvml, error)
+            if code == _NO_LIBRARY and nvidia_gpus() == 0:
+                return None, _problem(*_words.NO_GPU)
+            return None, _problem(*_words.explain(code, error))
         _started_in = os.getpid()
         return pynvml, None
 

@@ -50,7 +50,9 @@ class Match:
 def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
     """What CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER leave of `gpus`."""
     by_bus = environ.get("CUDA_DEVICE_ORDER", "").strip().upper() == "PCI_BUS_ID"
-    ordered = sorted(gpus, key=lambda gpu: pci_key(gpu.pci_bus_id))
+    ordered = list(gpus)  # NVML's order is that of the bus; a GPU that hangs tells no bus id
+    if all(gpu.pci_bus_id for gpu in gpus):
+        ordered.sort(key=lambda gpu: pci_key(gpu.pci_bus_id))
     certain = by_bus or len({gpu.name for gpu in ordered}) <= 1
     wanted = environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:

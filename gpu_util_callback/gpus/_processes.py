@@ -1,9 +1,9 @@
-"""Whose memory is it: this process's and other processes' on one GPU."""
+"""Whose memory and work is it: this process's and other processes' on one GPU."""
 
 import functools
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ _LISTS = (
     "nvmlDeviceGetGraphicsRunningProcesses",
 )
 _FOREIGN = "process ids"
+# A framework makes its CUDA context within seconds of its first use of a GPU.
+_PATIENCE = 10  # reads
 
 
 @functools.cache
 def host_pids() -> bool:
-    """Whether our process ids are those that the driver reports: it knows no pid namespaces."""
+    """Whether our process ids are the machine's own: we are in its first pid namespace."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
     except OSError:
@@ -36,7 +38,15 @@ def host_pids() -> bool:
 class Processes:
     """One row of `columns`; NaN where the driver cannot tell.
 
-    In a container the driver's process ids are the host's and ours are not: nothing is attributed.
+    Nobody is called another process before this one was seen among them, under its own id: in
+    containers drivers report the host's ids (all of them before R530, the utilization's in newer
+    ones as well), and sandboxes have ids of their own. Where only the utilization's ids are
+    foreign, `utilization_other_pct` is the least that others can have: at most one of the ids is
+    ours.
+
+    Args:
+        expected: whether the framework of this process uses the GPU, so that the driver has to
+            list the process.
     """
 
     columns = (
@@ -47,23 +57,60 @@ class Processes:
         "utilization_other_pct",
     )
 
-    def __init__(self, gate: Gate, gpu: NvmlGpu, key: str, own_pids: Iterable[int]) -> None:
+    def __init__(
+        self, gate: Gate, gpu: NvmlGpu, key: str, own_pids: Iterable[int], expected: bool = False
+    ) -> None:
         self._gate = gate
         self._gpu = gpu
         self._key = key
         self._own = {os.getpid(), *own_pids}
+        self._expected = expected
+        self._listed = False  # we were seen in a list, under our own id
+        self._sampled = False  # and among the utilization's samples
+        self._reads = 0
 
     def read(self) -> list[float]:
         """[float] * len(columns)."""
         found = self._memory()
-        if found and not host_pids():
-            self._gate.memory.note(_FOREIGN, self._key, *_words.HOST_PIDS)
-            return [NAN] * len(self.columns)
         if found is None:
             return [NAN] * len(self.columns)
+        self._reads += 1
+        self._listed = self._listed or self._names_us(found)
+        sampled = self._utilization()
+        self._sampled |= bool(self._own & sampled.keys())
+        return [*self._of_lists(found), *self._of_samples(sampled, found)]
+
+    def _names_us(self, found: Mapping[int, float]) -> bool:
+        """Whether the list holds ids of our namespace, us among them."""
+        if not self._own & found.keys():
+            return False
+        # In a container our number may be that of some process of the host, by chance; that all
+        # the others exist here as well is no chance.
+        return host_pids() or all(Path(f"/proc/{pid}").exists() for pid in found)
+
+    def _of_lists(self, found: Mapping[int, float]) -> list[float]:
+        if not self._listed and (self._expected or not host_pids()):
+            if found and not host_pids():
+                self._gate.memory.note(_FOREIGN, self._key, *_words.HOST_PIDS)
+            elif self._expected and self._reads > _PATIENCE:
+                self._gate.memory.note(_FOREIGN, self._key, *_words.NOT_LISTED)
+            return [NAN] * 3
+        self._gate.memory.forget(_FOREIGN, self._key)
         own = [used for pid, used in found.items() if pid in self._own]
         others = [used for pid, used in found.items() if pid not in self._own]
-        return [sum(own), sum(others), float(len(others)), *self._utilization()]
+        return [sum(own), sum(others), float(len(others))]
+
+    def _of_samples(self, sampled: Mapping[int, int], found: Mapping[int, float]) -> list[float]:
+        if not sampled:
+            return [NAN, NAN]
+        own = sum(value for pid, value in sampled.items() if pid in self._own)
+        others = sum(sampled.values()) - own
+        ours = self._sampled or (host_pids() and (self._listed or not self._expected))
+        if ours:
+            return [min(float(own), 100.0), min(float(others), 100.0)]
+        # Foreign ids: one of them may be us, and the busiest at most.
+        least = sum(sampled.values()) - max(sampled.values())
+        return [NAN, min(float(least), 100.0) if len(sampled) > 1 else NAN]
 
     def _memory(self) -> dict[int, float] | None:
         """pid -> bytes (NaN: the driver does not say), or None without any list."""
@@ -78,7 +125,8 @@ class Processes:
                 # R535.43 to 535.86 changed this structure without a new version.
                 if not 0 < process.pid < 1 << 31 or (used is not None and used > limit):
                     continue
-                value = NAN if used is None else float(used)
+                # A CUDA context holds memory: in containers some drivers say 0 and mean unknown.
+                value = float(used) if used else NAN
                 known = found.get(process.pid)
                 found[process.pid] = value if known is None or known != known else max(known, value)
         return found if answered else None
@@ -93,19 +141,16 @@ class Processes:
                 self._gate.memory.forget(symbol + "_v2", key)
         return listed
 
-    def _utilization(self) -> list[float]:
+    def _utilization(self) -> dict[int, int]:
+        """pid -> its newest SM utilization in percent."""
         since_us = time.time_ns() // 1000 - 1_000_000  # 0 would average the whole buffer
         samples = self._gate.ask(
             "nvmlDeviceGetProcessUtilization", self._gpu.handle, since_us, gpu=self._key
         )
-        if not samples:
-            return [NAN, NAN]
         latest: dict[int, tuple[int, int]] = {}
-        for sample in samples:
+        for sample in samples or ():
             if 0 < sample.pid < 1 << 31 and sample.smUtil <= 100:  # bogus records have been seen
                 latest[sample.pid] = max(
                     latest.get(sample.pid, (0, 0)), (int(sample.timeStamp), int(sample.smUtil))
                 )
-        own = sum(value for pid, (_, value) in latest.items() if pid in self._own)
-        others = sum(value for pid, (_, value) in latest.items() if pid not in self._own)
-        return [min(float(own), 100.0), min(float(others), 100.0)] if latest else [NAN, NAN]
+        return {pid: value for pid, (_, value) in latest.items()}

@@ -29,6 +29,10 @@ class GpuReader:
     In "gpu<i>" a column that is read less often than every tick is NaN in between. A GPU that is
     lost has no rows until it is back; group "gpu<i>/lost" holds a 1 when it went and a 0 when it
     came back.
+
+    Args:
+        own_pids: further processes of this training.
+        expected: whether the framework of this process uses the GPU.
     """
 
     columns = (*Gauges.columns, *Counters.columns, *Processes.columns, *Health.columns)
@@ -41,6 +45,7 @@ class GpuReader:
         store: Store,
         clock: Clock,
         own_pids: Iterable[int] = (),
+        expected: bool = False,
     ) -> None:
         self.key = f"gpu{index}"
         self.index = index
@@ -49,13 +54,16 @@ class GpuReader:
         self._store = store
         self._clock = clock
         self._own_pids = tuple(own_pids)
+        self._expected = expected
         self._lost = False
         self._due = [0.0] * 5
         self._open()
 
     def renewed(self, gate: Gate) -> "GpuReader":
         """The same GPU for another thread's gate."""
-        return GpuReader(gate, self.gpu, self.index, self._store, self._clock, self._own_pids)
+        return GpuReader(
+            gate, self.gpu, self.index, self._store, self._clock, self._own_pids, self._expected
+        )
 
     def read(self, now_s: float) -> None:
         """Read what is due; now_s: `time.perf_counter()`."""
@@ -97,7 +105,7 @@ class GpuReader:
         self._buffer = UtilizationBuffer(gate, gpu, key, self._store, self._clock)
         self._counters = Counters(gate, gpu, key)
         self._gpm = Gpm(gate, gpu, key, self._store, self._clock)
-        self._processes = Processes(gate, gpu, key, self._own_pids)
+        self._processes = Processes(gate, gpu, key, self._own_pids, self._expected)
         self._health = Health(gate, gpu, key)
 
     def _is_due(self, which: int, now_s: float, period_s: float) -> bool:

@@ -36,10 +36,15 @@ OLD_BINDING = "the installed nvidia-ml-py does not know this call"
 OLD_BINDING_CURE = "pip install --upgrade nvidia-ml-py"
 LOST_CURE = "see `dmesg | grep -i xid`; a reset or reboot brings a lost GPU back"
 
+NO_GPU = ("no NVIDIA GPU in this machine", "")
 NO_GPM = ("this GPU has no GPM: it came with Hopper", "")
 HOST_PIDS = (
     "the driver reports the host's process ids, which are not this container's",
     "start the container with `--pid=host` to tell this process's memory from others'",
+)
+NOT_LISTED = (
+    "the driver does not list this process: a sandbox or MPS stands between them",
+    "run outside of it to tell this process's memory from others'",
 )
 
 _CODES: dict[int, tuple[str, str]] = {

@@ -49,9 +49,14 @@ class Worker(threading.Thread):
     """Reads its GPUs tick by tick until stopped; after a hang, only the GPU that hung."""
 
     def __init__(
-        self, open_driver: Callable[[], Opened], hz: float, stopped: threading.Event
+        self,
+        open_driver: "Callable[[Worker], Opened]",
+        hz: float,
+        stopped: threading.Event,
+        patient: bool = False,
     ) -> None:
         super().__init__(name="gpu-util-sampler", daemon=True)
+        self.patient = patient  # its GPU hung before: the driver may be slow and not dead
         self.gate: Gate | None = None
         self.readers: list[GpuReader] = []
         self.reading: GpuReader | None = None
@@ -67,7 +72,10 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         """Open the driver, then tick."""
-        self.gate, readers, self._xid = self._open_driver()
+        try:
+            self.gate, readers, self._xid = self._open_driver(self)
+        except Retired:  # one GPU held the listing up; another thread has the others by now
+            return
         self.readers = list(readers)
         self.opened = True
         while self.readers and not self._stopped.is_set():
@@ -116,12 +124,22 @@ class Crew:
 
     The watcher reads the host and looks after the workers. Where a call has hung for a second,
     the GPU that hangs keeps its thread and the others go on in a new one: at most one per GPU.
+    While GPUs are listed it is left out (`Memory.skipped`), and tried again when its call is back.
+
+    Args:
+        open_driver: opens what no thread has opened yet, for the worker it is given; sets the
+            worker's `gate` before its first call.
     """
 
     def __init__(
-        self, open_driver: Callable[[], Opened], memory: Memory, host: Callable[[], Host], hz: float
+        self,
+        open_driver: Callable[[Worker], Opened],
+        memory: Memory,
+        host: Callable[[], Host],
+        hz: float,
     ) -> None:
         self._memory = memory
+        self._open_driver = open_driver
         self._host = host
         self._hz = hz
         self.stopped = threading.Event()
@@ -175,16 +193,20 @@ class Crew:
     def _check(self, worker: Worker, now: float) -> None:
         known = self._hanging.get(worker)
         call = worker.gate.calling if worker.gate is not None else None
-        if not worker.opened and call is None and worker.is_alive():
+        if not worker.opened and worker.gate is None and worker.is_alive():
             call = ("nvmlInit", "", worker.started_s)
         if known is not None and call != known:
             del self._hanging[worker]
             self._memory.forget(_HANG + known[0], known[1])
+            if known[1] in self._memory.skipped:
+                self._memory.skipped.discard(known[1])
+                self._memory.found(known[1])  # what it was slow with may be asked at once
+                self._begin(self._open_driver, patient=True)
         if call is None or call == known or now - call[2] < HANG_S:
             return
         symbol, key, _ = call
         self._hanging[worker] = call
-        what = symbol if worker.opened else f"{symbol} (or a call right after it)"
+        what = symbol if key or worker.opened else f"{symbol} (or a call right after it)"
         self._memory.note(
             _HANG + symbol, key, f"the driver has not answered {what} for {HANG_S:g} s",
             "see `dmesg`; `nvidia-smi` probably hangs as well",
@@ -195,15 +217,25 @@ class Crew:
             worker.kept = [] if stuck is None else [stuck]
             worker.gate.retired.set()
             self._hand_over(worker.gate, others)
+        elif not worker.opened and not worker.patient and key and worker.gate is not None:
+            self._memory.skipped.add(key)
+            worker.gate.retired.set()
+            self._begin(self._open_driver)
 
     def _hand_over(self, gate: Gate, readers: Sequence[GpuReader]) -> None:
-        def open_again() -> Opened:
+        def open_again(worker: Worker) -> Opened:
             own = Gate(gate.binding, self._memory)
             worker.gate = own  # before the first call, so that a hang in it is seen
             return own, [reader.renewed(own) for reader in readers], None
 
-        worker = Worker(open_again, self._hz, self.stopped)
-        self._workers.append(worker)
+        self._begin(open_again, patient=True)  # what it opens is nobody else's any more
+
+    def _begin(self, open_driver: Callable[[Worker], Opened], patient: bool = False) -> None:
+        if self.stopped.is_set():
+            return
+        worker = Worker(open_driver, self._hz, self.stopped, patient)
+        gone = [w for w in self._workers if not (w.opened or w.is_alive() or w in self._hanging)]
+        self._workers = [w for w in self._workers if w not in gone] + [worker]
         worker.start()
 
 

@@ -14,7 +14,7 @@ from gpu_util_callback.gpus._host import Host, host_facts
 from gpu_util_callback.gpus._reader import GpuReader
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.gpus._types import FrameworkGpu, SampleBlock
-from gpu_util_callback.gpus._worker import Crew, Opened
+from gpu_util_callback.gpus._worker import Crew, Opened, Worker
 from gpu_util_callback.recording.clock import Clock
 
 __all__ = ["Sampler"]
@@ -62,6 +62,7 @@ class Sampler:
         self._gpus: list[dict[str, Any]] = []
         self._driver: dict[str, Any] = {}
         self._nvml_gpus: list[dict[str, Any]] = []
+        self._sampled: set[str] = set()  # keys of GPUs that a thread samples
         _samplers.add(self)
 
     def start(self) -> None:
@@ -121,12 +122,13 @@ class Sampler:
     def _here(self) -> bool:
         return self._pid == os.getpid()
 
-    def _open(self) -> Opened:
+    def _open(self, worker: Worker) -> Opened:
+        """Open the driver and all GPUs that no thread samples yet. Sampler's threads."""
         binding, problem = _library.open_nvml()
         if problem is not None:
             self._memory.off("nvmlInit", "", problem["reason"], problem["cure"])
             return None, [], None
-        gate = Gate(binding, self._memory)
+        gate = worker.gate = Gate(binding, self._memory)
         self._driver = driver_facts(gate)
         every = list_gpus(gate)
         allowed = _mapping.visible(os.environ, every)
@@ -144,16 +146,29 @@ class Sampler:
         readers: list[GpuReader] = []
         used: dict[str, NvmlGpu] = {}
         for found in matches:
-            if found.gpu is None:
-                self._memory.note("GPU", f"gpu{found.index}", "NVML knows no GPU with its identity")
-                continue
             key = f"gpu{found.index}"
+            if found.gpu is None:
+                if not self._memory.skipped:  # else it may be the one that hangs
+                    self._memory.note("GPU", key, "NVML knows no GPU with its identity")
+                continue
+            if found.gpu.handle is None or key in (*self._sampled, *self._memory.skipped):
+                continue
             self._memory.modes[key] = mode_of(gate, found.gpu)
             used[key] = found.gpu
             readers.append(
-                GpuReader(gate, found.gpu, found.index, self._store, self._clock, self._own_pids)
+                GpuReader(
+                    gate,
+                    found.gpu,
+                    found.index,
+                    self._store,
+                    self._clock,
+                    self._own_pids,
+                    expected=found.framework is not None,
+                )
             )
-        return gate, readers, XidWatch(gate, used, self._store, self._clock) if used else None
+        xid = XidWatch(gate, used, self._store, self._clock) if used else None
+        self._sampled.update(used)
+        return gate, readers, xid
 
 
 _samplers: "weakref.WeakSet[Sampler]" = weakref.WeakSet()
@@ -165,6 +180,8 @@ def _after_fork() -> None:
         sampler._store = Store()  # the old lock may be held by the parent's thread for ever
         sampler._crew = None
         sampler._pid = None
+        sampler._sampled = set()
+        sampler._memory.skipped.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from device_reads import counted_reads
 from injected import BATCH, PER_DELAY, WIDTH, Truth, close, medians, report
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
@@ -234,6 +235,30 @@ def _wait(kind: str, mode: str, step: str) -> None:
     report(f"waits/{kind}/{mode}/{step}".replace(" ", "_"), **result)
 
 
+def stages() -> None:
+    """The stages of a tf.data pipeline that feeds training and validation."""
+    if importlib.util.find_spec("tensorflow") is None:
+        return
+    import tensorflow as tf
+
+    def decode(k):
+        x = tf.numpy_function(lambda k: Truth([20.0]).make(0)[0], [k], tf.float32)
+        x = tf.ensure_shape(x, (BATCH, WIDTH))
+        return x, x[:, :1]
+
+    data = tf.data.Dataset.range(40).map(decode)
+    recording = fit(model(), "stages", x=data, validation_data=data.repeat(2))
+    rows = recording.pipeline
+    mapped = (rows["stage"] == "map(decode)") & (rows["which"] == "train")
+    report(
+        "stages",
+        **summary(recording),
+        found=sorted({(w, s) for w, s in zip(rows["which"], rows["stage"], strict=True)}),
+        decode_ms=float(rows["processing_ns"][mapped].sum() / rows["elements"][mapped].sum() / 1e6),
+        flags=sorted(set(rows["flags"][mapped])),
+    )
+
+
 class Heavy(keras.Sequential):
     """A model whose steps keep the device busy for a while after their call has returned (JAX)."""
 
@@ -337,7 +362,8 @@ def epochs() -> None:
     """Three epochs with validation, and a fit after it."""
     truth = Truth([3.0] * 10)
     trained = model()
-    arguments = {"epochs": 3, "validation_data": Made(Truth([7.0] * 6))}
+    validated = Truth([7.0] * 6)
+    arguments = {"epochs": 3, "validation_data": Made(validated)}
     first = fit(trained, "epochs", **arguments, **given("PyDataset", truth))
     validation = first.validation_steps["input_wait_ns"] / 1e6
     phases = first.phases
@@ -345,6 +371,7 @@ def epochs() -> None:
         "epochs",
         **summary(first),
         validation_ms=validation.tolist(),
+        validation_off_ms=(validation[:6] - validated.wait_ms(ahead=False)).tolist(),
         validations=int((phases["kind"] == "validation").sum()),
         epochs=int((phases["kind"] == "epoch").sum()),
     )
@@ -401,34 +428,14 @@ def on_batch() -> None:
 
 
 def synchronisations() -> None:
-    """How often arrays are read or waited for, and on which thread, with and without us (JAX)."""
-    import threading
-
-    from jax._src.array import ArrayImpl
-    from keras.src import backend
-
-    counts: dict[str, int] = {}
-
-    def counted(name, function):
-        def count(*args, **kwargs):
-            here = threading.current_thread() is threading.main_thread()
-            key = f"{name}, {'training' if here else 'other'} thread"
-            counts[key] = counts.get(key, 0) + 1
-            return function(*args, **kwargs)
-
-        return count
-
-    ArrayImpl._value = property(counted("read", ArrayImpl._value.fget))
-    ArrayImpl.__array__ = counted("array", ArrayImpl.__array__)
-    ArrayImpl.block_until_ready = counted("block", ArrayImpl.block_until_ready)
-    backend.convert_to_numpy = counted("convert", backend.convert_to_numpy)
+    """How often arrays are read or waited for, and on which thread, with and without us."""
     x, y = np.ones((320, WIDTH), "f"), np.ones((320, 1), "f")
     found = []
     trained = model()
     for ours in (False, True, False, True):  # the first two compile
-        counts.clear()
-        fit(trained, "synchronisations", ours=ours, x=x, y=y, batch_size=8, epochs=2)
-        found.append(dict(counts))
+        with counted_reads() as counts:
+            fit(trained, "synchronisations", ours=ours, x=x, y=y, batch_size=8, epochs=2)
+            found.append(dict(counts))
     report("synchronisations", without=found[2], with_callback=found[3])
 
 

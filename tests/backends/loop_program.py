@@ -126,6 +126,40 @@ def _wait(kind: str, work_ms: float, name: str) -> dict:
     return result
 
 
+def stages() -> None:
+    """The stages of a tf.data pipeline, iterated over as TensorFlow's and as numpy's."""
+    import tensorflow as tf
+
+    def decode(k):
+        x = tf.numpy_function(lambda k: Truth([20.0]).make(0)[0], [k], tf.float32)
+        return tf.ensure_shape(x, (8, 16))
+
+    data = tf.data.Dataset.range(40).map(decode)
+    with monitor("stages") as watched:
+        for x in watched.batches(data if FRAMEWORK == "tensorflow" else data.as_numpy_iterator()):
+            train_step(x)
+    recording, result = recorded("stages")
+    report("stages", **result, found=sorted(set(recording.pipeline["stage"])))
+
+
+def xla() -> None:
+    """A function that XLA compiles for each new length, without a new trace (TensorFlow)."""
+    table = tf.Variable(tf.ones((20, 64)))
+
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec((None,), tf.int32)])
+    def step(ids) -> None:
+        with tf.GradientTape() as tape:
+            rows = tf.gather(table, ids)
+            loss = tf.reduce_mean(tf.nn.softmax(rows @ tf.transpose(rows)))
+        table.assign_sub(0.01 * tf.convert_to_tensor(tape.gradient(loss, table)))
+
+    with monitor("xla") as watched:
+        for ids in watched.batches([np.zeros(n, np.int32) for n in [8] * 12 + [9] * 4 + [8] * 4]):
+            step(ids)
+    _, result = recorded("xla")
+    report("xla", **result)
+
+
 def compiled() -> None:
     """`torch.compile` inside the monitored block (torch)."""
     with monitor("compiled") as watched:
@@ -139,6 +173,7 @@ def compiled() -> None:
 
 def parts() -> None:
     """Epochs, validation in and between them, checkpoints, a loop that is left."""
+    truths: list[Truth] = []
     spent = {"before": 0.0, "step": 0.0, "callbacks": 0.0, "validation": 0.0}
 
     def sleep(kind: str, seconds: float) -> None:
@@ -156,7 +191,8 @@ def parts() -> None:
                 with watched.phase("logging"):
                     sleep("callbacks", 0.003)
                 if i == 9:
-                    data = given("generator", Truth([4.0] * 5))
+                    truths.append(Truth([4.0] * 5))
+                    data = given("generator", truths[-1])
                     start = time.perf_counter()
                     with watched.phase("validation"):
                         for _ in watched.batches(data):
@@ -172,7 +208,10 @@ def parts() -> None:
         "parts",
         **result,
         kinds={kind: int((phases["kind"] == kind).sum()) for kind in set(phases["kind"])},
-        validation_ms=(recording.validation_steps["input_wait_ns"] / 1e6).tolist(),
+        validation_off_ms=(
+            recording.validation_steps["input_wait_ns"] / 1e6
+            - np.concatenate([truth.wait_ms(ahead=False) for truth in truths])
+        ).tolist(),
         spent=spent,
         logged=int(phases["count"][phases["name"] == "logging"].sum()),
         length=len(watched.batches([1, 2, 3])),
@@ -181,28 +220,35 @@ def parts() -> None:
 
 def elsewhere() -> None:
     """Loops that fetch their batches themselves."""
+    fetches, works = [], []
+
+    def sleep(seconds: float, spent: list[float]) -> None:
+        start = time.perf_counter()
+        time.sleep(seconds)
+        spent.append(1e3 * (time.perf_counter() - start))
+
     with monitor("elsewhere") as watched:
         for _ in range(10):
             with watched.fetch():
-                time.sleep(0.006)
+                sleep(0.006, fetches)
             with watched.step():
-                time.sleep(0.004)
+                sleep(0.004, works)
         for _ in range(10):
             time.sleep(0.003)
             with watched.step(input_wait_s=0.002):
-                time.sleep(0.004)
+                sleep(0.004, works)
         for _ in range(10):
             with watched.step():
-                time.sleep(0.004)
+                sleep(0.004, works)
     recording, result = recorded("elsewhere")
     waits = recording.steps["input_wait_ns"]
     report(
         "elsewhere",
         **result,
-        fetched_ms=float(np.median(waits[:10]) / 1e6),
+        fetched_off_ms=float(np.median(waits[:10] / 1e6 - fetches)),
         told_ms=float(np.median(waits[10:20]) / 1e6),
         unknown=int((waits[20:] == -1).sum()),
-        body_ms=float(np.median(recording.steps["body_ns"]) / 1e6),
+        body_off_ms=float(np.median(recording.steps["body_ns"] / 1e6 - works)),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,16 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from packages import need
+
+__all__ = ["HERE", "REPOSITORY", "environment", "need", "results", "start"]
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
-
-
-def need(*packages: str) -> None:
-    """Skip where a package is absent; which ones a test run installs is the test command's."""
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: pip install {package}")
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from processes import need, results, start
 
 GROUPS = {
     "jax": (
-        "waits", "hidden", "executions", "shapes", "epochs", "interrupted", "remade", "on_batch",
-        "synchronisations",
+        "waits", "stages", "hidden", "executions", "shapes", "epochs", "interrupted", "remade",
+        "on_batch", "synchronisations",
     ),
-    "torch": ("waits", "epochs", "interrupted", "remade", "on_batch"),
+    "torch": (
+        "waits", "stages", "epochs", "interrupted", "remade", "on_batch", "synchronisations",
+    ),
 }  # fmt: skip
 BACKENDS = tuple(GROUPS)
 _done: dict[tuple[str, ...], dict] = {}
@@ -54,15 +58,32 @@ def check_waits(found: dict, most_kinds: int) -> None:
 
 
 def test_wait_is_the_truth(backend, found):
-    check_waits(found, 7)
+    check_waits(found, 6 + (find_spec("tensorflow") is not None))  # its tf.data
     long = found["waits/PyDataset_workers/plain/long"]
     assert long["truth"][1] < 0.5, "two workers were meant to hide 2 ms behind a step of 15 ms"
     kinds = {one["fit"]["input_kind"] for name, one in found.items() if "waits" in name}
     assert {"generator", "PyDataset", "numpy"} <= kinds
+    assert found["waits/generator/plain/short"]["fit"]["input_workers"] == 0
+    assert long["fit"]["input_workers"] == 2 and long["fit"]["input_processes"] is False
     if backend == "torch":
         assert "torch DataLoader" in kinds
+        loader = found["waits/DataLoader_workers/plain/short"]["fit"]
+        assert loader["input_workers"] == 2 and loader["input_processes"] is True
+        assert loader["input_class"] == "Batches" and loader["input_iterable"] is False
+        assert loader["input_queue"] == 2, "torch's own number of batches a worker keeps ready"
+        assert found["waits/DataLoader/plain/short"]["fit"]["input_workers"] == 0
     timing = {one["fit"]["timing"] for one in found.values() if "fit" in one}
     assert timing == {{"jax": "python", "torch": "loader"}[backend]}
+
+
+def test_stages_of_tf_data_are_read_outside_of_tensorflow_too(found):
+    need("tensorflow")
+    one = found["stages"]
+    summed_up(one)
+    assert ["train", "map(decode)"] in one["found"]
+    assert ["validation", "map(decode)"] in one["found"]
+    assert one["decode_ms"] > 19, "it sleeps 20 ms, and waits for a core on a busy machine"
+    assert {"py_function", "sequential"} <= set(one["flags"][0].split(","))
 
 
 @pytest.mark.slow
@@ -106,7 +127,8 @@ def test_epochs_and_validation(found):
     summed_up(one)
     assert one["steps"] == 30 and one["epochs"] == one["validations"] == 3
     assert len(one["validation_ms"]) == 18
-    assert np.median(one["validation_ms"]) == pytest.approx(7, abs=0.7)
+    assert min(one["validation_ms"]) > 6.9
+    assert np.median(one["validation_off_ms"]) == pytest.approx(0, abs=0.5)
     assert one["account"]["time_s"]["validation"] >= 18 * 0.007
 
 
@@ -136,7 +158,7 @@ def test_train_on_batch_in_a_callback_is_no_step(found):
     assert one["status"] == "ended" and one["steps"] == 16
 
 
-def test_no_synchronisation_is_added():
-    one = run("jax", *GROUPS["jax"])["synchronisations"]
+def test_no_synchronisation_is_added(found):
+    one = found["synchronisations"]
     assert one["without"] == one["with_callback"]
     assert sum(one["without"].values()) >= 80, "Keras reads the logs of every step"

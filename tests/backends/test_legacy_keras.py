@@ -16,12 +16,15 @@ def found():
 def test_a_tf_keras_fit_is_recorded(found, executions):
     one = found[f"executions/{executions}"]
     assert one["good"], f"measured {one['measured']}, truth {one['truth']} ms"
-    assert one["steps"] == 24 and one["status"] == "ended"
+    assert one["steps"] == 48 and one["status"] == "ended"
     assert one["timing"] == "graph"
     assert one["framework"]["keras"].startswith("tf_keras 2.")
-    assert one["validations"] == 1
-    # `tf_keras` takes hold of the test function before it says that a validation begins.
-    assert one["unseen"] == 4 // executions
+    assert one["validations"] == 2
+    assert len(one["validation_ms"]) == 8
+    first, *others = one["validation_ms"][::executions]  # of each execution
+    assert first >= 6, "the first batch of a validation is waited for"
+    assert min(others) >= 6
+    assert one["input"] == "tf.data"
     account = one["account"]
     assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005)
-    assert found["after"]["ok"]
+    assert all("tensorflow" in module or "keras" in module for module in found["after"]["left"])

@@ -1,8 +1,12 @@
-"""Ray Tune's trials record under their own names, in one log directory."""
+"""Ray Tune's trials and Ray Train's workers record under their own names, in one log directory."""
 
 from __future__ import annotations
 
-from processes import need, results, start
+import subprocess
+import sys
+
+import pytest
+from processes import REPOSITORY, environment, need, results, start
 
 
 def test_each_trial_has_its_own_recording(tmp_path):
@@ -10,6 +14,76 @@ def test_each_trial_has_its_own_recording(tmp_path):
     one = results(start("ray_program.py", str(tmp_path / "logs"), RAY_AIR_NEW_OUTPUT="0"))["trials"]
     assert one["recorded"] == one["names"]
     assert len(set(one["names"])) == 2
+    assert sorted(one["configs"]) == ["batch_size=2", "batch_size=8"]
+    assert one["trial_of"] == ["Ray Tune", "Ray Tune"]
+    assert one["runs"] == one["recorded"], "each is a TensorBoard run of its own"
     assert one["sessions"] == 2, "trials are no workers of one job"
     assert one["steps"] == [30, 30]
     assert one["status"] == ["ended", "ended"]
+    # What the tab and the report call them.
+    for name, config, label, text in zip(
+        one["recorded"], one["configs"], one["labels"], one["texts"], strict=True
+    ):
+        assert name in label and config in label
+        assert name in text and config in text
+    assert sum("which Ray may delete" in line for line in one["said"]) == 1
+
+
+def train(tmp_path, *trainers):
+    return results(start("ray_train_program.py", str(tmp_path), *trainers), 280)
+
+
+def check_workers(one, trainer, job_source):
+    assert [facts["rank"] for facts in one["facts"]] == [0, 1]
+    assert len({facts["job"] for facts in one["facts"]}) == 1
+    for facts in one["facts"]:
+        assert facts["job"] and facts["job_source"] == job_source
+        assert facts["world_size"] == 2
+        assert facts["trial"] == f"night-{trainer}" and facts["trial_of"] == "Ray Train"
+    assert one["steps"] == [120, 120]
+    assert one["status"] == ["ended", "ended"]
+
+
+def check_straggler(one):
+    assert one["causes"] == [["imbalance", [1]]]
+    (clock,) = one["clocks"]["workers"]
+    assert abs(clock["offset_ms"]) < 3, "both workers read one clock"
+
+
+def test_the_workers_of_ray_train_are_one_session(tmp_path):
+    need("ray", "torch")
+    one = train(tmp_path, "torch")["torch"]
+    check_workers(one, "torch", "torchelastic")
+    check_straggler(one)
+
+
+@pytest.mark.slow
+def test_other_trainers_of_ray_train(tmp_path):
+    need("ray", "torch", "tensorflow", "jax", "keras")
+    found = train(tmp_path, "tensorflow", "jax", "keras")
+    check_workers(found["tensorflow"], "tensorflow", "TF_CONFIG")
+    check_straggler(found["tensorflow"])
+    check_workers(found["jax"], "jax", "Ray Train")
+    check_workers(found["keras"], "keras", "torchelastic")
+    for name in ("jax", "keras"):  # on CPUs, their workers train without each other
+        assert found[name]["causes"] == []
+        assert found[name]["clocks"]["workers"] == []
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_its_trials_compared(tmp_path):
+    need("ray", "tensorflow", "keras")
+    program = str(REPOSITORY / "demo" / "ray_tune.py")
+    sizes = ["--samples", "256", "--batches", "8", "32"]
+    ran = subprocess.run(
+        [sys.executable, program, "--log-dir", str(tmp_path / "logs"), *sizes],
+        env=environment(), capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    lines = ran.stdout.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.split()[:3] == ["batch", "us", "a"])
+    rows = [line.split() for line in lines[at + 1 : at + 3]]
+    assert [row[0] for row in rows] == ["8", "32"]
+    assert all(float(row[1].replace(",", "")) > 0 and row[3:5] == ["no", "GPU"] for row in rows)
+    assert any(line.startswith("The least time per sample: batch ") for line in lines)
+    assert f"tensorboard --logdir {tmp_path / 'logs'}" in lines[-1]

@@ -13,6 +13,14 @@ LoopAdapter.devices = lambda self: [  # type: ignore[method-assign]
     {"index": 1, "name": "NVIDIA H100 80GB HBM3"},
 ]
 
+# As a strategy tells it that was given the GPUs the other way round.
+REPLICAS = [
+    {"replica": 0, "device": "GPU:1", "gpu": 1},
+    {"replica": 1, "device": "GPU:0", "gpu": 0},
+]
+facts = LoopAdapter.facts
+LoopAdapter.facts = lambda self: facts(self) | {"fit": {"replicas": REPLICAS}}  # type: ignore[method-assign]
+
 if __name__ == "__main__":
     with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
         for _ in monitor.batches(range(int(sys.argv[2]))):

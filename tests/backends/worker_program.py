@@ -1,6 +1,9 @@
 """One worker of a job of several processes: a loop of its own under GpuUtilMonitor.
 
 Arguments: framework, log directory, rank, workers, rank of the worker whose input is slow.
+WALL_OFFSET_MS: how far this worker's wall clock is ahead of the machine's.
+REMOTE_FLUSH_S: how often it writes into an object store.
+WORK_MS: how long the slow worker computes in each step, its input being as fast as the others'.
 """
 
 from __future__ import annotations
@@ -12,19 +15,36 @@ import time
 
 import numpy as np
 
-from gpu_util_callback import GpuUtilMonitor
+OFFSET_NS = round(float(os.environ.get("WALL_OFFSET_MS", "0")) * 1e6)
+if OFFSET_NS:  # before anybody takes the clock's functions
+    time.time_ns = lambda real=time.time_ns: real() + OFFSET_NS
+    time.time = lambda real=time.time: real() + OFFSET_NS / 1e9
+
+import gpu_util_callback.outputs  # noqa: E402
+from gpu_util_callback import GpuUtilMonitor  # noqa: E402
+
+if "REMOTE_FLUSH_S" in os.environ:
+    gpu_util_callback.outputs.REMOTE_FLUSH_S = float(os.environ["REMOTE_FLUSH_S"])
 
 framework, log_dir = sys.argv[1:3]
 rank, workers, slow = (int(argument) for argument in sys.argv[3:6])
 STEPS = int(os.environ.get("STEPS", "25"))
-DELAY_S = 0.040 if rank == slow else 0.0
+WORK_S = float(os.environ.get("WORK_MS", "0")) / 1e3 if rank == slow else 0.0
+DELAYS_S = (0.025, 0.055) if rank == slow and not WORK_S else (0.0, 0.0)
 BATCH, WIDTH = 8, 16
 
 
 def batches():
+    random = np.random.default_rng(rank)
     for _ in range(STEPS):
-        time.sleep(DELAY_S)
+        time.sleep(random.uniform(*DELAYS_S))
         yield np.ones((BATCH, WIDTH), np.float32)
+
+
+def compute(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        np.ones((64, 64)) @ np.ones((64, 64))
 
 
 def tensorflow() -> None:
@@ -81,6 +101,7 @@ def torch() -> None:
     with GpuUtilMonitor(log_dir, report=False) as monitor:
         for x in monitor.batches(batches()):
             optimizer.zero_grad()
+            compute(WORK_S)
             (model(torch.from_numpy(x)) ** 2).mean().backward()
             optimizer.step()
     distributed.destroy_process_group()
@@ -100,6 +121,13 @@ def jax() -> None:
         for x in monitor.batches(batches()):
             weights = step(weights, x)
             multihost_utils.process_allgather(weights)
+
+
+def alone() -> None:
+    """A rank of a sweep: it waits for nobody, and is only told that it is one of several."""
+    with GpuUtilMonitor(log_dir, report=False) as monitor:
+        for _ in monitor.batches(batches()):
+            time.sleep(0.02 if rank != slow else 0.0)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,15 @@ import pytest
 from cuda import build_cuda, fake_framework, prepend
 from nvml import GIB, Scenario, environment
 
-from gpu_util_callback.doctor import Line, Report, _driver, _framework, quick_check
+from gpu_util_callback.doctor import (
+    Line,
+    Report,
+    _driver,
+    _environment,
+    _framework,
+    quick_check,
+)
+from gpu_util_callback.gpus._pci import nvidia_gpus
 
 LIBRARIES = [
     "libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12", "libcufft.so.11",
@@ -111,11 +119,64 @@ def test_no_driver(tmp_path, monkeypatch):
     prepend(env, "PYTHONPATH", fake_framework(
         tmp_path, "tensorflow", "2.21.0", TENSORFLOW.format(build=CUDA_BUILD, gpus=0)))  # fmt: skip
     report = doctor(env, "--framework", "tensorflow")
-    assert report["status"] == "warning"
     driver = line(report, "driver", "NVML")
-    assert "no NVIDIA driver library" in driver["text"]
-    assert "install the NVIDIA driver" in driver["cure"]
+    if nvidia_gpus() == 0:
+        assert report["status"] == "ok"
+        assert driver["text"] == "no NVIDIA GPU in this machine" and driver["cure"] == ""
+    else:
+        assert report["status"] == "warning"
+        assert "no NVIDIA driver library" in driver["text"]
+        assert "install the NVIDIA driver" in driver["cure"]
     assert line(report, "tensorflow", "GPUs")["text"] == "tensorflow sees none, as the driver does"
+
+
+@pytest.mark.parametrize(
+    ("devices", "files", "expected"),
+    [
+        ({"0000:00:01.0": ("0x8086", "0x030000")}, [], 0),
+        ({"0000:00:01.0": ("0x8086", "0x030000"), "0000:65:00.0": ("0x10de", "0x030200")}, [], 1),
+        ({"0000:65:00.1": ("0x10de", "0x040300")}, [], 0),  # an NVIDIA sound device
+        ({}, [], None),  # a sandbox's empty bus
+        (None, [], None),
+        ({"0000:00:01.0": ("0x8086", "0x030000")}, ["dxg"], None),  # WSL
+        ({"0000:00:01.0": ("0x8086", "0x030000")}, ["nvidia0"], None),  # passed on by other means
+    ],
+)
+def test_whether_the_machine_has_a_gpu_at_all(tmp_path, devices, files, expected):
+    (tmp_path / "dev").mkdir()
+    for file in files:
+        (tmp_path / "dev" / file).touch()
+    if devices is not None:
+        (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    for name, (vendor, kind) in (devices or {}).items():
+        folder = tmp_path / "sys/bus/pci/devices" / name
+        folder.mkdir()
+        (folder / "vendor").write_text(vendor + "\n")
+        (folder / "class").write_text(kind + "\n")
+    assert nvidia_gpus(str(tmp_path)) == expected
+
+
+def test_a_machine_without_a_gpu_is_told_of_no_driver():
+    problem = {"source": "NVML", "reason": "no NVIDIA GPU in this machine", "cure": ""}
+    [found] = _driver.check_driver({"problem": problem}, {})
+    assert (found.status, found.cure) == ("ok", "")
+
+
+def test_two_memory_fractions_keep_jax_from_starting():
+    both = {"XLA_CLIENT_MEM_FRACTION": "0.9", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
+    found = _environment.check_environment(both, {"gpus": [{"visible": True}]})
+    [wrong] = [line for line in found if line.status == "problem"]
+    assert wrong.cure == "unset XLA_PYTHON_CLIENT_MEM_FRACTION"
+    one = {"XLA_CLIENT_MEM_FRACTION": "0.9"}
+    [found] = _environment.check_environment(one, {"gpus": [{"visible": True}]})
+    assert found.status == "ok" and "XLA_CLIENT_MEM_FRACTION=0.9" in found.text
+
+
+def test_without_any_framework_it_is_an_environment_for_looking():
+    found = _framework.none_installed(["tensorflow", "jax", "torch"])
+    assert found.status == "ok" and "viewer's environment" in found.text
+    named = _framework.none_installed(["jax"])
+    assert named.status == "problem" and named.cure.startswith("pip install")
 
 
 def test_a_driver_and_a_cpu_only_tensorflow(machine):

@@ -246,6 +246,56 @@ def test_a_hang_that_ends_is_forgotten_and_its_gpu_sampled_again(sampled):
     assert until(lambda: sampler.library.gpm_samples == 0, 2)
 
 
+def test_a_healthy_gpu_has_nothing_unavailable(sampled):
+    scenario = Scenario()
+    scenario.gpu("h100").process("self", GIB, sm=50)
+    sampler = sampled(scenario, framework_gpus=[FrameworkGpu(0)])
+    assert until(lambda: sampler.library.calls("nvmlEventSetWait_v2") >= 3, 6)  # one a second
+    assert sampler.unavailable == []
+
+
+@pytest.mark.parametrize(
+    "symbol", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlGpmQueryDeviceSupport"]
+)
+def test_a_gpu_that_hangs_while_gpus_are_listed_holds_back_only_itself(sampled, symbol):
+    scenario = Scenario().call(symbol, gpu=0, latency_s=60)
+    scenario.gpu("h100")
+    scenario.gpu("a100")
+    sampler = sampled(scenario)
+    assert until(lambda: "gpu1" in drained(sampler), 5)
+    assert [gpu["name"] for gpu in sampler.gpus][1] == "NVIDIA A100-SXM4-40GB"
+    assert sampler.gpus[1]["nvml_index"] == 1
+    (reason,) = [e for e in sampler.unavailable if "has not answered" in e["reason"]]
+    assert symbol.removesuffix("_v2") in reason["reason"]
+    assert reason["source"].startswith(("nvml 0", "gpu0"))
+    blocks = drained(sampler)
+    assert "gpu0" not in blocks
+    began = time.perf_counter()
+    sampler.stop(timeout_s=0.3)
+    assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize("gpus", [1, 3])
+def test_a_gpu_that_hung_while_listed_is_sampled_when_it_answers(sampled, gpus):
+    scenario = Scenario().call("nvmlDeviceGetUUID", gpu=0, latency_s=2.5, times=1)
+    for _ in range(gpus):
+        scenario.gpu("h100")
+    own = [FrameworkGpu(i) for i in range(gpus)]
+    sampler = sampled(scenario, framework_gpus=own)
+    others = [f"gpu{i}" for i in range(1, gpus)]
+    blocks = {}
+    assert until(lambda: all(key in drained(sampler, blocks) for key in others), 4)
+    assert until(lambda: len(drained(sampler, blocks).get("gpu0", {"t": ""})["t"]) >= 5, 8)
+    assert until(lambda: not sampler.unavailable, 3), sampler.unavailable
+    assert [gpu["matched_by"] for gpu in sampler.gpus] == ["order"] * gpus
+    assert len({gpu["uuid"] for gpu in sampler.gpus}) == gpus
+    # Nobody is sampled twice: one row a tick, of one thread.
+    sampler.stop()
+    for key in ("gpu0", *others):
+        t = np.sort(drained(sampler, blocks)[key]["t"])
+        assert np.median(np.diff(t[-10:])) > 0.06
+
+
 def test_starting_nvml_may_hang(sampled):
     scenario = Scenario().call("nvmlInitWithFlags", latency_s=2.5)
     scenario.gpu("h100")
@@ -263,7 +313,8 @@ def test_starting_nvml_may_hang(sampled):
     ("code", "words"),
     [(9, "not loaded"), (18, "kernel module"), (12, "no NVIDIA driver"), (4, "permission")],
 )
-def test_nvml_that_does_not_start(sampled, code, words):
+def test_nvml_that_does_not_start(sampled, monkeypatch, code, words):
+    monkeypatch.setattr(_library, "nvidia_gpus", lambda: 1)
     scenario = Scenario().call("nvmlInitWithFlags", code=code)
     scenario.gpu("h100")
     sampler = sampled(scenario)
@@ -276,7 +327,12 @@ def test_nvml_that_does_not_start(sampled, code, words):
     assert sampler.gpus == []
 
 
-def test_no_library_at_all(monkeypatch):
+@pytest.mark.parametrize(
+    ("on_the_bus", "reason"),
+    [(None, "no NVIDIA driver library"), (1, "no NVIDIA driver library"), (0, "no NVIDIA GPU in")],
+)
+def test_no_library_at_all(monkeypatch, on_the_bus, reason):
+    monkeypatch.setattr(_library, "nvidia_gpus", lambda: on_the_bus)
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(_library, "_started_in", None)
 
@@ -288,8 +344,8 @@ def test_no_library_at_all(monkeypatch):
     sampler.start()
     assert until(lambda: sampler.unavailable)
     sampler.stop()
-    assert sampler.unavailable[0]["reason"].startswith("no NVIDIA driver library")
-    assert sampler.unavailable[0]["cure"]
+    assert sampler.unavailable[0]["reason"].startswith(reason)
+    assert bool(sampler.unavailable[0]["cure"]) is (on_the_bus != 0)  # none: nothing to install
 
 
 def test_the_binding_of_another_package_is_recognised(monkeypatch):

@@ -1,5 +1,7 @@
 """Which GPU is mine: by identity, through every form of CUDA_VISIBLE_DEVICES."""
 
+from types import SimpleNamespace
+
 import pytest
 from nvml import Scenario
 
@@ -183,7 +185,7 @@ def test_visible_is_what_the_sampler_says(play, monkeypatch):
     play(scenario)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
     sampler = Sampler(Clock())
-    sampler._open()
+    sampler._open(SimpleNamespace())
     assert [(g["index"], g["nvml_index"]) for g in sampler.gpus] == [(0, 2), (1, 0)]
     assert [g["visible"] for g in sampler.nvml_gpus] == [True, False, True]
     assert sampler.gpus[0]["label"].startswith("gpu0 (nvml 2, GPU-3c4d…")

@@ -1,14 +1,12 @@
 """What is sampled is what the driver says, with its own time and in its own unit."""
 
 import math
-import os
 import time
 
 import numpy as np
 import pytest
 from nvml import GIB, Scenario
 
-from gpu_util_callback.gpus import _processes
 from gpu_util_callback.gpus._buffers import origin_ns
 
 
@@ -345,17 +343,6 @@ def test_older_drivers_list_processes_by_older_calls(step):
     rows = stepped.at(0, 1.1)["gpu0"]
     assert rows["memory_process_bytes"].tolist() == [GIB, GIB]
     assert not [source for source in stepped.reasons() if "process" in source]
-
-
-def test_host_pids_in_a_container_are_not_mistaken_for_ours(step, monkeypatch):
-    monkeypatch.setattr(_processes, "host_pids", lambda: False)
-    scenario = Scenario()
-    scenario.gpu("h100").process(os.getpid(), 6 * GIB)  # some process of the host has our number
-    stepped = step(scenario)
-    row = stepped.at(0)["gpu0"]
-    assert math.isnan(row["memory_process_bytes"][0])
-    assert math.isnan(row["memory_other_bytes"][0])
-    assert "container" in stepped.reasons()["gpu0 process ids"]
 
 
 def test_mig_measures_its_own_memory_and_gpm_and_no_utilization(step):

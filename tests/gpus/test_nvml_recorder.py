@@ -92,3 +92,21 @@ def test_the_recorder_is_a_command(standin_folder, tmp_path):
     assert scenario.gpus[0].texts["uuid"] not in text
     assert "curve utilization hold  : " in text
     assert "latency_us=" in text
+
+
+def test_a_recorder_that_is_told_to_end_keeps_what_it_has(standin_folder, tmp_path):
+    """As beside a training whose length nobody knows."""
+    scenario = Scenario()
+    scenario.gpu("h100").curve("utilization", 42)
+    output = tmp_path / "h100.nvml"
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).parents[1] / "support/nvml_recorder.py"),
+         "--seconds", "600", "--output", str(output)],
+        env=environment(scenario, standin_folder), stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout.readline() == b"recording\n"
+    time.sleep(0.5)
+    process.terminate()
+    process.stdout.close()
+    assert process.wait(20) == 0
+    assert " 42.0" in Recording(output).text()

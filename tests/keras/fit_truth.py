@@ -13,6 +13,9 @@ from gpu_util_callback import GpuUtilCallback, read_recordings
 
 BATCH, WIDTH = 8, 16
 KINDS = ("tf.data", "tf.data + prefetch", "unknown length", "generator", "PyDataset", "numpy")
+# Keras 3.6 fetches with `next` in the graph, and several steps a call in a Python loop that its
+# tracing unrolls: a call that runs out of batches half-way is an epoch's end and no step.
+UNROLLED = not hasattr(keras.Model, "_make_function")
 PULLED = ("tf.data", "unknown length")  # the batch is made when it is asked for, not before
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_util_callback.frameworks.assemble import Assembler, share_rows
+from gpu_util_callback.frameworks.assemble import Assembler
 from gpu_util_callback.frameworks.base import InputRows
+from gpu_util_callback.frameworks.compilations import Compilations
+from gpu_util_callback.frameworks.executions import share_rows
+from gpu_util_callback.frameworks.stamps import shape_signature
 from gpu_util_callback.frameworks.timeline import CALL, FIRST, TRACED, Calls, Phase, Timeline
 
 MS = 1_000_000
@@ -32,7 +35,7 @@ def block(calls, given, most=1, which="train", **more) -> Calls:
 
 
 def steps(*blocks, **arguments) -> dict[str, np.ndarray]:
-    (columns,) = Assembler(0, **arguments).add(list(blocks))["steps"]
+    (columns,) = Assembler(0, Compilations(**arguments)).add(list(blocks))["steps"]
     return columns
 
 
@@ -181,6 +184,19 @@ def test_shapes_and_what_they_compile():
     assert not table["compile_ns"].any()
 
 
+def test_first_seen_shapes_are_no_measure_for_each_other():
+    """Lengths that come once each, from the first step on: 300 ms is not what a step takes."""
+    own = np.array([900, 300, 290, 310, 5, 5, 280, 5], np.int64) * MS
+    traced = np.array([True] + [False] * 7)
+    new = np.array([True, True, True, True, False, False, True, False])
+    for always, expected in ((True, [0, 1, 2, 3, 6]), (False, [0, 6])):
+        compilations = Compilations(shapes_compile=True, every_shape_compiles=always)
+        assert np.flatnonzero(compilations.among(traced, new, own)).tolist() == expected
+    # Where it is not certain, steps that are merely long are left alone.
+    slow = Compilations(shapes_compile=True)
+    assert not slow.among(np.zeros(8, bool), np.ones(8, bool), own).any()
+
+
 def test_phases_know_their_step_whatever_the_order_of_the_queue():
     late = Phase("callback", "late", 0, 5, "callbacks", 5, calls=3)
     early = Phase("callback", "early", 0, 5, "callbacks", 5, calls=1)
@@ -265,3 +281,23 @@ def test_an_end_of_data_is_input_and_no_step():
     (phases,) = tables["phases"]
     at = phases["name"].tolist().index("end of data")
     assert phases["account"][at] == "input_wait" and phases["self_ns"][at] >= 40
+
+
+class Odd:
+    """An element of a batch that is no tensor."""
+
+    def __init__(self, shape):
+        self._shape = shape
+
+    @property
+    def shape(self):
+        if isinstance(self._shape, Exception):
+            raise self._shape
+        return self._shape
+
+
+@pytest.mark.parametrize("shape", [7, ValueError("unknown rank"), ([1], [2])])
+@pytest.mark.parametrize("nest", [tuple, list])
+def test_a_batch_whose_shape_is_something_else_has_no_signature(shape, nest):
+    assert shape_signature(nest([Odd(shape), Odd(shape)])) == 0.0
+    assert shape_signature({"x": Odd(shape)}) == 0.0

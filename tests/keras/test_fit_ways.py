@@ -8,10 +8,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, recorded_fit, small_model
+from fit_truth import BATCH, UNROLLED, WIDTH, recorded_fit, small_model
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
-from gpu_util_callback.frameworks.tensorflow_functions import unwrapped
+from gpu_util_callback.frameworks.wrapped_function import unwrapped
 
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
 Y = X[:, :1]
@@ -104,8 +104,10 @@ def test_the_end_of_data_is_no_step(steps_per_execution, tmp_path):
     model = small_model()
     model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
 
+    count = 12 if UNROLLED else 10  # 10: the last call has half its steps
+
     def batches():
-        for _ in range(10):
+        for _ in range(count):
             yield X[:BATCH], Y[:BATCH]
         time.sleep(0.03)  # looking for an eleventh batch takes a while
 
@@ -118,7 +120,7 @@ def test_the_end_of_data_is_no_step(steps_per_execution, tmp_path):
     )
     recording = recorded_fit(model, tmp_path / "logs", x=dataset, epochs=3)
     # From the second epoch on Keras knows the number.
-    assert recording.steps["step"].tolist() == list(range(30))
+    assert recording.steps["step"].tolist() == list(range(3 * count))
     assert (recording.steps["input_wait_ns"] >= 0).all()
     if steps_per_execution == 1:
         ends = recording.phases["name"] == "end of data"
@@ -145,6 +147,7 @@ def test_gradient_accumulation_and_mixed_precision_and_own_train_step(tmp_path):
     assert recording.facts["fit"]["gradient_accumulation_steps"] == 3
 
 
+@pytest.mark.skipif(UNROLLED, reason="Keras 3.6 has no loop whose steps end one after the other")
 @pytest.mark.parametrize("jit", [False, True])
 def test_steps_inside_a_call_have_their_own_ends(jit, tmp_path):
     """On a CPU the end of each step of a loop is seen, compiled by XLA or not."""
@@ -365,7 +368,8 @@ def test_training_gives_the_same_result(arguments, tmp_path):
     for a, b in zip(plain, recorded, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     assert history.keys() == plain_history.keys()
-    np.testing.assert_allclose(history["val_loss"], plain_history["val_loss"], rtol=1e-5)
+    for name in history:  # Keras 3.6 has no val_loss where a call's batches do not suffice
+        np.testing.assert_allclose(history[name], plain_history[name], rtol=1e-5)
 
 
 def test_the_pipeline_is_not_kept_alive(model, tmp_path):
@@ -379,7 +383,7 @@ def test_the_pipeline_is_not_kept_alive(model, tmp_path):
     class Watch(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             session = callback._session
-            reference = session._recorder.adapter._train.iterator
+            reference = session._recorder.adapter._pipelines._iterators["train"]
             if all(reference() is not known() for known in iterators):
                 iterators.append(reference)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -188,3 +189,19 @@ def test_a_reading_that_hangs_does_not_hold_the_recording(tmp_path, monkeypatch)
     assert recording.status == "ended" and len(recording.steps["step"]) == 20
     (missing,) = [u for u in recording.facts["unavailable"] if u["source"] == "pipeline"]
     assert "could not be read within 0.2 s" in missing["reason"]
+
+
+def test_the_workers_of_a_pydataset_have_no_stages_and_nobody_is_warned(tmp_path, caplog):
+    class Made(keras.utils.PyDataset):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            return np.ones((4, 4), np.float32), np.ones((4, 1), np.float32)
+
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    recording = recorded_fit(model, tmp_path, x=Made(workers=2))
+    (missing,) = [u for u in recording.facts["unavailable"] if u["source"] == "pipeline"]
+    assert "PyDataset" in missing["reason"] and not missing["cure"]
+    assert "autotune" not in caplog.text

@@ -1,0 +1,70 @@
+"""Which calls of the train function were compilations."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+__all__ = ["ABSENT", "Compilations"]
+
+ABSENT = -1
+# A call on a first-seen input shape is a compilation where it takes this much longer than usual.
+SLOW_FACTOR = 4.0
+SLOW_NS = 15_000_000
+
+
+@dataclass
+class Compilations:
+    """Tells compilations by the framework's own word, or by a slow call on a first-seen shape.
+
+    Args:
+        shapes: shape signatures seen so far -> id; kept with the train function, so that a second
+            fit knows what is compiled already.
+        shapes_compile: whether a first-seen shape may compile anew (XLA, GPU kernels).
+        every_shape_compiles: whether it always does (the whole step is XLA's).
+    """
+
+    shapes: dict[float, int] = field(default_factory=dict)
+    shapes_compile: bool = False
+    every_shape_compiles: bool = False
+    _usual: deque[int] = field(default_factory=lambda: deque(maxlen=255))  # bodies of plain calls
+
+    def shape_ids(self, signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(int64 id of each input shape, whether it is seen for the first time).
+
+        Args:
+            signatures: float64 (n,); 0 = the shapes are static or unknown: the id is absent.
+        """
+        ids = np.full(len(signatures), ABSENT, np.int64)
+        new = np.zeros(len(signatures), bool)
+        for i in np.flatnonzero(signatures != 0):
+            signature = float(signatures[i])
+            new[i] = signature not in self.shapes
+            ids[i] = self.shapes.setdefault(signature, len(self.shapes))
+        return ids, new
+
+    def among(self, traced: np.ndarray, new_shape: np.ndarray, own_ns: np.ndarray) -> np.ndarray:
+        """Which calls were compilations, in order: bool (n,).
+
+        Args:
+            traced: whether the framework said so.
+            new_shape: whether the input's shape was a first-seen one.
+            own_ns: what the calls took, waits left out.
+        """
+        compiles = traced.copy()
+        for i, value in enumerate(own_ns.tolist()):
+            if traced[i]:
+                continue
+            if new_shape[i] and self.shapes_compile:
+                if not self._usual:
+                    # What this took may be a compilation's: it is no measure for others.
+                    compiles[i] = self.every_shape_compiles and value > SLOW_NS
+                    continue
+                usual = float(np.median(self._usual))
+                factor = 1.0 if self.every_shape_compiles else SLOW_FACTOR
+                compiles[i] = value > factor * usual and value > usual + SLOW_NS
+            if not compiles[i]:
+                self._usual.append(value)
+        return compiles

@@ -1,0 +1,96 @@
+"""When a batch was requested and when it came, read in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.frameworks.base import InputRows
+
+__all__ = [
+    "ENDED_MEANWHILE",
+    "UNSEEN",
+    "DeviceProbe",
+    "Stamp",
+    "busy_until",
+    "input_rows",
+    "shape_signature",
+]
+
+UNSEEN = -1  # when a batch was requested, where nobody saw it
+ENDED_MEANWHILE = -1  # the device was busy when the batch was requested, and idle when it came
+
+# requested, delivered, shape signature, until when the device was busy (see `InputRows`)
+Stamp = tuple[int, int, float, int]
+
+
+class DeviceProbe:
+    """Whether the device has done the last step, asked without waiting for it.
+
+    The base class is for frameworks and devices where a step is done when its call returns.
+    """
+
+    def mark(self, result: Any) -> None:
+        """The train function has returned `result`, which the device may still be working on."""
+
+    def idle(self) -> bool:
+        """Whether the device has done what was marked last."""
+        return True
+
+
+def busy_until(idle: bool, probe: DeviceProbe, delivered: int) -> int:
+    """A stamp's last part.
+
+    Args:
+        idle: whether the device was idle when the batch was requested.
+        probe: asked again, now that the batch is there.
+        delivered: when it came.
+    """
+    if idle:
+        return 0
+    return ENDED_MEANWHILE if probe.idle() else delivered
+
+
+def input_rows(stamps: list[Stamp]) -> InputRows:
+    """Rows from stamps."""
+    times = np.array([(s[0], s[1], s[3]) for s in stamps], np.int64).reshape(-1, 3)
+    signatures = np.array([s[2] for s in stamps], np.float64)
+    return InputRows(times[:, 0], times[:, 1], signatures, times[:, 2])
+
+
+def shape_signature(data: Any) -> float:
+    """A number that differs for batches whose shapes differ; 0 where there are no shapes.
+
+    Args:
+        data: arrays or tensors in any nest of tuples, lists and dictionaries.
+    """
+    try:  # (x, y) as a rule
+        shapes = [tuple(part.shape) for part in data] if type(data) is tuple else None
+    except Exception:
+        shapes = None
+    try:
+        if shapes is None:
+            shapes = []
+            _collect(data, shapes)
+        if not shapes:
+            return 0.0
+        return float(1 + (hash(tuple(shapes)) & 0xFFFFFFFFFFFF))  # exact as a float64
+    except Exception:  # a batch may be anything, and what it calls its shape, too
+        return 0.0
+
+
+_SEQUENCES = (tuple, list)
+
+
+def _collect(data: Any, shapes: list[Any]) -> None:
+    if isinstance(data, _SEQUENCES):
+        for part in data:
+            _collect(part, shapes)
+    elif isinstance(data, dict):
+        for part in data.values():
+            _collect(part, shapes)
+    else:
+        shape = getattr(data, "shape", None)
+        if shape is not None:
+            shapes.append(tuple(shape))

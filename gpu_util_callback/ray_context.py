@@ -1,0 +1,123 @@
+"""Which trial of Ray Tune, or which worker of Ray Train, the calling thread trains for."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["RayContext", "ray_context"]
+
+
+@dataclass(frozen=True)
+class RayContext:
+    """What Ray knows of a training.
+
+    Attributes:
+        part: "Ray Tune" or "Ray Train".
+        name: the trial's name, or the run's.
+        config: what sets a trial apart from the others, as Ray writes it: "batch_size=8,lr=0.1".
+        rank, world_size: among the workers of a Ray Train run; a trial is on its own (0, 1).
+        identity: what the workers of one run share, and no other run; "" for a trial.
+    """
+
+    part: str
+    name: str
+    config: str = ""
+    rank: int = 0
+    world_size: int = 1
+    identity: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """The manifest's `trial`, `trial_of` and `trial_config`."""
+        facts = {"trial": self.name, "trial_of": self.part}
+        return facts | ({"trial_config": self.config} if self.config else {})
+
+    def rendezvous(self) -> tuple[str, str, int, int] | None:
+        """As a framework tells it: (source, identity, rank, workers); None for one process."""
+        if self.world_size < 2:
+            return None
+        return self.part, self.identity, self.rank, self.world_size
+
+    def home(self, log_dir: str) -> str:
+        """Where to record: trials that were given one `log_dir` go into a run of their own each."""
+        if self.part != "Ray Tune" or self.name in log_dir or self.lost_folder(log_dir):
+            return log_dir
+        return f"{log_dir.rstrip('/')}/{self.name}"
+
+    def lost_folder(self, log_dir: str) -> str | None:
+        """Where a relative `log_dir` leads to: Ray gives each process a folder of its own.
+
+        Returns: the whole path, None where `log_dir` is not relative.
+        """
+        if "://" in log_dir or os.path.isabs(os.path.expanduser(log_dir)):  # noqa: PTH111, PTH117
+            return None
+        return os.path.abspath(log_dir)  # noqa: PTH100
+
+
+def ray_context() -> RayContext | None:
+    """What Ray knows of the training on this thread, None outside of Ray.
+
+    Only those parts of Ray are asked that the process has imported.
+    """
+    for find in (_train_worker, _trial):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # outside of a trial Ray warns before it answers
+                found = find()
+        except Exception:  # Ray is there, but this is none of its processes
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _train_worker() -> RayContext | None:
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return None
+    context = train.get_context()
+    size = context.get_world_size()
+    name = _first(context, "get_experiment_name", "get_trial_name")
+    if not size or not name:
+        return None
+    runtime = sys.modules["ray"].get_runtime_context()
+    trial = _first(context, "get_trial_id") or ""  # of a Ray before 2.50: a run in a sweep
+    identity = f"{runtime.gcs_address} {runtime.get_job_id()} {name} {trial}"
+    return RayContext(
+        "Ray Train", name, rank=int(context.get_world_rank() or 0), world_size=int(size),
+        identity=identity,
+    )  # fmt: skip
+
+
+def _trial() -> RayContext | None:
+    tune = sys.modules.get("ray.tune")
+    if tune is None:
+        return None
+    context = tune.get_context()
+    name = _first(context, "get_trial_name")
+    if not name:
+        return None
+    return RayContext("Ray Tune", name, _config(_first(context, "get_trial_dir") or "", name))
+
+
+def _first(context: Any, *questions: str) -> str | None:
+    """The first of Ray's answers that is one: it raises where it no longer likes a question."""
+    for question in questions:
+        try:
+            answer = getattr(context, question)()
+        except Exception:
+            continue
+        if answer:
+            return str(answer)
+    return None
+
+
+def _config(folder: str, name: str) -> str:
+    """What is in a trial's folder name: "trial_ab12_00000_0_batch_size=8_2026-01-31_12-00-00"."""
+    tag = re.split(r"[/\\]", folder.rstrip("/\\"))[-1].removeprefix(f"{name}_")
+    found = re.fullmatch(r"\d+_(.*?)(?:_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)?", tag)
+    return found[1] if found and "=" in found[1] else ""

@@ -1,0 +1,83 @@
+"""Why a framework uses none of the GPUs there are: the words of doctor, log and report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["INSTALL", "Unused", "called", "why_unused"]
+
+# How to get a build with CUDA, run in the environment that trains.
+INSTALL = {
+    "tensorflow": 'pip install "tensorflow[and-cuda]"',
+    "jax": 'pip install "jax[cuda12]"',
+    "torch": "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126",
+}
+_NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """Why no GPU is used. `chosen`: somebody asked for it; `code`: the line that cures it."""
+
+    reason: str
+    cure: str
+    code: str
+    chosen: bool = False
+
+
+def called(framework: str) -> str:
+    """`"tensorflow"` -> `"TensorFlow"`; "the framework" where it is not known."""
+    return _NAMES.get(framework, "the framework")
+
+
+def why_unused(
+    framework: str,
+    gpus: int,
+    visible: int,
+    cuda_build: bool | None,
+    environ: Mapping[str, str] | None = None,
+) -> Unused:
+    """Why `framework` has none of the `gpus` GPUs that the driver shows.
+
+    Args:
+        framework: "tensorflow", "jax", "torch", or "" = not known.
+        visible: how many of them CUDA_VISIBLE_DEVICES leaves.
+        cuda_build: whether the framework was built with CUDA, None = not known.
+        environ: the training's environment variables, as far as they are known.
+    """
+    environ = environ or {}
+    who = called(framework)
+    count = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+    there = f"there {'are' if gpus > 1 else 'is'} {count}"
+    if visible == 0:
+        value = environ.get("CUDA_VISIBLE_DEVICES", "")
+        return Unused(
+            f"CUDA_VISIBLE_DEVICES={value} hides {'all ' if gpus > 1 else 'the '}{count}",
+            "unset CUDA_VISIBLE_DEVICES, or name a GPU in it",
+            "unset CUDA_VISIBLE_DEVICES",
+            chosen=True,
+        )
+    platforms = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME") or ""
+    if framework == "jax" and platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+        return Unused(
+            f"{there}, and JAX_PLATFORMS={platforms} keeps JAX from using "
+            f"{'them' if gpus > 1 else 'it'}",
+            "unset JAX_PLATFORMS",
+            "unset JAX_PLATFORMS JAX_PLATFORM_NAME",
+            chosen=True,
+        )
+    if cuda_build is False:
+        code = INSTALL.get(framework, "")
+        if framework == "tensorflow":
+            code = f"pip uninstall -y tensorflow tensorflow-cpu; {code}"
+        return Unused(
+            f"{there}, and {who} was built without CUDA",
+            "install the build that has it" + (f": {code}" if code else ""),
+            code,
+        )
+    return Unused(
+        f"{there}, and {who} sees none",
+        "run `gpu-util doctor`: it says which library is missing or does not fit",
+        "gpu-util doctor",
+    )

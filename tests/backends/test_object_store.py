@@ -1,0 +1,96 @@
+"""Two worker processes record into one bucket of a real S3 protocol server on loopback."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+
+import pytest
+from processes import need, results, start
+
+from gpu_util_callback import read_recordings
+from gpu_util_callback.diagnosis import logdir_report
+from gpu_util_callback.errors import UnusableInput
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """The URL of an empty bucket; the workers' environment leads to it, too."""
+    need("s3fs", "moto", "flask")
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "made")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "up")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    name = f"bucket-{os.getpid()}-{time.monotonic_ns()}"  # the server's buckets outlive it
+    s3fs.S3FileSystem().mkdir(name)
+    yield f"s3://{name}/logs"
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def workers(log_dir, **variables):
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "WORLD_SIZE": "2", **variables}
+    return [
+        start("worker_program.py", "alone", log_dir, str(rank), "2", "1", RANK=str(rank), **told)
+        for rank in range(2)
+    ]
+
+
+def steps_of(log_dir, rank):
+    """How many steps a worker has written so far."""
+    try:
+        found = read_recordings(log_dir)
+    except UnusableInput:  # nothing at all yet
+        return 0
+    return max([0, *(len(one.steps["step"]) for one in found if one.facts.get("rank") == rank)])
+
+
+def by_rank(log_dir):
+    found = sorted(read_recordings(log_dir), key=lambda one: one.facts["rank"])
+    assert [one.facts["rank"] for one in found] == [0, 1]
+    assert len({one.session for one in found}) == 1
+    return found
+
+
+def test_workers_share_a_bucket(bucket):
+    for process in workers(bucket, STEPS="60"):
+        results(process, 60)
+    recordings = by_rank(bucket)
+    assert [one.status for one in recordings] == ["ended", "ended"]
+    assert [one.steps["step"].tolist() for one in recordings] == [list(range(60))] * 2
+    assert not any(one.problems for one in recordings)
+    report = logdir_report(recordings)
+    assert [run["steps"] for run in report["runs"]] == [60, 60]
+    assert report["sessions"][0]["ranks"] == [0, 1]
+
+
+def test_a_worker_killed_while_it_records_into_a_bucket(bucket):
+    """What it had flushed can be read, and the other one goes on."""
+    first, killed = workers(bucket, STEPS="250", REMOTE_FLUSH_S="2")
+    deadline = time.monotonic() + 60
+    flushed = 0
+    while time.monotonic() < deadline and flushed < 20:
+        time.sleep(0.5)
+        flushed = steps_of(bucket, rank=1)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate(timeout=30)
+    results(first, 60)
+    assert flushed >= 20
+    ended, lost = by_rank(bucket)
+    assert ended.status == "ended" and len(ended.steps["step"]) == 250
+    assert lost.status == "lost"
+    steps = lost.steps["step"]
+    assert flushed <= len(steps) < 250 and steps.tolist() == list(range(len(steps)))
+    assert not lost.problems
+    logdir_report([ended, lost])

@@ -1,0 +1,136 @@
+"""A recording whose end cannot be written at once: the loop goes on, the rows come later."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_util_callback import GpuUtilMonitor, outputs, read_recordings, recorder
+from gpu_util_callback.gpu_samples import GpuSamples
+from gpu_util_callback.recording.storage import LocalStorage
+
+STEPS = 20
+
+
+def recorded_loop(folder: Path) -> float:
+    """A recorded loop; how long the end of its block took, in seconds."""
+    with GpuUtilMonitor(folder, report=False) as monitor:
+        for _ in monitor.batches(range(STEPS)):
+            pass
+        start = time.perf_counter()
+    return time.perf_counter() - start
+
+
+def eventually(folder: Path, status: str, within_s: float = 20):
+    """The recording, once it has this status."""
+    until = time.monotonic() + within_s
+    while True:
+        found = read_recordings(folder)
+        if len(found) and found[0].status == status:
+            return found[0]
+        assert time.monotonic() < until, [one.status for one in found]
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def hangs(monkeypatch):
+    """Writing segments hangs until this event is set."""
+    released = threading.Event()
+    write = LocalStorage.write
+
+    def hanging(self, path, data):
+        if "segment-" in path:
+            released.wait(60)
+        write(self, path, data)
+
+    monkeypatch.setattr(LocalStorage, "write", hanging)
+    monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (0.3,))
+    yield released
+    released.set()
+
+
+def test_a_disk_that_hangs_holds_up_nobody_and_gets_the_end_later(tmp_path, hangs):
+    assert recorded_loop(tmp_path) < 3
+    (recording,) = read_recordings(tmp_path)
+    assert recording.status == "live", "nothing of it could be written"
+    hangs.set()
+    recording = eventually(tmp_path, "ended")
+    assert len(recording.steps["step"]) == STEPS
+
+
+def test_a_failed_end_is_tried_again(tmp_path, monkeypatch):
+    write = LocalStorage.write
+    failures = []
+
+    def failing(self, path, data):
+        if "segment-" in path and len(failures) < 2:
+            failures.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, path, data)
+
+    monkeypatch.setattr(LocalStorage, "write", failing)
+    monkeypatch.setattr(outputs, "RETRIES_S", (0.05, 0.05))
+    recorded_loop(tmp_path)
+    assert len(failures) == 2
+    recording = eventually(tmp_path, "ended")
+    assert len(recording.steps["step"]) == STEPS
+
+
+def test_rows_come_before_all_that_may_take_a_while(tmp_path, monkeypatch):
+    """On a machine so busy that a short fit is over before its recorder has even begun."""
+    released = threading.Event()
+    begin, start = recorder.Outputs.open_recording, GpuSamples.start
+
+    def slow(self, facts):
+        time.sleep(1.0)
+        return begin(self, facts)
+
+    monkeypatch.setattr(recorder.Outputs, "open_recording", slow)
+    monkeypatch.setattr(
+        GpuSamples, "start", lambda self, *more: (released.wait(60), start(self, *more))
+    )
+    monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (0.2,))
+    recorded_loop(tmp_path)
+    until = time.monotonic() + 20
+    while not (len(read_recordings(tmp_path)) and len(read_recordings(tmp_path)[0].steps["step"])):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert read_recordings(tmp_path)[0].status == "live", "the recorder still hangs"
+    released.set()
+    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+
+
+PROGRAM = """
+import sys, time
+from gpu_util_callback import GpuUtilMonitor, recorder
+from gpu_util_callback.recording.storage import LocalStorage
+
+write = LocalStorage.write
+
+def slow(self, path, data):
+    if "segment-" in path:
+        time.sleep(3)
+    write(self, path, data)
+
+LocalStorage.write = slow
+recorder.Recorder.end.__defaults__ = (0.2,)
+with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
+    for _ in monitor.batches(range(20)):
+        pass
+print("over", flush=True)
+"""
+
+
+def test_the_end_of_the_process_waits_for_the_end_of_the_recording(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and "over" in done.stdout, done.stderr
+    (recording,) = read_recordings(tmp_path)
+    assert recording.status == "ended" and len(recording.steps["step"]) == STEPS
