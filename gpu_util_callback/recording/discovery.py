@@ -5,6 +5,7 @@
 
 import html
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
@@ -13,6 +14,9 @@ from gpu_util_callback.recording.manifest import NewerFormat
 from gpu_util_callback.recording.reader import Problem, Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import Storage, storage_for
+
+# How far two hosts' clocks may be apart: NTP keeps them to milliseconds, a host without it to more.
+CLOCKS_APART_NS = 60_000_000_000
 
 __all__ = ["Recordings", "group_sessions", "read_recordings", "recording_id", "recordings_of_run"]
 
@@ -156,7 +160,8 @@ def group_sessions(recordings: Iterable[Recording]) -> None:
     """Set `session` on each recording: ranks of one job that ran their n-th fit together.
 
     The n-th fit of a job that was started again is another session: its rank is there already, or
-    it began after the others had ended.
+    it began after the others had ended. Clocks of two hosts may differ, so that alone splits only
+    what is further apart than `CLOCKS_APART_NS`, or ranks of which there are unequal numbers.
     """
     jobs: dict[tuple[str, str], list[Recording]] = {}
     for one in recordings:
@@ -165,11 +170,22 @@ def group_sessions(recordings: Iterable[Recording]) -> None:
         jobs.setdefault(key, []).append(one)
     for members in jobs.values():
         members.sort(key=lambda one: (one.start_ns, one.folder))
-        name, ranks, end = "", set[int | None](), 0
+        counts = Counter(one.rank for one in members)
+        apart = CLOCKS_APART_NS if len(set(counts.values())) == 1 else 0
+        starts: list[list[Recording]] = []
         for one in members:
-            rank = one.rank
-            if not name or rank in ranks or one.start_ns > end:
-                name, ranks, end = one.folder, set(), 0
-            one.session = name
-            ranks.add(rank)
-            end = max(end, one.end_ns)
+            start = next((known for known in starts if _joins(one, known, apart)), None)
+            if start is None:
+                starts.append([one])
+            else:
+                start.append(one)
+        for start in starts:
+            for one in start:
+                one.session = start[0].folder
+
+
+def _joins(one: Recording, others: list[Recording], apart_ns: int) -> bool:
+    """Whether a recording belongs to the ranks of one start of a job, all begun before it."""
+    if any(one.rank == other.rank for other in others):
+        return False
+    return one.start_ns <= max(other.end_ns for other in others) + apart_ns

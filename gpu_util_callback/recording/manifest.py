@@ -68,7 +68,34 @@ def parse(data: bytes) -> dict[str, Any]:
             f"{version[0]}, and this version reads up to {FORMAT_MAJOR}: "
             "pip install --upgrade gpu-util-callback"
         )
+    for name, value in manifest.items():
+        if not _is_as_written(name, value):
+            manifest[name] = None
+    for name in _LISTS & manifest.keys():
+        manifest[name] = [item for item in manifest[name] or [] if isinstance(item, dict)]
     return manifest
+
+
+# What a recorder writes of these; whatever else a file says there is as good as nothing.
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("host", "job", "job_source", "status", "trial", "trial_config"), str),
+    **dict.fromkeys(("rank", "world_size", "fit_index", "pid", "flushes", "sealed"), int),
+    **dict.fromkeys(("started_ns", "ended_ns", "heartbeat_ns", "dropped_rows"), int),
+    **dict.fromkeys(("framework", "model", "fit", "overhead", "rows", "account"), dict),
+    "diagnosis": dict,
+}
+_LISTS = frozenset({"gpus", "windows", "unavailable"})
+
+
+def _is_as_written(name: str, value: Any) -> bool:
+    if value is None:
+        return True
+    if name in _LISTS:
+        return isinstance(value, list)
+    kind = _KINDS.get(name)
+    if kind is int and isinstance(value, bool):
+        return False
+    return kind is None or isinstance(value, kind)
 
 
 def format_version() -> list[int]:

@@ -5,6 +5,7 @@ also lists them, so that the first view of a long run reads the manifest and thi
 reader adds the one open segment with the same code.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class Overview:
 
     def __init__(self, origin_ns: int):
         self.origin_ns = origin_ns
-        self.axes: dict[str, dict[str, Folded]] = {axis: {} for axis in AXES}
+        self.axes: dict[str, _Groups] = {axis: _Groups() for axis in AXES}
         self.marks = {axis: Marks(FIRST_SHIFT[axis], SIZE) for axis in AXES}
         self.last_step = -1
         self._last_start_ns = origin_ns
@@ -84,10 +85,16 @@ class Overview:
     def _add(self, axis: str, group: str, keys, names, values) -> None:
         if group not in self.axes[axis]:
             self.axes[axis][group] = Folded(names, FIRST_SHIFT[axis], SIZE)
+        self.axes[axis].grown.add(group)
         self.axes[axis][group].add(np.maximum(keys, 0), names, values)
 
-    def pack(self, index: dict[str, Any]) -> bytes:
-        """The bytes of `overview.npz`; `index` is stored beside it."""
+    def release(self) -> None:
+        """Forget what was unpacked and can be unpacked again."""
+        for groups in self.axes.values():
+            groups.release()
+
+    def pack(self, index: dict[str, Any], beside: Mapping[str, np.ndarray] | None = None) -> bytes:
+        """The bytes of `overview.npz`; `index` and arrays `beside` are stored with it."""
         about: dict[str, Any] = {
             "format": FORMAT_MAJOR,
             "origin_ns": self.origin_ns,
@@ -97,12 +104,13 @@ class Overview:
             "marks": {},
             **index,
         }
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, np.ndarray] = dict(beside or {})
         for axis in AXES:
             about["marks"][axis] = self.marks[axis].shift
             arrays[f"{axis}/marks"] = self.marks[axis].values
             about["axes"][axis] = {}
-            for group, folded in self.axes[axis].items():
+            for group in self.axes[axis].groups():
+                folded = self.axes[axis][group]
                 about["axes"][axis][group] = {
                     "columns": folded.columns, "shift": folded.shift, "used": folded.used,
                 }  # fmt: skip
@@ -116,9 +124,17 @@ class Overview:
         return pack(about, arrays, level=1)
 
     @classmethod
-    def unpack(cls, data: bytes) -> tuple["Overview", dict[str, Any]]:
-        """The overview and its index. Raises: Damaged."""
-        container = Container(data)
+    def unpack(
+        cls, container: Container, on_damage: Callable[[Damaged], None] | None = None
+    ) -> "Overview":
+        """The overview of an `overview.npz`.
+
+        Args:
+            on_damage: called when a group turns out to be damaged, once it is asked for; the
+                group is empty then. Without it the error is raised there.
+
+        Raises: Damaged.
+        """
         index = container.index
         if index.get("format") != FORMAT_MAJOR:
             raise Damaged(f"overview format {index.get('format')!r}, expected {FORMAT_MAJOR}")
@@ -130,13 +146,63 @@ class Overview:
                 marks = overview.marks[axis]
                 marks.shift = _shift(index["marks"][axis])
                 marks.values[:] = container.array(f"{axis}/marks")
-                for group, about in index["axes"][axis].items():
-                    overview.axes[axis][group] = _unpack_folded(container, axis, group, about)
+                overview.axes[axis] = _Groups(container, axis, index["axes"][axis], on_damage)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, Damaged):
                 raise
             raise Damaged(f"not an overview: {error!r}") from error
-        return overview, index
+        return overview
+
+
+class _Groups(dict[str, Folded]):
+    """Group -> its buckets; those of a file are unpacked when they are first asked for."""
+
+    def __init__(
+        self,
+        container: Container | None = None,
+        axis: str = "",
+        stored: Mapping[str, Any] | None = None,
+        on_damage: Callable[[Damaged], None] | None = None,
+    ):
+        super().__init__()
+        self._container, self._axis, self._on_damage = container, axis, on_damage
+        self.grown: set[str] = set()
+        self._stored = {str(group): _described(about) for group, about in (stored or {}).items()}
+
+    def __missing__(self, group: str) -> Folded:
+        columns, shift, used = self._stored[group]
+        folded = Folded(columns, shift, SIZE)
+        try:
+            assert self._container is not None
+            _unpack_folded(self._container, f"{self._axis}/{group}", folded, used)
+        except (Damaged, ValueError) as error:
+            folded = Folded(columns, shift, SIZE)
+            if self._on_damage is None:
+                raise
+            self._on_damage(error if isinstance(error, Damaged) else Damaged(str(error)))
+        self[group] = folded
+        return folded
+
+    def release(self) -> None:
+        """Forget the groups of the file to which nothing was added."""
+        for group in self._stored.keys() & self.keys() - self.grown:
+            del self[group]
+
+    def __contains__(self, group: object) -> bool:
+        return super().__contains__(group) or group in self._stored
+
+    def get(self, group: str, default: Any = None) -> Any:
+        return self[group] if group in self else default  # noqa: SIM401
+
+    def groups(self) -> list[str]:
+        """All groups, whether unpacked or not."""
+        return list(dict.fromkeys([*self._stored, *self]))
+
+    def shift_of(self, group: str) -> int | None:
+        """The width of a group's buckets, without unpacking them; None for an unknown group."""
+        if super().__contains__(group):
+            return self[group].shift
+        return self._stored[group][1] if group in self._stored else None
 
 
 def _shift(value: Any) -> int:
@@ -145,13 +211,16 @@ def _shift(value: Any) -> int:
     return value
 
 
-def _unpack_folded(container: Container, axis: str, group: str, about: dict[str, Any]) -> Folded:
+def _described(about: Any) -> tuple[list[str], int, int]:
+    """(columns, shift, buckets in use) of a group."""
     columns, used = [str(name) for name in about["columns"]], int(about["used"])
     if not 0 <= used <= SIZE:
-        raise Damaged(f"{used} buckets in {group}, more than {SIZE}")
-    folded = Folded(columns, _shift(about["shift"]), SIZE)
-    folded.used = used
-    key, buckets = f"{axis}/{group}", folded.buckets
+        raise Damaged(f"{used} buckets claimed, more than {SIZE}")
+    return columns, _shift(about["shift"]), used
+
+
+def _unpack_folded(container: Container, key: str, folded: Folded, used: int) -> None:
+    folded.used, buckets = used, folded.buckets
     buckets.low[:, :used] = container.array(f"{key}/min")
     buckets.high[:, :used] = container.array(f"{key}/max")
     buckets.count[:, :used] = container.array(f"{key}/count")
@@ -159,7 +228,6 @@ def _unpack_folded(container: Container, axis: str, group: str, about: dict[str,
     buckets.total[:, :used] = (
         np.where(buckets.count[:, :used] > 0, mean, 0.0) * (buckets.count[:, :used])
     )
-    return folded
 
 
 def _ascending(keys: np.ndarray) -> np.ndarray | slice:

@@ -1,43 +1,28 @@
 """The reader of one recording: lazily, sizes checked, and around whatever is damaged."""
 
-# Paths may be URLs.
-# ruff: noqa: PTH119
-
-import os
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.account import account
-from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
+from gpu_util_callback.recording.container import Damaged
+from gpu_util_callback.recording.files import Problem, RecordingFiles, reason
+from gpu_util_callback.recording.levels import LevelsFile, levels_name
 from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.schema import TABLES
-from gpu_util_callback.recording.segment_list import SegmentInfo, list_segments
-from gpu_util_callback.recording.segments import Segment, concatenate, empty_column
+from gpu_util_callback.recording.sealed import longest, stored_phases
+from gpu_util_callback.recording.segments import Rows, concatenate, empty_column
 from gpu_util_callback.recording.storage import Storage
 from gpu_util_callback.recording.summary import Summary
 
 __all__ = ["Problem", "Recording"]
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Something that could not be read: where, and in one line what."""
-
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
-
-
-class Recording:
+class Recording(RecordingFiles):
     """One recording: what one process recorded during one fit.
 
     Tables are dictionaries of numpy arrays, read on first use: `recording.steps["duration_ns"]`.
@@ -54,21 +39,13 @@ class Recording:
     """
 
     def __init__(self, storage: Storage, path: str, run: str = ".", id: str | None = None):
-        self._storage = storage
-        self.path = path
-        self.folder = os.path.basename(path.rstrip("/"))
+        super().__init__(storage, path)
         self.run = run
         self.id = id or f"{run}/{self.folder}"
         self.session = self.folder
-        self.facts: dict[str, Any] = {}
-        self._problems: dict[str, Problem] = {}
-        self._lock = threading.RLock()
         self._stamp: tuple | None = None
         self._changed_at: float | None = None  # when we saw the manifest change, if ever
-        self._top_bytes: bytes | None = None
-        self._infos: list[SegmentInfo] | None = None
         self._whole: dict[str, tuple[int, dict[str, np.ndarray]]] = {}
-        self._cache: dict[str, Any] = {}
         self.refresh()
 
     # --- what it is -------------------------------------------------------------------------------
@@ -98,7 +75,7 @@ class Recording:
                 if self.facts:
                     self._changed_at = time.monotonic()
                 if facts.get("sealed") != self.facts.get("sealed"):
-                    self._top_bytes = None
+                    self._top_file = None
                 self.facts = facts
                 self._infos = None
                 self._cache.clear()
@@ -111,7 +88,7 @@ class Recording:
             self._infos = None
             self._cache.clear()
             return not known
-        message = str(error) if isinstance(error, ManifestError) else _reason(error)
+        message = str(error) if isinstance(error, ManifestError) else reason(error)
         if isinstance(error, FileNotFoundError):
             message = "manifest.json is missing"
         before = self._problems.get(path)
@@ -139,7 +116,8 @@ class Recording:
     @property
     def revision(self) -> str:
         """Changes whenever something that is shown may have changed."""
-        return f"{self.facts.get('flushes', 0)}{self.status[:2]}"
+        damage = f".{len(self._problems)}" if self._problems else ""
+        return f"{self.facts.get('flushes', 0)}{self.status[:2]}{damage}"
 
     @property
     def problems(self) -> list[Problem]:
@@ -216,10 +194,7 @@ class Recording:
 
     def _origin(self) -> int:
         """The start as the overview has it, 0 without one."""
-        try:
-            origin = Container(self._stored_top() or b"").index.get("origin_ns")
-        except Damaged:
-            return 0
+        origin = self._stored_index().get("origin_ns")
         return origin if isinstance(origin, int) else 0
 
     def _extent(self) -> tuple[int, int]:
@@ -240,6 +215,14 @@ class Recording:
     @property
     def phases(self) -> dict[str, np.ndarray]:
         return self.table("phases")
+
+    def longest_phases(self, count: int) -> dict[str, np.ndarray]:
+        """The `count` phases that took longest (at most `sealed.LONGEST`), in their order.
+
+        Takes no more reading than `overview` does.
+        """
+        stored = self._cached("top", self._top)[2]
+        return longest(self.phases if stored is None else stored, count)
 
     @property
     def validation_steps(self) -> dict[str, np.ndarray]:
@@ -290,11 +273,22 @@ class Recording:
                     self._damaged(info.name, error)
         return {group: concatenate(None, parts) for group, parts in sorted(groups.items())}
 
+    def parts(self) -> Iterator[tuple[Rows, Rows]]:
+        """(tables, samples) of each segment, in order: all rows without all of them in memory."""
+        for info, segment in self.opened():
+            try:
+                tables = {name: segment.table(name) for name in TABLES if segment.rows(name)}
+                samples = {group: segment.samples(group) for group in segment.groups}
+            except Damaged as error:
+                self._damaged(info.name, error)
+                continue
+            yield tables, samples
+
     def _gather(self, key: str, table: str, read) -> dict[str, np.ndarray]:
         """Rows of all segments; those of sealed ones are kept for when the recording grows."""
         done, kept = self._whole.get(key, (-1, {}))
         parts, open_part = ([kept] if kept else []), {}
-        for info, segment in self.opened(after=done):
+        for info, segment in self.opened(done, table):
             try:
                 rows = read(segment)
             except Damaged as error:
@@ -312,157 +306,57 @@ class Recording:
             return concatenate(table, [sealed, open_part])
         return sealed or open_part
 
-    # --- its files --------------------------------------------------------------------------------
+    # --- what is kept beside them -----------------------------------------------------------------
 
-    def _top(self) -> tuple[Overview, Summary]:
-        """The stored overview and distributions, with the rows of newer segments added."""
+    def _top(self) -> tuple[Overview, Summary, dict[str, np.ndarray] | None]:
+        """The stored overview, distributions and phases, with the rows of newer segments added."""
         stored = self._stored_top()
-        overview = summary = None
+        overview = summary = phases = None
         covered = -1
         if stored is not None:
             try:
-                overview, index = Overview.unpack(stored)
-                summary = Summary.restore(index["summary"])
-                covered = max((entry[1] for entry in index["segments"]), default=-1)
+                overview = Overview.unpack(stored, self._group_problem)
+                summary = Summary.restore(stored.index["summary"])
+                phases = stored_phases(stored)
+                covered = max((entry[1] for entry in stored.index["segments"]), default=-1)
             except (Damaged, KeyError, TypeError, ValueError, IndexError) as error:
                 self._overview_problem(error)
-                overview, covered = None, -1
+                overview, phases, covered = None, None, -1
         if overview is None or summary is None:
-            overview, summary = Overview(self.start_ns), Summary()
+            overview, summary, covered = Overview(self.start_ns), Summary(), -1
         for info, segment in self.opened(after=covered):
             try:
-                tables = {"steps": segment.table("steps")} if segment.rows("steps") else {}
+                tables = {
+                    table: segment.table(table)
+                    for table in ("steps", "phases")
+                    if segment.rows(table)
+                }
                 samples = {group: segment.samples(group) for group in segment.groups}
             except Damaged as error:
                 self._damaged(info.name, error)
                 continue
             overview.add(tables, samples)
             summary.add(tables, samples)
-        return overview, summary
+            if phases is not None and "phases" in tables:
+                phases = concatenate("phases", [phases, tables["phases"]])
+        return overview, summary, phases
 
-    def _stored_top(self) -> bytes | None:
-        """The bytes of `overview.npz`, kept until another segment is sealed."""
-        if self._top_bytes is None and self.facts.get("sealed", 1):
-            try:
-                self._top_bytes = self._read("overview.npz")
-            except OSError as error:
-                if self.facts.get("sealed"):
-                    self._overview_problem(error)
-        return self._top_bytes
-
-    def _segment_index(self) -> dict[tuple[int, int], list]:
-        """The overview's list of sealed segments: (first, last) -> its entry."""
-        stored = self._stored_top()
-        if stored is None:
-            return {}
+    def open_levels(self, first: int, last: int) -> LevelsFile | None:
+        """The thinned rows of segments `first` to `last`; None (and a problem) where damaged."""
+        name = levels_name(first, last)
         try:
-            entries = Container(stored).index["segments"]
-            return {
-                (entry[0], entry[1]): entry
-                for entry in entries
-                if len(entry) == 8 and all(isinstance(number, int) for number in entry)
-            }
-        except (Damaged, KeyError, TypeError, IndexError) as error:
-            self._overview_problem(error)
-            return {}
-
-    def _overview_problem(self, error: Exception) -> None:
-        if isinstance(error, FileNotFoundError) and self._is_deleted():
-            return
-        path = self._storage.join(self.path, "overview.npz")
-        self._problem(path, f"damaged: {_reason(error)}; reading all segments instead")
-
-    @property
-    def segments(self) -> list[SegmentInfo]:
-        """The segments in order, without opening them; a missing one is a problem."""
-        with self._lock:
-            if self._infos is None:
-                self._infos = self._list_segments()
-            return self._infos
-
-    def _list_segments(self) -> list[SegmentInfo]:
-        if self._is_deleted():
-            return []
-        sealed = self.facts.get("sealed")
-        infos, gaps = list_segments(
-            self._storage.names(self.path),
-            self._segment_index(),
-            sealed=sealed if isinstance(sealed, int) else 0,
-            closed=self.facts.get("status") != "live",
-        )
-        for gap in gaps:
-            self._missing(gap)
-        return infos
-
-    def _missing(self, gap: SegmentInfo) -> None:
-        what = "its rows are not shown"
-        if gap.steps > 0:
-            what = f"steps {gap.first_step} to {gap.last_step} are not shown"
-        self._problem(self._storage.join(self.path, gap.name), f"missing; {what}")
-
-    def opened(self, after: int = -1) -> Iterator[tuple[SegmentInfo, Segment]]:
-        """Open the segments one after the other, those up to number `after` left out."""
-        for info in self.segments:
-            if info.last > after:
-                segment = self.open_segment(info)
-                if segment is not None:
-                    yield info, segment
-
-    def open_segment(self, info: SegmentInfo) -> Segment | None:
-        """One segment, or None (and a problem) where it cannot be read."""
-        try:
-            return Segment(self._read(info.name))
-        except FileNotFoundError:
-            return self._vanished(info)
+            return LevelsFile(self._read(name), self.start_ns)
         except (OSError, Damaged) as error:
-            self._damaged(info.name, error)
+            self.levels_damaged(first, last, error)
             return None
 
-    def _vanished(self, info: SegmentInfo) -> Segment | None:
-        """A file that was listed is gone: merged meanwhile, or the recording was deleted."""
-        self._infos = None
-        for other in self.segments:
-            if other.first <= info.first and info.last <= other.last and other != info:
-                if other.first == info.first:  # the first of the merged ones stands for all
-                    return self.open_segment(other)
-                return None
-        if self.path not in self._problems:
-            self._missing(info)
-        return None
-
-    def _read(self, name: str) -> bytes:
-        return self._storage.read(self._storage.join(self.path, name), MAX_FILE_BYTES)
-
-    def _is_deleted(self) -> bool:
-        try:
-            self._storage.names(self.path)
-        except OSError:
-            self._problem(self.path, "this recording was deleted while it was open")
-            return True
-        return False
-
-    def _damaged(self, name: str, error: Exception) -> None:
-        path = self._storage.join(self.path, name)
-        self._problem(path, f"damaged: {_reason(error)}; its rows are not shown")
-
-    def _problem(self, path: str, message: str) -> None:
-        with self._lock:
-            self._problems.setdefault(path, Problem(path, message))
-
-    def _cached(self, key: str, make) -> Any:
-        with self._lock:
-            if key not in self._cache:
-                self._cache[key] = make()
-            return self._cache[key]
+    def levels_damaged(self, first: int, last: int, error: Exception) -> None:
+        """A levels file turned out to be damaged; the segments are read in its place."""
+        path = self._storage.join(self.path, levels_name(first, last))
+        self._problem(path, f"damaged: {reason(error)}; reading the segments instead")
 
     def __repr__(self) -> str:
         return (
             f"<Recording {self.id}: {self.step_count} steps, "
             f"{(self.end_ns - self.start_ns) / 1e9:.1f} s, {self.status}>"
         )
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Redactor", "hashed_host"]
+__all__ = ["Redactor", "hashed_host", "hashed_script"]
 
 _HOSTS = {"host", "hostname", "node", "nodename"}
 # Left out wherever they stand: they name people, processes or machines.
@@ -21,6 +21,14 @@ def hashed_host(host: str) -> str:
     """A stable stand-in for a host's name: the same host is still recognised as the same."""
     digest = hashlib.sha256(b"gpu-util-callback host\0" + host.encode()).hexdigest()
     return f"host-{digest[:10]}"
+
+
+def hashed_script(name: str) -> str:
+    """A stable stand-in for a script's name; a stand-in stays itself."""
+    if re.fullmatch(r"script-[0-9a-f]{10}", name):
+        return name
+    digest = hashlib.sha256(b"gpu-util-callback script\0" + name.encode()).hexdigest()
+    return f"script-{digest[:10]}"
 
 
 class Redactor:

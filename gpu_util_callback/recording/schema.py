@@ -109,6 +109,17 @@ TABLES: dict[str, dict[str, str]] = {
         "threads_per_block": "float",
         "tensor_core": "text",  # "yes", "no", "unknown"
     },
+    # The kernels (index -1: ops on the host) of each traced step with most time, by name; details
+    # of a name are in `kernels`.
+    "step_kernels": {
+        "window": "int",
+        "step": "int",
+        "gpu": "int",
+        "name": "text",
+        "count": "int",
+        "total_ns": "int",
+        "max_ns": "int",
+    },
     # Reading points of both clocks, for foreign wall-clock stamps.
     "clock": {"mono_ns": "int", "wall_ns": "int"},
 }

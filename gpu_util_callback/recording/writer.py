@@ -13,9 +13,11 @@ from gpu_util_callback._version import __version__
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.account import Account
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.levels import LevelsBuilder, levels_name
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.redaction import Redactor, hashed_host
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
+from gpu_util_callback.recording.sealed import MERGED_BYTES, SealedIndex
 from gpu_util_callback.recording.segments import (
     MAX_ROWS,
     Rows,
@@ -32,10 +34,8 @@ __all__ = ["RecordingWriter"]
 
 SEAL_BYTES = 256 << 10
 SEAL_NS = 60 * 10**9
-# Neighbouring sealed segments below SMALL_BYTES are merged, MERGE_COUNT or more at a time.
-SMALL_BYTES = 128 << 10
-MERGE_COUNT = 8
-MERGED_BYTES = 1 << 20
+# Values after which a levels file is written: a reader makes up for what has none yet.
+LEVELS_CELLS = 1 << 22
 # What is kept in memory while nothing can be written; the oldest rows go first.
 MAX_WAITING_ROWS = 4 * MAX_ROWS
 
@@ -88,7 +88,8 @@ class RecordingWriter:
         self._open_since: int | None = None
         self._open_written = False
         self._number = 0
-        self._sealed: list[list[int]] = []
+        self._sealed = SealedIndex()
+        self._levels = LevelsBuilder(self.facts["started_ns"])
         self._overview = Overview(self.facts["started_ns"])
         self._overview_is_due = False
         self._account = Account()
@@ -211,9 +212,11 @@ class RecordingWriter:
                     continue
             break
         if self._overview_is_due:
+            self._write_levels()
             merged = self._merge_small_ones()
-            index = {"segments": self._sealed, "summary": self._summary.state()}
-            self._write("overview.npz", self._overview.pack(index))
+            index, arrays = self._sealed.state()
+            index["summary"] = self._summary.state()
+            self._write("overview.npz", self._overview.pack(index, arrays))
             self._overview_is_due = False
             for name in merged:
                 try:
@@ -259,17 +262,17 @@ class RecordingWriter:
     def _seal(self, tables: Rows, samples: Rows, size: int) -> None:
         self._overview.add(tables, samples)
         self._summary.add(tables, samples)
-        first_step = last_step = -1
-        rows = 0
-        if "steps" in tables:
-            steps = tables["steps"]["step"]
-            rows, first_step, last_step = len(steps), int(steps[0]), int(steps[-1])
-        start, end = _extent(tables, samples)
-        self._sealed.append(
-            [self._number, self._number, size, rows, first_step, last_step, start, end]
-        )
+        self._levels.add(tables, samples)
+        self._sealed.add(self._number, size, tables, samples)
         self._number += 1
         self._overview_is_due = True
+
+    def _write_levels(self) -> None:
+        if self._levels.cells >= LEVELS_CELLS:
+            first, last = self._sealed.without_levels, self._number - 1
+            self._write(levels_name(first, last), self._levels.pack())
+            self._sealed.levels.append([first, last])
+            self._levels.clear()
 
     def _merge_small_ones(self) -> list[str]:
         """Make one segment of the small ones at the end of the list; return their file names.
@@ -277,14 +280,10 @@ class RecordingWriter:
         They are removed only when the overview names the merged one, so that a reader (or a
         crash) in between sees all rows once: it prefers the file that holds more numbers.
         """
-        count = total = 0
-        for entry in reversed(self._sealed):
-            if entry[2] >= SMALL_BYTES or total + entry[2] > MERGED_BYTES:
-                break
-            count, total = count + 1, total + entry[2]
-        if count < MERGE_COUNT:
+        count = self._sealed.small_ones()
+        if not count:
             return []
-        merged = self._sealed[-count:]
+        merged = self._sealed.entries[-count:]
         names = [segment_name(entry[0], entry[1]) for entry in merged]
         try:
             segments = [
@@ -298,12 +297,7 @@ class RecordingWriter:
         name = segment_name(merged[0][0], merged[-1][1])
         data = encode_segment(tables, samples, SEALED_LEVEL)
         self._write(name, data)
-        steps = [entry for entry in merged if entry[3]]
-        self._sealed[-count:] = [[
-            merged[0][0], merged[-1][1], len(data), sum(entry[3] for entry in merged),
-            steps[0][4] if steps else -1, steps[-1][5] if steps else -1,
-            min(entry[6] for entry in merged), max(entry[7] for entry in merged),
-        ]]  # fmt: skip
+        self._sealed.merge(count, len(data))
         return names
 
     def _write_manifest(self) -> None:
@@ -375,17 +369,6 @@ def _split(rows: Rows) -> tuple[Rows, Rows]:
         if len(next(iter(columns.values()))) > MAX_ROWS:
             rest[name] = {key: column[MAX_ROWS:] for key, column in columns.items()}
     return first, rest
-
-
-def _extent(tables: Rows, samples: Rows) -> tuple[int, int]:
-    """First and last time of steps and samples, for which segments are looked up by time."""
-    times = [columns["time_ns"] for columns in samples.values()]
-    if "steps" in tables:
-        times.append(tables["steps"]["start_ns"])
-    return (
-        min((int(values.min()) for values in times), default=0),
-        max((int(values.max()) for values in times), default=0),
-    )
 
 
 def _together(segments: list[Segment], kind: str) -> Rows:

@@ -1,0 +1,283 @@
+"""How far apart the clocks of a job's workers are, estimated from steps that end together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.recording.container import Damaged
+from gpu_util_callback.recording.reader import Recording
+
+__all__ = ["ClockOffset", "Clocks", "session_clocks"]
+
+MIN_STEPS = 100  # of fewer steps nobody can say that they end together by more than chance
+MAX_STEPS = 20_000  # a longer run is looked at in blocks
+BLOCKS, BLOCK = 20, 1_000
+MAX_LAG = 32
+# Crystals differ by some tens of ppm, and NTP slews by 500 at most: what drifts more is no clock.
+MAX_DRIFT = 500e-6
+# A step's end scatters by less than this share of a step where the workers wait for each other.
+MAX_SCATTER = 0.25
+# Independent processes drift apart like a random walk: over q steps their distance varies q times
+# as much as over one (1.0 below); that of workers that wait for each other as much (1 / q).
+MAX_WALK = 0.3
+MIN_CORRELATION = 0.3
+NOTABLE_NS = 1_000_000
+
+_COLUMNS = ("step", "start_ns", "duration_ns", "callbacks_ns")
+
+
+@dataclass(frozen=True)
+class ClockOffset:
+    """One worker's clock against the reference worker's.
+
+    Attributes:
+        id, rank: the worker's recording.
+        offset_ns: its clock minus the reference's, at `at_ns`; positive = it is ahead.
+        drift: what the offset gains per nanosecond, 0.0 where none can be told from scatter.
+        at_ns: the time on its own clock that `offset_ns` is of.
+        scatter_ns: how much single steps scatter about the estimate (standard deviation, robust).
+        steps: common steps it rests on.
+    """
+
+    id: str
+    rank: int
+    offset_ns: int
+    drift: float
+    at_ns: int
+    scatter_ns: int
+    steps: int
+
+    @property
+    def notable(self) -> bool:
+        """Whether it is more than what any two computers differ by, and than scatter."""
+        return abs(self.offset_ns) >= max(NOTABLE_NS, self.scatter_ns) or self.drift != 0.0
+
+    def on_reference(self, time_ns: int) -> int:
+        """A time of this worker on the reference's clock."""
+        return time_ns - self.offset_ns - round(self.drift * (time_ns - self.at_ns))
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks of one session.
+
+    Attributes:
+        reference: rank of the worker whose clock the others are held against.
+        offsets: of every worker that is known, the reference's (0) too; empty = none is.
+        unknown: (rank, why its clock is not known) of the others.
+    """
+
+    reference: int | None
+    offsets: tuple[ClockOffset, ...]
+    unknown: tuple[tuple[int, str], ...]
+
+    def of(self, id: str) -> ClockOffset | None:
+        """The offset of a recording, None where it is not known."""
+        return next((one for one in self.offsets if one.id == id), None)
+
+    def sentence(self, one: ClockOffset) -> str:
+        """What a person is told of a worker's clock; "" where there is nothing to tell."""
+        if not one.notable:
+            return ""
+        way = "ahead of" if one.offset_ns > 0 else "behind"
+        drift = f", drifting by {1e6 * one.drift:+.3g} ppm" if one.drift else ""
+        return (
+            f"Clock of worker {one.rank}: {_ms(abs(one.offset_ns))} {way} worker "
+            f"{self.reference}'s{drift}; shown shifted by {_ms(-one.offset_ns, '+')} (estimated "
+            f"from {one.steps:,} common steps, each ±{_ms(one.scatter_ns)})"
+        )
+
+
+def _ms(ns: int, sign: str = "") -> str:
+    digits = 0 if abs(ns) >= 100_000_000 else 1
+    return f"{ns / 1e6:{sign},.{digits}f} ms"
+
+
+def session_clocks(recordings: Sequence[Recording]) -> Clocks:
+    """Estimate the clock offsets of workers that train one model together.
+
+    Where every step ends with an exchange between all workers, it ends at the same moment
+    everywhere: the median difference of the ends of common steps is the difference of the clocks.
+    That is so only for workers that wait for each other, which is checked: their steps must
+    lengthen together, and their distance must not wander. Nothing that was recorded is changed.
+
+    A host that runs ahead of its device by a part of a step shifts the estimate by as much.
+
+    Args:
+        recordings: of one session (`Recording.session`), one per rank.
+
+    Returns: the offsets against the worker whose clock is the median one (of two, the lower rank).
+    """
+    ranked: dict[int, Recording] = {}
+    for one in recordings:
+        if one.rank is not None and one.step_count:
+            ranked.setdefault(one.rank, one)
+    if len(ranked) < 2:
+        return Clocks(None, (), ())
+    ranks = sorted(ranked)
+    ranges = _ranges(min(one.step_count for one in ranked.values()))
+    steps = {rank: _Steps.read(ranked[rank], ranges) for rank in ranks}
+    base = ranks[0]
+    found = {base: ClockOffset(ranked[base].id, base, 0, 0.0, ranked[base].start_ns, 0, 0)}
+    unknown = []
+    for rank in ranks[1:]:
+        offset = _compare(steps[base], steps[rank], ranked[rank].id, rank)
+        if isinstance(offset, str):
+            unknown.append((rank, offset))
+        else:
+            found[rank] = offset
+    if len(found) < 2:
+        return Clocks(None, (), tuple(unknown))
+    middle = sorted(found.values(), key=lambda one: one.offset_ns)[(len(found) - 1) // 2]
+    reference = found[base] if len(found) == 2 else middle
+    return Clocks(
+        reference.rank,
+        tuple(_against(one, reference) for one in found.values()),
+        tuple(unknown),
+    )
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Some steps of one worker: number, end of the work, and length, in ns."""
+
+    number: np.ndarray
+    end_ns: np.ndarray
+    length_ns: np.ndarray
+
+    @classmethod
+    def read(cls, recording: Recording, ranges: list[tuple[int, int]]) -> "_Steps":
+        parts: list[tuple[np.ndarray, ...]] = []
+        for info in recording.segments:
+            known = info.steps > 0
+            if info.steps == 0 or (known and not _within(info.first_step, info.last_step, ranges)):
+                continue
+            segment = recording.open_segment(info)
+            if segment is None or not segment.rows("steps"):
+                continue
+            try:
+                rows = segment.table("steps", _COLUMNS)
+            except Damaged:
+                continue  # of steps that cannot be read the others do without
+            number = rows["step"]
+            keep = np.zeros(len(number), bool)
+            for first, last in ranges:
+                keep |= (number >= first) & (number < last)
+            end = rows["start_ns"] + rows["duration_ns"] - np.maximum(rows["callbacks_ns"], 0)
+            parts.append((number[keep], end[keep], rows["duration_ns"][keep]))
+        if not parts:
+            return cls(*(np.zeros(0, np.int64) for _ in range(3)))
+        number, end, length = (np.concatenate(column) for column in zip(*parts, strict=True))
+        number, once = np.unique(number, return_index=True)
+        return cls(number, end[once], length[once])
+
+
+def _ranges(steps: int) -> list[tuple[int, int]]:
+    """Half-open ranges of step numbers to look at: all, or blocks all over a long run."""
+    if steps <= MAX_STEPS:
+        return [(0, steps)]
+    starts = np.linspace(0, steps - BLOCK, BLOCKS).astype(np.int64)
+    return [(int(start), int(start) + BLOCK) for start in starts]
+
+
+def _within(first: int, last: int, ranges: list[tuple[int, int]]) -> bool:
+    return any(first < end and last >= begin for begin, end in ranges)
+
+
+def _compare(base: _Steps, other: _Steps, id: str, rank: int) -> ClockOffset | str:
+    """The other worker's clock against the base's, or why it cannot be known."""
+    number, at, to = np.intersect1d(base.number, other.number, return_indices=True)
+    if len(number) < MIN_STEPS:
+        return f"only {len(number)} common steps, {MIN_STEPS} are needed"
+    mine, theirs = base.length_ns[at].astype(float), other.length_ns[to].astype(float)
+    apart = (other.end_ns[to] - base.end_ns[at]).astype(float)
+    when = other.end_ns[to]
+    middle = int(np.median(when))
+    offset, drift, tilt = _line((when - middle).astype(float), apart)
+    rest = apart - offset - drift * (when - middle)
+    scatter = _spread(rest)
+    span = float(when[-1] - when[0])
+    length = float(np.median(np.concatenate([mine, theirs])))
+    alone = "its steps do not end together with the others'"
+    if abs(tilt) * span > MAX_DRIFT * span + 3 * scatter or scatter > MAX_SCATTER * length:
+        return alone
+    if _walk(number, rest) > MAX_WALK or not _together(number, mine, theirs):
+        return alone
+    return ClockOffset(id, rank, round(offset), drift, middle, round(scatter), len(number))
+
+
+def _line(when: np.ndarray, apart: np.ndarray) -> tuple[float, float, float]:
+    """(offset at 0, drift, slope): drift is the slope where it stands out of the scatter."""
+    parts = np.array_split(np.arange(len(when)), min(20, len(when) // 8))
+    times = np.array([np.median(when[part]) for part in parts])
+    middles = np.array([np.median(apart[part]) for part in parts])
+    first, second = np.triu_indices(len(parts), 1)
+    slope = float(np.median((middles[second] - middles[first]) / (times[second] - times[first])))
+    flat = float(np.median(apart))
+    tilted = float(np.median(apart - slope * when))
+    noise = max(
+        _spread(middles - slope * times),
+        1.25 * _spread(apart - slope * when) / np.sqrt(len(when) / len(parts)),
+    )
+    if abs(slope) * (times[-1] - times[0]) <= max(4 * noise, NOTABLE_NS):
+        return flat, 0.0, slope
+    return tilted, slope, slope
+
+
+def _spread(values: np.ndarray) -> float:
+    """The standard deviation, from the median of deviations: single stalls do not count."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+
+
+def _walk(number: np.ndarray, rest: np.ndarray) -> float:
+    """1 for a random walk, 1 / q for what stays where it is; q is the root of the step count."""
+    q = max(4, int(np.sqrt(len(number))))
+
+    def variance(lag: int) -> float:
+        near = number[lag:] - number[:-lag] == lag
+        return _spread((rest[lag:] - rest[:-lag])[near]) ** 2 if near.sum() >= 8 else np.inf
+
+    single = variance(1)
+    return variance(q) / (q * single) if single > 0 else 0.0
+
+
+def _together(number: np.ndarray, mine: np.ndarray, theirs: np.ndarray) -> bool:
+    """Whether steps of the same number lengthen together, more than those of other numbers.
+
+    Of a host that runs ahead of its device by whole steps, it is a later step that does.
+    """
+    mine, theirs = _tamed(mine), _tamed(theirs)
+
+    def correlation(lag: int) -> float:
+        low, high = max(0, -lag), max(0, lag)
+        count = len(number) - low - high
+        first, second = slice(low, low + count), slice(high, high + count)
+        near = number[second] - number[first] == lag
+        a, b = mine[first][near], theirs[second][near]
+        if len(a) < MIN_STEPS // 2 or a.std() == 0 or b.std() == 0:
+            return -1.0
+        return float(np.corrcoef(a, b)[0, 1])
+
+    own = correlation(0)
+    if own < max(MIN_CORRELATION, 4 / np.sqrt(len(number))):
+        return False
+    most = min(MAX_LAG, len(number) // 4)
+    return all(correlation(lag) < own for lag in range(-most, most + 1) if lag)
+
+
+def _tamed(values: np.ndarray) -> np.ndarray:
+    """Single stalls cut down to what is still unusual."""
+    middle, spread = np.median(values), 8 * _spread(values)
+    return np.clip(values, middle - spread, middle + spread)
+
+
+def _against(one: ClockOffset, reference: ClockOffset) -> ClockOffset:
+    """The same against another worker than the one it was compared with."""
+    if one is reference:
+        return ClockOffset(one.id, one.rank, 0, 0.0, one.at_ns, 0, max(one.steps, reference.steps))
+    moved = reference.offset_ns + round(reference.drift * (one.at_ns - reference.at_ns))
+    return ClockOffset(
+        one.id, one.rank, one.offset_ns - moved, one.drift - reference.drift, one.at_ns,
+        round(float(np.hypot(one.scatter_ns, reference.scatter_ns))), one.steps or reference.steps,
+    )  # fmt: skip

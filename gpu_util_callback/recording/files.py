@@ -1,0 +1,198 @@
+"""The files of one recording: which there are, opened one by one, around what is damaged."""
+
+# Paths may be URLs.
+# ruff: noqa: PTH119
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
+from gpu_util_callback.recording.sealed import holds_of
+from gpu_util_callback.recording.segment_list import SegmentInfo, list_segments
+from gpu_util_callback.recording.segments import Segment
+from gpu_util_callback.recording.storage import Storage
+
+__all__ = ["Problem", "RecordingFiles", "reason"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that could not be read: where, and in one line what."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+class RecordingFiles:
+    """Segments and `overview.npz` of a recording's folder; what is wrong becomes a problem."""
+
+    def __init__(self, storage: Storage, path: str):
+        self._storage = storage
+        self.path = path
+        self.folder = os.path.basename(path.rstrip("/"))
+        self.facts: dict[str, Any] = {}
+        self._problems: dict[str, Problem] = {}
+        self._lock = threading.RLock()
+        self._top_file: Container | None = None  # overview.npz
+        self._infos: list[SegmentInfo] | None = None
+        self._cache: dict[str, Any] = {}
+
+    def _stored_top(self) -> Container | None:
+        """`overview.npz`, kept until another segment is sealed; None where there is none."""
+        with self._lock:
+            if self._top_file is None and self.facts.get("sealed", 1):
+                try:
+                    self._top_file = Container(self._read("overview.npz"))
+                except (OSError, Damaged) as error:
+                    if self.facts.get("sealed") or not isinstance(error, OSError):
+                        self._overview_problem(error)
+            return self._top_file
+
+    def _stored_index(self) -> dict[str, Any]:
+        stored = self._stored_top()
+        return {} if stored is None else stored.index
+
+    @property
+    def level_files(self) -> list[tuple[int, int]]:
+        """(first, last) segment of each levels file, in order; none for a run that is not long."""
+        found = self._stored_index().get("levels")
+        pairs = [one for one in found if _is_pair(one)] if isinstance(found, list) else []
+        return sorted({(first, last) for first, last in pairs})
+
+    def _holding(self, table: str) -> dict[tuple[int, int], bool]:
+        """(first, last) of the sealed segments -> whether they have rows of a table."""
+        holds = self._cached("holds", lambda: holds_of(self._stored_index()))
+        return {segment: table in tables for segment, tables in holds.items()}
+
+    def _segment_index(self) -> dict[tuple[int, int], list]:
+        """The overview's list of sealed segments: (first, last) -> its entry."""
+        stored = self._stored_index()
+        if not stored:
+            return {}
+        try:
+            entries = stored["segments"]
+            return {
+                (entry[0], entry[1]): entry
+                for entry in entries
+                if len(entry) == 8 and all(isinstance(number, int) for number in entry)
+            }
+        except (KeyError, TypeError, IndexError) as error:
+            self._overview_problem(error)
+            return {}
+
+    def _group_problem(self, error: Damaged) -> None:
+        path = self._storage.join(self.path, "overview.npz")
+        self._problem(path, f"damaged: {reason(error)}; the first view lacks it")
+
+    def _overview_problem(self, error: Exception) -> None:
+        if isinstance(error, FileNotFoundError) and self._is_deleted():
+            return
+        path = self._storage.join(self.path, "overview.npz")
+        self._problem(path, f"damaged: {reason(error)}; reading all segments instead")
+
+    @property
+    def segments(self) -> list[SegmentInfo]:
+        """The segments in order, without opening them; a missing one is a problem."""
+        with self._lock:
+            if self._infos is None:
+                self._infos = self._list_segments()
+            return self._infos
+
+    def _list_segments(self) -> list[SegmentInfo]:
+        if self._is_deleted():
+            return []
+        sealed = self.facts.get("sealed")
+        infos, gaps = list_segments(
+            self._storage.names(self.path),
+            self._segment_index(),
+            sealed=sealed if isinstance(sealed, int) else 0,
+            closed=self.facts.get("status") != "live",
+        )
+        for gap in gaps:
+            self._missing(gap)
+        return infos
+
+    def _missing(self, gap: SegmentInfo) -> None:
+        what = "its rows are not shown"
+        if gap.steps > 0:
+            what = f"steps {gap.first_step} to {gap.last_step} are not shown"
+        self._problem(self._storage.join(self.path, gap.name), f"missing; {what}")
+
+    def opened(
+        self, after: int = -1, table: str | None = None
+    ) -> Iterator[tuple[SegmentInfo, Segment]]:
+        """Open the segments one after the other.
+
+        Args:
+            after: those up to this number are left out.
+            table: those that are known to hold no rows of it are left out.
+        """
+        holding = {} if table is None else self._holding(table)
+        for info in self.segments:
+            if info.last > after and holding.get((info.first, info.last), True):
+                segment = self.open_segment(info)
+                if segment is not None:
+                    yield info, segment
+
+    def open_segment(self, info: SegmentInfo) -> Segment | None:
+        """One segment, or None (and a problem) where it cannot be read."""
+        try:
+            return Segment(self._read(info.name))
+        except FileNotFoundError:
+            return self._vanished(info)
+        except (OSError, Damaged) as error:
+            self._damaged(info.name, error)
+            return None
+
+    def _vanished(self, info: SegmentInfo) -> Segment | None:
+        """A file that was listed is gone: merged meanwhile, or the recording was deleted."""
+        self._infos = None
+        for other in self.segments:
+            if other.first <= info.first and info.last <= other.last and other != info:
+                if other.first == info.first:  # the first of the merged ones stands for all
+                    return self.open_segment(other)
+                return None
+        if self.path not in self._problems:
+            self._missing(info)
+        return None
+
+    def _read(self, name: str) -> bytes:
+        return self._storage.read(self._storage.join(self.path, name), MAX_FILE_BYTES)
+
+    def _is_deleted(self) -> bool:
+        try:
+            self._storage.names(self.path)
+        except OSError:
+            self._problem(self.path, "this recording was deleted while it was open")
+            return True
+        return False
+
+    def _damaged(self, name: str, error: Exception) -> None:
+        path = self._storage.join(self.path, name)
+        self._problem(path, f"damaged: {reason(error)}; its rows are not shown")
+
+    def _problem(self, path: str, message: str) -> None:
+        with self._lock:
+            self._problems.setdefault(path, Problem(path, message))
+
+    def _cached(self, key: str, make: Callable[[], Any]) -> Any:
+        with self._lock:
+            if key not in self._cache:
+                self._cache[key] = make()
+            return self._cache[key]
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(n, int) for n in value)
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split())[:300] or type(error).__name__
