@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -31,18 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threshold", action="append", default=[], metavar="CAUSE.NAME=VALUE",
                         help="another threshold for a rule (may be repeated)")  # fmt: skip
     limits = parser.add_argument_group(
-        "check", "limits for CI: exit with 1 and the reasons where one is broken"
+        "check",
+        "limits for CI: exit with 1 and the reasons where one is broken (0 = all kept, "
+        "2 = unusable input); each limit asks for a check by itself, --check need not be given",
     )
     limits.add_argument("--check", action="store_true",
                         help="without limits: any cause that is found fails")  # fmt: skip
-    limits.add_argument("--min-utilization", type=float, metavar="PCT",
+    limits.add_argument("--min-utilization", type=_share, metavar="PCT",
                         help="mean utilization of the GPUs in use")  # fmt: skip
-    limits.add_argument("--max-input-wait", type=float, metavar="PCT", help="of the wall time")
-    limits.add_argument("--max-stalls", type=float, metavar="PCT",
+    limits.add_argument("--max-input-wait", type=_share, metavar="PCT",
+                        help="waiting for input, of the wall time")  # fmt: skip
+    limits.add_argument("--max-stalls", type=_share, metavar="PCT",
                         help="validation and callbacks, of the wall time")  # fmt: skip
-    limits.add_argument("--max-lost", type=float, metavar="PCT",
+    limits.add_argument("--max-lost", type=_share, metavar="PCT",
                         help="everything that was lost, of the wall time")  # fmt: skip
-    limits.add_argument("--max-step-ms", type=float, metavar="MS", help="median step time")
+    limits.add_argument("--max-step-ms", type=_length, metavar="MS", help="median step time")
     limits.add_argument("--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]",
                         help="causes that must not be found")  # fmt: skip
     parser.add_argument(
@@ -81,13 +85,35 @@ def run(args: argparse.Namespace) -> int:
         print()
     elif check is not None:
         for failure in broken:
-            print(f"{failure['run']}: {failure['reason']}")
+            name = failure["run"]
+            if name == ".":  # the log directory itself is the run
+                name = _names(args.logdir)[args.logdir[0]]
+            print(f"{name}: {failure['reason']}")
         if not broken:
             count = len(report["runs"])
             print(f"{count} {'run' if count == 1 else 'runs'} within the limits")
     else:
         print(render(report, _width(args.width), _color(args.color), _unicode()), end="")
     return 1 if broken else 0
+
+
+def _share(text: str) -> float:
+    """A percentage for argparse."""
+    number = _length(text)
+    if number > 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is no percentage, 0 to 100")
+    return number
+
+
+def _length(text: str) -> float:
+    """A number from 0 on for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return number
 
 
 def _write_html(path: str, recordings: list, logdir: str) -> None:
@@ -103,13 +129,13 @@ def _write_html(path: str, recordings: list, logdir: str) -> None:
 
 def _check(args: argparse.Namespace) -> "Check | None":
     """What is to be checked; None when nothing is. A limit asks for a check by itself."""
-    from gpu_util_callback.diagnosis import RULES, Check
+    from gpu_util_callback.diagnosis import RULES, Check, meant
 
-    forbid = [cause for text in args.forbid for cause in text.split(",")]
+    forbid = [cause.strip() for text in args.forbid for cause in text.split(",")]
     known = [rule.cause for rule in RULES]
     unknown = [cause for cause in forbid if cause not in known]
     if unknown:
-        raise UnusableInput(f"--forbid {unknown[0]}: no such cause; there is {', '.join(known)}")
+        raise UnusableInput(f"--forbid {unknown[0]}: no such cause{meant(unknown[0], known)}")
     check = Check(
         min_utilization=args.min_utilization,
         max_input_wait=args.max_input_wait,
@@ -129,6 +155,11 @@ def _recordings(logdirs: Iterable[str], only: list[str] | None) -> list:
     found: list = []
     of_logdir: list[tuple[str, list]] = []
     for logdir in logdirs:
+        if re.match(r"https?://", logdir):
+            raise UnusableInput(
+                f"{logdir} is a web address: give the log directory itself, the one that "
+                "`tensorboard --logdir` was started with"
+            )
         recordings = read_recordings(logdir)
         for problem in recordings.problems:
             print(f"gpu-util report: {problem.path}: {problem.message}", file=sys.stderr)

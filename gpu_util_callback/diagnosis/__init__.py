@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis._compare import comparison
 from gpu_util_callback.diagnosis._engine import RULES, RULES_VERSION, Diagnosis, diagnose
 from gpu_util_callback.diagnosis._report import logdir_report, run_report
 from gpu_util_callback.diagnosis._rule import Advice, Loss, Range, Rule
-from gpu_util_callback.diagnosis._thresholds import Threshold, parse_threshold
+from gpu_util_callback.diagnosis._thresholds import Threshold, meant, parse_threshold
 from gpu_util_callback.diagnosis._traced_findings import with_trace_findings
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "diagnose",
     "failures",
     "logdir_report",
+    "meant",
     "parse_threshold",
     "run_report",
     "with_trace_findings",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpu_util_callback.diagnosis._words import duration, percent
+from gpu_util_callback.diagnosis._words import duration, percent, what_to_do
 
 __all__ = ["Announcer"]
 
@@ -45,5 +45,4 @@ def _line(claim: Mapping) -> str:
         if "start_step" in claim:
             said += f", {percent(100 * claim['severity'])} of the time since step"
             said += f" {claim['start_step']:,}"
-    code = claim["advice"]["code"].splitlines()
-    return f"{said}. {code[0].strip() if code else claim['advice']['text']}"
+    return f"{said}. {what_to_do(claim['advice'])}"

@@ -6,6 +6,9 @@ import numpy as np
 
 __all__ = ["SampleBins"]
 
+# How long a sample speaks for the time before it: twice as long as the driver takes means over.
+HOLD_NS = 2_000_000_000
+
 
 class SampleBins:
     """Sum, count and maximum per time bin and column of one group of samples.
@@ -27,10 +30,11 @@ class SampleBins:
         self._sum: dict[str, np.ndarray] = {}
         self._count: dict[str, np.ndarray] = {}
         self._max: dict[str, np.ndarray] = {}
+        self._kept: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
 
     def __contains__(self, column: str) -> bool:
         """Whether this column has at least one value."""
-        return column in self._count and bool(self._count[column].any())
+        return column in self._count and len(self.known(column)[0]) > 0
 
     @property
     def columns(self) -> list[str]:
@@ -75,6 +79,15 @@ class SampleBins:
             np.add.at(self._count[name], where, 1.0)
             np.maximum.at(self._max[name], where, values)
 
+    def known(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        """The bins with samples of a column, ascending, and the mean in each of them."""
+        kept = self._kept.get(column)
+        if kept is None or kept[0] != self.samples:
+            count = self._count[column][: self.used]
+            at = np.flatnonzero(count)
+            kept = self._kept[column] = self.samples, at, self._sum[column][at] / count[at]
+        return kept[1], kept[2]
+
     def mean(self, column: str) -> np.ndarray:
         """Mean per bin, NaN where there is no sample; shape `(used,)`."""
         count = self._count[column][: self.used]
@@ -86,9 +99,11 @@ class SampleBins:
         return float(self._max[column].max()) if column in self else None
 
     def over(self, column: str, start_ns: int, end_ns: int) -> tuple[float, int] | None:
-        """Mean value and number of samples between two times; None without a sample there.
+        """Mean value over time and number of samples between two times; None without a sample.
 
-        Bins that lie across an end count with the share that lies inside.
+        A sample tells of the time since the one before it, up to `HOLD_NS`: the driver's buffer is
+        dense while a GPU works and sparse while it idles. Bins that lie across an end count with
+        the share that lies inside.
         """
         if column not in self or self.origin_ns is None or end_ns <= start_ns:
             return None
@@ -96,14 +111,45 @@ class SampleBins:
         last = min(self.used, -(-(end_ns - self.origin_ns) // self.bin_ns))
         if last <= first:
             return None
-        left = self.origin_ns + np.arange(first, last) * self.bin_ns
-        inside = np.minimum(left + self.bin_ns, end_ns) - np.maximum(left, start_ns)
-        weight = self._count[column][first:last] * inside / self.bin_ns
-        total = float(weight.sum())
-        if total <= 0:
+        at, means = self.known(column)
+        a, b = (int(np.searchsorted(at, edge)) for edge in (first, last))
+        if a == b:
             return None
-        mean = float((self.mean(column)[first:last][weight > 0] * weight[weight > 0]).sum()) / total
-        return mean, max(1, round(total))
+        at = at[a:b]
+        right = self.origin_ns + (at + 1) * self.bin_ns
+        since = np.empty(len(at), np.int64)
+        since[0], since[1:] = at[0] - first + 1, at[1:] - at[:-1]
+        since = np.minimum(since * self.bin_ns, max(HOLD_NS, self.bin_ns))
+        until = np.minimum(right, end_ns)
+        told = until - np.maximum(right - since, start_ns)
+        inside = until - np.maximum(right - self.bin_ns, start_ns)
+        samples = float((self._count[column][at] * inside).sum()) / self.bin_ns
+        return float((means[a:b] * told).sum()) / float(told.sum()), max(1, round(samples))
+
+    def over_each(
+        self, column: str, start_ns: np.ndarray, end_ns: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same for many ranges at once: means (NaN without a sample) and numbers of samples.
+
+        The cost is that of the bins, however many ranges there are.
+        """
+        if column not in self or self.origin_ns is None:
+            return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
+        at, means = self.known(column)
+        since = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, max(HOLD_NS, self.bin_ns))
+        right = (at + 1) * self.bin_ns
+        edges = np.stack([right - since, right], axis=1).ravel()
+
+        def within(each: np.ndarray) -> np.ndarray:
+            grown = np.concatenate([[0.0], np.cumsum(each)])
+            level = np.stack([grown[:-1], grown[1:]], axis=1).ravel()
+            last, first = (np.interp(t - self.origin_ns, edges, level) for t in (end_ns, start_ns))
+            return last - first
+
+        told = within(since.astype(float))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(told > 0, within(means * since) / told, np.nan)
+        return mean, within(self._count[column][at])
 
     def starts(self) -> np.ndarray:
         """Start of each used bin, ns since the epoch."""

@@ -29,14 +29,29 @@ class Check:
                    self.max_step_ms)  # fmt: skip
         return any(number is not None for number in numbers) or bool(self.forbid)
 
+    def refuses(self, cause: str) -> bool:
+        """Whether this cause must not be found."""
+        return cause in self.forbid or not self.limited
+
 
 def failures(report: Mapping, check: Check) -> list[dict]:
-    """One `{"run", "id", "reason"}` per broken limit; what was not measured breaks its limit."""
-    return [
+    """One `{"run", "id", "reason"}` per broken limit; what was not measured breaks its limit.
+
+    What is wrong between the workers of a job is said with the worker it is about.
+    """
+    broken = [
         {"run": run["run"], "id": run["id"], "reason": reason}
         for run in report["runs"]
         for reason in _reasons(run, check)
     ]
+    for session in report["sessions"]:
+        members = [run for run in report["runs"] if run["session"] == session["session"]]
+        for finding in session["findings"]:
+            if check.refuses(finding["cause"]):
+                of = next((run for run in members if run["rank"] in finding["ranks"]), members[0])
+                reason = f"{finding['cause']}: {finding['title']}"
+                broken.append({"run": of["run"], "id": of["id"], "reason": reason})
+    return broken
 
 
 def _reasons(run: Mapping, check: Check) -> Iterable[str]:
@@ -45,7 +60,9 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
     if check.min_utilization is not None:
         active = active_pct(run)
         asked = f"at least {percent(check.min_utilization)} asked"
-        if active is None:
+        if run["gpus"] and not any(gpu["used_by_framework"] for gpu in run["gpus"]):
+            yield f"no GPU was in use, {asked}"
+        elif active is None:
             yield f"GPU utilization was not measured, {asked}"
         elif active < check.min_utilization:
             yield f"GPU active {percent(active)} of the time, {asked}"
@@ -75,7 +92,7 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
         elif half > check.max_step_ms:
             yield f"{half:.3g} ms a step, at most {check.max_step_ms:.3g} ms asked"
     for claim in claims:
-        if claim["cause"] in check.forbid or not check.limited:
+        if check.refuses(claim["cause"]):
             where = (
                 f", {steps(claim['start_step'], claim['end_step'], run['steps'])}"
                 if "start_step" in claim

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from gpu_util_callback.recording.redaction import hashed_script
+
 __all__ = ["add_promises", "comparison", "ms_per_sample"]
 
 
@@ -49,17 +51,21 @@ def add_promises(runs: Sequence[dict]) -> None:
     Args:
         runs: of one report, oldest first.
     """
-    latest: dict[tuple, dict] = {}
+    latest: dict[tuple, dict[str | None, dict]] = {}  # the newest run of each job by script
     for run in runs:
         run["since"] = None
         key = _same_job(run)
         if key is None:
             continue
-        previous = latest.get(key)
+        script = hashed_script(run["script"]) if run.get("script") else None
+        known = latest.setdefault(key, {})
+        # An older recording does not tell its script, nor does a notebook.
+        alike = [one for name, one in known.items() if None in (script, name) or name == script]
+        previous = max(alike, key=lambda one: one["start_ns"] or 0, default=None)
         if previous is not None and previous["session"] != run["session"]:
             run["since"] = _since(previous, run)
         if run["steps"]:
-            latest[key] = run
+            known[script] = run
 
 
 def _since(previous: Mapping, run: Mapping) -> dict | None:
@@ -71,7 +77,7 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
     old, new = _seconds(previous, stalls), _seconds(run, stalls)
     if not gone or not old or not new:
         return None
-    lost = sum(claim["lost_s"] for claim in gone)
+    promised = sum(_saves(claim) for claim in gone)
     # The old run at the new pace: only the parts that were promised to change are exchanged.
     took = new * _samples(previous, run) / _samples(run, previous)
     whole = max(previous["wall_s"] or 0.0, old)
@@ -79,9 +85,15 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
         "id": previous["id"],
         "run": previous["run"],
         "gone": sorted({claim["cause"] for claim in gone}),
-        "promised_up_to": round(whole / max(1e-9, whole - lost), 2),
+        "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
         "got": round(whole / max(1e-9, whole - old + took), 2),
     }
+
+
+def _saves(claim: Mapping) -> float:
+    """What the advice was to save; recordings of older versions promised all that was lost."""
+    saves = claim.get("saves_s")
+    return claim["lost_s"] if saves is None else saves
 
 
 def _seconds(run: Mapping, stalls: bool) -> float:
@@ -107,7 +119,7 @@ def _same_job(run: Mapping) -> tuple | None:
     # Only a name the user gave lasts: what a launcher gives is another one at every start.
     named = run.get("job") if run.get("job_source") == "argument" else None
     return (framework.get("backend") or framework.get("name"), name, model["parameters"],
-            run.get("script"), run.get("rank"), named)  # fmt: skip
+            run.get("rank"), named)  # fmt: skip
 
 
 def _speed(base: Mapping, run: Mapping) -> float | None:

@@ -32,7 +32,7 @@ from gpu_util_callback.diagnosis.transfer_bound import TransferBound
 __all__ = ["RULES", "RULES_VERSION", "Diagnosis", "diagnose"]
 
 # Raised whenever a rule or a default changes what it says about a recording.
-RULES_VERSION = 3
+RULES_VERSION = 10
 
 RULES: tuple[Rule, ...] = (
     InputBound(), HostStall(), Recompilation(), TransferBound(), LaunchBound(), SyncBound(),
@@ -111,22 +111,24 @@ class Diagnosis:
         }
 
 
-def diagnose(recording, thresholds: Mapping | None = None) -> dict:
+def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True) -> dict:
     """The diagnosis of a recording: the stored one if it still holds, else made anew.
 
     The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
     when it was made by these rules with the same thresholds.
+
+    Args:
+        anew: False: where no other thresholds are asked for, take what older rules found, too;
+            the rows of a long run take long to read. `rules_version` tells.
     """
     stored = recording.stored or {}
     limits = resolve({rule.cause: rule.thresholds for rule in RULES}, thresholds)
     same = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
-    if same and "verdict" in stored:
-        return {"silent": [], "findings": [], "spans": [], **stored}
+    if "verdict" in stored and (same or not (anew or thresholds)):
+        return {"silent": [], "findings": [], "spans": [], "thresholds": {}, **stored}
     diagnosis = Diagnosis(recording.facts, thresholds)
-    tables = {name: getattr(recording, name) for name in (
-        "steps", "validation_steps", "phases", "pipeline", "traced_steps", "kernels",
-    )}  # fmt: skip
-    diagnosis.add(tables, recording.samples)
+    for tables, samples in recording.parts():
+        diagnosis.add(tables, samples)
     found = diagnosis.result(
         account=recording.account,
         now_ns=recording.end_ns or None,
@@ -156,6 +158,7 @@ def _object(claim: Loss, run: Run) -> dict:
         "title": claim.title,
         **place,
         "lost_s": None if lost is None else round(lost / 1e9, 6),
+        "saves_s": None if claim.saves_ns is None else round(claim.saves_ns / 1e9, 6),
         "severity": None if lost is None else round(min(1.0, lost / max(1, span_ns)), 4),
         "confidence": claim.confidence,
         "evidence": claim.evidence,

@@ -1,127 +1,280 @@
-"""What to do about a slow input pipeline: by how the slowest stage is written."""
+"""What to do about a slow input: by what the user gave to `fit`, or iterates over."""
 
-import re
+import math
+from dataclasses import dataclass
 
+from gpu_util_callback.diagnosis._circumstances import behind_first_epoch, cpus, process_cpu
 from gpu_util_callback.diagnosis._pipeline import Stage
-from gpu_util_callback.diagnosis._rule import Advice
+from gpu_util_callback.diagnosis._rule import Advice, Range
 from gpu_util_callback.diagnosis._run import Run
 
-__all__ = ["advise"]
+__all__ = ["InputWait", "advise_kind", "brief", "keep_it"]
 
-PYTHON_FLAGS = {"py_function"}
-READERS = ("TFRecord", "TextLine", "FixedLengthRecord", "Interleave")
+# More workers than this are seldom of use, and each takes memory.
+MOST_WORKERS = 16
 
 
-def advise(
-    run: Run,
-    stage: Stage | None,
-    *,
-    needed_ms: float,
-    overlaps: bool = False,
-    innocent: bool = False,
-) -> Advice:
-    """The advice for this run; it names the stage and changes what TensorFlow does not do itself.
+@dataclass(frozen=True, slots=True)
+class InputWait:
+    """A wait for input, as far as the advice needs to know it. Times are ms a step.
 
-    Args:
+    Attributes:
+        lost_ms: how long a step waits that could go without.
+        needed_ms: what a step takes without it: so fast batches must come.
         stage: the slowest stage, None = not known.
-        needed_ms: what a step takes without the wait: so fast batches must come.
         overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
-        innocent: no stage works long enough to explain the wait.
+        innocent: stages are known, and none works long enough to explain the wait.
+        opener: a stage that opens files, or their like, one for each of its elements.
     """
-    if innocent:
-        return Advice(
-            "Batches come late although no stage of the input pipeline works long: something else "
-            "keeps the processor busy (other programs, too few cores for the threads).",
-            "top -H  # what runs beside the training; or give it more cores",
+
+    run: Run
+    where: Range
+    lost_ms: float
+    needed_ms: float
+    stage: Stage | None = None
+    overlaps: bool = False
+    innocent: bool = False
+    opener: Stage | None = None
+
+    @property
+    def arrives_ms(self) -> float:
+        """How far apart batches come now."""
+        return self.needed_ms + self.lost_ms
+
+    def saves(self, arrives_ms: float) -> float:
+        """Share of the wait that is gone when batches come so far apart."""
+        if self.lost_ms <= 0:
+            return 1.0
+        left = max(0.0, arrives_ms - self.needed_ms)
+        return max(0.0, min(1.0, 1 - left / self.lost_ms))
+
+    @property
+    def pace(self) -> str:
+        return (
+            f"a batch comes every {brief(self.arrives_ms)}, and the model could take one every "
+            f"{brief(self.needed_ms)}"
         )
-    if run.framework == "torch" or run.fact("fit", "input_kind") in ("DataLoader", "dataloader"):
-        return _data_loader()
+
+
+def advise_kind(wait: InputWait) -> Advice | None:
+    """The advice where it goes by the kind of the input; None where a tf.data stage decides."""
+    run = wait.run
     kind = str(run.fact("fit", "input_kind", default="")).lower()
-    generator = stage is not None and stage.name.startswith("generator")
+    if "dataloader" in kind:
+        return _data_loader(wait)
     if "pydataset" in kind or "sequence" in kind:
-        return Advice(
-            "The PyDataset makes its batches in Python, slower than the model takes them. Let "
-            "several worker processes make them ahead of time; __getitem__ must then be picklable "
-            "and must not share state.",
-            "super().__init__(workers=4, use_multiprocessing=True, max_queue_size=16)"
-            "  # in your PyDataset's __init__",
-        )
-    if "generator" in kind or generator:
-        return Advice(
-            "Batches come from one Python generator, one after the other, in the training process. "
-            "Turn it into a keras.utils.PyDataset: its workers make several batches at a time.",
-            "train = MyPyDataset(workers=4, use_multiprocessing=True)"
-            "  # __len__, and __getitem__(i) returning batch i",
-        )
-    if stage is None:
-        return Advice(
-            "Batches come slower than the model takes them. Which stage is slow was not measured "
-            f"in this run; a batch must be ready every {_ms(needed_ms)}. If the data fits into "
-            "memory, keep it there after the costly part.",
-            "ds = ds.cache()  # behind the costly map, before shuffle and random augmentation",
-        )
-    takes = f"{stage.name} takes {_ms(stage.work_ms_per_batch)} a batch"
-    if overlaps:
-        takes += " (summed over its threads)"
-    needs = f"a step here without its wait {_ms(needed_ms)}"
-    named = re.search(r"\((\w+)\)", stage.name)
-    function = named[1] if named and named[1] != "lambda" else "fn"
-    parallel = f"ds = ds.map({function}, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)"
-    if stage.flags & PYTHON_FLAGS:
-        if stage.flags & {"sequential", "fixed_parallelism"} and stage.parallelism < 1.5:
-            return Advice(
-                f"{takes}, {needs}. It calls Python, one element at a time: TensorFlow does not "
-                "run such a stage in parallel by itself. Parallel calls help if the function waits "
-                "(for files, for a network). If it computes, it holds Python's lock: write it with "
-                "TensorFlow operations instead, or cache its result.",
-                parallel,
-            )
-        return Advice(
-            f"{takes}, {needs}. It calls Python, which holds the interpreter's lock: more threads "
-            "do not help. Write it with TensorFlow operations (tf.image, tf.io, tf.strings), or "
-            "compute it once and cache it.",
-            f"ds = ds.map(your_tf_ops_version_of_{function}, num_parallel_calls=tf.data.AUTOTUNE)"
-            "  # no py_function, no numpy_function",
-        )
-    if any(reader in stage.op for reader in READERS):
-        return Advice(
-            f"{takes}, {needs}. Reading is the slow part: read several files at a time, and keep "
-            "them on a local disk if they come over a network.",
-            "ds = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE, "
-            "deterministic=False)",
-        )
-    capped = "fixed_parallelism" in stage.flags or (
-        "sequential" in stage.flags and stage.parallelism < 1.5
-    )
-    if stage.name.startswith("map") and capped:
-        on = " on one thread" if stage.parallelism < 1.5 else f" on {stage.parallelism:.0f} threads"
-        return Advice(
-            f"{takes}{'' if overlaps else on}, {needs}. Let TensorFlow choose how many.", parallel
-        )
-    if "Shuffle" in stage.op:
-        return Advice(
-            f"{takes}, {needs}. Filling the shuffle buffer takes the time: shuffle file names or "
-            "indices instead of decoded elements.",
-            "ds = files.shuffle(len(files)).map(load, num_parallel_calls=tf.data.AUTOTUNE)",
-        )
-    threads = "" if overlaps else f" ({stage.parallelism:.0f})"
+        return _py_dataset(wait)
+    generated = wait.stage is not None and wait.stage.op.startswith("Generator")
+    if "generator" in kind or generated:
+        return _generator(wait)
+    if kind == "numpy":
+        return _arrays(wait)
+    if kind == "grain":
+        return _grain(wait)
+    if kind == "" and run.framework == "torch" and wait.stage is None:
+        return _data_loader(wait)  # of an imported trace nothing more is known
+    if kind == "" and run.framework == "jax" and wait.stage is None:
+        return _ahead(wait, f"{wait.pace[:1].upper()}{wait.pace[1:]}.")
+    if kind in ("", "tf.data") or wait.stage is not None:
+        return None
+    return _ahead(wait, f"The loop makes each batch itself: {wait.pace}.")
+
+
+def _workers_for(wait: InputWait, one_ms: float) -> int:
+    """Workers that keep up when one of them needs `one_ms` a batch, with a fifth to spare."""
+    wanted = math.ceil(1.2 * one_ms / max(0.1, wait.needed_ms))
+    most = min(MOST_WORKERS, max(2, cpus(wait.run) or MOST_WORKERS))
+    return max(2, min(most, wanted))
+
+
+def keep_it(wait: InputWait, where: str = "") -> Advice | None:
+    """`ds.cache()`, where a later epoch could use what was kept."""
+    saves = behind_first_epoch(wait.run, wait.where)
+    if saves <= 0:
+        return None
     return Advice(
-        f"{takes}, {needs}. TensorFlow already runs it on as many threads as pay off here"
-        f"{threads}. If the result is the same in every epoch, compute it once; "
-        "else make it cheaper (smaller images, work on whole batches behind ds.batch) or do it on "
-        "the GPU, inside the model.",
-        "ds = ds.cache()  # behind this stage, before shuffle and random augmentation",
+        f"{where}If the result is the same in every epoch and fits into memory, keep it: the first "
+        "epoch stays as slow, the others need not wait.",
+        "ds = ds.cache()  # before shuffle, repeat and random augmentation",
+        saves,
     )
 
 
-def _data_loader() -> Advice:
+def _data_loader(wait: InputWait) -> Advice:
+    run = wait.run
+    workers = run.fact("fit", "input_workers")
+    pinned = run.fact("fit", "input_pin_memory") or not run.used_gpus
+    pin = "" if pinned else ", pin_memory=True"
+    twice = (
+        " Its IterableDataset must give each worker its own part (torch.utils.data."
+        "get_worker_info)." if run.fact("fit", "input_iterable") else ""
+    )  # fmt: skip
+    if not workers:
+        count = _workers_for(wait, wait.lost_ms)
+        return Advice(
+            "The DataLoader makes every batch in the training process, while the model waits "
+            f"({wait.pace}). Let worker processes make them ahead of time.{twice}",
+            f"loader = DataLoader(dataset, ..., num_workers={count}, persistent_workers=True{pin})",
+            wait.saves(wait.lost_ms / count),
+        )
+    count = _workers_for(wait, workers * wait.arrives_ms)
+    if count > workers:
+        return Advice(
+            f"{workers} worker processes of the DataLoader are too few: {wait.pace}.{twice}",
+            f"loader = DataLoader(dataset, ..., num_workers={count}, persistent_workers=True{pin})",
+            wait.saves(workers * wait.arrives_ms / count),
+        )
+    own = str(run.fact("fit", "input_class") or "dataset")
     return Advice(
-        "The DataLoader delivers batches slower than the model takes them. Let worker processes "
-        "load them ahead of time and keep these alive between epochs.",
-        "DataLoader(dataset, batch_size=..., num_workers=4, persistent_workers=True, "
-        "prefetch_factor=4, pin_memory=True)",
+        f"The DataLoader has {workers} workers, as many as pay off on this machine, and still "
+        f"{wait.pace}. Make {own}.__getitem__ cheaper: decode and resize once, store the result, "
+        "and load that.",
+        "%timeit dataset[0]  # in IPython: what one sample costs",
     )
 
 
-def _ms(value: float) -> str:
-    return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms" if value >= 1 else "under 1 ms"
+def _py_dataset(wait: InputWait) -> Advice:
+    run = wait.run
+    own = str(run.fact("fit", "input_class") or "PyDataset")
+    if run.fact("fit", "loop") == "custom":
+        return _ahead(wait, f"{own} makes each batch while the loop waits: {wait.pace}.")
+    legacy = "tf_keras" in str(run.fact("framework", "keras", default=""))
+    workers = run.fact("fit", "input_workers")
+    processes = bool(run.fact("fit", "input_processes"))
+    one_ms = wait.arrives_ms if run.framework == "tensorflow" else wait.lost_ms
+    if not workers or workers == 1:
+        count, waits = _workers_for(wait, one_ms), _waits(wait)
+        kind, care = (
+            ("threads", "__getitem__ must not change anything that they share")
+            if waits
+            else ("processes", "what __getitem__ changes stays in its own process")
+        )
+        return Advice(
+            f"{own} makes one batch after the other: {wait.pace}. Let several {kind} make them "
+            f"ahead of time; {care}.",
+            _with_workers(count, not waits, legacy),
+            wait.saves(one_ms / count),
+        )
+    if not processes and not _waits(wait):
+        return Advice(
+            f"{own} makes its batches in {workers} threads, which share Python's one lock: "
+            f"{wait.pace}. Use processes; {own} must then be picklable.",
+            _with_workers(workers, True, legacy),
+            wait.saves(wait.arrives_ms / workers),
+        )
+    count = min(MOST_WORKERS, max(_workers_for(wait, workers * wait.arrives_ms), 2 * workers))
+    return Advice(
+        f"{workers} workers of {own} are too few: {wait.pace}. Use more of them, or make "
+        "__getitem__ cheaper.",
+        _with_workers(count, processes, legacy),
+        wait.saves(workers * wait.arrives_ms / count),
+    )
+
+
+def _with_workers(count: int, processes: bool, legacy: bool) -> str:
+    if legacy:
+        return f"model.fit(..., workers={count}, use_multiprocessing={processes})"
+    line = f"dataset.workers = {count}  # your PyDataset, before model.fit(dataset)"
+    return line + ("\ndataset.use_multiprocessing = True" if processes else "")
+
+
+def _generator(wait: InputWait) -> Advice:
+    run = wait.run
+    own = run.fact("fit", "input_class")
+    name = f"The generator {own}" if own else "The generator"
+    if run.fact("fit", "loop") == "custom":
+        return _ahead(wait, f"{name} makes each batch while the loop waits: {wait.pace}.")
+    # On TensorFlow a thread asks it for the next batch during the step, elsewhere it cannot.
+    one_ms = wait.arrives_ms if run.framework == "tensorflow" else wait.lost_ms
+    count = _workers_for(wait, one_ms)
+    return Advice(
+        f"{name} makes one batch after the other: {wait.pace}. A keras.utils.PyDataset makes "
+        "several at a time, if you can say how to make batch number i.",
+        _batches_class(run, count, "make_batch(i)", processes=not _waits(wait)),
+        wait.saves(one_ms / count),
+    )
+
+
+def _batches_class(run: Run, workers: int, batch: str, *, processes: bool) -> str:
+    steps = run.fact("fit", "steps_per_epoch") or "number_of_batches"
+    more = ", use_multiprocessing=True" if processes else ""
+    return (
+        "class Batches(keras.utils.PyDataset):\n"
+        "    def __len__(self):\n"
+        f"        return {steps}\n"
+        "    def __getitem__(self, i):\n"
+        f"        return {batch}\n"
+        f"dataset = Batches(workers={workers}{more})  # for model.fit(dataset)"
+    )
+
+
+def _arrays(wait: InputWait) -> Advice:
+    run = wait.run
+    size = run.fact("fit", "batch_size", default=32)
+    if run.fact("fit", "loop") == "custom":
+        return _ahead(wait, f"The loop makes each batch itself: {wait.pace}.")
+    if run.framework == "tensorflow":
+        return Advice(
+            # Keras turns other types of floats into its own before it begins.
+            f"Keras copies every batch out of the arrays: {wait.pace}. Keep images as uint8, a "
+            "quarter of the bytes, and scale them in the model.",
+            'x = x.astype("uint8")  # 0 to 255; first layer: keras.layers.Rescaling(1 / 255)',
+            wait.saves(wait.arrives_ms / 2),  # of the time: not all of it goes by bytes
+        )
+    return Advice(
+        f"Keras cuts every batch out of the arrays while the model waits: {wait.pace}. Let threads "
+        "do it ahead of time. Only whole batches are shuffled then: shuffle the arrays before.",
+        _batches_class(
+            run, 2, f"x[i * {size} : (i + 1) * {size}], y[i * {size} : (i + 1) * {size}]",
+            processes=False,
+        ),
+        wait.saves(wait.lost_ms / 2),
+    )  # fmt: skip
+
+
+def _grain(wait: InputWait) -> Advice:
+    count = _workers_for(wait, wait.arrives_ms)
+    return Advice(
+        f"The grain pipeline is too slow: {wait.pace}. Let worker processes run it.",
+        f"dataset = dataset.mp_prefetch("
+        f"grain.multiprocessing.MultiprocessingOptions(num_workers={count}))"
+        f"  # an IterDataset; a DataLoader takes worker_count={count}",
+        wait.saves(wait.arrives_ms / count),
+    )
+
+
+def _ahead(wait: InputWait, why: str) -> Advice:
+    """For loops of somebody's own, whatever they iterate over."""
+    if wait.run.framework == "torch":
+        count = _workers_for(wait, wait.lost_ms)
+        return Advice(
+            f"{why} Put it into a torch.utils.data.Dataset, and let worker processes of a "
+            "DataLoader make the batches ahead of time.",
+            f"loader = torch.utils.data.DataLoader(dataset, ..., num_workers={count}, "
+            "persistent_workers=True)",
+            wait.saves(wait.lost_ms / count),
+        )
+    return Advice(
+        f"{why} Let a thread make the next one during the step.",
+        "import concurrent.futures\n\n"
+        "def ahead(batches):\n"
+        "    with concurrent.futures.ThreadPoolExecutor(1) as pool:\n"
+        "        batches = iter(batches)\n"
+        "        coming = pool.submit(next, batches, None)\n"
+        "        while (batch := coming.result()) is not None:\n"
+        "            coming = pool.submit(next, batches, None)\n"
+        "            yield batch\n"
+        "dataset = ahead(dataset)  # for each pass over the data",
+        wait.saves(wait.lost_ms),
+    )
+
+
+def _waits(wait: InputWait) -> bool:
+    """Whether making batches mostly waits (for files, a network): the process hardly computes."""
+    busy = process_cpu(wait.run, wait.where)
+    return busy is not None and busy < 0.5
+
+
+def brief(ms: float) -> str:
+    """`12 ms`, `3.4 ms`, `under 1 ms`."""
+    return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.1f} ms" if ms >= 1 else "under 1 ms"

@@ -19,7 +19,12 @@ _HELPER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How full one GPU was: NVML's kernel active beside GPM's SM active, over the steps."""
+    """How full one GPU was over the steps.
+
+    Attributes:
+        active_pct: NVML's kernel active.
+        sm_active_pct: GPM's SM active, of the time in which kernels ran.
+    """
 
     active_pct: float
     sm_active_pct: float
@@ -35,7 +40,9 @@ def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
     sm = run.gpu_mean(gpu, "sm_active_pct", start, end, at_least)
     if active is None or sm is None:
         return None
-    return Fill(active[0], sm[0], min(active[1], sm[1]))
+    # GPM's mean is over all the time; how full the GPU is shows while kernels run.
+    full = min(100.0, 100 * sm[0] / max(1.0, active[0]))
+    return Fill(active[0], full, min(active[1], sm[1]))
 
 
 def headroom(run: Run, gpu: int) -> tuple[float, str] | None:

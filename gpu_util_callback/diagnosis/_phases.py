@@ -22,10 +22,17 @@ class Occurrences:
         self._pending = 0  # occurrences already joined into the newest row
         self.count = 0
         self.self_ns = 0
+        self.longest_ns = 0  # of a single one
+
+    @property
+    def joined(self) -> bool:
+        """Whether rows stand for several occurrences, with what lay between them."""
+        return self._per_row > 1
 
     def add(self, start_ns: int, end_ns: int, self_ns: int, step: int, count: int) -> None:
         self.count += count
         self.self_ns += self_ns
+        self.longest_ns = max(self.longest_ns, self_ns // max(1, count))
         if self._pending:
             row = self._rows[self._used - 1]
             row[1], row[2], row[4] = max(row[1], end_ns), row[2] + self_ns, row[4] + count
@@ -41,13 +48,6 @@ class Occurrences:
         row = self._rows[self._used - 1]
         row[1], row[2] = max(row[1], end_ns), row[2] + self_ns
         self.self_ns += self_ns
-
-    def usual_ns(self) -> int:
-        """All of it, the largest counted like the middle one: an outlier is no state."""
-        rows = self["self_ns"]
-        if len(rows) < 3:
-            return self.self_ns
-        return self.self_ns - int(rows.max()) + int(np.median(rows))
 
     def _fold(self) -> None:
         left, right = self._rows[0::2].copy(), self._rows[1::2].copy()

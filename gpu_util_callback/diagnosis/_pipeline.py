@@ -19,6 +19,14 @@ class Stage:
     parallelism: float
     buffered: float  # elements waiting in its buffer, NaN = it has none
     flags: frozenset[str]
+    elements_per_batch: float = 1.0
+    inside: "Stage | None" = None  # the interleave or flat_map that opens it once per file
+
+    @property
+    def opens_files(self) -> bool:
+        """Whether it is an interleave or flat_map, and not what from_generator is made of."""
+        opens = "Interleave" in self.op or "FlatMap" in self.op
+        return opens and not self.name.startswith("from_generator")
 
 
 class Pipeline:
@@ -38,6 +46,8 @@ class Pipeline:
     def add(self, table: Mapping[str, np.ndarray]) -> None:
         """New rows of the `pipeline` table; the rows of one reading share `time_ns`."""
         rows = len(table["time_ns"]) if "time_ns" in table else 0
+        openers = _openers(table) if rows else []
+        elements = _elements(table) if rows else []
         for i in range(rows):
             if str(table["which"][i] if "which" in table else "train") != "train":
                 continue
@@ -49,8 +59,9 @@ class Pipeline:
                 stage=str(table["stage"][i]),
                 op=str(table["op"][i]) if "op" in table else "",
                 flags=str(table["flags"][i]) if "flags" in table else "",
-                root=int(table["parent"][i]) == -1,
-                elements=max(0, int(table["elements"][i])),
+                inside=openers[i],
+                batches=int(table["elements"][i]) if int(table["parent"][i]) == -1 else 0,
+                elements=elements[i],
                 work_ns=max(0, int(table["processing_ns"][i])),
                 parallelism=_number(table, "parallelism", i, 1.0),
                 buffered=_number(table, "buffered", i, np.nan),
@@ -89,6 +100,11 @@ class Pipeline:
         return total.stages()
 
 
+# Stage, op and flags; and those of the interleave or flat_map that opens it, None for none.
+_Written = tuple[str, str, str]
+_Node = tuple[str, str, str, _Written | None]
+
+
 class _Reading:
     __slots__ = ("batches", "last_ns", "nodes", "readings")
 
@@ -96,16 +112,17 @@ class _Reading:
         self.last_ns = time_ns
         self.readings = 1
         self.batches = 0
-        # (stage, op, flags) -> [work_ns, elements, parallelism x work, buffered, limit, readings]
-        self.nodes: dict[tuple[str, str, str], list[float]] = {}
+        # what it is -> [work_ns, elements, parallelism, buffered, limit, with a buffer, rows]
+        self.nodes: dict[_Node, list[float]] = {}
 
     def next(self, time_ns: int) -> None:
         self.last_ns, self.readings = time_ns, self.readings + 1
 
-    def add(self, *, stage, op, flags, root, elements, work_ns, parallelism, buffered, limit):
-        if root:
-            self.batches += elements
-        node = self.nodes.setdefault((stage, op, flags), [0.0] * 7)
+    def add(
+        self, *, stage, op, flags, inside, batches, elements, work_ns, parallelism, buffered, limit
+    ):
+        self.batches += max(0, batches)
+        node = self.nodes.setdefault((stage, op, flags, inside), [0.0] * 7)
         node[0] += work_ns
         node[1] += elements
         node[2] += parallelism
@@ -127,18 +144,63 @@ class _Reading:
     def stages(self) -> list[Stage]:
         batches = self.batches or max((node[1] for node in self.nodes.values()), default=0)
         found = []
-        for (name, op, flags), node in self.nodes.items():
+        for (name, op, flags, inside), node in self.nodes.items():
             if not batches:
                 continue
-            work, _elements, parallelism, buffered, _limit, with_buffer, seen = node
+            work, elements, parallelism, buffered, _limit, with_buffer, seen = node
             threads = max(1.0, parallelism / max(1.0, seen))
             per_batch = work / batches / 1e6
             found.append(Stage(
                 name, op, per_batch, per_batch / threads, threads,
                 buffered / with_buffer if with_buffer else float("nan"),
-                frozenset(flag.strip() for flag in flags.split(",") if flag.strip()),
+                _flags(flags), elements / batches,
+                inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, np.nan, _flags(inside[2])),
             ))  # fmt: skip
         return sorted(found, key=lambda stage: (-stage.ms_per_batch, stage.name))
+
+
+def _flags(text: str) -> frozenset[str]:
+    return frozenset(flag.strip() for flag in text.split(",") if flag.strip())
+
+
+def _openers(table: Mapping[str, np.ndarray]) -> list[_Written | None]:
+    """Per row, the nearest interleave or flat_map that opens this stage for each of its elements.
+
+    What such a stage opens has no name of its own (only the chain of datasets has names): a stage
+    with a function's name before it in the chain is not meant.
+    """
+    rows = len(table["time_ns"])
+    if not all(name in table for name in ("node", "parent", "op", "stage", "flags")):
+        return [None] * rows
+    at = {(int(table["time_ns"][i]), int(table["node"][i])): i for i in range(rows)}
+    found: list[_Written | None] = []
+    for i in range(rows):
+        opener, row, seen = None, i, 0
+        if "(" not in str(table["stage"][i]):
+            while opener is None and seen < rows:
+                above = at.get((int(table["time_ns"][row]), int(table["parent"][row])))
+                if above is None:
+                    break
+                row, seen = above, seen + 1
+                op = str(table["op"][row])
+                if "Interleave" in op or "FlatMap" in op:
+                    opener = (str(table["stage"][row]), op, str(table["flags"][row]))
+        found.append(opener)
+    return found
+
+
+def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
+    """Elements that each row's stage worked on: of a stage that also makes batches, its input's."""
+    counts = [max(0, int(count)) for count in table["elements"]]
+    if "op" not in table or "node" not in table:
+        return counts
+    worked = list(counts)
+    for i, op in enumerate(table["op"]):
+        if str(op).startswith("MapAndBatch"):
+            same = table["time_ns"] == table["time_ns"][i]
+            below = np.flatnonzero(same & (table["parent"] == table["node"][i]))
+            worked[i] = max((counts[row] for row in below), default=counts[i])
+    return worked
 
 
 def _number(table: Mapping[str, np.ndarray], name: str, row: int, absent: float) -> float:

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from gpu_util_callback.diagnosis._compare import add_promises
-from gpu_util_callback.diagnosis._engine import diagnose
+from gpu_util_callback.diagnosis._engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis._sessions import session_findings
-from gpu_util_callback.diagnosis._traced import CATEGORIES, Traced
+from gpu_util_callback.diagnosis._traced import CATEGORIES, Traced, shows_no_steps
+from gpu_util_callback.recording.alignment import session_clocks
 
 __all__ = ["logdir_report", "run_report"]
 
@@ -22,8 +23,10 @@ def logdir_report(recordings: Iterable, thresholds: Mapping | None = None) -> di
     recordings = sorted(recordings, key=lambda one: (one.start_ns or 0, one.id))
     runs = [run_report(recording, thresholds) for recording in recordings]
     sessions: dict[str, list[dict]] = {}
-    for run in runs:
+    made: dict[str, list] = {}
+    for recording, run in zip(recordings, runs, strict=True):
         sessions.setdefault(run["session"], []).append(run)
+        made.setdefault(run["session"], []).append(recording)
     add_promises(runs)
     return {
         "version": REPORT_VERSION,
@@ -33,16 +36,44 @@ def logdir_report(recordings: Iterable, thresholds: Mapping | None = None) -> di
                 "session": name,
                 "ranks": sorted({run["rank"] for run in members if run["rank"] is not None}),
                 "findings": session_findings(members),
+                "clocks": _clocks(made[name]),
             }
             for name, members in sessions.items()
         ],
     }
 
 
-def run_report(recording, thresholds: Mapping | None = None) -> dict:
-    """One run of the report: its account, its GPUs, what held it back and what to do."""
+def _clocks(recordings: list) -> dict | None:
+    """Whose clock the others were held against, and how far they are apart; None of one process."""
+    clocks = session_clocks(recordings)
+    if not clocks.offsets and not clocks.unknown:
+        return None
+    return {
+        "reference": clocks.reference,
+        "workers": [
+            {
+                "rank": one.rank,
+                "offset_ms": round(one.offset_ns / 1e6, 4),
+                "drift_ppm": round(1e6 * one.drift, 2),
+                "scatter_ms": round(one.scatter_ns / 1e6, 4),
+                "steps": one.steps,
+                "text": clocks.sentence(one),
+            }
+            for one in clocks.offsets
+            if one.rank != clocks.reference
+        ],
+        "unknown": [{"rank": rank, "reason": reason} for rank, reason in clocks.unknown],
+    }
+
+
+def run_report(recording, thresholds: Mapping | None = None, *, anew: bool = True) -> dict:
+    """One run of the report: its account, its GPUs, what held it back and what to do.
+
+    Args:
+        anew: as for `diagnose`.
+    """
     facts = recording.facts
-    found = diagnose(recording, thresholds)
+    found = diagnose(recording, thresholds, anew=anew)
     account = recording.account or {}
     traced = Traced()
     traced.add_steps(recording.traced_steps)
@@ -59,6 +90,9 @@ def run_report(recording, thresholds: Mapping | None = None) -> dict:
         "host": facts.get("host"),
         "rank": facts.get("rank"),
         "world_size": facts.get("world_size"),
+        "trial": facts.get("trial"),
+        "trial_of": facts.get("trial_of"),
+        "trial_config": facts.get("trial_config"),
         "status": recording.status,
         "framework": facts.get("framework"),
         "model": facts.get("model"),
@@ -71,12 +105,14 @@ def run_report(recording, thresholds: Mapping | None = None) -> dict:
         "step_ms": _step_ms(kept.get("steps", {}).get("duration_ns", {})),
         "time_s": dict(account.get("time_s") or {}),
         "gpu_time_est": {
-            str(gpu["index"]): _gpu_time(gpu, traced, wall_s, account) for gpu in gpus
-            if gpu["used_by_framework"]
+            str(gpu["index"]): _gpu_time(
+                gpu, traced, wall_s, account,
+                why_idle=not shows_no_steps(facts, recording.step_count or 0),
+            ) for gpu in gpus if gpu["used_by_framework"]
         },
         "gpus": gpus,
         "traced": _traced(traced),
-        "unavailable": list(facts.get("unavailable") or []),
+        "unavailable": [*(facts.get("unavailable") or []), *_older_rules(found)],
         "overhead": dict(facts.get("overhead") or {}),
         "verdict": found["verdict"],
         "rules_version": found["rules_version"],
@@ -86,6 +122,19 @@ def run_report(recording, thresholds: Mapping | None = None) -> dict:
         "spans": found["spans"],
         "problems": [{"path": one.path, "message": one.message} for one in recording.problems],
     }  # fmt: skip
+
+
+def _older_rules(found: Mapping) -> list[dict[str, str]]:
+    """A line that says so where what older rules found while recording is shown as it was."""
+    version = found["rules_version"]
+    if version == RULES_VERSION:
+        return []
+    return [{
+        "source": "today's rules",
+        "reason": "the run is long and was judged while it was recorded, "
+                  f"by rules version {version} (now {RULES_VERSION})",
+        "cure": "gpu-util report LOGDIR judges it anew",
+    }]  # fmt: skip
 
 
 Distributions = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -129,6 +178,9 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions) -> dict:
         "compute_capability": gpu.get("compute_capability"),
         "utilization_pct": spread("utilization_pct"),
         "sm_active_pct": spread("sm_active_pct"),
+        "throttled_pct": {
+            why: spread(f"throttle_{why}_pct")["mean"] for why in ("thermal", "power", "other")
+        },
         "memory_used_bytes": {"max": whole(highest("memory_used_bytes"))},
         "memory_total_bytes": gpu.get("memory_total_bytes"),
         "power_mw": {"mean": spread("power_mw")["mean"], "max": highest("power_mw")},
@@ -137,19 +189,27 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions) -> dict:
     }
 
 
-def _gpu_time(gpu: Mapping, traced: Traced, wall_s: float | None, account: Mapping) -> dict:
+def _gpu_time(
+    gpu: Mapping, traced: Traced, wall_s: float | None, account: Mapping, why_idle: bool
+) -> dict:
     """Estimated seconds of the run per category of one GPU; they add up to the wall time.
 
     From profiler windows where there are any (what the traced steps did, taken for all steps), else
-    from NVML's utilization; empty where neither is known.
+    from NVML's utilization; empty where neither is known. Why a GPU idled is told only by traces
+    that show steps (`why_idle`); without them all of it is "idle".
     """
     seen = traced.gpus.get(gpu["index"])
     times = account.get("time_s") or {}
     if seen is not None and seen.duration_ns and wall_s:
         in_steps = min(wall_s, float(times.get("step") or 0) + float(times.get("input_wait") or 0))
         parts: dict[str, object] = {
-            name: round(in_steps * seen.share(name), 6) for name in CATEGORIES
+            name: round(in_steps * seen.share(name), 6)
+            for name in CATEGORIES
+            if why_idle or not name.startswith("idle_")
         }
+        if not why_idle:
+            idle = [name for name in CATEGORIES if name.startswith("idle_")]
+            parts["idle"] = round(in_steps * seen.share(*idle), 6)
         return {"basis": "windows", **parts, "outside_steps": round(wall_s - in_steps, 6)}
     active = gpu["utilization_pct"]["mean"]
     if active is not None and wall_s:

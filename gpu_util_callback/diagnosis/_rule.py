@@ -19,10 +19,17 @@ Evidence = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do: a few sentences for a person who does not know the code, and the line."""
+    """What to do: a few sentences for a person who does not know the code, and the line.
+
+    Attributes:
+        code: to copy; `...` stands for the arguments and statements that are there already.
+        saves: share of the lost time (0-1) that doing so saves: `cache()` still reads everything
+            once, a callback every hundredth batch still runs a hundredth of the time.
+    """
 
     text: str
     code: str = ""
+    saves: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,11 @@ class Loss:
     detail: str = ""
     pieces: list[tuple[int, int]] = field(default_factory=list)
     blocking: bool = False
+
+    @property
+    def saves_ns(self) -> int | None:
+        """What the advice saves of `lost_ns`."""
+        return None if self.lost_ns is None else round(self.lost_ns * self.advice.saves)
 
 
 class Rule:

@@ -197,7 +197,9 @@ class Run:
                 index, "utilization_pct", start_ns - AROUND_NS, end_ns + AROUND_NS, at_least
             )
             if seen is not None:
-                active.append(min(100.0, max(0.0, seen[0])))
+                # Others may work while we do not: that is no work of ours.
+                others = self.gpu_mean(index, "utilization_other_pct", start_ns, end_ns, 1)
+                active.append(min(100.0, max(0.0, seen[0] - (others[0] if others else 0.0))))
                 samples += seen[1]
                 gpus.append(index)
         if not active:
@@ -205,6 +207,60 @@ class Run:
         mean = sum(active) / len(active)
         idle_ns = round((end_ns - start_ns) * (1 - mean / 100))
         return Idle(mean, idle_ns, samples, tuple(gpus))
+
+    def resolution_ns(self, column: str) -> int:
+        """How long the means are that are kept of the samples of a column; 0 without any."""
+        kept = [bins for gpu in self.used_gpus if (bins := self.column(gpu, column)) is not None]
+        return max((bins.bin_ns for bins in kept), default=0)
+
+    def idle_each(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, float]:
+        """Idle share (0-1) of the framework's GPUs in each of many ranges, NaN where not sampled.
+
+        Returns:
+            The shares, shape `(n,)`, and the number of samples of one GPU they rest on.
+        """
+        idle: list[np.ndarray] = []
+        samples = 0.0
+        for index in self.used_gpus:
+            bins = self.column(index, "utilization_pct")
+            if bins is None:
+                continue
+            active, count = bins.over_each("utilization_pct", start_ns, end_ns)
+            others = self.column(index, "utilization_other_pct")
+            if others is not None:
+                theirs, _ = others.over_each("utilization_other_pct", start_ns, end_ns)
+                active = active - np.nan_to_num(theirs)
+            idle.append(1 - np.clip(active, 0, 100) / 100)
+            samples = max(samples, float(count.sum()))
+        if not idle:
+            return np.full(len(start_ns), np.nan), 0.0
+        known = np.isfinite(np.stack(idle))
+        total = np.nan_to_num(np.stack(idle)).sum(axis=0)
+        return np.where(
+            known.any(axis=0), total / np.maximum(1, known.sum(axis=0)), np.nan
+        ), samples
+
+    def stalled_pct(self, start_ns: np.ndarray, length_ns: np.ndarray) -> np.ndarray:
+        """How much of each stretch the training thread did not train; shape `(n,)`.
+
+        It waited for input, compiled, ran callbacks, or was between steps: nothing was asked of the
+        GPUs.
+        """
+        steps = self.steps
+        if not len(steps):
+            return np.full(len(start_ns), 100.0)
+        begin, end = steps["start_ns"], steps["end_ns"]
+        inside = steps["wait_ns"] + steps["callbacks_ns"] + steps["compile_ns"]
+        # Time before a block that no step accounts for, then the block's own.
+        between = np.concatenate([[0], np.maximum(begin[1:] - end[:-1], 0)])
+        spent = np.minimum(inside, end - begin)
+        grown = np.cumsum(between + spent)
+        origin = int(begin[0])
+        edges = np.stack([begin, end], axis=1).ravel() - origin
+        level = np.stack([grown - spent, grown], axis=1).ravel()
+        first = np.interp(start_ns - origin, edges, level)
+        last = np.interp(start_ns + length_ns - origin, edges, level)
+        return np.clip(100 * (last - first) / np.maximum(length_ns, 1), 0, 100)
 
     def gpu_mean(
         self, index: int, column: str, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES
@@ -223,13 +279,19 @@ class Run:
         return best
 
     def column(self, index: int, name: str) -> SampleBins | None:
-        """The group of a GPU that has this column, None if no group has."""
-        parts = ("", "/gpm", "/utilization", "/allocator")
-        for group in (f"gpu{index}{part}" for part in parts):
-            bins = self.samples.get(group)
-            if bins is not None and name in bins:
-                return bins
-        return None
+        """The group of a GPU that has this column, None if no group has.
+
+        The driver's own buffer, where it is kept, says when each value was taken; a polled one is
+        up to a second old.
+        """
+        found = [
+            bins
+            for part in ("/utilization", "", "/gpm", "/allocator")
+            if (bins := self.samples.get(f"gpu{index}{part}")) is not None and name in bins
+        ]
+        if len(found) > 1 and 2 * found[0].samples < found[1].samples:
+            return found[1]
+        return found[0] if found else None
 
     def highest(self, index: int, name: str) -> float | None:
         """The largest value of a GPU's column, None where it was not sampled."""

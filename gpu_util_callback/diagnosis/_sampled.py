@@ -7,12 +7,16 @@ import numpy as np
 from gpu_util_callback.diagnosis._bins import SampleBins
 from gpu_util_callback.diagnosis._rule import Range
 from gpu_util_callback.diagnosis._run import Run
-from gpu_util_callback.diagnosis._spans import Series, find_spans
+from gpu_util_callback.diagnosis._spans import SMALLEST_WINDOW, Series, find_spans
 
-__all__ = ["Sampled", "link_bytes_per_s", "sampled"]
+__all__ = ["RARE_NS", "Sampled", "link_bytes_per_s", "sampled"]
 
 # A column that is sampled more seldom is taken to hold its value so long.
 HOLD_NS = 5_000_000_000
+# Limits and links are read every ten seconds, and change when somebody changes them.
+RARE_NS = 15_000_000_000
+# Through how long a window a change of the samples is looked for, in samples at least.
+WINDOW_NS, FEWEST = 4_000_000_000, 4
 # Bytes a second a PCIe lane carries, by generation: 8b/10b, then 128b/130b, then PAM4 FLITs.
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 
@@ -33,13 +37,13 @@ class Sampled:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def at(self, column: str) -> np.ndarray:
+    def at(self, column: str, hold_ns: int = HOLD_NS) -> np.ndarray:
         """Another column at these times, NaN where it was not sampled lately; shape `(n,)`."""
         bins = self.run.column(self.gpu, column)
-        return _read(bins, column, self.start_ns) if bins else np.full(len(self), np.nan)
+        return _read(bins, column, self.start_ns, hold_ns) if bins else np.full(len(self), np.nan)
 
     def spans(
-        self, lost_ns: np.ndarray, *, enter: float, min_s: float
+        self, lost_ns: np.ndarray, *, enter: float, min_s: float, min_samples: int = 3
     ) -> list[tuple[Range, np.ndarray]]:
         """Spans of at least `min_s` in which the share `enter` of the time was lost.
 
@@ -53,7 +57,10 @@ class Sampled:
         events = ((lost > 0) & (lost >= 0.1 * self.length_ns)).astype(np.int64)
         series = Series(ones, self.length_ns, lost, lost, events, 1)
         found = []
-        for first, end in find_spans(series, enter=enter, min_rows=3):
+        # Neighbouring samples share the driver's mean: fewer of them than of steps tell a change.
+        rows = round(WINDOW_NS / max(1.0, float(np.median(self.length_ns))))
+        smallest = min(SMALLEST_WINDOW, max(FEWEST, rows))
+        for first, end in find_spans(series, enter=enter, min_rows=min_samples, smallest=smallest):
             a, b = int(first), max(int(first) + 1, int(end))
             start, stop = int(self.start_ns[a]), int(self.start_ns[b - 1] + self.length_ns[b - 1])
             if stop - start >= min_s * 1e9:
@@ -63,32 +70,32 @@ class Sampled:
         return found
 
 
-def sampled(run: Run, gpu: int, column: str) -> Sampled | None:
-    """The samples of a column of a GPU; None with fewer than three."""
-    bins = run.column(gpu, column)
+def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> Sampled | None:
+    """The samples of a column of a GPU, or of a group of it; None with fewer than three."""
+    bins = run.column(gpu, column) if bins is None else bins
     if bins is None:
         return None
-    at = np.flatnonzero(np.isfinite(bins.mean(column)))
-    if len(at) < 3:
+    at, _ = bins.known(column)
+    if len(at) < 3 or bins.origin_ns is None:
         return None
-    starts = bins.starts()[at]
-    usual = int(np.median(np.diff(starts)))
-    length = np.minimum(np.diff(starts, append=starts[-1] + usual), 3 * usual)
+    starts = bins.origin_ns + at * bins.bin_ns
+    apart = starts[1:] - starts[:-1]
+    usual = int(np.median(apart))
+    length = np.minimum(np.append(apart, usual), 3 * usual)
     return Sampled(run, gpu, starts, length)
 
 
-def _read(bins: SampleBins, column: str, times: np.ndarray) -> np.ndarray:
-    values = bins.mean(column)
-    known = np.flatnonzero(np.isfinite(values))
+def _read(bins: SampleBins, column: str, times: np.ndarray, hold_ns: int) -> np.ndarray:
+    known, values = bins.known(column)
     if not len(known) or bins.origin_ns is None:
         return np.full(len(times), np.nan)
-    stamps = bins.starts()[known]
+    stamps = bins.origin_ns + known * bins.bin_ns
     # The bin the time lies in or the newest one before it; the first one also speaks for a little
     # before (groups of one GPU are read one after the other).
     at = np.searchsorted(stamps, times, side="right") - 1
-    at = np.where((at < 0) & (stamps[0] - times <= HOLD_NS), 0, at)
-    fresh = (at >= 0) & (times - stamps[np.maximum(at, 0)] <= HOLD_NS + bins.bin_ns)
-    return np.where(fresh, values[known[np.maximum(at, 0)]], np.nan)
+    at = np.where((at < 0) & (stamps[0] - times <= hold_ns), 0, at)
+    fresh = (at >= 0) & (times - stamps[np.maximum(at, 0)] <= hold_ns + bins.bin_ns)
+    return np.where(fresh, values[np.maximum(at, 0)], np.nan)
 
 
 def link_bytes_per_s(generation: np.ndarray, width: np.ndarray) -> np.ndarray:

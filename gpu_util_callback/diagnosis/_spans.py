@@ -38,7 +38,9 @@ class Series:
     step_rows: int
 
 
-def find_spans(series: Series, *, enter: float, min_rows: int) -> list[tuple[float, float]]:
+def find_spans(
+    series: Series, *, enter: float, min_rows: int, smallest: int = SMALLEST_WINDOW
+) -> list[tuple[float, float]]:
     """The spans in which the loss is at least the share `enter` of the time.
 
     A change point is where the loss, seen through a centred window, crosses the threshold; its
@@ -47,6 +49,8 @@ def find_spans(series: Series, *, enter: float, min_rows: int) -> list[tuple[flo
     makes a span. What recurs more seldom than a window is looked for with windows eight times as
     wide.
 
+    Args:
+        smallest: the narrowest window, in rows.
     Returns:
         Disjoint spans in order, at most `MAX_SPANS` (then those nearest to each other are joined),
         each as (first, end) in rows from the start of the series; half-open.
@@ -55,7 +59,7 @@ def find_spans(series: Series, *, enter: float, min_rows: int) -> list[tuple[flo
     if not blocks or not series.lost.any():
         return []
     covered = np.zeros(blocks, bool)
-    window = max(1, SMALLEST_WINDOW // series.step_rows)
+    window = max(1, smallest // series.step_rows)
     while True:
         last = window >= blocks
         for first, end in _at_scale(series, covered, min(window, blocks), enter, min_rows):
@@ -87,7 +91,7 @@ def _at_scale(
         else:
             merged.append([first, end])
     for first, end in merged:
-        first, end = _trimmed(lost, total, first, end, window)
+        first, end = _settled(lost, total, first, end, window)
         if end <= first or rows[first:end].sum() < min_rows:
             continue
         if events[first:end].sum() < MIN_EVENTS and not _steady(series, first, end):
@@ -100,6 +104,18 @@ def _steady(series: Series, first: int, end: int) -> bool:
     """Whether the loss is spread over the blocks: small in each step, but in all of them."""
     lost = series.lost[first:end]
     return bool(np.count_nonzero(lost) >= 0.75 * len(lost) and lost.max() * 2 <= lost.sum())
+
+
+def _settled(
+    lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int
+) -> tuple[int, int]:
+    """Trim until nothing changes: what a wide window sees may all lie in one half of it."""
+    while end > first:
+        trimmed = _trimmed(lost, total, first, end, window)
+        if trimmed == (first, end) or trimmed[1] - trimmed[0] >= end - first:
+            return trimmed
+        first, end = trimmed
+    return first, end
 
 
 def _trimmed(

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from gpu_util_callback.errors import UnusableInput
 
-__all__ = ["Limits", "Threshold", "parse_threshold", "resolve"]
+__all__ = ["Limits", "Threshold", "meant", "parse_threshold", "resolve"]
 
 Limits = Mapping[str, float]
 
@@ -41,7 +42,7 @@ def resolve(
         declared: cause -> name -> threshold.
         given: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
     Raises:
-        UnusableInput: an unknown cause or name (the known ones are listed), or no finite number.
+        UnusableInput: an unknown cause or name (the nearest one is named), or no number from 0 on.
     """
     limits = {
         cause: {name: float(threshold.default) for name, threshold in names.items()}
@@ -49,12 +50,18 @@ def resolve(
     }
     for cause, key, value in _flatten(given or {}):
         if cause not in limits:
-            raise UnusableInput(f"no cause {cause!r} to set; there is {', '.join(sorted(limits))}")
+            raise UnusableInput(f"no cause {cause!r} to set{meant(cause, limits)}")
         if key not in limits[cause]:
-            known = ", ".join(sorted(limits[cause])) or "none"
-            raise UnusableInput(f"{cause} has no threshold {key!r}; it has {known}")
+            raise UnusableInput(f"{cause} has no threshold {key!r}{meant(key, limits[cause])}")
         limits[cause][key] = _number(f"{cause}.{key}", value)
     return limits
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """How an error about an unknown name goes on: the nearest known one, else all of them."""
+    known = sorted(known)
+    near = get_close_matches(name, known, 1)
+    return f": did you mean {near[0]}?" if near else f"; there is {', '.join(known) or 'none'}"
 
 
 def _flatten(given: Mapping) -> Iterable[tuple[str, str, object]]:
@@ -73,6 +80,6 @@ def _number(name: str, value: object) -> float:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         number = math.nan
-    if not math.isfinite(number):
-        raise UnusableInput(f"threshold {name}: {value!r} is not a number")
+    if not math.isfinite(number) or number < 0:
+        raise UnusableInput(f"threshold {name}: {value!r} is not a number from 0 on")
     return number

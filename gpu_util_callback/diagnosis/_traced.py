@@ -5,13 +5,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Kernel", "Traced", "TracedGpu"]
+__all__ = ["CATEGORIES", "Kernel", "Traced", "TracedGpu", "shows_no_steps"]
 
 CATEGORIES = (
     "kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective",
     "idle_input", "idle_launch", "idle_sync", "idle_host", "other",
 )  # fmt: skip
 MAX_KERNELS = 4096
+
+
+def shows_no_steps(facts: Mapping, steps: int) -> bool:
+    """Whether this is an imported trace without steps: its idle time is not judged.
+
+    Args:
+        facts: of the recording.
+        steps: how many it has.
+    """
+    basis = (facts.get("source") or {}).get("steps_from")
+    return basis == "trace" or (basis == "call" and steps < 2)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpu_util_callback.diagnosis._rule import Loss
 from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._traced import shows_no_steps
 from gpu_util_callback.diagnosis._words import duration, percent, times
 
 __all__ = ["sentence"]
@@ -36,15 +37,18 @@ def sentence(run: Run, claims: Sequence[Loss]) -> str:
             return f"{claims[0].title}; what it costs is not known."
         return _healthy(run)
     by_cause: dict[tuple[str, str], int] = {}
+    saves: dict[tuple[str, str], int] = {}
     for claim in costly:
         name = claim.title if claim.cause not in _OPENINGS else ""
         key = (claim.cause, name)
         by_cause[key] = by_cause.get(key, 0) + int(claim.lost_ns or 0)
+        saves[key] = saves.get(key, 0) + int(claim.saves_ns or 0)
     (cause, title), lost = max(by_cause.items(), key=lambda item: item[1])
+    saved = min(saves[cause, title], wall)
     lost = min(lost, wall)
     openings = _OPENINGS if run.used_gpus else _OPENINGS_WITHOUT_GPU
     opening = openings.get(cause) or title or _OPENINGS[cause]
-    gain = wall / max(1, wall - lost)
+    gain = wall / max(1, wall - saved)
     said = f"{opening}: {duration(lost / 1e9)} of {duration(wall / 1e9)}."
     if gain >= 1.05:
         return f"{said} Fixed, this run is up to {times(gain)} faster."
@@ -52,8 +56,7 @@ def sentence(run: Run, claims: Sequence[Loss]) -> str:
 
 
 def _healthy(run: Run) -> str:
-    steps_from = run.fact("source", "steps_from")  # of an import
-    if steps_from == "trace" or (steps_from == "call" and len(run.steps) < 2):
+    if shows_no_steps(run.facts, run.steps.total_rows):
         return "The trace shows no steps: its work is measured, its idle time is not judged."
     step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")
     known = run.account.get("time_s") if run.account else None

@@ -34,6 +34,19 @@ def traced_gpus(run: Run) -> list[int]:
             and gpu.kernel_busy_ns + gpu.ns["kernel"] > 0]  # fmt: skip
 
 
+def _idle_at_most(run: Run, index: int) -> float:
+    """The largest share of the steps in which no kernel can have run, 0-1.
+
+    SMs are active only while kernels run: where GPM counted more than a window left room for, the
+    profiler itself made the difference (its cost a kernel, or kernels of CUDA graphs it missed).
+    """
+    if not len(run.steps):
+        return 1.0
+    start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
+    seen = run.gpu_mean(index, "sm_active_pct", start, end)
+    return 1.0 if seen is None else max(0.0, 1 - seen[0] / 100)
+
+
 def share_of(run: Run, *categories: str) -> Share | None:
     """How much of the steps the categories take, mean over the traced GPUs; None if untraced.
 
@@ -47,6 +60,8 @@ def share_of(run: Run, *categories: str) -> Share | None:
     for index in gpus:
         gpu = run.traced.gpus[index]
         spent = sum(gpu.ns[name] for name in categories)
+        if "collective" not in categories:
+            spent = min(spent, round(_idle_at_most(run, index) * gpu.duration_ns))
         pct += 100 * spent / gpu.duration_ns
         working += spent / max(1, gpu.duration_ns - gpu.ns["idle_input"])
         per_step += spent / gpu.steps / 1e6

@@ -1,6 +1,11 @@
 """Numbers as people say them."""
 
-__all__ = ["duration", "percent", "steps", "times"]
+from collections.abc import Mapping
+
+__all__ = ["duration", "percent", "steps", "times", "what_to_do"]
+
+# A few lines of code are said in one, if they are no longer together.
+_ONE_LINE = 120
 
 
 def duration(seconds: float) -> str:
@@ -33,3 +38,14 @@ def steps(start: int, end: int, of: int | None = None) -> str:
 def times(factor: float) -> str:
     """`1.9×`."""
     return f"{factor:.1f}×" if factor < 9.95 else f"{factor:.0f}×"
+
+
+def what_to_do(advice: Mapping[str, str]) -> str:
+    """An advice in one line: its code, where that is one; else its text."""
+    lines = advice["code"].splitlines()
+    if len(lines) == 1:
+        return lines[0].strip()
+    bare = [line.partition("  # ")[0] for line in lines]
+    together = "; ".join(bare)
+    nested = any(line.startswith(" ") or line.endswith(":") for line in bare)
+    return advice["text"] if nested or not lines or len(together) > _ONE_LINE else together

@@ -3,12 +3,15 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
 
 __all__ = ["CommunicationBound"]
+
+LESS_OFTEN = 4  # a quarter of the exchanges is left
 
 
 class CommunicationBound(Rule):
@@ -51,10 +54,23 @@ class CommunicationBound(Rule):
 
 
 def _advice(run: Run) -> Advice:
-    text = (
-        "Exchanging gradients takes longer than the computation can hide. Exchange less often "
-        "(add up gradients over several batches), with a larger batch, or in 16 bits."
+    text = "The GPUs exchange gradients for longer than the computation hides. "
+    if run.framework == "torch" and not has_keras_fit(run):
+        return Advice(
+            f"{text}Add up those of {LESS_OFTEN} batches, and exchange them with the last.",
+            f"last = step % {LESS_OFTEN} == {LESS_OFTEN - 1}\n"
+            "with contextlib.nullcontext() if last else model.no_sync():\n"
+            f"    (loss_function(model(x), y) / {LESS_OFTEN}).backward()\n"
+            "if last:\n"
+            "    optimizer.step()\n"
+            "    optimizer.zero_grad()",
+            1 - 1 / LESS_OFTEN,
+        )
+    # Keras' gradient_accumulation_steps is no remedy: it fails under tf.distribute, and on JAX the
+    # gradients of each step are exchanged before they are added up.
+    return Advice(
+        f"{text}With a batch {LESS_OFTEN} times as large they do so a quarter as often; raise the "
+        "learning rate with it.",
+        larger_batch(run, LESS_OFTEN),
+        1 - 1 / LESS_OFTEN,
     )
-    if run.framework == "torch":
-        return Advice(text, "with model.no_sync(): ...  # in all but every 4th batch")
-    return Advice(text, "keras.optimizers.Adam(gradient_accumulation_steps=4)")

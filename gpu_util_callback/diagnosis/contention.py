@@ -1,18 +1,21 @@
 """Contention: other processes compute on the same GPU."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import numpy as np
 
+from gpu_util_callback.diagnosis._fixes import command, driver_number
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._sampled import sampled
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._worth import worth_telling
 
 __all__ = ["Contention"]
 
 OTHERS = "utilization_other_pct"
+IDLE_PCT = 3  # a monitor's kernels read 0-1 %
 
 
 class Contention(Rule):
@@ -40,6 +43,9 @@ class Contention(Rule):
         return not any(run.column(gpu, OTHERS) for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        return worth_telling(self._spans(run, limits), run.wall_ns, limits)
+
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
         for gpu in run.used_gpus:
             if (run.highest(gpu, OTHERS) or 0) < limits["others_active_pct"]:
                 continue
@@ -48,12 +54,12 @@ class Contention(Rule):
                 continue
             others, use = seen.at(OTHERS), seen.at("utilization_pct")
             full = np.nan_to_num(use) >= limits["gpu_active_pct"]
-            lost = np.where(full, seen.length_ns * np.clip(others, 0, 100) / 100, 0)
+            # While we ask nothing of the GPU, whoever uses it takes nothing from us.
+            taken = others - run.stalled_pct(seen.start_ns, seen.length_ns)
+            lost = np.where(full, seen.length_ns * np.clip(taken, 0, 100) / 100, 0)
             enter = limits["others_active_pct"] / 100
             for where, mask in seen.spans(lost, enter=enter, min_s=limits["min_s"]):
                 total = int(np.nansum(lost[mask]))
-                if total < limits["min_run_pct"] / 100 * run.wall_ns:
-                    continue
                 memory = seen.at("memory_other_bytes")[mask]
                 known = np.isfinite(memory).any()
                 yield Loss(
@@ -73,11 +79,35 @@ class Contention(Rule):
                         "others_active_pct": limits["others_active_pct"],
                         "gpu_active_pct": limits["gpu_active_pct"],
                     },
-                    advice=Advice(
-                        f"Another process computes on gpu{gpu}. Train where nobody else does, or "
-                        "agree on who has it.",
-                        "nvidia-smi pmon -c 1  # who it is; then CUDA_VISIBLE_DEVICES=<another>",
-                    ),
+                    advice=_advice(run, gpu, limits["others_active_pct"]),
                     gpus=[gpu],
                     detail=f"gpu{gpu}",
                 )  # fmt: skip
+
+
+def _advice(run: Run, gpu: int, limit: float) -> Advice:
+    """Another GPU where there is one that nobody computes on; else who it is."""
+    says = f"Another program computes on gpu{gpu}, and the two take turns. "
+    free = [other for other in run.gpus if _free(run, other, gpu, limit)]
+    if free:
+        other = int(free[0]["index"])
+        return Advice(
+            f"{says}gpu{other} has nothing to do: train there.",
+            command(
+                run,
+                f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={driver_number(run, other)}",
+            ),
+        )
+    return Advice(
+        f"{says}Train on another GPU, or agree on who has this one.",
+        f"nvidia-smi pmon -i {driver_number(run, gpu)} -c 1  # shows whose it is",
+    )
+
+
+def _free(run: Run, other: Mapping, gpu: int, limit: float) -> bool:
+    """Whether another GPU is known to do nothing, for us or for anybody else."""
+    index = other.get("index")
+    if index is None or index == gpu or (run.highest(int(index), OTHERS) or 0) >= limit:
+        return False
+    seen = run.gpu_mean(int(index), "utilization_pct", run.start_ns, run.end_ns)
+    return seen is not None and seen[0] < IDLE_PCT

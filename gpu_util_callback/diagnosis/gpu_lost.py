@@ -3,12 +3,16 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+import numpy as np
+
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits
 
 __all__ = ["GpuLost"]
 
+# NVIDIA's number of the error "GPU has fallen off the bus"; a last row may be under way.
+OFF_THE_BUS, AFTER_NS = 79, 2_000_000_000
 _WORDS = ("is lost", "no longer there", "fell off the bus", "reset required", "needs a reset")
 
 
@@ -28,7 +32,7 @@ class GpuLost(Rule):
         for place, gpu in enumerate(run.gpus):
             index = int(gpu.get("index", place))
             said = _reason(run, index)
-            spans = _marked(run, index)
+            spans = _marked(run, index) or _fallen(run, index)
             if not spans and said is not None:
                 bins = run.samples.get(f"gpu{index}")
                 last = bins.last_ns if bins is not None else None
@@ -70,6 +74,18 @@ def _reason(run: Run, index: int) -> str | None:
         if source.split(" ")[0] == f"gpu{index}" and any(word in reason for word in _WORDS):
             return reason
     return None
+
+
+def _fallen(run: Run, index: int) -> list[tuple[int, int, bool]]:
+    """From the driver's own message that it fell off the bus, if nothing was read since."""
+    errors, bins = run.samples.get(f"gpu{index}/xid"), run.samples.get(f"gpu{index}")
+    if errors is None or "xid" not in errors:
+        return []
+    fallen = np.flatnonzero(errors.mean("xid") == OFF_THE_BUS)
+    at = int(errors.starts()[fallen[0]]) if len(fallen) else None
+    if at is None or (bins is not None and bins.last_ns and bins.last_ns > at + AFTER_NS):
+        return []
+    return [(at, run.end_ns, False)]
 
 
 def _marked(run: Run, index: int) -> list[tuple[int, int, bool]]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis._fixes import command, driver_number, has_keras_fit
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -22,7 +23,7 @@ class GpusUnused(Rule):
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {
         "unused_active_pct": Threshold(
-            2, "a desktop or a monitoring kernel reads 0-1 %; a training step reads more"
+            5, "a desktop or a monitor takes 1-5 % of a GPU; a training step takes more"
         ),
         "busy_active_pct": Threshold(15, "another GPU must do the work, else nobody works"),
         "min_samples": Threshold(20, "two seconds of samples at 10 Hz"),
@@ -48,7 +49,8 @@ class GpusUnused(Rule):
         if not unused or not busy:
             return
         total = len(unused) + len(busy)
-        many = f"{len(unused)} of {len(run.used_gpus)} GPUs do nothing"
+        do = "does" if len(unused) == 1 else "do"
+        many = f"{len(unused)} of {len(run.used_gpus)} GPUs {do} nothing"
         yield Loss(
             cause=self.cause,
             title=many,
@@ -71,13 +73,25 @@ class GpusUnused(Rule):
 
 
 def _advice(run: Run, unused: list[int]) -> Advice:
+    count = len(run.used_gpus)
+    have = "has" if len(unused) == 1 else "have"
     text = (
-        "Only part of the GPUs works. Train on all of them, with a batch that grows with their "
-        "number, or leave the others to somebody else."
+        f"{len(unused)} of {count} GPUs {have} nothing to do. Train on all of them, with a batch "
+        f"{count} times as large, or leave {'it' if len(unused) == 1 else 'them'} to somebody else."
     )
+    if run.framework == "torch":
+        return Advice(
+            text + " The model must be wrapped in DistributedDataParallel.",
+            command(run, f"torchrun --nproc-per-node={count}").replace(" python ", " "),
+        )
     code = {
-        "tensorflow": "with tf.distribute.MirroredStrategy().scope():\n    model = build_model()",
-        "jax": "keras.distribution.set_distribution(keras.distribution.DataParallel())",
-        "torch": "torchrun --nproc-per-node=gpu train.py",
-    }.get(run.framework, "CUDA_VISIBLE_DEVICES=0 python train.py")
+        "tensorflow": "with tf.distribute.MirroredStrategy().scope():\n"
+        "    model = build_model()  # and compile it here",
+        "jax": "keras.distribution.set_distribution(keras.distribution.DataParallel())"
+        "  # before the model is built",
+    }.get(run.framework, "")
+    if not code or not has_keras_fit(run):
+        busy = ",".join(str(driver_number(run, gpu)) for gpu in run.used_gpus if gpu not in unused)
+        chosen = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={busy}"
+        code = command(run, chosen) + "  # leaves the others alone"
     return Advice(text, code)

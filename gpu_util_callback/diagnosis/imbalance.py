@@ -5,12 +5,20 @@ from typing import ClassVar
 
 import numpy as np
 
+from gpu_util_callback.diagnosis._bins import SampleBins
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._sampled import sampled
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._worth import worth_telling
 
 __all__ = ["Imbalance"]
+
+# GPUs that work in turns are apart now and then: they must be so most of the time.
+MOSTLY = 0.5
+# Means of fewer samples differ by chance.
+LEAST_SAMPLES = 8
+UTILIZATION = "utilization_pct"
 
 
 class Imbalance(Rule):
@@ -26,7 +34,7 @@ class Imbalance(Rule):
         "gap_pct": Threshold(
             25, "utilization scatters by 5-10 points between equal GPUs; 25 are a quarter idle"
         ),
-        "least_active_pct": Threshold(2, "below, the GPU has no work at all: gpus_unused"),
+        "least_active_pct": Threshold(5, "below, the GPU has no work of ours: gpus_unused"),
         "min_s": Threshold(
             2, "the driver's utilization is a mean over up to a second; two make a state"
         ),
@@ -38,17 +46,21 @@ class Imbalance(Rule):
     unknown = "fewer than two GPUs of this process were sampled"
 
     def missing(self, run: Run) -> bool:
-        seen = [gpu for gpu in run.used_gpus if run.column(gpu, "utilization_pct")]
+        seen = [gpu for gpu in run.used_gpus if run.column(gpu, UTILIZATION)]
         return len(seen) < 2
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        series = {gpu: one for gpu in run.used_gpus
-                  if (one := sampled(run, gpu, "utilization_pct")) is not None}  # fmt: skip
+        return worth_telling(self._spans(run, limits), run.wall_ns, limits)
+
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        groups = _alike(run)
+        series = {gpu: one for gpu, bins in groups.items()
+                  if (one := sampled(run, gpu, UTILIZATION, bins)) is not None}  # fmt: skip
         if len(series) < 2:
             return
         first = next(iter(series.values()))
-        use = np.stack([_on(first.start_ns, one.start_ns, one.at("utilization_pct"))
-                        for one in series.values()])  # fmt: skip
+        use = np.stack([_on(first.start_ns, one.start_ns, groups[gpu].known(UTILIZATION)[1])
+                        for gpu, one in series.items()])  # fmt: skip
         working = np.nanmax(np.nan_to_num(use), axis=1) >= limits["least_active_pct"]
         overall = np.array([np.nanmean(row) if np.isfinite(row).any() else 0 for row in use])
         working &= overall >= limits["least_active_pct"]
@@ -62,11 +74,12 @@ class Imbalance(Rule):
         gap = most - np.nanmin(smooth, axis=0)
         uneven = gap >= limits["gap_pct"]
         lost = np.where(uneven, first.length_ns * (most - mean) / 100, 0)
-        for where, mask in first.spans(lost, enter=0.05, min_s=limits["min_s"]):
+        apart = np.where(uneven, first.length_ns, 0)
+        for where, mask in first.spans(
+            apart, enter=MOSTLY, min_s=limits["min_s"], min_samples=LEAST_SAMPLES
+        ):
             total = int(lost[mask].sum())
             spread = np.nanmean(use[:, mask], axis=1)
-            if total < limits["min_run_pct"] / 100 * run.wall_ns:
-                continue
             if float(spread.max() - spread.min()) < limits["gap_pct"]:
                 continue
             low, high = gpus[int(spread.argmin())], gpus[int(spread.argmax())]
@@ -78,21 +91,42 @@ class Imbalance(Rule):
                 confidence=ESTIMATED,
                 evidence={
                     "gap_pct": round(float(spread.max() - spread.min()), 1),
-                    "busiest": f"gpu{high}",
+                    "busiest": _named(run, high),
                     "busiest_active_pct": round(float(spread.max()), 1),
-                    "least_busy": f"gpu{low}",
+                    "least_busy": _named(run, low),
                     "least_active_pct": round(float(spread.min()), 1),
                 },
                 threshold={"gap_pct": limits["gap_pct"]},
                 advice=Advice(
-                    f"gpu{high} works {spread.max():.0f} % of the time, gpu{low} "
-                    f"{spread.min():.0f} %: every step waits for the busiest. Give each the same "
-                    "share of the batch, and keep extra work off the first GPU.",
-                    "global_batch = per_gpu_batch * strategy.num_replicas_in_sync"
+                    f"{_named(run, high)} works {spread.max():.0f} % of the time, "
+                    f"{_named(run, low)} {spread.min():.0f} %, and every step waits for the "
+                    "busiest. Give each the same share of the batch, and keep other work off "
+                    "the busiest.",
+                    f"ds = ds.batch({len(gpus)} * batch_per_gpu, drop_remainder=True)"
                     if run.framework == "tensorflow" else "",
                 ),
                 gpus=gpus,
             )  # fmt: skip
+
+
+def _named(run: Run, gpu: int) -> str:
+    """A GPU, with the replica of the model that is on it where the framework says so."""
+    replicas = run.fact("fit", "replicas", default=[])
+    found = [
+        one.get("replica") for one in replicas if isinstance(one, dict) and one.get("gpu") == gpu
+    ]
+    return f"gpu{gpu} (replica {found[0]})" if found else f"gpu{gpu}"
+
+
+def _alike(run: Run) -> dict[int, SampleBins]:
+    """GPU -> its samples of utilization, all read in one way: others are late, or coarser."""
+    for part in ("/utilization", ""):
+        found = {gpu: bins for gpu in run.used_gpus
+                 if (bins := run.samples.get(f"gpu{gpu}{part}")) is not None
+                 and UTILIZATION in bins}  # fmt: skip
+        if part and len(found) == len(run.used_gpus):
+            return found
+    return found
 
 
 def _on(times: np.ndarray, stamps: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -102,8 +136,9 @@ def _on(times: np.ndarray, stamps: np.ndarray, values: np.ndarray) -> np.ndarray
 
 
 def _smoothed(values: np.ndarray, length_ns: np.ndarray) -> np.ndarray:
-    """Means over about two seconds."""
-    count = max(1, min(len(values), round(2e9 / max(1.0, float(np.median(length_ns))))))
+    """Means over about two seconds, and no fewer than five samples: single ones scatter."""
+    count = max(5, round(2e9 / max(1.0, float(np.median(length_ns)))))
+    count = max(1, min(len(values), count))
     kernel = np.ones(count)
     known = np.isfinite(values)
     sums = np.convolve(np.where(known, values, 0.0), kernel, mode="same")

@@ -3,11 +3,14 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._input_advice import advise
+from gpu_util_callback.diagnosis._input_advice import InputWait, advise_kind
+from gpu_util_callback.diagnosis._input_setup import input_setup
 from gpu_util_callback.diagnosis._pipeline import Stage
 from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Range, Rule
 from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._stage_advice import advise_stage
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._worth import worth_telling
 
 __all__ = ["InputBound"]
 
@@ -74,7 +77,8 @@ class InputBound(Rule):
             loss = self._claim(run, limits, where, blocks)
             if loss is not None and loss.lost_ns and loss.lost_ns >= PART * enough:
                 claims.append(loss)
-        return claims if sum(loss.lost_ns or 0 for loss in claims) >= enough else []
+        told = claims if sum(loss.lost_ns or 0 for loss in claims) >= enough else []
+        return [*told, *worth_telling(input_setup(run, limits, self.cause), run.wall_ns, limits)]
 
     def _claim(self, run: Run, limits: Limits, where: Range, blocks: slice) -> Loss | None:
         steps = run.steps
@@ -103,20 +107,26 @@ class InputBound(Rule):
             evidence["gpu_active_pct"] = round(idle.active_pct, 1)
         else:
             evidence["gpu_active_pct"] = None
+        guessed = 2 * int(steps["estimated"][blocks].sum()) > in_blocks
         if clean is not None:
             # Small differences are noise; a large one means that steps which do not wait take
-            # longer, so that the wait hid work which will show when it is gone.
+            # longer, so that the wait hid work which will show when it is gone. Where the GPU was
+            # seen idle there was none: steps elsewhere are longer for another reason.
             without = round(rows * clean[0])
-            if without > NOISE * (duration - lost):
+            longer = without > NOISE * (duration - lost)
+            if longer and (idle is None or guessed):
                 lost = max(0, duration - without)
+                longer = False
             evidence["unstarved_steps_elsewhere_ms"] = round(clean[0] / 1e6, 3)
             evidence["promise_rests_on"] = (
-                f"{clean[1]} steps of this run that did not wait"
+                "how idle the GPU was here: steps that did not wait took longer"
+                if longer
+                else f"{clean[1]} steps of this run that did not wait"
                 if without * NOISE > duration - lost
                 else "the wait alone: the rest of these steps is slow, too"
             )
         else:
-            evidence["promise_rests_on"] = "step time minus wait, an upper bound"
+            evidence["promise_rests_on"] = "what is left of a step without its wait"
         if lost < limits["wait_pct"] / 100 * duration:
             return None
         needed_ms = (duration - lost) / rows / 1e6
@@ -143,7 +153,14 @@ class InputBound(Rule):
                 evidence["stage_flags"] = ", ".join(sorted(slowest.flags))
         else:
             slowest = None
-        guessed = 2 * int(steps["estimated"][blocks].sum()) > in_blocks
+        wait_here = InputWait(
+            run, where, lost / rows / 1e6, needed_ms, slowest,
+            overlaps=slowest is not None and _overlaps(slowest, duration / rows),
+            innocent=innocent, opener=next((s for s in stages if s.opens_files), None),
+        )  # fmt: skip
+        advice = advise_kind(wait_here) or advise_stage(wait_here)
+        saved = lost * advice.saves
+        evidence["faster_up_to"] = round(duration / max(1, duration - saved), 2)
         return Loss(
             cause=self.cause,
             title=self.title,
@@ -152,13 +169,7 @@ class InputBound(Rule):
             confidence=ESTIMATED if guessed or (idle is None and run.used_gpus) else MEASURED,
             evidence=evidence,
             threshold={"wait_pct": limits["wait_pct"]},
-            advice=advise(
-                run,
-                slowest,
-                needed_ms=needed_ms,
-                overlaps=slowest is not None and _overlaps(slowest, duration / rows),
-                innocent=innocent,
-            ),
+            advice=advice,
             gpus=list(idle.gpus) if idle else run.used_gpus,
         )
 

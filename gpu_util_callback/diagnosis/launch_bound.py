@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis._fixes import command, has_keras_fit, larger_batch
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -10,9 +11,15 @@ from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
 
 __all__ = ["LaunchBound"]
 
+# All cores this busy: the thread that launches kernels has to wait for one.
+BUSY_CPU_PCT = 85
+
 
 class LaunchBound(Rule):
     """Profiler windows show the GPU idle between launches, and the kernels are short.
+
+    Or they show it idle between steps, where no wait, callback or compilation accounts for it and
+    the driver saw it idle, too: the host's own work for a step takes longer than the GPU's.
 
     Without a window one case is still plain: Keras was told to run eagerly, no wait for input
     explains the idle GPU, and the GPU is idle most of the time.
@@ -26,6 +33,12 @@ class LaunchBound(Rule):
         "mean_kernel_us": Threshold(
             100, "a launch costs 5-10 µs of host time; above 100 µs a kernel hides ten of them"
         ),
+        "idle_host_pct": Threshold(
+            30, "a profiler slows the host's side of small steps by some 10-20 % of them"
+        ),
+        "host_active_pct": Threshold(
+            60, "the driver must see the GPU idle as well, outside of the windows"
+        ),
         "eager_active_pct": Threshold(50, "eager and more than half busy: something else first"),
         "min_steps": Threshold(30, "fewer steps are mostly warm-up"),
     }
@@ -36,7 +49,8 @@ class LaunchBound(Rule):
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
         if traced_gpus(run):
-            yield from self._traced(run, limits)
+            launches = list(self._traced(run, limits))
+            yield from launches or self._host(run, limits)
         else:
             yield from self._eager(run, limits)
 
@@ -75,6 +89,42 @@ class LaunchBound(Rule):
             gpus=list(share.gpus),
         )
 
+    def _host(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        share = share_of(run, "idle_host", "idle_launch")
+        steps = run.steps
+        spent = steps.total("duration_ns")
+        if share is None or steps.total_rows < limits["min_steps"] or not spent:
+            return
+        explained = sum(
+            steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
+        )
+        pct = share.pct - 100 * explained / spent
+        if pct < limits["idle_host_pct"]:
+            return
+        start, end = int(steps["start_ns"][0]), int(steps["end_ns"].max())
+        idle = run.idle(start, end)
+        if idle is None or idle.active_pct >= limits["host_active_pct"]:
+            return
+        yield Loss(
+            cause=self.cause,
+            title="The host keeps the GPU waiting",
+            where=None,
+            lost_ns=max(0, min(round(pct / 100 * spent), idle.idle_ns - explained)),
+            confidence=ESTIMATED,
+            evidence={
+                "idle_host_pct": round(pct, 1),
+                "gpu_active_pct": round(idle.active_pct, 1),
+                "step_ms": round(spent / steps.total_rows / 1e6, 3),
+                "traced_steps": share.steps,
+            },
+            threshold={
+                "idle_host_pct": limits["idle_host_pct"],
+                "gpu_active_pct": limits["host_active_pct"],
+            },
+            advice=_host_advice(run),
+            gpus=list(share.gpus),
+        )
+
     def _eager(self, run: Run, limits: Limits) -> Iterable[Loss]:
         if run.steps.total_rows < limits["min_steps"] or not run.used_gpus:
             return
@@ -109,25 +159,58 @@ class LaunchBound(Rule):
 
 def _eager_advice() -> Advice:
     return Advice(
-        "The model runs eagerly: Python launches every operation by itself, and the GPU waits for "
-        "the next one. Let Keras compile the step into a graph.",
+        "The model runs eagerly: Python starts every operation by itself, and the GPU waits for "
+        "the next one. Let Keras compile the step into one graph.",
         "model.compile(..., run_eagerly=False)",
+    )
+
+
+def _host_advice(run: Run) -> Advice:
+    if run.fact("fit", "run_eagerly", default=False):
+        return _eager_advice()
+    return Advice(
+        "The GPU is done with a step before Python has prepared the next one. Give each step more "
+        "to do with a larger batch.",
+        larger_batch(run, 4),
     )
 
 
 def _advice(run: Run, per_step: int) -> Advice:
     if run.fact("fit", "run_eagerly", default=False):
         return _eager_advice()
-    text = (
-        f"A step launches {per_step:,} kernels, too short to hide the next launch. Fuse them, and "
-        "give each more to do with a larger batch."
-    )
-    if run.framework == "torch":
-        return Advice(text, 'model = torch.compile(model, mode="reduce-overhead")')
-    if run.fact("fit", "jit_compile", default=False) or run.framework == "jax":
+    says = f"A step runs {per_step:,} GPU kernels so short that the GPU waits for the next one. "
+    if _threads_compete(run):
         return Advice(
-            f"A step launches {per_step:,} short kernels although it is compiled: give each "
-            "more to do with a larger batch.",
-            "model.fit(x, y, batch_size=4 * batch_size)",
+            f"{says}The threads of the input pipeline keep the CPU busy that launches them: give "
+            "launching threads of its own.",
+            command(run, "TF_GPU_THREAD_MODE=gpu_private"),
         )
-    return Advice(text, "model.compile(..., jit_compile=True)")
+    if run.fact("fit", "jit_compile", default=False) or (
+        run.framework == "jax" and has_keras_fit(run)
+    ):
+        return Advice(
+            f"{says}The step is compiled already: give each kernel more to do with a larger batch.",
+            larger_batch(run, 4),
+        )
+    if has_keras_fit(run):
+        return Advice(
+            f"{says}Compiling the step fuses many of them into few.",
+            "model.compile(..., jit_compile=True)",
+        )
+    compiled = {
+        "tensorflow": "train_step = tf.function(train_step, jit_compile=True)",
+        "jax": "train_step = jax.jit(train_step)",
+        "torch": 'model = torch.compile(model, mode="reduce-overhead")',
+    }
+    if run.framework not in compiled:
+        return Advice(f"{says}Give each more to do with a larger batch.", larger_batch(run, 4))
+    return Advice(f"{says}Compiling the step fuses many of them into few.", compiled[run.framework])
+
+
+def _threads_compete(run: Run) -> bool:
+    """Whether tf.data's threads keep all cores busy beside the one that launches kernels."""
+    if run.framework != "tensorflow" or run.fact("fit", "input_kind") != "tf.data":
+        return False
+    host = run.samples.get("host")
+    seen = host.over("cpu_pct", run.start_ns, run.end_ns) if host is not None else None
+    return seen is not None and seen[0] >= BUSY_CPU_PCT

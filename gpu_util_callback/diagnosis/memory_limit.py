@@ -59,15 +59,18 @@ class MemoryLimit(Rule):
 
 def _advice(run: Run, limit: float, total: float) -> Advice:
     text = (
-        f"The framework may use {limit / 2**30:.1f} of {total / 2**30:.0f} GiB, and uses them up. "
-        "Raise the limit, or let it grow as needed."
+        f"The framework was allowed {limit / 2**30:.1f} of the GPU's {total / 2**30:.0f} GiB, and "
+        "uses them up. Raise that limit."
     )
     if run.framework == "jax":
-        return Advice(text, 'os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.9"')
+        return Advice(
+            text,
+            'os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.9"  # before jax is imported',
+        )
     if run.framework == "torch":
         return Advice(text, "torch.cuda.set_per_process_memory_fraction(1.0)")
     return Advice(
         text,
-        "tf.config.experimental.set_memory_growth(gpu, True)"
-        "  # instead of LogicalDeviceConfiguration(memory_limit=...)",
+        'for gpu in tf.config.list_physical_devices("GPU"):\n'
+        "    tf.config.experimental.set_memory_growth(gpu, True)  # instead of memory_limit=",
     )

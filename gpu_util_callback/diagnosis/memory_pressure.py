@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis._allocator import Allocator, allocator
+from gpu_util_callback.diagnosis._fixes import batch_code, has_keras_fit, optimizer
+from gpu_util_callback.diagnosis._kernels import capability
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -25,7 +27,11 @@ class MemoryPressure(Rule):
         "allocator_used_pct": Threshold(
             95, "torch-tb-profiler warns at 90 % of the device; a pool is fine up to its end"
         ),
-        "retries": Threshold(1, "each retry frees the cache and synchronises the GPU"),
+        "retries": Threshold(
+            4,
+            "each frees the cache and synchronises the GPU; cuDNN alone causes one or two when it "
+            "tries a large workspace in the first steps",
+        ),
     }
     unknown = "the framework does not tell what its allocator uses"
 
@@ -37,8 +43,14 @@ class MemoryPressure(Rule):
             memory = allocator(run, gpu)
             if memory is None or _limited(memory):
                 continue
-            troubled = (memory.retries or 0) + (memory.out_of_memory or 0) >= limits["retries"]
-            if memory.used_pct < limits["allocator_used_pct"] and not troubled:
+            # PyTorch tries again before it says "out of memory": those are among the retries.
+            fired: dict[str, object] = {
+                name: limits[name]
+                for name, value in (
+                    ("allocator_used_pct", memory.used_pct), ("retries", memory.retries or 0),
+                ) if value >= limits[name]
+            }  # fmt: skip
+            if not fired:
                 continue
             evidence: dict[str, object] = {
                 "gpu": gpu,
@@ -55,11 +67,8 @@ class MemoryPressure(Rule):
                 lost_ns=None,
                 confidence=MEASURED,
                 evidence=evidence,
-                threshold={
-                    "allocator_used_pct": limits["allocator_used_pct"],
-                    "retries": limits["retries"],
-                },
-                advice=_advice(run),
+                threshold=fired,
+                advice=_advice(run, gpu, "retries" in fired),
                 gpus=[gpu],
                 detail=f"gpu{gpu}",
             )
@@ -70,17 +79,39 @@ def _limited(memory: Allocator) -> bool:
     return memory.total is not None and memory.limit < 0.7 * memory.total
 
 
-def _advice(run: Run) -> Advice:
+def _advice(run: Run, gpu: int, retries: bool) -> Advice:
     policy = str(run.fact("fit", "mixed_precision", default=""))
-    text = "The allocator has no room left: the next larger batch or input fails. "
-    if not policy.startswith("mixed"):
+    text = "The model and its batch fill the GPU's memory: the next larger input fails. "
+    if retries:
+        text = "The GPU's memory is full: the allocator frees its cache and tries again, which "\
+            "stops the GPU each time. "  # fmt: skip
+    able = capability(run, gpu)
+    if has_keras_fit(run) and not policy.startswith("mixed") and (able or 0) >= 7:
+        kind = "bfloat16" if (able or 0) >= 8 else "float16"
         return Advice(
             text + "Mixed precision nearly halves what activations take.",
-            'keras.mixed_precision.set_global_policy("mixed_bfloat16")',
+            f'keras.mixed_precision.set_global_policy("mixed_{kind}")  # before the model is built',
         )
     batch = run.fact("fit", "batch_size")
-    size = str(max(1, int(batch) // 2)) if isinstance(batch, (int, float)) else "batch_size // 2"
-    return Advice(
-        text + "Halve the batch and add gradients up over two of them, or recompute activations.",
-        f"model.fit(..., batch_size={size})  # with gradient_accumulation_steps=2",
-    )
+    known = isinstance(batch, (int, float)) and batch >= 2
+    halved = batch_code(run, int(batch) // 2) if known else "batch_size = batch_size // 2"
+    both = text + "Halve the batch, and add up the gradients of two before each update."
+    if run.framework == "torch" and not has_keras_fit(run):
+        return Advice(
+            both,
+            f"{halved}\n(loss / 2).backward()\n"
+            "if step % 2 == 1:\n    optimizer.step()\n    optimizer.zero_grad()",
+        )
+    if has_keras_fit(run) and _accumulates(run):
+        return Advice(
+            both,
+            f"{halved}\noptimizer = keras.optimizers.{optimizer(run)}(..., "
+            "gradient_accumulation_steps=2)",
+        )
+    return Advice(f"{text}Halve the batch, and the learning rate with it.", halved)
+
+
+def _accumulates(run: Run) -> bool:
+    """Whether Keras adds gradients up there: Keras 2 cannot, Keras 3 fails under a strategy."""
+    legacy = "tf_keras" in str(run.fact("framework", "keras", default=""))
+    return not legacy and not (run.framework == "tensorflow" and run.fact("fit", "strategy"))

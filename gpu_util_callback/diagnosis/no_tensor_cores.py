@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis._fixes import has_keras_fit
 from gpu_util_callback.diagnosis._kernels import capability, plain_matrix_pct
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
@@ -83,15 +84,30 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
     if policy.startswith("mixed"):
         return Advice(
             "Mixed precision is on, and still the largest matrix kernels do not use the tensor "
-            "cores: their sizes may not be multiples of 8. Pad channels, vocabulary and batch.",
-            "layers.Dense(8 * math.ceil(units / 8))",
+            "cores: their sizes may not be multiples of 8. Pad channels, units and vocabulary.",
+            "units = 8 * math.ceil(units / 8)",
         )
     kind = "bfloat16" if able >= 8 else "float16"
+    scaled = "; Keras scales the loss" if has_keras_fit(run) else (
+        "; scale the loss with keras.optimizers.LossScaleOptimizer"
+    )  # fmt: skip
+    scaled = "" if kind == "bfloat16" else scaled
     text = (
-        "Matrix products run in 32 bits on the ordinary cores; the tensor cores are several times "
-        f"as fast in 16 bits. Train in mixed precision ({kind}"
-        + (", which needs no loss scaling)." if kind == "bfloat16" else "; Keras scales the loss).")
+        "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them several "
+        f"times as fast in 16 bits. Train in mixed precision ({kind}{{}})."
     )
-    if run.framework == "torch" and not run.fact("framework", "keras"):
-        return Advice(text, f'with torch.autocast("cuda", dtype=torch.{kind}): ...')
-    return Advice(text, f'keras.mixed_precision.set_global_policy("mixed_{kind}")')
+    if has_keras_fit(run) or run.framework == "tensorflow":
+        policy_line = f'keras.mixed_precision.set_global_policy("mixed_{kind}")'
+        return Advice(text.format(scaled), f"{policy_line}  # before the model is built")
+    if run.framework == "torch":
+        return Advice(
+            text.format("" if kind == "bfloat16" else "; scale the loss with torch.amp.GradScaler"),
+            f'with torch.autocast("cuda", dtype=torch.{kind}):\n'
+            "    loss = loss_function(model(x), y)",
+        )
+    return Advice(
+        text.format("" if kind == "bfloat16" else "; scale the loss, or small gradients get lost"),
+        f"params = jax.tree.map(lambda leaf: leaf.astype(jnp.{kind}), params)"
+        "  # inside the loss function\n"
+        f"x = x.astype(jnp.{kind})  # else JAX computes in float32",
+    )

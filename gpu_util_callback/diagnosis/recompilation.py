@@ -5,10 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from gpu_util_callback.diagnosis._fixes import has_keras_fit
 from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._spans import Series
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._worth import worth_telling
 
 __all__ = ["Recompilation"]
 
@@ -30,7 +32,7 @@ class Recompilation(Rule):
     thresholds: ClassVar = {
         "compile_pct": Threshold(5, "as for waiting: 5 % of the time is felt"),
         "compilations": Threshold(
-            4, "training, the smaller last batch, and one of each again are normal"
+            5, "training, the smaller last batch, and one of each again are normal"
         ),
         "min_run_pct": Threshold(2, "a compilation each hour is not worth a change"),
     }
@@ -40,6 +42,9 @@ class Recompilation(Rule):
         return not len(run.steps)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        return worth_telling(self._spans(run, limits), run.wall_ns, limits)
+
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
         steps = run.steps
         usual = _known_shape_ns(run)
         new = _beyond(run, usual) if usual is not None else np.zeros(len(steps), np.int64)
@@ -56,8 +61,6 @@ class Recompilation(Rule):
             lost = took - int(top[blocks].max())
             duration = int(steps["duration_ns"][blocks].sum())
             if count < limits["compilations"]:
-                continue
-            if lost < limits["min_run_pct"] / 100 * run.wall_ns:
                 continue
             idle = run.idle(where.start_ns, where.end_ns)
             if idle is not None:
@@ -110,17 +113,30 @@ def _beyond(run: Run, usual: float) -> np.ndarray:
 
 def _advice(run: Run, times: int) -> Advice:
     text = (
-        f"{times} steps compiled before they ran, because the shape of their input (or a Python "
-        "value in it) was new. Give the model few shapes: pad to a handful of lengths, and drop "
-        "the last smaller batch."
+        f"{times} steps had to be compiled first, because the shape of their input (or a Python "
+        "number in it) was new. "
     )
+    left = 1 - 1 / max(2, times)  # one shape is compiled once
+    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    if kind == "tf.data":
+        size = run.fact("fit", "batch_size") or "batch_size"
+        return Advice(
+            f"{text}Pad all inputs to one length, and drop the smaller last batch.",
+            f"ds = ds.padded_batch({size}, padded_shapes=([512], []), drop_remainder=True)"
+            "  # 512: your longest input; [] for labels",
+            left,
+        )
+    if run.framework == "torch" and not has_keras_fit(run):
+        return Advice(
+            f"{text}Compile it once for all shapes.", "model = torch.compile(model, dynamic=True)"
+        )
     if run.framework == "torch":
-        return Advice(text, "model = torch.compile(model, dynamic=True)")
-    if run.framework == "jax":
-        return Advice(text, "x = np.pad(x, [(0, 0), (0, -x.shape[1] % 128)])  # few lengths")
-    batch = run.fact("fit", "batch_size", default=32)
+        return Advice(
+            f"{text}Without compilation its shapes may change freely.",
+            "model.compile(..., jit_compile=False)",
+        )
     return Advice(
-        text,
-        f"ds = ds.padded_batch({batch}, padded_shapes=([512], []), drop_remainder=True)"
-        "  # 512: the longest input; or ds.bucket_by_sequence_length",
+        f"{text}Pad all inputs to a few lengths, here to multiples of 128.",
+        "x = np.pad(x, [(0, 0), (0, -x.shape[1] % 128)])  # for x of shape (batch, length)",
+        left,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis._fixes import larger_batch
 from gpu_util_callback.diagnosis._kernels import fill, headroom
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
@@ -84,18 +85,18 @@ class SmallBatch(Rule):
                     "sm_active_pct": limits["sm_active_pct"],
                     "vram_used_pct": limits["vram_used_pct"],
                 },
-                advice=_advice(seen.sm_active_pct, used, batch, factor),
+                advice=_advice(run, seen.sm_active_pct, used, factor),
                 gpus=[gpu],
                 detail=f"gpu{gpu}",
             )
             return  # one line for all GPUs: they run the same model
 
 
-def _advice(sm: float, used: float, batch: object, factor: int) -> Advice:
-    text = (
+def _advice(run: Run, sm: float, used: float, factor: int) -> Advice:
+    often = "twice" if factor == 2 else f"{factor} times"
+    return Advice(
         f"Kernels run all the time, but only {sm:.0f} % of the GPU's processors have work, and "
-        f"{used:.0f} % of its memory is needed. A batch {factor} times as large fits; raise the "
-        "learning rate with it."
+        f"{used:.0f} % of its memory is needed. A batch {often} as large fits; raise the "
+        "learning rate with it.",
+        larger_batch(run, factor),
     )
-    size = str(int(batch) * factor) if isinstance(batch, (int, float)) else f"{factor} * batch_size"
-    return Advice(text, f"batch_size={size}")

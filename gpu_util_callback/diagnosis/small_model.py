@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis._fixes import command
 from gpu_util_callback.diagnosis._kernels import fill
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
@@ -58,9 +59,18 @@ class SmallModel(Rule):
                 advice=Advice(
                     "This model is too small to fill this GPU, even with this batch. Nothing is "
                     "wrong: use a smaller GPU, or train several models on it at the same time.",
-                    "python train.py --seed 1 & python train.py --seed 2 & wait",
+                    f"{_beside(run)} & {_beside(run)} & wait",
                 ),
                 gpus=[gpu],
                 detail=f"gpu{gpu}",
             )
             return
+
+
+def _beside(run: Run) -> str:
+    """The training's command, such that it leaves memory of the GPU to another one."""
+    shares = {
+        "tensorflow": "TF_FORCE_GPU_ALLOW_GROWTH=true",
+        "jax": "XLA_PYTHON_CLIENT_PREALLOCATE=false",
+    }
+    return command(run, shares.get(run.framework, ""))

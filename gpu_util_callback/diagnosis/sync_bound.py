@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -10,13 +11,19 @@ from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
 
 __all__ = ["SyncBound"]
 
+PER_CALL = 16  # a sixteenth of the loss is left
+EVERY = 100
+
 
 class SyncBound(Rule):
     """Profiler windows show the GPU running dry because the host waited for it.
 
     On TensorFlow, Keras reads the metrics after every execution. Where no window was taken this is
     seen from outside when steps are short, the host does wait for the GPU in each, the GPU is idle
-    a good part of the time, and no input wait, callback or compilation explains it.
+    a good part of the time, and no input wait, callback or compilation explains it. That is told
+    of one GPU only, without a strategy, one step a call, in graphs, and where the idle time of a
+    step is no longer than what Keras itself does between two calls; else the step's own work on
+    the CPU may be what the GPU waits for, and nothing is said.
     """
 
     cause = "sync_bound"
@@ -29,6 +36,11 @@ class SyncBound(Rule):
         "gpu_active_pct": Threshold(70, "SageMaker Debugger calls p95 < 70 % low utilization"),
         "gpu_wait_pct": Threshold(20, "the host must really wait for the GPU in each step"),
         "step_ms": Threshold(20, "longer steps hide a millisecond of the host"),
+        "idle_ms_per_step": Threshold(
+            3,
+            "between two calls Keras needs 0.3-2 ms; a GPU that idles longer in each step waits "
+            "for something the step itself computes on the CPU",
+        ),
         "min_steps": Threshold(100, "without windows it takes many steps to be sure"),
     }
     unknown = "no profiler window shows synchronisations"
@@ -78,6 +90,8 @@ class SyncBound(Rule):
             return
         if int(run.fact("fit", "steps_per_execution", default=1)) > 1:
             return
+        if run.fact("fit", "strategy") or len(run.used_gpus) > 1:
+            return  # there the GPUs wait for each other as well
         clean = run.clean_step_ns()
         if clean is None or clean[0] > limits["step_ms"] * 1e6:
             return
@@ -95,6 +109,8 @@ class SyncBound(Rule):
         lost = min(idle.idle_ns - explained - outside, steps.total("body_ns"))
         if lost < (1 - limits["gpu_active_pct"] / 100) * spent:
             return
+        if lost > limits["idle_ms_per_step"] * 1e6 * steps.total_rows:
+            return
         yield Loss(
             cause=self.cause,
             title=self.title,
@@ -105,12 +121,14 @@ class SyncBound(Rule):
                 "gpu_active_pct": round(idle.active_pct, 1),
                 "gpu_wait_pct": round(100 * waited / spent, 1),
                 "step_ms": round(clean[0] / 1e6, 3),
+                "idle_ms_per_step": round(lost / steps.total_rows / 1e6, 3),
                 "steps_per_execution": 1,
             },
             threshold={
                 "gpu_active_pct": limits["gpu_active_pct"],
                 "gpu_wait_pct": limits["gpu_wait_pct"],
                 "step_ms": limits["step_ms"],
+                "idle_ms_per_step": limits["idle_ms_per_step"],
             },
             advice=_advice(run),
             gpus=list(idle.gpus),
@@ -118,21 +136,40 @@ class SyncBound(Rule):
 
 
 def _advice(run: Run) -> Advice:
-    if run.framework == "torch":
-        return Advice(
-            "The host reads a result of the GPU in every step (.item(), print, a metric) and the "
-            "GPU runs dry meanwhile. Keep results on the GPU and read them every hundredth step.",
-            "total_loss += loss.detach()  # .item() only every 100 steps",
-        )
     executed = int(run.fact("fit", "steps_per_execution", default=1))
+    if run.fact("fit", "run_eagerly", default=False):
+        return Advice(
+            "The model runs eagerly, and each value that Python looks at makes the GPU wait for "
+            "it. Let Keras compile the step into one graph.",
+            "model.compile(..., run_eagerly=False)",
+        )
+    if not has_keras_fit(run):
+        value = "loss.item()" if run.framework == "torch" else "float(loss)"
+        reads = {"torch": ".item(), .cpu()", "tensorflow": "float(), .numpy()"}.get(
+            run.framework, "float(), block_until_ready()"
+        )
+        return Advice(
+            f"The loop reads a result from the GPU in every step ({reads}, print), and the GPU "
+            f"runs dry meanwhile. Read it every {EVERY}th step.",
+            f"if step % {EVERY} == 0: print({value})",
+            1 - 1 / EVERY,
+        )
     if executed >= 8:
         return Advice(
-            f"{executed} steps run in one call, and still the host waits for the GPU inside the "
-            "step: look for a metric or a print that needs its value in train_step.",
-            "",
+            f"{executed} steps run in one call, and still the GPU waits for the host inside them: "
+            "look for a print or a metric in train_step that needs its value.",
+        )
+    # Keras on torch takes one step a call; with a strategy several steps a call fail.
+    if run.framework == "torch" or run.fact("fit", "strategy"):
+        return Advice(
+            "Keras reads the metrics after every step, and the GPU runs dry until the next one is "
+            "launched. Larger batches make this rarer.",
+            larger_batch(run, 4),
+            0.75,
         )
     return Advice(
-        "Keras reads the metrics after every step, so the GPU runs dry until the host has launched "
-        "the next one. Let several steps run in one call.",
-        "model.compile(..., steps_per_execution=16)",
+        "Keras reads the metrics after every step, and the GPU runs dry until the next one is "
+        f"launched. Let {PER_CALL} steps run in one call.",
+        f"model.compile(..., steps_per_execution={PER_CALL})",
+        1 - max(1, executed) / PER_CALL,
     )

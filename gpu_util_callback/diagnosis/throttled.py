@@ -7,8 +7,9 @@ import numpy as np
 
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
-from gpu_util_callback.diagnosis._sampled import Sampled, sampled
+from gpu_util_callback.diagnosis._sampled import RARE_NS, Sampled, sampled
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._worth import worth_telling
 
 __all__ = ["Throttled"]
 
@@ -56,10 +57,11 @@ class Throttled(Rule):
         )  # fmt: skip
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        return worth_telling(self._spans(run, limits), run.wall_ns, limits)
+
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
         for gpu in run.used_gpus:
             for column, (word, fault) in _REASONS.items():
-                if not fault and not _lowered(run, gpu):
-                    continue
                 yield from self._of_gpu(run, limits, gpu, column, word, fault)
 
     def _of_gpu(self, run, limits, gpu: int, column: str, word: str, fault: bool) -> Iterable[Loss]:
@@ -75,6 +77,8 @@ class Throttled(Rule):
         loaded = (use >= limits["loaded_pct"]) & (share > 0)
         deficit = np.clip(1 - clock / full, 0, 1)
         deficit = np.where(loaded, deficit, 0)
+        if not fault:
+            deficit = np.where(_lowered(run, gpu, seen), deficit, 0)
         lost = seen.length_ns * deficit * np.clip(use, 0, 100) / 100
         least = limits["clock_deficit_pct" if fault else "power_deficit_pct"]
         for where, mask in seen.spans(lost, enter=least / 100, min_s=limits["min_s"]):
@@ -82,8 +86,6 @@ class Throttled(Rule):
             throttled = float(np.average(np.nan_to_num(share[mask]), weights=time))
             total = int(np.nansum(lost[mask]))
             if throttled < limits["throttled_pct"]:
-                continue
-            if total < limits["min_run_pct"] / 100 * run.wall_ns:
                 continue
             slow = float(np.nanmean(clock[mask]))
             hot = seen.at("temperature_c")[mask]
@@ -110,11 +112,13 @@ class Throttled(Rule):
             )
 
 
-def _lowered(run: Run, gpu: int) -> bool:
-    """Whether the power limit is below what the board is made for."""
+def _lowered(run: Run, gpu: int, seen: Sampled) -> np.ndarray:
+    """Where the power limit was below what the board is made for; shape `(n,)`."""
     facts = run.gpu(gpu)
-    limit, default = facts.get("power_limit_mw"), facts.get("power_default_mw")
-    return bool(limit and default and limit < 0.98 * default)
+    default, known = facts.get("power_default_mw") or 0, facts.get("power_limit_mw")
+    limit = seen.at("power_limit_mw", RARE_NS)
+    limit = np.where(np.isnan(limit), known or np.nan, limit)
+    return np.nan_to_num(limit, nan=np.inf) < 0.98 * default
 
 
 def _full_clock(run, gpu: int, seen: Sampled, share, clock, use, loaded_pct: float) -> float | None:

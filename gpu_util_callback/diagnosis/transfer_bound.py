@@ -5,11 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from gpu_util_callback.diagnosis._fixes import has_keras_fit
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
-from gpu_util_callback.diagnosis._sampled import link_bytes_per_s, sampled
+from gpu_util_callback.diagnosis._sampled import RARE_NS, link_bytes_per_s, sampled
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
+from gpu_util_callback.diagnosis._worth import worth_telling
 
 __all__ = ["TransferBound"]
 
@@ -47,8 +49,8 @@ class TransferBound(Rule):
         traced = list(self._traced(run, limits))
         yield from traced
         if not traced_gpus(run):
-            for gpu in run.used_gpus:
-                yield from self._full_link(run, limits, gpu)
+            links = (claim for gpu in run.used_gpus for claim in self._full_link(run, limits, gpu))
+            yield from worth_telling(links, run.wall_ns, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
         share = share_of(run, "copy_h2d", "copy_d2h")
@@ -80,7 +82,12 @@ class TransferBound(Rule):
         if seen is None:
             return
         rate = np.fmax(seen.at("pcie_rx_bytes_per_s"), seen.at("pcie_tx_bytes_per_s"))
-        generation, width = seen.at("pcie_generation"), seen.at("pcie_width")
+        facts = run.gpu(gpu)
+        # A link that fills its best rate is full whatever it runs at now.
+        generation, width = (
+            _or(seen.at(name, RARE_NS), facts.get(f"{name}_max"))
+            for name in ("pcie_generation", "pcie_width")
+        )
         limit = link_bytes_per_s(generation, width)
         use = 100 * rate / limit
         full = np.nan_to_num(use) >= limits["link_used_pct"]
@@ -91,8 +98,6 @@ class TransferBound(Rule):
         lost = np.where(full, seen.length_ns * (1 - np.clip(active, 0, 100) / 100), 0)
         for where, mask in seen.spans(lost, enter=0.05, min_s=limits["min_s"]):
             total = int(lost[mask].sum())
-            if total < limits["min_run_pct"] / 100 * run.wall_ns:
-                continue
             degraded = _degraded(run, gpu)
             yield Loss(
                 cause=self.cause,
@@ -108,10 +113,15 @@ class TransferBound(Rule):
                     "pcie_link": degraded,
                 },
                 threshold={"link_used_pct": limits["link_used_pct"]},
-                advice=_advice(run, degraded, False),
+                advice=_advice(run, degraded, False, full=True),
                 gpus=[gpu],
                 detail=f"gpu{gpu}",
             )
+
+
+def _or(values: np.ndarray, otherwise: float | None) -> np.ndarray:
+    """Values with what is known otherwise where they are NaN."""
+    return np.where(np.isnan(values), np.nan if otherwise is None else otherwise, values)
 
 
 def _degraded(run: Run, gpu: int) -> str | None:
@@ -129,33 +139,43 @@ def _degraded(run: Run, gpu: int) -> str | None:
     )
 
 
-def _advice(run: Run, degraded: str | None, from_gpu: bool) -> Advice:
+def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) -> Advice:
     if degraded:
         return Advice(
             f"The PCIe link runs below what it could ({degraded}). Reseat the card, use another "
             "slot, or look for a riser cable and a BIOS setting.",
-            "nvidia-smi -q -d PCI  # or: lspci -vv | grep LnkSta",
+            "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.gen.max,"
+            "pcie.link.width.current,pcie.link.width.max --format=csv  # while it trains",
         )
     if from_gpu:
         return Advice(
-            "Results are copied back in every step. Return fewer outputs from the step and keep "
-            "metrics on the GPU.",
-            "",
+            "Results are copied back from the GPU in every step. Return fewer of them from the "
+            "step, and keep metrics on the GPU.",
         )
-    if run.framework == "torch":
+    says = "Batches are copied to the GPU while it has nothing else to do. "
+    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    unpinned = run.fact("fit", "input_pin_memory") is not True
+    if full:  # more of it at a time does not fit through
+        says = "The copies to the GPU fill the link, and the GPU waits for them. "
+    elif run.framework == "torch" and unpinned and ("dataloader" in kind or not kind):
+        more = "" if has_keras_fit(run) else "\nx = x.to(device, non_blocking=True)"
         return Advice(
-            "Batches are copied to the GPU while it has nothing else to do. Copy from pinned "
-            "memory, ahead of time, and send small types (uint8 images).",
-            "x = x.to(device, non_blocking=True)  # with DataLoader(..., pin_memory=True)",
+            f"{says}From pinned memory the copy runs beside the computation.",
+            f"loader = DataLoader(dataset, ..., pin_memory=True){more}",
         )
-    if run.framework == "jax":
+    elif (
+        run.framework == "tensorflow" and has_keras_fit(run) and kind == "tf.data"
+        and not run.fact("fit", "strategy") and len(run.used_gpus) < 2
+    ):  # fmt: skip
         return Advice(
-            "Batches are copied to the GPU while it has nothing else to do. Send small types "
-            "(uint8 images) and convert on the GPU.",
-            "layers.Rescaling(1 / 255)  # first layer; feed uint8",
+            f"{says}Copy the next one while this one computes.",
+            'ds = ds.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))  # as its last step',
         )
     return Advice(
-        "Batches are copied to the GPU while it has nothing else to do. Copy the next one while "
-        "this one computes, and send small types (uint8 images), converted on the GPU.",
-        'ds = ds.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))',
-    )
+        f"{says}Send smaller types: images as uint8, converted on the GPU.",
+        "model = keras.Sequential([keras.layers.Rescaling(1 / 255), model])  # and feed uint8"
+        if has_keras_fit(run) else
+        "x = x.to(device, non_blocking=True).float() / 255  # and send uint8"
+        if run.framework == "torch" else "x = x.astype(jnp.float32) / 255  # and send uint8"
+        if run.framework == "jax" else "x = tf.cast(x, tf.float32) / 255  # and send uint8",
+    )  # fmt: skip

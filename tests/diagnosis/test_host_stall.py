@@ -11,11 +11,11 @@ def stalls(run: Generated) -> list[dict]:
 
 def epochs(run: Generated, count: int, *, steps: int = 200, **phases) -> None:
     for _ in range(count):
-        start, step = run.now, run.step
+        start = run.now
         run.steps(steps, step_ms=10)
         for kind, (seconds, name, share) in phases.items():
             run.phase(kind, seconds, name=name, gpu_share=share)
-        run.epoch(start, step)
+        run.epoch(start)
 
 
 @pytest.mark.parametrize("seconds, found", [(0.1, 0), (0.3, 0), (0.45, 0), (0.8, 1), (4, 1)])
@@ -98,10 +98,10 @@ def test_stalls_and_waits_lose_no_second_twice():
     run = Generated(seed=9)
     epochs(run, 2)
     for _ in range(3):
-        start, step = run.now, run.step
+        start = run.now
         run.steps(200, step_ms=2, wait_ms=30, callback_ms=10)
         run.phase("validation", 6)
-        run.epoch(start, step)
+        run.epoch(start)
     found = run.diagnose()
     lost = sum(span["lost_s"] for span in found["spans"])
     assert {span["cause"] for span in found["spans"]} == {"input_bound", "host_stall"}

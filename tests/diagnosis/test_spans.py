@@ -83,6 +83,17 @@ def test_single_outliers_are_no_span(outliers):
     assert input_spans(run) == []
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_noisy_warm_up_is_no_span(seed):
+    """However its waits are spread: a wide window must not make a span of 13 steps."""
+    rng = np.random.default_rng(seed)
+    run = Generated(seed=seed)
+    run.steps(1, step_ms=250, wait_ms=2000, compile_ms=8000)
+    run.steps(12, step_ms=250, wait_ms=rng.lognormal(6, 0.6, 12))
+    run.steps(600, step_ms=250, wait_ms=6)
+    assert input_spans(run) == []
+
+
 def test_warm_up_is_no_span():
     run = Generated(seed=5)
     run.steps(15, step_ms=8, wait_ms=100, compile_ms=50)

@@ -201,11 +201,11 @@ def epochs(count: int = 6, seconds: float = 0.0, kind: str = "validation", name:
            steps: int = 200, gpu_share: float = 0.1):  # fmt: skip
     def build(run: Generated) -> None:
         for _ in range(count):
-            start, step = run.now, run.step
+            start = run.now
             run.steps(steps, step_ms=10)
             if seconds:
                 run.phase(kind, seconds, name=name, gpu_share=gpu_share)
-            run.epoch(start, step)
+            run.epoch(start)
 
     return build
 
@@ -319,10 +319,10 @@ def pairs() -> Iterator[Case]:
 
     def with_validation(run: Generated) -> Truth:
         for _ in range(4):
-            start, step = run.now, run.step
+            start = run.now
             run.steps(200, step_ms=10, wait_ms=15)
             run.phase("validation", 4)
-            run.epoch(start, step)
+            run.epoch(start)
         return {"input_bound": [(0, 800)], "host_stall": [(0, 800)]}
 
     def slow_and_hot(run: Generated) -> Truth:

@@ -9,6 +9,7 @@ from statistics import median
 import pytest
 from healthy_cases import healthy
 from scenario_cases import all_along, in_place, pairs
+from scoring import by_cause, score
 
 from gpu_util_callback.diagnosis import RULES
 
@@ -21,21 +22,7 @@ def outcome(number: int) -> tuple[dict, dict, dict]:
     """(truth, cause -> claims, result) of a case."""
     run, truth = CASES[number].build()
     result = run.diagnose()
-    claims: dict[str, list[dict]] = {}
-    for claim in [*result["spans"], *result["findings"]]:
-        claims.setdefault(claim["cause"], []).append(claim)
-    return truth, claims, {"steps": run.step, **result}
-
-
-def covered(spans: list[tuple[int, int]]) -> set[int]:
-    return {step for first, end in spans for step in range(first, end)}
-
-
-def iou(truth: list[tuple[int, int]], claims: list[dict], steps: int) -> float:
-    found = covered([(claim.get("start_step", 0), claim.get("end_step", steps))
-                     for claim in claims])  # fmt: skip
-    meant = covered(truth)
-    return len(found & meant) / len(found | meant)
+    return truth, by_cause(result), {"steps": run.step, **result}
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
@@ -69,31 +56,10 @@ def test_there_are_enough_cases():
 
 
 def test_scores():
-    rows = []
-    for rule in RULES:
-        hits = false = missed = 0
-        overlaps = []
-        for number in range(len(CASES)):
-            truth, claims, result = outcome(number)
-            there, found = rule.cause in truth, rule.cause in claims
-            hits += there and found
-            false += found and not there
-            missed += there and not found
-            if there and found and truth[rule.cause] is not None:
-                overlaps.append(iou(truth[rule.cause], claims[rule.cause], result["steps"]))
-        rows.append((rule.cause, hits, false, missed, overlaps))
-    print(f"\n{len(CASES)} cases, {sum(case.kind == 'healthy' for case in CASES)} of them healthy")
-    print(f"{'cause':<22}{'cases':>6}{'precision':>11}{'recall':>8}{'median IoU':>12}")
-    for cause, hits, false, missed, overlaps in rows:
-        precision = hits / (hits + false) if hits + false else 1.0
-        recall = hits / (hits + missed)
-        overlap = f"{median(overlaps):.3f}" if overlaps else ""
-        print(f"{cause:<22}{hits + missed:>6}{precision:>11.3f}{recall:>8.3f}{overlap:>12}")
-    hits, false, missed = (sum(row[i] for row in rows) for i in (1, 2, 3))
-    every = [overlap for row in rows for overlap in row[4]]
-    print(f"{'all':<22}{hits + missed:>6}{hits / (hits + false):>11.3f}"
-          f"{hits / (hits + missed):>8.3f}{median(every):>12.3f}")  # fmt: skip
-    assert hits / (hits + false) >= PRECISION
-    assert hits / (hits + missed) >= RECALL
-    assert median(every) >= IOU
-    assert min(every) >= 0.7
+    outcomes = ((truth, claims, result["steps"])
+                for truth, claims, result in map(outcome, range(len(CASES))))  # fmt: skip
+    every = score(outcomes, "scenarios")
+    assert every.precision >= PRECISION
+    assert every.recall >= RECALL
+    assert median(every.overlaps) >= IOU
+    assert min(every.overlaps) >= 0.7

@@ -1,0 +1,55 @@
+"""Lines of code that several rules print, in the words of what the run uses."""
+
+import re
+
+from gpu_util_callback.diagnosis._run import Run
+
+__all__ = ["batch_code", "command", "driver_number", "has_keras_fit", "larger_batch", "optimizer"]
+
+
+def command(run: Run, before: str = "") -> str:
+    """How this training is started: `python train.py`, with `before` in front."""
+    script = str(run.fact("script", default=""))
+    if not script or script.startswith("script-"):
+        script = "train.py"
+    start = f"python {script}" if script.endswith(".py") else f"python -m {script}"
+    return f"{before} {start}".strip()
+
+
+def driver_number(run: Run, gpu: int) -> int:
+    """The driver's number of a GPU: the framework's leaves out what it must not see."""
+    number = run.gpu(gpu).get("nvml_index")
+    return gpu if number is None else int(number)
+
+
+def has_keras_fit(run: Run) -> bool:
+    """Whether `model.fit` ran the training, not a loop of the user's own."""
+    return run.fact("fit", "loop") != "custom" and (
+        run.fact("framework", "keras") is not None or run.framework != "torch"
+    )
+
+
+def optimizer(run: Run) -> str:
+    """The Keras optimizer's class, Adam where it is not known."""
+    name = str(run.fact("fit", "optimizer", default="Adam"))
+    return name if re.fullmatch(r"[A-Za-z]\w*", name) and name != "LossScaleOptimizer" else "Adam"
+
+
+def batch_code(run: Run, size: int) -> str:
+    """The line that sets the batch size, where this run sets it."""
+    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    if "dataloader" in kind:
+        return f"loader = DataLoader(dataset, ..., batch_size={size})"
+    if kind == "tf.data":
+        return f"ds = ds.batch({size})"
+    if kind == "numpy" and has_keras_fit(run):
+        return f"model.fit(..., batch_size={size})"
+    return f"batch_size = {size}"
+
+
+def larger_batch(run: Run, factor: int) -> str:
+    """The line for a batch `factor` times as large."""
+    size = run.fact("fit", "batch_size")
+    if isinstance(size, (int, float)) and size > 0:
+        return batch_code(run, int(size) * factor)
+    return f"batch_size = {factor} * batch_size"

@@ -1,0 +1,83 @@
+"""Input that is set up anew, again and again: training waits before each epoch."""
+
+import numpy as np
+
+from gpu_util_callback.diagnosis._phases import Occurrences
+from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Advice, Loss
+from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._stalls import intervals, lost_in, times, usual_ns
+from gpu_util_callback.diagnosis._thresholds import Limits
+from gpu_util_callback.diagnosis._words import duration
+
+__all__ = ["input_setup"]
+
+# The first one had to be; after another two, the next will come as well.
+LEAST_TIMES = 3
+APART = 0.2
+
+
+def input_setup(run: Run, limits: Limits, cause: str) -> list[Loss]:
+    """What it costs that the input begins anew with each epoch: workers start, buffers fill."""
+    claims = []
+    for occurrences in run.phases.of("input_setup", account="input_wait").values():
+        epochs = _epochs_ns(occurrences)
+        if len(epochs) + 1 < LEAST_TIMES:
+            continue
+        first, last = int(occurrences["start_ns"][0]), int(occurrences["end_ns"][-1])
+        where = run.range_of(first, min(run.end_ns, round(last + 1.05 * float(np.median(epochs)))))
+        span_ns = max(1, where.end_ns - where.start_ns)
+        if 100 * usual_ns(occurrences["self_ns"]) < limits["wait_pct"] * span_ns:
+            continue
+        lost, active = lost_in(run, occurrences, where)
+        if 100 * lost < limits["wait_pct"] * span_ns:
+            continue
+        pct = 100 * occurrences.self_ns / span_ns
+        claims.append(Loss(
+            cause=cause,
+            title="Input-bound: each epoch sets its input up",
+            where=where,
+            lost_ns=lost,
+            confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
+            evidence=times(occurrences, "wait_pct", pct) | {"gpu_active_meanwhile_pct": active},
+            threshold={"wait_pct": limits["wait_pct"]},
+            advice=_advice(
+                run, occurrences.self_ns / max(1, occurrences.count) / 1e9, occurrences.count
+            ),
+            gpus=run.used_gpus,
+            detail="setup",
+            pieces=intervals(occurrences),
+        ))  # fmt: skip
+    return claims
+
+
+def _epochs_ns(occurrences: Occurrences) -> np.ndarray:
+    """What lay between set-ups; an epoch may have several, which follow one another at once."""
+    apart = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
+    return apart[apart > APART * apart.mean()] if len(apart) else apart
+
+
+def _advice(run: Run, seconds: float, times: int) -> Advice:
+    each = f"Setting the input up anew takes {duration(seconds)} each time, and training waits. "
+    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    saves = 1 - 1 / max(2, times)  # the first one is needed
+    if "dataloader" in kind or (run.framework == "torch" and not kind):
+        return Advice(
+            each + "The DataLoader starts its workers for every epoch: keep them.",
+            "loader = DataLoader(dataset, ..., persistent_workers=True)",
+            saves,
+        )
+    if kind in ("", "tf.data"):
+        steps = run.fact("fit", "steps_per_epoch") or "number_of_batches"
+        return Advice(
+            each + "Let the dataset go on into the next epoch instead of beginning anew: what its "
+            "buffers hold is kept.",
+            f"model.fit(ds.repeat(), ..., steps_per_epoch={steps})",
+            saves,
+        )
+    if "pydataset" in kind and run.fact("fit", "input_processes"):
+        return Advice(
+            each + "Keras starts the worker processes for every epoch; threads start at once.",
+            "dataset.use_multiprocessing = False  # your PyDataset, before model.fit(dataset)",
+            saves,
+        )
+    return Advice(f"{each}Set it up once, and let it go on over all epochs.", "", saves)

@@ -1,0 +1,235 @@
+"""What to do about work that stops training: validation, checkpoints, callbacks by name."""
+
+import math
+
+from gpu_util_callback.diagnosis._input_advice import brief
+from gpu_util_callback.diagnosis._rule import Advice
+from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._words import duration
+
+__all__ = ["at_epoch_end", "in_steps", "validation"]
+
+EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows
+# Every so many epochs a callback may work, and what share of the time it may still take then.
+EPOCHS = (2, 3, 5, 10, 20, 50, 100)
+LEFT = 0.045
+# Validation that waits for its data more than half of its time is an input problem.
+MOSTLY = 0.5
+# How much of the time of training and validation together a shortened validation takes.
+SHARE = 0.1
+
+_SAVERS = ("ModelCheckpoint", "BackupAndRestore")
+
+
+def validation(
+    run: Run, *, count: int, took_ns: int, wait_ns: int, span_ns: int, pct: float
+) -> Advice:
+    """Advice for validations that take a good part of the time.
+
+    Args:
+        count: how many there were.
+        took_ns, wait_ns: their time, and how much of it they waited for their data.
+        span_ns: training and validation together.
+        pct: their share of it.
+    """
+    if wait_ns > MOSTLY * took_ns:
+        advice = _validation_data(run, count, wait_ns / max(1, took_ns))
+        if advice is not None:
+            return advice
+    each, between = took_ns / count, max(1.0, (span_ns - took_ns) / count)
+    factor = max(2, math.ceil((1 / SHARE - 1) * each / between))
+    batches = run.validation.total_rows / count
+    epochs = run.fact("fit", "epochs")
+    text = f"Validation takes {pct:.0f} % of the time. "
+    if run.fact("fit", "loop") == "custom":
+        return Advice(
+            f"{text}Done every {_th(factor)} epoch, it would take a tenth.",
+            f'if epoch % {factor} == 0:\n    with monitor.phase("validation"): ...',
+            1 - math.ceil(count / factor) / count,
+        )
+    if factor > int(epochs or factor) / 2 and batches >= 2 * factor:
+        steps = max(1, round(batches / factor))
+        return Advice(
+            f"{text}On {steps} of its {batches:.0f} batches it would take a tenth; evaluate on all "
+            "of them at the end.",
+            f"model.fit(..., validation_steps={steps})",
+            1 - steps / batches,
+        )
+    done = max(count, int(epochs or count)) if not run.ended else count
+    if factor >= done > 1:
+        return Advice(
+            f"{text}Validate once, at the end.",
+            f"model.fit(..., validation_freq={done})",
+            1 - 1 / done,
+        )
+    return Advice(
+        f"{text}Done every {_th(factor)} epoch, it would take a tenth.",
+        f"model.fit(..., validation_freq={factor})",
+        1 - (done // factor) / done,
+    )
+
+
+def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
+    """Advice for its data; None where that cannot help. `waiting`: share of its time."""
+    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    says = f"Validation waits for its data {100 * waiting:.0f} % of its time. "
+    workers = "Let worker processes prepare it ahead of time, as for training."
+    if "dataloader" in kind:
+        return Advice(
+            says + workers,
+            "val_loader = DataLoader(val_dataset, ..., num_workers=4, persistent_workers=True)",
+            waiting * 0.75,
+        )
+    if "pydataset" in kind or "generator" in kind:
+        return Advice(
+            says + workers,
+            "val_dataset.workers = 4  # a keras.utils.PyDataset\n"
+            "val_dataset.use_multiprocessing = True",
+            waiting * 0.75,
+        )
+    if kind not in ("", "tf.data") or (run.framework == "torch" and not kind):
+        return None
+    epochs = run.fact("fit", "epochs")
+    times = max(count, int(epochs or count)) if not run.ended else count
+    if times < 2:
+        return None
+    return Advice(
+        f"{says}It is the same data every time: keep it in memory, if it fits. The first "
+        "validation stays as slow.",
+        "val_ds = val_ds.cache()  # as its last step",
+        waiting * (1 - 1 / times),
+    )
+
+
+def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int) -> Advice:
+    """Advice for a callback that works at the end of epochs (or in a loop's own phase).
+
+    Args:
+        count, took_ns: how often it worked in the span, and how long in all.
+        span_ns: the span.
+    """
+    who, hook = _parts(name)
+    each_s = took_ns / count / 1e9
+    every = _epochs_between(took_ns, span_ns - took_ns)
+    kept = math.ceil(count / every) / count
+    total = max(count, int(run.fact("fit", "epochs", default=count)))
+    once = every >= total > 1
+    says = f"{who} takes {duration(each_s)} each time, and training waits. "
+    if who in _SAVERS and once:
+        return Advice(
+            f"{says}Save once, at the end of this short training.",
+            f'model.save("model.keras")  # after fit, instead of {who}',
+            1 - 1 / total,
+        )
+    if once and hook:
+        return Advice(
+            f"{says}Do it once, at the end of this short training.",
+            f"def on_train_end(self, logs=None): ...  # what {name} does",
+            1 - 1 / total,
+        )
+    if who in _SAVERS:
+        slim = ""
+        if who == "ModelCheckpoint" and "adam" in str(run.fact("fit", "optimizer")).lower():
+            slim = (
+                " Weights without Adam's state are a third of the size (save_weights_only=True, a "
+                "path that ends in .weights.h5)."
+            )
+        return Advice(
+            f"{says}Save every {_th(every)} epoch.{slim}",
+            _save_every(run, who, every),
+            1 - (count // every) / count,
+        )
+    if who == "TensorBoard":
+        return Advice(
+            f"{says}Histograms and images of all weights are what takes long.",
+            "keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
+        )
+    if not hook:  # a phase of the user's own loop
+        return Advice(
+            f"{says}Do it less often, or let a thread do it.",
+            f'if epoch % {every} == 0:\n    with monitor.phase("{name}"): ...',
+            1 - kept,
+        )
+    return Advice(
+        f"{says}Do it less often, or let a thread do it.",
+        f"if epoch % {every} == 0: ...  # in {name}",
+        1 - kept,
+    )
+
+
+def in_steps(
+    run: Run, name: str, *, steps: int, times: int, epochs: int, took_ns: int, span_ns: int
+) -> Advice:
+    """Advice for a callback that works after batches.
+
+    Args:
+        steps, times, epochs: steps of the span, those in which it worked, epochs in it.
+        took_ns, span_ns: how long it worked in all, and the span.
+    """
+    each_ms = took_ns / steps / 1e6
+    who, _ = _parts(name)
+    says = f"{who} takes {brief(each_ms)} a step, and the GPU waits. "
+    if not run.used_gpus:
+        says = f"{who} takes {brief(each_ms)} a step, and training waits. "
+    if who in _SAVERS:
+        saved_ns = took_ns / max(1, times) * epochs  # if it were once an epoch
+        every = _epochs_between(saved_ns, span_ns - took_ns)
+        if saved_ns <= LEFT * (span_ns - took_ns):
+            every = 1
+        left = max(1, epochs // every) if every > 1 else epochs
+        return Advice(
+            f"{says}Save {'once an epoch' if every == 1 else f'every {_th(every)} epoch'}.",
+            _save_every(run, who, every),
+            max(0.0, 1 - left / max(1, times)),
+        )
+    if who == "TensorBoard":
+        return Advice(
+            f"{says}Let it write once an epoch.",
+            'keras.callbacks.TensorBoard(..., update_freq="epoch", histogram_freq=0)',
+        )
+    if who == "ProgbarLogger":
+        return Advice(
+            f"Keras' progress bar takes {brief(each_ms)} of every step, and these steps are short. "
+            "Print one line an epoch instead.",
+            "model.fit(..., verbose=2)",
+        )
+    often = max(1.0, times / max(1, epochs))  # in an epoch, where Keras counts batches from 0
+    kept = min(1.0, math.ceil(steps / max(1, epochs) / EVERY_BATCH) / often)
+    if run.fact("fit", "loop") == "custom":
+        return Advice(
+            f"{says}Do it every {_th(EVERY_BATCH)} step, or let a thread do it.",
+            f'if step % {EVERY_BATCH} == 0:\n    with monitor.phase("{name}"): ...',
+            1 - kept,
+        )
+    return Advice(
+        f"{says}Do it every {_th(EVERY_BATCH)} batch, or let a thread do it.",
+        f"if batch % {EVERY_BATCH} == 0: ...  # in {name or 'the callback'}",
+        1 - kept,
+    )
+
+
+def _epochs_between(took_ns: float, rest_ns: float) -> int:
+    """Every how many epochs something may take its time so that it no longer shows."""
+    share = took_ns / max(1.0, rest_ns)
+    return next((every for every in EPOCHS if share / every <= LEFT), EPOCHS[-1])
+
+
+def _save_every(run: Run, who: str, epochs: int) -> str:
+    if epochs == 1:
+        return f'keras.callbacks.{who}(..., save_freq="epoch")'
+    steps = run.fact("fit", "steps_per_epoch") or "steps_per_epoch"
+    comment = "  # in batches"
+    if who == "ModelCheckpoint":
+        comment += ", where val_loss is not known: without save_best_only"
+    return f"keras.callbacks.{who}(..., save_freq={epochs} * {steps}){comment}"
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Class and hook of "ModelCheckpoint.on_epoch_end"."""
+    who, _, hook = name.partition(".")
+    return who or "A callback", hook
+
+
+def _th(number: int) -> str:
+    ends = {} if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{ends.get(number % 10, 'th')}"

@@ -1,0 +1,116 @@
+"""`--check` as CI uses it: every combination of limits, and what is said of wrong ones."""
+
+from itertools import product
+
+import pytest
+from generated_runs import GPU, Generated, write
+
+from gpu_util_callback.cli import main
+from gpu_util_callback.diagnosis import Check, failures, logdir_report
+from gpu_util_callback.recording import read_recordings
+
+# limit -> (a value that is kept, one that is broken)
+LIMITS = {
+    "min_utilization": (20, 90), "max_input_wait": (60, 5), "max_stalls": (50, 1),
+    "max_lost": (90, 10), "max_step_ms": (100, 2), "forbid": (["throttled"], ["input_bound"]),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory):
+    """Half of the time waits for input, a tenth validates."""
+    run = Generated(seed=1, gpus=[GPU])
+    for _ in range(4):
+        start = run.now
+        run.steps(200, step_ms=10, wait_ms=12)
+        run.phase("validation", 0.5)
+        run.epoch(start)
+    folder = tmp_path_factory.mktemp("check") / "resnet"
+    write(run, folder)
+    return folder
+
+
+def test_every_combination_of_limits(logdir):
+    report = logdir_report(read_recordings(logdir))
+    for choice in product((None, 0, 1), repeat=len(LIMITS)):
+        chosen = zip(LIMITS, choice, strict=True)
+        given = {name: LIMITS[name][which] for name, which in chosen if which is not None}
+        broken = failures(report, Check(**given))
+        if given:
+            assert len(broken) == choice.count(1), (given, broken)
+        else:
+            assert [one["reason"].split(":")[0] for one in broken] == ["input_bound"]
+
+
+@pytest.mark.parametrize("limits, code", [
+    (["--max-input-wait", "5"], 1),  # a limit asks for a check by itself
+    (["--max-input-wait", "80"], 0),
+    (["--check", "--max-input-wait", "80"], 0),
+    (["--check"], 1),
+    ([], 0),
+    (["--forbid", "throttled, contention", "--min-utilization", "0"], 0),
+    (["--forbid", "throttled", "--forbid", "input_bound"], 1),
+])  # fmt: skip
+def test_exit_codes(logdir, capsys, limits, code):
+    assert main(["report", str(logdir), *limits]) == code
+    out, err = capsys.readouterr()
+    assert err == ""
+    if code:
+        assert out.startswith("resnet: "), "a run is called by its folder, not by a dot"
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--threshold", "input_bound.wait_pc=8"], "did you mean wait_pct?"),
+    (["--threshold", "inputbound.wait_pct=8"], "did you mean input_bound?"),
+    (["--threshold", "zebra.wait_pct=8"], "there is communication_bound, "),
+    (["--threshold", "wait_pct=8"], "write CAUSE.NAME=VALUE"),
+    (["--threshold", "input_bound.wait_pct=much"], "is not a number"),
+    (["--threshold", "input_bound.wait_pct=-8"], "is not a number"),
+    (["--forbid", "throtled"], "did you mean throttled?"),
+    (["--min-utilization", "101"], "is no percentage"),
+    (["--max-input-wait", "-5"], "is not a number"),
+    (["--max-step-ms", "nan"], "is not a number"),
+    (["--max-lost"], "expected one argument"),
+    (["--max-los", "5", "--nonsense"], "unrecognized arguments: --nonsense"),
+])  # fmt: skip
+def test_wrong_limits_are_told_in_one_line(logdir, capsys, arguments, said):
+    try:
+        code = main(["report", str(logdir), *arguments])
+    except SystemExit as exit:
+        code = exit.code
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert said in err and err.count("\n") == 1
+
+
+def test_help_says_that_a_limit_is_enough(capsys):
+    with pytest.raises(SystemExit):
+        main(["report", "--help"])
+    assert "--check need not be given" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_worker_that_holds_the_others_back_fails_the_check(tmp_path, capsys):
+    """It waits 6 % longer than they: no cause by itself, and every step waits for it."""
+    for rank in range(4):
+        run = Generated(seed=rank, job="abc", rank=rank, world_size=4, fit_index=0)
+        run.steps(500, step_ms=15 if rank == 3 else 16, wait_ms=1.0 if rank == 3 else 0)
+        write(run, tmp_path / f"worker{rank}")
+    assert main(["report", str(tmp_path), "--check"]) == 1
+    assert capsys.readouterr().out.startswith("worker3: imbalance: Worker 3 ")
+    assert main(["report", str(tmp_path), "--forbid", "imbalance"]) == 1
+    assert main(["report", str(tmp_path), "--forbid", "throttled"]) == 0
+
+
+def test_a_gpu_that_is_not_used_has_no_utilization_to_check(tmp_path, capsys):
+    run = Generated(seed=1, gpus=[GPU | {"used_by_framework": False}])
+    run.steps(300, step_ms=10)
+    write(run, tmp_path)
+    assert main(["report", str(tmp_path), "--min-utilization", "50"]) == 1
+    assert "no GPU was in use" in capsys.readouterr().out
+
+
+def test_thresholds_in_python_by_either_form_and_in_the_report(logdir):
+    for thresholds in ({"input_bound": {"wait_pct": 90}}, {"input_bound.wait_pct": 90}):
+        [run] = logdir_report(read_recordings(logdir), thresholds)["runs"]
+        assert run["thresholds"]["input_bound"]["wait_pct"] == 90
+        assert run["spans"] == []

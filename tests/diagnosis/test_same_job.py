@@ -1,0 +1,89 @@
+"""Which earlier run a run is measured against: the same model and script, however named."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from generated_runs import GPU, Generated, write
+
+from gpu_util_callback.diagnosis import logdir_report
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording.redaction import hashed_script
+from gpu_util_callback.script import script_name
+
+
+def run_of(place: int, **facts) -> Generated:
+    """The first run (place 0) waits for its input, later ones do not."""
+    run = Generated(
+        seed=1, gpus=[GPU], model={"name": f"functional_{place}", "parameters": 25_000_000}, **facts
+    )
+    run.now += place * 100 * 10**9
+    run.facts["started_ns"] = run.now
+    run.steps(600, step_ms=10, wait_ms=0 if place else 10)
+    return run
+
+
+def since(tmp_path, *scripts: str | None, folders=("a", "b", "c")) -> list:
+    for place, (script, folder) in enumerate(zip(scripts, folders, strict=False)):
+        write(run_of(place, script=script), tmp_path / folder)
+    return [run["since"] for run in logdir_report(read_recordings(tmp_path))["runs"]]
+
+
+@pytest.mark.parametrize("scripts, same", [
+    (("train.py", "train.py"), True),
+    (("train.py", "finetune.py"), False),
+    (("train.py", hashed_script("train.py")), True),  # one of them was recorded with redact=True
+    ((hashed_script("train.py"), hashed_script("finetune.py")), False),
+    ((None, "train.py"), True),  # a recording of before scripts were recorded
+    ((None, None), True),  # notebooks
+])  # fmt: skip
+def test_the_same_script_is_the_same_job(tmp_path, scripts, same):
+    first, second = since(tmp_path, *scripts)
+    assert first is None
+    assert (second is not None) == same
+
+
+def test_it_is_found_across_differently_named_log_directories(tmp_path):
+    folders = ("exp/2026-11-20 baseline", "with cache", "logs/x/y/run_17")
+    _, second, third = since(tmp_path, "train.py", "train.py", "train.py", folders=folders)
+    assert second["run"] == "exp/2026-11-20 baseline" and second["gone"] == ["input_bound"]
+    assert third is None, "nothing went away since the run before it"
+
+
+def test_a_run_of_another_script_in_between_is_passed_over(tmp_path):
+    _, other, third = since(tmp_path, "train.py", "evaluate.py", "train.py")
+    assert other is None
+    assert third["run"] == "a" and third["promised_up_to"] == pytest.approx(2.0, rel=0.05)
+
+
+def test_the_name_has_no_folder_and_no_meaning_when_redacted():
+    main = SimpleNamespace(__file__="/home/anna/secret-project/train.py", __spec__=None)
+    assert script_name(main=main) == "train.py"
+    assert script_name(main=main, redact=True) == hashed_script("train.py")
+    assert "train" not in script_name(main=main, redact=True)
+    assert hashed_script(hashed_script("train.py")) == hashed_script("train.py")
+
+
+def test_modules_are_named_by_their_module():
+    spec = SimpleNamespace(name="project.training.__main__")
+    main = SimpleNamespace(__file__="/src/project/training/__main__.py", __spec__=spec)
+    assert script_name(main=main) == "project.training"
+
+
+def test_notebooks_and_consoles_have_no_script():
+    assert script_name(main=SimpleNamespace(__spec__=None)) is None
+    notebook = SimpleNamespace(__file__="/tmp/x/ipykernel_launcher.py", get_ipython=lambda: None)
+    assert script_name(main=notebook) is None
+
+
+@pytest.mark.parametrize("way, name", [("file", "train.py"), ("module", "train"), ("code", None)])
+def test_however_python_is_started(tmp_path, way, name):
+    program = "from gpu_util_callback.script import script_name; print(script_name())"
+    (tmp_path / "train.py").write_text(program)
+    command = {"file": [str(tmp_path / "train.py")], "module": ["-m", "train"],
+               "code": ["-c", program]}[way]  # fmt: skip
+    said = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() == str(name)

@@ -1,0 +1,143 @@
+"""Who holds the others back: found where the recordings say so, and never guessed."""
+
+import pytest
+from generated_runs import GPU, Generated, write
+
+from gpu_util_callback.diagnosis import logdir_report
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.terminal import render
+
+H200 = GPU | {"index": 0}
+
+
+def session(folder, workers):
+    """Write `workers` (functions of a Generated run) as the ranks of a job; its findings."""
+    for rank, make in enumerate(workers):
+        run = Generated(
+            seed=rank, gpus=[H200], job="abc", rank=rank, world_size=len(workers), fit_index=0,
+            host=f"node-{rank}",
+            framework={"name": "torch", "version": "2.13", "collectives": "nccl"},
+        )  # fmt: skip
+        make(run)
+        write(run, folder)
+    report = logdir_report(read_recordings(folder))
+    (one,) = report["sessions"]
+    return one["findings"], render(report, 100)
+
+
+def traced(gpu_share=1.0, **share):
+    def make(run):
+        run.steps(100, step_ms=40, gpu_share=gpu_share)
+        run.trace(5, 40, **share)
+        run.steps(300, step_ms=40, gpu_share=gpu_share)
+
+    return make
+
+
+def sampled(active, sm=None, wait_ms=0.0):
+    def make(run):
+        run.steps(500, step_ms=40 - wait_ms, wait_ms=wait_ms, gpu_share=active / 100)
+        if sm is not None:
+            run.gpu_value("sm_active_pct", 30, sm)
+
+    return make
+
+
+WAITS = traced(collective=0.45, idle_launch=0.02)
+
+
+@pytest.mark.parametrize(("category", "word"), [
+    ("kernel", "its GPU computes longer"),
+    ("idle_host", "its host keeps the GPU waiting"),
+    ("idle_launch", "its host launches slowly"),
+    ("copy_h2d", "its copies to the GPU take long"),
+])  # fmt: skip
+def test_the_worker_that_waits_least_and_works_most_is_named(tmp_path, category, word):
+    share = {} if category == "kernel" else {category: 0.42}
+    slow = traced(collective=0.05, **share)
+    (found,), text = session(tmp_path, [WAITS, WAITS, slow, WAITS])
+    assert found["ranks"] == [2]
+    assert found["title"] == f"Worker 2 holds the others back: {word}"
+    assert found["confidence"] == "estimated"
+    # 40 % of 40 ms, 400 steps.
+    assert found["lost_s"] == pytest.approx(0.4 * 0.040 * 400, rel=0.05)
+    assert found["evidence"]["others_collective_ms_per_step"] == pytest.approx(18, rel=0.05)
+    assert found["threshold"] == {"worker_wait_pct": 5}
+    assert word in text
+
+
+@pytest.mark.parametrize("workers", [
+    # The exchange itself is slow, on all alike.
+    [WAITS, WAITS, WAITS],
+    # One waits less, but what it does instead was not seen to take longer.
+    [WAITS, traced(collective=0.05, other=0.42), WAITS],
+    # A worker without windows could be the one.
+    [WAITS, sampled(99), traced(collective=0.05)],
+    # They do not wait for each other: another pace.
+    [WAITS, lambda run: (run.trace(5, 80, collective=0.02), run.steps(400, step_ms=80))],
+])  # fmt: skip
+def test_windows_that_do_not_tell_name_nobody(tmp_path, workers):
+    assert session(tmp_path, workers)[0] == []
+
+
+def test_a_worker_whose_gpu_idles_while_the_others_wait_in_nccl(tmp_path):
+    (found,), text = session(tmp_path, [sampled(98), sampled(55), sampled(97)])
+    assert found["ranks"] == [1] and found["lost_s"] is None
+    assert found["evidence"]["worker_gap_pct"] >= 25
+    assert "its GPU idles while the others wait" in text
+
+
+def test_a_worker_whose_gpu_works_while_the_others_wait_in_nccl(tmp_path):
+    (found,), _ = session(tmp_path, [sampled(98, 22), sampled(97, 20), sampled(99, 71)])
+    assert found["ranks"] == [2] and found["lost_s"] is None
+    assert found["title"].endswith("its GPU works longest")
+
+
+@pytest.mark.parametrize("workers", [
+    [sampled(98), sampled(95), sampled(97)],  # all alike
+    [sampled(60), sampled(30), sampled(62)],  # nobody is seen to wait
+    [sampled(98, 22), sampled(97), sampled(99, 71)],  # one does not tell
+    [sampled(98, 40), sampled(97, 45), sampled(99, 55)],  # no clear difference
+])  # fmt: skip
+def test_counters_that_do_not_tell_name_nobody(tmp_path, workers):
+    assert session(tmp_path, workers)[0] == []
+
+
+def test_without_nccl_counters_say_nothing_about_waiting(tmp_path):
+    def plain(active):
+        def make(run):
+            run.facts["framework"] = {"name": "torch", "collectives": "gloo"}
+            sampled(active)(run)
+
+        return make
+
+    assert session(tmp_path, [plain(98), plain(55), plain(97)])[0] == []
+
+
+def test_a_known_reason_is_the_only_one(tmp_path):
+    """The GPU of a worker that waits for its input idles, too."""
+    found, _ = session(tmp_path, [sampled(98), sampled(55, wait_ms=16.0), sampled(97)])
+    assert [one["id"] for one in found] == ["imbalance:worker1.input_wait"]
+
+
+def test_a_late_start_does_not_hide_the_straggler(tmp_path):
+    def early(run):
+        run.steps(1, step_ms=6000)  # until the others have come
+        run.steps(50, step_ms=40)
+
+    def late(run):
+        run.steps(1, step_ms=100)
+        run.steps(50, step_ms=5, wait_ms=35)
+
+    (found,), _ = session(tmp_path, [early, late])
+    assert found["ranks"] == [1]
+
+
+def test_ranks_that_do_not_wait_for_each_other_hold_nobody_back(tmp_path):
+    def alone(run):
+        run.steps(500, step_ms=10, wait_ms=40)
+
+    def other(run):
+        run.steps(2500, step_ms=10, wait_ms=0.1)
+
+    assert session(tmp_path, [alone, other])[0] == []

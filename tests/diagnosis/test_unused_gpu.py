@@ -1,0 +1,52 @@
+"""Why no GPU is used: one wording for the doctor's quick check and the rule, for each framework."""
+
+import pytest
+from generated_runs import GPU, Generated
+
+from gpu_util_callback.doctor import quick_check
+from gpu_util_callback.unused_gpu import why_unused
+
+SEEN = {"nvml_index": 0, "visible": True}
+
+
+@pytest.mark.parametrize("framework, cuda_build, environ, there, never", [
+    ("tensorflow", False, {}, "tensorflow[and-cuda]", "torch"),
+    ("torch", False, {}, "pip install --force-reinstall torch", "tensorflow"),
+    ("jax", None, {}, "gpu-util doctor", "tensorflow"),
+    ("jax", None, {"JAX_PLATFORMS": "cpu"}, "unset JAX_PLATFORMS", "doctor"),
+    ("jax", None, {"JAX_PLATFORMS": "cuda,cpu"}, "gpu-util doctor", "unset"),
+    ("tensorflow", True, {"JAX_PLATFORMS": "cpu"}, "gpu-util doctor", "unset"),
+    ("", None, {}, "gpu-util doctor", "pip"),
+])  # fmt: skip
+def test_the_cure_is_the_frameworks_own(framework, cuda_build, environ, there, never):
+    why = why_unused(framework, 1, 1, cuda_build, environ)
+    assert there in why.code and never not in why.code
+    build = {"framework": framework, "is_cuda_build": cuda_build}
+    [found] = quick_check(None, [SEEN], build, environ=environ)
+    assert (found["reason"], found["cure"], found["code"]) == (why.reason, why.cure, why.code)
+
+
+def test_the_rule_says_what_was_seen_on_the_spot():
+    seen = quick_check(
+        None, [SEEN], {"framework": "jax", "is_cuda_build": None}, environ={"JAX_PLATFORMS": "cpu"}
+    )
+    run = Generated(
+        seed=1, gpus=[GPU | {"used_by_framework": False}], gpu_check=seen,
+        framework={"name": "jax", "backend": "jax", "version": "0.10.2"},
+    )  # fmt: skip
+    run.steps(300, step_ms=30)
+    [finding] = run.diagnose()["findings"]
+    assert finding["title"] == "JAX does not use the NVIDIA H200"
+    assert seen[0]["reason"] in finding["advice"]["text"]
+    assert finding["advice"]["code"].startswith("unset JAX_PLATFORMS")
+
+
+def test_older_recordings_are_judged_by_their_facts():
+    run = Generated(
+        seed=1, gpus=[GPU | {"used_by_framework": False}],
+        framework={"name": "torch", "backend": "torch", "version": "2.13", "cuda_build": False},
+    )  # fmt: skip
+    run.steps(300, step_ms=30)
+    [finding] = run.diagnose()["findings"]
+    assert finding["advice"]["code"].startswith("pip install --force-reinstall torch")
+    assert "PyTorch was built without CUDA" in finding["advice"]["text"]

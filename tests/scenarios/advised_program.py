@@ -1,0 +1,172 @@
+"""Trains on the backend that KERAS_BACKEND names, follows the printed advice, trains again."""
+
+import concurrent.futures
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+from advised import Given, apply, claims
+
+from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
+from gpu_util_callback.diagnosis import run_report
+
+BACKEND = keras.backend.backend()
+FOLDER = Path(tempfile.mkdtemp(prefix="advised-"))
+STEPS, MAKE_S, WORK_S = 50, 0.06, 0.03
+
+
+def make_batch(index):
+    time.sleep(MAKE_S)
+    return np.ones((4, 8), "float32"), np.ones((4, 1), "float32")
+
+
+class Made(keras.utils.PyDataset):
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, index):
+        return make_batch(index)
+
+
+def generated():
+    for index in range(STEPS):
+        yield make_batch(index)
+
+
+class Works(keras.layers.Layer):
+    """A layer that takes its time on the device."""
+
+    def call(self, x):
+        if BACKEND == "torch":
+            time.sleep(WORK_S)
+            return x
+        import jax
+
+        def work(value):
+            time.sleep(WORK_S)
+            return value
+
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(work, shape, jax.lax.stop_gradient(x))
+
+
+def fit(name, data, **kwargs):
+    model = keras.Sequential([keras.Input((8,), batch_size=4), Works(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=BACKEND == "jax")
+    callback = GpuUtilCallback(FOLDER / name, trace="off", report=False)
+    model.fit(data, verbose=0, callbacks=[callback], **kwargs)
+    [recording] = read_recordings(FOLDER / name)
+    return run_report(recording)
+
+
+def loop(name, data):
+    with GpuUtilMonitor(FOLDER / name, framework=BACKEND, trace="off", report=False) as monitor:
+        for _ in monitor.batches(data):
+            time.sleep(WORK_S)
+    [recording] = read_recordings(FOLDER / name)
+    return run_report(recording)
+
+
+def torch_data():
+    import torch
+
+    class Samples(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4 * STEPS
+
+        def __getitem__(self, index):
+            time.sleep(MAKE_S / 4)
+            return np.ones(8, "float32"), np.ones(1, "float32")
+
+    return torch, Samples()
+
+
+def told(before):
+    [span] = claims(before, "input_bound")
+    return span["advice"]["code"]
+
+
+def fit_dataset():
+    before = fit("dataset-1", Made())
+    return before, fit("dataset-2", apply(told(before), dataset=Made())["dataset"])
+
+
+def fit_generator():
+    before = fit("generator-1", generated(), steps_per_epoch=STEPS)
+    names = apply(told(before), keras=keras, make_batch=make_batch, number_of_batches=STEPS)
+    return before, fit("generator-2", names["dataset"])
+
+
+def fit_loader():
+    torch, dataset = torch_data()
+    given = Given(torch.utils.data.DataLoader, dataset, batch_size=4)
+    before = fit("loader-1", given(...))
+    apply(told(before), DataLoader=given, dataset=dataset)
+    return before, fit("loader-2", given.result)
+
+
+def loop_loader():
+    torch, dataset = torch_data()
+    given = Given(torch.utils.data.DataLoader, dataset, batch_size=4)
+    before = loop("loop-loader-1", given(...))
+    apply(told(before), DataLoader=given, dataset=dataset)
+    return before, loop("loop-loader-2", given.result)
+
+
+def loop_generator():
+    global MAKE_S, WORK_S
+    MAKE_S, WORK_S = 0.03, 0.05  # one thread can keep up
+    before = loop("loop-generator-1", generated())
+    names = apply(told(before), dataset=generated(), concurrent=concurrent)
+    return before, loop("loop-generator-2", names["dataset"])
+
+
+def shapes():
+    """A model that is compiled for each length of its input, until these are padded."""
+
+    def model():
+        made = keras.Sequential([
+            keras.Input((None,), dtype="int32"), keras.layers.Embedding(100, 16),
+            keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1),
+        ])  # fmt: skip
+        made.compile("sgd", "mse", jit_compile=True)
+        return made
+
+    class Texts(keras.utils.PyDataset):
+        code = ""
+
+        def __len__(self):
+            return 60
+
+        def __getitem__(self, index):
+            x = np.ones((8, 32 + 3 * (index % 40)), "int32")
+            if self.code:
+                x = apply(self.code, x=x, np=np)["x"]
+            return x, np.ones((8, 1), "float32")
+
+    def run(name, data):
+        callback = GpuUtilCallback(FOLDER / name, trace="off", report=False)
+        model().fit(data, epochs=2, verbose=0, callbacks=[callback])
+        [recording] = read_recordings(FOLDER / name)
+        return run_report(recording)
+
+    before = run("shapes-1", Texts())
+    [span] = claims(before, "recompilation")
+    after = Texts()
+    after.code = span["advice"]["code"]
+    return before, run("shapes-2", after)
+
+
+if __name__ == "__main__":
+    # What a process does once, at its first fit, is not the input's to save.
+    x, y = make_batch(0)
+    fit("warm-up", x, y=y, batch_size=4)
+    for group in sys.argv[1:]:
+        first, second = globals()[group]()
+        kept = ("wall_s", "time_s", "step_ms", "spans", "findings")
+        runs = [{name: run[name] for name in kept} for run in (first, second)]
+        print("RESULT", group, json.dumps(runs))

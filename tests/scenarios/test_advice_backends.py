@@ -1,0 +1,58 @@
+"""Advice executed on JAX and torch: loaders, datasets, generators, loops of one's own, shapes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from advised import assert_gone, assert_kept, only
+from packages import need
+
+HERE = Path(__file__).resolve().parent
+
+
+def advised(backend: str, *groups: str) -> dict[str, list[dict]]:
+    """(before, after) of each group, from one process."""
+    need("keras", backend)
+    paths = [HERE, HERE.parent / "support", HERE.parent.parent]
+    more = {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3",
+            "PYTHONPATH": os.pathsep.join(map(str, paths))}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(HERE / "advised_program.py"), *groups],
+        env={**os.environ, **more}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    lines = [line.split(" ", 2) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    return {name: json.loads(text) for _, name, text in lines}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend, group, words", [
+    ("torch", "fit_loader", "num_workers="),
+    ("torch", "loop_loader", "num_workers="),
+    ("torch", "fit_dataset", "dataset.workers = "),
+    ("torch", "fit_generator", "class Batches"),
+    ("jax", "fit_dataset", "dataset.workers = "),
+    ("jax", "fit_generator", "class Batches"),
+    ("jax", "loop_generator", "def ahead"),
+])  # fmt: skip
+def test_batches_are_made_ahead(backend, group, words):
+    before, after = advised(backend, group)[group]
+    assert words in only(before, "input_bound")["advice"]["code"]
+    assert_kept(before, after, "input_bound")
+
+
+@pytest.mark.slow
+def test_inputs_are_padded_to_few_lengths():
+    before, after = advised("jax", "shapes")["shapes"]
+    span = only(before, "recompilation")
+    assert "np.pad" in span["advice"]["code"]
+    assert_gone(after, "recompilation")
+    # How long compiling takes is the machine's: half of the promise is asked for.
+    promised = before["wall_s"] / (before["wall_s"] - span["saves_s"])
+    got = before["wall_s"] / after["wall_s"]
+    print(f"promised {promised:.2f}, got {got:.2f}")
+    assert got > 1 + 0.5 * (promised - 1)

@@ -1,0 +1,286 @@
+"""Advice executed, over the stand-in driver: the printed line is run in a world of made-up GPUs.
+
+The stand-in has no physics: what a GPU does after the advice is set by the test, from what the line
+really changed (the variables it sets, the arguments it passes, the limit it raises). Times are
+real: the model's step takes as long as such a GPU would need.
+"""
+
+import contextlib
+import os
+import shlex
+import time
+
+import pytest
+
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+
+import uneven_workers  # noqa: E402
+from advised import Given, apply, assert_gone, assert_kept, claims, only  # noqa: E402
+from nvml import GIB, Scenario, loaded  # noqa: E402
+from timed_fit import Timed, batches, fit  # noqa: E402
+
+from gpu_util_callback import read_recordings  # noqa: E402
+from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
+from gpu_util_callback.frameworks.tensorflow import TensorFlowAdapter  # noqa: E402
+
+NEIGHBOUR = 4_000_000  # a process id above Linux' highest
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    keras.utils.set_random_seed(0)
+    yield
+    keras.backend.clear_session()
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """Runs a training beside a scenario's GPUs, of which TensorFlow uses `used`."""
+
+    def run(
+        scenario: Scenario, name: str, train, used: tuple[int, ...] = (0,), memory=None
+    ) -> dict:
+        devices = [
+            {"index": place, "name": gpu.texts["name"], "uuid": gpu.texts["uuid"],
+             "pci_bus_id": gpu.texts["pci"], "compute_capability": "9.0"}
+            for place, gpu in enumerate(scenario.gpus[number] for number in used)
+        ]  # fmt: skip
+        monkeypatch.setattr(TensorFlowAdapter, "devices", lambda self: devices or None)
+        monkeypatch.setattr(TensorFlowAdapter, "memory", lambda self: memory or {})
+        with loaded(scenario, library):
+            return train(tmp_path / name)
+
+    library = tmp_path / "standin"
+    library.mkdir()
+    return run
+
+
+def labelled(count: int) -> tf.data.Dataset:
+    return batches(count).map(lambda x: (x, x[:, :1]))
+
+
+def h100s(*utilization: float) -> Scenario:
+    scenario = Scenario()
+    for pct in utilization:
+        scenario.gpu("h100").curve("utilization", pct).process("self", GIB, sm=pct)
+    return scenario
+
+
+class Names:
+    def __init__(self, **names):
+        self.__dict__.update(names)
+
+
+@pytest.mark.slow
+def test_an_eager_model_becomes_a_graph(world):
+    class Layered(Timed):
+        def train_step(self, data):
+            time.sleep(0.09)  # Python's time, in a graph spent once
+            return super().train_step(data)
+
+    def train(folder):
+        model = Layered(40)
+        compiled = Given(model.compile, "sgd", "mse", jit_compile=False, run_eagerly=True)
+        apply(train.code, model=Names(compile=compiled))
+        return fit(folder, model, labelled(40))
+
+    train.code = "model.compile(...)"
+    step_ms = world(h100s(30), "alone", train)["step_ms"]["p50"]
+    # Of such a step the GPU works 40 ms.
+    before = world(h100s(100 * 40 / step_ms), "before", train)
+    claim = only(before, "launch_bound")
+    assert claim["title"] == "Eager execution leaves the GPU idle"
+    train.code = claim["advice"]["code"]
+    assert_kept(before, world(h100s(90), "after", train), "launch_bound")
+
+
+def test_a_training_moves_to_the_gpu_that_is_free(world, monkeypatch):
+    def scenario():
+        both = h100s(98, 0)
+        both.gpus[0].lines.clear()
+        both.gpus[0].process("self", GIB, sm=48).process(NEIGHBOUR, 8 * GIB, sm=50)
+        return both
+
+    def train(step_ms):
+        return lambda folder: fit(folder, Timed(step_ms), labelled(70))
+
+    before = world(scenario(), "before", train(50), (0, 1))
+    code = only(before, "contention")["advice"]["code"]
+    words = shlex.split(code)
+    for variable in [word for word in words if "=" in word]:
+        monkeypatch.setenv(*variable.split("=", 1))
+    assert "python" in words
+    free = scenario()
+    free.gpus[1].curve("utilization", 98)
+    used = tuple(int(number) for number in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+    assert used == (1,)
+    after = world(free, "after", train(24), used)
+    assert_kept(before, after, "contention")
+
+
+@pytest.mark.slow
+def test_a_power_limit_is_set_back(world):
+    def scenario(watts: float) -> Scenario:
+        one = h100s(98)
+        slow = watts < 700
+        one.gpus[0].curve("power_limit_mw", watts * 1000).curve("clock:0", 990 if slow else 1980)
+        one.gpus[0].curve("clock:1", 990 if slow else 1980)
+        one.gpus[0].counter(74, 1e9 if slow else 0).curve("event_reasons", 4 if slow else 0)
+        return one
+
+    def train(step_ms):
+        return lambda folder: fit(folder, Timed(step_ms), labelled(70))
+
+    before = world(scenario(350), "before", train(50))
+    claim = only(before, "throttled")
+    assert claim["title"] == "Throttled (power limit)"
+    command = shlex.split(claim["advice"]["code"])
+    assert command[:2] == ["sudo", "nvidia-smi"]
+    options = dict(zip(command[2::2], command[3::2], strict=True))
+    assert options["-i"] == "0"
+    # A GPU at its full clock needs half of the time.
+    after = world(
+        scenario(float(options["-pl"])),
+        "after",
+        lambda folder: fit(folder, Timed(25), labelled(70)),
+    )
+    assert_kept(before, after, "throttled")
+
+
+def test_a_hidden_gpu_is_shown(world, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+
+    def train(folder):
+        return fit(folder, Timed(10), labelled(30))
+
+    before = world(h100s(0), "before", train, used=())
+    [said] = [one for one in before["unavailable"] if one["source"] == "GPUs"]
+    assert "hides the 1 GPU" in said["reason"]
+    assert said["cure"].startswith("unset CUDA_VISIBLE_DEVICES")
+    monkeypatch.delenv(said["cure"].split(",")[0].split()[1])
+    after = world(h100s(95), "after", train)
+    assert after["gpus"][0]["used_by_framework"] and after["findings"] == []
+    assert [one for one in after["unavailable"] if one["source"] == "GPUs"] == []
+
+
+def test_a_build_without_cuda_is_replaced(world):
+    """Nothing is installed here: the line must be a command for the shell, the world changes."""
+
+    def train(folder):
+        return fit(folder, Timed(10), labelled(30))
+
+    before = world(h100s(0), "before", train, used=())
+    code = only(before, "cpu_fallback")["advice"]["code"]
+    if tf.test.is_built_with_cuda():
+        assert code == "gpu-util doctor"
+    else:
+        first, second = (shlex.split(part) for part in code.split(";"))
+        assert first[:3] == ["pip", "uninstall", "-y"]
+        assert second == ["pip", "install", "tensorflow[and-cuda]"]
+    assert_gone(world(h100s(95), "after", train), "cpu_fallback")
+
+
+@pytest.mark.slow
+def test_all_gpus_get_work(world):
+    def train(folder, model=None):
+        return fit(folder, model or Timed(20), labelled(150))
+
+    before = world(h100s(95, 0), "before", train, used=(0, 1))
+    code = only(before, "gpus_unused")["advice"]["code"]
+    built = apply(code, tf=tf, build_model=lambda: Timed(20))["model"]
+    strategy = built.distribute_strategy
+    assert isinstance(strategy, tf.distribute.MirroredStrategy)
+    after = world(h100s(95, 95), "after", train, used=(0, 1))
+    assert_gone(after, "gpus_unused")
+
+
+def test_a_memory_limit_is_raised(world, monkeypatch):
+    total = 80 * GIB
+
+    def allocator(limit):
+        used = min(limit, 20 * GIB) * 0.98
+        return {0: {"allocator_used_bytes": used, "allocator_peak_bytes": used,
+                    "allocator_limit_bytes": limit}}  # fmt: skip
+
+    def train(folder):
+        return fit(folder, Timed(10), labelled(60))
+
+    before = world(h100s(95), "before", train, memory=allocator(8 * GIB))
+    limits = {"GPU:0": 8 * GIB}
+    experimental = Names(set_memory_growth=lambda gpu, on: on and limits.update({gpu: total}))
+    config = Names(list_physical_devices=lambda kind: list(limits), experimental=experimental)
+    apply(only(before, "memory_limit")["advice"]["code"], tf=Names(config=config))
+    after = world(h100s(95), "after", train, memory=allocator(limits["GPU:0"]))
+    assert claims(after, "memory_limit") == [] and claims(after, "memory_pressure") == []
+
+
+@pytest.mark.slow
+def test_a_small_batch_grows(world):
+    # Enough steps of either size for the samples that the rule asks for.
+    steps = 150
+    samples = tf.data.Dataset.from_tensors((tf.ones(8), tf.ones(1))).repeat(32 * steps)
+
+    def train(data, size):
+        def run(folder):
+            with contextlib.suppress(AttributeError):
+                assert data.element_spec[0].shape[0] in (size, None)
+            return fit(folder, Timed(30), data)
+
+        return run
+
+    def scenario(size):
+        one = h100s(97)
+        one.gpus[0].curve("gpm:1", 90).curve("gpm:2", 2.5 * size)
+        return one
+
+    peak = {0: {"allocator_peak_bytes": 4 * GIB, "allocator_used_bytes": 4 * GIB,
+                "allocator_limit_bytes": 76 * GIB}}  # fmt: skip
+    before = world(scenario(4), "before", train(samples.batch(4).take(steps), 4), memory=peak)
+    code = only(before, "small_batch")["advice"]["code"]
+    names = apply(code, ds=samples, batch_size=4)
+    data = names["ds"] if "ds." in code else samples.batch(names["batch_size"])
+    size = int(data.element_spec[0].shape[0] or names["batch_size"])
+    assert 8 <= size <= 32
+    after = world(scenario(size), "after", train(data, size), memory=peak)
+    assert_gone(after, "small_batch")
+
+
+@pytest.mark.slow
+def test_every_gpu_gets_its_share_of_the_batch(world):
+    samples = tf.data.Dataset.from_tensors((tf.ones(8), tf.ones(1))).repeat(450)
+
+    def train(data):
+        """A batch is split as tf.distribute does; the GPU with the larger part sets the pace."""
+        size = max(int(x.shape[0]) for x, _ in data)
+        parts = -(-size // 2), size // 2
+        gpus = h100s(*(96 * part / parts[0] for part in parts))
+        return gpus, lambda folder: fit(folder, Timed(15 * parts[0]), data)
+
+    gpus, run = train(samples.batch(3))
+    before = world(gpus, "before", run, used=(0, 1))
+    claim = only(before, "imbalance")
+    assert claim["evidence"]["busiest"] == "gpu0"
+    names = apply(claim["advice"]["code"], ds=samples, batch_per_gpu=2)
+    gpus, run = train(names["ds"])
+    assert_kept(before, world(gpus, "after", run, used=(0, 1)), "imbalance")
+
+
+@pytest.mark.slow
+def test_every_worker_gets_its_share_of_the_files(tmp_path):
+    files = uneven_workers.FILES
+    uneven_workers.train(tmp_path / "before", [files[:14], files[14:]])
+    before = logdir_report(read_recordings(tmp_path / "before"))
+    [finding] = before["sessions"][0]["findings"]
+    assert finding["title"].startswith("Worker 0 holds the others back")
+    shares = [
+        apply(finding["advice"]["code"], files=list(files), rank=rank)["files"] for rank in (0, 1)
+    ]
+    assert sorted(shares[0] + shares[1]) == files
+    uneven_workers.train(tmp_path / "after", shares)
+    after = logdir_report(read_recordings(tmp_path / "after"))
+    assert after["sessions"][0]["findings"] == []
+    old, new = (max(run["wall_s"] for run in report["runs"]) for report in (before, after))
+    promised = old / (old - finding["saves_s"])
+    print(f"promised {promised:.2f}, got {old / new:.2f}")
+    assert old / new == pytest.approx(promised, rel=0.2)

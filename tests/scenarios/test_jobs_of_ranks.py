@@ -1,0 +1,83 @@
+"""Made-up jobs of several processes: which of them holds the others back, if any does."""
+
+from collections.abc import Callable
+
+import pytest
+from simulated_boards import A100, H100, T4
+from simulated_jobs import Job
+from simulated_noise import bursts, lognormal, normal
+
+from gpu_util_callback.diagnosis import logdir_report
+from gpu_util_callback.recording import read_recordings
+
+Play = Callable[[Job, int], None]
+
+
+def report_of(folder, ranks: int, play: Play, **job) -> dict:
+    """The report of a job whose rank `r` plays `play(job, r)` on a host of its own."""
+    for rank in range(ranks):
+        one = Job(seed=40 + rank, rank=rank, world_size=ranks, job="j0b",
+                  job_source="torchelastic", host=f"node-{rank}", **job)  # fmt: skip
+        play(one, rank)
+        one.write(folder / f"worker{rank}")
+    return logdir_report(read_recordings(folder))
+
+
+def held_back(report: dict) -> list[tuple[str, list[int]]]:
+    [session] = report["sessions"]
+    return [(finding["cause"], finding["ranks"]) for finding in session["findings"]]
+
+
+def slow_disk(job: Job, rank: int) -> None:
+    """The others spend in the all-reduce what rank 2 spends waiting."""
+    slow = rank == 2
+    job.train(700, gpu=normal(40 if slow else 60, 0.03), wait=lognormal(20, 0.3) if slow else 0)
+
+
+def saves_alone(job: Job, rank: int) -> None:
+    """Rank 0 plots every ten steps, and all wait for it."""
+    own = {"callback": bursts(10, 120), "hook": "Plot.on_train_batch_end"} if rank == 0 else {}
+    job.train(700, gpu=normal(40 if rank == 0 else 52, 0.03), **own)
+
+
+def alike(job: Job, rank: int) -> None:
+    job.train(600, gpu=50, wait=lognormal(1.0))
+
+
+def saves_a_little(job: Job, rank: int) -> None:
+    """Rank 0 saves each epoch: three percent."""
+    for _ in range(5):
+        with job.epoch():
+            job.train(150, gpu=50)
+            job.pause("checkpoint", 0.25 if rank == 0 else 0.01, "ModelCheckpoint.on_epoch_end")
+
+
+def all_starved(job: Job, rank: int) -> None:
+    """Everybody's input is slow: each has the cause, nobody holds the others back."""
+    job.train(600, gpu=40, wait=lognormal(25))
+
+
+@pytest.mark.parametrize("play, job, found, causes", [
+    (slow_disk, {"board": A100, "framework": "torch"}, [("imbalance", [2])],
+     [set(), {"input_bound"}]),
+    (saves_alone, {"board": H100}, [("imbalance", [0])], [set(), {"host_stall"}]),
+    (alike, {"board": T4, "hz": 2, "framework": "torch"}, [], [set()]),
+    (saves_a_little, {"board": A100, "framework": "jax"}, [], [set()]),
+    (all_starved, {"board": A100}, [], [{"input_bound"}]),
+])  # fmt: skip
+def test_ranks(tmp_path, play, job, found, causes):
+    report = report_of(tmp_path, 4, play, **job)
+    assert held_back(report) == found
+    for run in report["runs"]:
+        assert {claim["cause"] for claim in [*run["spans"], *run["findings"]]} in causes
+
+
+def test_fits_of_one_process_are_no_ranks(tmp_path):
+    """Ten folds of a cross-validation in one process: each is judged by itself."""
+    for fold in range(6):
+        one = Job(seed=fold, board=A100, fit_index=fold)
+        one.train(300, gpu=30 + 5 * fold, wait=lognormal(30) if fold == 4 else 0)
+        one.write(tmp_path / f"fold{fold}")
+    report = logdir_report(read_recordings(tmp_path))
+    assert all(session["findings"] == [] for session in report["sessions"])
+    assert [bool(run["spans"]) for run in report["runs"]] == [fold == 4 for fold in range(6)]
