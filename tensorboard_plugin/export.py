@@ -51,7 +51,7 @@ def csv_lines(
 
 
 def _rows(recording: Recording, table: str) -> Iterator[dict[str, np.ndarray]]:
-    for _, segment in recording.opened():
+    for _, segment in recording.opened(table=table):
         try:
             if segment.rows(table):
                 yield segment.table(table)

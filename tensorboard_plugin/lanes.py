@@ -3,6 +3,7 @@
 from typing import Any
 
 from gpu_util_callback.recording.reader import Recording
+from tensorboard_plugin.pipeline import stage_lane
 
 __all__ = ["Lane", "lanes_of"]
 
@@ -33,6 +34,17 @@ TITLES = {
     "memory_process_bytes": ("VRAM of this process", None),
     "memory_other_bytes": ("VRAM of other processes", None),
     "memory_reserved_bytes": ("VRAM reserved", None),
+    "allocator_used_bytes": ("Allocator in use", "what the framework's allocator has given out"),
+    "allocator_peak_bytes": ("Allocator peak", "since the last sample"),
+    "allocator_reserved_bytes": ("Allocator reserved", "what it took from the driver"),
+    "allocator_limit_bytes": ("Allocator limit", None),
+    "allocator_retries": ("Allocations tried again", "after freeing what was cached"),
+    "kernel_busy_pct": ("Kernels", "share of time in which a kernel ran, by the trace"),
+    "any_busy_pct": ("Anything running", "kernels or copies, by the trace"),
+    "exposed_copy_pct": (
+        "Copies not hidden",
+        "share of time with copies and no kernel, by the trace",
+    ),
     "memory_utilization_pct": ("Memory active", "share of time in which VRAM was read or written"),
     "power_mw": ("Power", None),
     "power_energy_mw": ("Power, by energy", "mean since the last sample, by the energy counter"),
@@ -64,6 +76,19 @@ TITLES = {
     "network_rx_bytes_per_s": ("Network in", None),
     "network_tx_bytes_per_s": ("Network out", None),
 }
+# Drawn into one lane where there are several: (lane's title, its columns and what each is called).
+TOGETHER = (
+    ("VRAM", {"memory_used_bytes": "device", "memory_process_bytes": "this process",
+              "allocator_used_bytes": "allocator"}),
+    ("Throttled", {"throttle_thermal_pct": "thermal", "throttle_power_pct": "power",
+                   "throttle_other_pct": "other"}),
+    ("PCIe", {"pcie_rx_bytes_per_s": "to the GPU", "pcie_tx_bytes_per_s": "from the GPU"}),
+    ("NVLink", {"nvlink_rx_bytes_per_s": "in", "nvlink_tx_bytes_per_s": "out"}),
+    ("CPU", {"cpu_pct": "all cores", "cpu_max_pct": "busiest core"}),
+    ("Disk", {"disk_read_bytes_per_s": "read", "disk_write_bytes_per_s": "written"}),
+    ("Process disk", {"process_read_bytes_per_s": "read", "process_write_bytes_per_s": "written"}),
+    ("Network", {"network_rx_bytes_per_s": "in", "network_tx_bytes_per_s": "out"}),
+)  # fmt: skip
 # Drawn into another lane or into none: limits are the top of their lane; masks and events are no
 # quantities.
 HIDDEN = {"power_limit_mw", "sm_clock_max_mhz", "event_reasons", "xid", "lost"}
@@ -74,7 +99,7 @@ UNITS = (
 
 
 def lanes_of(recording: Recording) -> list[Lane]:
-    """The recording's lanes in drawing order, without reading any segment but the newest."""
+    """The recording's lanes in drawing order; of a long run without reading its segments."""
     lanes: list[Lane] = [
         {
             "id": "steps", "group": "training", "title": "Step time", "unit": "ms",
@@ -87,13 +112,39 @@ def lanes_of(recording: Recording) -> list[Lane]:
             "series": [{"name": "input_wait", "title": "input wait"}],
         },
     ]  # fmt: skip
+    stages = stage_lane(recording)
+    if stages is not None:
+        lanes.append(stages)
     summary = recording.summary
     order = list(TITLES)
     for group in sorted((g for g in summary if g != "steps"), key=_group_order):
         columns = [c for c in summary[group] if c not in HIDDEN and summary[group][c].get("count")]
         columns.sort(key=lambda c: (order.index(c) if c in order else len(order), c))
         lanes += [_sampled(recording, group, column, summary) for column in columns]
-    return _finest_first(lanes)
+    return _together(_finest_first(lanes))
+
+
+def _together(lanes: list[Lane]) -> list[Lane]:
+    """Lanes of one quantity as one lane with a series each, in the place of the first."""
+    by_id = {lane["id"]: lane for lane in lanes}
+    gone: set[int] = set()
+    for title, columns in TOGETHER:
+        for group in dict.fromkeys(lane["id"].rpartition(":")[0] for lane in lanes):
+            parts = [by_id[f"{group}:{c}"] for c in columns if f"{group}:{c}" in by_id]
+            if len(parts) < 2:
+                continue
+            first = parts[0]
+            names = [part["id"].rpartition(":")[2] for part in parts]
+            for part, name in zip(parts, names, strict=True):
+                part["series"][0]["title"] = columns[name]
+            tops = [part["max"] for part in parts if part["max"] is not None]
+            first.update(
+                id=f"{group}:{'+'.join(names)}", title=title,
+                series=[part["series"][0] for part in parts],
+                max=max(tops, default=None),
+            )  # fmt: skip
+            gone |= {id(part) for part in parts[1:]}
+    return [lane for lane in lanes if id(lane) not in gone]
 
 
 def _finest_first(lanes: list[Lane]) -> list[Lane]:

@@ -10,16 +10,18 @@ from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
-from tensorboard_plugin.replies import listed, recording_reply, static_file, strict
-from tensorboard_plugin.tiles import MAX_LANES, TileServer
+from tensorboard_plugin.jobs import SessionClocks, job_reply
+from tensorboard_plugin.replies import listed, problems_of, recording_reply, static_file, strict
+from tensorboard_plugin.tiles import MAX_COUNT, MAX_LANES, TileServer
 from tensorboard_plugin.windows import window_reply
 
 __all__ = ["html_report"]
 
 # Buckets of the whole run that a file holds: as fine as these bytes allow, before compression.
-RECORDING_BYTES = 8 << 20
+RECORDING_BYTES = 16 << 20
+ALL_BYTES = 64 << 20
 FEWEST_BUCKETS = 512
-MOST_BUCKETS = 4096
+MOST_BUCKETS = 65_536
 # Of a run's profiler windows a file holds this many, evenly chosen, with their longest kernels.
 MOST_WINDOWS = 24
 MOST_KERNELS = 100
@@ -64,7 +66,9 @@ def html_report(recordings: Iterable[Recording], logdir: str = "") -> str:
     per_run: dict[str, int] = {}
     for one in recordings:
         per_run[one.run] = per_run.get(one.run, 0) + 1
-    server = TileServer()
+    server, clocks = TileServer(patient=True), SessionClocks()
+    reports = {one.id: run_report(one) for one in recordings}
+    room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))
     data = {
         "runs": {
             "version": 1, "server_version": __version__, "logdir": logdir,
@@ -72,7 +76,13 @@ def html_report(recordings: Iterable[Recording], logdir: str = "") -> str:
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
             "recordings": [listed(one, per_run[one.run]) for one in recordings], "problems": [],
         },
-        "recordings": {one.id: _recording(server, one) for one in recordings},
+        "recordings": {
+            one.id: {
+                **_recording(server, one, reports[one.id], room),
+                "job": job_reply(one, recordings, lambda other: reports[other.id], clocks),
+            }
+            for one in recordings
+        },
     }  # fmt: skip
     text = json.dumps(strict(data), separators=(",", ":"), allow_nan=False)
     return PAGE.format(
@@ -83,11 +93,14 @@ def html_report(recordings: Iterable[Recording], logdir: str = "") -> str:
     )
 
 
-def _recording(server: TileServer, recording: Recording) -> dict[str, Any]:
-    reply = recording_reply(recording, recording.revision, run_report(recording))
+def _recording(
+    server: TileServer, recording: Recording, report: dict[str, Any], room: int
+) -> dict[str, Any]:
+    """A recording's replies; `room`: bytes its lanes may take."""
+    reply = recording_reply(recording, recording.revision, report)
     extent, lanes = reply["extent"], reply["lanes"]
     series = sum(len(lane["series"]) for lane in lanes) or 1
-    buckets = RECORDING_BYTES // (2 * 12 * series)
+    buckets = room // (2 * 12 * series)
     buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, buckets))
     tiles = {}
     lengths = {
@@ -104,9 +117,17 @@ def _recording(server: TileServer, recording: Recording) -> dict[str, Any]:
             "level": level,
             "blocks": [
                 base64.b64encode(
-                    server.tile(recording, axis, level, 0, count, names[at : at + MAX_LANES])
+                    server.tile(
+                        recording,
+                        axis,
+                        level,
+                        first,
+                        min(MAX_COUNT, count - first),
+                        names[at : at + MAX_LANES],
+                    )
                 ).decode()
                 for at in range(0, len(names), MAX_LANES)
+                for first in range(0, count, MAX_COUNT)
             ],
         }
     finest = {axis: tiles[axis]["level"] for axis in tiles}
@@ -114,5 +135,6 @@ def _recording(server: TileServer, recording: Recording) -> dict[str, Any]:
     held = {
         str(one["window"]): window_reply(recording, one["window"], MOST_KERNELS) for one in windows
     }
-    reply = {**reply, "finest": finest, "windows": windows}
+    problems = problems_of(recording.problems)  # some are found when tiles are made
+    reply = {**reply, "finest": finest, "windows": windows, "problems": problems}
     return {"reply": reply, "tiles": tiles, "windows": held}

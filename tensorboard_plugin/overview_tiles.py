@@ -1,60 +1,79 @@
-"""The first view of a long run: its overview alone, while the pyramids are still being made."""
+"""The first view of a long run: its overview alone, while what is finer is being read."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.pyramid import Marks
-from tensorboard_plugin.levels import Levels, Range
+from tensorboard_plugin.levels import Range
+from tensorboard_plugin.merging import reduced, spread
 
 __all__ = ["OverviewTiles"]
 
 
 class OverviewTiles:
-    """Answers what `Pyramids` answers, for views no finer than the overview's buckets."""
+    """Answers what `LongRun` answers, for views no finer than the overview's buckets."""
 
     def __init__(self, overview: Overview):
         self._overview = overview
-        self.times = _MarkTimes(overview.marks["step"], overview.marks["time"])
-
-    def suffices(self, groups: set[str], axis: str, level: int) -> bool:
-        """Whether `range` can answer for these groups."""
-        marks = self._overview.marks[axis]
-        found = self._overview.axes[axis]
-        return level >= marks.shift and all(
-            found[group].shift <= level for group in groups if group in found
-        )
+        self._starts, self._steps = overview.marks["step"], overview.marks["time"]
 
     def columns(self, group: str) -> list[str]:
         """The columns of "steps" or a sample group."""
         folded = self._overview.axes["time"].get(group)
         return folded.columns if folded is not None else []
 
-    def range(self, group: str, axis: str, level: int, first: int, count: int) -> Range | None:
-        """Min, max and mean of buckets [first, first + count) of 2^level keys."""
+    def level_of(self, group: str, axis: str) -> int:
+        """The finest level there is of a group."""
+        return self._overview.axes[axis].shift_of(group) or 0
+
+    def range(
+        self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int
+    ) -> Range:
+        """Min, max and mean, float32[columns, count], of buckets of 2^level keys."""
         folded = self._overview.axes[axis].get(group)
-        return None if folded is None else Levels.of(folded).range(level, first, count)
+        if folded is None:
+            return spread(None, columns, [], count)
+        bits = level - folded.shift
+        begin, end = (min(at << bits, folded.used) for at in (first, first + count))
+        known = [column for column in columns if column in folded.columns]
+        rows = [folded.columns.index(column) for column in known]
+        buckets, part = folded.buckets, slice(begin, end)
+        counts = buckets.count[rows, part]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(counts > 0, buckets.total[rows, part] / counts, np.nan)
+        numbers = (np.arange(begin, end) >> bits) - first
+        low, high = buckets.low[rows, part], buckets.high[rows, part]
+        return spread(reduced(numbers, count, low, high, mean, counts), columns, known, count)
 
+    def edges(self, axis: str, level: int, first: int, count: int) -> np.ndarray:
+        """The other axis at each bucket's start: float64[count] ns, or step numbers."""
+        at = np.arange(first, first + count, dtype=np.int64) << level
+        return self._step_at(at) if axis == "time" else self._start_of(at)
 
-class _MarkTimes:
-    """The way from one axis to the other by the overview's marks; for bucket edges only."""
-
-    def __init__(self, starts: Marks, steps: Marks):
-        self._starts = starts
-        self._steps = steps
-
-    def start_of(self, steps: np.ndarray) -> np.ndarray:
-        """float64: when steps at the edges of buckets began, ns since the start; NaN beyond."""
-        at = steps.astype(np.int64) >> self._starts.shift
-        inside = at < len(self._starts.values)
+    def _start_of(self, steps: np.ndarray) -> np.ndarray:
+        """When the bucket of these steps began, ns since the start; NaN beyond the last one."""
+        values = _filled(self._starts)
+        at = steps >> self._starts.shift
+        inside = (at < len(values)) & (steps <= self._overview.last_step)
         result = np.full(len(steps), np.nan)
-        result[inside] = self._starts.values[at[inside]]
+        result[inside] = values[at[inside]]
         result[result < 0] = np.nan
         return result
 
-    def step_at(self, since_ns: np.ndarray) -> np.ndarray:
-        """int64: the step under way at the edges of buckets, within a bucket's steps."""
+    def _step_at(self, since_ns: np.ndarray) -> np.ndarray:
+        """The step under way at these times, within a bucket's steps."""
         marks = self._steps
         # Where no step begins in a bucket, one that began before it goes on.
-        known = np.maximum.accumulate(marks.values)
+        known = _filled(marks)
         at = np.clip(since_ns >> marks.shift, 0, len(known) - 1)
-        return np.maximum(known[at] - (marks.values[at] >= 0), 0)
+        found = np.maximum(known[at] - (marks.values[at] >= 0), 0).astype(np.float64)
+        if self._overview.last_step >= 0:
+            begun = np.flatnonzero(marks.values >= 0)
+            found[at > begun[-1]] = self._overview.last_step
+        return found
+
+
+def _filled(marks: Marks) -> np.ndarray:
+    return np.maximum.accumulate(marks.values)

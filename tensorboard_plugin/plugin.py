@@ -1,6 +1,8 @@
 """The plugin: routes of the GPU Utilization tab, and nothing but routes."""
 
 import hashlib
+import json
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +16,7 @@ from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
 from tensorboard_plugin.export import csv_lines, step_columns
+from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.offline import html_report
 from tensorboard_plugin.replies import (
     listed,
@@ -22,13 +25,17 @@ from tensorboard_plugin.replies import (
     static_file,
     strict,
 )
-from tensorboard_plugin.runs import RunIndex, run_directories
-from tensorboard_plugin.tiles import BadTile, TileServer
+from tensorboard_plugin.runs import Known, RunIndex, run_directories
+from tensorboard_plugin.tiles import BadTile, TileServer, is_long
 from tensorboard_plugin.windows import window_reply
 
 __all__ = ["GpuUtilizationPlugin"]
 
+logger = logging.getLogger("gpu_util_callback")
+
 MAX_STEPS = 1000
+# A job's reply needs the reports of all its workers, and of fits before it: they must all be kept.
+MAX_REPORTS = 2 * MAX_WORKERS
 # One fixed table: some Windows registries give .js another type.
 TYPES = {
     "js": "text/javascript", "css": "text/css", "map": "application/json", "svg": "image/svg+xml",
@@ -68,6 +75,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         self._index = RunIndex(
             lambda: run_directories(self._logdir, self._names, self._multiplexer)
         )
+        self._clocks = SessionClocks()
         self._reports: dict[str, tuple[str, dict[str, Any]]] = {}
 
     def is_active(self) -> bool:
@@ -90,6 +98,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "/static/*": self._serve_static,
             "/runs": self._serve_runs,
             "/recording": self._serve_recording,
+            "/job": self._serve_job,
             "/tiles": self._serve_tiles,
             "/steps": self._serve_steps,
             "/window": self._serve_window,
@@ -113,20 +122,26 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
         self._refresh_names(request)
-        recordings = self._index.recordings()
-        problems = self._index.problems + [p for one in recordings for p in one.problems]
+        known = self._index.known()
+        complete = self._index.complete
+        problems = self._index.problems + [p for one in known for p in one.recording.problems]
         per_run: dict[str, int] = {}
-        for one in recordings:
-            per_run[one.run] = per_run.get(one.run, 0) + 1
-        return _json(request, {
+        for one in known:
+            per_run[one.recording.run] = per_run.get(one.recording.run, 0) + 1
+        # Of thousands of recordings most are as they were: their rows are kept as text.
+        rows = ",".join(_row(one, per_run[one.recording.run]) for one in known)
+        head = _dumped({
             "version": 1,
             "server_version": __version__,
             "logdir": self._logdir or self._spec,
             "tensorboard_runs": self._names,
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
-            "recordings": [listed(one, per_run[one.run]) for one in recordings],
+            "complete": complete,
             "problems": problems_of(problems),
         })  # fmt: skip
+        return http_util.Respond(
+            request, f'{head[:-1]},"recordings":[{rows}]}}', "application/json"
+        )
 
     def _serve_recording(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
@@ -134,6 +149,13 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         self._tiles.prepare(recording)
         report = self._report(recording, revision)
         return _json(request, recording_reply(recording, revision, report))
+
+    def _serve_job(self, request: wrappers.Request) -> wrappers.Response:
+        recording = self._recording(request)
+        return _json(request, job_reply(
+            recording, self._index.recordings(), lambda one: self._report(one, one.revision),
+            self._clocks,
+        ))  # fmt: skip
 
     def _serve_tiles(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
@@ -213,10 +235,11 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
     def _report(self, recording: Recording, revision: str) -> dict[str, Any]:
         known = self._reports.get(recording.id)
         if known is None or known[0] != revision:
-            known = (revision, run_report(recording))
+            # Nobody waits for newer rules to go through ten million steps: theirs may be older.
+            known = (revision, run_report(recording, anew=not is_long(recording)))
             self._reports[recording.id] = known
-            while len(self._reports) > 256:
-                del self._reports[next(iter(self._reports))]
+            while len(self._reports) > MAX_REPORTS:
+                self._reports.pop(next(iter(self._reports)), None)  # or another request has
         return known[1]
 
 
@@ -227,6 +250,11 @@ def _app(handler: Handler) -> Any:
             return handler(request)
         except _Refused as refused:
             return _json(request, {"error": str(refused)}, refused.status)
+        except Exception:
+            # A recording may hold anything; TensorBoard's log says where it led.
+            logger.exception("answering %s failed", request.path[:200])
+            message = "this cannot be shown: see TensorBoard's log for what is wrong with it"
+            return _json(request, {"error": message}, 422)
 
     return serve
 
@@ -234,11 +262,23 @@ def _app(handler: Handler) -> Any:
 def _json(
     request: wrappers.Request, value: Any, status: int = 200, download: str | None = None
 ) -> wrappers.Response:
-    # Respond would write NaN and infinities as strings: what is unknown is null.
-    response = http_util.Respond(request, strict(value), "application/json", code=status)
+    response = http_util.Respond(request, _dumped(value), "application/json", code=status)
     if download:
         response.headers["Content-Disposition"] = f'attachment; filename="{download}"'
     return response
+
+
+def _dumped(value: Any) -> str:
+    # Respond would write NaN and infinities as strings: what is unknown is null.
+    return json.dumps(strict(value), separators=(",", ":"), allow_nan=False)
+
+
+def _row(known: Known, of_run: int) -> str:
+    recording = known.recording
+    key = (known.looked_at, of_run, recording.session, len(recording.problems))
+    if known.row is None or known.row[0] != key:
+        known.row = (key, _dumped(listed(recording, of_run)))
+    return known.row[1]
 
 
 def _download(lines: Iterable[str], kind: str, name: str) -> wrappers.Response:

@@ -10,30 +10,26 @@ from gpu_util_callback.recording.pyramid import reduce_rows
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
 from tensorboard_plugin.levels import FAN_OUT_BITS, Levels, Range
-from tensorboard_plugin.rows import Growing, NewRows, SegmentRows, StepTimes
+from tensorboard_plugin.rows import Growing, NewRows, StepTimes
 
 __all__ = ["Pyramids"]
 
 AXES = ("step", "time")
-# Rows stay in memory up to this many values of all groups together; the longest groups' are then
-# read from their segments again where the view is finer than the finest level.
-MAX_CELLS = 1 << 22
 
 
 class Pyramids:
-    """All series of one recording on both axes, brought up to date on demand.
+    """All series and rows of one recording on both axes, brought up to date on demand.
 
-    Keys are step numbers, or nanoseconds since the recording's start.
+    For recordings whose rows fit into memory; see `LongRun` for the others. Keys are step
+    numbers, or nanoseconds since the recording's start.
     """
 
-    def __init__(self, recording: Recording, max_cells: int = MAX_CELLS):
+    def __init__(self, recording: Recording):
         self.recording = recording
         self.origin_ns = recording.start_ns
         self.times = StepTimes()
-        self._max_cells = max_cells
         self._lock = threading.Lock()
         self._new = NewRows(recording)
-        self._segments = SegmentRows(recording)
         self._revision: str | None = None
         self._levels: dict[str, dict[str, Levels]] = {axis: {} for axis in AXES}
         self._raw: dict[str, _Raw] = {}
@@ -80,10 +76,7 @@ class Pyramids:
             levels = self._level(group, axis)
             if level >= levels.shift:
                 return levels.range(level, first, count)
-            raw = self._raw[group]
-            if raw.dropped:
-                raw = self._read_again(group, axis, first << level, (first + count) << level)
-            return raw.range(axis, level, first, count)
+            return self._raw[group].range(axis, level, first, count)
 
     # --- taking rows in ---------------------------------------------------------------------------
 
@@ -140,8 +133,6 @@ class Pyramids:
         values = raw.arrange(names, values.astype(np.float32))
         raw.add(times, values)
         self._level(group, "time").add(times, values)
-        if sum(one.cells for one in self._raw.values()) > self._max_cells:
-            max(self._raw.values(), key=lambda one: one.cells).drop()
         return values
 
     def _place(self, group: str, steps: np.ndarray, values: np.ndarray) -> None:
@@ -174,29 +165,6 @@ class Pyramids:
         buckets = max(1024, rows >> FAN_OUT_BITS)
         return max(FAN_OUT_BITS if axis == "step" else 16, (extent // buckets).bit_length())
 
-    def _read_again(self, group: str, axis: str, begin: int, end: int) -> "_Raw":
-        """The rows of a range of keys, out of the segments."""
-        raw = _Raw(self._raw[group].columns)
-        if group == "steps":
-            if axis == "time":
-                begin, end = begin + self.origin_ns, end + self.origin_ns
-            for steps in self._segments.read("steps", axis, begin, end):
-                numbers, since = self._step_keys(steps)
-                raw.add(since, raw.arrange(STEP_SERIES, step_series(steps)))
-                raw.place(numbers)
-            return raw
-        if axis == "step":
-            known = self.times.start_of(np.array([begin, end]))
-            begin = 0 if np.isnan(known[0]) else int(known[0])
-            end = 2**62 if np.isnan(known[1]) else int(known[1])
-        begin, end = begin + self.origin_ns, end + self.origin_ns
-        for columns in self._segments.read(group, "time", begin, end):
-            since = self._sample_keys(columns)
-            names, values = _values(columns)
-            raw.add(since, raw.arrange(names, values))
-            raw.place(self.times.step_at(since))
-        return raw
-
 
 def _values(columns: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
     names = [name for name in columns if name != "time_ns"]
@@ -206,26 +174,17 @@ def _values(columns: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
 
 
 class _Raw:
-    """The rows of a group themselves: float32[columns, n] with both keys, until `drop`."""
+    """The rows of a group themselves: float32[columns, n] with both keys."""
 
     def __init__(self, columns: Sequence[str]):
         self.columns = list(columns)
-        self.dropped = False
         self._keys = {axis: Growing() for axis in AXES}
         self._parts: list[np.ndarray] = []
-        self.cells = 0
 
     @property
     def nbytes(self) -> int:
         keys = sum(one.array.nbytes for one in self._keys.values())
         return keys + sum(part.nbytes for part in self._parts)
-
-    def drop(self) -> None:
-        """Let the rows go; only the names of the columns stay."""
-        self.dropped = True
-        self._keys = {axis: Growing() for axis in AXES}
-        self._parts = []
-        self.cells = 0
 
     def arrange(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
         """`values` in the order of `columns`, to which new names are added."""
@@ -252,15 +211,12 @@ class _Raw:
         return arranged
 
     def add(self, times: np.ndarray, values: np.ndarray) -> None:
-        if not self.dropped:
-            self._keys["time"].add(times)
-            self._parts.append(values)
-            self.cells += values.size
+        self._keys["time"].add(times)
+        self._parts.append(values)
 
     def place(self, steps: np.ndarray) -> None:
         """The step numbers of rows added before; the newest rows may still lack theirs."""
-        if not self.dropped:
-            self._keys["step"].add(steps)
+        self._keys["step"].add(steps)
 
     def range(self, axis: str, level: int, first: int, count: int) -> Range:
         """Min, max and mean by reducing the rows in the range."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.diagnosis._evidence import labels_of
 from gpu_util_callback.recording.reader import Problem, Recording
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.windows import windows_of
@@ -28,6 +29,7 @@ def recording_reply(recording: Recording, revision: str, report: dict[str, Any])
             "first_step": first, "last_step": last,
         },
         "lanes": lanes_of(recording),
+        "labels": labels_of([*report["spans"], *report["findings"]]),
         "phases": _phases(recording),
         "windows": windows_of(recording),
         "problems": problems_of(recording.problems),
@@ -39,6 +41,11 @@ def listed(recording: Recording, of_run: int) -> dict[str, Any]:
     facts = recording.facts
     label = recording.run.removesuffix("/.")  # as --logdir_spec names a directory itself
     fit, rank, world = facts.get("fit_index"), facts.get("rank"), facts.get("world_size")
+    trial, config = (
+        value if isinstance(value := facts.get(name), str) else None  # a manifest may hold anything
+        for name in ("trial", "trial_config")
+    )
+    label += "".join(f" · {one}" for one in (trial, config) if one and one not in label)
     if of_run > 1 and isinstance(fit, int):
         label += f" · fit {fit + 1}"
     if isinstance(world, int) and world > 1:
@@ -47,6 +54,7 @@ def listed(recording: Recording, of_run: int) -> dict[str, Any]:
         "id": recording.id, "run": recording.run, "session": recording.session,
         "job": facts.get("job"), "fit_index": fit, "host": facts.get("host"), "rank": rank,
         "status": recording.status, "start_ns": recording.start_ns, "end_ns": recording.end_ns,
+        "trial": trial, "trial_config": config,
         "steps": recording.step_count, "framework": facts.get("framework"), "label": label,
         "verdict": recording.stored.get("verdict"), "revision": recording.revision,
     }  # fmt: skip
@@ -96,8 +104,6 @@ def _steps_extent(recording: Recording) -> tuple[int, int]:
 
 
 def _phases(recording: Recording) -> list[dict[str, Any]]:
-    phases = recording.phases
-    lengths = phases["end_ns"] - phases["start_ns"]
-    longest = np.sort(np.argsort(-lengths, kind="stable")[:MAX_PHASES])
-    columns = {name: values[longest].tolist() for name, values in phases.items()}
+    phases = recording.longest_phases(MAX_PHASES)
+    columns = {name: values.tolist() for name, values in phases.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -3,27 +3,44 @@
 import ctypes
 import gzip
 import json
+import logging
 import struct
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
 from tensorboard_plugin.lanes import STACK
+from tensorboard_plugin.levels import Range
+from tensorboard_plugin.long_runs import LongRun
+from tensorboard_plugin.merging import repeated
 from tensorboard_plugin.overview_tiles import OverviewTiles
+from tensorboard_plugin.pipeline import LANE, stage_ranges
 from tensorboard_plugin.pyramids import Pyramids
 
-__all__ = ["MAX_COUNT", "MAX_LEVEL", "BadTile", "TileServer"]
+__all__ = ["MAX_COUNT", "MAX_LEVEL", "BadTile", "TileServer", "is_long"]
+
+logger = logging.getLogger("gpu_util_callback")
 
 MAX_COUNT = 4096
 MAX_LEVEL = 62
 MAX_LANES = 512
-# Pyramids of recordings nobody looked at lately go first.
+MAX_SERIES = 1024
+# Recordings nobody looked at lately go first.
 MAX_BYTES = 256 << 20
-# Pyramids of fewer steps are made in no time.
-LONG_RUN_STEPS = 200_000
+# Recordings of more values than this are long: their rows stay on disk.
+LONG_CELLS = 1 << 20
+# Reading that takes longer than about this is done beside the request.
+PATIENCE_MS = 8.0
+# Work beside requests begins after this, so that the requests of a first view are through.
+PAUSE_S = 0.1
+# Segments that a watched run may have grown by for its rows to be taken in within a request.
+FEW_SEGMENTS = 2
 
 _STEP_LANES = {
     "steps": [(name, column) for name, column, _ in STACK],
@@ -35,24 +52,53 @@ class BadTile(ValueError):
     """A request that makes no sense; the message says why in one line."""
 
 
-class TileServer:
-    """Answers tile requests from pyramids that are made when first needed."""
+@dataclass(frozen=True)
+class _View:
+    """What is asked for: `count` buckets of 2^level keys from number `first` on."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES):
+    axis: str
+    level: int
+    first: int
+    count: int
+
+
+@dataclass
+class _Answer:
+    """Ranges by group, their rows in the order of `columns`; `other`: the other axis."""
+
+    other: np.ndarray
+    columns: dict[str, list[str]] = field(default_factory=dict)
+    ranges: dict[str, Range] = field(default_factory=dict)
+    coarse: set[str] = field(default_factory=set)  # groups that are being read more finely
+
+
+class TileServer:
+    """Answers tile requests; what it reads for them is kept while it is looked at.
+
+    Args:
+        max_bytes: about how much it keeps of all recordings together.
+        patient: answer as finely as there is data, however long reading takes.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES, patient: bool = False):
         self._max_bytes = max_bytes
+        self._patient = patient
         self._lock = threading.Lock()
-        self._pyramids: OrderedDict[str, Pyramids] = OrderedDict()
-        self._preparing: set[str] = set()
+        self._known: OrderedDict[str, Pyramids | LongRun] = OrderedDict()
+        self._beside = _Beside()
 
     def tile(
         self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]
     ) -> bytes:
         """One reply, gzipped: u32 header length, JSON header, padding to 8, float32s, float64s.
 
+        The header names lanes as `refining` whose buckets only repeat wider ones, because what is
+        finer is still being read: asked again in a moment, it is there.
+
         Raises: BadTile.
         """
         if axis not in ("step", "time"):
-            raise BadTile(f"axis is step or time, not {axis!r}")
+            raise BadTile(f"axis is step or time, not {axis[:40]!r}")
         if not 0 <= level <= MAX_LEVEL:
             raise BadTile(f"level is 0 to {MAX_LEVEL}, not {level}")
         if not 1 <= count <= MAX_COUNT:
@@ -61,83 +107,234 @@ class TileServer:
             raise BadTile("first is out of range")
         if len(lanes) > MAX_LANES:
             raise BadTile(f"at most {MAX_LANES} lanes at once")
+        if sum(len(_series(lane)) for lane in lanes) > MAX_SERIES:
+            raise BadTile(f"at most {MAX_SERIES} series at once")
         revision = recording.revision
-        groups = {group for lane in lanes for _, group, _, _ in _series(lane)}
-        source = self._source(recording, revision, groups, axis, level)
+        wanted: dict[str, list[str]] = {}
+        for lane in lanes:
+            for _, group, column, _ in _series(lane):
+                columns = wanted.setdefault(group, [])
+                if column not in columns:
+                    columns.append(column)
+        view = _View(axis, level, first, count)
+        answer = self._answer(recording, revision, wanted, view)
         series: list[dict[str, str]] = []
         arrays: list[np.ndarray] = []
-        ranges: dict[str, tuple | None] = {}
+        refining: list[str] = []
         for lane in lanes:
+            if lane == LANE:
+                for name, found in stage_ranges(recording, axis, level, first, count):
+                    series.append({"lane": lane, "name": name})
+                    arrays += found
             for name, group, column, scale in _series(lane):
-                if group not in ranges:
-                    ranges[group] = source.range(group, axis, level, first, count)
-                found = ranges[group]
-                columns = source.columns(group)
-                if found is None or column not in columns:
+                columns = answer.columns.get(group, [])
+                if column not in columns:
                     continue
                 row = columns.index(column)
                 series.append({"lane": lane, "name": name})
-                arrays += [part[row] * np.float32(scale) for part in found]
+                arrays += [part[row] * np.float32(scale) for part in answer.ranges[group]]
+                if group in answer.coarse and lane not in refining:
+                    refining.append(lane)
         edges = np.arange(first, first + count, dtype=np.float64) * 2.0**level
-        if axis == "time":
-            times, steps = edges, source.times.step_at(edges.astype(np.int64)).astype(float)
-        else:
-            times, steps = source.times.start_of(edges), edges
         header = {
             "axis": axis, "level": level, "first": first, "count": count, "revision": revision,
-            "series": series, "steps_at": True,
+            "series": series, "steps_at": True, "refining": refining,
         }  # fmt: skip
-        return _packed(header, arrays, [times, steps])
-
-    def _source(
-        self, recording: Recording, revision: str, groups: set[str], axis: str, level: int
-    ) -> Pyramids | OverviewTiles:
-        """The pyramids; of a long run, the overview where it suffices until they are made."""
-        pyramids = self._of(recording)
-        if not pyramids.ready and recording.step_count > LONG_RUN_STEPS:
-            overview = OverviewTiles(recording.overview)
-            if overview.suffices(groups, axis, level):
-                self.prepare(recording)
-                return overview
-        new = not pyramids.ready
-        pyramids.update(revision)
-        self._make_room()
-        if new and recording.step_count > LONG_RUN_STEPS:
-            _return_free_memory()
-        return pyramids
+        both = [edges, answer.other] if axis == "time" else [answer.other, edges]
+        return _packed(header, arrays, both)
 
     def prepare(self, recording: Recording) -> None:
-        """Begin to make a long run's pyramids, so that they are there when somebody zooms in."""
-        if recording.step_count <= LONG_RUN_STEPS:
-            return
-        pyramids = self._of(recording)
+        """Begin to read what the tiles of a long run need."""
+        known = self._of(recording)
+        if isinstance(known, LongRun) and not known.ready:
+            self._read_beside(known, recording)
+
+    # --- where the answer comes from --------------------------------------------------------------
+
+    def _answer(
+        self, recording: Recording, revision: str, wanted: dict[str, list[str]], view: _View
+    ) -> _Answer:
+        known = self._of(recording)
+        if isinstance(known, Pyramids):
+            known.update(revision)
+            answer = _of_pyramids(known, wanted, view)
+        elif known.ready or self._patient:
+            if known.waiting(revision) > FEW_SEGMENTS and not self._patient:
+                self._read_beside(known, recording)
+            else:
+                known.update(revision)
+            answer = self._of_long_run(known, wanted, view)
+            self._beside.tidy()
+        else:
+            self._read_beside(known, recording)
+            answer = _of_overview(recording, wanted, view)
+        self._make_room()
+        return answer
+
+    def _of_long_run(self, run: LongRun, wanted: dict[str, list[str]], view: _View) -> _Answer:
+        axis, level, first, count = view.axis, view.level, view.first, view.count
+        known = {group: _known(run.columns(group), columns) for group, columns in wanted.items()}
+        known = {group: columns for group, columns in known.items() if columns}
+        fine = {group: known[group] for group in run.wanted(known, axis, level)}
+        ready = {
+            group: found
+            for group, columns in fine.items()
+            if (found := run.made(group, columns, axis, level, first, count)) is not None
+        }
+        lacking = {group: columns for group, columns in fine.items() if group not in ready}
+        coarse: set[str] = set()
+        if lacking and not self._patient:
+            since, until = run.stretch(axis, level, first, count)
+            if run.raw.cost_ms(lacking, since, until) > PATIENCE_MS:
+                coarse = set(lacking)
+                id = f"{run.recording.id} {axis} {level} {first} {count} {sorted(lacking.items())}"
+                self._beside.do(id, lambda: run.make(lacking, axis, level, first, count))
+        answer = _Answer(np.zeros(0), known, coarse=coarse)
+        end = run.last_step + 1 if axis == "step" else run.recording.end_ns - run.origin_ns
+        # Steps first: samples find theirs among them.
+        for group in sorted(known, key=lambda name: name != "steps"):
+            columns = known[group]
+            if group in ready:
+                answer.ranges[group] = ready[group]
+            elif group in coarse:
+                answer.ranges[group] = repeated(
+                    lambda *at, g=group, c=columns: run.range(g, c, axis, *at),
+                    level, run.level_of(group, axis), first, count, end,
+                )  # fmt: skip
+            elif group in fine:
+                answer.ranges[group] = run.range_of_rows(group, columns, axis, level, first, count)
+            else:
+                answer.ranges[group] = run.range(group, columns, axis, level, first, count)
+        answer.other = run.edges(axis, level, first, count)
+        return answer
+
+    def _read_beside(self, run: LongRun, recording: Recording) -> None:
+        def read() -> None:
+            run.update(recording.revision)
+            recording.overview.release()  # it is needed no more
+
+        self._beside.do(recording.id, read)
+
+    def _of(self, recording: Recording) -> Pyramids | LongRun:
+        long = is_long(recording)
         with self._lock:
-            if pyramids.ready or recording.id in self._preparing:
-                return
-            self._preparing.add(recording.id)
-
-        def make() -> None:
-            try:
-                pyramids.update(recording.revision)
-                _return_free_memory()
-            finally:
-                self._preparing.discard(recording.id)
-
-        threading.Thread(target=make, name="gpu-util-pyramids", daemon=True).start()
-
-    def _of(self, recording: Recording) -> Pyramids:
-        with self._lock:
-            known = self._pyramids.get(recording.id)
-            if known is None or known.recording is not recording:
-                known = self._pyramids[recording.id] = Pyramids(recording)
-            self._pyramids.move_to_end(recording.id)
+            known = self._known.get(recording.id)
+            if (
+                known is None
+                or known.recording is not recording
+                or (long and isinstance(known, Pyramids))
+            ):
+                known = LongRun(recording) if long else Pyramids(recording)
+                self._known[recording.id] = known
+            self._known.move_to_end(recording.id)
             return known
 
     def _make_room(self) -> None:
         with self._lock:
-            total = sum(one.nbytes for one in self._pyramids.values())
-            while total > self._max_bytes and len(self._pyramids) > 1:
-                total -= self._pyramids.popitem(last=False)[1].nbytes
+            total = sum(one.nbytes for one in self._known.values())
+            while total > self._max_bytes and len(self._known) > 1:
+                total -= self._known.popitem(last=False)[1].nbytes
+
+
+class _Beside:
+    """Jobs done one after the other on a thread of their own, the newest first."""
+
+    MOST = 16
+    TIDY_S = 1.0
+
+    def __init__(self) -> None:
+        self._tidied = 0.0
+        self._lock = threading.Lock()
+        self._jobs: OrderedDict[str, Callable[[], None]] = OrderedDict()
+        self._current: str | None = None
+        self._runs = False
+
+    def do(self, id: str, job: Callable[[], None]) -> None:
+        """Run `job` soon, unless one with this id waits or runs already."""
+        with self._lock:
+            if id in self._jobs or id == self._current:
+                return
+            self._jobs[id] = job
+            while len(self._jobs) > self.MOST:
+                self._jobs.popitem(last=False)  # whoever still wants it asks again
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._work, name="gpu-util-tiles", daemon=True).start()
+
+    def tidy(self) -> None:
+        """Give free memory back soon, unless that was done just now."""
+        if time.monotonic() - self._tidied > self.TIDY_S:
+            self.do("tidy", lambda: None)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._current = None
+                if not self._jobs:
+                    self._runs = False
+                    break
+                self._current, job = self._jobs.popitem()
+            time.sleep(PAUSE_S)
+            try:
+                job()
+            except Exception:
+                logger.exception("reading a recording for its tiles failed")
+        self._tidied = time.monotonic()
+        _return_free_memory()
+
+
+def _of_pyramids(pyramids: Pyramids, wanted: dict[str, list[str]], view: _View) -> _Answer:
+    level, first, count = view.level, view.first, view.count
+    edges = np.arange(first, first + count, dtype=np.int64) << level
+    if view.axis == "time":
+        answer = _Answer(pyramids.times.step_at(edges).astype(np.float64))
+    else:
+        answer = _Answer(pyramids.times.start_of(edges))
+    for group, columns in wanted.items():
+        found = pyramids.range(group, view.axis, level, first, count)
+        if found is None:
+            continue
+        there = pyramids.columns(group)
+        known = answer.columns[group] = _known(there, columns)
+        rows = [there.index(column) for column in known]
+        answer.ranges[group] = (found[0][rows], found[1][rows], found[2][rows])
+    return answer
+
+
+def _of_overview(recording: Recording, wanted: dict[str, list[str]], view: _View) -> _Answer:
+    axis, level, first, count = view.axis, view.level, view.first, view.count
+    overview = recording.overview
+    tiles = OverviewTiles(overview)
+    answer = _Answer(tiles.edges(axis, level, first, count))
+    end = overview.last_step + 1 if axis == "step" else recording.end_ns - overview.origin_ns
+    for group, columns in wanted.items():
+        known = _known(tiles.columns(group), columns)
+        if not known:
+            continue
+        answer.columns[group] = known
+        finest = tiles.level_of(group, axis)
+        if level >= finest:
+            answer.ranges[group] = tiles.range(group, known, axis, level, first, count)
+            continue
+        answer.coarse.add(group)
+        answer.ranges[group] = repeated(
+            lambda *at, g=group, c=known: tiles.range(g, c, axis, *at),
+            level, finest, first, count, end,
+        )  # fmt: skip
+    return answer
+
+
+def _known(there: list[str], columns: list[str]) -> list[str]:
+    return [column for column in columns if column in there]
+
+
+def is_long(recording: Recording) -> bool:
+    """Whether a recording has more values than are kept in memory, or read while somebody waits."""
+    if recording.step_count * len(STEP_SERIES) > LONG_CELLS:
+        return True  # known without opening anything
+    summary = recording.summary.values()
+    cells = sum(column.get("count", 0) for group in summary for column in group.values())
+    return cells > LONG_CELLS
 
 
 def _return_free_memory() -> None:
@@ -158,7 +355,7 @@ def _series(lane: str) -> list[tuple[str, str, str, float]]:
     group, _, column = lane.rpartition(":")
     if group == "steps" and column in STEP_SERIES:
         return [(column, "steps", column, 1e-6)]
-    return [(column, group, column, 1.0)] if group else []
+    return [(name, group, name, 1.0) for name in column.split("+")] if group else []
 
 
 def _packed(header: dict, singles: list[np.ndarray], doubles: list[np.ndarray]) -> bytes:

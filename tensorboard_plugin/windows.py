@@ -15,6 +15,7 @@ __all__ = ["MAX_KERNELS", "window_reply", "windows_of"]
 MAX_WINDOWS = 1000
 MAX_KERNELS = 1000
 MAX_STEP_ROWS = 4096
+MAX_STEP_KERNELS = 20_000
 # Names of templated kernels run to kilobytes; more than this tells nobody anything.
 MAX_NAME = 1000
 
@@ -61,8 +62,9 @@ def window_reply(
 
     Returns:
         The window as in `windows_of` with `steps` (rows of `traced_steps`, at most 4096), `kernels`
-        (rows of `kernels` with most time, at most `kernels`), `kernels_left_out`, and
-        `kernel_total_ns` (by GPU, of all kernels; key "-1": ops on the host).
+        (rows of `kernels` with most time, at most `kernels`), `kernels_left_out`,
+        `kernel_total_ns` (by GPU, of all kernels; key "-1": ops on the host), and `step_kernels`:
+        `names`, and `rows` of [step, gpu, index into names, count, total_ns, max_ns].
     """
     about = next((one for one in windows_of(recording) if one["window"] == window), None)
     steps = _of_window(recording, "traced_steps", window)
@@ -83,7 +85,17 @@ def window_reply(
         "kernels": _objects("kernels", rows, top[:kernels]),
         "kernels_left_out": max(0, len(top) - kernels),
         "kernel_total_ns": totals,
+        "step_kernels": _by_step(_of_window(recording, "step_kernels", window)),
     }
+
+
+def _by_step(rows: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Each name once: a kernel runs in every step, and templates' names are long."""
+    rows = {name: values[:MAX_STEP_KERNELS] for name, values in rows.items()}
+    names, at = np.unique([str(name)[:MAX_NAME] for name in rows["name"]], return_inverse=True)
+    numbers = [rows[name].tolist() for name in ("count", "total_ns", "max_ns")]
+    table = zip(rows["step"].tolist(), rows["gpu"].tolist(), at.tolist(), *numbers, strict=True)
+    return {"names": names.tolist(), "rows": [list(row) for row in table]}
 
 
 def _entry(one: dict[str, Any]) -> dict[str, Any] | None:
@@ -137,7 +149,7 @@ def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.nd
 
 
 def _parts(recording: Recording, table: str, window: int) -> Iterator[dict[str, np.ndarray]]:
-    for _, segment in recording.opened():
+    for _, segment in recording.opened(table=table):
         try:
             if not segment.rows(table):
                 continue

@@ -1,6 +1,8 @@
 // Made-up recordings for working on the tab without a server: every number here is invented.
 // A scenario is {summary, recording, lanes: {laneId: {axis, seriesName: values}}}.
 
+import { madeUpWindows } from './windows.mjs';
+
 /** A small seeded generator (mulberry32), so that screenshots can be compared. */
 export function random(seed) {
   let a = seed;
@@ -11,6 +13,15 @@ export function random(seed) {
     return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
   };
 }
+
+/** What the server calls the evidence above. */
+const LABELS = {
+  wait_pct: 'waiting for input, share of a step', wait_ms_per_step: 'wait, a step', step_ms: 'a step here', steps: 'steps',
+  gpu_active_pct: 'kernel active', step_here_without_its_wait_ms: 'a step here without its wait',
+  unstarved_steps_elsewhere_ms: 'a step elsewhere that did not wait', promise_rests_on: 'the promise rests on',
+  faster_up_to: 'faster by up to', slowest_stage: 'slowest stage', stage_ms_per_batch: 'that stage takes, a batch',
+  stage_parallelism: 'threads of that stage',
+};
 
 const SECOND = 1e9;
 const MIB = 2 ** 20;
@@ -93,7 +104,7 @@ export function threeActs({ id = 'resnet50-b64/20261121-1402', run = 'resnet50-b
   spans.push({
     id: 'input_bound-0', cause: 'input_bound', title: 'Input-bound', start_step: slowFrom, end_step: slowTo,
     start_ns: abs(starts[slowFrom]), end_ns: abs(starts[slowTo]), lost_s: lost, severity: 0.81, confidence: 'measured',
-    evidence: { wait_pct: 81.2, wait_ms_per_step: 84.1, step_ms: 103.4, steps: slowTo - slowFrom, gpu_active_pct: 14.2, step_without_wait_ms: 18.6, promise_rests_on: '2800 steps of this run that did not wait', faster_up_to: 5.56, slowest_stage: 'map(decode_jpeg)', stage_ms_per_batch: 81.4, stage_parallelism: 1 },
+    evidence: { wait_pct: 81.2, wait_ms_per_step: 84.1, step_ms: 103.4, steps: slowTo - slowFrom, gpu_active_pct: 14.2, step_here_without_its_wait_ms: 18.6, unstarved_steps_elsewhere_ms: 18.9, promise_rests_on: '2800 steps of this run that did not wait', faster_up_to: 5.56, slowest_stage: 'map(decode_jpeg)', stage_ms_per_batch: 81.4, stage_parallelism: 1 },
     threshold: { wait_pct: 5 },
     advice: { text: 'One thread decodes 64 images in 81 ms while 15 cores idle. In parallel the stage needs about 6 ms, less than the 18 ms the GPU needs for a step.',
       code: 'ds = ds.map(decode_jpeg,\n            num_parallel_calls=tf.data.AUTOTUNE)\nds = ds.batch(64).prefetch(tf.data.AUTOTUNE)' },
@@ -128,13 +139,15 @@ export function threeActs({ id = 'resnet50-b64/20261121-1402', run = 'resnet50-b
     unavailable: gpus ? [{ source: 'gpm', reason: 'GPM needs a Hopper GPU and R520 or newer', cure: null }] : [{ source: 'nvml', reason: 'no NVIDIA driver was found (libnvidia-ml.so.1)', cure: 'Install the driver, or ignore this on a machine without a GPU.' }],
     overhead: { callback_us_per_step: 11.3, sampler_cpu_pct: 0.3, windows_s: 1.2, recorder_cpu_pct: 0.2 }, findings: gpus ? findings : [], spans,
   };
+  const windows = madeUpWindows({ gpus, starts, parts: series, firsts: [slowFrom + 200, slowTo + 300], start });
+  for (const { info } of windows) phases.push({ kind: 'profiler_window', name: `window ${info.window}`, start: info.start_ns - start, end: info.end_ns - start, step: info.first_step });
   return {
-    starts, end,
+    starts, end, windows: windows.map(({ reply }) => reply),
     summary: { id, run, session: 's1', job: 'abc', fit_index: 0, host: 'node-a', rank: 0, status, start_ns: start, end_ns: start + end, steps, framework: report.framework, label: null, verdict: report.verdict, revision: 1 },
     recording: {
       id, revision: 1, report, extent: { start_ns: start, end_ns: start + end, first_step: 0, last_step: steps - 1 }, lanes: descriptions,
       phases: phases.map((p) => ({ kind: p.kind, name: p.name, start_ns: start + p.start, end_ns: start + p.end, step: p.step, account: p.account ?? '', self_ns: p.end - p.start, count: 1 })),
-      problems: [],
+      labels: LABELS, windows: windows.map(({ info }) => info), problems: [],
     },
     lanes,
   };

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from gpu_tab import wait_until
@@ -63,6 +64,15 @@ def test_the_tab_saves_itself_as_a_file(tab, open_file, tmp_path):
     assert "input wait" in page.locator(".tooltip").inner_text()
     for _ in range(30):
         page.keyboard.press("w")
+    # Down to single steps: a run of this length is in the file as it is.
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 20)
+    assert page.locator(".measure h2").inner_text().startswith("Step ")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Export").click()
+    with page.expect_download() as waiting:
+        page.locator(".popover :text('Lanes of this view')").click()
+    lines = Path(waiting.value.path()).read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("step,time_s,") and 3 <= len(lines) <= 8
     page.wait_for_timeout(300)
     assert "no data" not in page.locator(".tl-value").first.inner_text()
     page.get_by_role("button", name="time", exact=True).click()

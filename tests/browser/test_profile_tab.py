@@ -1,6 +1,5 @@
 """A real fit with a profiler window, opened by our tab and by TensorBoard's Profile tab."""
 
-import importlib.util
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -8,6 +7,7 @@ from urllib.parse import unquote_plus, urlsplit
 
 import pytest
 from gpu_tab import wait_until
+from packages import need
 from tensorboard_server import TensorBoardServer
 
 from gpu_util_callback.recording import read_recordings
@@ -28,9 +28,7 @@ model.fit(data, epochs=2, verbose=0, callbacks=[GpuUtilCallback(sys.argv[1], tra
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory):
-    for needed in ("tensorflow", "xprof"):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"{needed} is not installed here")
+    need("tensorflow", "xprof")
     if not any(one.name == "gpu_utilization" for one in entry_points(group="tensorboard_plugins")):
         pytest.skip("our plugin is not installed beside TensorFlow's: pip install -e .")
     root = tmp_path_factory.mktemp("profiled")

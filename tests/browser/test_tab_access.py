@@ -9,21 +9,51 @@ pytestmark = pytest.mark.browser
 AXE = Path(__file__).resolve().parents[2] / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
-def test_axe_finds_nothing(open_tab, server, scheme, width):
+def violations(tab) -> list[str]:
+    """What axe finds on the page as it stands; the test is skipped without axe."""
     if not AXE.is_file():
         pytest.skip("axe-core is not installed: `make frontend` (or npm ci in frontend/)")
-    tab = open_tab(server.url, color_scheme=scheme, width=width)
-    tab.page.keyboard.press("t")
-    tab.settle()
     tab.page.evaluate(AXE.read_text(encoding="utf-8"))
     found = tab.page.evaluate(
         "async () => (await axe.run(document, {resultTypes: ['violations']})).violations.map("
         "(one) => `${one.impact} ${one.id}: ${one.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)"
         " + ' ' + (n.any[0]?.message ?? '')).join(' | ')}`)"
     )
-    assert not [one for one in found if not one.startswith("minor")], "\n".join(found)
+    return [one for one in found if not one.startswith("minor")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_axe_finds_nothing(open_tab, server, scheme, width):
+    tab = open_tab(server.url, color_scheme=scheme, width=width)
+    tab.page.keyboard.press("t")
+    tab.settle()
+    assert not violations(tab)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_what_opens(open_tab, server, scheme):
+    """Lists, a comparison, a measured range, the cost of recording, help."""
+    tab = open_tab(server.url, color_scheme=scheme)
+    tab.find(".chooser-button").click()
+    tab.find(".chooser-list input[type=checkbox]").first.check()
+    tab.settle()
+    assert not violations(tab), "the chooser"
+    tab.page.keyboard.press("Escape")
+    box = tab.plot()
+    tab.drag((box["x"] + 100, box["y"] + 40), (box["x"] + 300, box["y"] + 40))
+    tab.find(".cost summary").click()
+    tab.find(".viewbar button").first.click()
+    tab.settle()
+    assert tab.find(".compare, .measure, .lane-list").count() == 3
+    assert not violations(tab), "comparison, range and lanes"
+    tab.page.keyboard.press("Escape")
+    tab.button("Export").click()
+    assert not violations(tab), "the exports"
+    tab.page.keyboard.press("Escape")
+    tab.page.keyboard.press("?")
+    tab.find("dialog.help").wait_for(state="visible")
+    assert not violations(tab), "help"
 
 
 def test_everything_can_be_reached_with_tab(tab):
@@ -44,7 +74,9 @@ def test_spans_and_values_are_in_tables(tab):
     report = tab.recording()["report"]
     spans = tab.find(".tables table").first
     assert spans.locator("tbody tr").count() == len(report["spans"]) + len(report["findings"])
-    lanes = tab.find(".tables table").nth(1)
+    phases = tab.find(".tables table").nth(1).inner_text()
+    assert "epoch 1" in phases and "validation 2" in phases and "ModelCheckpoint" in phases
+    lanes = tab.find(".tables table").nth(2)
     assert lanes.locator("tbody tr").count() == 20
     heads = lanes.locator("thead th").all_inner_texts()
     column = heads.index("Step time")

@@ -1,5 +1,7 @@
 """The tab when there is nothing yet, when things break, while training goes on, in any frame."""
 
+import time
+
 import pytest
 from gpu_tab import wait_until
 from make_recording import SyntheticRun, make_recording
@@ -232,3 +234,91 @@ def test_messages_show_code_as_code_and_the_remedy_on_its_own_line(open_tab, tmp
         assert reason in tab.text(".card p")
         display = "getComputedStyle(document.querySelector('.card .cure')).display"
         assert tab.evaluate(display) == "block"
+
+
+def test_two_thousand_recordings_are_listed_and_found(open_tab, server):
+    """Only rows in sight are made; the filter looks at all of them."""
+    tab = open_tab(server.url)
+
+    def many(route):
+        reply = route.fetch()
+        body = reply.json()
+        first = body["recordings"][0]
+        start = first["start_ns"] - 10**15
+        body["recordings"] += [
+            {**first, "id": f"made/{i}", "run": f"sweep/lr-{i:04}", "start_ns": start - i * 10**9}
+            for i in range(2000)
+        ]
+        route.fulfill(response=reply, json=body)
+
+    tab.page.route("**/gpu_utilization/runs*", many)
+    tab.open()
+    tab.find(".chooser-button").click()
+    assert tab.find(".choice").count() < 40
+    began = time.monotonic()
+    tab.find(".chooser-list").evaluate("(list) => list.scrollTo(0, list.scrollHeight)")
+    tab.find(".choice").filter(has_text="lr-1999").wait_for(timeout=3000)
+    assert time.monotonic() - began < 3
+    box = tab.find(".choice").filter(has_text="lr-1999").bounding_box()
+    shown = tab.find(".chooser-list").bounding_box()
+    assert shown["y"] <= box["y"] and box["y"] + box["height"] <= shown["y"] + shown["height"] + 1
+    tab.page.get_by_label("Filter recordings").fill("lr-0777")
+    assert tab.find(".choice").count() == 1
+    tab.page.get_by_label("Filter recordings").fill("no such run")
+    assert "No recording matches" in tab.text(".chooser-list")
+
+
+def test_runs_of_several_directories(open_tab, tmp_path):
+    """`--logdir_spec a:…,b:…`: TensorBoard knows no one log directory then."""
+    make_recording(tmp_path / "first", "thirds", steps=300, gpus=1)
+    make_recording(tmp_path / "elsewhere", "healthy", steps=200, gpus=1, past_s=5000)
+    spec = f"alpha:{tmp_path / 'first'},beta:{tmp_path / 'elsewhere'}"
+    with TensorBoardServer(None, load_fast=False, logdir_spec=spec) as server:
+        tab = open_tab(server.url, host=True)
+        tab.find(".chooser-button").click()
+        said = tab.text(".chooser-list")
+        assert "alpha" in said and "beta" in said
+        tab.find(".choice").filter(has_text="beta").click()
+        wait_until(lambda: "200 steps" in tab.text(".facts"), what="the other directory's run")
+
+
+def test_hostile_folders_and_facts_are_inert(open_tab, tmp_path):
+    """Names as they really come: of folders, hosts, models and layers, in what the server reads."""
+    folder = "<img src=x onerror=window.pwned=1> \u202egnp " + "n" * 120
+    run = SyntheticRun(tmp_path / folder, "thirds", steps=300, gpus=1, windows=((20, 24),))
+    gpu = {**run.writer.facts["gpus"][0], "name": NASTY[0] * 20}
+    missing = [{"source": NASTY[1], "reason": NASTY[2], "cure": f"`{NASTY[0]}`"}]
+    run.writer.update(host=NASTY[0] + NASTY[1], gpus=[gpu], unavailable=missing, trial=NASTY[3])
+    run.advance(300)
+    run.close()
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url)
+        tab.find(".chooser-button").click()
+        tab.page.keyboard.press("Escape")
+        tab.find(".window-button").click()
+        tab.page.keyboard.press("t")
+        tab.settle()
+        assert tab.evaluate("window.pwned") is None
+        assert tab.evaluate("document.querySelectorAll('img').length") == 0
+        text = tab.text("body")
+        assert "onerror" in text and not set(text) & set("\u202e\u0000")
+        assert "long" * 200 not in text
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        with tab.page.expect_download() as waiting:
+            tab.button("Export").click()
+            tab.find(".popover :text('Lanes of this view')").click()
+        name = waiting.value.suggested_filename
+        assert not set(name) & set("<>\u202e/\\"), name
+
+
+def test_the_cost_of_recording_explains_itself(open_tab, tmp_path):
+    run = SyntheticRun(tmp_path / "run", "healthy", steps=200, gpus=1)
+    run.writer.update(overhead={"callback_us_per_step": 48.0, "sampler_cpu_pct": 0.3})
+    run.advance(200)
+    run.close()
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url)
+        assert "48 µs a step" in tab.text(".cost summary")
+        tab.find(".cost summary").click()
+        said = tab.text(".cost p")
+        assert "0.2 % of one" in said and "overhead_budget" in said

@@ -76,8 +76,9 @@ def test_the_tab_and_every_route(tmp_path, start_tensorboard, load_fast):
     assert abs(span["start_step"] - 200) <= 5
     assert abs(span["end_step"] - 400) <= 5
     lanes = [lane["id"] for lane in reply["lanes"]]
-    assert lanes[:4] == ["steps", "input_wait", "gpu0:utilization_pct", "gpu0:memory_used_bytes"]
-    vram = reply["lanes"][3]
+    assert lanes[:3] == ["steps", "input_wait", "pipeline"]
+    assert lanes[3:5] == ["gpu0:utilization_pct", "gpu0:memory_used_bytes"]
+    vram = reply["lanes"][4]
     assert vram["series"][0]["total_bytes"] == vram["max"] == 80 * 2**30
     assert {phase["kind"] for phase in reply["phases"]} >= {"epoch", "validation", "checkpoint"}
 
@@ -262,11 +263,14 @@ def test_damage_newer_versions_and_deletion_are_one_line_each(
 
     status, reply = ask(server, f"recording?id={ids['damaged']}")
     assert status == 200
-    assert [p["path"] for p in reply["problems"]] == [str(segment)]
     status, _, _ = server.get(
         f"{BASE}tiles?id={ids['damaged']}&axis=step&level=0&first=0&count=9&lanes=steps"
     )
     assert status == 200
+    # Damage is found when the rows are read; the revision tells that there is something new.
+    status, later = ask(server, f"recording?id={ids['damaged']}")
+    assert later["revision"] != reply["revision"]
+    assert [p["path"] for p in later["problems"]] == [str(segment)]
 
     assert ask(server, f"recording?id={ids['gone']}")[0] == 200
     shutil.rmtree(gone)

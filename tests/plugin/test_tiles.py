@@ -1,7 +1,6 @@
 """Tiles say what the rows say, at every zoom, while a run grows, and however long it is."""
 
 import gzip
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,11 +9,8 @@ from scripted_runs import ScriptedTime, step_rows
 from tile_reply import decode_tile
 
 from gpu_util_callback.recording import RecordingWriter, read_recordings
-from gpu_util_callback.recording.schema import STEP_SERIES
-from tensorboard_plugin import pyramids as pyramids_module
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.levels import Levels
-from tensorboard_plugin.pyramids import Pyramids
 from tensorboard_plugin.tiles import BadTile, TileServer
 
 
@@ -41,12 +37,8 @@ def recording(tmp_path_factory):
     return one
 
 
-# In memory, and with every row dropped so that fine views are read from the segments again.
-@pytest.fixture(params=["in memory", "from segments"])
-def server(request, monkeypatch):
-    if request.param == "from segments":
-        monkeypatch.setattr(pyramids_module, "MAX_CELLS", 10)
-        monkeypatch.setattr(Pyramids.__init__, "__defaults__", (10,))
+@pytest.fixture
+def server():
     return TileServer()
 
 
@@ -248,78 +240,4 @@ def test_recordings_nobody_looks_at_are_let_go(tmp_path):
     server = TileServer(max_bytes=1)
     for one in found:
         ask(server, one, "step", 0, 0, 4, ["steps"])
-    assert list(server._pyramids) == [found[-1].id]
-
-
-def test_memory_of_a_long_run_is_bounded(tmp_path):
-    """300,000 steps take a small part of their rows' size."""
-    make_recording(
-        tmp_path, "healthy", steps=300_000, gpus=2, step_ms=5.0, scalars=False, diagnose=False
-    )
-    (one,) = read_recordings(tmp_path)
-    pyramids = Pyramids(one, max_cells=1 << 20)
-    tracemalloc.start()
-    try:
-        pyramids.update(one.revision)
-        used = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    rows = 300_000 * len(STEP_SERIES) * 8
-    assert used < rows, (used, rows)
-    assert pyramids.nbytes < used * 1.2
-    low, high, mean = pyramids.range("steps", "step", 12, 0, 74)
-    assert not np.isnan(low).any()
-    assert (low <= mean).all()
-    assert (mean <= high).all()
-
-
-def test_a_long_run_is_first_shown_from_its_overview_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("tensorboard_plugin.tiles.LONG_RUN_STEPS", 1_000)
-    make_recording(tmp_path, "thirds", steps=20_000, gpus=1, step_ms=5.0, scalars=False)
-    (one,) = read_recordings(tmp_path)
-    server, lanes = TileServer(), ["steps", "gpu0:power_mw"]
-    made = []
-    monkeypatch.setattr(TileServer, "prepare", lambda self, recording: made.append(recording.id))
-    opened = []
-    read = type(one)._read
-    monkeypatch.setattr(type(one), "_read", lambda s, name: opened.append(name) or read(s, name))
-    steps, samples = one.steps, one.samples["gpu0"]
-    opened.clear()
-    first = ask(server, one, "step", 6, 0, 320, lanes)
-    by_time = ask(server, one, "time", 29, 0, 400, lanes)
-    assert not [name for name in opened if name.startswith("segment")]
-    assert made == [one.id, one.id]
-    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 6, 0, 320)
-    np.testing.assert_allclose(np.stack(first.series[("steps", "step")]), truth, rtol=1e-5)
-    starts = steps["start_ns"] - one.start_ns
-    known = ~np.isnan(first.start_ns)
-    assert (first.start_ns[known] == starts[::64]).all()
-    truth = reduced(starts, steps["body_ns"] / 1e6, 29, 0, 400)
-    np.testing.assert_allclose(np.stack(by_time.series[("steps", "step")]), truth, rtol=1e-5)
-    since = samples["time_ns"] - one.start_ns
-    truth = reduced(since, samples["power_mw"], 29, 0, 400)
-    found = np.stack(by_time.series[("gpu0:power_mw", "power_mw")])
-    np.testing.assert_allclose(found, truth, rtol=1e-5)
-    under_way = np.searchsorted(starts, by_time.start_ns, "right") - 1
-    assert abs(by_time.first_step - np.clip(under_way, 0, None)).max() <= 110  # within a bucket
-    # A finer view needs the rows.
-    fine = ask(server, one, "step", 0, 100, 50, lanes)
-    assert [name for name in opened if name.startswith("segment")]
-    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 0, 100, 50)
-    np.testing.assert_allclose(np.stack(fine.series[("steps", "step")]), truth, rtol=1e-5)
-
-
-def test_pyramids_of_a_long_run_are_made_in_the_background(tmp_path, monkeypatch):
-    import time
-
-    monkeypatch.setattr("tensorboard_plugin.tiles.LONG_RUN_STEPS", 1_000)
-    make_recording(tmp_path, "healthy", steps=5_000, gpus=1, step_ms=5.0, scalars=False)
-    (one,) = read_recordings(tmp_path)
-    server = TileServer()
-    server.prepare(one)
-    server.prepare(one)
-    end = time.monotonic() + 20
-    while not server._of(one).ready and time.monotonic() < end:
-        time.sleep(0.01)
-    assert server._of(one).ready
-    assert ask(server, one, "step", 0, 4_990, 20, ["steps"]).header["count"] == 20
+    assert list(server._known) == [found[-1].id]

@@ -1,7 +1,7 @@
 /** Fetches from the plugin's server, always by relative URL so that any proxy prefix works. */
 import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
 import { readEmbedded } from './offline.ts';
-import type { RecordingReply, RunsReply, WindowReply } from './types.ts';
+import type { JobReply, RecordingReply, RunsReply, WindowReply } from './types.ts';
 
 const offline = readEmbedded();
 
@@ -51,6 +51,10 @@ export async function fetchRecording(id: string, signal?: AbortSignal): Promise<
   return found;
 }
 
+export async function fetchJob(id: string, signal?: AbortSignal): Promise<JobReply | null> {
+  return offline ? offline.job(id) : ((await (await get('./job', { id }, signal)).json()) as JobReply);
+}
+
 export async function fetchWindow(id: string, window: number, signal?: AbortSignal): Promise<WindowReply> {
   if (!offline) return (await (await get('./window', { id, window: String(window) }, signal)).json()) as WindowReply;
   const found = offline.window(id, window);
@@ -97,7 +101,7 @@ export async function fetchTiles(request: TileRequest, signal?: AbortSignal): Pr
 
 export const kernelsUrl = (id: string): string => `./export.csv?${new URLSearchParams({ id, table: 'kernels' }).toString()}`;
 
-export function exportUrl(kind: 'csv' | 'json' | 'html', id: string, first?: number, last?: number): string {
+export function exportUrl(kind: 'csv' | 'html', id: string, first?: number, last?: number): string {
   const query = new URLSearchParams({ id });
   if (kind === 'csv') {
     query.set('table', 'steps');

@@ -3,7 +3,7 @@ import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
 import { coarsen } from '../tiles/coarsen.ts';
 import type { Axis } from '../tiles/store.ts';
 import type { TileRequest } from './client.ts';
-import type { RecordingReply, RunsReply, WindowReply } from './types.ts';
+import type { JobReply, RecordingReply, RunsReply, WindowReply } from './types.ts';
 
 interface EmbeddedTiles {
   level: number;
@@ -13,7 +13,7 @@ interface EmbeddedTiles {
 
 export interface Embedded {
   runs: RunsReply;
-  recordings: Record<string, { reply: RecordingReply; tiles: Record<Axis, EmbeddedTiles>; windows?: Record<string, WindowReply | null> }>;
+  recordings: Record<string, { reply: RecordingReply; tiles: Record<Axis, EmbeddedTiles>; windows?: Record<string, WindowReply | null>; job?: JobReply }>;
 }
 
 export class OfflineSource {
@@ -32,6 +32,10 @@ export class OfflineSource {
     return found ? { ...found.reply, revision: 0 } : null;
   }
 
+  job(id: string): JobReply | null {
+    return this.data.recordings[id]?.job ?? null;
+  }
+
   window(id: string, window: number): WindowReply | null {
     return this.data.recordings[id]?.windows?.[String(window)] ?? null;
   }
@@ -41,23 +45,44 @@ export class OfflineSource {
     const key = `${request.id} ${axis}`;
     const blocks = this.blocks.get(key) ?? this.decode(request.id, axis);
     this.blocks.set(key, blocks);
-    const parts = await blocks;
-    const base = parts[0];
+    const [base] = await blocks;
     if (!base) throw new RangeError('this report holds no tiles of that recording');
-    const series = new Map(parts.flatMap((part) => [...part.series]));
-    return coarsen({ ...base, series }, level, first, count, new Set(request.lanes));
+    return coarsen(base, level, first, count, new Set(request.lanes));
   }
 
   private async decode(id: string, axis: Axis): Promise<TileBlock[]> {
     const tiles = this.data.recordings[id]?.tiles[axis];
-    return Promise.all(
+    const parts = await Promise.all(
       (tiles?.blocks ?? []).map(async (text) => {
         const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
         const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
         return decodeTiles(await new Response(stream).arrayBuffer());
       }),
     );
+    return parts.length > 0 ? [joined(parts)] : [];
   }
+}
+
+/** Blocks of several stretches and of several lanes as one. */
+function joined(parts: TileBlock[]): TileBlock {
+  const starts = [...new Set(parts.map(({ first }) => first))].sort((a, b) => a - b);
+  const ofStart = (start: number): TileBlock[] => parts.filter(({ first }) => first === start);
+  const base = ofStart(starts[0] as number)[0] as TileBlock;
+  const count = starts.reduce((sum, start) => sum + (ofStart(start)[0] as TileBlock).count, 0);
+  const fill = <T extends Float32Array | Float64Array>(into: T, get: (part: TileBlock) => T | undefined): T => {
+    into.fill(NaN);
+    for (const part of parts) {
+      const values = get(part);
+      if (values) into.set(values, part.first - base.first);
+    }
+    return into;
+  };
+  const series: TileBlock['series'] = new Map();
+  for (const key of new Set(parts.flatMap((part) => [...part.series.keys()]))) {
+    const of = (name: 'min' | 'max' | 'mean'): Float32Array => fill(new Float32Array(count), (part) => part.series.get(key)?.[name]);
+    series.set(key, { min: of('min'), max: of('max'), mean: of('mean') });
+  }
+  return { ...base, count, series, timeAt: fill(new Float64Array(count), (part) => part.timeAt), stepAt: fill(new Float64Array(count), (part) => part.stepAt) };
 }
 
 /** The data of this page when it is a report in one file, else null. */

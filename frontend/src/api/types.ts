@@ -12,6 +12,8 @@ export interface RecordingSummary {
   run: string;
   session: string | null;
   job?: string | null;
+  trial?: string | null;
+  trial_config?: string | null;
   fit_index?: number | null;
   host?: string | null;
   rank?: number | null;
@@ -33,6 +35,8 @@ export interface RunsReply {
   looked_for: string;
   recordings: RecordingSummary[];
   problems: Problem[];
+  /** False while the server is still looking through the runs: more may follow. */
+  complete?: boolean;
 }
 
 export interface Advice {
@@ -69,7 +73,8 @@ export interface Gpu {
   utilization_pct?: { mean?: number | null; p5?: number | null; p50?: number | null; p95?: number | null } | null;
   memory_used_bytes?: { max?: number | null } | null;
   memory_total_bytes?: number | null;
-  throttled_pct?: number | null;
+  /** Share of time with lowered clocks, by reason: thermal, power, other. */
+  throttled_pct?: Record<string, number | null> | null;
 }
 
 export interface Unavailable {
@@ -88,6 +93,10 @@ export interface Report {
   fit_index?: number | null;
   host?: string | null;
   rank?: number | null;
+  world_size?: number | null;
+  fit?: { batch_size?: number | null } | null;
+  trial?: string | null;
+  trial_config?: string | null;
   status: Status;
   framework?: unknown;
   verdict?: string | null;
@@ -123,6 +132,25 @@ export interface LaneInfo {
   note?: string | null;
   /** Another lane says the same better: it stands among a GPU's lesser lanes. */
   minor?: boolean;
+}
+
+/** One recording of a session. `clock`: its clock minus the reference worker's, `drift` more each ns. */
+export interface Worker {
+  id: string;
+  rank: number | null;
+  host: string | null;
+  status?: Status;
+  steps?: number | null;
+  end_ns?: number | null;
+  clock?: { offset_ns: number; drift: number; at_ns: number; text: string } | null;
+}
+
+/** A recording among its like: the workers of its job, findings across them, and the fit before it. */
+export interface JobReply {
+  workers: Worker[];
+  findings: Finding[];
+  labels: Record<string, string>;
+  since: { id: string; run: string; gone: string[]; promised_up_to: number; got: number } | null;
 }
 
 /** A profiler window: a few steps that were traced. `profile_run` is its name in the Profile tab. */
@@ -162,6 +190,8 @@ export interface WindowReply extends WindowInfo {
   kernels: Kernel[];
   kernels_left_out: number;
   kernel_total_ns: Record<string, number>;
+  /** Kernels of each step with most time; rows of [step, gpu, index of the name, count, total_ns, max_ns]. */
+  step_kernels?: { names: string[]; rows: [number, number, number, number, number, number][] };
 }
 
 export interface Phase {
@@ -191,6 +221,8 @@ export interface RecordingReply {
   /** Finest level there are tiles of; absent where the server has every level. */
   finest?: { step: number; time: number };
   phases: Phase[];
+  /** Words for the names of the evidence. */
+  labels?: Record<string, string>;
   /** In the order of their steps; absent where the server knows of none. */
   windows?: WindowInfo[];
   problems: Problem[];

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { LaneInfo } from '../api/types.ts';
-import { groupKey, laneKey, layOut, rowAt, type LaneSource } from './layout.ts';
+import { groupKey, laneKey, lanesByGroup, layOut, neighbours, rowAt, type LaneSource } from './layout.ts';
 
 const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: '%', kind: 'band', series: [{ name: id }] });
 const source = (id: string): LaneSource => ({
@@ -61,4 +61,30 @@ test('compared recordings stand group by group', () => {
   const { rows } = layOut([source('a'), source('b')], NONE, false);
   const groups = rows.filter((row) => row.type === 'group').map((row) => row.key);
   assert.deepEqual(groups.slice(0, 4), ['a#training', 'b#training', 'a#gpu0', 'b#gpu0']);
+});
+
+test('lanes move among the lanes of their group, groups among groups; training stays on top', () => {
+  const layout = layOut([source('a')], NONE, false);
+  assert.deepEqual(neighbours(layout, 'a#gpu0:temperature_c'), ['a#gpu0:power_mw', 'a#gpu0:temperature_c']);
+  assert.deepEqual(neighbours(layout, 'a#gpu2'), ['a#gpu0', 'a#gpu2', 'a#gpu10', 'a#host']);
+  assert.deepEqual(neighbours(layout, 'a#nothing'), []);
+  const order = ['a#gpu0:temperature_c', 'a#gpu0:power_mw', 'a#gpu10', 'a#gpu0', 'a#gpu2', 'a#host'];
+  const keys = layOut([source('a')], { ...NONE, order }, false).rows.map(({ key }) => key);
+  assert.deepEqual(keys, ['a#steps', 'a#gpu10', 'a#gpu10:power_mw', 'a#gpu0', 'a#gpu0:temperature_c', 'a#gpu0:power_mw', 'a#gpu2', 'a#gpu2:power_mw', 'a#host', 'a#host:cpu']);
+});
+
+test('a lane that is new since the order was made comes last in its group', () => {
+  const later = { ...source('a'), lanes: [...source('a').lanes, lane('gpu0:sm_clock_mhz', 'gpu0')] };
+  const keys = layOut([later], { ...NONE, order: ['a#gpu0:temperature_c', 'a#gpu0:power_mw'] }, false).rows.map(({ key }) => key);
+  assert.deepEqual(keys.slice(2, 5), ['a#gpu0:temperature_c', 'a#gpu0:power_mw', 'a#gpu0:sm_clock_mhz']);
+});
+
+test('a GPU with lesser lanes only shows them at once', () => {
+  const traced = { ...source('a'), lanes: [lane('gpu1:kernel_busy_pct', 'gpu1'), lane('gpu1:any_busy_pct', 'gpu1')] };
+  assert.deepEqual(layOut([traced], NONE, false).rows.map(({ key }) => key), ['a#gpu1', 'a#gpu1:kernel_busy_pct', 'a#gpu1:any_busy_pct']);
+});
+
+test('the list of lanes has every one of them', () => {
+  const { lanes } = source('a');
+  assert.equal(lanesByGroup(lanes, {}).flatMap((group) => group.lanes).length, lanes.length);
 });

@@ -18,6 +18,8 @@ export interface LanePreferences {
   pinned: readonly string[];
   /** Keys of lanes that are not shown. */
   hidden: ReadonlySet<string>;
+  /** Keys of groups and lanes that were moved, with all their neighbours, in their new order. */
+  order?: readonly string[];
 }
 
 export interface LaneRow {
@@ -59,28 +61,34 @@ const PLAIN: Record<string, string> = { training: 'Training steps', host: 'Host'
 /** Each core has a lane; a machine has hundreds: they stand in a group of their own, closed at first. */
 const CORES = 'host cores';
 /** What a GPU's group shows at once; a GPU has thirty lanes, the others stand in a closed group below. */
-const FIRST = /:(utilization|sm_active|tensor_active|throttle_thermal|throttle_power)_pct$|:(memory_used_bytes|power_mw|temperature_c|sm_clock_mhz)$/;
+const FIRST = /:(utilization|sm_active|tensor_active)_pct$|:throttle_|:(memory_used_bytes|power_mw|temperature_c|sm_clock_mhz)(\+|$)/;
 const MORE = ' more';
 
-function groupOf(lane: LaneInfo): string {
+const isFirst = (lane: LaneInfo): boolean => !lane.minor && FIRST.test(lane.id);
+
+/** `split`: groups that have first lanes, so that the others stand apart. */
+function groupOf(lane: LaneInfo, split: ReadonlySet<string>): string {
   if (/^host:cpu\d+_/.test(lane.id)) return CORES;
-  return /^gpu\d+$/.test(lane.group) && (lane.minor || !FIRST.test(lane.id)) ? lane.group + MORE : lane.group;
+  return split.has(lane.group) && !isFirst(lane) ? lane.group + MORE : lane.group;
 }
 
 const startsClosed = (group: string): boolean => group === CORES || group.endsWith(MORE);
 
 export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
   if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 116));
+  if (lane.series.length > 1) return Math.round(room * (compact ? 56 : 58));
   if (lane.id.endsWith(':utilization_pct')) return Math.round(room * (compact ? 44 : 56));
   return Math.round(room * (compact ? 36 : 44));
 }
 
 function byGroup(lanes: LaneInfo[]): [string, LaneInfo[]][] {
   const groups = new Map<string, LaneInfo[]>();
+  const split = new Set(lanes.filter((lane) => /^gpu\d+$/.test(lane.group) && isFirst(lane)).map(({ group }) => group));
   for (const lane of lanes) {
-    const list = groups.get(groupOf(lane));
+    const group = groupOf(lane, split);
+    const list = groups.get(group);
     if (list) list.push(lane);
-    else groups.set(groupOf(lane), [lane]);
+    else groups.set(group, [lane]);
   }
   const rank = (group: string): number => {
     if (group === 'training') return -1;
@@ -88,6 +96,16 @@ function byGroup(lanes: LaneInfo[]): [string, LaneInfo[]][] {
     return gpu ? Number(gpu[1]) + (gpu[2] ? 0.5 : 0) : group === 'host' ? 1e6 : group === CORES ? 1e7 : 1e5;
   };
   return [...groups.entries()].sort((a, b) => rank(a[0]) - rank(b[0]));
+}
+
+/** All lanes by group, as they stand at first; `closed`: the group begins folded. */
+export function lanesByGroup(lanes: LaneInfo[], titles: Record<string, string>): { group: string; title: string; closed: boolean; lanes: LaneInfo[] }[] {
+  return byGroup(lanes).map(([group, list]) => ({ group, title: titleOf(group, titles), closed: startsClosed(group), lanes: list }));
+}
+
+function titleOf(group: string, titles: Record<string, string>): string {
+  const of = group.endsWith(MORE) ? `${group.slice(0, -MORE.length)} · more` : group;
+  return titles[group] ?? PLAIN[group] ?? of;
 }
 
 /** `room` above 1 makes lanes higher than they need to be. */
@@ -100,13 +118,10 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     top += row.height;
   };
   const lookup = new Map<string, { source: LaneSource; lane: LaneInfo; title: string }>();
-  const titleOf = (source: LaneSource, group: string): string => {
-    const of = group.endsWith(MORE) ? `${group.slice(0, -MORE.length)} · more` : group;
-    return (many ? `${source.label} · ` : '') + (source.groupTitles[group] ?? PLAIN[group] ?? of);
-  };
+  const named = (source: LaneSource, group: string): string => (many ? `${source.label} · ` : '') + titleOf(group, source.groupTitles);
   for (const source of sources)
     for (const lane of source.lanes)
-      lookup.set(laneKey(source.id, lane.id), { source, lane, title: titleOf(source, lane.group) });
+      lookup.set(laneKey(source.id, lane.id), { source, lane, title: named(source, lane.group) });
   const pinned = preferences.pinned.filter((key) => lookup.has(key));
   for (const key of pinned) {
     const { source, lane, title } = lookup.get(key) as { source: LaneSource; lane: LaneInfo; title: string };
@@ -121,7 +136,13 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     const order = [...new Set(byGroup(sources.flatMap((source) => source.lanes)).map(([group]) => group))];
     groups.sort((a, b) => order.indexOf(a.group) - order.indexOf(b.group));
   }
-  for (const { source, group, lanes } of groups) {
+  const places = new Map((preferences.order ?? []).map((key, i) => [key, i]));
+  const inOrder = <T>(list: T[], key: (item: T) => string): T[] => {
+    // What has no header cannot be moved: it stays in front. What is new comes last.
+    const place = (item: T): number => places.get(key(item)) ?? (!many && key(item).endsWith('#training') ? -1 : 1e9);
+    return places.size === 0 ? list : [...list].sort((a, b) => place(a) - place(b));
+  };
+  for (const { source, group, lanes } of inOrder(groups, (one) => groupKey(one.source.id, one.group))) {
     const key = groupKey(source.id, group);
     const shown = lanes.filter((lane) => {
       const id = laneKey(source.id, lane.id);
@@ -131,11 +152,11 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     const collapsed = preferences.collapsed.has(key) !== startsClosed(group);
     if (many || group !== 'training') {
       add({
-        type: 'group', key, title: titleOf(source, group), top, height: GROUP_HEIGHT, collapsed, lanes: shown.length,
+        type: 'group', key, title: named(source, group), top, height: GROUP_HEIGHT, collapsed, lanes: shown.length,
       });
       if (collapsed) continue;
     }
-    for (const lane of shown) {
+    for (const lane of inOrder(shown, ({ id }) => laneKey(source.id, id))) {
       const height = laneHeight(lane, compact, room);
       add({
         type: 'lane', key: laneKey(source.id, lane.id), source: source.id, lane, top, height, pinned: false, origin: '',
@@ -143,6 +164,20 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     }
   }
   return { rows, height: top };
+}
+
+/** Keys of the rows among which a row can be moved: the lanes of its group, or all groups. */
+export function neighbours(layout: Layout, key: string): string[] {
+  const at = layout.rows.findIndex((row) => row.key === key && !(row.type === 'lane' && row.pinned));
+  const own = layout.rows[at];
+  if (!own) return [];
+  if (own.type === 'group') return layout.rows.filter(({ type }) => type === 'group').map((row) => row.key);
+  let from = at;
+  let to = at;
+  const alike = (row: Row | undefined): boolean => row?.type === 'lane' && !row.pinned && row.source === own.source;
+  while (alike(layout.rows[from - 1])) from--;
+  while (alike(layout.rows[to + 1])) to++;
+  return layout.rows.slice(from, to + 1).map((row) => row.key);
 }
 
 export function rowAt(layout: Layout, y: number): Row | null {

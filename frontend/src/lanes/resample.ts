@@ -41,6 +41,7 @@ export function resample(tiles: Tile[], keys: string[], range: Range, width: num
   const size = 2 ** level;
   const scale = width / (range.end - range.start);
   out.reset(tiles.length * TILE + 2, keys.length);
+  if (keys.length === 1) return resampleOne(tiles, keys[0] as string, range, scale, size, out);
   const counts = new Float32Array(keys.length);
   let pixel = -Infinity;
   let n = -1;
@@ -90,6 +91,52 @@ export function resample(tiles: Tile[], keys: string[], range: Range, width: num
   return out;
 }
 
+/** The same for one series, as nearly all lanes have it. */
+function resampleOne(tiles: Tile[], key: string, range: Range, scale: number, size: number, out: Points): Points {
+  const { x0, x1, time } = out;
+  const [min, max, mean] = [out.min[0] as Float32Array, out.max[0] as Float32Array, out.mean[0] as Float32Array];
+  const wide = size * scale;
+  let pixel = -Infinity;
+  let n = -1;
+  let many = 0;
+  let sum = 0;
+  for (const tile of tiles) {
+    const series = tile.series.get(key);
+    if (!series) continue;
+    const start = tile.index * TILE;
+    const from = Math.max(0, Math.floor(range.start / size) - 1 - start);
+    const to = Math.min(TILE, Math.ceil(range.end / size) + 1 - start);
+    let left = ((start + from) * size - range.start) * scale;
+    for (let i = from; i < to; i++, left += wide) {
+      const value = series.mean[i] as number;
+      if (value !== value) continue; // NaN
+      const low = series.min[i] as number;
+      const high = series.max[i] as number;
+      const column = Math.floor(left);
+      if (column !== pixel) {
+        if (n >= 0) mean[n] = sum / many;
+        n++;
+        pixel = column;
+        x0[n] = left;
+        time[n] = tile.timeAt[i] as number;
+        min[n] = low;
+        max[n] = high;
+        sum = value;
+        many = 1;
+      } else {
+        if (low < (min[n] as number)) min[n] = low;
+        if (high > (max[n] as number)) max[n] = high;
+        sum += value;
+        many++;
+      }
+      x1[n] = left + wide;
+    }
+  }
+  if (n >= 0) mean[n] = sum / many;
+  out.n = n + 1;
+  return out;
+}
+
 function finish(out: Points, n: number, counts: Float32Array): void {
   for (let s = 0; s < counts.length; s++) {
     const mean = out.mean[s] as Float32Array;
@@ -101,7 +148,7 @@ function finish(out: Points, n: number, counts: Float32Array): void {
 /** Longest time between two neighbouring points that still belong to one line, in nanoseconds. */
 export function joinLimit(points: Points, bucketNs: number): number {
   const gaps: number[] = [];
-  const stride = Math.max(1, Math.floor(points.n / 200));
+  const stride = Math.max(1, Math.floor(points.n / 64));
   for (let i = 1; i < points.n; i += stride) gaps.push((points.time[i] as number) - (points.time[i - 1] as number));
   gaps.sort((a, b) => a - b);
   const median = gaps[gaps.length >> 1] ?? 0;
@@ -111,16 +158,21 @@ export function joinLimit(points: Points, bucketNs: number): number {
 
 /** The greatest value shown, leaving out the top `share` of points so that one spike hides nothing. */
 export function robustTop(points: Points, values: (i: number) => number, share: number): number {
-  const found = new Float32Array(points.n);
   let n = 0;
   let top = 0;
+  if (share === 0) {
+    for (let i = 0; i < points.n; i++) {
+      const value = values(i);
+      if (value > top && value < Infinity) top = value;
+    }
+    return top;
+  }
+  const found = new Float32Array(points.n);
   for (let i = 0; i < points.n; i++) {
     const value = values(i);
-    if (!Number.isFinite(value)) continue;
-    found[n++] = value;
-    if (value > top) top = value;
+    if (Number.isFinite(value)) found[n++] = value;
   }
-  if (share === 0 || n === 0) return top;
+  if (n === 0) return top;
   const sorted = found.subarray(0, n).sort();
   return sorted[Math.max(0, Math.ceil(n * (1 - share)) - 1)] as number;
 }

@@ -1,6 +1,7 @@
 /** Bottleneck spans and training-thread phases as boxes on the axis. Pure. */
 import type { Extent, Finding, Phase } from '../api/types.ts';
 import { overlaps, toPixel, type Range } from '../math/range.ts';
+import { clean } from '../math/text.ts';
 import type { Axis } from '../tiles/store.ts';
 
 export interface Box<T> {
@@ -91,6 +92,13 @@ export const PHASE_TITLES: Record<string, string> = {
   epoch: 'epoch',
   fit: 'fit',
 };
+
+/** "validation: validation 2" without saying it twice. */
+export function phaseTitle(phase: Phase): string {
+  const kind = PHASE_TITLES[phase.kind] ?? clean(phase.kind, 40);
+  const name = clean(phase.name, 120);
+  return name && !name.startsWith(kind) ? `${kind}: ${name}` : name || kind;
+}
 
 export interface PixelBox<T> extends Box<T> {
   x: number;

@@ -6,47 +6,27 @@ const UNITS: [RegExp, (value: number) => string][] = [
   [/_(share|fraction|ratio_of_time)$/, (v) => percent(v * 100)],
   [/(^|_)ms_per_(step|batch)$/, (v) => seconds(v / 1e3)],
   [/^seconds_each$/, seconds],
-  [/(^|_)faster_up_to$/, (v) => `${short(v)}×`],
+  [/(^|_)faster_(up_to|at_most)$/, (v) => `${short(v)}×`],
   [/_(pct|percent)$/, percent],
   [/_ns$/, (v) => seconds(v / 1e9)],
   [/_us$/, (v) => seconds(v / 1e6)],
   [/_ms$/, (v) => seconds(v / 1e3)],
   [/_s$/, seconds],
+  [/(^|_)gb_per_s$/, (v) => `${short(v)} GB/s`],
+  [/_gib$/, (v) => `${short(v)} GiB`],
   [/_bytes_per_s$/, (v) => `${bytes(v)}/s`],
-  [/_bytes$/, (v) => bytes(v)],
+  [/(^|_)bytes$/, (v) => bytes(v)],
   [/_mw$/, (v) => `${short(v / 1e3)} W`],
   [/_mhz$/, (v) => `${count(v)} MHz`],
   [/_c$/, (v) => `${short(v)} °C`],
 ];
 
-const LABELS: Record<string, string> = {
-  wait_pct: 'share of step spent waiting',
-  wait_ms_per_step: 'wait a step',
-  step_ms: 'a step took',
-  step_without_wait_ms: 'a step without wait',
-  gpu_active_pct: 'GPU active meanwhile',
-  gpu_active_meanwhile_pct: 'GPU active meanwhile',
-  utilization_pct: 'GPU kernel active',
-  slowest_stage: 'slowest stage',
-  stage_ms_per_batch: 'its time a batch',
-  stage_parallelism: 'its parallelism',
-  stage_flags: 'it is',
-  faster_up_to: 'faster, up to',
-  promise_rests_on: 'the promise rests on',
-  validation_pct: 'share of time validating',
-  validation_wait_pct: 'validation waiting for input',
-  callback_pct: 'share of time in callbacks',
-  share_of_callback_time_pct: 'its share of callback time',
-  ms_per_step: 'a step',
-  seconds_each: 'each took',
-  longest_s: 'longest',
-  times: 'how often',
-};
+export type Labels = Readonly<Record<string, string>>;
 
-/** Label without its unit suffix: "stage_time_ms" -> "stage time". */
-export function evidenceLabel(name: string): string {
-  const fixed = LABELS[name];
-  if (fixed) return fixed;
+/** The server's words, the same as in the terminal; a name that it has none for in its own words. */
+export function evidenceLabel(name: string, labels: Labels = {}): string {
+  if (Object.hasOwn(labels, name)) return clean(labels[name]);
+  // Without its unit suffix: "stage_time_ms" -> "stage time".
   let bare = name;
   for (const [pattern] of UNITS) {
     if (pattern.test(bare) && !/_(share|fraction)$/.test(bare)) {
@@ -83,7 +63,12 @@ export interface EvidenceRow {
   value: string;
   /** What the rule compared with, e.g. "≥ 5 %"; empty when nothing was compared. */
   threshold: string;
+  /** Both as numbers, where there are both, for a small chart. */
+  bullet: { seen: number; limit: number } | null;
 }
+
+const bulletOf = (seen: unknown, limit: unknown): EvidenceRow['bullet'] =>
+  typeof seen === 'number' && typeof limit === 'number' && seen >= 0 && limit > 0 ? { seen, limit } : null;
 
 /** The rule fired, so a bare limit is on the side of it where the evidence is not. */
 function sided(limit: string, seen: unknown, threshold: unknown): string {
@@ -95,6 +80,7 @@ function sided(limit: string, seen: unknown, threshold: unknown): string {
 export function evidenceRows(
   evidence: Record<string, unknown> | null | undefined,
   threshold: Record<string, unknown> | null | undefined,
+  labels: Labels = {},
 ): EvidenceRow[] {
   const limits = new Map<string, string>();
   const bare = new Set<string>();
@@ -108,10 +94,10 @@ export function evidenceRows(
   for (const [key, value] of Object.entries(evidence ?? {})) {
     const limit = sided(limits.get(key) ?? '', value, threshold?.[key]);
     bare.delete(key);
-    rows.push({ key, label: evidenceLabel(key), value: evidenceValue(key, value), threshold: limit });
+    rows.push({ key, label: evidenceLabel(key, labels), value: evidenceValue(key, value), threshold: limit, bullet: bulletOf(value, threshold?.[key]) });
   }
   for (const key of bare) {
-    rows.push({ key: `threshold ${key}`, label: evidenceLabel(key), value: '', threshold: limits.get(key) ?? '' });
+    rows.push({ key: `threshold ${key}`, label: evidenceLabel(key, labels), value: '', threshold: limits.get(key) ?? '', bullet: null });
   }
   return rows;
 }

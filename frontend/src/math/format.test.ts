@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { bytes, clock, count, elapsed, percent, seconds, share, short, UNKNOWN, withUnit } from './format.ts';
+import { bytes, clock, count, elapsed, percent, scaleOf, seconds, share, short, UNKNOWN, withUnit } from './format.ts';
 
 test('what is unknown is never shown as zero', () => {
   for (const format of [count, short, seconds, bytes, percent]) {
@@ -22,16 +22,16 @@ test('counts are grouped alike in every locale', () => {
 test('seconds choose the unit that fits', () => {
   const cases: [number, string][] = [
     [0, '0 s'], [4.2e-9, '4.2 ns'], [52e-6, '52 µs'], [0.0042, '4.2 ms'], [0.104, '104 ms'], [1.234, '1.23 s'],
-    [59.9, '59.9 s'], [60, '1 m 00 s'], [340.2, '5 m 40 s'], [3600, '1 h 00 m'], [7290, '2 h 02 m'],
+    [59.9, '59.9 s'], [60, '60 s'], [81.4, '81 s'], [99.6, '1 m 40 s'], [340.2, '5 m 40 s'], [3600, '1 h 00 m'], [7290, '2 h 02 m'],
     [86400 * 3, '3 d 00 h'], [-2, '−2 s'],
   ];
   for (const [value, text] of cases) assert.equal(seconds(value), text);
 });
 
-test('rounding never shows 60 seconds or 1000 of a smaller unit', () => {
+test('rounding never shows 60 minutes or 1000 of a smaller unit', () => {
   for (let exponent = -9; exponent < 6; exponent += 0.001) {
     const text = seconds(10 ** exponent);
-    assert.ok(!/(^| )60 (s|m)\b/.test(text) && !/^1000 /.test(text), `${10 ** exponent}: ${text}`);
+    assert.ok(!/(^| )60 m\b| 60 s/.test(text) && !/^1000 /.test(text), `${10 ** exponent}: ${text}`);
   }
 });
 
@@ -63,4 +63,17 @@ test('lanes carry their units', () => {
   assert.equal(withUnit(348000, 'mW'), '348 W');
   assert.equal(withUnit(1980, 'MHz'), '1,980 MHz');
   assert.equal(withUnit(2 ** 30, 'bytes/s'), '1 GiB/s');
+});
+
+test('values of one scale share its unit', () => {
+  const vram = scaleOf(80 * 2 ** 30, 'bytes');
+  assert.deepEqual([vram.number(80 * 2 ** 30), vram.number(512 * 2 ** 20), vram.unit], ['80', '0.5', 'GiB']);
+  const step = scaleOf(200, 'ms');
+  assert.deepEqual([step.number(200), step.number(0.0396), step.unit], ['200', '0.0396', 'ms']);
+  assert.equal(scaleOf(2500, 'ms').unit, 's');
+  assert.equal(scaleOf(0.2, 'ms').unit, 'µs');
+  assert.deepEqual([scaleOf(100, '%').number(59.4), scaleOf(100, '%').unit], ['59', '%']);
+  assert.deepEqual([scaleOf(700e3, 'mW').number(413e3), scaleOf(700e3, 'mW').unit], ['413', 'W']);
+  assert.equal(scaleOf(1500, 'MHz').unit, 'MHz');
+  assert.equal(step.number(null), UNKNOWN);
 });

@@ -34,6 +34,7 @@ export function seconds(value: number | null | undefined): string {
   if (value < 0.9995e-3) return `${short(value * 1e6)} µs`;
   if (value < 0.9995) return `${short(value * 1e3)} ms`;
   if (value < 59.95) return `${short(value)} s`;
+  if (value < 99.5) return `${Math.round(value)} s`; // as the verdict says it
   const whole = Math.round(value);
   const pad = (n: number): string => String(n).padStart(2, '0');
   if (whole < 3600) return `${Math.floor(whole / 60)} m ${pad(whole % 60)} s`;
@@ -121,5 +122,45 @@ export function withUnit(value: number | null | undefined, unit: string): string
       return `${short(value / 1e3)} W`;
     default:
       return unit ? `${short(value)} ${unit}` : short(value);
+  }
+}
+
+export interface Scale {
+  /** The unit all values of the scale are written in, e.g. "GiB"; empty where there is none. */
+  unit: string;
+  /** A value without its unit, e.g. "33.5". */
+  number: (value: number | null | undefined) => string;
+}
+
+/** How values of a lane are written beside each other: in the unit that fits its `top`. */
+export function scaleOf(top: number, unit: string): Scale {
+  const by = (divisor: number, name: string): Scale => ({ unit: name, number: (value) => short(known(value) ? value / divisor : null) });
+  const time = (ns: number): Scale => {
+    const size = top * ns;
+    const fit = size >= 1e9 ? 1e9 : size >= 1e6 ? 1e6 : size >= 1e3 ? 1e3 : 1;
+    return by(fit / ns, { 1e9: 's', 1e6: 'ms', 1e3: 'µs', 1: 'ns' }[fit]);
+  };
+  switch (unit) {
+    case '%':
+    case 'pct':
+      return { unit: '%', number: (value) => percent(value).replace(/ %$/, '') };
+    case 'bytes':
+    case 'B':
+    case 'bytes/s':
+    case 'B/s': {
+      const power = top < 1 ? 0 : Math.min(BINARY.length - 1, Math.floor(Math.log2(top) / 10));
+      return by(1024 ** power, `${BINARY[power]}${unit.endsWith('/s') ? '/s' : ''}`);
+    }
+    case 'ns':
+      return time(1);
+    case 'ms':
+    case 'ms a step':
+      return time(1e6);
+    case 's':
+      return time(1e9);
+    case 'mW':
+      return by(1e3, 'W');
+    default:
+      return by(1, unit);
   }
 }

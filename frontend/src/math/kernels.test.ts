@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Kernel } from '../api/types.ts';
-import { filterKernels, kernelRows, sortKernels } from './kernels.ts';
+import { filterKernels, kernelRows, kernelsOfStep, sortKernels } from './kernels.ts';
 
 const kernel = (name: string, gpu: number, total: number | null, count: number | null, rest: Partial<Kernel> = {}): Kernel => ({
   name, gpu, op: null, count, total_ns: total, min_ns: null, max_ns: null, occupancy_pct: null, registers: null, blocks: null,
@@ -28,4 +28,18 @@ test('a filter finds words in names and ops, in any order', () => {
   assert.deepEqual(names(filterKernels(rows, 'MATMUL gemm', null)), ['gemm_bf16@0']);
   assert.deepEqual(names(filterKernels(rows, ' ', 1)), ['gemm_bf16@1', 'mystery@1']);
   assert.deepEqual(names(filterKernels(rows, '.*', null)), [], 'text, not a pattern');
+});
+
+test('kernels of a step have its own times and the details of their names', () => {
+  const reply = {
+    kernels: [kernel('gemm', 0, 6000, 60, { op: 'dense', max_ns: 300 })],
+    step_kernels: { names: ['copy', 'gemm'], rows: [[7, 0, 1, 10, 900, 200], [7, 0, 0, 1, 100, 100], [8, 0, 1, 10, 1, 1]] as [number, number, number, number, number, number][] },
+  };
+  const rows = kernelsOfStep(reply, 7) ?? [];
+  assert.deepEqual(rows.map(({ kernel: { name, op, count, total_ns }, mean, share }) => [name, op, count, total_ns, mean, share]), [
+    ['gemm', 'dense', 10, 900, 90, 0.9],
+    ['copy', null, 1, 100, 100, 0.1],
+  ]);
+  assert.equal(kernelsOfStep(reply, 9), null);
+  assert.equal(kernelsOfStep({ kernels: [] }, 7), null);
 });

@@ -1,5 +1,5 @@
 /** The kernel table's rows: what is derived, filtered and sorted. Pure. */
-import type { Kernel } from '../api/types.ts';
+import type { Kernel, WindowReply } from '../api/types.ts';
 
 export type SortKey = 'name' | 'op' | 'gpu' | 'count' | 'total' | 'mean' | 'longest' | 'share' | 'occupancy' | 'tensor' | 'registers' | 'grid';
 
@@ -21,6 +21,30 @@ export function kernelRows(kernels: readonly Kernel[], totals: Readonly<Record<s
       share: total !== null && all > 0 ? total / all : null,
     };
   });
+}
+
+/**
+ * The kernels of one step: what the step itself says of each, details of its name from the window's.
+ * Null where the recording does not say what ran in a step.
+ */
+export function kernelsOfStep(reply: Pick<WindowReply, 'kernels' | 'step_kernels'>, step: number): KernelRow[] | null {
+  const { names = [], rows = [] } = reply.step_kernels ?? {};
+  const own = rows.filter((row) => row[0] === step);
+  if (own.length === 0) return null;
+  const known = new Map(reply.kernels.map((kernel) => [`${kernel.gpu} ${kernel.name}`, kernel]));
+  const blank: Kernel = {
+    gpu: 0, name: null, op: null, count: null, total_ns: null, min_ns: null, max_ns: null, occupancy_pct: null, registers: null, blocks: null,
+    threads_per_block: null, tensor_core: null,
+  };
+  const totals: Record<string, number> = {};
+  for (const [, gpu, , , total] of own) totals[gpu] = (totals[gpu] ?? 0) + total;
+  return kernelRows(
+    own.map(([, gpu, at, count, total_ns, max_ns]) => {
+      const name = names[at] ?? '';
+      return { ...(known.get(`${gpu} ${name}`) ?? blank), gpu, name, count, total_ns, max_ns };
+    }),
+    totals,
+  );
 }
 
 const VALUES: Record<SortKey, (row: KernelRow) => string | number | null> = {

@@ -32,3 +32,10 @@ test('the top of a lane is at least its largest value', () => {
   }
   assert.equal(niceTop(0), 1);
 });
+
+test('tops of bytes are round in the unit they are shown in', () => {
+  assert.equal(niceTop(3.2 * 2 ** 30, true), 4 * 2 ** 30);
+  assert.equal(niceTop(700 * 2 ** 20, true), 800 * 2 ** 20);
+  assert.equal(niceTop(1000 * 2 ** 20, true), 1000 * 2 ** 20);
+  assert.equal(niceTop(7, true), 8);
+});

@@ -17,9 +17,10 @@ export function niceStep(value: number): number {
   return 10 * power;
 }
 
-/** A round number at least `value`, for the top of a value axis; finer than `niceStep`. */
-export function niceTop(value: number): number {
+/** A round number at least `value`, for the top of a value axis; finer than `niceStep`. `binary`: round in KiB, MiB, … */
+export function niceTop(value: number, binary = false): number {
   if (!(value > 0) || !Number.isFinite(value)) return 1;
+  if (binary && value >= 1024) return niceTop(value / 1024, true) * 1024;
   const power = 10 ** Math.floor(Math.log10(value));
   for (const factor of [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8])
     if (factor * power >= value * (1 - 1e-9)) return factor * power;

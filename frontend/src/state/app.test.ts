@@ -114,3 +114,13 @@ test('stalls between steps open on the time axis, unless an axis was said or a r
   tab.openOn('host_stall');
   assert.equal(tab.state.get().axis, 'steps', 'steps were chosen');
 });
+
+test('a moved row keeps its neighbours together in the order', () => {
+  const app = new App();
+  app.moveRow('b', ['a', 'b', 'c'], 0);
+  assert.deepEqual(app.state.get().order, ['b', 'a', 'c']);
+  app.moveRow('x', ['x', 'y'], 1);
+  assert.deepEqual(app.state.get().order, ['b', 'a', 'c', 'y', 'x']);
+  app.moveRow('c', ['b', 'a', 'c'], 5);
+  assert.deepEqual(app.state.get().order, ['b', 'a', 'c', 'y', 'x'], 'out of range: nothing');
+});

@@ -1,5 +1,5 @@
 /** All state of the tab, and the changes a person can make to it. */
-import type { RecordingReply, RunsReply } from '../api/types.ts';
+import type { JobReply, RecordingReply, RunsReply } from '../api/types.ts';
 import { sameRange, type Range } from '../math/range.ts';
 import { inOrder, findingId } from '../lanes/spans.ts';
 import { EMPTY_LINK, type LinkState, type OpenWindow } from './hash.ts';
@@ -10,6 +10,8 @@ export interface AppState extends Omit<LinkState, 'collapsed' | 'hidden'> {
   runsError: string | null;
   recordings: ReadonlyMap<string, RecordingReply>;
   recordingError: string | null;
+  /** What other recordings tell about the shown one, once it is known. */
+  job: JobReply | null;
   collapsed: ReadonlySet<string>;
   hidden: ReadonlySet<string>;
   help: boolean;
@@ -41,6 +43,7 @@ export function initialState(link: LinkState = EMPTY_LINK): AppState {
     runsError: null,
     recordings: new Map(),
     recordingError: null,
+    job: null,
     help: false,
     tables: false,
     touched: link.selected !== null || link.window !== null,
@@ -60,6 +63,7 @@ export const toLink = (state: AppState): LinkState => ({
   collapsed: [...state.collapsed],
   pinned: state.pinned,
   hidden: [...state.hidden],
+  order: state.order,
   window: state.window,
 });
 
@@ -91,7 +95,7 @@ export class App {
     if (id === this.state.get().id) return;
     this.past = [];
     this.state.set({
-      id, view: null, measure: null, selected: null, window: null, touched: false, recordingError: null,
+      id, view: null, measure: null, selected: null, window: null, touched: false, recordingError: null, job: null,
       compare: this.state.get().compare.filter((other) => other !== id),
     });
     this.cursor.set({ at: null });
@@ -182,7 +186,7 @@ export class App {
     const report = this.recording?.report;
     const { selected } = this.state.get();
     if (!report || !selected) return null;
-    for (const list of [report.spans ?? [], report.findings ?? []]) {
+    for (const list of [report.spans ?? [], report.findings ?? [], this.state.get().job?.findings ?? []]) {
       const index = list.findIndex((item, i) => findingId(item, i) === selected);
       const item = list[index];
       if (item) return { item, id: selected };
@@ -209,6 +213,15 @@ export class App {
     if (from < 0 || to < 0 || to >= pinned.length) return;
     pinned.splice(to, 0, ...pinned.splice(from, 1));
     this.state.set({ pinned });
+  }
+
+  /** Moves a group or a lane to another place among its neighbours, which are given as they stand. */
+  moveRow(key: string, neighbours: readonly string[], to: number): void {
+    const from = neighbours.indexOf(key);
+    if (from < 0 || to < 0 || to >= neighbours.length || to === from) return;
+    const moved = [...neighbours];
+    moved.splice(to, 0, ...moved.splice(from, 1));
+    this.state.set({ order: [...this.state.get().order.filter((other) => !neighbours.includes(other)), ...moved] });
   }
 
   togglePin(key: string): void {

@@ -15,6 +15,7 @@ export interface LinkState {
   collapsed: string[];
   pinned: string[];
   hidden: string[];
+  order: string[];
   window: OpenWindow | null;
 }
 
@@ -27,7 +28,7 @@ export interface OpenWindow {
 }
 
 export const EMPTY_LINK: LinkState = {
-  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, selected: null, measure: null, collapsed: [], pinned: [], hidden: [], window: null,
+  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, selected: null, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
 };
 
 export const PLUGIN = 'gpu_utilization';
@@ -79,6 +80,7 @@ export function encodeHash(hash: string, state: LinkState): string {
     closed: encodeList(state.collapsed),
     pinned: encodeList(state.pinned),
     hidden: encodeList(state.hidden),
+    order: encodeList(state.order),
   };
   const parts = Object.entries(ours)
     .filter(([, value]) => value !== '')
@@ -104,6 +106,7 @@ export function decodeHash(hash: string): LinkState {
     collapsed: decodeList(found.get('closed')),
     pinned: decodeList(found.get('pinned')),
     hidden: decodeList(found.get('hidden')),
+    order: decodeList(found.get('order')),
     window: decodeWindow(found.get('window')),
   };
 }

@@ -1,5 +1,5 @@
 /** Keeps the state in step with the server: loads once, then polls while a run is live and seen. */
-import { fetchRecording, fetchRuns, isOffline } from '../api/client.ts';
+import { fetchJob, fetchRecording, fetchRuns, isOffline } from '../api/client.ts';
 import type { RecordingReply, RecordingSummary } from '../api/types.ts';
 import type { App } from './app.ts';
 
@@ -9,14 +9,13 @@ const POLL_IDLE_MS = 15000;
 /** TensorBoard collapses the iframe of a hidden tab to no height, while `document.hidden` stays false. */
 export const isVisible = (): boolean => innerHeight > 0 && !document.hidden;
 
-/** The newest recording, a live one before others. */
+/** The newest recording, a live one before others; of a job's workers the first. */
 export function defaultRecording(recordings: RecordingSummary[]): RecordingSummary | null {
-  const newest = (list: RecordingSummary[]): RecordingSummary | null =>
-    list.reduce<RecordingSummary | null>(
-      (best, item) => (best === null || (item.start_ns ?? 0) > (best.start_ns ?? 0) ? item : best),
-      null,
-    );
-  return newest(recordings.filter((item) => item.status === 'live')) ?? newest(recordings);
+  const newest = (list: RecordingSummary[]): RecordingSummary | undefined => [...list].sort((a, b) => (b.start_ns ?? 0) - (a.start_ns ?? 0))[0];
+  const best = newest(recordings.filter((item) => item.status === 'live')) ?? newest(recordings);
+  if (!best) return null;
+  const alike = recordings.filter((item) => item.session === best.session && item.session && item.status === best.status);
+  return alike.sort((a, b) => (a.rank ?? 0) - (b.rank ?? 0))[0] ?? best;
 }
 
 export class Loader {
@@ -65,7 +64,7 @@ export class Loader {
     }
     if (isOffline || !isVisible()) return; // `resize` or `visibilitychange` starts us again
     const { runs, runsError } = this.app.state.get();
-    const live = runs?.recordings.some((item) => item.status === 'live');
+    const live = runs?.recordings.some((item) => item.status === 'live') || runs?.complete === false;
     this.timer = setTimeout(
       () => {
         this.timer = undefined;
@@ -108,6 +107,12 @@ export class Loader {
       const recordings = new Map(shown.recordings);
       recordings.set(id, after);
       state.set({ recordings, recordingError: id === shown.id ? null : shown.recordingError });
+      // Later and by itself: the reports of all workers may take a moment. Without it the tab is as it is.
+      if (id === shown.id)
+        void fetchJob(id).then(
+          (job) => this.app.state.get().id === id && state.set({ job }),
+          () => undefined,
+        );
     } catch (error) {
       if (id === state.get().id) state.set({ recordingError: (error as Error).message });
     }

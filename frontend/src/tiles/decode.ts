@@ -19,6 +19,8 @@ export interface TileBlock {
   timeAt: Float64Array;
   /** First step of each bucket. */
   stepAt: Float64Array;
+  /** Lanes whose buckets only repeat wider ones: what is finer is being read, and there in a moment. */
+  refining?: readonly string[];
 }
 
 interface Header {
@@ -28,6 +30,7 @@ interface Header {
   count: number;
   revision: number | string;
   series: { lane: string; name: string }[];
+  refining?: string[];
 }
 
 export const seriesKey = (lane: string, name: string): string => `${lane}/${name}`;
@@ -63,5 +66,6 @@ export function decodeTiles(buffer: ArrayBuffer): TileBlock {
     series,
     timeAt: doubles(doublesAt),
     stepAt: doubles(doublesAt + count * 8),
+    refining: header.refining ?? [],
   };
 }

@@ -93,3 +93,78 @@ test('a failed request rests for a while, then is tried again', async () => {
   assert.equal(asked.length, 2);
   assert.equal(tiles.error, null);
 });
+
+test('lanes that are being refined are drawn and asked for again, alone, until they are fine', async () => {
+  const asked: TileRequest[] = [];
+  const now = { at: 0 };
+  const woken: { act: () => void; ms: number }[] = [];
+  let coarse = 3;
+  const tiles = new TileStore(
+    'id',
+    async (request) => {
+      asked.push(request);
+      await Promise.resolve();
+      const refining = coarse-- > 0 ? request.lanes.filter((lane) => lane === 'b') : [];
+      return { ...answer(request, () => [coarse, coarse, coarse]), refining };
+    },
+    () => undefined,
+    () => now.at,
+    (act, ms) => void woken.push({ act, ms }),
+  );
+  const range = { start: 0, end: 10 };
+  tiles.want([{ axis: 'step', level: 0, range, lanes: ['a', 'b'] }]);
+  await settle();
+  assert.equal(asked.length, 1, 'not asked again at once');
+  assert.ok(tiles.covers('step', 0, range, 'b/b'), 'what came is drawn');
+  assert.ok(tiles.refining && tiles.pending);
+  const waits: number[] = [];
+  while (tiles.refining && waits.length < 9) {
+    const { act, ms } = woken.pop() as { act: () => void; ms: number };
+    waits.push(ms);
+    now.at += ms;
+    act();
+    await settle();
+  }
+  assert.deepEqual(asked.map(({ lanes }) => lanes.join()), ['a,b', 'b', 'b', 'b']);
+  assert.ok((waits[1] as number) > (waits[0] as number), 'more patiently each time');
+  assert.ok(!tiles.pending);
+  assert.equal(tiles.get('step', 0, range)[0]?.series.get('b/b')?.mean[0], -1);
+});
+
+test('tiles that were refined at different times are all asked for until they are fine', async () => {
+  const now = { at: 0 };
+  const woken: { act: () => void; at: number }[] = [];
+  const left = new Map<number, number>();
+  const tiles = new TileStore(
+    'id',
+    async (request) => {
+      await Promise.resolve();
+      const tile = request.first / TILE;
+      let coarse = false;
+      for (let t = tile; t < tile + request.count / TILE; t++) {
+        const more = left.get(t) ?? 4;
+        left.set(t, more - 1);
+        coarse ||= more > 0;
+      }
+      return { ...answer(request, () => [1, 1, 1]), refining: coarse ? request.lanes : [] };
+    },
+    () => undefined,
+    () => now.at,
+    (act, ms) => void woken.push({ act, at: now.at + ms }),
+  );
+  const view = (from: number, to: number): void => tiles.want([{ axis: 'step', level: 0, range: { start: from * TILE, end: to * TILE }, lanes: ['a'] }]);
+  view(0, 2);
+  await settle();
+  now.at = 60;
+  view(0, 4); // two more come into sight while the first two wait
+  await settle();
+  for (let round = 0; round < 40 && woken.length > 0; round++) {
+    woken.sort((a, b) => a.at - b.at);
+    const { act, at } = woken.shift() as { act: () => void; at: number };
+    now.at = Math.max(now.at, at);
+    act();
+    await settle();
+  }
+  assert.ok(!tiles.refining);
+  assert.ok(tiles.covers('step', 0, { start: 0, end: 4 * TILE }, 'a/a'));
+});

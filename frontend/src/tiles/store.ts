@@ -10,6 +10,9 @@ export const TILE = 512;
 const TILES_PER_REQUEST = 8;
 const MAX_TILES = 600;
 const MAX_IN_FLIGHT = 2;
+/** Tiles the server is still refining are asked for again after this, then more and more patiently. */
+const FIRST_PATIENCE_MS = 120;
+const MOST_PATIENCE_MS = 1000;
 
 export interface Tile {
   axis: Axis;
@@ -35,12 +38,16 @@ interface Wanted {
   first: number;
   last: number;
   lanes: string[];
+  /** Fetched ahead: beside what is in view. */
+  ahead: boolean;
 }
 
 export class TileStore {
   private tiles = new Map<string, Tile>();
   private inFlight = new Map<string, AbortController>();
   private failed = new Map<string, number>();
+  /** Tiles the server is refining: not to be asked for before `at`. */
+  private coarse = new Map<string, { at: number; patience: number }>();
   private wanted: Wanted[] = [];
   private tick = 0;
   private closed = false;
@@ -53,7 +60,14 @@ export class TileStore {
     private readonly fetcher: Fetcher,
     private readonly onData: () => void,
     private readonly now: () => number = () => performance.now(),
+    private readonly later: (act: () => void, ms: number) => void = (act, ms) => void setTimeout(act, ms),
   ) {}
+
+  private wake(ms: number): void {
+    this.later(() => {
+      if (!this.closed) this.pump();
+    }, ms + 1);
+  }
 
   /** Tiles overlapping `range` at `level`, in order; entries are null where nothing is cached yet. */
   get(axis: Axis, level: number, range: Range): (Tile | null)[] {
@@ -90,8 +104,8 @@ export class TileStore {
   }
 
   /** Declares what the view needs now; what is no longer needed is not fetched. */
-  want(requests: { axis: Axis; level: number; range: Range; lanes: readonly string[] }[]): void {
-    this.wanted = requests.map(({ axis, level, range, lanes }) => {
+  want(requests: { axis: Axis; level: number; range: Range; lanes: readonly string[]; ahead?: boolean }[]): void {
+    this.wanted = requests.map(({ axis, level, range, lanes, ahead = false }) => {
       const size = TILE * 2 ** level;
       return {
         axis,
@@ -99,6 +113,7 @@ export class TileStore {
         first: Math.max(0, Math.floor(range.start / size)),
         last: Math.max(0, Math.ceil(range.end / size) - 1),
         lanes: [...lanes],
+        ahead,
       };
     });
     this.pump();
@@ -106,7 +121,15 @@ export class TileStore {
 
   /** True while something the view asked for has not arrived. */
   get pending(): boolean {
-    return this.inFlight.size > 0;
+    return this.inFlight.size > 0 || this.refining;
+  }
+
+  /** True while something in view is shown more coarsely than there is data for. */
+  get refining(): boolean {
+    if (this.coarse.size === 0) return false;
+    for (const { axis, level, first, last, ahead } of this.wanted)
+      for (let index = first; index <= last; index++) if (!ahead && this.coarse.has(keyOf(axis, level, index))) return true;
+    return false;
   }
 
   /** Marks every tile that reaches beyond `axisEnd` to be fetched anew. */
@@ -154,8 +177,10 @@ export class TileStore {
     }
   }
 
-  /** A tile that failed is not asked for again within five seconds. */
+  /** A tile that failed is not asked for again within five seconds, one being refined not at once. */
   private resting(key: string): boolean {
+    const coarse = this.coarse.get(key);
+    if (coarse && this.now() < coarse.at) return true;
     const at = this.failed.get(key);
     return at !== undefined && this.now() - at < 5000;
   }
@@ -173,7 +198,10 @@ export class TileStore {
       );
       if (this.closed) return;
       this.error = null;
-      for (let i = 0; i < tiles; i++) this.put(axis, level, index + i, block, i * TILE, lanes);
+      const refining = block.refining ?? [];
+      const whole = refining.length > 0 ? lanes.filter((lane) => !refining.includes(lane)) : lanes;
+      for (let i = 0; i < tiles; i++) this.put(axis, level, index + i, block, i * TILE, whole);
+      this.askLater(keys, refining.length > 0);
       // The recording grew meanwhile: what arrived may already miss its last buckets.
       if (generation !== this.generation)
         for (const key of keys) (this.tiles.get(key) as Tile).stale = true;
@@ -188,14 +216,32 @@ export class TileStore {
     this.pump();
   }
 
+  private askLater(keys: string[], refining: boolean): void {
+    let longest = 0;
+    for (const key of keys) {
+      if (!refining) {
+        this.coarse.delete(key);
+        continue;
+      }
+      const patience = Math.min(MOST_PATIENCE_MS, (this.coarse.get(key)?.patience ?? FIRST_PATIENCE_MS / 1.5) * 1.5);
+      this.coarse.set(key, { at: this.now() + patience, patience });
+      longest = Math.max(longest, patience);
+    }
+    // Once all of them are due: those that were asked for together are so again.
+    if (refining) this.wake(longest);
+  }
+
   private put(axis: Axis, level: number, index: number, block: TileBlock, offset: number, lanes: string[]): void {
     const key = keyOf(axis, level, index);
     const old = this.tiles.get(key);
     const keep = old && !old.stale ? old : null;
     const cut = <T extends Float32Array | Float64Array>(array: T): T => array.slice(offset, offset + TILE) as T;
     const series = keep ? keep.series : new Map<string, SeriesTile>();
+    const coarse = new Set(block.refining);
     for (const [name, tile] of block.series) {
-      series.set(name, { min: cut(tile.min), max: cut(tile.max), mean: cut(tile.mean) });
+      // What was fetched finely before the recording grew is better than what repeats wider buckets.
+      const finer = coarse.has(name.slice(0, name.lastIndexOf('/'))) ? old?.series.get(name) : undefined;
+      series.set(name, finer ?? { min: cut(tile.min), max: cut(tile.max), mean: cut(tile.mean) });
     }
     this.tiles.set(key, {
       axis,
@@ -214,6 +260,9 @@ export class TileStore {
 
   private evict(): void {
     const oldest = [...this.tiles.entries()].sort((a, b) => a[1].used - b[1].used);
-    for (const [key] of oldest.slice(0, oldest.length - Math.floor(MAX_TILES * 0.8))) this.tiles.delete(key);
+    for (const [key] of oldest.slice(0, oldest.length - Math.floor(MAX_TILES * 0.8))) {
+      this.tiles.delete(key);
+      this.coarse.delete(key);
+    }
   }
 }

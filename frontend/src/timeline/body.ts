@@ -1,14 +1,15 @@
 /** The lanes: grid, span tints, bands and stacks of the rows that are scrolled into sight. */
 import type { LaneInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
-import type { LaneRow, Layout } from '../lanes/layout.ts';
+import { groupKey, type LaneRow, type Layout } from '../lanes/layout.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import { spanRange } from '../lanes/spans.ts';
-import { span, toPixel } from '../math/range.ts';
+import { shift, span, toPixel } from '../math/range.ts';
 import { niceTop } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
 import { laneColour, seriesColour } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
+import { drawEnds } from './ends.ts';
 import type { Frame, Source } from './frame.ts';
 import { axisTicks } from './head.ts';
 
@@ -67,13 +68,31 @@ export function drawBody(
     if (row.type !== 'group') continue;
     context.fillStyle = palette.stripe;
     context.fillRect(0, row.top - scroll, width, row.height);
+    const source = frame.sources.find(({ id }, i) => i > 0 && row.key === groupKey(id, 'training'));
+    if (source) drawStrips(context, frame, source, row.top - scroll + row.height - 6);
   }
   for (const lane of prepared) {
     paint(context, frame, lane, lane.row.top - scroll, scales.get(lane.row.key)?.top ?? lane.top);
     context.fillStyle = palette.line;
     context.fillRect(0, lane.row.top - scroll + lane.row.height - 1, width, 1);
   }
+  drawEnds(context, frame, layout, scroll, height);
+  if (frame.sources.some(({ tiles }) => tiles.refining)) drawRefining(context, frame);
   return scales;
+}
+
+/** Says that what is drawn is coarser than what was recorded, while the server reads the rest. */
+function drawRefining(context: CanvasRenderingContext2D, { palette, width }: Frame): void {
+  const text = 'refining…';
+  context.font = `11px ${palette.font}`;
+  context.textBaseline = 'middle';
+  const wide = context.measureText(text).width;
+  context.fillStyle = palette.bg;
+  context.globalAlpha = 0.8;
+  context.fillRect(width - wide - 14, 2, wide + 12, 16);
+  context.globalAlpha = 1;
+  context.fillStyle = palette.muted;
+  context.fillText(text, width - wide - 8, 10.5);
 }
 
 /** What a lane measures, whichever GPU or run it belongs to: such lanes share one scale. */
@@ -91,9 +110,25 @@ function shareScales(prepared: Prepared[]): Map<string, LaneScale> {
     let top = tops.get(quantity(row)) as number;
     // A wait of microseconds must not look like one of the step: a tenth of a step is the least scale.
     if (row.lane.unit === 'ms' && row.lane.kind !== 'stack') top = Math.max(top, step / 10);
-    scales.set(row.key, { top: row.lane.max ? top : niceTop(top) });
+    scales.set(row.key, { top: row.lane.max ? top : niceTop(top, /^bytes/.test(row.lane.unit)) });
   }
   return scales;
+}
+
+/** Bottlenecks of a compared run, in its header: the lanes above are tinted by the first run's. */
+function drawStrips(context: CanvasRenderingContext2D, frame: Frame, source: Source, top: number): void {
+  for (const item of source.recording.report.spans ?? []) {
+    const range = spanRange(item, frame.axis, source.recording.extent);
+    if (!range) continue;
+    const left = toPixel(frame.view, frame.width, range.start + source.shift);
+    const right = Math.max(toPixel(frame.view, frame.width, range.end + source.shift), left + 3);
+    const { colour, glyph } = causeStyle(item.cause);
+    context.fillStyle = frame.palette.hue(colour);
+    context.fillRect(left, top, right - left, 5);
+    context.font = `12px ${frame.palette.font}`;
+    context.fillStyle = frame.palette.text;
+    context.fillText(glyph, Math.max(2, left), top - 6);
+  }
 }
 
 /** Columns of colour behind the lanes: the selected span clearly, the others as a hint. */
@@ -126,7 +161,8 @@ function drawTints(context: CanvasRenderingContext2D, frame: Frame, top: number,
 const isShare = (lane: LaneInfo): boolean => lane.unit === '%' || lane.unit === 'pct' || (lane.max ?? 0) > 0;
 
 function prepare(frame: Frame, source: Source, row: LaneRow): Prepared {
-  const { axis, view, width, level } = frame;
+  const { axis, width, level } = frame;
+  const view = shift(frame.view, -source.shift);
   const { lane } = row;
   const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
   if (lane.kind === 'stack') {

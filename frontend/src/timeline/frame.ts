@@ -1,6 +1,6 @@
 /** What one drawing of the timeline needs to know, and the geometry shared by its parts. */
 import type { Extent, Finding, RecordingReply } from '../api/types.ts';
-import { clamp, levelFor, span, type Range } from '../math/range.ts';
+import { clamp, levelFor, shift, span, type Range } from '../math/range.ts';
 import type { Palette } from '../theme/palette.ts';
 import type { OpenWindow } from '../state/hash.ts';
 import { TILE, type Axis, type TileStore } from '../tiles/store.ts';
@@ -10,6 +10,8 @@ export interface Source {
   label: string;
   recording: RecordingReply;
   tiles: TileStore;
+  /** On the clock axis: how much later it began than the first one, in nanoseconds; else 0. */
+  shift: number;
 }
 
 export interface Frame {
@@ -35,17 +37,15 @@ export interface Frame {
 export const NARROWEST: Record<Axis, number> = { step: 4, time: 1e6 };
 
 export function extentRange(extent: Extent, axis: Axis): Range {
-  if (axis === 'step') return { start: Math.min(0, extent.first_step), end: Math.max(extent.last_step + 1, 4) };
+  // A trace that was imported begins at the step it was taken at.
+  if (axis === 'step') return { start: extent.first_step, end: Math.max(extent.last_step + 1, extent.first_step + 1) };
   return { start: 0, end: Math.max(extent.end_ns - extent.start_ns, 1e6) };
 }
 
-export function boundsOf(sources: { recording: RecordingReply }[], axis: Axis): Range {
-  let bounds: Range = { start: 0, end: NARROWEST[axis] };
-  for (const { recording } of sources) {
-    const range = extentRange(recording.extent, axis);
-    bounds = { start: Math.min(bounds.start, range.start), end: Math.max(bounds.end, range.end) };
-  }
-  return bounds;
+export function boundsOf(sources: { recording: RecordingReply; shift: number }[], axis: Axis): Range {
+  const ranges = sources.map(({ recording, shift: by }) => shift(extentRange(recording.extent, axis), by));
+  if (ranges.length === 0) return { start: 0, end: NARROWEST[axis] };
+  return { start: Math.min(...ranges.map(({ start }) => start)), end: Math.max(...ranges.map(({ end }) => end)) };
 }
 
 export function resolveView(view: Range | null, bounds: Range, axis: Axis): Range {

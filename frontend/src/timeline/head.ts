@@ -2,7 +2,7 @@
 import type { Finding, Phase, WindowInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
-import { epochRanges, packSpans, phaseRange, PHASE_COLOURS, place, type Box, type PixelBox } from '../lanes/spans.ts';
+import { epochRanges, packSpans, phaseRange, PHASE_COLOURS, PHASE_TITLES, place, type Box, type PixelBox } from '../lanes/spans.ts';
 import { clock, count, elapsed, seconds } from '../math/format.ts';
 import { overlaps, span, toPixel, type Range } from '../math/range.ts';
 import { clean } from '../math/text.ts';
@@ -11,6 +11,7 @@ import { seriesKey } from '../tiles/decode.ts';
 import { laneColour, seriesColour } from '../words/accounts.ts';
 import { windowBoxes } from '../lanes/windows.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
+import { stepsText } from '../words/labels.ts';
 import type { Frame, Source } from './frame.ts';
 
 export const OVERVIEW: Omit<Rect, 'x' | 'width'> = { y: 8, height: 36 };
@@ -59,7 +60,7 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'view' | 
 }
 
 /** Batch hooks of a callback are summed per flush: such a row has a span of time, but is no event in it. */
-const isSum = (phase: Phase): boolean => phase.kind === 'callback' && (!phase.account || (phase.count ?? 1) > 1);
+export const isSum = (phase: Phase): boolean => phase.kind === 'callback' && (!phase.account || (phase.count ?? 1) > 1);
 
 export function axisTicks(frame: Pick<Frame, 'axis' | 'clock' | 'view' | 'width' | 'sources'>): Ticks {
   const most = Math.max(2, Math.floor(frame.width / 90));
@@ -176,10 +177,13 @@ function drawAxis(context: CanvasRenderingContext2D, frame: Frame): void {
   context.textAlign = 'left';
 }
 
-/** What a span's bar says beside its glyph. */
-export function spanText(item: Finding): string {
-  const name = clean(item.title, 90) || causeStyle(item.cause).title;
-  return [name, culprit(item), typeof item.lost_s === 'number' ? seconds(item.lost_s) : ''].filter(Boolean).join(' · ');
+/** What a span's bar may say beside its glyph, the longest first. */
+export function spanTexts(item: Finding): string[] {
+  const { title, glyph } = causeStyle(item.cause);
+  const name = clean(item.title, 90) || title;
+  const lost = typeof item.lost_s === 'number' ? seconds(item.lost_s) : '';
+  const join = (...parts: string[]): string => `${glyph}  ${parts.filter(Boolean).join(' · ')}`;
+  return [join(name, culprit(item), lost), join(name, lost), join(name), join(title), glyph];
 }
 
 function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head): PixelBox<Finding>[] {
@@ -188,10 +192,12 @@ function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head):
   context.font = `12px ${palette.font}`;
   if (head.spans.length === 0) {
     context.fillStyle = palette.muted;
-    context.fillText('none found', 4, SPANS_TOP + SPAN_ROW / 2 - 1);
+    const whole = frame.sources[0]?.recording.report.findings?.length ?? 0;
+    const text = whole > 0 ? `none of its own range; ${whole} ${whole === 1 ? 'holds' : 'hold'} for the whole run` : 'none found';
+    context.fillText(text, 4, SPANS_TOP + SPAN_ROW / 2 - 1);
   }
   for (const box of placed) {
-    const { colour, glyph } = causeStyle(box.item.cause);
+    const { colour } = causeStyle(box.item.cause);
     const hue = palette.hue(colour);
     const y = SPANS_TOP + box.row * SPAN_ROW;
     const left = Math.max(-4, box.x);
@@ -213,22 +219,34 @@ function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head):
       context.roundRect(left + 0.75, y + 0.75, right - left - 1.5, height - 1.5, 3);
       context.stroke();
     }
-    // A short span's text may run on to the right, up to the next span of its row.
     const next = placed
       .filter((other) => other.row === box.row && other.x > box.x)
       .reduce((nearest, other) => Math.min(nearest, other.x), width);
     const from = Math.max(left, 0) + 9;
-    const room = (right - left > 160 ? right : next) - from - 6;
-    if (room < 10) continue;
-    context.save();
-    context.beginPath();
-    context.rect(from, y, room, height);
-    context.clip();
+    const texts = spanTexts(box.item);
+    const room = right - from - 6;
+    // A short span's text stands to its right, where there is room up to the next span of its row.
+    const beside = room < context.measureText(texts[2] as string).width;
+    const at = beside && next - right > room ? right + 6 : from;
+    const text = fitting(context, texts, (at > from ? next - 8 : right - 6) - at);
     context.fillStyle = palette.text;
-    context.fillText(`${glyph}  ${spanText(box.item)}`, from, y + height / 2 + 0.5);
-    context.restore();
+    if (text) context.fillText(text, at, y + height / 2 + 0.5);
   }
   return placed;
+}
+
+/** The first of `texts` that fits into `room` pixels, else the last but one cut short; empty where nothing does. */
+export function fitting(context: Pick<CanvasRenderingContext2D, 'measureText'>, texts: string[], room: number): string {
+  const wide = (text: string): number => context.measureText(text).width;
+  const fits = texts.find((text) => wide(text) <= room);
+  const shortest = texts[texts.length - 1] ?? '';
+  if (fits !== undefined && (fits !== shortest || texts.length < 2)) return fits;
+  const cut = texts[texts.length - 2] ?? shortest;
+  for (let length = cut.length - 1; length > shortest.length + 5; length--) {
+    const text = `${cut.slice(0, length).trimEnd()}…`;
+    if (wide(text) <= room) return text;
+  }
+  return fits ?? '';
 }
 
 /** Where a text of `wide` pixels that wants to stand at `at` has no box over it, to the right of there. */
@@ -267,14 +285,14 @@ function drawPhases(context: CanvasRenderingContext2D, frame: Frame, head: Head)
     context.beginPath();
     context.roundRect(box.x, y + 1, box.width, PHASE_HEIGHT - 2, Math.min(2, box.width / 2));
     context.fill();
-    if (box.width < 64) continue;
-    context.save();
-    context.beginPath();
-    context.rect(Math.max(0, box.x) + 5, y, box.width - 8, PHASE_HEIGHT);
-    context.clip();
+    const from = Math.max(0, box.x) + 5;
+    const room = Math.min(width, box.x + box.width) - from - 4;
+    if (room < 24) continue;
+    const kind = PHASE_TITLES[box.item.kind] ?? '';
+    const name = clean(box.item.name || box.item.kind, 60);
+    const text = fitting(context, [name, kind || name, ''], room);
     context.fillStyle = palette.bg;
-    context.fillText(clean(box.item.name || box.item.kind, 60), Math.max(0, box.x) + 5, y + PHASE_HEIGHT / 2 + 0.5);
-    context.restore();
+    if (text) context.fillText(text, from, y + PHASE_HEIGHT / 2 + 0.5);
   }
 }
 
@@ -299,7 +317,7 @@ function drawWindows(context: CanvasRenderingContext2D, frame: Frame, head: Head
       context.fillStyle = palette.text;
       context.fillRect(toPixel(view, width, step), y + WINDOW_ROW - 7, Math.max(2, width / span(view)), 3);
     }
-    const text = `steps ${count(box.item.first_step)}–${count(box.item.stop_step)}`;
+    const text = stepsText({ start_step: box.item.first_step, end_step: box.item.stop_step });
     if (box.width < context.measureText(text).width + 12) continue;
     context.fillStyle = palette.bg;
     context.fillText(text, Math.max(0, box.x) + 6, y + WINDOW_ROW / 2 - 1.5);

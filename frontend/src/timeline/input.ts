@@ -6,6 +6,10 @@ import { AXIS_TOP, SPANS_TOP, windowAt } from './head.ts';
 import type { Timeline } from './timeline.ts';
 
 const CLICK_PIXELS = 4;
+/** Steps this wide can be clicked one by one. */
+const STEP_PIXELS = 6;
+/** A finger that rests this long measures instead of panning. */
+const HOLD_MS = 450;
 
 type Mode = 'measure' | 'pan' | 'zoom' | 'brush' | 'brush-move' | 'brush-start' | 'brush-end' | 'pinch';
 
@@ -24,6 +28,7 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
   const { app } = timeline;
   const touches = new Map<number, number>();
   let drag: Drag | null = null;
+  let hold: ReturnType<typeof setTimeout> | undefined;
   let pinch: { view: Range; first: number; second: number } | null = null;
 
   const at = (event: PointerEvent | MouseEvent): { x: number; y: number; inHead: boolean } => {
@@ -75,6 +80,15 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
     else if (inHead && y < SPANS_TOP && mode === 'measure') mode = 'zoom';
     const from = toValue(mode.startsWith('brush') ? frame.bounds : frame.view, frame.width, x);
     drag = { mode, id: event.pointerId, x, y, moved: false, view: frame.view, from };
+    clearTimeout(hold);
+    if (event.pointerType === 'touch' && mode === 'pan')
+      hold = setTimeout(() => {
+        if (!drag || drag.moved) return;
+        drag.mode = 'measure';
+        navigator.vibrate?.(15);
+        timeline.drag = { start: from, end: from };
+        timeline.invalidate('overlay');
+      }, HOLD_MS);
     if (event.button === 1) event.preventDefault();
   };
 
@@ -100,6 +114,7 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
 
   const up = (event: PointerEvent): void => {
     touches.delete(event.pointerId);
+    clearTimeout(hold);
     if (touches.size < 2) pinch = null;
     const { frame } = timeline;
     const done = drag;
@@ -256,6 +271,11 @@ function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boo
   }
   if (app.state.get().measure) {
     app.measureRange(null);
+    return;
+  }
+  const step = Math.floor(toValue(frame.view, frame.width, x));
+  if (frame.axis === 'step' && frame.level === 0 && frame.width / span(frame.view) >= STEP_PIXELS && step < frame.bounds.end) {
+    app.measureRange({ start: step, end: step + 1 });
     return;
   }
   // In the lanes, the shortest span over this place is the one that is meant.

@@ -41,6 +41,8 @@ export function handleKey(timeline: Timeline, event: KeyboardEvent, targets: Key
       return done(timeline.pan(STEP * fast, 'keys'));
     case 'KeyF':
       return done(timeline.fit());
+    case 'KeyM':
+      return mark(timeline);
     case 'KeyT':
       return done(app.state.set({ tables: !app.state.get().tables }));
   }
@@ -84,6 +86,22 @@ function escape(timeline: Timeline): boolean {
   else if (app.cursor.get().byKeyboard && app.cursor.get().at !== null) app.cursor.set({ at: null });
   else if (state.selected) app.select(null);
   else return false;
+  return true;
+}
+
+/** Marks the cursor's place; at the second mark the range between both is measured. */
+function mark(timeline: Timeline): true {
+  const { app, frame } = timeline;
+  const { at } = app.cursor.get();
+  if (!frame || at === null) return true;
+  const from = timeline.marked;
+  timeline.marked = from === null ? at : null;
+  if (from === null) app.notice('Marked: move the cursor and press m again to measure');
+  else {
+    const least = 2 ** frame.level;
+    const [start, end] = [Math.min(from, at), Math.max(from, at)].map((value) => Math.floor(value / least) * least) as [number, number];
+    app.measureRange({ start, end: end + least });
+  }
   return true;
 }
 

@@ -40,7 +40,7 @@ export function drawOverlay(
     context.globalAlpha = 1;
     for (const x of [left, right - 1]) context.fillRect(Math.round(x), AXIS_TOP, 1, height);
     const size = Math.abs(measure.end - measure.start);
-    const text = frame.axis === 'step' ? `${count(Math.round(size))} steps` : seconds(size / 1e9);
+    const text = frame.axis === 'step' ? `${count(Math.round(size))} ${Math.round(size) === 1 ? 'step' : 'steps'}` : seconds(size / 1e9);
     flag(context, frame, (left + right) / 2, headHeight - 21, text, palette.accent, palette.bg);
   }
   if (cursor === null) return;

@@ -5,6 +5,7 @@ import { clean } from '../math/text.ts';
 import { factsLine } from '../words/labels.ts';
 import { seriesColour } from '../words/accounts.ts';
 import { drawBody } from './body.ts';
+import { download } from './export.ts';
 import type { Frame } from './frame.ts';
 import { drawHead, layOutHead } from './head.ts';
 import type { Timeline } from './timeline.ts';
@@ -87,9 +88,5 @@ export async function exportPng(timeline: Timeline): Promise<void> {
     timeline.app.notice('The picture could not be made: the view is too large');
     return;
   }
-  const link = document.createElement('a');
-  link.href = URL.createObjectURL(blob);
-  link.download = `gpu-utilization-${clean(source.recording.report.run, 40).replace(/[^\w.-]+/g, '-') || 'run'}.png`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  download(timeline, blob, 'image/png', 'png');
 }

@@ -56,10 +56,17 @@ export function valueOver(
 ): (Value & { buckets: number }) | null {
   const key = seriesKey(lane.id, series);
   const across = naturalAxis(lane) !== axis;
-  const found: { start: number; end: number; at: number; mean: number }[] = [];
-  let min = Infinity;
-  let max = -Infinity;
+  let [min, max, buckets] = [Infinity, -Infinity, 0];
+  let [sum, weight, plain] = [0, 0, 0];
+  // The newest bucket with data waits for the next one: on the other axis it counts until there.
+  let [at, share, mean] = [NaN, 0, 0];
+  let length = 1;
   let end = NaN;
+  const count = (until: number): void => {
+    const own = across ? share * Math.max(0, until - at) : share;
+    weight += own;
+    sum += mean * own;
+  };
   for (const tile of tiles.best(axis, level, range, key)) {
     const data = tile.series.get(key);
     if (!data) continue;
@@ -68,31 +75,28 @@ export function valueOver(
     const from = Math.max(0, Math.floor(range.start / size) - tile.index * TILE);
     const to = Math.min(TILE, Math.ceil(range.end / size) - tile.index * TILE);
     for (let i = from; i < to; i++) {
-      if (!Number.isNaN(other[i] as number)) end = other[i] as number;
-      const mean = data.mean[i] as number;
-      if (Number.isNaN(mean)) continue;
+      const where = other[i] as number;
+      if (!Number.isNaN(where)) end = where;
+      const value = data.mean[i] as number;
+      if (Number.isNaN(value)) continue;
+      if (buckets > 0) {
+        count(where);
+        length = where - at;
+      }
       const start = (tile.index * TILE + i) * size;
-      found.push({ start, end: start + size, at: other[i] as number, mean });
-      min = Math.min(min, data.min[i] as number);
-      max = Math.max(max, data.max[i] as number);
+      share = (Math.min(range.end, start + size) - Math.max(range.start, start)) / size;
+      at = where;
+      mean = value;
+      plain += value;
+      buckets++;
+      if ((data.min[i] as number) < min) min = data.min[i] as number;
+      if ((data.max[i] as number) > max) max = data.max[i] as number;
     }
   }
-  let weight = 0;
-  let sum = 0;
-  found.forEach(({ start, end: stop, at, mean }, i) => {
-    const share = (Math.min(range.end, stop) - Math.max(range.start, start)) / (stop - start);
-    let own = share;
-    if (across) {
-      // A bucket counts until the next one that has data; the last one as long as its neighbours.
-      const next = found[i + 1]?.at ?? Math.max(end, at + (i > 0 ? at - (found[i - 1] as { at: number }).at : 1));
-      own = share * Math.max(0, next - at);
-    }
-    weight += own;
-    sum += mean * own;
-  });
-  if (found.length === 0) return null;
-  if (weight <= 0) return { min, max, mean: found.reduce((all, { mean }) => all + mean, 0) / found.length, buckets: found.length };
-  return { min, max, mean: sum / weight, buckets: found.length };
+  if (buckets === 0) return null;
+  // The last one lasts as long as its neighbour did.
+  count(Math.max(end, at + length));
+  return { min, max, mean: weight > 0 ? sum / weight : plain / buckets, buckets };
 }
 
 export interface LaneValue {

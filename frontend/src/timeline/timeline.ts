@@ -1,15 +1,16 @@
 /** Ties state, tiles and canvases together: decides what to fetch and redraws once a frame. */
 import { fetchTiles } from '../api/client.ts';
 import type { Finding, RecordingReply, WindowInfo } from '../api/types.ts';
-import { layOut, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
+import { layOut, neighbours, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
 import { spanRange, type PixelBox } from '../lanes/spans.ts';
 import { windowRange } from '../lanes/windows.ts';
-import { clamp, padded, span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
+import { clamp, padded, shift, span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
 import type { App } from '../state/app.ts';
 import { createStore, type Store } from '../state/store.ts';
 import { readPalette, type Palette } from '../theme/palette.ts';
 import { TileStore, type Axis } from '../tiles/store.ts';
 import { sourceLabel, groupTitles } from '../words/labels.ts';
+import { startsLater } from './workers.ts';
 import { drawBody, type LaneScale } from './body.ts';
 import { boundsOf, convertRange, extentRange, levelsOf, NARROWEST, resolveView, type Frame, type Source } from './frame.ts';
 import { drawHead, layOutHead, windowAt, type Head } from './head.ts';
@@ -31,6 +32,9 @@ export interface Shape {
   height: number;
 }
 
+/** Values beside the lanes are written at most this often while the view moves. */
+const ANNOUNCE_MS = 100;
+
 const EMPTY: Layout = { rows: [], height: 0 };
 
 export class Timeline {
@@ -43,6 +47,8 @@ export class Timeline {
   readonly labels = new Map<string, { value: HTMLElement; scale: HTMLElement }>();
   /** A range being dragged, not yet the measured one. */
   drag: Range | null = null;
+  /** Where a measurement by keyboard began. */
+  marked: number | null = null;
   /** Counts full drawings, for what shows values of the present frame. */
   readonly drawn: Store<{ count: number }> = createStore({ count: 0 });
   private surfaces: Surfaces | null = null;
@@ -51,6 +57,8 @@ export class Timeline {
   private overlayClear = false;
   private layoutKey: unknown[] = [];
   private pending: 'none' | 'overlay' | 'all' = 'none';
+  private announced = -Infinity;
+  private announcing: ReturnType<typeof setTimeout> | undefined;
   private observer: ResizeObserver | null = null;
   private unsubscribe: (() => void)[] = [];
 
@@ -99,7 +107,7 @@ export class Timeline {
   }
 
   get sources(): Source[] {
-    const { id, compare, recordings } = this.app.state.get();
+    const { id, compare, recordings, axis, job, view } = this.app.state.get();
     const ids = [id, ...compare].filter((one): one is string => one !== null && recordings.has(one));
     for (const [known, store] of this.stores) {
       if (ids.includes(known)) continue;
@@ -113,20 +121,24 @@ export class Timeline {
         this.stores.set(one, tiles);
       }
       const recording = recordings.get(one) as RecordingReply;
-      return { id: one, label: sourceLabel(recording), recording, tiles };
+      const first = recordings.get(ids[0] as string) as RecordingReply;
+      // Workers of one job stand where they were; other runs do so on the clock axis only.
+      const together = recording.report.session === first.report.session;
+      const shift = axis === 'clock' || (axis === 'time' && together) ? startsLater(recording, first, job?.workers ?? [], view) : 0;
+      return { id: one, label: sourceLabel(recording), recording, tiles, shift };
     });
   }
 
   private relayout(sources: Source[], compact: boolean, height: number): Layout {
-    const { collapsed, pinned, hidden } = this.app.state.get();
-    const key = [collapsed, pinned, hidden, compact, height, ...sources.map(({ recording }) => recording)];
+    const { collapsed, pinned, hidden, order } = this.app.state.get();
+    const key = [collapsed, pinned, hidden, order, compact, height, ...sources.map(({ recording }) => recording)];
     const same = key.length === this.layoutKey.length && key.every((part, i) => part === this.layoutKey[i]);
     if (same) return this.shape.get().layout;
     this.layoutKey = key;
     const lanes: LaneSource[] = sources.map(({ id, label, recording }) => ({
       id, label, lanes: recording.lanes, groupTitles: groupTitles(recording.report),
     }));
-    const preferences = { collapsed, pinned, hidden };
+    const preferences = { collapsed, pinned, hidden, order };
     const layout = layOut(lanes, preferences, compact);
     // Few lanes on a large screen grow into the room there is, in steps so that nothing wobbles.
     const room = Math.min(2, Math.floor((4 * height) / Math.max(1, layout.height)) / 4);
@@ -176,16 +188,35 @@ export class Timeline {
     this.placedSpans = drawHead(headContext, frame, head);
     this.head = head;
     this.scales = drawBody(sized(surfaces.body, width, height, dpr), frame, layout, scroll, height);
-    const cursor = this.app.cursor.get();
-    if (cursor.at !== null && !cursor.byKeyboard) this.app.cursor.set({ at: toValue(view, width, cursor.pixel) });
-    this.drawn.set({ count: this.drawn.get().count + 1 });
+    this.announce();
   }
 
   head: Head | null = null;
 
+  /** Where the cursor is now: under a pointer that rests, the view may have moved. */
+  private cursorAt(frame: Frame): number | null {
+    const { at, byKeyboard, pixel } = this.app.cursor.get();
+    return at === null || byKeyboard ? at : toValue(frame.view, frame.width, pixel);
+  }
+
+  /** Tells those that write values; while the view moves nobody could read more than a few a second. */
+  private announce(): void {
+    if (this.announcing !== undefined) return;
+    const wait = this.announced + ANNOUNCE_MS - performance.now();
+    const tell = (): void => {
+      this.announcing = undefined;
+      this.announced = performance.now();
+      if (!this.surfaces || !this.frame) return;
+      this.app.cursor.set({ at: this.cursorAt(this.frame) });
+      this.drawn.set({ count: this.drawn.get().count + 1 });
+    };
+    if (wait <= 0) tell();
+    else this.announcing = setTimeout(tell, wait);
+  }
+
   private drawOver(surfaces: Surfaces, frame: Frame): void {
     const height = surfaces.root.clientHeight;
-    const { at } = this.app.cursor.get();
+    const at = this.cursorAt(frame);
     const nothing = at === null && !this.drag && !frame.measure;
     if (nothing && this.overlayClear) return;
     this.overlayClear = nothing;
@@ -216,29 +247,37 @@ export class Timeline {
         .filter((row) => tables || (row.top < scroll + height * 2 && row.top + row.height > scroll - height))
         .map(({ lane }) => lane.id);
       const overview = overviewLanes(source);
-      const requests = [{ axis, level, range: view, lanes }];
+      const own = (range: Range): Range => shift(range, -source.shift);
+      const requests: Parameters<TileStore['want']>[0] = [{ axis, level, range: own(view), lanes }];
       if (source === frame.sources[0]) requests.unshift({ axis, level: overviewLevel, range: bounds, lanes: overview });
-      requests.push({ axis, level, range: clampTo(padded(view, 0.5), bounds), lanes });
+      requests.push({ axis, level, range: own(clampTo(padded(view, 0.5), bounds)), lanes, ahead: true });
       source.tiles.want(requests);
     }
   }
 
   // -- moving about ------------------------------------------------------------------------------
 
+  /** The view as it is meant to be: several moves may come before the next drawing. */
+  private viewNow(frame: Frame): Range {
+    return resolveView(this.app.state.get().view, frame.bounds, frame.axis);
+  }
+
   /** Zooms around an axis value, the cursor or the middle. */
   zoom(factor: number, anchor?: number, kind = 'zoom'): void {
     const { frame } = this;
     if (!frame) return;
-    const at = anchor ?? this.app.cursor.get().at ?? (frame.view.start + frame.view.end) / 2;
-    this.show(zoomAt(frame.view, Math.min(Math.max(at, frame.view.start), frame.view.end), factor), kind);
+    const view = this.viewNow(frame);
+    const at = anchor ?? this.cursorAt(frame) ?? (view.start + view.end) / 2;
+    this.show(zoomAt(view, Math.min(Math.max(at, view.start), view.end), factor), kind);
   }
 
   /** Pans by a share of the view. */
   pan(share: number, kind = 'pan'): void {
     const { frame } = this;
     if (!frame) return;
-    const by = span(frame.view) * share;
-    this.show({ start: frame.view.start + by, end: frame.view.end + by }, kind);
+    const view = this.viewNow(frame);
+    const by = span(view) * share;
+    this.show({ start: view.start + by, end: view.end + by }, kind);
   }
 
   show(range: Range, kind = 'jump'): void {
@@ -280,6 +319,13 @@ export class Timeline {
     const near = frame.axis === 'step' ? { step: Math.floor(at) } : { step: null, ns: source.recording.extent.start_ns + at };
     this.app.openWindow({ number: hit.window, ...near });
     return true;
+  }
+
+  /** Moves a lane up (-1) or down (1) among the lanes of its group, a group among the groups. */
+  moveRow(key: string, by: number): void {
+    if (this.app.state.get().pinned.includes(key)) return this.app.movePin(key, by);
+    const list = neighbours(this.shape.get().layout, key);
+    this.app.moveRow(key, list, list.indexOf(key) + by);
   }
 
   /** `f`: the measured range, else the selected span. */

@@ -31,11 +31,11 @@ export function AccountBar({ title, mark, markHint, bars, total }: Props) {
       </figcaption>
       <div class="bars" aria-hidden="true" style={{ gap: `${gap}px` }}>
         {bars.map(({ name, slices }) => (
-          <div class="bar" key={name} style={{ height: `${height}px` }}>
+          <div class="bar" key={name} style={{ height: `${height}px` }} data-name={bars.length > 1 && height >= 14 ? name : undefined}>
             {slices.map((slice) => (
               <div
                 key={slice.key}
-                class={slice.idle ? 'bar-part idle' : 'bar-part'}
+                class={slice.idle && height > 3 ? 'bar-part idle' : 'bar-part'}
                 style={{ flexGrow: slice.seconds / whole, background: `var(--${slice.colour})` }}
                 title={`${name} ${slice.title}: ${seconds(slice.seconds)} (${share(slice.seconds, whole)}): ${slice.explanation}`.trim()}
               >
@@ -68,12 +68,16 @@ function barSize(bars: number): { height: number; gap: number } {
 
 const sumOf = (slices: Slice[]): number => slices.reduce((all, slice) => all + slice.seconds, 0);
 
+/** Means over the bars that are made of the same parts: one GPU was traced, of another NVML alone is known. */
 function meanOf(bars: Bar[]): Slice[] {
   const found = new Map<string, Slice>();
-  for (const { slices } of bars)
-    for (const slice of slices) {
+  const kind = ({ slices }: Bar): boolean => slices.some(({ key }) => key === 'kernel_active' || key === 'idle');
+  for (const bar of bars) {
+    const alike = bars.filter((other) => kind(other) === kind(bar)).length;
+    for (const slice of bar.slices) {
       const known = found.get(slice.key);
-      found.set(slice.key, { ...slice, seconds: (known?.seconds ?? 0) + slice.seconds / bars.length });
+      found.set(slice.key, { ...slice, seconds: (known?.seconds ?? 0) + slice.seconds / alike });
     }
+  }
   return [...found.values()];
 }

@@ -1,5 +1,6 @@
 /** The whole tab: one of its states, or the recording. */
 import { useEffect, useState } from 'preact/hooks';
+import { Compare } from './compare.tsx';
 import { Details } from './details.tsx';
 import { Findings } from './findings.tsx';
 import { Footer } from './footer.tsx';
@@ -50,6 +51,7 @@ function Body() {
       )}
       <main class="content">
         <Verdict report={recording.report} />
+        <Compare />
         <div class="columns">
           <Findings recording={recording} />
           <div class="middle">

@@ -6,12 +6,16 @@ import { clean } from '../math/text.ts';
 import { fitLabel, runName, statusOf } from '../words/labels.ts';
 import { useApp, useDismiss, useTab } from './hooks.ts';
 
-const MOST_SHOWN = 200;
+/** Rows have one height, so that of thousands only those in sight are made. */
+const ROW = 54;
+const SHOWN = 16;
 
 function matches(item: RecordingSummary, words: string[]): boolean {
-  const text = `${item.run} ${item.label ?? ''} ${item.host ?? ''} ${item.status} ${item.verdict ?? ''}`.toLowerCase();
+  const text = `${item.run} ${item.label ?? ''} ${item.trial ?? ''} ${item.trial_config ?? ''} ${item.host ?? ''} ${item.status} ${item.verdict ?? ''}`.toLowerCase();
   return words.every((word) => text.includes(word));
 }
+
+const focusOnce = (element: HTMLElement | null): void => element?.focus();
 
 export function Chooser() {
   const { app, refresh } = useTab();
@@ -20,6 +24,7 @@ export function Chooser() {
   const compare = useApp((state) => state.compare);
   const [open, setOpen] = useState(false);
   const [filter, setFilter] = useState('');
+  const [scroll, setScroll] = useState(0);
   const box = useRef<HTMLDivElement>(null);
   useDismiss(open, () => setOpen(false), box);
   const list = runs?.recordings ?? [];
@@ -27,7 +32,8 @@ export function Chooser() {
   const current = list.find((item) => item.id === id);
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const found = [...list].sort((a, b) => (b.start_ns ?? 0) - (a.start_ns ?? 0)).filter((item) => matches(item, words));
-  const shown = found.slice(0, MOST_SHOWN);
+  const first = Math.max(0, Math.min(Math.floor(scroll / ROW) - 3, found.length - SHOWN));
+  const shown = found.slice(first, first + SHOWN);
   return (
     <div class="menu chooser" ref={box}>
       <button type="button" class="pill chooser-button" aria-haspopup="dialog" aria-expanded={open} onClick={() => setOpen(!open)}>
@@ -37,20 +43,23 @@ export function Chooser() {
         <span aria-hidden="true">▾</span>
       </button>
       {open && (
-        <div class="popover chooser-list" role="dialog" aria-label="Recordings">
+        <div class="popover chooser-list" role="dialog" aria-label="Recordings" onScroll={(event) => setScroll(event.currentTarget.scrollTop)}>
           {list.length > 5 && (
             <input
               type="search"
               placeholder={`Filter ${count(list.length)} recordings`}
               aria-label="Filter recordings"
               value={filter}
-              ref={(element) => element?.focus()}
-              onInput={(event) => setFilter((event.target as HTMLInputElement).value)}
+              ref={focusOnce}
+              onInput={(event) => {
+                setFilter(event.currentTarget.value);
+                setScroll(0);
+              }}
             />
           )}
-          <ul>
-            {shown.map((item) => (
-              <li key={item.id} class={item.id === id ? 'current' : ''}>
+          <ul style={{ height: `${found.length * ROW}px`, paddingTop: `${first * ROW}px` }}>
+            {shown.map((item, i) => (
+              <li key={item.id} class={item.id === id ? 'current' : ''} aria-setsize={found.length} aria-posinset={first + i + 1}>
                 <button
                   type="button"
                   class="choice"
@@ -91,7 +100,6 @@ export function Chooser() {
               </li>
             ))}
           </ul>
-          {found.length > shown.length && <p class="dim">{count(found.length - shown.length)} more: filter to find them.</p>}
           {found.length === 0 && <p class="dim">No recording matches.</p>}
         </div>
       )}

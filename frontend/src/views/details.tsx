@@ -1,16 +1,19 @@
 /** The selected span or finding: its evidence against the thresholds, and what to change. */
+import { stepsText } from '../words/labels.ts';
 import { useState } from 'preact/hooks';
 import type { Finding, RecordingReply } from '../api/types.ts';
 import { inOrder } from '../lanes/spans.ts';
-import { nanoseconds, percent, seconds } from '../math/format.ts';
+import { clock, elapsed, nanoseconds, percent, seconds } from '../math/format.ts';
 import { evidenceRows } from '../math/evidence.ts';
 import { clean, cleanCode } from '../math/text.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import { Contrast } from './contrast.tsx';
-import { stepsText } from './findings.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
 import { TracedWindow } from './window.tsx';
+
+/** Longer values stand below their label. */
+const LONG = 22;
 
 export function Details({ recording }: { recording: RecordingReply }) {
   const { app } = useTab();
@@ -44,7 +47,7 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
   const style = causeStyle(item.cause);
   const order = inOrder(recording.report.spans ?? []);
   const position = order.findIndex((span) => span.id === id);
-  const rows = evidenceRows(item.evidence, item.threshold);
+  const rows = evidenceRows(item.evidence, item.threshold, { ...recording.labels, ...app.state.get().job?.labels });
   const length = typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? item.end_ns - item.start_ns : null;
   const move = (by: number): void => {
     const next = app.neighbour(by);
@@ -82,7 +85,8 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
       <p class="facts">
         {[
           stepsText(item),
-          length !== null ? nanoseconds(length) : '',
+          typeof item.start_ns === 'number' ? `began at ${elapsed(item.start_ns - recording.extent.start_ns)} (${clock(item.start_ns)})` : '',
+          length !== null ? `took ${nanoseconds(length)}` : '',
           typeof item.lost_s === 'number' ? `lost ${seconds(item.lost_s)}` : '',
           culprit(item),
           typeof item.severity === 'number' ? `${percent(item.severity * 100)} of its time` : '',
@@ -103,28 +107,62 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
             </tr>
           </thead>
           <tbody>
-            {rows.map((row) => (
-              <tr key={row.key}>
-                <th scope="row" title={row.key}>
+            {rows.map((row) => {
+              const label = (
+                <>
                   {row.label}
-                </th>
-                <td class={row.value.length > 26 ? 'long' : undefined} colSpan={row.value.length > 26 && !row.threshold ? 2 : 1}>
-                  <bdi>{row.value}</bdi>
-                </td>
-                {(row.value.length <= 26 || row.threshold) && <td>{row.threshold}</td>}
-              </tr>
-            ))}
+                  <Bullet bullet={row.bullet} />
+                </>
+              );
+              if (row.value.length <= LONG)
+                return (
+                  <tr key={row.key}>
+                    <th scope="row" title={row.key}>
+                      {label}
+                    </th>
+                    <td colSpan={row.threshold ? 1 : 2}>
+                      <bdi>{row.value}</bdi>
+                    </td>
+                    {row.threshold && <td>{row.threshold}</td>}
+                  </tr>
+                );
+              return (
+                <>
+                  <tr class="long">
+                    <th scope="rowgroup" colSpan={3} title={row.key}>
+                      {label}
+                    </th>
+                  </tr>
+                  <tr>
+                    <td class="long" colSpan={3}>
+                      <bdi>{row.value}</bdi>
+                    </td>
+                  </tr>
+                </>
+              );
+            })}
             {item.confidence && (
               <tr>
                 <th scope="row">confidence</th>
-                <td>{clean(item.confidence, 40)}</td>
-                <td />
+                <td colSpan={2}>{clean(item.confidence, 40)}</td>
               </tr>
             )}
           </tbody>
         </table>
       )}
     </article>
+  );
+}
+
+/** What was seen as a bar, the rule's threshold as a mark on it. */
+function Bullet({ bullet }: { bullet: { seen: number; limit: number } | null }) {
+  if (!bullet) return null;
+  const most = Math.max(bullet.seen, bullet.limit) * 1.1;
+  return (
+    <span class="bullet" aria-hidden="true">
+      <i style={{ width: `${(100 * bullet.seen) / most}%` }} />
+      <b style={{ left: `${(100 * bullet.limit) / most}%` }} />
+    </span>
   );
 }
 
@@ -158,12 +196,22 @@ function Advice({ item }: { item: Finding }) {
       {code && (
         <div class="code">
           <pre tabIndex={0} aria-label="Code to change">
-            <code>{code}</code>
+            <code>{breakable(code)}</code>
           </pre>
         </div>
       )}
     </div>
   );
+}
+
+/** Long lines break behind signs, not inside of names; what is copied is the same. */
+function breakable(code: string) {
+  return code.split(/(?<=[=,(.])(?=\S)/).map((part, i) => (
+    <>
+      {i > 0 && <wbr />}
+      {part}
+    </>
+  ));
 }
 
 /** Clipboard access needs a secure context and may be denied in a frame: an old way is tried then. */

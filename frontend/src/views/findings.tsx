@@ -4,17 +4,13 @@ import { findingId } from '../lanes/spans.ts';
 import { count, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
+import { notJudged, statusOf, stepsText } from '../words/labels.ts';
+import { aboutGpus } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Windows } from './window.tsx';
 import { Prose, Remedy } from './prose.tsx';
 
 const byLoss = (a: { item: Finding }, b: { item: Finding }): number => (b.item.lost_s ?? -1) - (a.item.lost_s ?? -1);
-
-export const stepsText = (item: Finding): string => {
-  const { start_step: start, end_step: end } = item;
-  if (typeof start !== 'number' || typeof end !== 'number') return '';
-  return end - start <= 1 ? `step ${count(start)}` : `steps ${count(start)}–${count(end)}`;
-};
 
 export function Findings({ recording }: { recording: RecordingReply }) {
   const { app, timeline } = useTab();
@@ -31,19 +27,92 @@ export function Findings({ recording }: { recording: RecordingReply }) {
   };
   return (
     <section class="findings" aria-label={title}>
-      <h2>{title}</h2>
-      {spans.length + whole.length === 0 && (
-        <p class="calm">
-          <span aria-hidden="true">✓ </span>
-          {recording.report.steps ? 'No bottleneck was found in this run.' : 'Nothing to judge yet.'}
-        </p>
-      )}
+      <h2>{spans.length === 0 && whole.length > 0 ? `${title}, for the whole run` : title}</h2>
+      {spans.length + whole.length === 0 && <Calm recording={recording} />}
       <Cards list={spans} gpus={gpus} selected={selected} choose={choose} />
-      {whole.length > 0 && <h3>For the whole run</h3>}
+      {spans.length > 0 && whole.length > 0 && <h3>For the whole run</h3>}
       <Cards list={whole} gpus={gpus} selected={selected} choose={choose} />
+      <Workers gpus={gpus} selected={selected} choose={choose} />
       <Windows recording={recording} />
       <Missing recording={recording} />
     </section>
+  );
+}
+
+/** The other workers of this job, and what only a look at all of them shows. */
+function Workers({ gpus, selected, choose }: Omit<CardsProps, 'list'>) {
+  const { app, refresh } = useTab();
+  const job = useApp((state) => state.job);
+  const id = useApp((state) => state.id);
+  const compare = useApp((state) => state.compare);
+  const listed = useApp((state) => state.runs?.recordings);
+  const workers = (job?.workers ?? []).filter((one) => listed?.some((item) => item.id === one.id));
+  if (!job || workers.length < 2) return null;
+  const others = workers.filter((one) => one.id !== id);
+  const go = (to: string): void => {
+    app.choose(to);
+    refresh();
+  };
+  return (
+    <>
+      <h3>Across {workers.length} workers</h3>
+      <Cards list={job.findings.map((item, i) => ({ item, id: findingId(item, i) }))} gpus={gpus} selected={selected} choose={choose} />
+      {job.findings.length === 0 && <p class="dim">No straggler was found.</p>}
+      <div class="windows">
+        <ul>
+          {workers.slice(0, 64).map((one) => (
+            <li key={one.id}>
+              <button
+                type="button"
+                class="window-button"
+                aria-pressed={one.id === id}
+                title={[clean(one.host, 80), one.status && statusOf(one.status).hint].filter(Boolean).join('\n')}
+                onClick={() => go(one.id)}
+              >
+                rank {one.rank ?? '?'}
+                {(one.status === 'lost' || one.status === 'interrupted') && (
+                  <span class={`status status-${one.status}`}>
+                    {' '}
+                    <i aria-hidden="true" />
+                    {statusOf(one.status).title} after {count(one.steps ?? 0)} {one.steps === 1 ? 'step' : 'steps'}
+                  </span>
+                )}
+              </button>
+            </li>
+          ))}
+          {others.length <= 7 && !others.every((one) => compare.includes(one.id)) && (
+            <li>
+              <button
+                type="button"
+                class="window-button"
+                onClick={() => {
+                  for (const one of others) app.compareWith(one.id, true);
+                  refresh();
+                }}
+              >
+                compare all
+              </button>
+            </li>
+          )}
+        </ul>
+      </div>
+      {workers.map((one) => one.clock?.text && (
+        <p key={one.id} class="clock dim">
+          <bdi>{clean(one.clock.text, 300)}.</bdi>
+        </p>
+      ))}
+    </>
+  );
+}
+
+function Calm({ recording }: { recording: RecordingReply }) {
+  const { steps, verdict } = recording.report;
+  if (!steps) return <p class="dim">Nothing to judge yet.</p>;
+  if (notJudged(verdict)) return <p class="dim">Not judged: too little of the training was seen.</p>;
+  return (
+    <p class="calm">
+      <span aria-hidden="true">✓ </span>No bottleneck was found in this run.
+    </p>
   );
 }
 
@@ -101,7 +170,8 @@ function where(item: Finding, gpus: number): string {
 
 /** What could not be measured, with the reason and the cure. */
 function Missing({ recording }: { recording: RecordingReply }) {
-  const missing = recording.report.unavailable ?? [];
+  // Why there is no GPU stands in the place of the GPUs' cards.
+  const missing = (recording.report.unavailable ?? []).filter((item) => recording.report.gpus?.length || !aboutGpus(item));
   const problems = recording.problems ?? [];
   if (missing.length + problems.length === 0) return null;
   return (

@@ -8,20 +8,36 @@ const known = (value: unknown): value is number => typeof value === 'number' && 
 export function overheadParts(report: Report): string[] {
   const cost = report.overhead ?? {};
   const parts: string[] = [];
-  if (known(cost.callback_us_per_step)) parts.push(`${seconds(cost.callback_us_per_step / 1e6)} a step on the training thread`);
+  if (known(cost.callback_us_per_step)) parts.push(`${seconds(cost.callback_us_per_step / 1e6)} a step on the training thread${waits(cost)}`);
   if (known(cost.sampler_cpu_pct)) parts.push(`sampler ${percent(cost.sampler_cpu_pct)} of a core`);
   if (known(cost.recorder_cpu_pct)) parts.push(`writer ${percent(cost.recorder_cpu_pct)} of a core`);
   if (known(cost.windows_s) && cost.windows_s > 0) parts.push(`profiler windows ${seconds(cost.windows_s)}`);
   return parts;
 }
 
+/** Where most of the cost of a step was waiting for what the input pipeline holds; as the terminal says it. */
+function waits({ lock_wait_us_per_step: waited, callback_us_per_step: all }: Record<string, unknown>): string {
+  return known(waited) && known(all) && waited > 20 && waited > all / 2 ? " (most of it waiting for Python's lock, or for a core)" : '';
+}
+
+/** Share of a median step that the callback itself takes; empty where either is not known. */
+function shareText(report: Report): string {
+  const [us, ms] = [report.overhead?.callback_us_per_step, report.step_ms?.p50];
+  return known(us) && known(ms) && ms > 0 ? `, ${percent((us / ms) * 0.1)} of one` : '';
+}
+
 export function Footer({ report, version }: { report: Report; version: string }) {
   const parts = overheadParts(report);
   return (
     <footer class="footer">
-      <span>
-        Cost of recording: {parts.length > 0 ? parts.join(' · ') : 'not measured'}
-      </span>
+      <details class="cost">
+        <summary>Cost of recording: {parts.length > 0 ? parts.join(' · ') : 'not measured'}</summary>
+        <p>
+          Measured in this very run. <b>A step</b>: the callback's own code on the training thread{shareText(report)}; it grows on a machine whose cores are all
+          busy. <b>Sampler</b> and <b>writer</b>: threads beside the training that read the GPUs and write the files; 100 % is one core. <b>Profiler windows</b>: starting,
+          stopping and reading them, within <code>overhead_budget</code>.
+        </p>
+      </details>
       {version && <span class="dim">gpu-util-callback {clean(version, 24)}</span>}
     </footer>
   );

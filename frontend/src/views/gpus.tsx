@@ -1,6 +1,6 @@
 /** A card per GPU: how busy it was and how full, or why nothing is known. */
-import type { Gpu, Report } from '../api/types.ts';
-import { bytes, percent, UNKNOWN } from '../math/format.ts';
+import type { Gpu, Report, Unavailable } from '../api/types.ts';
+import { bytes, percent, short, UNKNOWN } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { Prose, Remedy } from './prose.tsx';
 
@@ -9,55 +9,109 @@ const COMPACT_FROM = 3;
 export function GpuCards({ report }: { report: Report }) {
   const gpus = report.gpus ?? [];
   if (gpus.length === 0) return <NoGpu report={report} />;
-  if (gpus.length >= COMPACT_FROM) return <GpuTable gpus={gpus} />;
+  if (gpus.length >= COMPACT_FROM) return <GpuTable gpus={gpus} report={report} />;
   return (
     <div class="cards" role="region" aria-label="GPUs" tabIndex={gpus.length > 1 ? 0 : undefined}>
       {gpus.map((gpu) => (
-        <GpuCard key={`${gpu.index} ${gpu.uuid ?? ''}`} gpu={gpu} />
+        <GpuCard key={`${gpu.index} ${gpu.uuid ?? ''}`} gpu={gpu} traced={tracedKernels(report, gpu)} />
       ))}
     </div>
   );
 }
 
+/** Share of the traced steps in which a kernel ran, in percent: where no sampler looked, a trace may have. */
+function tracedKernels(report: Report, gpu: Gpu): number | null {
+  if (typeof gpu.utilization_pct?.p50 === 'number') return null;
+  const { kernel_ms: kernel, step_ms: step } = report.traced?.per_gpu?.[String(gpu.index)] ?? {};
+  return typeof kernel === 'number' && typeof step === 'number' && step > 0 ? (100 * kernel) / step : null;
+}
+
+/** "0 %", or what for: "thermal 6 %, power 2 %"; empty where it was not measured. */
+function throttledText(gpu: Gpu): string {
+  const parts = Object.entries(gpu.throttled_pct ?? {}).filter((part): part is [string, number] => typeof part[1] === 'number');
+  if (parts.length === 0) return '';
+  const some = parts.filter(([, pct]) => pct >= 0.05);
+  return some.length === 0 ? '0 %' : some.map(([why, pct]) => `${clean(why, 12)} ${percent(pct)}`).join(', ');
+}
+
+/** VRAM with its total, in the total's unit: ["11.5", "of 80 GiB"]. */
+function vram(gpu: Gpu): [string, string] {
+  const peak = gpu.memory_used_bytes?.max;
+  const total = gpu.memory_total_bytes;
+  if (typeof peak !== 'number') return [UNKNOWN, typeof total === 'number' ? `of ${bytes(total)}` : ''];
+  if (typeof total !== 'number') return [bytes(peak), ''];
+  const whole = bytes(total);
+  const unit = whole.split(' ')[1] as string;
+  const own = bytes(peak, total);
+  return own.endsWith(` ${unit}`) ? [own.slice(0, -unit.length - 1), `of ${whole}`] : [own, `of ${whole}`];
+}
+
 /** Many GPUs: a row each, so that the odd one out shows. */
-function GpuTable({ gpus }: { gpus: Gpu[] }) {
+function GpuTable({ gpus, report }: { gpus: Gpu[]; report: Report }) {
+  const traced = gpus.every((gpu) => tracedKernels(report, gpu) !== null);
+  const throttled = gpus.some((gpu) => throttledText(gpu) !== '');
   return (
     <div class="gpu-table" tabIndex={0} role="region" aria-label="GPUs">
       <table>
         <thead>
           <tr>
             <th scope="col">GPU</th>
-            <th scope="col" colSpan={2}>
-              kernel active
+            <th scope="col" colSpan={2} title={traced ? TRACED_HINT : USE_HINT}>
+              {traced ? 'kernels, traced' : 'kernel active'}
             </th>
-            <th scope="col">VRAM peak</th>
+            <th scope="col" title={VRAM_HINT}>
+              VRAM peak
+            </th>
+            {throttled && (
+              <th scope="col" title={THROTTLED_HINT}>
+                throttled
+              </th>
+            )}
           </tr>
         </thead>
         <tbody>
-          {gpus.map((gpu) => (
-            <tr key={`${gpu.index} ${gpu.uuid ?? ''}`}>
-              <th scope="row" title={clean(`${gpu.name ?? ''} ${gpu.uuid ?? ''}`, 120)}>
-                gpu{gpu.index}
-                {gpu.used_by_framework === false && <span class="warn"> unused</span>}
-              </th>
-              <td class="gpu-table-meter">
-                <Track low={gpu.utilization_pct?.p5} high={gpu.utilization_pct?.p95} at={gpu.utilization_pct?.p50} colour="blue" />
-              </td>
-              <td>{percent(gpu.utilization_pct?.p50)}</td>
-              <td>{bytes(gpu.memory_used_bytes?.max, gpu.memory_total_bytes)}</td>
-            </tr>
-          ))}
+          {gpus.map((gpu) => {
+            const use = gpu.utilization_pct;
+            const at = use?.p50 ?? tracedKernels(report, gpu);
+            return (
+              <tr key={`${gpu.index} ${gpu.uuid ?? ''}`}>
+                <th scope="row" title={clean(`${gpu.name ?? ''} ${gpu.uuid ?? ''}`, 120)}>
+                  gpu{gpu.index}
+                  {gpu.used_by_framework === false && <span class="warn"> unused</span>}
+                </th>
+                <td class="gpu-table-meter">
+                  <Track low={use?.p5} high={use?.p95} at={at} colour="blue" />
+                </td>
+                <td title={spread(gpu) && `5th to 95th percentile: ${spread(gpu)} %`}>
+                  {percent(at)} <small class="dim">{spread(gpu)}</small>
+                </td>
+                <td>
+                  {vram(gpu)[0]} <small class="dim">{vram(gpu)[1]}</small>
+                </td>
+                {throttled && <td>{throttledText(gpu) || UNKNOWN}</td>}
+              </tr>
+            );
+          })}
         </tbody>
       </table>
     </div>
   );
 }
 
-function GpuCard({ gpu }: { gpu: Gpu }) {
+const USE_HINT = 'NVML utilization: share of time in which any kernel ran. Median, and 5th to 95th percentile.';
+const TRACED_HINT = 'Share of the traced steps in which a kernel ran; utilization was not sampled.';
+const VRAM_HINT = 'Most device memory in use at any sample, of all there is.';
+const THROTTLED_HINT = 'Share of time in which the driver lowered the clocks, and why.';
+
+const spread = ({ utilization_pct: use }: Gpu): string =>
+  typeof use?.p5 === 'number' && typeof use.p95 === 'number' ? `${short(Math.round(use.p5))}–${short(Math.round(use.p95))}` : '';
+
+function GpuCard({ gpu, traced }: { gpu: Gpu; traced: number | null }) {
   const use = gpu.utilization_pct;
   const peak = gpu.memory_used_bytes?.max;
   const total = gpu.memory_total_bytes;
   const unused = gpu.used_by_framework === false;
+  const throttled = throttledText(gpu);
   return (
     <article class={unused ? 'card unused' : 'card'}>
       <h2 title={clean([gpu.name, gpu.uuid].filter(Boolean).join(' · '), 160)}>
@@ -68,26 +122,19 @@ function GpuCard({ gpu }: { gpu: Gpu }) {
           <span aria-hidden="true">⚠ </span>not used by the framework
         </p>
       )}
-      <Meter
-        label="kernel active"
-        hint="NVML utilization: share of time in which any kernel ran. Median, and 5th to 95th percentile."
-        value={percent(use?.p50)}
-        extra={typeof use?.p5 === 'number' && typeof use.p95 === 'number' ? `${Math.round(use.p5)}–${Math.round(use.p95)}` : ''}
-        at={use?.p50}
-        low={use?.p5}
-        high={use?.p95}
-        colour="blue"
-      />
-      <Meter
-        label="VRAM peak"
-        hint="Most device memory in use at any sample, of all there is."
-        value={typeof peak === 'number' ? bytes(peak, total ?? peak) : UNKNOWN}
-        extra={typeof total === 'number' ? `of ${bytes(total)}` : ''}
-        at={typeof peak === 'number' && total ? (100 * peak) / total : null}
-        colour="mauve"
-      />
-      {typeof gpu.throttled_pct === 'number' && gpu.throttled_pct > 0 && (
-        <Meter label="throttled" hint="Share of time in which the driver lowered the clocks." value={percent(gpu.throttled_pct)} extra="" at={gpu.throttled_pct} colour="red" />
+      {traced === null ? (
+        <Meter label="kernel active" hint={USE_HINT} value={percent(use?.p50)} extra={spread(gpu)} at={use?.p50} low={use?.p5} high={use?.p95} colour="blue" />
+      ) : (
+        <Meter label="kernels, traced steps" hint={TRACED_HINT} value={percent(traced)} extra="" at={traced} colour="blue" />
+      )}
+      <Meter label="VRAM peak" hint={VRAM_HINT} value={vram(gpu)[0]} extra={vram(gpu)[1]} at={typeof peak === 'number' && total ? (100 * peak) / total : null} colour="mauve" />
+      {throttled && (
+        <div class="meter" title={THROTTLED_HINT}>
+          <span class="meter-label">throttled</span>
+          <span class={throttled === '0 %' ? 'meter-value' : 'meter-value warn'}>
+            <b>{throttled}</b>
+          </span>
+        </div>
       )}
     </article>
   );
@@ -120,9 +167,9 @@ function Meter({ label, hint, value, extra, at, low, high, colour }: MeterProps)
 function Track({ at, low, high, colour }: Pick<MeterProps, 'at' | 'low' | 'high' | 'colour'>) {
   const background = `var(--${colour})`;
   if (typeof low !== 'number' || typeof high !== 'number')
-    return (
+    return typeof at !== 'number' ? null : (
       <span class="meter-track" aria-hidden="true">
-        {typeof at === 'number' && <i style={{ width: `${Math.min(100, at)}%`, background }} />}
+        <i style={{ width: `${Math.min(100, at)}%`, background }} />
       </span>
     );
   return (
@@ -133,8 +180,10 @@ function Track({ at, low, high, colour }: Pick<MeterProps, 'at' | 'low' | 'high'
   );
 }
 
+export const aboutGpus = (item: Unavailable): boolean => /gpu|nvml|driver|cuda/i.test(item.source);
+
 function NoGpu({ report }: { report: Report }) {
-  const why = (report.unavailable ?? []).filter((item) => /gpu|nvml|driver|cuda/i.test(item.source));
+  const why = (report.unavailable ?? []).filter(aboutGpus);
   return (
     <div class="cards">
       <article class="card unused">

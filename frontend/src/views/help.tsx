@@ -21,6 +21,7 @@ const KEYS: [string, [string, string][]][] = [
       ['[ / ]', 'previous / next span'],
       ['↑ / ↓', 'lane above / below (lanes focused)'],
       ['Enter', 'open the span or profiler window at the cursor'],
+      ['m', 'mark the cursor; again: measure between both'],
       ['t', 'the numbers as tables'],
       ['Esc', 'clear range, cursor, selection'],
       ['?', 'this help'],
@@ -29,7 +30,9 @@ const KEYS: [string, [string, string][]][] = [
   [
     'Pointer',
     [
-      ['drag', 'measure a range'],
+      ['drag; touch: hold, then drag', 'measure a range'],
+      ['click a step (zoomed in)', 'where that step went'],
+      ['drag a label', 'move a lane or a group'],
       ['drag on the overview or the axis', 'zoom to it'],
       ['Shift + drag, touch drag', 'pan'],
       ['Ctrl / ⌘ + wheel, pinch', 'zoom at the pointer'],

@@ -3,7 +3,7 @@ import { useMemo, useState } from 'preact/hooks';
 import { isOffline, kernelsUrl } from '../api/client.ts';
 import type { RecordingReply } from '../api/types.ts';
 import { count, nanoseconds, percent, short, UNKNOWN } from '../math/format.ts';
-import { filterKernels, kernelRows, sortKernels, type KernelRow, type SortKey } from '../math/kernels.ts';
+import { filterKernels, kernelRows, kernelsOfStep, sortKernels, type KernelRow, type SortKey } from '../math/kernels.ts';
 import { clean } from '../math/text.ts';
 import { useApp } from './hooks.ts';
 import { useWindow, windowSteps } from './window.tsx';
@@ -19,18 +19,23 @@ interface Column {
 }
 
 const known = (value: number | null, write: (value: number) => string): string => (value === null ? UNKNOWN : write(value));
-const COUNT: Column = { key: 'count', title: 'calls', hint: 'in the whole window', value: ({ kernel }) => count(kernel.count) };
-const TOTAL: Column = { key: 'total', title: 'total', hint: 'time of all calls in the window', value: ({ kernel }) => nanoseconds(kernel.total_ns) };
+const COUNT: Column = { key: 'count', title: 'calls', hint: 'how often it ran', value: ({ kernel }) => count(kernel.count) };
+const TOTAL: Column = { key: 'total', title: 'total', hint: 'time of all its calls', value: ({ kernel }) => nanoseconds(kernel.total_ns) };
 const MEAN: Column = { key: 'mean', title: 'mean', hint: 'of a call', value: ({ mean }) => nanoseconds(mean) };
+const LONGEST: Column = { key: 'longest', title: 'longest', hint: 'of its calls', value: ({ kernel }) => nanoseconds(kernel.max_ns) };
 
+const SHARE = (of: string): Column => ({ key: 'share', title: 'share', hint: `of ${of}`, value: ({ share }) => known(share, (v) => percent(100 * v)) });
+
+// What tells the slowest comes first: the rest may be out of sight to the right.
 const GPU_COLUMNS: Column[] = [
   { key: 'name', title: 'kernel', hint: 'its name', text: true, value: ({ kernel }) => clean(kernel.name, 400) || UNKNOWN },
-  { key: 'op', title: 'op or layer', hint: 'what launched it', text: true, value: ({ kernel }) => clean(kernel.op, 200) || UNKNOWN },
-  { key: 'gpu', title: 'GPU', hint: 'which GPU ran it', value: ({ kernel }) => String(kernel.gpu) },
-  COUNT,
   TOTAL,
+  SHARE("its GPU's kernel time listed"),
+  COUNT,
   MEAN,
-  { key: 'share', title: 'share', hint: "of its GPU's kernel time in the window", value: ({ share }) => known(share, (v) => percent(100 * v)) },
+  LONGEST,
+  { key: 'gpu', title: 'GPU', hint: 'which GPU ran it', value: ({ kernel }) => String(kernel.gpu) },
+  { key: 'op', title: 'op or layer', hint: 'what launched it', text: true, value: ({ kernel }) => clean(kernel.op, 200) || UNKNOWN },
   { key: 'occupancy', title: 'occupancy', hint: 'theoretical: warps that can be resident, of those the GPU has room for', value: ({ kernel }) => percent(kernel.occupancy_pct) },
   { key: 'tensor', title: 'tensor cores', hint: 'whether it computes on tensor cores, by its name', text: true, value: ({ kernel }) => clean(kernel.tensor_core, 12) || 'unknown' },
   { key: 'registers', title: 'registers', hint: 'of a thread', value: ({ kernel }) => known(kernel.registers, short) },
@@ -42,12 +47,12 @@ const GPU_COLUMNS: Column[] = [
 
 const HOST_COLUMNS: Column[] = [
   { key: 'name', title: 'op', hint: 'its name', text: true, value: ({ kernel }) => clean(kernel.name, 400) || UNKNOWN },
-  { key: 'op', title: 'kind', hint: 'what it computes', text: true, value: ({ kernel }) => clean(kernel.op, 200) || UNKNOWN },
-  COUNT,
   TOTAL,
+  SHARE('the time of the ops listed'),
+  COUNT,
   MEAN,
-  { key: 'longest', title: 'longest', hint: 'call of all', value: ({ kernel }) => nanoseconds(kernel.max_ns) },
-  { key: 'share', title: 'share', hint: 'of the time of the ops listed', value: ({ share }) => known(share, (v) => percent(100 * v)) },
+  LONGEST,
+  { key: 'op', title: 'kind', hint: 'what it computes', text: true, value: ({ kernel }) => clean(kernel.op, 200) || UNKNOWN },
 ];
 
 export function Kernels({ recording }: { recording: RecordingReply }) {
@@ -61,7 +66,11 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
   const [text, setText] = useState('');
   const [gpu, setGpu] = useState<number | null>(null);
   const [all, setAll] = useState(false);
-  const rows = useMemo(() => (reply ? kernelRows(reply.kernels, reply.kernel_total_ns) : []), [reply]);
+  const [whole, setWhole] = useState(false);
+  const step = useApp((state) => state.window?.step ?? null);
+  const ofStep = useMemo(() => (reply && step !== null ? kernelsOfStep(reply, step) : null), [reply, step]);
+  const ofWindow = useMemo(() => (reply ? kernelRows(reply.kernels, reply.kernel_total_ns) : []), [reply]);
+  const rows = ofStep && !whole ? ofStep : ofWindow;
   const found = useMemo(() => sortKernels(filterKernels(rows, text, gpu), sort.key, sort.descending), [rows, text, gpu, sort]);
   if (!reply) return null;
   const gpus = [...new Set(rows.map(({ kernel }) => kernel.gpu))].sort((a, b) => a - b);
@@ -77,8 +86,19 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
     <section class="tables kernels" aria-label={title}>
       <div class="kernels-head">
         <b>
-          {title}, {windowSteps(reply)}
+          {title}
+          {!ofStep && `, ${windowSteps(reply)}`}
         </b>
+        {ofStep && (
+          <div class="segmented" role="group" aria-label="Kernels of">
+            <button type="button" aria-pressed={!whole} onClick={() => setWhole(false)}>
+              step {count(step)}
+            </button>
+            <button type="button" aria-pressed={whole} onClick={() => setWhole(true)}>
+              {windowSteps(reply)}
+            </button>
+          </div>
+        )}
         <input type="search" aria-label="Filter by name or op" placeholder="filter by name or op" value={text} onInput={(event) => setText(event.currentTarget.value)} />
         {gpus.length > 1 && (
           <select aria-label="GPU" value={gpu === null ? '' : String(gpu)} onChange={(event) => setGpu(event.currentTarget.value === '' ? null : Number(event.currentTarget.value))}>
@@ -92,7 +112,7 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
         )}
         <span class="dim" role="status">
           {found.length === rows.length ? count(rows.length) : `${count(found.length)} of ${count(rows.length)}`}
-          {reply.kernels_left_out > 0 && `, the longest of ${count(rows.length + reply.kernels_left_out)}`}
+          {rows === ofWindow && reply.kernels_left_out > 0 && `, the longest of ${count(rows.length + reply.kernels_left_out)}`}
         </span>
         {!isOffline && (
           <a href={kernelsUrl(recording.id)} download="kernels.csv">

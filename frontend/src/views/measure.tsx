@@ -1,9 +1,11 @@
 /** The measured range: how long, how many steps, and each lane's own mean in it. */
 import { count, seconds, withUnit, share } from '../math/format.ts';
 import { other } from '../timeline/frame.ts';
+import { placeText } from '../timeline/overlay.ts';
 import { valueOver } from '../timeline/readout.ts';
 import { seriesColour } from '../words/accounts.ts';
 import { clean } from '../math/text.ts';
+import { stepsText } from '../words/labels.ts';
 import { useApp, useSelect, useTab } from './hooks.ts';
 
 export function Measure() {
@@ -19,6 +21,8 @@ export function Measure() {
   const ns = frame.axis === 'time' ? range.end - range.start : across;
   const from = Math.floor(frame.axis === 'step' ? range.start : (far[0] as number));
   const approximate = frame.level > 0 ? '≈ ' : '';
+  const one = frame.axis === 'step' && range.end - range.start === 1 && Number.isInteger(range.start);
+  const traced = one ? source.recording.windows?.find(({ first_step, stop_step }) => from >= first_step && from < stop_step) : undefined;
   const lanes = source.recording.lanes;
   const stack = lanes.find(({ kind }) => kind === 'stack');
   const parts = (stack?.series ?? []).map(({ name, title }) => ({
@@ -30,7 +34,7 @@ export function Measure() {
   return (
     <article class="measure">
       <header class="selected-nav">
-        <span>Measured range</span>
+        <span>{one ? 'One step' : 'Measured range'}</span>
         <button type="button" class="small" title="Zoom to this range  f" onClick={() => timeline.show(range)}>
           zoom
         </button>
@@ -38,12 +42,21 @@ export function Measure() {
           ✕
         </button>
       </header>
-      <h2>{Number.isFinite(ns) ? seconds(ns / 1e9) : `${count(Math.round(steps))} steps`}</h2>
+      <h2>{one ? `Step ${count(from)}` : Number.isFinite(ns) ? seconds(ns / 1e9) : `${count(Math.round(steps))} steps`}</h2>
       <p class="facts">
-        {Number.isFinite(steps) && Number.isFinite(from) && `steps ${count(from)}–${count(Math.round(from + steps))} · ${count(Math.round(steps))} steps`}
+        {!one && Number.isFinite(steps) && Number.isFinite(from) && `${stepsText({ start_step: from, end_step: Math.round(from + steps) })} · ${count(Math.round(steps))} steps`}
+        {one && placeText(frame, range.start)}
+        {traced && (
+          <>
+            {' · '}
+            <button type="button" class="linklike" onClick={() => app.openWindow({ number: traced.window, step: from })}>
+              its kernels
+            </button>
+          </>
+        )}
       </p>
       <table class="evidence">
-        <caption>{approximate}Mean step</caption>
+        <caption>{one ? 'Where it went' : `${approximate}Mean step`}</caption>
         <tbody>
           {parts.map(({ name, title, value }) => (
             <tr key={name}>
@@ -62,7 +75,7 @@ export function Measure() {
         </tbody>
       </table>
       <table class="evidence">
-        <caption>{approximate}Means in the range</caption>
+        <caption>{approximate}{one ? 'Meanwhile' : 'Means in the range'}</caption>
         <thead>
           <tr>
             <th scope="col">lane</th>

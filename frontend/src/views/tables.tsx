@@ -1,16 +1,17 @@
 /** The same as on the canvas, as tables: spans, and what the visible buckets of each lane hold. */
 import type { RecordingReply } from '../api/types.ts';
-import { findingId, inOrder } from '../lanes/spans.ts';
+import { findingId, inOrder, phaseTitle } from '../lanes/spans.ts';
 import { count, nanoseconds, seconds, withUnit } from '../math/format.ts';
 import { span } from '../math/range.ts';
 import { clean } from '../math/text.ts';
-import { axisLabel } from '../timeline/head.ts';
+import { axisLabel, isSum } from '../timeline/head.ts';
 import { valueOver } from '../timeline/readout.ts';
 import { causeStyle } from '../words/causes.ts';
-import { stepsText } from './findings.tsx';
+import { stepsText } from '../words/labels.ts';
 import { useApp, useSelect, useTab } from './hooks.ts';
 
 const ROWS = 20;
+const PHASES = 100;
 
 export function Tables({ recording }: { recording: RecordingReply }) {
   const { app } = useTab();
@@ -27,6 +28,7 @@ export function Tables({ recording }: { recording: RecordingReply }) {
         </button>
       )}
       {open && <SpanTable recording={recording} />}
+      {open && <PhaseTable recording={recording} />}
       {open && <BucketTable />}
     </section>
   );
@@ -65,6 +67,38 @@ function SpanTable({ recording }: { recording: RecordingReply }) {
               <td>{typeof item.start_ns === 'number' ? nanoseconds(item.start_ns - recording.extent.start_ns) : ''}</td>
               <td>{typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? nanoseconds(item.end_ns - item.start_ns) : ''}</td>
               <td>{seconds(item.lost_s)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+/** Epochs, validations, callbacks, windows: what is drawn between the steps. */
+function PhaseTable({ recording }: { recording: RecordingReply }) {
+  const drawn = recording.phases.filter((phase) => phase.kind !== 'fit' && !isSum(phase));
+  const shown = [...drawn].sort((a, b) => b.end_ns - b.start_ns - a.end_ns + a.start_ns).slice(0, PHASES).sort((a, b) => a.start_ns - b.start_ns);
+  if (shown.length === 0) return null;
+  return (
+    <div class="table-scroll" tabIndex={0} role="region" aria-label="Phases as a table">
+      <table>
+        <caption>Phases{drawn.length > PHASES && `, the ${PHASES} longest of ${count(drawn.length)}`}</caption>
+        <thead>
+          <tr>
+            <th scope="col">phase</th>
+            <th scope="col">from</th>
+            <th scope="col">length</th>
+          </tr>
+        </thead>
+        <tbody>
+          {shown.map((phase, i) => (
+            <tr key={i}>
+              <th scope="row">
+                <bdi>{phaseTitle(phase)}</bdi>
+              </th>
+              <td>{nanoseconds(phase.start_ns - recording.extent.start_ns)}</td>
+              <td>{nanoseconds(phase.end_ns - phase.start_ns)}</td>
             </tr>
           ))}
         </tbody>

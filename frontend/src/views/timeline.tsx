@@ -1,15 +1,15 @@
 /** The timeline's skeleton: labels as text, canvases, and the surface that takes pointer and keys. */
 import { useEffect, useRef } from 'preact/hooks';
-import type { GroupRow, LaneRow } from '../lanes/layout.ts';
-import { clean } from '../math/text.ts';
-import { withUnit } from '../math/format.ts';
+import { scaleOf } from '../math/format.ts';
+import { shift } from '../math/range.ts';
 import { AXIS_TOP, SPANS_TOP } from '../timeline/head.ts';
-import { seriesColour } from '../words/accounts.ts';
 import { attachPointer } from '../timeline/input.ts';
 import { reachOf, readLane, valueAt, valueOver } from '../timeline/readout.ts';
 import type { Timeline } from '../timeline/timeline.ts';
 import { useSelect, useTab } from './hooks.ts';
 import { Announcer } from './announcer.tsx';
+import { GroupLabel, LaneLabel } from './labels.tsx';
+import { ViewBar } from './viewbar.tsx';
 import { Tooltip } from './tooltip.tsx';
 
 export function TimelineView() {
@@ -43,9 +43,8 @@ export function TimelineView() {
   return (
     <section class="timeline" ref={root} aria-label="Timeline">
       <div class="tl-head" style={{ height: `${headHeight}px` }}>
+        <ViewBar />
         <div class="tl-head-labels" aria-hidden="true">
-          <span style={{ top: '10px' }}>overview</span>
-          <small style={{ top: '27px' }}>drag to zoom</small>
           <AxisName top={AXIS_TOP - 1} />
           <span style={{ top: `${SPANS_TOP + 1}px` }}>bottlenecks</span>
           <small style={{ top: `${(shape.head?.phasesTop ?? 120) - 1}px` }}>phases</small>
@@ -83,73 +82,6 @@ function AxisName({ top }: { top: number }) {
   return <small style={{ top: `${top}px` }}>{axis === 'steps' ? 'step' : axis === 'time' ? 'h:min:s' : 'time of day'}</small>;
 }
 
-function GroupLabel({ row }: { row: GroupRow }) {
-  const { app } = useTab();
-  return (
-    <button
-      type="button"
-      class="tl-group"
-      style={{ top: `${row.top}px`, height: `${row.height}px` }}
-      aria-expanded={!row.collapsed}
-      onClick={() => app.toggle('collapsed', row.key)}
-    >
-      <span aria-hidden="true">{row.collapsed ? '▸' : '▾'}</span>
-      <bdi>{row.title}</bdi>
-      {row.collapsed && <small>{row.lanes} lanes</small>}
-    </button>
-  );
-}
-
-function Tool({ sign, name, onClick }: { sign: string; name: string; onClick: () => void }) {
-  return (
-    <button type="button" aria-label={name} title={name} onClick={onClick}>
-      {sign}
-    </button>
-  );
-}
-
-function LaneLabel({ row }: { row: LaneRow }) {
-  const { app, timeline } = useTab();
-  const { lane } = row;
-  const name = clean(lane.title, 60);
-  const scale = useRef<HTMLSpanElement>(null);
-  const value = useRef<HTMLSpanElement>(null);
-  useEffect(() => {
-    const label = { value: value.current as HTMLElement, scale: scale.current as HTMLElement };
-    timeline.labels.set(row.key, label);
-    timeline.invalidate();
-    return () => {
-      if (timeline.labels.get(row.key) === label) timeline.labels.delete(row.key);
-    };
-  }, [row.key]);
-  return (
-    <div class="tl-label" style={{ top: `${row.top}px`, height: `${row.height}px` }} title={[row.origin, lane.title, lane.note].filter(Boolean).map((part) => clean(part, 400)).join('\n')}>
-      <span class="tl-title">
-        <bdi>{clean(lane.title, 60)}</bdi>
-      </span>
-      <span class="tl-scale" ref={scale} />
-      <span class="tl-value" ref={value} data-value={row.key} />
-      {row.origin && <bdi class="tl-origin">{clean(row.origin, 60)}</bdi>}
-      {lane.kind === 'stack' && (
-        <ul class="tl-legend">
-          {[...lane.series].reverse().map(({ name, title }) => (
-            <li key={name}>
-              <i class="swatch" style={{ background: `var(--${seriesColour(name)})` }} />
-              <bdi>{clean(title || name, 40)}</bdi>
-            </li>
-          ))}
-        </ul>
-      )}
-      <span class="tl-tools">
-        {row.pinned && <Tool sign="↑" name={`Move ${name} up`} onClick={() => app.movePin(row.key, -1)} />}
-        {row.pinned && <Tool sign="↓" name={`Move ${name} down`} onClick={() => app.movePin(row.key, 1)} />}
-        <Tool sign={row.pinned ? '⊖' : '⊕'} name={`${row.pinned ? 'Unpin' : 'Pin'} ${name}`} onClick={() => app.togglePin(row.key)} />
-        {!row.pinned && <Tool sign="✕" name={`Hide ${name}`} onClick={() => app.toggle('hidden', row.key)} />}
-      </span>
-    </div>
-  );
-}
-
 /** Writes scales and values into the labels: under the cursor, or the mean of what is in view. */
 function writeValues(timeline: Timeline, root: HTMLElement): void {
   const { frame } = timeline;
@@ -167,11 +99,12 @@ function writeValues(timeline: Timeline, root: HTMLElement): void {
     const reach = reachOf(axis, level);
     const value = readLane(lane, (series) =>
       at === null
-        ? valueOver(source.tiles, axis, level, lane, series, view)
-        : valueAt(source.tiles, axis, level, lane.id, series, at, reach),
+        ? valueOver(source.tiles, axis, level, lane, series, shift(view, -source.shift))
+        : valueAt(source.tiles, axis, level, lane.id, series, at - source.shift, reach),
     );
-    setText(label.value, value.headline === null ? (at === null ? '' : 'no data') : withUnit(value.headline, lane.unit));
-    setText(label.scale, `0–${withUnit(scale.top, lane.unit)}`);
+    const { unit, number } = scaleOf(scale.top, lane.unit);
+    setText(label.value, value.headline === null ? (at === null ? '' : 'no data') : number(value.headline));
+    setText(label.scale, `0–${number(scale.top)}${unit && ` ${unit}`}`);
     if (label.scale.title !== label.scale.textContent) label.scale.title = label.scale.textContent ?? '';
   }
 }

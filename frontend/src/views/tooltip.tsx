@@ -1,6 +1,6 @@
 /** What is under the pointer, in words and numbers. */
 import { laneKey } from '../lanes/layout.ts';
-import { PHASE_TITLES } from '../lanes/spans.ts';
+import { phaseTitle } from '../lanes/spans.ts';
 import { nanoseconds, seconds, withUnit } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { phaseAt, SPANS_TOP } from '../timeline/head.ts';
@@ -11,7 +11,7 @@ import type { Timeline } from '../timeline/timeline.ts';
 import { laneColour, seriesColour } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { EXTRA } from '../timeline/body.ts';
-import { stepsText } from './findings.tsx';
+import { stepsText } from '../words/labels.ts';
 import { useSelect, useTab } from './hooks.ts';
 
 interface Line {
@@ -81,7 +81,7 @@ function headContent(timeline: Timeline, x: number, y: number): Content | null {
   }
   const window = windowUnder(timeline, x, y);
   if (window) {
-    const lines: Line[] = [{ title: stepsText({ cause: '', start_step: window.first_step, end_step: window.stop_step }), value: '' }];
+    const lines: Line[] = [{ title: stepsText({ start_step: window.first_step, end_step: window.stop_step }), value: '' }];
     if (window.cost_s !== null) lines.push({ title: 'cost', value: seconds(window.cost_s) });
     lines.push({ title: 'click for its traced steps and kernels', value: '' });
     return { title: 'Profiler window', lines };
@@ -89,11 +89,9 @@ function headContent(timeline: Timeline, x: number, y: number): Content | null {
   if (head.windows.length > 0 && y >= head.windowsTop - 1) return null;
   const phase = phaseAt(frame, head, x);
   if (!phase) return null;
-  const kind = PHASE_TITLES[phase.kind] ?? clean(phase.kind, 40);
   const lines: Line[] = [{ title: 'took', value: nanoseconds(phase.end_ns - phase.start_ns) }];
   if ((phase.count ?? 1) > 1) lines.push({ title: 'calls', value: String(phase.count) });
-  const name = clean(phase.name, 120);
-  return { title: name && name !== kind ? `${kind}: ${name}` : kind, lines };
+  return { title: phaseTitle(phase), lines };
 }
 
 /** A lane's values at the cursor; shared with what a screen reader hears. */
@@ -105,7 +103,7 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
     const lane = source.recording.lanes.find(({ id }) => laneKey(source.id, id) === key);
     if (!lane) continue;
     const reach = reachOf(frame.axis, frame.level);
-    const value = readLane(lane, (series) => valueAt(source.tiles, frame.axis, frame.level, lane.id, series, at, reach));
+    const value = readLane(lane, (series) => valueAt(source.tiles, frame.axis, frame.level, lane.id, series, at - source.shift, reach));
     const lines: Line[] = [];
     if (value.headline === null) lines.push({ title: 'no data here', value: '' });
     value.series.forEach(({ name, title, value: found }, s) => {

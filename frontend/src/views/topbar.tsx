@@ -5,6 +5,8 @@ import type { RecordingReply } from '../api/types.ts';
 import { clean } from '../math/text.ts';
 import type { AxisChoice } from '../state/hash.ts';
 import { addressWindow } from '../state/hash.ts';
+import { exportReport, exportValues } from '../timeline/export.ts';
+import { convertRange, type Source } from '../timeline/frame.ts';
 import { exportPng } from '../timeline/png.ts';
 import { statusOf } from '../words/labels.ts';
 import { Chooser } from './chooser.tsx';
@@ -72,8 +74,12 @@ function Actions({ recording }: { recording: RecordingReply }) {
   };
   const steps = (): [number, number] | [] => {
     const { frame } = timeline;
-    if (!frame || frame.axis !== 'step') return [];
-    return [Math.max(0, Math.floor(frame.view.start)), Math.ceil(frame.view.end)];
+    const range = frame && (frame.axis === 'step' ? frame.view : convertRange(frame.sources[0] as Source, 'time', frame.level, frame.view));
+    return range ? [Math.max(0, Math.floor(range.start)), Math.ceil(range.end) - 1] : [];
+  };
+  const save = (what: () => void | Promise<void>) => () => {
+    setOpen(false);
+    void what();
   };
   return (
     <>
@@ -90,21 +96,24 @@ function Actions({ recording }: { recording: RecordingReply }) {
         </button>
         {open && (
           <div class="popover end" role="group" aria-label="Export">
-            <button type="button" onClick={() => (setOpen(false), void exportPng(timeline))}>
+            <button type="button" onClick={save(() => exportPng(timeline))}>
               Picture of this view <small>PNG</small>
             </button>
+            <button type="button" onClick={save(() => exportValues(timeline))}>
+              Lanes of this view <small>CSV</small>
+            </button>
             {!isOffline && (
-              <>
-                <a href={exportUrl('csv', recording.id, ...steps())} download onClick={() => setOpen(false)}>
-                  Steps of this view <small>CSV</small>
-                </a>
-                <a href={exportUrl('json', recording.id)} download onClick={() => setOpen(false)}>
-                  Report of this run <small>JSON</small>
-                </a>
-                <a href={exportUrl('html', recording.id)} download onClick={() => setOpen(false)}>
-                  This tab as one file <small>HTML</small>
-                </a>
-              </>
+              <a href={exportUrl('csv', recording.id, ...steps())} download onClick={() => setOpen(false)}>
+                Steps of this view <small>CSV</small>
+              </a>
+            )}
+            <button type="button" onClick={save(() => exportReport(timeline))}>
+              Report and this view <small>JSON</small>
+            </button>
+            {!isOffline && (
+              <a href={exportUrl('html', recording.id)} download onClick={() => setOpen(false)}>
+                This tab as one file <small>HTML</small>
+              </a>
             )}
           </div>
         )}

@@ -1,10 +1,13 @@
 /** First glance: the verdict, the training thread's account and each GPU's. */
 import type { Report } from '../api/types.ts';
+import { short } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { GPU_CATEGORIES, HOST_CATEGORIES, slices } from '../words/accounts.ts';
-import { factsLine } from '../words/labels.ts';
+import { causeStyle } from '../words/causes.ts';
+import { factsLine, runName } from '../words/labels.ts';
 import { AccountBar } from './account.tsx';
 import { GpuCards } from './gpus.tsx';
+import { useApp, useTab } from './hooks.ts';
 
 export function Verdict({ report }: { report: Report }) {
   const host = slices(report.time_s, HOST_CATEGORIES);
@@ -18,6 +21,7 @@ export function Verdict({ report }: { report: Report }) {
           <bdi>{clean(report.verdict, 400) || fallback(report)}</bdi>
         </h1>
         <p class="facts">{factsLine(report).join(' · ')}</p>
+        <Since />
         <div class="accounts">
           {host.length > 0 && (
             <AccountBar
@@ -41,6 +45,30 @@ export function Verdict({ report }: { report: Report }) {
       </div>
       <GpuCards report={report} />
     </section>
+  );
+}
+
+/** Whether what the fit before this one was told came true. */
+function Since() {
+  const { app, refresh } = useTab();
+  const since = useApp((state) => state.job?.since ?? null);
+  const there = useApp((state) => !!since && (state.runs?.recordings.some(({ id }) => id === since.id) ?? false));
+  const compared = useApp((state) => !!since && state.compare.includes(since.id));
+  if (!since) return null;
+  const compare = (): void => {
+    app.compareWith(since.id, true);
+    refresh();
+  };
+  return (
+    <p class={since.got > 1 ? 'since' : undefined}>
+      {since.got > 1 && <span aria-hidden="true">✓ </span>}Since <bdi>{runName(since.run)}</bdi>: {since.gone.map((cause) => causeStyle(cause).title).join(', ')} gone; promised up to{' '}
+      {short(since.promised_up_to)}×, got <b>{short(since.got)}×</b>.{' '}
+      {there && !compared && (
+        <button type="button" class="linklike" onClick={compare}>
+          compare
+        </button>
+      )}
+    </p>
   );
 }
 

@@ -1,4 +1,5 @@
 /** Profiler windows: their list, and the breakdown of one traced step. */
+import { stepsText } from '../words/labels.ts';
 import { useEffect, useState } from 'preact/hooks';
 import { fetchWindow, hasProfilePlugin } from '../api/client.ts';
 import type { RecordingReply, TracedStep, WindowInfo, WindowReply } from '../api/types.ts';
@@ -6,12 +7,11 @@ import { nearestStep, tracedSteps } from '../lanes/windows.ts';
 import { count, nanoseconds, seconds, share } from '../math/format.ts';
 import { addressWindow, type OpenWindow } from '../state/hash.ts';
 import { HOST_STEP_CATEGORIES, TRACED_CATEGORIES, type Category } from '../words/accounts.ts';
-import { stepsText } from './findings.tsx';
 import { useApp, useTab } from './hooks.ts';
 
 const LISTED = 60;
 
-export const windowSteps = (window: WindowInfo): string => stepsText({ cause: '', start_step: window.first_step, end_step: window.stop_step });
+export const windowSteps = (window: WindowInfo): string => stepsText({ start_step: window.first_step, end_step: window.stop_step });
 
 /** The windows as buttons: what is clicked in the timeline can be reached by keyboard here. */
 export function Windows({ recording }: { recording: RecordingReply }) {

@@ -35,7 +35,7 @@ const UNKNOWN_CAUSE: CauseStyle = { glyph: '•', colour: 'grey', title: 'Bottle
 /** What the evidence names as the culprit: the slowest stage, the callback; empty when it names none. */
 export function culprit(item: { evidence?: Record<string, unknown> | null | undefined }): string {
   const evidence = item.evidence ?? {};
-  const text = (key: string): string => (typeof evidence[key] === 'string' ? clean(evidence[key], 80) : '');
+  const text = (key: string): string => (typeof evidence[key] === 'string' && evidence[key] !== 'not known which' ? clean(evidence[key], 80) : '');
   const stage = text('slowest_stage');
   if (stage) {
     const ms = evidence.stage_ms_per_batch;

@@ -13,11 +13,23 @@ export const STATUS: Record<Status, { title: string; hint: string }> = {
 export const statusOf = (status: Status | null | undefined): { title: string; hint: string } =>
   STATUS[status as Status] ?? { title: clean(status ?? 'unknown', 20), hint: '' };
 
+/** "steps 80–159" of a half-open range: the last step is the last one in it. */
+export const stepsText = (item: { start_step?: number | null; end_step?: number | null }): string => {
+  const { start_step: start, end_step: end } = item;
+  if (typeof start !== 'number' || typeof end !== 'number') return '';
+  return end - start <= 1 ? `step ${count(start)}` : `steps ${count(start)}–${count(end - 1)}`;
+};
+
+/** A trace without steps, or with too little work, is described and not judged. */
+export const notJudged = (verdict: unknown): boolean => /\bnot judged\b/.test(clean(verdict, 400));
+
 export const runName = (run: string | null | undefined): string => (run === '.' || !run ? 'log directory' : clean(run, 80));
 
 /** What tells one fit of a run from another: "fit 2 · 14:02 · node-a · rank 1". */
-export function fitLabel(item: Pick<RecordingSummary, 'fit_index' | 'start_ns' | 'host' | 'rank'>, withDate = false): string {
+export function fitLabel(item: Pick<RecordingSummary, 'fit_index' | 'start_ns' | 'host' | 'rank' | 'trial' | 'trial_config'>, withDate = false): string {
   const parts: string[] = [];
+  if (item.trial) parts.push(clean(item.trial, 60));
+  if (item.trial_config) parts.push(clean(item.trial_config, 60));
   parts.push(typeof item.fit_index === 'number' ? `fit ${item.fit_index + 1}` : 'fit');
   if (typeof item.start_ns === 'number') parts.push(withDate ? date(item.start_ns) : clock(item.start_ns, 60e9));
   if (item.host) parts.push(clean(item.host, 40));
@@ -28,9 +40,10 @@ export function fitLabel(item: Pick<RecordingSummary, 'fit_index' | 'start_ns' |
 export function sourceLabel(recording: RecordingReply): string {
   const { report } = recording;
   const parts = [runName(report.run)];
+  if (report.trial_config || report.trial) parts.push(clean(report.trial_config || report.trial, 40));
   if (typeof report.fit_index === 'number' && report.fit_index > 0) parts.push(`fit ${report.fit_index + 1}`);
-  if (typeof report.rank === 'number' && report.rank > 0) parts.push(`rank ${report.rank}`);
-  return parts.join(' ');
+  if (typeof report.rank === 'number' && (report.rank > 0 || (report.world_size ?? 1) > 1)) parts.push(`rank ${report.rank}`);
+  return parts.join(' · ');
 }
 
 export function groupTitles(report: Report): Record<string, string> {
@@ -55,14 +68,14 @@ export function frameworkText(framework: unknown): string {
   return parts.filter(Boolean).join(' on ');
 }
 
-/** "6,400 steps · 113 ms a step · 12 m 03 s · Keras 3.15 on TensorFlow 2.21". */
+/** "6,400 steps · median 113 ms a step · 12 m 03 s · Keras 3.15 on TensorFlow 2.21". */
 export function factsLine(report: Report): string[] {
   const parts: string[] = [];
   if (typeof report.steps === 'number') parts.push(`${count(report.steps)} ${report.steps === 1 ? 'step' : 'steps'}`);
   const step = report.step_ms;
   if (typeof step?.p50 === 'number') {
     const tail = typeof step.p95 === 'number' ? ` (p95 ${seconds(step.p95 / 1e3)})` : '';
-    parts.push(`${seconds(step.p50 / 1e3)} a step${tail}`);
+    parts.push(`median ${seconds(step.p50 / 1e3)} a step${tail}`);
   } else if (typeof step?.mean === 'number') parts.push(`${seconds(step.mean / 1e3)} a step`);
   if (typeof report.wall_s === 'number') parts.push(`${seconds(report.wall_s)} in all`);
   const framework = frameworkText(report.framework);

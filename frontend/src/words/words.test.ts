@@ -34,5 +34,6 @@ test('runs are named for people', () => {
   assert.equal(frameworkText({ name: 'tensorflow', version: '2.21', keras: '3.15' }), 'Keras 3.15 on TensorFlow 2.21');
   assert.equal(frameworkText(null), '');
   assert.equal(fitLabel({ fit_index: 1, start_ns: null, host: 'h', rank: 3 }), 'fit 2 · h · rank 3');
+  assert.equal(fitLabel({ trial: 'trial_a1', trial_config: 'lr=0.1', fit_index: 0, start_ns: null, host: '' }), 'trial_a1 · lr=0.1 · fit 1');
   assert.deepEqual(factsLine({ run: 'a', status: 'ended' }), []);
 });

@@ -1,0 +1,117 @@
+/** Runs side by side, the chosen one first: how fast, where the time went, what was found. */
+import type { RecordingReply, Report } from '../api/types.ts';
+import { percent, seconds, short, UNKNOWN } from '../math/format.ts';
+import { HOST_CATEGORIES, slices } from '../words/accounts.ts';
+import { causeStyle } from '../words/causes.ts';
+import { sourceLabel } from '../words/labels.ts';
+import { useApp, useTab } from './hooks.ts';
+
+/** Seconds of wall time per step, per sample where both runs know their batch; compilation left out. */
+function pace(report: Report, bySample: boolean): number | null {
+  const { wall_s: wall, steps, time_s: time, fit } = report;
+  if (!wall || !steps) return null;
+  const compile = typeof time?.compile === 'number' ? time.compile : 0;
+  return (wall - compile) / steps / (bySample ? (fit?.batch_size ?? 1) : 1);
+}
+
+function speed(base: Report, report: Report): string {
+  const bySample = !!base.fit?.batch_size && !!report.fit?.batch_size;
+  const [old, now] = [pace(base, bySample), pace(report, bySample)];
+  return old && now ? `${short(Number((old / now).toFixed(2)))}×` : UNKNOWN;
+}
+
+function activeOf(report: Report): number | null {
+  const means = (report.gpus ?? []).filter((gpu) => gpu.used_by_framework !== false).map((gpu) => gpu.utilization_pct?.mean);
+  const known = means.filter((mean): mean is number => typeof mean === 'number');
+  return known.length > 0 ? known.reduce((sum, mean) => sum + mean, 0) / known.length : null;
+}
+
+export function Compare() {
+  const { app, refresh } = useTab();
+  const recordings = useApp((state) => state.recordings);
+  const id = useApp((state) => state.id);
+  const compare = useApp((state) => state.compare);
+  const shown = [id, ...compare].map((one) => (one === null ? undefined : recordings.get(one))).filter((one): one is RecordingReply => one !== undefined);
+  const base = shown[0];
+  if (!base || compare.length === 0) return null;
+  const longest = Math.max(...shown.map(({ report }) => report.wall_s ?? 0), 1e-9);
+  const swap = (to: string): void => {
+    const rest = [base.id, ...compare].filter((one) => one !== to);
+    app.choose(to);
+    for (const one of rest) app.compareWith(one, true);
+    refresh();
+  };
+  return (
+    <section class="compare" aria-label="Comparison">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">run</th>
+            <th scope="col" title="How many times as fast as the first: wall time a step (a sample, where batch sizes are known), compilation left out">
+              speed
+            </th>
+            <th scope="col" title="Mean wall time of a step, compilation left out: what the speed rests on">
+              a step
+            </th>
+            <th scope="col" title="Mean share of time in which a kernel ran">
+              GPU
+            </th>
+            <th scope="col">where the thread's time went</th>
+            <th scope="col">in all</th>
+            <th scope="col">found</th>
+            <th scope="col">
+              <span class="hidden-text">remove</span>
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {shown.map((one) => {
+            const { report } = one;
+            const causes = [...new Set([...(report.spans ?? []), ...(report.findings ?? [])].map(({ cause }) => cause))];
+            return (
+              <tr key={one.id}>
+                <th scope="row">
+                  {one === base ? (
+                    <bdi>{sourceLabel(one)}</bdi>
+                  ) : (
+                    <button type="button" class="linklike" title="Make it the first" onClick={() => swap(one.id)}>
+                      <bdi>{sourceLabel(one)}</bdi>
+                    </button>
+                  )}
+                </th>
+                <td>
+                  <b>{one === base ? '1×' : speed(base.report, report)}</b>
+                </td>
+                <td>{seconds(pace(report, false))}</td>
+                <td>{percent(activeOf(report))}</td>
+                <td class="compare-bar">
+                  <span class="contrast-bar" aria-hidden="true">
+                    {slices(report.time_s, HOST_CATEGORIES).map((part) => (
+                      <i key={part.key} class={part.idle ? 'idle' : ''} style={{ width: `${(100 * part.seconds) / longest}%`, background: `var(--${part.colour})` }} title={`${part.title}: ${seconds(part.seconds)}`} />
+                    ))}
+                  </span>
+                </td>
+                <td>{seconds(report.wall_s)}</td>
+                <td class="words">
+                  {causes.length === 0
+                    ? 'nothing'
+                    : causes.slice(0, 4).map((cause) => {
+                        const { glyph, title } = causeStyle(cause);
+                        return <span key={cause}>{`${glyph} ${title} `}</span>;
+                      })}
+                </td>
+                <td>
+                  {one !== base && (
+                    <button type="button" class="small" aria-label={`Stop comparing with ${sourceLabel(one)}`} title="Stop comparing" onClick={() => app.compareWith(one.id, false)}>
+                      ✕
+                    </button>
+                  )}
+                </td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </section>
+  );
+}

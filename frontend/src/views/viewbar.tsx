@@ -1,0 +1,94 @@
+/** What stands beside the overview: the list of all lanes, and the way back from a zoom. */
+import { useRef, useState } from 'preact/hooks';
+import { groupKey, laneKey, lanesByGroup } from '../lanes/layout.ts';
+import { clean } from '../math/text.ts';
+import { groupTitles } from '../words/labels.ts';
+import { useApp, useDismiss, useSelect, useTab } from './hooks.ts';
+
+export function ViewBar() {
+  const { app, timeline } = useTab();
+  const view = useApp((state) => state.view);
+  const [open, setOpen] = useState(false);
+  const box = useRef<HTMLDivElement>(null);
+  useDismiss(open, () => setOpen(false), box);
+  return (
+    <div class="viewbar" ref={box}>
+      <button type="button" class="small" aria-haspopup="dialog" aria-expanded={open} title="All lanes: show, hide, pin, move" onClick={() => setOpen(!open)}>
+        lanes <span aria-hidden="true">▾</span>
+      </button>
+      <button type="button" class="small" aria-label="Undo zoom" title="Undo zoom  z" disabled={!app.canUndo} onClick={() => app.undo()}>
+        ↶
+      </button>
+      <button type="button" class="small" aria-label="Zoom out" title="Zoom out  s" disabled={view === null} onClick={() => timeline.zoom(2, undefined, 'jump')}>
+        −
+      </button>
+      <button type="button" class="small" aria-label="Zoom in" title="Zoom in  w" onClick={() => timeline.zoom(0.5, undefined, 'jump')}>
+        +
+      </button>
+      <button type="button" class="small" aria-label="Whole run" title="The whole run  0" disabled={view === null} onClick={() => app.look(null)}>
+        ⤢
+      </button>
+      {open && <LaneList />}
+    </div>
+  );
+}
+
+/** Every lane there is, by group: for hands that cannot drag, and for what was hidden or is far away. */
+function LaneList() {
+  const { app, timeline } = useTab();
+  useSelect(timeline.shape, (shape) => shape.layout);
+  const hidden = useApp((state) => state.hidden);
+  const pinned = useApp((state) => state.pinned);
+  const collapsed = useApp((state) => state.collapsed);
+  const [filter, setFilter] = useState('');
+  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  const sources = timeline.sources;
+  return (
+    <div class="popover lane-list" role="dialog" aria-label="Lanes">
+      <input type="search" placeholder="Filter lanes" aria-label="Filter lanes" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />
+      {sources.flatMap(({ id, label, recording }) =>
+        lanesByGroup(recording.lanes, groupTitles(recording.report)).map(({ group, title, closed, lanes }) => {
+          const name = `${sources.length > 1 ? `${label} · ` : ''}${title}`;
+          const shown = lanes.filter((lane) => words.every((word) => `${name} ${lane.title} ${lane.id}`.toLowerCase().includes(word)));
+          if (shown.length === 0) return null;
+          const key = groupKey(id, group);
+          const folded = collapsed.has(key) !== closed;
+          return (
+            <section key={key}>
+              <h3>
+                <bdi>{name}</bdi>
+                {group !== 'training' && (
+                  <button type="button" class="linklike" aria-expanded={!folded} onClick={() => app.toggle('collapsed', key)}>
+                    {folded ? 'unfold' : 'fold'}
+                  </button>
+                )}
+              </h3>
+              <ul>
+                {shown.map((lane) => {
+                  const row = laneKey(id, lane.id);
+                  const called = clean(lane.title, 60);
+                  return (
+                    <li key={row}>
+                      <label>
+                        <input type="checkbox" checked={!hidden.has(row)} onChange={() => app.toggle('hidden', row)} /> <bdi>{called}</bdi>
+                      </label>
+                      <button type="button" class="small" aria-label={`Move ${called} up`} onClick={() => timeline.moveRow(row, -1)}>
+                        ↑
+                      </button>
+                      <button type="button" class="small" aria-label={`Move ${called} down`} onClick={() => timeline.moveRow(row, 1)}>
+                        ↓
+                      </button>
+                      <button type="button" class="small" aria-pressed={pinned.includes(row)} onClick={() => app.togglePin(row)}>
+                        {pinned.includes(row) ? 'unpin' : 'pin'}
+                      </button>
+                    </li>
+                  );
+                })}
+              </ul>
+            </section>
+          );
+        }),
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,120 @@
+"""A recording among its like: the other workers of its job, and the fit before it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpu_util_callback.diagnosis._compare import add_promises
+from gpu_util_callback.diagnosis._evidence import labels_of
+from gpu_util_callback.diagnosis._sessions import session_findings
+from gpu_util_callback.recording.alignment import Clocks, session_clocks
+from gpu_util_callback.recording.reader import Recording
+
+__all__ = ["MAX_WORKERS", "SessionClocks", "job_reply"]
+
+# Beyond this many workers the reports of all would take too long; their list is complete anyway.
+MAX_WORKERS = 256
+# How many fits of the same model before this one are looked at for one that trained.
+MAX_EARLIER = 8
+
+Report = Mapping[str, Any]
+
+
+class SessionClocks:
+    """The clocks of sessions, estimated anew only once their recordings have grown a good deal."""
+
+    MOST = 64
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], tuple[int, Clocks]] = {}
+
+    def __call__(self, workers: Sequence[Recording]) -> Clocks:
+        """The clocks of the recordings of one session."""
+        key = tuple(one.id for one in workers)
+        steps = sum(one.step_count for one in workers)
+        before, clocks = self._known.get(key, (-1, None))
+        if clocks is None or not before <= steps <= 1.25 * before:
+            clocks = session_clocks(workers)
+            self._known[key] = (steps, clocks)
+            while len(self._known) > self.MOST:
+                self._known.pop(next(iter(self._known)), None)
+        return clocks
+
+
+def job_reply(
+    recording: Recording,
+    recordings: Sequence[Recording],
+    report_of: Callable[[Recording], Report],
+    clocks_of: Callable[[Sequence[Recording]], Clocks] = session_clocks,
+) -> dict[str, Any]:
+    """What only a look at other recordings can tell.
+
+    Args:
+        recordings: all of the log directory, oldest first.
+        report_of: the report of one of them, as `run_report` makes it.
+        clocks_of: the clocks of the recordings of one session.
+
+    Returns:
+        `workers`: `{"id", "rank", "host", "status", "steps", "end_ns", "clock"}` of each recording
+        of the session, by rank, where `clock` is `{"offset_ns", "drift", "at_ns", "text"}` or None
+        where it is not known; `findings` about them side by side, with `labels`; `since`: as in
+        the report JSON, None for a first fit.
+    """
+    workers = [one for one in recordings if one.session == recording.session]
+    workers.sort(key=lambda one: (one.facts.get("rank") or 0, one.id))
+    findings: list[dict] = []
+    clocks = Clocks(None, (), ())
+    if 2 <= len(workers) <= MAX_WORKERS:
+        findings = session_findings([report_of(one) for one in workers])
+        clocks = clocks_of(workers)
+    return {
+        "workers": [
+            {
+                "id": one.id,
+                "rank": one.facts.get("rank"),
+                "host": one.facts.get("host"),
+                "status": one.status,
+                "steps": one.step_count,
+                "end_ns": one.end_ns,
+                "clock": _clock(one, clocks),
+            }
+            for one in workers
+        ],
+        "findings": findings,
+        "labels": labels_of(findings),
+        "since": _since(recording, recordings, report_of),
+    }
+
+
+def _clock(recording: Recording, clocks: Clocks) -> dict[str, Any] | None:
+    known = clocks.of(recording.id)
+    if known is None:
+        return None
+    return {
+        "offset_ns": known.offset_ns, "drift": known.drift, "at_ns": known.at_ns,
+        "text": clocks.sentence(known),
+    }  # fmt: skip
+
+
+def _since(
+    recording: Recording,
+    recordings: Sequence[Recording],
+    report_of: Callable[[Recording], Report],
+) -> dict | None:
+    key = _model(recording)
+    if key is None:
+        return None
+    earlier = [
+        one for one in recordings
+        if one.start_ns < recording.start_ns and one.session != recording.session
+        and _model(one) == key
+    ]  # fmt: skip
+    runs = [dict(report_of(one)) for one in [*earlier[-MAX_EARLIER:], recording]]
+    add_promises(runs)
+    return runs[-1]["since"]
+
+
+def _model(recording: Recording) -> tuple | None:
+    """What is cheap to compare before reports are: the model's size and the worker's rank."""
+    model = recording.facts.get("model")
+    parameters = model.get("parameters") if isinstance(model, dict) else None
+    return None if parameters is None else (parameters, recording.facts.get("rank"))

@@ -1,0 +1,82 @@
+"""Min, max and mean of parts put together into the buckets of a view."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tensorboard_plugin.levels import Range
+
+__all__ = ["empty", "reduced", "repeated", "spread"]
+
+
+def empty(columns: int, count: int) -> Range:
+    """Buckets without data: float32[columns, count], three times."""
+    low, high, mean = (np.full((columns, count), np.nan, np.float32) for _ in range(3))
+    return low, high, mean
+
+
+def reduced(
+    numbers: np.ndarray,
+    count: int,
+    low: np.ndarray,
+    high: np.ndarray,
+    mean: np.ndarray,
+    rows: np.ndarray,
+) -> Range:
+    """Merge the parts that fall into the same bucket.
+
+    Args:
+        numbers: int64[n], each part's bucket, not descending, in [0, count).
+        low, high, mean: float[columns, n].
+        rows: how much each part weighs: int64[n] or [columns, n].
+    """
+    result = empty(len(low), count)
+    if not len(numbers) or not len(low):
+        return result
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
+    at = numbers[starts]
+    result[0][:, at] = np.fmin.reduceat(low, starts, axis=1)
+    result[1][:, at] = np.fmax.reduceat(high, starts, axis=1)
+    known = ~np.isnan(mean)
+    weights = np.where(known, rows, 0).astype(np.float64)
+    total = np.add.reduceat(np.where(known, mean, 0) * weights, starts, axis=1)
+    weights = np.add.reduceat(weights, starts, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        result[2][:, at] = np.where(weights > 0, total / weights, np.nan)
+    return result
+
+
+def spread(found: Range | None, columns: Sequence[str], known: Sequence[str], count: int) -> Range:
+    """`found`, which has the `known` columns, with all `columns`; those without data are NaN."""
+    if found is not None and len(known) == len(columns):
+        return found
+    wider = empty(len(columns), count)
+    at = [columns.index(column) for column in known]
+    for part, values in zip(wider, found or (), strict=False):
+        part[at] = values
+    return wider
+
+
+def repeated(
+    make: Callable[[int, int, int], Range],
+    level: int,
+    coarse: int,
+    first: int,
+    count: int,
+    end: int,
+) -> Range:
+    """Buckets of `level` that say what the wider bucket around them says.
+
+    Args:
+        make: (level, first, count) -> the wider buckets.
+        end: buckets that begin at this key or later stay empty.
+    """
+    bits = coarse - level
+    begin = first >> bits
+    found = make(coarse, begin, ((first + count - 1) >> bits) - begin + 1)
+    numbers = np.arange(first, first + count)
+    at = (numbers >> bits) - begin
+    low, high, mean = (part[:, at] for part in found)
+    for part in (low, high, mean):
+        part[:, numbers << level >= end] = np.nan
+    return low, high, mean

@@ -1,0 +1,78 @@
+"""Runs side by side: a table, one axis, one cursor, each run's own bottlenecks."""
+
+import re
+
+import pytest
+from gpu_tab import wait_until
+from make_recording import make_recording
+from tensorboard_server import TensorBoardServer
+
+pytestmark = pytest.mark.browser
+
+LATER_S = 40
+
+
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory):
+    """Two fits of one job: the first starved, the second not, begun 40 seconds later."""
+    root = tmp_path_factory.mktemp("fits")
+    for number, (name, scenario) in enumerate((("before", "slow"), ("after", "healthy"))):
+        make_recording(
+            root / name, scenario, steps=600, gpus=1, job="a", fit_index=number,
+            past_s=500 - LATER_S * number,
+        )  # fmt: skip
+    with TensorBoardServer(root, load_fast=True) as server:
+        yield server
+
+
+def test_the_next_fit_says_whether_the_promise_was_kept(open_tab, fits):
+    tab = open_tab(fits.url)
+    wait_until(lambda: tab.find(".since").count() == 1, what="the fit before")
+    said = tab.text(".since")
+    assert "before" in said and "Input-bound gone" in said
+    promised, got = map(float, re.findall(r"([\d.]+)×", said))
+    assert 1.5 < got <= promised * 1.1
+    tab.find(".since button").click()
+    wait_until(lambda: tab.find(".compare tbody tr").count() == 2, what="the comparison")
+    rows = tab.find(".compare tbody tr").all_inner_texts()
+    assert "Input-bound" in rows[1] and "nothing" in rows[0]
+    # The lanes of both stand group by group, and the cursor reads both at the same step.
+    box = tab.plot()
+    tab.page.mouse.move(tab.x_of(300, (0, 600)), box["y"] + 60)
+    tab.page.wait_for_timeout(300)
+    steps = [float(text) for text in tab.find("[data-value$='#steps']").all_inner_texts() if text]
+    assert len(steps) == 2 and steps[1] > 2 * steps[0], steps
+    # The other one first, and out of it again.
+    tab.find(".compare tbody .linklike").click()
+    wait_until(lambda: "starves" in tab.text("h1"), what="the starved run first")
+    assert tab.find(".compare tbody tr").count() == 2
+    tab.find(".compare tbody .small").click()
+    assert tab.find(".compare").count() == 0
+
+
+def test_the_clock_puts_each_run_where_it_ran(open_tab, fits):
+    tab = open_tab(fits.url, height=1500)
+    after, before = tab.recording("after"), tab.recording("before")
+    tab.find(".chooser-button").click()
+    tab.find(".chooser-list input[type=checkbox]").check()
+    tab.page.keyboard.press("Escape")
+    tab.button("clock").click()
+    wait_until(lambda: tab.find("[data-value$='#steps']").count() == 2, what="both runs' lanes")
+    tab.settle()
+    start = after["extent"]["start_ns"]
+    low = before["extent"]["start_ns"] - start
+    high = max(after["extent"]["end_ns"], before["extent"]["end_ns"]) - start
+    assert abs(low / 1e9 + LATER_S) < 2
+    box = tab.plot()
+
+    def colour(row: int, at_s: float) -> tuple[int, int, int]:
+        label = tab.find(".tl-label:has(.tl-legend:not(.inline))").nth(row).bounding_box()
+        y = label["y"] - box["y"] + label["height"] - 12
+        return tab.colour_at(
+            ".tl-surface canvas", box["width"] * (at_s * 1e9 - low) / (high - low), y
+        )
+
+    # While only the earlier one ran, the later one's lane is empty; later both have steps.
+    assert colour(1, -LATER_S / 2)[2] > colour(1, -LATER_S / 2)[0] + 30
+    assert colour(0, -LATER_S / 2) == (0, 0, 0), "nothing is drawn there"
+    assert colour(0, 6)[2] > colour(0, 6)[0] + 30

@@ -1,0 +1,89 @@
+"""A job of several workers in the tab: who holds the others back, wrong clocks, one that died."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from generated_runs import Generated, write
+from tensorboard_server import TensorBoardServer
+
+from gpu_util_callback.summaries import ScalarWriter
+
+pytestmark = pytest.mark.browser
+MS = 1_000_000
+STEPS = {0: 300, 1: 300, 2: 231}
+OFFSETS_MS = {0: 0.0, 1: -2000.0, 2: 35.0}
+
+
+def kill(manifest, now_ns):
+    """As `kill -9` leaves it: "live", and not heard of since."""
+    facts = json.loads(manifest.read_text())
+    assert facts["status"] == "live"
+    manifest.write_text(json.dumps(facts | {"heartbeat_wall_ns": now_ns, "heartbeat_ns": now_ns}))
+    os.utime(manifest, ns=(now_ns, now_ns))
+
+
+# Shares of the width at which a broken red line runs down the lanes.
+MARKS = """(() => {
+    const canvas = document.querySelector('.tl-surface canvas');
+    const { width, height } = canvas;
+    const { data } = canvas.getContext('2d').getImageData(0, 0, width, height);
+    const [r, g, b] = getComputedStyle(document.documentElement).getPropertyValue('--red').trim()
+        .match(/[0-9a-f]{2}/gi).map((part) => parseInt(part, 16));
+    const found = [];
+    for (let x = 0; x < width; x++) {
+        let count = 0;
+        for (let y = 0; y < height; y++) {
+            const at = 4 * (y * width + x);
+            const off = [r, g, b].map((part, i) => Math.abs(data[at + i] - part));
+            count += off[0] + off[1] + off[2] < 40;
+        }
+        if (count > 30) found.push(x / width);
+    }
+    return found;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory):
+    """Three workers in step; the second one's clock is off, the third is slow and was killed."""
+    root = tmp_path_factory.mktemp("workers")
+    lengths = np.random.default_rng(3).normal(60, 8, 300)
+    for rank, steps in STEPS.items():
+        run = Generated(seed=1, rank=rank, world_size=3, job="pod", host=f"node-{rank}")
+        run.now += round(OFFSETS_MS[rank] * MS)
+        run.facts["started_ns"] = run.now
+        noise = np.diff(np.random.default_rng(rank).normal(0, 0.1, 301))
+        wait = np.where(rank == 2, lengths * 0.7, 0.0)
+        run.steps(steps, step_ms=(lengths + noise - wait)[:steps], wait_ms=wait[:steps])
+        path = write(run, root / "pod", "live" if rank == 2 else "ended")
+        if rank == 2:
+            kill(Path(path) / "manifest.json", run.now)
+    marker = ScalarWriter(str(root / "pod"))
+    marker.marker()
+    marker.close()
+    return root
+
+
+def test_the_workers_of_a_job(pod, open_tab):
+    with TensorBoardServer(pod, load_fast=True) as server:
+        tab = open_tab(server.url)
+        tab.wait_for("text=Across 3 workers")
+        assert tab.find(".finding:has-text('Worker 2 holds the others back')").count() == 1
+        lost = tab.find(".window-button:has-text('rank 2')")
+        assert "lost after 231 steps" in " ".join(lost.inner_text().split())
+        said = [" ".join(text.split()) for text in tab.find("p.clock").all_inner_texts()]
+        assert len(said) == 2
+        assert said[0].startswith("Clock of worker 1: 2,000 ms behind worker 0's")
+        assert said[1].startswith("Clock of worker 2: 35.")
+        lost.click()
+        tab.wait_for(".topbar .status-lost")
+        tab.button("compare all").click()
+        tab.settle()
+        tab.button("time").click()
+        tab.settle()
+        # On one axis: the other two go on for 69 steps, and nothing lies two seconds away.
+        lasted = np.cumsum(np.random.default_rng(3).normal(60, 8, 300))
+        assert np.mean(tab.evaluate(MARKS)) == pytest.approx(lasted[230] / lasted[-1], abs=0.01)

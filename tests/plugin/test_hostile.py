@@ -1,0 +1,265 @@
+"""Requests and recordings as an attacker, an accident or a colleague's `rm -rf` would make them."""
+
+import gzip
+import json
+import random
+import shutil
+import threading
+import time
+from types import SimpleNamespace
+from urllib.parse import quote
+
+import pytest
+from make_recording import SyntheticRun, make_recording
+from tensorboard.plugins import base_plugin
+from tile_reply import decode_tile
+from werkzeug.test import Client
+
+from gpu_util_callback.recording import read_recordings
+from tensorboard_plugin import runs as runs_module
+from tensorboard_plugin import tiles as tiles_module
+from tensorboard_plugin.plugin import GpuUtilizationPlugin
+
+RTL, NUL = "\u202egnp.exe\u202c", "a\0b"
+IDS = [
+    "", ".", "..", "../..", "/etc/passwd", "a/../../outside", "..%2f..%2foutside", "~7E", "a~2F..",
+    "file:///etc/passwd", "gs://bucket/x", "C:\\windows\\win.ini", "\\\\host\\share", NUL, RTL,
+    "x" * 10_000, "run/" + "y" * 10_000, "<script>alert(1)</script>", "a\r\nSet-Cookie: x=1",
+    "'; DROP TABLE runs; --", "\U0001f600", "%00", "%", "~", "None", "__proto__", "0",
+]  # fmt: skip
+
+
+class App:
+    """The plugin's routes over a log directory, called as TensorBoard would call them."""
+
+    def __init__(self, logdir):
+        self.logdir = logdir
+        provider = SimpleNamespace(list_runs=lambda context, experiment_id: self._runs())
+        context = base_plugin.TBContext(
+            logdir=str(logdir), data_provider=provider, flags=SimpleNamespace(logdir_spec="")
+        )
+        self.plugin = GpuUtilizationPlugin(context)
+        self.routes = self.plugin.get_plugin_apps()
+
+    def _runs(self):
+        folders = sorted(path.name for path in self.logdir.iterdir() if path.is_dir())
+        return [SimpleNamespace(run_name=name) for name in folders]
+
+    def get(self, route, **query):
+        text = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items())
+        return self.raw(route, text)
+
+    def raw(self, route, text):
+        reply = Client(self.routes[route]).get(f"{route}?{text}")
+        body = reply.get_data()
+        if reply.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        return reply.status_code, body
+
+    def json(self, route, **query):
+        status, body = self.get(route, **query)
+        return status, json.loads(body)
+
+    def tile(self, id, **change):
+        asked = {"axis": "step", "level": 0, "first": 0, "count": 64, "lanes": "steps", **change}
+        return self.get("/tiles", id=id, **asked)
+
+
+@pytest.fixture(autouse=True)
+def looked_at_each_time(monkeypatch):
+    monkeypatch.setattr(runs_module, "FRESH_S", 0.0)
+    monkeypatch.setattr(runs_module, "SETTLED_S", 0.0)
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("hostile")
+    make_recording(root / "logs" / "a", "thirds", steps=300, gpus=1)
+    make_recording(root / "outside", "healthy", steps=60)
+    return root
+
+
+def refused(status, body, asked):
+    assert 400 <= status < 500, (asked, status, body[:200])
+    reply = json.loads(body)
+    assert reply["error"], asked
+    assert "\n" not in reply["error"]
+    assert len(reply["error"]) < 600, asked
+    assert "Traceback" not in reply["error"]
+
+
+@pytest.mark.parametrize(
+    "route", ["/recording", "/tiles", "/steps", "/window", "/job", "/export.csv", "/export.json",
+              "/export.html"],
+)  # fmt: skip
+def test_ids_lead_nowhere_but_to_known_recordings(logs, route):
+    app = App(logs / "logs")
+    (outside,) = read_recordings(logs / "outside")
+    others = [outside.id, outside.path, f"../outside/{outside.folder}", f"a/{outside.folder}",
+              f"outside/{outside.folder}", f"./{outside.folder}"]  # fmt: skip
+    for id in IDS + others:
+        query = {"axis": "step", "level": 0, "first": 0, "count": 4, "last": 3, "window": 0}
+        refused(*app.get(route, id=id, **query), (route, id[:80]))
+
+
+def test_numbers_and_names_are_checked(logs):
+    app = App(logs / "logs")
+    (one,) = app.json("/runs")[1]["recordings"]
+    id = one["id"]
+    for change in (
+        {"level": -1}, {"level": 63}, {"level": "1e3"}, {"level": "9" * 30}, {"level": "NaN"},
+        {"first": -1}, {"first": 2**63}, {"first": "0x10"}, {"count": 0}, {"count": 4097},
+        {"count": "1" * 10_000}, {"axis": "y" * 10_000}, {"axis": NUL}, {"axis": RTL},
+        {"lanes": ",".join(["steps"] * 513)}, {"level": 62, "first": 2, "count": 4096},
+        {"lanes": "gpu0:" + "+".join(["utilization_pct"] * 5_000)},
+    ):  # fmt: skip
+        refused(*app.tile(id, **change), change)
+    for lanes in (NUL, RTL, "x" * 10_000, ":::", "gpu0:", ":x", "steps:__class__", "../x:y", "+:+"):
+        status, body = app.tile(id, lanes=lanes)
+        assert status == 200, lanes[:50]
+        assert decode_tile(body).header["series"] == [], lanes[:50]
+    for query in ({"first": 0}, {"first": 0, "last": 1000}, {"first": 5, "last": 4},
+                  {"first": "a", "last": 2}, {"first": -3, "last": 2}):  # fmt: skip
+        refused(*app.get("/steps", id=id, **query), query)
+    for window in (-1, 99, "x", "9" * 30, 2**62):
+        refused(*app.get("/window", id=id, window=window), window)
+    for table in ("../steps", "steps;", "x" * 10_000, NUL, "__class__"):
+        refused(*app.get("/export.csv", id=id, table=table), table[:50])
+    assert app.raw("/tiles", f"id={quote(id)}&&&=&level=%ff%fe&lanes=%00")[0] == 400
+
+
+def test_names_of_runs_and_facts_may_be_anything(tmp_path):
+    names = ["<img src=x>", RTL, "ünïcode \U0001f600", "a b%2Fc", "n" * 200, "quote'\"", "~7E~"]
+    for name in names:
+        make_recording(tmp_path / name, "healthy", steps=60, gpus=1)
+    manifests = sorted(tmp_path.rglob("manifest.json"))
+    odd = {
+        "trial": {"a": 1}, "trial_config": 7, "fit_index": "x", "rank": [], "world_size": "many",
+        "host": None, "framework": 3, "gpus": {"x": 1}, "windows": "no", "job": ["j"],
+        "overhead": None, "flushes": {"a": []}, "label": RTL,
+    }  # fmt: skip
+    manifests[0].write_text(json.dumps({**json.loads(manifests[0].read_text()), **odd}))
+    app = App(tmp_path)
+    status, listing = app.json("/runs")
+    assert status == 200
+    assert sorted(one["run"] for one in listing["recordings"]) == sorted(names)
+    broken = manifests[0].parent.name
+    for one in listing["recordings"]:
+        assert one["id"].isascii()
+        assert not set(one["id"]) & set(" <>\"'%&?#")
+        if broken not in one["id"]:
+            assert app.json("/recording", id=one["id"])[0] == 200
+            assert app.tile(one["id"])[0] == 200
+        else:
+            assert app.get("/recording", id=one["id"])[0] < 500
+
+
+def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiles_module, "LONG_CELLS", 100)
+    for long in (False, True):
+        if not long:
+            monkeypatch.setattr(tiles_module, "LONG_CELLS", 1 << 30)
+        make_recording(tmp_path / "logs" / "a", "thirds", steps=600, gpus=1)
+        make_recording(tmp_path / "logs" / "b", "thirds", steps=600, gpus=1)
+        app = App(tmp_path / "logs")
+        ids = {one["run"]: one["id"] for one in app.json("/runs")[1]["recordings"]}
+        assert app.tile(ids["a"])[0] == 200
+        shutil.rmtree(tmp_path / "logs" / "a")
+        for route, query in (("/recording", {}), ("/steps", {"first": 0, "last": 9}),
+                             ("/export.csv", {}), ("/export.json", {}), ("/job", {})):  # fmt: skip
+            status, body = app.get(route, id=ids["a"], **query)
+            assert status in (200, 404), (route, status, body[:300])
+            if status == 200 and route == "/recording":
+                assert "deleted" in body.decode()
+        assert app.tile(ids["a"], first=100)[0] in (200, 404)
+        assert [one["run"] for one in app.json("/runs")[1]["recordings"]] == ["b"]
+        assert app.get("/recording", id=ids["a"])[0] == 404
+        assert app.tile(ids["b"])[0] == 200
+        shutil.rmtree(tmp_path / "logs")
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+def test_damage_in_the_middle_of_browsing(tmp_path, monkeypatch, long):
+    if long:
+        monkeypatch.setattr(tiles_module, "LONG_CELLS", 100)
+    make_recording(tmp_path / "a", "thirds", steps=9_000, gpus=1, step_ms=5.0)
+    app = App(tmp_path)
+    (one,) = app.json("/runs")[1]["recordings"]
+    id = one["id"]
+    assert app.get("/recording", id=id)[0] == 200
+    files = sorted(path for path in tmp_path.rglob("*.npz"))
+    random_ = random.Random(3)
+    for round_ in range(12):
+        file = random_.choice(files)
+        content = bytearray(file.read_bytes()) if file.exists() else bytearray(b"x" * 100)
+        for _ in range(8):
+            content[random_.randrange(len(content))] ^= 1 << random_.randrange(8)
+        file.write_bytes(bytes(content[: random_.randrange(1, len(content) + 1)]))
+        if round_ % 5 == 4:
+            file.unlink()
+        for axis, level in (("step", 0), ("step", 6), ("time", 24)):
+            status, body = app.tile(id, axis=axis, level=level, lanes="steps,gpu0:power_mw")
+            assert status == 200, body[:300]
+            decode_tile(body)
+        fresh = App(tmp_path)
+        for route, query in (("/recording", {}), ("/export.csv", {}), ("/export.html", {}),
+                             ("/steps", {"first": 0, "last": 99})):  # fmt: skip
+            status, body = fresh.get(route, id=id, **query)
+            assert status == 200, (route, body[:300])
+    _, reply = App(tmp_path).json("/recording", id=id)
+    assert reply["problems"]
+    assert all("\n" not in problem["message"] for problem in reply["problems"])
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+def test_a_growing_run_under_many_requests_at_once(tmp_path, monkeypatch, long):
+    if long:
+        monkeypatch.setattr(tiles_module, "LONG_CELLS", 1_000)
+    run = SyntheticRun(tmp_path / "live", "thirds", 6_000, 2, step_ms=5.0, diagnose=False)
+    run.advance(200)
+    app = App(tmp_path)
+    (one,) = app.json("/runs")[1]["recordings"]
+    id, failures, stop = one["id"], [], threading.Event()
+
+    def look(seed):
+        random_ = random.Random(seed)
+        most = 0
+        while not stop.is_set():
+            level = random_.choice([0, 2, 5, 8])
+            try:
+                status, body = app.tile(
+                    id, level=level, count=4096, lanes="steps,gpu1:utilization_pct"
+                )
+                assert status == 200, body[:200]
+                reply = decode_tile(body)
+                for values in reply.series.values():
+                    assert len(values[0]) == 4096
+                known = reply.first_step[~(reply.start_ns != reply.start_ns)]
+                if level == 0 and len(known):
+                    assert known[-1] >= most, "a run never shrinks"
+                    most = known[-1]
+                status, body = app.get(random_.choice(["/runs", "/recording", "/job"]), id=id)
+                assert status == 200, body[:200]
+            except Exception as error:
+                failures.append(error)
+                return
+
+    threads = [threading.Thread(target=look, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    while run.done < 3_000 and not failures:
+        run.advance(100)
+        time.sleep(0.02)
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    run.close()
+    assert not failures, failures[0]
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        reply = decode_tile(app.tile(id, count=4096)[1])
+        if not reply.header["refining"] and (reply.start_ns == reply.start_ns).sum() == run.done:
+            break
+        time.sleep(0.05)
+    assert (reply.start_ns == reply.start_ns).sum() == run.done
+    assert reply.header["refining"] == []

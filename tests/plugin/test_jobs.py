@@ -1,0 +1,86 @@
+"""What the tab is told about a recording among its like: workers of a job, the fit before."""
+
+import json
+from urllib.parse import quote
+
+import pytest
+from generated_runs import GPU, Generated, write
+from make_recording import make_recording
+from tensorboard_server import TensorBoardServer
+
+from gpu_util_callback import read_recordings
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.summaries import ScalarWriter
+from tensorboard_plugin.jobs import job_reply
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory):
+    """Two fits of one model, the first starved; three workers, one of them starved."""
+    root = tmp_path_factory.mktemp("jobs")
+    make_recording(root / "before", "slow", steps=300, gpus=1, job="a", past_s=3000)
+    make_recording(root / "after", "healthy", steps=300, gpus=1, job="a", past_s=2000, fit_index=1)
+    for rank in range(3):
+        # In step: what one waits for its input, the others wait for it in the step.
+        run = Generated(seed=1, gpus=[GPU], rank=rank, world_size=3, job="b", host=f"node-{rank}")
+        run.steps(300, step_ms=10 if rank == 1 else 40, wait_ms=30 if rank == 1 else 0)
+        write(run, root / "pod")
+    marker = ScalarWriter(str(root / "pod"))
+    marker.marker()
+    marker.close()
+    return root
+
+
+@pytest.fixture(scope="module")
+def ask(logdir):
+    """`ask(run, rank=0)`: the reply for one recording, from a real server."""
+    with TensorBoardServer(logdir, load_fast=True) as server:
+
+        def ask_(run, rank=0):
+            base = "data/plugin/gpu_utilization"
+            listed = json.loads(server.get(f"{base}/runs")[2])["recordings"]
+            (one,) = [item for item in listed if (item["run"], item["rank"]) == (run, rank)]
+            status, _, body = server.get(f"{base}/job?id={quote(one['id'], safe='')}")
+            assert status == 200, body
+            return one["id"], json.loads(body)
+
+        yield ask_
+
+
+def test_the_fit_before_is_named_with_what_was_promised_and_got(ask):
+    before, first = ask("before")
+    _, second = ask("after")
+    assert first["since"] is None and first["findings"] == []
+    since = second["since"]
+    assert (since["id"], since["run"], since["gone"]) == (before, "before", ["input_bound"])
+    assert 1.5 < since["got"] <= 1.1 * since["promised_up_to"]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_every_worker_hears_of_the_slow_one(ask, rank):
+    id_, reply = ask("pod", rank)
+    assert [one["rank"] for one in reply["workers"]] == [0, 1, 2]
+    assert reply["workers"][rank]["id"] == id_
+    (finding,) = reply["findings"]
+    assert finding["cause"] == "imbalance" and finding["ranks"] == [1]
+    assert set(finding["evidence"]) <= set(reply["labels"])
+
+
+def test_an_unknown_recording_is_refused(logdir):
+    with TensorBoardServer(logdir, load_fast=False) as server:
+        status, _, body = server.get("data/plugin/gpu_utilization/job?id=../../etc")
+    assert status == 404 and "no recording" in json.loads(body)["error"]
+
+
+def test_only_reports_that_are_needed_are_made(logdir):
+    """2,000 runs in a log directory must not be read for one of them."""
+    recordings = sorted(read_recordings(logdir), key=lambda one: one.start_ns)
+    made = []
+
+    def report_of(one):
+        made.append(one.run)
+        return run_report(one)
+
+    first = next(one for one in recordings if one.run == "before")
+    reply = job_reply(first, recordings, report_of)
+    assert len(reply["workers"]) == 1 and made == ["before"]

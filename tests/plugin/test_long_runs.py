@@ -1,0 +1,359 @@
+"""A long run's tiles: from little memory and few files, and what the rows say all the same."""
+
+import gzip
+import itertools
+import json
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+from long_recording import METRICS, make_long_recording
+from tile_reply import decode_tile
+
+from gpu_util_callback.diagnosis import RULES_VERSION, run_report
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording import writer as writer_module
+from tensorboard_plugin import long_runs
+from tensorboard_plugin import tiles as tiles_module
+from tensorboard_plugin.long_runs import LongRun
+from tensorboard_plugin.tiles import TileServer
+
+STEPS = 60_000
+LANES = ["steps", "input_wait", "gpu0:utilization_pct", "gpu1:power_mw"]
+
+
+@pytest.fixture(scope="module", params=["with levels", "without"])
+def path(request, tmp_path_factory):
+    """A run of 60,000 steps, with levels files for all but its end, or as older versions wrote."""
+    folder = tmp_path_factory.mktemp("long")
+    patch = pytest.MonkeyPatch()
+    with patch.context() as context:
+        cells = 100_000 if request.param == "with levels" else 1 << 62
+        context.setattr(writer_module, "LEVELS_CELLS", cells)
+        make_long_recording(folder / "run", STEPS, gpus=2, metrics=len(METRICS), chunk=4_000)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def every_run_is_long(monkeypatch):
+    monkeypatch.setattr(tiles_module, "LONG_CELLS", 1_000)
+
+
+@pytest.fixture
+def recording(path):
+    (one,) = read_recordings(path)
+    return one
+
+
+def ask(server, recording, axis, level, first, count, lanes=LANES):
+    return decode_tile(gzip.decompress(server.tile(recording, axis, level, first, count, lanes)))
+
+
+def settled(server, recording, *request):
+    """The reply once everything has been read and nothing is being refined."""
+    end = time.monotonic() + 60
+    server.prepare(recording)
+    while not server._of(recording).ready and time.monotonic() < end:
+        time.sleep(0.01)
+    while True:
+        reply = ask(server, recording, *request)
+        if not reply.header["refining"]:
+            return reply
+        assert time.monotonic() < end, reply.header
+        time.sleep(0.02)
+
+
+def reduced(keys, values, level, first, count):
+    """The truth: min, max and mean of `values` in buckets of 2^level keys."""
+    numbers = (keys >> level) - first
+    inside = (numbers >= 0) & (numbers < count)
+    numbers, values = numbers[inside], values[inside]
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, numbers, values)
+    np.maximum.at(high, numbers, values)
+    rows = np.bincount(numbers, minlength=count)
+    with np.errstate(invalid="ignore"):
+        mean = np.bincount(numbers, values, count) / rows
+    return np.where(rows > 0, [low, high, mean], np.nan)
+
+
+def test_only_runs_that_grew_long_have_levels_files(path, recording):
+    files = recording.level_files
+    if "0" in str(path.name):  # the first parameter's folder
+        assert files
+        assert files[0][0] == 0
+        assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(files))
+    else:
+        assert not files
+
+
+@pytest.mark.parametrize("level", [0, 2, 4, 5, 6, 8, 10, 13])
+def test_steps_by_step_are_what_the_rows_say(recording, level):
+    steps = recording.steps
+    count = min(2_048, (STEPS >> level) + 2)
+    first = ((STEPS // 2) >> level) - count // 2 if level < 5 else 0
+    reply = settled(TileServer(), recording, "step", level, first, count)
+    for name, column in (("step", "body_ns"), ("input_wait", "input_wait_ns")):
+        truth = reduced(steps["step"], steps[column] / 1e6, level, first, count)
+        np.testing.assert_allclose(np.stack(reply.series[("steps", name)]), truth, rtol=2e-5)
+    starts = np.arange(first, first + count) << level
+    inside = starts < STEPS
+    assert np.isnan(reply.start_ns[~inside]).all()
+    truth = steps["start_ns"][starts[inside]] - recording.start_ns
+    np.testing.assert_allclose(reply.start_ns[inside], truth, atol=20e6)
+    if level < 5:
+        assert (reply.start_ns[inside] == truth).all()
+
+
+@pytest.mark.parametrize("level", [20, 25, 29, 31, 33, 36])
+def test_samples_by_time_are_what_the_rows_say(recording, level):
+    samples = recording.samples["gpu1"]
+    since = samples["time_ns"] - recording.start_ns
+    count = min(2_048, (int(since[-1]) >> level) + 2)
+    reply = settled(TileServer(), recording, "time", level, 3, count)
+    truth = reduced(since, samples["power_mw"], level, 3, count)
+    np.testing.assert_allclose(
+        np.stack(reply.series[("gpu1:power_mw", "power_mw")]), truth, rtol=2e-5
+    )
+    starts = recording.steps["start_ns"] - recording.start_ns
+    under_way = np.searchsorted(starts, reply.start_ns, "right") - 1
+    away = np.abs(reply.first_step - np.clip(under_way, 0, None))
+    assert away.max() <= (0 if level == 20 else 64)  # an entry, or a bucket of the overview
+
+
+@pytest.mark.parametrize(("axis", "level"), [("step", 3), ("step", 9), ("step", 12),
+                                             ("time", 22), ("time", 28), ("time", 32)])  # fmt: skip
+def test_on_the_other_axis_rows_are_at_most_an_entry_away(recording, axis, level):
+    """Samples by step and steps by time: every extreme is there, in its bucket or beside it."""
+    steps, samples = recording.steps, recording.samples["gpu0"]
+    if axis == "step":
+        at = np.searchsorted(steps["start_ns"], samples["time_ns"], "right") - 1
+        keys, values = steps["step"][at], samples["utilization_pct"]
+        lane = ("gpu0:utilization_pct", "utilization_pct")
+    else:
+        keys, values = steps["start_ns"] - recording.start_ns, steps["callbacks_ns"] / 1e6
+        lane = ("steps", "callbacks")
+    count = min(2_048, (int(keys[-1]) >> level) + 1)
+    first = max(0, ((int(keys[-1]) >> level) - count) // 2)
+    reply = settled(TileServer(), recording, axis, level, first, count)
+    low, high, mean = reply.series[lane]
+    truth = reduced(keys, values, level, first, count)
+    if level in (3, 22):
+        np.testing.assert_allclose(np.stack([low, high, mean]), truth, rtol=2e-5)
+
+    def around(part, pick):
+        """The extreme of each bucket and its neighbours; those at the edges lack one."""
+        padded = np.pad(part, 1, constant_values=np.nan)
+        stacked = np.stack([padded[:-2], padded[1:-1], padded[2:]])
+        return pick.reduce(stacked, axis=0)
+
+    inner = slice(1, -1)
+    known = ~np.isnan(truth[1])[inner]
+    assert (around(high, np.fmax)[inner][known] >= truth[1][inner][known] * (1 - 1e-5)).all()
+    assert (around(low, np.fmin)[inner][known] <= truth[0][inner][known] * (1 + 1e-5)).all()
+    wide = around(truth[1], np.fmax)[inner]
+    drawn = ~np.isnan(high)[inner]
+    assert (high[inner][drawn] <= wide[drawn] * (1 + 1e-5)).all()
+    drawn_all = ~np.isnan(low)
+    assert (low[drawn_all] <= mean[drawn_all] * (1 + 1e-5)).all()
+    assert (mean[drawn_all] <= high[drawn_all] * (1 + 1e-5)).all()
+
+
+def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recording, monkeypatch):
+    server, opened = TileServer(), []
+    read = type(recording)._read
+    monkeypatch.setattr(
+        type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
+    )
+    monkeypatch.setattr(server._beside, "do", lambda id, job: None)
+    coarse = ask(server, recording, "step", 6, 0, 940)
+    by_time = ask(server, recording, "time", 30, 0, 300)
+    fine = ask(server, recording, "step", 3, 0, 512)
+    assert set(opened) <= {"overview.npz"}
+    assert coarse.header["refining"] == []
+    assert fine.header["refining"] == LANES
+    monkeypatch.undo()
+    steps, samples = recording.steps, recording.samples["gpu0"]
+    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 6, 0, 940)
+    np.testing.assert_allclose(np.stack(coarse.series[("steps", "step")]), truth, rtol=2e-5)
+    starts = steps["start_ns"] - recording.start_ns
+    known = ~np.isnan(coarse.start_ns)
+    assert (coarse.start_ns[known] == starts[::64]).all()
+    since = samples["time_ns"] - recording.start_ns
+    truth = reduced(since, samples["utilization_pct"], 30, 0, 300)
+    found = np.stack(by_time.series[("gpu0:utilization_pct", "utilization_pct")])
+    np.testing.assert_allclose(found, truth, rtol=2e-5)
+    # What only repeats a wider bucket holds all that is in it.
+    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 3, 0, 512)
+    low, high, _ = fine.series[("steps", "step")]
+    assert (low <= truth[0] * (1 + 1e-5)).all()
+    assert (high >= truth[1] * (1 - 1e-5)).all()
+
+
+def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
+    run = LongRun(recording)
+    run.update(recording.revision)
+    opened = []
+    read = type(recording)._read
+    monkeypatch.setattr(
+        type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
+    )
+    for group, columns in (("steps", ["body_ns"]), ("gpu0", ["power_mw"])):
+        run.range_of_rows(group, columns, "step", 0, 30_000, 500)
+    assert 1 <= len(set(opened)) <= 2, opened
+    opened.clear()
+    run.range("steps", ["body_ns"], "step", 5, 0, 2_000)
+    run.range("gpu0", ["power_mw"], "step", 10, 0, 60)
+    assert opened == []
+    rows = STEPS * 7 * 4
+    assert run.nbytes - run.raw.nbytes < rows / 2
+
+
+def test_a_long_run_that_goes_on_is_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_module, "LEVELS_CELLS", 50_000)
+    kept = []
+    close = writer_module.RecordingWriter.flush
+    server, seen = TileServer(), []
+
+    def flush(writer):
+        close(writer)
+        if not kept:
+            kept.extend(read_recordings(tmp_path))
+        (one,) = kept
+        one.refresh()
+        reply = settled(server, one, "step", 5, 0, 1_000, ["steps", "gpu0:power_mw"])
+        seen.append(int((~np.isnan(reply.series[("steps", "step")][0])).sum()))
+
+    monkeypatch.setattr(writer_module.RecordingWriter, "flush", flush)
+    make_long_recording(tmp_path, 24_000, gpus=1, metrics=8, chunk=2_000, live=True)
+    assert seen[:12] == [-(-2_000 * n // 32) for n in range(1, 13)]
+    (one,) = kept
+    assert one.level_files
+    for axis, level, lane in (("step", 6, "steps"), ("time", 31, "gpu0:power_mw")):
+        grown = settled(server, one, axis, level, 0, 300, [lane])
+        fresh = settled(TileServer(), one, axis, level, 0, 300, [lane])
+        for key, values in fresh.series.items():
+            np.testing.assert_allclose(np.stack(grown.series[key]), np.stack(values), rtol=1e-5)
+
+
+def test_damaged_levels_are_named_and_done_without(path, tmp_path):
+    shutil.copytree(path, tmp_path / "copy")
+    (one,) = read_recordings(tmp_path / "copy")
+    files = sorted((tmp_path / "copy").rglob("levels-*.npz"))
+    if not files:
+        pytest.skip("this recording has none")
+    content = files[1].read_bytes()
+    for damaged in (content[:2_000], content[:-9_000] + bytes(9_000), b"", None):
+        if damaged is None:
+            files[1].unlink()
+        else:
+            files[1].write_bytes(damaged)
+        (one,) = read_recordings(tmp_path / "copy")
+        reply = settled(TileServer(), one, "step", 6, 0, 938)
+        steps = one.steps
+        truth = reduced(steps["step"], steps["body_ns"] / 1e6, 6, 0, 938)
+        np.testing.assert_allclose(np.stack(reply.series[("steps", "step")]), truth, rtol=2e-5)
+        assert [problem.path for problem in one.problems] == [str(files[1])]
+        assert "reading the segments instead" in one.problems[0].message
+
+
+def test_many_ask_at_once_and_all_get_the_same(recording):
+    server, replies, errors = TileServer(), {}, []
+    requests = [("step", 6, 0, 900), ("step", 1, 9_000, 600), ("time", 31, 0, 200),
+                ("time", 24, 1_000, 900), ("step", 3, 2_000, 512)]  # fmt: skip
+
+    def look(at):
+        try:
+            for request in requests[at % 5 :] + requests[: at % 5]:
+                reply = settled(server, recording, *request)
+                replies.setdefault(request, []).append(reply.series[("steps", "step")])
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=look, args=(at,)) for at in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors, errors[0]
+    assert len(replies) == 5
+    for same in replies.values():
+        assert len(same) == 12
+        for other in same[1:]:
+            np.testing.assert_array_equal(np.stack(other), np.stack(same[0]))
+
+
+def test_entries_that_come_while_others_are_joined_are_kept(recording, monkeypatch):
+    run = LongRun(recording)
+    run.update(recording.revision)
+    entries = run._series["steps"].entries
+    series = long_runs._Series(entries)
+    series.add(entries)
+    whole, late = long_runs.join, threading.Thread(target=series.add, args=(entries,))
+
+    def join(parts):
+        if late.ident is None:
+            late.start()
+            late.join(0.2)
+        return whole(parts)
+
+    monkeypatch.setattr(long_runs, "join", join)
+    assert len(series.entries) == 2 * len(entries)
+    late.join(60)
+    assert len(series.entries) == 3 * len(entries)
+
+
+def test_what_is_kept_of_the_rows_is_bounded(recording):
+    run = LongRun(recording)
+    run.update(recording.revision)
+    run.raw._max_bytes = 1 << 20
+    whole = run.range_of_rows("steps", ["body_ns", "input_wait_ns"], "step", 4, 0, 3_750)
+    assert 0 < run.raw.nbytes <= 2 << 20  # the last segment stays, whatever its size
+    steps = recording.steps
+    truth = reduced(steps["step"], steps["body_ns"].astype(float), 4, 0, 3_750)
+    np.testing.assert_allclose(np.stack([part[0] for part in whole]), truth, rtol=2e-5)
+
+
+def test_who_has_time_gets_everything_at_once(recording):
+    server = TileServer(patient=True)
+    for request in (("step", 6, 0, 938), ("step", 2, 3_000, 4_096), ("time", 22, 0, 4_096)):
+        assert ask(server, recording, *request).header["refining"] == []
+    steps = recording.steps
+    reply = ask(server, recording, "step", 2, 3_000, 4_096)
+    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 2, 3_000, 4_096)
+    np.testing.assert_allclose(np.stack(reply.series[("steps", "step")]), truth, rtol=2e-5)
+
+
+def test_a_long_run_keeps_what_older_rules_found(path, tmp_path):
+    """Its rows are not gone through when the tab is opened; who asks for it, gets it."""
+    shutil.copytree(path, tmp_path / "copy")
+    (manifest,) = (tmp_path / "copy").rglob("manifest.json")
+    facts = json.loads(manifest.read_text())
+    facts["diagnosis"] |= {"rules_version": -1, "verdict": "by older rules"}
+    manifest.write_text(json.dumps(facts))
+    (one,) = read_recordings(tmp_path / "copy")
+    report = run_report(one, anew=False)
+    assert (report["rules_version"], report["verdict"]) == (-1, "by older rules")
+    assert "rules version -1" in report["unavailable"][-1]["reason"], "and says so"
+    anew = run_report(one)
+    assert "today's rules" not in {one["source"] for one in anew["unavailable"]}
+    assert anew["rules_version"] == RULES_VERSION
+    assert [span["cause"] for span in anew["spans"]] == [span["cause"] for span in report["spans"]]
+    assert run_report(one, {"input_bound.wait_pct": 50}, anew=False)["rules_version"] > 0
+
+
+def test_what_the_first_view_unpacked_is_let_go(recording):
+    server = TileServer()
+    first = ask(server, recording, "step", 6, 0, 900)
+    overview = recording.overview
+    assert dict.__len__(overview.axes["step"]) > 0
+    settled(server, recording, "step", 6, 0, 900)
+    end = time.monotonic() + 20
+    while dict.__len__(overview.axes["step"]) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert dict.__len__(overview.axes["step"]) == 0
+    again = ask(TileServer(), recording, "step", 6, 0, 900)
+    for key, values in first.series.items():
+        np.testing.assert_array_equal(np.stack(again.series[key]), np.stack(values))
