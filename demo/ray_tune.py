@@ -15,6 +15,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
 
 
 def arguments() -> argparse.Namespace:
@@ -44,24 +45,31 @@ def trial(config: dict) -> None:
 
 
 def compare(trials: list[tuple[int, str]]) -> None:
-    """Print a line for each (batch size, log directory)."""
+    """Print a line for each (batch size, log directory), and which one is the fastest."""
     from gpu_util_callback import read_recordings
-    from gpu_util_callback.diagnosis import run_report
+    from gpu_util_callback.diagnosis import comparison, run_report
 
-    print(f"\n{'batch':>6} {'ms a step':>10} {'us a sample':>12} {'GPU':>8}  what held it back")
-    for batch, log_dir in sorted(trials):
+    trials = sorted(trials)
+    runs = []
+    for _, log_dir in trials:
         (recording,) = read_recordings(log_dir)
-        run = run_report(recording)
-        used = [gpu for gpu in run["gpus"] if gpu["used_by_framework"]]
-        means = [gpu["utilization_pct"]["mean"] for gpu in used]
-        known = [mean for mean in means if mean is not None]
-        utilization = f"{sum(known) / len(known):.0f} %" if known else "none"
-        step_ms = run["step_ms"]["p50"]
-        causes = [found["cause"] for found in run["findings"] + run["spans"]]
-        held = ", ".join(dict.fromkeys(causes)) or "nothing"
-        print(
-            f"{batch:>6} {step_ms:>10.2f} {1e3 * step_ms / batch:>12.0f} {utilization:>8}  {held}"
-        )
+        runs.append(run_report(recording))
+    rows = comparison(runs)["runs"]
+    # Medians: the first step of each trial compiles.
+    per_sample = [1e3 * run["step_ms"]["p50"] / batch
+                  for (batch, _), run in zip(trials, runs, strict=True)]  # fmt: skip
+    print(f"\n{'batch':>6} {'us a sample':>12} {'ms a step':>10} {'GPU active':>11} "
+          f"{'input wait':>11}  what held it back")  # fmt: skip
+    for (batch, _), run, row, us in zip(trials, runs, rows, per_sample, strict=True):
+        active = row["gpu_active_pct"]
+        used = f"{active:.0f} %" if active is not None else "no GPU"
+        waited = f"{row['time_pct'].get('input_wait', 0):.0f} %"
+        titles = [found["title"] for found in run["spans"] + run["findings"]]
+        held = ", ".join(dict.fromkeys(titles)) or "nothing"
+        ms = run["step_ms"]["p50"]
+        print(f"{batch:>6} {us:>12,.0f} {ms:>10.2f} {used:>11} {waited:>11}  {held}")
+    best = min(range(len(trials)), key=lambda at: per_sample[at])
+    print(f"\nThe least time per sample: batch {trials[best][0]}. {runs[best]['verdict']}")
 
 
 def main() -> int:
@@ -72,11 +80,21 @@ def main() -> int:
     except ImportError:
         print('This demo needs Ray: pip install "ray[tune]"', file=sys.stderr)
         return 2
+
+    class Progress(tune.Callback):
+        def on_trial_complete(self, iteration, trials, trial, **_):
+            print(f"  {trial}: batch_size={trial.config['batch_size']}, done", flush=True)
+
     sys.path.insert(0, str(HERE))
     from images import draw
 
     pictures = draw(HERE / "logs" / "pictures", count=2000)
-    ray.init(include_dashboard=False, log_to_driver=False)
+    # Trials are processes of their own: they find this checkout where it is not installed.
+    paths = {"PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
+    ray.init(
+        include_dashboard=False, log_to_driver=False, logging_level="warning",
+        runtime_env={"env_vars": paths},
+    )  # fmt: skip
     try:
         space = {
             "batch_size": tune.grid_search(args.batches),
@@ -88,8 +106,14 @@ def main() -> int:
         resources = {"cpu": int(ray.cluster_resources().get("CPU", 1))}
         if ray.cluster_resources().get("GPU"):
             resources["gpu"] = 1
-        tuner = tune.Tuner(tune.with_resources(trial, resources), param_space=space)
-        results = tuner.fit()
+        print(f"{len(args.batches)} trials, one after the other:", flush=True)
+        results = tune.Tuner(
+            tune.with_resources(trial, resources),
+            param_space=space,
+            run_config=tune.RunConfig(
+                storage_path=str(HERE / "logs" / "ray_results"), verbose=0, callbacks=[Progress()]
+            ),
+        ).fit()
     finally:
         ray.shutdown()
     failed = [result.error for result in results if result.error]

@@ -11,6 +11,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "tests" / "support"), str(HERE.parent / "tests" / "browser")]
 
 RUN = "2-slow-map"
+OTHER = "1-healthy"
 
 
 def main() -> int:
@@ -41,6 +42,14 @@ def main() -> int:
             tab.settle()
             tab.page.screenshot(path=out / f"tab-{scheme}.png")
             print(out / f"tab-{scheme}.png")
+            if scheme == "light":
+                tab.find(".chooser-button").click()
+                other = tab.find(".chooser-list li").filter(has_text=OTHER)
+                other.locator("input").check()
+                tab.page.keyboard.press("Escape")
+                tab.settle()
+                tab.page.screenshot(path=out / "tab-compare.png")
+                print(out / "tab-compare.png")
         browser.close()
     return 0
 

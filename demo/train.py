@@ -22,6 +22,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--log-dir", type=Path, default=HERE / "logs", help="where runs go")
     parser.add_argument("--steps", type=int, default=240, help="training steps of each act")
     parser.add_argument("--batch", type=int, default=32, help="pictures a batch")
+    parser.add_argument("--recorded", type=Path, default=HERE / "recorded",
+                        help="runs of a GPU to show beside them")  # fmt: skip
     parser.add_argument("--no-serve", action="store_true", help="end after the report")
     args = parser.parse_args()
     if args.steps < 30:
@@ -137,10 +139,15 @@ def main() -> int:
     sys.path.insert(0, str(HERE))
     train(args.log_dir, args.steps, args.batch)
 
+    from recorded_runs import RECORDED, show_recorded
+
     from gpu_util_callback.cli import main as gpu_util
 
     print()
+    shutil.rmtree(args.log_dir / RECORDED, ignore_errors=True)
     code = gpu_util(["report", str(args.log_dir)])
+    for line in show_recorded(args.recorded, args.log_dir / RECORDED):
+        print(line)
     if code or args.no_serve or os.environ.get("DEMO_SERVE") == "0":
         return code
     from serve import serve

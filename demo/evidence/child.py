@@ -1,0 +1,171 @@
+"""Trains one scenario in this process and writes what came out: `python child.py JOB.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE.parent), str(HERE.parents[1]), *(p for p in sys.path if p != str(HERE))]
+
+__all__ = ["Job", "run"]
+
+
+@dataclasses.dataclass
+class Job:
+    """What a child is to do; travels as JSON.
+
+    Attributes:
+        scenario: its name.
+        seconds: how long the recorded fit should take.
+        answer: the file for what came out.
+        stand_in: no GPU: play one.
+        keep: "" or a folder: also keep a compact, redacted copy of the log directory there.
+    """
+
+    scenario: str
+    backend: str
+    log_dir: str
+    answer: str
+    seconds: float = 20.0
+    stand_in: bool = False
+    keep: str = ""
+
+
+def run(job: Job) -> dict[str, Any]:
+    """Train, record, read the recording; what `findings.read` returns."""
+    import keras
+
+    from evidence import findings
+    from evidence.device import Device
+    from evidence.scenarios import named
+    from evidence.workloads import WORKLOADS
+    from gpu_util_callback import GpuUtilCallback
+
+    scenario = named(job.scenario)
+    keras.utils.set_random_seed(3)
+    device = Device()
+    if not device.is_gpu and not job.stand_in:
+        raise RuntimeError(f"{job.backend} sees no GPU here: `gpu-util doctor` says why")
+    if job.stand_in:
+        from evidence.standin_trace import inject
+
+        inject(job.backend, job.scenario)
+    workload = WORKLOADS[scenario.workload](device)
+    with workload.beside():
+        step_s = step_seconds(workload)
+        delay_s = workload.delay(step_s)
+        whole_s = max(step_s + delay_s, 1e-4)
+        if workload.validation is not None:
+            epoch_s = job.seconds / 1.5 / workload.epochs
+        else:
+            epoch_s = job.seconds / workload.epochs
+        steps = int(min(50_000, max(40, epoch_s / whole_s)))
+        windows = _windows(steps * workload.epochs, workload.window_steps)
+        enough = []
+        if workload.epochs == 1:  # the estimate may be off: the time decides
+            enough.append(_until(job.seconds, windows[-1][1] + 5))
+            steps *= 4
+        callback = GpuUtilCallback(
+            job.log_dir,
+            trace=windows if scenario.trace else "auto",
+            job=f"gpu-evidence {job.backend} {job.scenario}",
+            redact=bool(job.keep),
+            report=False,
+        )
+        validation = {}
+        if workload.validation is not None:
+            count, wait_s = workload.validation(steps * whole_s)
+            validation["validation_data"] = workload.batches(count, wait_s)
+            workload.model.evaluate(workload.batches(2), verbose=0)  # compiled before
+        traced = _torch_windows(job, windows) if scenario.trace else None
+        workload.model.fit(
+            workload.batches(steps, delay_s),
+            epochs=workload.epochs, shuffle=False, verbose=0,
+            callbacks=[callback, *filter(None, [traced]), *enough], **validation,
+        )  # fmt: skip
+        if traced is not None:
+            traced.write(job.log_dir)
+    found = findings.read(job.log_dir)
+    found["device"] = {"name": device.name, "compute_capability": device.capability}
+    found["keras"] = keras.__version__
+    if job.keep:
+        from evidence.keep import keep
+
+        found["kept_bytes"] = keep(Path(job.log_dir), Path(job.keep))
+    return found
+
+
+def step_seconds(workload: Any, least_s: float = 0.5) -> float:
+    """What a step takes without any delay: compiled, and with the device waited for at the end."""
+    model = workload.model
+    model.fit(workload.batches(4), shuffle=False, verbose=0)
+    steps, took = 4, 0.0
+    while took < least_s and steps < 20_000:
+        steps *= 2 if took else 1
+        began = time.perf_counter()
+        model.fit(workload.batches(steps), shuffle=False, verbose=0)
+        took = time.perf_counter() - began
+        if took and took < least_s / 4:
+            steps = int(steps * min(16, least_s / took / 2))
+    return took / steps
+
+
+def _until(seconds: float, steps: int) -> Any:
+    """A callback that ends the fit after so many seconds, but not before so many steps."""
+    import keras
+
+    class Until(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.began, self.count = time.perf_counter(), 0
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.count += 1
+            if self.count > steps and time.perf_counter() - self.began > seconds:
+                self.model.stop_training = True
+
+    return Until()
+
+
+def _windows(steps: int, length: int) -> list[tuple[int, int]]:
+    return [(at, at + length) for at in (int(0.3 * steps), int(0.65 * steps))]
+
+
+def _torch_windows(job: Job, windows: list[tuple[int, int]]) -> Any:
+    """PyTorch's profiler over the named steps, where the callback takes no windows of its own."""
+    from gpu_util_callback.frameworks.profiler_session import profiler_session_for
+
+    if job.backend != "torch" or job.stand_in or profiler_session_for("torch") is not None:
+        return None
+    from evidence.torch_windows import TorchProfile
+
+    return TorchProfile(windows)
+
+
+def main() -> int:
+    faulthandler.register(signal.SIGUSR1)
+    job = Job(**json.loads(Path(sys.argv[1]).read_text()))
+    os.environ["KERAS_BACKEND"] = job.backend
+    try:
+        found = run(job)
+    except Exception as error:
+        traceback.print_exc()
+        found = {"error": f"{type(error).__name__}: {error}"[:400]}
+    Path(job.answer).write_text(json.dumps(found))
+    return 1 if "error" in found else 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python's own end may hang on TensorFlow: in the iterator of a fit that was stopped early.
+    os._exit(code)

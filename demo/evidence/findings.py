@@ -1,0 +1,121 @@
+"""What a recorded scenario says: its causes, and one activity by three instruments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+__all__ = ["TOLERANCE", "agreement", "read"]
+
+# NVML's kernel active is a mean over up to a second and quantised; a window's steps are a handful.
+TOLERANCE = 15.0
+
+
+def read(log_dir: str) -> dict[str, Any]:
+    """The causes found in all recordings below `log_dir`, and the numbers behind the table.
+
+    Returns: "causes" (sorted names), "verdict", "steps", "step_ms", "wall_s", "nvml_pct",
+    "sm_active_pct", "kernel_busy_pct" (None = not measured), "windows", "gpu", "driver",
+    "unavailable", "overhead", "backend", "framework".
+    """
+    from gpu_util_callback import read_recordings
+    from gpu_util_callback.diagnosis import run_report
+
+    recordings = list(read_recordings(log_dir))
+    fits = [one for one in recordings if not one.facts.get("source")]
+    if not fits:
+        raise RuntimeError("no recording was written")
+    fit = fits[-1]
+    report = run_report(fit)
+    causes: set[str] = set()
+    for recording in recordings:
+        one = run_report(recording)
+        causes |= {thing["cause"] for thing in (*one["findings"], *one["spans"]) if _counts(thing)}
+    gpus = [gpu for gpu in report["gpus"] if gpu["used_by_framework"]]
+    index = gpus[0]["index"] if gpus else 0
+    busy = [_kernel_busy(recording, index) for recording in recordings]
+    ns = sum(one[0] for one in busy)
+    of_ns = sum(one[1] for one in busy)
+    return {
+        "causes": sorted(causes),
+        "verdict": report["verdict"],
+        "steps": report["steps"],
+        "step_ms": report["step_ms"],
+        "wall_s": report["wall_s"],
+        "nvml_pct": _mean(fit, index, ("/utilization", ""), "utilization_pct"),
+        "sm_active_pct": _mean(fit, index, ("/gpm",), "sm_active_pct"),
+        "kernel_busy_pct": round(100 * ns / of_ns, 1) if of_ns else None,
+        "windows": sum(one[2] for one in busy),
+        "gpu": gpus[0]["name"] if gpus else None,
+        "driver": (fit.facts.get("driver") or {}).get("driver_version"),
+        "framework": report["framework"],
+        "unavailable": report["unavailable"],
+        "overhead": report["overhead"],
+        "findings": [_short(thing) for thing in (*report["findings"], *report["spans"])],
+        "recorded_ns": report["start_ns"],
+    }
+
+
+def _counts(thing: dict[str, Any]) -> bool:
+    """Whether it is about the training: not the time that the evidence's own profiler took."""
+    return "TorchProfile" not in str(thing["evidence"].get("callback"))
+
+
+def _short(thing: dict[str, Any]) -> dict[str, Any]:
+    return {name: thing[name] for name in ("cause", "title", "lost_s", "evidence", "threshold")}
+
+
+def _mean(recording: Any, index: int, groups: tuple[str, ...], column: str) -> float | None:
+    """Mean over the training steps, the first second left out: the mean of a state."""
+    steps = recording.steps
+    if not len(steps["start_ns"]):
+        return None
+    begin = int(steps["start_ns"][0]) + 1_000_000_000
+    ends = steps["start_ns"] + steps["duration_ns"]
+    for group in groups:
+        block = recording.samples.get(f"gpu{index}{group}")
+        if block is None or column not in block:
+            continue
+        times, values = block["time_ns"], block[column]
+        at = np.searchsorted(steps["start_ns"], times, side="right") - 1
+        inside = (at >= 0) & (times >= begin) & (times <= ends[np.maximum(at, 0)])
+        inside &= np.isfinite(values)
+        if inside.sum() >= 3:
+            return round(float(values[inside].mean()), 1)
+    return None
+
+
+def _kernel_busy(recording: Any, index: int) -> tuple[int, int, int]:
+    """(ns in kernels, ns of traced steps, windows) of one GPU."""
+    traced = recording.traced_steps
+    if not len(traced.get("step", ())):
+        return 0, 0, 0
+    mine = traced["gpu"] == index
+    if not mine.any():
+        return 0, 0, 0
+    busy = np.maximum(traced["kernel_busy_ns"][mine], traced["kernel_ns"][mine])
+    windows = np.unique(traced["window"][mine]) if "window" in traced else np.zeros(1)
+    return int(busy.sum()), int(traced["duration_ns"][mine].sum()), len(windows)
+
+
+def agreement(found: dict[str, Any]) -> str:
+    """Whether the three instruments agree: they measure different things, and these must hold.
+
+    NVML's kernel active and the trace's kernel busy are the same share by two ways; an SM cannot
+    be active where no kernel is.
+    """
+    nvml, sm, trace = (found.get(name) for name in ("nvml_pct", "sm_active_pct", "kernel_busy_pct"))
+    said = []
+    if nvml is not None and trace is not None:
+        apart = trace - nvml
+        said.append("yes" if abs(apart) <= TOLERANCE else f"no: trace {apart:+.0f}")
+    if sm is not None and nvml is not None and sm > nvml + TOLERANCE:
+        said.append(f"no: SM {sm - nvml:+.0f}")
+    worst = [one for one in said if one != "yes"]
+    return ", ".join(worst) or (said[0] if said else "-")
+
+
+def shown(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.0f}"
