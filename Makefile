@@ -4,17 +4,27 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # A machine with an NVIDIA driver gets TensorFlow with its CUDA libraries.
 TF     := $(if $(shell command -v nvidia-smi 2>/dev/null),tensorflow-gpu,tensorflow)
 
-.PHONY: demo test test-all bench lint frontend frontend-check browser screenshots clean help
+# BACKENDS=1 adds JAX, PyTorch, Ray and Keras 2 to the tests (2 GB more). `+cpu` takes PyTorch's CPU
+# build where pip finds one (`pip config` or PIP_EXTRA_INDEX_URL name PyTorch's own CPU index), and
+# never the several GB of its CUDA build; TORCH=torch takes what there is.
+BACKENDS ?=
+TORCH    ?= torch==2.13.0+cpu
+READY    := $(VENV)/.installed-test $(if $(filter-out 0,$(BACKENDS)),$(VENV)/.installed-backends)
+
+.PHONY: demo test test-all bench matrix lint frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
 	@echo "               (DEMO_SERVE=0 make demo ends after the report)"
 	@echo "make test      lint, frontend, unit, fit, TensorBoard and browser tests"
+	@echo "               (BACKENDS=1 make test installs JAX, PyTorch, Ray, Keras 2 and tests them, too)"
 	@echo "make test-all  the same with the minutes-long suites"
 	@echo "make bench     what recording costs, measured here"
+	@echo "make matrix    the tests under other versions of Python, TensorFlow, Keras; an hour or two"
 	@echo "make frontend  rebuild the tab after a change in frontend/"
 	@echo "make screenshots  take the README's pictures of what make demo recorded"
 	@echo "make clean     remove the virtual environments and the demo's logs"
@@ -28,10 +38,14 @@ test: lint frontend-check browser
 test-all: lint frontend-check browser
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-bench: $(VENV)/.installed-test
+bench: $(READY)
 	$(BIN)/python -m tests.benchmarks
 
-lint: $(VENV)/.installed-test
+# Installs gigabytes and takes an hour or two: MATRIX_ARGS='--only "3.11 tensorflow-2.18"' for less.
+matrix:
+	$(PYTHON) tests/versions/matrix.py $(MATRIX_ARGS)
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -42,7 +56,7 @@ frontend: frontend/node_modules/.installed
 frontend-check: frontend/node_modules/.installed
 	cd frontend && npm test && npm run check-static
 
-browser: $(VENV)/.installed-test
+browser: $(READY)
 	$(BIN)/python tests/support/chromium.py --install
 
 screenshots: browser
@@ -56,11 +70,17 @@ $(VENV)/bin/python:
 		  rm -rf $(VENV); exit 1; }
 
 $(VENV)/.installed: setup.py | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(TF)]"
+	$(PIP) install -e ".[$(TF)]"
 	@touch $@
 
 $(VENV)/.installed-test: setup.py $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(TF),test]"
+	$(PIP) install -e ".[$(TF),test]"
+	@touch $@
+
+$(VENV)/.installed-backends: setup.py $(VENV)/.installed-test
+	@$(PIP) install "$(TORCH)" || \
+		echo "No $(TORCH) for this Python and machine: the tests of PyTorch will be skipped."
+	$(PIP) install -e ".[$(TF),test,backends]"
 	@touch $@
 
 frontend/node_modules/.installed: frontend/package-lock.json

@@ -20,6 +20,7 @@ PACKAGES = [
     "gpu_util_callback.gpus",
     "gpu_util_callback.recording",
     "gpu_util_callback.traces",
+    "gpu_util_callback.windows",
     "tensorboard_plugin",
 ]
 
@@ -32,6 +33,17 @@ TEST = [
     "xprof>=2.20",  # the Profile tab must open our windows, too
     "ruff>=0.8",
     "mypy>=1.13",
+]
+
+# What `make test BACKENDS=1` (CI) adds, so that no test of another framework is skipped. PyTorch is
+# not listed: plain `torch` is several GB of CUDA libraries, and a requirement cannot say "only if a
+# CPU build is at hand"; the Makefile can.
+BACKENDS = [
+    "jax>=0.10",
+    "moto[server,s3]>=5",  # an S3 server on loopback
+    "ray[train,tune]>=2.60",
+    "s3fs>=2023.5",
+    "tf_keras>=2.21",
 ]
 
 setup(
@@ -49,8 +61,8 @@ setup(
     },
     install_requires=[
         "numpy>=1.26",
-        "protobuf>=5",
-        "nvidia-ml-py>=12.535.133",
+        "protobuf>=4.25.3",
+        "nvidia-ml-py>=12.570.86",
         "psutil>=5.9",
         "fsspec>=2023.5",
         "tensorboard>=2.18",
@@ -61,6 +73,7 @@ setup(
         "tensorflow-gpu": ["tensorflow[and-cuda]>=2.18", "keras>=3.6"],
         "keras": ["keras>=3.6"],
         "test": TEST,
+        "backends": BACKENDS,
     },
     entry_points={
         "console_scripts": ["gpu-util = gpu_util_callback.cli:main"],

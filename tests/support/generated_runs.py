@@ -109,8 +109,9 @@ class Generated:
         """What one callback's batch hooks took, summed over a flush."""
         self._phases.append(("callback", name, start_ns, end_ns, self.step, "", self_ns, count))
 
-    def epoch(self, start_ns: int, start_step: int) -> None:
-        self._phases.append(("epoch", "epoch", start_ns, self.now, start_step, "",
+    def epoch(self, start_ns: int) -> None:
+        """An epoch that ends now; its row carries the step it ended on, as the recorder's does."""
+        self._phases.append(("epoch", "epoch", start_ns, self.now, self.step, "",
                              self.now - start_ns, 1))  # fmt: skip
 
     def reading(self, *stages: tuple[str, str, float, float, str], batches: int) -> None:

@@ -230,6 +230,13 @@ class SyntheticRun:
                 "window": np.full(count, number), "batches": np.ones(count),
             })  # fmt: skip
             self._put("kernels", self._kernels(number, gpu, count, int(busy.sum())))
+            for step, ns in zip(steps, busy, strict=True):
+                one = self._kernels(number, gpu, 1, int(ns))
+                self._put("step_kernels", {
+                    "step": np.full(len(one["name"]), step),
+                    **{name: one[name] for name in ("window", "gpu", "name", "count", "total_ns",
+                                                    "max_ns")},
+                })  # fmt: skip
         self._phase("profiler_window", f"window {number}", int(starts[0]) - MS,
                     int(starts[-1] + durations[-1]) + MS, "", step=int(steps[0]))  # fmt: skip
         known = self.writer.facts.get("windows", [])
@@ -274,8 +281,7 @@ class SyntheticRun:
         name = "SlowReport.on_epoch_end" if long else "ModelCheckpoint.on_epoch_end"
         self._phase(kind, name, end, saved, "callbacks")
         self._sample(saved, np.array([end]), np.array([0.0]))
-        first = epoch * self.per_epoch
-        self._phase("epoch", f"epoch {epoch + 1}", self._epoch_began, saved, "", step=first)
+        self._phase("epoch", f"epoch {epoch + 1}", self._epoch_began, saved, "")
         self.now = saved
 
     # --- what the sampler and the pipeline model saw ----------------------------------------------

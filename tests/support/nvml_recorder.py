@@ -278,8 +278,9 @@ class Recorder:
 
 
 def main() -> None:
-    """Record this machine's GPUs."""
+    """Record this machine's GPUs; SIGTERM ends it early, and what was recorded is written."""
     import os
+    import signal
 
     import pynvml
 
@@ -291,8 +292,11 @@ def main() -> None:
     arguments = parser.parse_args()
     pynvml.nvmlInit()
     began = time.time()
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     recorder = Recorder(pynvml, lambda: time.time() - began, began, os.getpid())
-    while time.time() - began < arguments.seconds:
+    print("recording", flush=True)
+    while time.time() - began < arguments.seconds and not ended:
         due = time.time() + 1 / arguments.hz
         recorder.tick()
         time.sleep(max(0.0, due - time.time()))

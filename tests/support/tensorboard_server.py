@@ -30,7 +30,8 @@ __all__ = [
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHED = REPOSITORY / ".venv-tensorboard"
 HOME = SHED / "env"
-PACKAGES = ("tensorboard", "numpy", "protobuf", "fsspec", "werkzeug")
+# setuptools: TensorBoard before 2.21 imports its pkg_resources.
+PACKAGES = ("tensorboard", "setuptools", "numpy", "protobuf", "fsspec", "werkzeug")
 ENTRY_POINTS = (
     "[console_scripts]\ngpu-util = gpu_util_callback.cli:main\n\n"
     "[tensorboard_plugins]\ngpu_utilization = tensorboard_plugin.loader:Loader\n"

@@ -1,0 +1,294 @@
+"""Made-up jobs, sampled as real ones are: a host and a GPU that work in turn, seen by slow gauges.
+
+    job = Job(seed=1, board=T4, hz=2)
+    job.train(300, gpu=80)                     # healthy steps of 80 ms
+    job.train(300, gpu=80, wait=lognormal(60)) # the input keeps it waiting
+    job.write(folder)
+
+What the gauges show follows from when the GPU worked: NVML's utilization is a mean over the last
+sixth of a second to a second, held until the next one; counters, processes and limits are read at
+their own pace and absent in between. All times given are milliseconds a step, all noise is seeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from simulated_boards import H100, Board
+from simulated_gauges import FLUSH_S, MS, START_NS, Busy, Gauges, S
+from simulated_noise import Series, normal
+
+from gpu_util_callback.recording import Clock, RecordingWriter
+from gpu_util_callback.recording.schema import TABLES
+
+__all__ = ["CATEGORIES", "Job"]
+
+NAN = float("nan")
+CATEGORIES = (
+    "kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective", "idle_input", "idle_launch",
+    "idle_sync", "idle_host", "other",
+)  # fmt: skip
+
+
+class Job(Gauges):
+    """One process's training, stretch by stretch.
+
+    Args:
+        seed: of all noise.
+        board: what its GPUs are; None = no GPU at all.
+        gpus: how many; `used`: whether the framework uses them, one for all or one each.
+        hz: ticks a second.
+        without: what the gauges cannot read: "utilization", "power", "clock", "pcie", "throttle",
+            "processes", "health", "ring", "gpm", "allocator", "host".
+        framework: "tensorflow", "torch" or "jax".
+        dry: the driver's own buffer has no samples while the GPU idles, as on many boards; then
+            the polled value stands in, twice a second.
+        facts: more facts for the manifest; "fit" and "model" are merged into those there are.
+    """
+
+    def __init__(
+        self, seed: int = 0, board: Board | None = H100, gpus: int = 1, *,
+        used: bool | Sequence[bool] = True, hz: float = 10, without: Sequence[str] = (),
+        framework: str = "tensorflow", jitter: float = 2.0, dry: bool = False, **facts,
+    ):  # fmt: skip
+        self.rng = np.random.default_rng(seed)
+        self.board, self.count, self.hz = board, gpus if board else 0, hz
+        self.without, self.jitter, self.dry = set(without), jitter, dry
+        self.now, self.step = START_NS, 0
+        self.values: dict[tuple[int, str], list[tuple[int, float]]] = {}
+        self.missed: list[tuple[int, int]] = []  # stretches without samples
+        self.drop = 0.0
+        self._busy = [Busy() for _ in range(self.count)]
+        self._steps: list[dict[str, np.ndarray]] = []
+        self._phases: list[tuple] = []
+        self._pipeline: list[tuple] = []
+        self._validation: list[dict[str, np.ndarray]] = []
+        self._traced: list[dict[str, int]] = []
+        self._kernels: list[tuple] = []
+        self._marks: dict[str, list[tuple[int, float]]] = {}
+        self._windows = 0
+        self._epochs = 0
+        self.facts = self._facts(framework, used, facts)
+
+    def _facts(self, framework: str, used, given: dict) -> dict:
+        versions = {"tensorflow": "2.21.0", "torch": "2.13.0", "jax": "0.10.2"}
+        flags = [used] * self.count if isinstance(used, bool) else list(used)
+        facts = {
+            "started_ns": START_NS, "rank": 0, "world_size": 1, "host": "node-a", "pid": 4242,
+            "fit_index": 0, "job": None,
+            "framework": {"name": framework, "backend": framework, "python": "3.11.9",
+                          "version": versions[framework], "keras": "3.15.1", "cuda_build": True},
+            "model": {"name": "model", "parameters": 25_000_000},
+            "fit": {"epochs": None, "steps_per_epoch": None, "batch_size": 64,
+                    "steps_per_execution": 1, "jit_compile": framework == "jax",
+                    "run_eagerly": False, "mixed_precision": "mixed_bfloat16",
+                    "input_kind": "DataLoader" if framework == "torch" else "tf.data",
+                    "timing": "graph" if framework == "tensorflow" else "python"},
+            "gpus": [self._gpu(index, flag) for index, flag in enumerate(flags)],
+            "machine": {"cpus": 16, "cpus_allowed": 16, "cpu_quota": None},
+            "unavailable": [], "overhead": {"callback_us_per_step": 14.0},
+        }  # fmt: skip
+        for key, value in given.items():
+            known = facts.get(key)
+            facts[key] = {**known, **value} if isinstance(known, dict) else value
+        return facts
+
+    def _gpu(self, index: int, used: bool) -> dict:
+        b = self.board
+        return {
+            "index": index, "nvml_index": index, "uuid": f"GPU-{index:08x}", "name": b.name,
+            "label": f"gpu{index}", "used_by_framework": used,
+            "memory_total_bytes": b.memory_bytes, "compute_capability": b.capability,
+            "pci_bus_id": f"00000000:{index + 1:02X}:00.0", "power_limit_mw": b.power_w * 1000,
+            "power_default_mw": b.power_w * 1000, "sm_clock_max_mhz": b.clock_mhz,
+            "pcie_generation_max": b.link[0], "pcie_width_max": b.link[1],
+        }  # fmt: skip
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def train(
+        self, count: int, *, gpu: float | Series = 20.0, wait: float | Series = 0.0,
+        host: float | Series = 0.0, callback: float | Series = 0.0, compile: float | Series = 0.0,
+        hook: str = "", share: float | Sequence[float] = 0.98, ahead: bool = False,
+        get: float = 0.0, shape: int | np.ndarray = -1, estimated: bool = False,
+        batches: int = 1,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Steps, each: wait for input, compile, host work, the GPU's work, callbacks.
+
+        Args:
+            host: the GPU idles while the host prepares: launches, Python.
+            share: how much of the GPU's work kernels are running; one number per GPU.
+            ahead: the host runs ahead: the GPU works through waits and host work.
+            get: spent in `get_next` beyond the wait, behind a busy GPU.
+        Returns: [first, end) steps.
+        """
+        work, wait_, host_, hooks, compiles = (
+            self._series(part, count) for part in (gpu, wait, host, callback, compile)
+        )
+        floor = self.rng.uniform(0.05, 0.15, count) * MS
+        slack = self.rng.uniform(0.01, 0.03, count) * MS
+        wait_ = np.round(wait_ + floor)
+        parts = [wait_, compiles, np.round(host_ + 0.3 * work), np.round(0.7 * work), hooks]
+        waits, compile_ns, body, gpu_wait, hooks = (part.astype(np.int64) for part in parts)
+        duration = waits + compile_ns + body + gpu_wait + hooks + slack.astype(np.int64)
+        start = self.now + np.concatenate([[0], np.cumsum(duration)[:-1]])
+        first = self.step
+        self._steps.append({
+            "step": np.arange(first, first + count), "start_ns": start, "duration_ns": duration,
+            "input_get_ns": waits + round(get * MS), "input_wait_ns": waits,
+            "compile_ns": compile_ns, "body_ns": body, "gpu_wait_ns": gpu_wait,
+            "callbacks_ns": hooks, "batches": np.full(count, batches),
+            "estimated": np.full(count, int(estimated)), "shape_id": np.broadcast_to(shape, count),
+        })  # fmt: skip
+        shares = [share] * self.count if np.ndim(share) == 0 else share
+        end = start + duration
+        for index in range(self.count):
+            if ahead:
+                self._busy[index].add(start[0], end[-1], shares[index])
+            else:
+                began = start + waits + compile_ns + host_.astype(np.int64)
+                self._busy[index].add(began, began + work.astype(np.int64), shares[index])
+        if hook:
+            self._hook_rows(hook, start, end, hooks)
+        self.now, self.step = int(end[-1]), first + count
+        return first, self.step
+
+    def _series(self, value: float | Series, count: int) -> np.ndarray:
+        if not callable(value):
+            value = normal(value) if value > 0 else lambda rng, n: np.zeros(n)
+        return np.asarray(value(self.rng, count), float) * MS
+
+    def _hook_rows(self, name, start, end, hooks) -> None:
+        flush = (start - START_NS) // round(FLUSH_S * S)
+        edges = np.flatnonzero(np.diff(flush, prepend=-1))
+        sums, stops = np.add.reduceat(hooks, edges), np.append(edges[1:], len(start))
+        for first, stop, spent in zip(edges, stops, sums, strict=True):
+            done = self.step + int(stop)
+            self._phases.append(("callback", name, int(start[first]), int(end[stop - 1]), done,
+                                 "", int(spent), int(stop - first)))  # fmt: skip
+
+    def pause(self, kind: str, seconds: float, name: str = "", *, share: float = 0.0,
+              account: str | None = None) -> None:  # fmt: skip
+        """Training stands still: "validation", "callback", "checkpoint", "input_setup", "gap"."""
+        accounts = {"validation": "validation", "input_setup": "input_wait", "gap": "step"}
+        end = self.now + round(seconds * S)
+        self._phases.append((kind, name or kind, self.now, end, self.step,
+                             accounts.get(kind, "callbacks") if account is None else account,
+                             end - self.now, 1))  # fmt: skip
+        for busy in self._busy:
+            busy.add(self.now, end, share)
+        self.now = end
+
+    def validate(self, batches: int, ms: float, *, wait: float = 0.0, share: float = 0.95) -> None:
+        """A validation with its own batches; the GPU works but for the waits."""
+        began, each = self.now, round((ms + wait) * MS)
+        starts = began + np.arange(batches) * each
+        self._validation.append({
+            "step": np.full(batches, self.step), "start_ns": starts,
+            "duration_ns": np.full(batches, each),
+            "input_wait_ns": np.full(batches, round(wait * MS)),
+        })  # fmt: skip
+        self.pause("validation", batches * each / S, share=share * ms / (ms + wait))
+
+    @contextmanager
+    def epoch(self) -> Iterator[None]:
+        """An epoch around what happens inside."""
+        start = self.now
+        self.pause("input_setup", 0.01, f"epoch {self._epochs + 1}: iterator")
+        yield
+        self._epochs += 1
+        self._phases.append(("epoch", f"epoch {self._epochs}", start, self.now, self.step, "",
+                             self.now - start, 1))  # fmt: skip
+
+    def away(self, seconds: float, *, sampled: bool = False) -> None:
+        """Time passes and nobody trains or records: a stopped process."""
+        if not sampled:
+            self.missed.append((self.now, self.now + round(seconds * S)))
+        self.now += round(seconds * S)
+
+    def set(self, gpu: int | None = None, **columns: float) -> None:
+        """What the gauges read from now on; `gpu=None`: on all."""
+        for index in range(self.count) if gpu is None else (gpu,):
+            for column, value in columns.items():
+                self.values.setdefault((index, column), []).append((self.now, value))
+
+    def mark(self, group: str, value: float) -> None:
+        """A row of "gpu<i>/lost" or "gpu<i>/xid", now."""
+        self._marks.setdefault(group, []).append((self.now, value))
+
+    def lose(self, seconds_or_none: Callable[[], None]) -> None:
+        """While `seconds_or_none()` runs, GPU 0 is gone: marks, and no samples."""
+        self.mark("gpu0/lost", 1)
+        began = self.now
+        seconds_or_none()
+        self.missed.append((began, self.now))
+
+    def reading(self, *stages: tuple[str, str, float, str], batches: int) -> None:
+        """A reading of the pipeline, root first: (stage, op, own ms a batch, flags)."""
+        for node, (stage, op, ms, flags) in enumerate(stages):
+            self._pipeline.append((
+                self.now, self.step, "train", node, node - 1, stage, op, batches,
+                round(ms * MS * batches), NAN, NAN, NAN, flags,
+            ))  # fmt: skip
+
+    def window(self, count: int, step_ms: float, *, kernels: int = 300,
+               only: Sequence[int] | None = None, **shares: float) -> None:  # fmt: skip
+        """A profiler window over the next steps: shares of the step; the rest is `kernel`."""
+        for index in range(self.count) if only is None else only:
+            for i in range(count):
+                length = round(step_ms * MS * self.rng.normal(1, 0.03))
+                row = dict.fromkeys((f"{name}_ns" for name in CATEGORIES), 0)
+                for name, part in shares.items():
+                    noisy = part * max(0.3, self.rng.normal(1, 0.08))
+                    row[f"{name}_ns"] = round(min(noisy, 1) * length)
+                row["kernel_ns"] = max(0, length - sum(row.values()))
+                copies = sum(row[f"copy_{way}_ns"] for way in ("h2d", "d2h", "d2d"))
+                busy = row["kernel_ns"] + row["collective_ns"]
+                self._traced.append({
+                    "step": self.step + i, "gpu": index, "start_ns": self.now + i * length,
+                    "duration_ns": sum(row.values()), **row, "kernel_busy_ns": busy,
+                    "any_busy_ns": busy + copies, "kernels": kernels, "window": self._windows,
+                    "batches": 1,
+                })  # fmt: skip
+        self._windows += 1
+
+    def kernel(self, name: str, total_ms: float, tensor_core: str, count: int = 100) -> None:
+        """A kernel of the newest window, on each GPU."""
+        for index in range(self.count):
+            each = round(total_ms * MS / count)
+            self._kernels.append((self._windows - 1, index, name, "", count, round(total_ms * MS),
+                                  each, each, 40.0, 64.0, 500.0, 256.0, tensor_core))  # fmt: skip
+
+    # -- the recording -----------------------------------------------------------------------------
+
+    def tables(self) -> dict[str, dict[str, np.ndarray]]:
+        tables = {}
+        for name, parts in (("steps", self._steps), ("validation_steps", self._validation)):
+            if parts:
+                tables[name] = {column: np.concatenate([part[column] for part in parts])
+                                for column in parts[0]}  # fmt: skip
+        for name, rows in (("phases", self._phases), ("pipeline", self._pipeline),
+                           ("kernels", self._kernels)):  # fmt: skip
+            if rows:
+                tables[name] = dict(zip(TABLES[name], map(list, zip(*rows, strict=True)),
+                                        strict=True))  # fmt: skip
+        if self._traced:
+            tables["traced_steps"] = {name: np.array([row[name] for row in self._traced])
+                                      for name in self._traced[0]}  # fmt: skip
+        return tables
+
+    def write(self, log_dir, status: str = "ended") -> None:
+        """Write the recording with the real writer; a status of "lost" leaves it open."""
+        facts = self.facts | ({} if status == "lost" else {"ended_ns": self.now})
+        writer = RecordingWriter(str(log_dir), facts, clock=Clock())
+        for name, table in self.tables().items():
+            writer.append(name, table)
+        for group, block in self.samples().items():
+            names = [name for name in block if name != "time_ns"]
+            writer.append_samples(group, names, block["time_ns"],
+                                  np.stack([block[name] for name in names], axis=1))  # fmt: skip
+        writer.flush()
+        if status != "lost":
+            writer.close(status)
