@@ -21,12 +21,13 @@ class OverviewTiles:
 
     def columns(self, group: str) -> list[str]:
         """The columns of "steps" or a sample group."""
-        folded = self._overview.axes["time"].get(group)
-        return folded.columns if folded is not None else []
+        groups = self._overview.axes["time"]
+        return groups.about(group)[0] if group in groups else []
 
     def level_of(self, group: str, axis: str) -> int:
         """The finest level there is of a group."""
-        return self._overview.axes[axis].shift_of(group) or 0
+        groups = self._overview.axes[axis]
+        return groups.about(group)[1] if group in groups else 0
 
     def range(
         self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int

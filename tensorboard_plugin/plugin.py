@@ -270,7 +270,10 @@ def _json(
 
 def _dumped(value: Any) -> str:
     # Respond would write NaN and infinities as strings: what is unknown is null.
-    return json.dumps(strict(value), separators=(",", ":"), allow_nan=False)
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError):  # numpy's numbers, or one that is not finite
+        return json.dumps(strict(value), separators=(",", ":"), allow_nan=False)
 
 
 def _row(known: Known, of_run: int) -> str:

@@ -38,21 +38,39 @@ class RecordingFiles:
         self.folder = os.path.basename(path.rstrip("/"))
         self.facts: dict[str, Any] = {}
         self._problems: dict[str, Problem] = {}
-        self._lock = threading.RLock()
-        self._top_file: Container | None = None  # overview.npz
-        self._infos: list[SegmentInfo] | None = None
+        self._lock = threading.RLock()  # held briefly, never while a file is read
+        # What was made of the files, until they change; and who is making what.
         self._cache: dict[str, Any] = {}
+        self._making: dict[str, threading.RLock] = {}
+        # overview.npz, the number of sealed segments for which it was read, and its time stamp
+        # where it turned out to be damaged.
+        self._top_file: tuple[Any, Container] | None = None
+        self._bad_top: tuple | None = None
 
     def _stored_top(self) -> Container | None:
         """`overview.npz`, kept until another segment is sealed; None where there is none."""
-        with self._lock:
-            if self._top_file is None and self.facts.get("sealed", 1):
-                try:
-                    self._top_file = Container(self._read("overview.npz"))
-                except (OSError, Damaged) as error:
-                    if self.facts.get("sealed") or not isinstance(error, OSError):
-                        self._overview_problem(error)
-            return self._top_file
+        sealed = self.facts.get("sealed", 1)
+        known = self._top_file
+        if known is None or known[0] != sealed:
+            # Once for all that is asked before the manifest changes, also where it is damaged.
+            found = self._cached("overview.npz", self._read_top) if sealed else None
+            known = self._top_file = (sealed, found) if found is not None else None
+        return known[1] if known is not None else None
+
+    def _read_top(self) -> Container | None:
+        path = self._storage.join(self.path, "overview.npz")
+        try:
+            stamp = self._storage.stamp(path)
+            if stamp and stamp == self._bad_top:
+                return None
+            self._bad_top = stamp
+            found = Container(self._read("overview.npz"))
+            self._bad_top = None
+            return found
+        except (OSError, Damaged) as error:
+            if self.facts.get("sealed") or not isinstance(error, OSError):
+                self._overview_problem(error)
+            return None
 
     def _stored_index(self) -> dict[str, Any]:
         stored = self._stored_top()
@@ -99,10 +117,7 @@ class RecordingFiles:
     @property
     def segments(self) -> list[SegmentInfo]:
         """The segments in order, without opening them; a missing one is a problem."""
-        with self._lock:
-            if self._infos is None:
-                self._infos = self._list_segments()
-            return self._infos
+        return self._cached("segments", self._list_segments)
 
     def _list_segments(self) -> list[SegmentInfo]:
         if self._is_deleted():
@@ -125,16 +140,19 @@ class RecordingFiles:
         self._problem(self._storage.join(self.path, gap.name), f"missing; {what}")
 
     def opened(
-        self, after: int = -1, table: str | None = None
+        self, after: int = -1, table: str | None = None, last: int | None = None
     ) -> Iterator[tuple[SegmentInfo, Segment]]:
         """Open the segments one after the other.
 
         Args:
             after: those up to this number are left out.
             table: those that are known to hold no rows of it are left out.
+            last: those after this number are, too.
         """
         holding = {} if table is None else self._holding(table)
         for info in self.segments:
+            if last is not None and info.last > last:
+                break
             if info.last > after and holding.get((info.first, info.last), True):
                 segment = self.open_segment(info)
                 if segment is not None:
@@ -152,7 +170,7 @@ class RecordingFiles:
 
     def _vanished(self, info: SegmentInfo) -> Segment | None:
         """A file that was listed is gone: merged meanwhile, or the recording was deleted."""
-        self._infos = None
+        self._cache.pop("segments", None)
         for other in self.segments:
             if other.first <= info.first and info.last <= other.last and other != info:
                 if other.first == info.first:  # the first of the merged ones stands for all
@@ -182,10 +200,21 @@ class RecordingFiles:
             self._problems.setdefault(path, Problem(path, message))
 
     def _cached(self, key: str, make: Callable[[], Any]) -> Any:
+        """What `make` made before the files changed; who needs another thing does not wait."""
         with self._lock:
-            if key not in self._cache:
-                self._cache[key] = make()
-            return self._cache[key]
+            cache = self._cache
+            if key in cache:
+                return cache[key]
+            making = self._making.setdefault(key, threading.RLock())
+        with making:
+            if key not in cache:
+                cache[key] = make()
+            return cache[key]
+
+    def _forget(self) -> None:
+        """The files changed. What is being made of them meanwhile is for who asked before."""
+        with self._lock:
+            self._cache = {}
 
 
 def _is_pair(value: Any) -> bool:

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording.container import Container, Damaged, pack
-from gpu_util_callback.recording.pyramid import Folded, Marks
+from gpu_util_callback.recording.groups import (
+    SIZE,
+    Groups,
+    GrownGroups,
+    StoredGroups,
+    checked_shift,
+)
+from gpu_util_callback.recording.pyramid import Marks
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows
 
@@ -19,7 +26,6 @@ __all__ = ["Overview", "step_series"]
 
 # Time buckets start at 2^16 ns (65 µs), step buckets at single steps; both fold as the run grows.
 FIRST_SHIFT = {"step": 0, "time": 16}
-SIZE = 1024
 AXES = ("step", "time")
 
 
@@ -40,7 +46,7 @@ class Overview:
 
     def __init__(self, origin_ns: int):
         self.origin_ns = origin_ns
-        self.axes: dict[str, _Groups] = {axis: _Groups() for axis in AXES}
+        self.axes = {axis: Groups(FIRST_SHIFT[axis]) for axis in AXES}
         self.marks = {axis: Marks(FIRST_SHIFT[axis], SIZE) for axis in AXES}
         self.last_step = -1
         self._last_start_ns = origin_ns
@@ -83,10 +89,22 @@ class Overview:
             self._last_start_ns = int(start[-1])
 
     def _add(self, axis: str, group: str, keys, names, values) -> None:
-        if group not in self.axes[axis]:
-            self.axes[axis][group] = Folded(names, FIRST_SHIFT[axis], SIZE)
-        self.axes[axis].grown.add(group)
-        self.axes[axis][group].add(np.maximum(keys, 0), names, values)
+        self.axes[axis].add(group, np.maximum(keys, 0), names, values)
+
+    def with_rows(self, tables: Rows, samples: Rows) -> "Overview":
+        """Another overview that has these rows, too; this one stays as it is.
+
+        They are folded into a group only when that is asked for: the newest rows of a live run
+        come with every flush, and mostly nobody looks at the overview of them.
+        """
+        other = Overview(self.origin_ns)
+        other.last_step, other._last_start_ns = self.last_step, self._last_start_ns
+        for axis in AXES:
+            other.marks[axis].shift = self.marks[axis].shift
+            other.marks[axis].values = self.marks[axis].values.copy()
+            other.axes[axis] = GrownGroups(self.axes[axis], FIRST_SHIFT[axis])
+        other.add(tables, samples)
+        return other
 
     def release(self) -> None:
         """Forget what was unpacked and can be unpacked again."""
@@ -109,7 +127,7 @@ class Overview:
             about["marks"][axis] = self.marks[axis].shift
             arrays[f"{axis}/marks"] = self.marks[axis].values
             about["axes"][axis] = {}
-            for group in self.axes[axis].groups():
+            for group in self.axes[axis].names():
                 folded = self.axes[axis][group]
                 about["axes"][axis][group] = {
                     "columns": folded.columns, "shift": folded.shift, "used": folded.used,
@@ -144,9 +162,10 @@ class Overview:
             overview._last_start_ns = int(index["last_start_ns"])
             for axis in AXES:
                 marks = overview.marks[axis]
-                marks.shift = _shift(index["marks"][axis])
-                marks.values[:] = container.array(f"{axis}/marks")
-                overview.axes[axis] = _Groups(container, axis, index["axes"][axis], on_damage)
+                marks.shift = checked_shift(index["marks"][axis])
+                marks.values = _marks(container.array(f"{axis}/marks"), overview.last_step)
+                stored = index["axes"][axis]
+                overview.axes[axis] = StoredGroups(container, axis, stored, on_damage)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, Damaged):
                 raise
@@ -154,80 +173,13 @@ class Overview:
         return overview
 
 
-class _Groups(dict[str, Folded]):
-    """Group -> its buckets; those of a file are unpacked when they are first asked for."""
-
-    def __init__(
-        self,
-        container: Container | None = None,
-        axis: str = "",
-        stored: Mapping[str, Any] | None = None,
-        on_damage: Callable[[Damaged], None] | None = None,
-    ):
-        super().__init__()
-        self._container, self._axis, self._on_damage = container, axis, on_damage
-        self.grown: set[str] = set()
-        self._stored = {str(group): _described(about) for group, about in (stored or {}).items()}
-
-    def __missing__(self, group: str) -> Folded:
-        columns, shift, used = self._stored[group]
-        folded = Folded(columns, shift, SIZE)
-        try:
-            assert self._container is not None
-            _unpack_folded(self._container, f"{self._axis}/{group}", folded, used)
-        except (Damaged, ValueError) as error:
-            folded = Folded(columns, shift, SIZE)
-            if self._on_damage is None:
-                raise
-            self._on_damage(error if isinstance(error, Damaged) else Damaged(str(error)))
-        self[group] = folded
-        return folded
-
-    def release(self) -> None:
-        """Forget the groups of the file to which nothing was added."""
-        for group in self._stored.keys() & self.keys() - self.grown:
-            del self[group]
-
-    def __contains__(self, group: object) -> bool:
-        return super().__contains__(group) or group in self._stored
-
-    def get(self, group: str, default: Any = None) -> Any:
-        return self[group] if group in self else default  # noqa: SIM401
-
-    def groups(self) -> list[str]:
-        """All groups, whether unpacked or not."""
-        return list(dict.fromkeys([*self._stored, *self]))
-
-    def shift_of(self, group: str) -> int | None:
-        """The width of a group's buckets, without unpacking them; None for an unknown group."""
-        if super().__contains__(group):
-            return self[group].shift
-        return self._stored[group][1] if group in self._stored else None
-
-
-def _shift(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < 63:
-        raise Damaged(f"a bucket width of 2^{value!r}")
-    return value
-
-
-def _described(about: Any) -> tuple[list[str], int, int]:
-    """(columns, shift, buckets in use) of a group."""
-    columns, used = [str(name) for name in about["columns"]], int(about["used"])
-    if not 0 <= used <= SIZE:
-        raise Damaged(f"{used} buckets claimed, more than {SIZE}")
-    return columns, _shift(about["shift"]), used
-
-
-def _unpack_folded(container: Container, key: str, folded: Folded, used: int) -> None:
-    folded.used, buckets = used, folded.buckets
-    buckets.low[:, :used] = container.array(f"{key}/min")
-    buckets.high[:, :used] = container.array(f"{key}/max")
-    buckets.count[:, :used] = container.array(f"{key}/count")
-    mean = container.array(f"{key}/mean")
-    buckets.total[:, :used] = (
-        np.where(buckets.count[:, :used] > 0, mean, 0.0) * (buckets.count[:, :used])
-    )
+def _marks(values: np.ndarray, last_step: int) -> np.ndarray:
+    """int64[SIZE]: marks as stored. Raises: Damaged where they cannot be those of the steps."""
+    if values.shape != (SIZE,) or values.dtype.kind != "i":
+        raise Damaged(f"marks of {values.dtype}{list(values.shape)}")
+    if last_step >= 0 and not (values >= 0).any():
+        raise Damaged(f"steps up to {last_step}, but no mark of one")
+    return values.astype(np.int64)
 
 
 def _ascending(keys: np.ndarray) -> np.ndarray | slice:

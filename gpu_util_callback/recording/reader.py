@@ -1,23 +1,26 @@
 """The reader of one recording: lazily, sizes checked, and around whatever is damaged."""
 
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.account import account
-from gpu_util_callback.recording.container import Damaged
+from gpu_util_callback.recording.container import Container, Damaged
 from gpu_util_callback.recording.files import Problem, RecordingFiles, reason
 from gpu_util_callback.recording.levels import LevelsFile, levels_name
 from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.schema import TABLES
-from gpu_util_callback.recording.sealed import longest, stored_phases
+from gpu_util_callback.recording.sealed import longest
 from gpu_util_callback.recording.segments import Rows, concatenate, empty_column
 from gpu_util_callback.recording.storage import Storage
 from gpu_util_callback.recording.summary import Summary
+from gpu_util_callback.recording.top import Top
 
 __all__ = ["Problem", "Recording"]
 
@@ -46,6 +49,8 @@ class Recording(RecordingFiles):
         self._stamp: tuple | None = None
         self._changed_at: float | None = None  # when we saw the manifest change, if ever
         self._whole: dict[str, tuple[int, dict[str, np.ndarray]]] = {}
+        self._refreshing = threading.Lock()
+        self._of_sealed: tuple[Container | None, Any, Top] | None = None
         self.refresh()
 
     # --- what it is -------------------------------------------------------------------------------
@@ -55,8 +60,8 @@ class Recording(RecordingFiles):
 
         Raises: NewerFormat where a newer version wrote it.
         """
-        with self._lock:
-            path = self._storage.join(self.path, "manifest.json")
+        path = self._storage.join(self.path, "manifest.json")
+        with self._refreshing:
             try:
                 stamp = self._storage.stamp(path)
                 if stamp == self._stamp and stamp:
@@ -67,34 +72,29 @@ class Recording(RecordingFiles):
                 raise
             except (OSError, ManifestError) as error:
                 return self._without_manifest(error)
-            self._problems.pop(self.path, None)
-            self._problems.pop(path, None)
-            changed = facts != self.facts
-            self._stamp = stamp
-            if changed:
-                if self.facts:
-                    self._changed_at = time.monotonic()
-                if facts.get("sealed") != self.facts.get("sealed"):
-                    self._top_file = None
-                self.facts = facts
-                self._infos = None
-                self._cache.clear()
-            return changed
+            with self._lock:
+                self._problems.pop(self.path, None)
+                self._problems.pop(path, None)
+                changed = facts != self.facts
+                self._stamp = stamp
+                if changed:
+                    if self.facts:
+                        self._changed_at = time.monotonic()
+                    self.facts = facts
+                    self._forget()
+                return changed
 
     def _without_manifest(self, error: Exception) -> bool:
         path = self._storage.join(self.path, "manifest.json")
         known = self.path in self._problems
+        self._forget()
         if self._is_deleted():
-            self._infos = None
-            self._cache.clear()
             return not known
         message = str(error) if isinstance(error, ManifestError) else reason(error)
         if isinstance(error, FileNotFoundError):
             message = "manifest.json is missing"
         before = self._problems.get(path)
         self._problem(path, f"{message}; showing what the segments hold")
-        self._infos = None
-        self._cache.clear()
         return before != self._problems[path]
 
     @property
@@ -152,7 +152,7 @@ class Recording(RecordingFiles):
 
         Takes reading `overview.npz` and whatever segments are newer than it: the open one.
         """
-        return self._cached("top", self._top)[0]
+        return self._cached("top", self._top).overview
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Recording(RecordingFiles):
 
         Quantiles are within 1 %. Like `overview`, it reads no more than the newest segment.
         """
-        return self._cached("summary", lambda: self._cached("top", self._top)[1].result())
+        return self._cached("summary", lambda: self._cached("top", self._top).summary.result())
 
     @property
     def start_ns(self) -> int:
@@ -221,7 +221,7 @@ class Recording(RecordingFiles):
 
         Takes no more reading than `overview` does.
         """
-        stored = self._cached("top", self._top)[2]
+        stored = self._cached("top", self._top).phases
         return longest(self.phases if stored is None else stored, count)
 
     @property
@@ -308,23 +308,33 @@ class Recording(RecordingFiles):
 
     # --- what is kept beside them -----------------------------------------------------------------
 
-    def _top(self) -> tuple[Overview, Summary, dict[str, np.ndarray] | None]:
+    def _top(self) -> Top:
         """The stored overview, distributions and phases, with the rows of newer segments added."""
-        stored = self._stored_top()
-        overview = summary = phases = None
-        covered = -1
+        stored, sealed = self._stored_top(), self.facts.get("sealed")
+        known = self._of_sealed
+        if known is None or known[0] is not stored or known[1] != sealed or sealed is None:
+            known = self._of_sealed = (stored, sealed, self._top_of_sealed(stored))
+        top = known[2]
+        # The open segment, as a rule: it is another one after each flush of a live run.
+        for tables, samples in self._rows_after(top.covered):
+            top = top.with_rows(tables, samples)
+        return top
+
+    def _top_of_sealed(self, stored: Container | None) -> Top:
         if stored is not None:
             try:
-                overview = Overview.unpack(stored, self._group_problem)
-                summary = Summary.restore(stored.index["summary"])
-                phases = stored_phases(stored)
-                covered = max((entry[1] for entry in stored.index["segments"]), default=-1)
-            except (Damaged, KeyError, TypeError, ValueError, IndexError) as error:
+                return Top.stored(stored, self._group_problem)
+            except Damaged as error:
                 self._overview_problem(error)
-                overview, phases, covered = None, None, -1
-        if overview is None or summary is None:
-            overview, summary, covered = Overview(self.start_ns), Summary(), -1
-        for info, segment in self.opened(after=covered):
+        top = Top(Overview(self.start_ns), Summary())
+        last = max((info.last for info in self.segments if info.sealed), default=-1)
+        for tables, samples in self._rows_after(-1, last):
+            top.add(tables, samples)
+        return replace(top, covered=last)
+
+    def _rows_after(self, covered: int, last: int | None = None) -> Iterator[tuple[Rows, Rows]]:
+        """Steps, phases and samples of each segment after number `covered`, up to `last`."""
+        for info, segment in self.opened(after=covered, last=last):
             try:
                 tables = {
                     table: segment.table(table)
@@ -335,11 +345,7 @@ class Recording(RecordingFiles):
             except Damaged as error:
                 self._damaged(info.name, error)
                 continue
-            overview.add(tables, samples)
-            summary.add(tables, samples)
-            if phases is not None and "phases" in tables:
-                phases = concatenate("phases", [phases, tables["phases"]])
-        return overview, summary, phases
+            yield tables, samples
 
     def open_levels(self, first: int, last: int) -> LevelsFile | None:
         """The thinned rows of segments `first` to `last`; None (and a problem) where damaged."""

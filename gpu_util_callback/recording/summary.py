@@ -1,5 +1,8 @@
 """Distributions of step times and samples, kept as the run grows, at a flat cost."""
 
+from collections.abc import Sequence
+from copy import copy
+
 import numpy as np
 
 from gpu_util_callback.recording.schema import STEP_SERIES
@@ -9,6 +12,8 @@ __all__ = ["Distribution", "Summary"]
 
 _PER_OCTAVE = 64  # buckets: neighbouring ones differ by 1.1 %
 _QUANTILES = (5, 25, 50, 75, 95, 99)
+_LAST = 1024 * _PER_OCTAVE  # that of the largest float64
+_SHARES = np.array(_QUANTILES) / 100
 
 
 class Distribution:
@@ -22,31 +27,41 @@ class Distribution:
         self.total = 0.0
         self.low = np.inf
         self.high = -np.inf
-        self._buckets: dict[int, int] = {}
+        self._buckets = np.zeros(0, np.int64)  # ascending
+        self._counts = np.zeros(0, np.int64)
 
     def add(self, values: np.ndarray) -> None:
         """Add float[n]; NaN is left out."""
-        values = values[np.isfinite(values)]
-        if not len(values):
-            return
-        self.count += len(values)
-        self.total += float(values.sum())
-        self.low = min(self.low, float(values.min()))
-        self.high = max(self.high, float(values.max()))
-        at = np.where(
-            values < 1, -1, np.floor(np.log2(np.maximum(values, 1)) * _PER_OCTAVE)
-        ).astype(np.int64)
-        for bucket, count in zip(*np.unique(at, return_counts=True), strict=True):
-            self._buckets[int(bucket)] = self._buckets.get(int(bucket), 0) + int(count)
+        _add([self], values[np.newaxis])
+
+    def _take(self, at: np.ndarray, total: float, low: float, high: float) -> None:
+        """Count values of these buckets; arrays are replaced, not changed: copies share them."""
+        first = int(at.min())
+        counts = np.bincount(at - first)
+        present = np.flatnonzero(counts)
+        buckets, counts = present + first, counts[present]
+        self.count += len(at)
+        self.total += total
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        place = np.searchsorted(self._buckets, buckets)
+        inside = place < len(self._buckets)
+        inside[inside] = self._buckets[place[inside]] == buckets[inside]
+        if not inside.all():
+            new = ~inside
+            self._buckets = np.insert(self._buckets, place[new], buckets[new])
+            self._counts = np.insert(self._counts, place[new], 0)
+            place = np.searchsorted(self._buckets, buckets)
+        else:
+            self._counts = self._counts.copy()
+        self._counts[place] += counts
 
     def state(self) -> list:
         """Everything, as JSON; `restore` reads it."""
         if not self.count:
             return [0, 0.0, 0.0, 0.0, [], []]
-        buckets = sorted(self._buckets)
         return [
-            self.count, self.total, self.low, self.high, buckets,
-            [self._buckets[bucket] for bucket in buckets],
+            self.count, self.total, self.low, self.high, self._buckets.tolist(),
+            self._counts.tolist(),
         ]  # fmt: skip
 
     @classmethod
@@ -57,26 +72,47 @@ class Distribution:
         if count:
             one.count, one.total = int(count), float(total)
             one.low, one.high = float(low), float(high)
-            one._buckets = {int(bucket): int(n) for bucket, n in zip(buckets, counts, strict=True)}
-            if not one._buckets:
+            at, numbers = np.array(buckets), np.array(counts)
+            if at.shape != numbers.shape or at.ndim != 1 or not len(at):
                 raise ValueError("a distribution without buckets")
+            if {at.dtype.kind, numbers.dtype.kind} != {"i"} or (np.diff(at) <= 0).any():
+                raise ValueError("buckets that are out of order")
+            if at[0] < -1 or at[-1] > _LAST:
+                raise ValueError("buckets that no value falls into")
+            one._buckets, one._counts = at, numbers
         return one
 
     def result(self) -> dict[str, float]:
         """{"count", "mean", "min", "max", "p5", "p25", "p50", "p75", "p95", "p99"}."""
         if not self.count:
             return {"count": 0}
-        buckets = np.array(sorted(self._buckets))
-        reached = np.cumsum([self._buckets[int(bucket)] for bucket in buckets])
+        reached = np.cumsum(self._counts)
         found = {
             "count": self.count, "mean": self.total / self.count, "min": self.low, "max": self.high,
         }  # fmt: skip
-        for percent in _QUANTILES:
-            rank = min(percent / 100 * self.count, reached[-1])
-            bucket = buckets[np.searchsorted(reached, rank)]
-            middle = 0.0 if bucket < 0 else 2 ** ((bucket + 0.5) / _PER_OCTAVE)
-            found[f"p{percent}"] = float(min(max(middle, self.low), self.high))
+        ranks = np.minimum(_SHARES * self.count, reached[-1])
+        buckets = self._buckets[np.searchsorted(reached, ranks)].tolist()
+        for percent, bucket in zip(_QUANTILES, buckets, strict=True):
+            middle = 0.0 if bucket < 0 else 2.0 ** ((bucket + 0.5) / _PER_OCTAVE)
+            found[f"p{percent}"] = min(max(middle, self.low), self.high)
         return found
+
+
+def _add(to: Sequence[Distribution], values: np.ndarray) -> None:
+    """Add float[columns, n] to a distribution each; NaN is left out."""
+    if not values.shape[1]:
+        return
+    finite = np.isfinite(values)
+    some = finite.any(axis=1)
+    known = values if finite.all() else np.where(finite, values, 0.0)
+    totals = known.sum(axis=1).tolist()
+    lows = np.where(finite, known, np.inf).min(axis=1).tolist()
+    highs = np.where(finite, known, -np.inf).max(axis=1).tolist()
+    at = np.floor(np.log2(np.maximum(known, 1)) * _PER_OCTAVE).astype(np.int64)
+    at[known < 1] = -1
+    for row in np.flatnonzero(some).tolist():
+        buckets = at[row] if finite[row].all() else at[row][finite[row]]
+        to[row]._take(buckets, totals[row], lows[row], highs[row])
 
 
 class Summary:
@@ -85,21 +121,29 @@ class Summary:
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], Distribution] = {}
 
+    def copy(self) -> "Summary":
+        """Another one, to which may be added what this one shall not have."""
+        other = Summary()
+        other._of = {key: copy(one) for key, one in self._of.items()}
+        return other
+
     def add(self, tables: Rows, samples: Rows) -> None:
         """Add rows; of the tables, only steps are summed up."""
         if "steps" in tables:
-            for column in STEP_SERIES:
-                values = tables["steps"][column]
-                self._add(("steps", column), np.where(values < 0, np.nan, values))
+            rows = [tables["steps"][column] for column in STEP_SERIES]
+            values = np.stack(rows).astype(np.float64)
+            self._add("steps", STEP_SERIES, np.where(values < 0, np.nan, values))
         for group, columns in samples.items():
-            for column, values in columns.items():
-                if column != "time_ns":
-                    self._add((group, column), values)
+            names = [column for column in columns if column != "time_ns"]
+            if names:
+                self._add(group, names, np.stack([columns[name] for name in names]))
 
-    def _add(self, key: tuple[str, str], values: np.ndarray) -> None:
-        if key not in self._of:
-            self._of[key] = Distribution()
-        self._of[key].add(values)
+    def _add(self, group: str, names: Sequence[str], values: np.ndarray) -> None:
+        """Add float[columns, n] of one group."""
+        for name in names:
+            if (group, name) not in self._of:
+                self._of[group, name] = Distribution()
+        _add([self._of[group, name] for name in names], values)
 
     def state(self) -> list:
         """Everything, as JSON; `restore` reads it."""

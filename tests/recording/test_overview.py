@@ -1,16 +1,24 @@
 """The overview says in a thousand buckets what all rows say, and costs a fixed size."""
 
+import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scripted_runs import MS, step_rows
 
-from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.recording.overview import SIZE
+from gpu_util_callback.recording import Recording, read_recordings
+from gpu_util_callback.recording import top as top_module
+from gpu_util_callback.recording.container import Container, Damaged
+from gpu_util_callback.recording.groups import SIZE, StoredGroups
+from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.pyramid import Folded, reduce_rows
 from gpu_util_callback.recording.schema import STEP_SERIES
+from gpu_util_callback.recording.segments import Segment, complete
 from gpu_util_callback.recording.summary import Distribution
+
+START = 1_700_000_000_000_000_000
 
 
 def brute(keys, values, shift):
@@ -170,3 +178,117 @@ def test_quantiles_of_zeros_and_of_nothing():
     one.add(np.array([0.0, 0, 0, 50]))
     assert one.result()["p50"] == 0
     assert one.result()["p99"] == pytest.approx(50, rel=0.01)
+
+
+def test_rows_added_later_are_folded_in_when_somebody_looks():
+    def rows(first, count, columns):
+        steps = complete("steps", step_rows(count, first=first, start_ns=START + first * 10 * MS))
+        times = START + np.arange(first, first + count, 3) * 10 * MS
+        values = {name: times % 1_000 + at for at, name in enumerate(columns)}
+        return {"steps": steps}, {"gpu0": {"time_ns": times, **values}}
+
+    early, late = rows(0, 900, ["a"]), rows(900, 2_600, ["b", "a"])
+    whole = Overview(START)
+    whole.add(*early)
+    stored = Overview.unpack(Container(whole.pack({})))
+    grown, before = stored.with_rows(*late), whole.pack({})
+    whole.add(*late)
+    assert [grown.axes[axis].in_memory for axis in ("step", "time")] == [0, 0]
+    assert grown.last_step == whole.last_step == 3_499
+    for axis in ("step", "time"):
+        assert (grown.marks[axis].values == whole.marks[axis].values).all()
+        for group in ("steps", "gpu0"):
+            truth = whole.axes[axis][group]
+            assert grown.axes[axis].about(group) == (truth.columns, truth.shift)
+            found = grown.axes[axis][group]
+            assert (found.columns, found.shift, found.used) == (
+                truth.columns, truth.shift, truth.used,
+            )  # fmt: skip
+            for field in ("low", "high", "total", "count"):
+                np.testing.assert_allclose(
+                    getattr(found.buckets, field), getattr(truth.buckets, field), rtol=1e-6
+                )
+    assert stored.pack({}) == before, "what was stored stays as it is"
+    grown.release()
+    assert grown.axes["time"].in_memory == 0
+    assert "gpu0" in grown.axes["time"] and "gpu1" not in grown.axes["time"]
+
+
+def test_a_flush_costs_the_open_segment_and_not_the_overview(
+    make_writer, tmp_path, scripted_time, monkeypatch
+):
+    """What a tab that is kept open asks for every two seconds of a live run."""
+    work = Counter()
+
+    def watch(owner, name, key):
+        real = getattr(owner, name)
+
+        def watched(*arguments):
+            work[key] += 1
+            return real(*arguments)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(StoredGroups, "_unpacked", "unpacked")
+    watch(Folded, "add", "folded")
+    watch(top_module.Summary, "restore", "restored")
+    watch(Segment, "__init__", "opened")
+    writer = make_writer()
+    now, done, found, before = writer.facts["started_ns"], 0, None, -1
+    for flush in range(70):
+        steps = step_rows(200, first=done, start_ns=now)
+        now, done = int(steps["start_ns"][-1] + steps["duration_ns"][-1]), done + 200
+        writer.append("steps", steps)
+        for gpu in range(4):
+            times = steps["start_ns"][::10]
+            writer.append_samples(f"gpu{gpu}", ["power_mw"], times, np.full((20, 1), flush))
+        writer.flush()
+        scripted_time.advance(2)
+        if found is None:
+            (found,) = read_recordings(tmp_path / "run")
+        work.clear()
+        found.refresh()
+        sealed = found.facts["sealed"]
+        assert found.summary["gpu3"]["power_mw"]["max"] == flush
+        assert found.summary["steps"]["duration_ns"]["count"] == done
+        assert found.overview.last_step == done - 1
+        assert found.overview.marks["step"].values.max() >= 0
+        assert work["unpacked"] == work["folded"] == 0
+        assert work["opened"] <= 1 and work["restored"] <= 1
+        if sealed == before:
+            assert work["restored"] == 0, "what is sealed was read again"
+        before = sealed
+    assert sealed > 1
+    assert found.overview.axes["step"]["gpu2"].buckets.count.sum() == 70 * 20
+
+
+def test_a_damaged_overview_is_read_once_until_it_changes(make_writer, tmp_path, monkeypatch):
+    writer = make_writer()
+    writer.append("steps", step_rows(500))
+    writer.close("ended")
+    path = Path(writer.path) / "overview.npz"
+    content = path.read_bytes()
+    path.write_bytes(content[:300])
+    asked = []
+    read = Recording._read
+    monkeypatch.setattr(Recording, "_read", lambda one, name: asked.append(name) or read(one, name))
+    (found,) = read_recordings(tmp_path / "run")
+    for _ in range(5):
+        assert (found.level_files, found.overview.last_step, len(found.segments)) == ([], 499, 1)
+        found.longest_phases(9)
+    assert asked.count("overview.npz") == 1
+    path.write_bytes(content)
+    manifest = Path(writer.path) / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "flushes": 99}))
+    assert found.refresh()
+    assert found.overview.last_step == 499
+    assert asked.count("overview.npz") == 2
+
+
+@pytest.mark.parametrize("damage", [np.full(SIZE, -1), np.zeros(3, np.int64), np.zeros(SIZE)])
+def test_marks_that_cannot_be_true_make_the_overview_a_damaged_one(damage):
+    overview = Overview(START)
+    overview.add({"steps": complete("steps", step_rows(50))}, {})
+    overview.marks["time"].values = damage
+    with pytest.raises(Damaged, match="mark"):
+        Overview.unpack(Container(overview.pack({})))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gpu_util_callback import read_recordings
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.segments import segment_range
+from gpu_util_callback.recording.storage import LocalStorage
 
 START = 1_700_000_000_000_000_000
 
@@ -380,6 +382,42 @@ def test_the_table_for_notebooks_escapes_what_it_shows(tmp_path):
     assert "&lt;script&gt;" in html
     assert "60" in html
     assert "ended" in html
+
+
+@pytest.mark.parametrize("slow", ["manifest.json", "segment-000001.npz"])
+def test_who_needs_no_file_does_not_wait_for_a_slow_disk(
+    three_segments, tmp_path, monkeypatch, slow
+):
+    (one,) = read_recordings(tmp_path)
+    known = [len(one.segments), one.summary, one.revision, one.overview.last_step]
+    manifest = three_segments / "manifest.json"
+    manifest.write_text(manifest.read_text() + " ")  # another time stamp, the same facts
+    reached, go_on = threading.Event(), threading.Event()
+    read = LocalStorage.read
+
+    def slowly(self, path, limit):
+        if path.endswith(slow):
+            reached.set()
+            assert go_on.wait(60)
+        return read(self, path, limit)
+
+    monkeypatch.setattr(LocalStorage, "read", slowly)
+    waits = threading.Thread(target=lambda: (one.refresh(), one.steps))
+    waits.start()
+    assert reached.wait(60)
+    seen = []
+    asks = threading.Thread(
+        target=lambda: seen.extend(
+            [len(one.segments), one.summary, one.revision, one.overview.last_step]
+        )
+    )
+    asks.start()
+    asks.join(60)
+    assert seen == known
+    assert waits.is_alive(), "it should still have been waiting"
+    go_on.set()
+    waits.join(60)
+    assert len(one.steps["step"]) == 300
 
 
 def test_segment_names():

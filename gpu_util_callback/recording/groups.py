@@ -1,0 +1,175 @@
+"""The groups of an overview on one axis: made, unpacked from a file, or with rows added to them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.container import Container, Damaged
+from gpu_util_callback.recording.pyramid import Folded
+
+__all__ = ["SIZE", "Groups", "GrownGroups", "StoredGroups", "checked_shift"]
+
+SIZE = 1024
+
+
+class Groups:
+    """Group -> its buckets. `first_shift`: the width of those of a new group."""
+
+    def __init__(self, first_shift: int):
+        self.first_shift = first_shift
+        self._made: dict[str, Folded] = {}
+
+    def __getitem__(self, group: str) -> Folded:
+        return self._made[group]
+
+    def __contains__(self, group: object) -> bool:
+        return group in self._made
+
+    def get(self, group: str) -> Folded | None:
+        """A group's buckets; None for an unknown group."""
+        return self[group] if group in self else None  # noqa: SIM401
+
+    def names(self) -> list[str]:
+        """All groups, whether they are in memory or not."""
+        return list(self._made)
+
+    def about(self, group: str) -> tuple[list[str], int]:
+        """(columns, bits of a bucket's width) of a group, without unpacking it."""
+        folded = self._made[group]
+        return folded.columns, folded.shift
+
+    def add(self, group: str, keys: np.ndarray, names: Sequence[str], values: np.ndarray) -> None:
+        """Add rows, as `Folded.add` does."""
+        if group not in self:
+            self._made[group] = Folded(names, self.first_shift, SIZE)
+        self[group].add(keys, names, values)
+
+    @property
+    def in_memory(self) -> int:
+        """How many groups are."""
+        return len(self._made)
+
+    def release(self) -> None:
+        """Forget what can be made again."""
+
+
+class StoredGroups(Groups):
+    """Those of a file, to be read only: each is unpacked when it is first asked for."""
+
+    def __init__(
+        self,
+        container: Container,
+        axis: str,
+        stored: Mapping[str, Any],
+        on_damage: Callable[[Damaged], None] | None,
+    ):
+        super().__init__(0)
+        self._container, self._axis, self._on_damage = container, axis, on_damage
+        self._stored = {str(group): _described(about) for group, about in stored.items()}
+
+    def __getitem__(self, group: str) -> Folded:
+        made = self._made.get(group)
+        if made is None:
+            made = self._made[group] = self._unpacked(group)
+        return made
+
+    def __contains__(self, group: object) -> bool:
+        return group in self._stored
+
+    def names(self) -> list[str]:
+        return list(self._stored)
+
+    def about(self, group: str) -> tuple[list[str], int]:
+        return self._stored[group][:2]
+
+    def release(self) -> None:
+        self._made = {}
+
+    def _unpacked(self, group: str) -> Folded:
+        columns, shift, used = self._stored[group]
+        folded = Folded(columns, shift, SIZE)
+        try:
+            _unpack(self._container, f"{self._axis}/{group}", folded, used)
+        except (Damaged, ValueError) as error:
+            if self._on_damage is None:
+                raise
+            self._on_damage(error if isinstance(error, Damaged) else Damaged(str(error)))
+            folded = Folded(columns, shift, SIZE)
+        return folded
+
+
+class GrownGroups(Groups):
+    """Others and rows that came later, which are folded into a group when it is asked for."""
+
+    def __init__(self, before: Groups, first_shift: int):
+        super().__init__(first_shift)
+        self._before = before
+        self._rows: dict[str, tuple[np.ndarray, Sequence[str], np.ndarray]] = {}
+
+    def __getitem__(self, group: str) -> Folded:
+        made = self._made.get(group)
+        if made is not None:
+            return made
+        before = self._before.get(group)
+        if group not in self._rows:
+            if before is None:
+                raise KeyError(group)
+            return before
+        keys, names, values = self._rows[group]
+        made = Folded(names, self.first_shift, SIZE) if before is None else deepcopy(before)
+        made.add(keys, names, values)
+        self._made[group] = made
+        return made
+
+    def __contains__(self, group: object) -> bool:
+        return group in self._rows or group in self._before
+
+    def names(self) -> list[str]:
+        return list(dict.fromkeys([*self._before.names(), *self._rows]))
+
+    def about(self, group: str) -> tuple[list[str], int]:
+        columns: list[str] = []
+        shift = self.first_shift
+        if group in self._before:
+            columns, shift = self._before.about(group)
+        if group in self._rows:
+            keys, names, _ = self._rows[group]
+            columns = list(dict.fromkeys([*columns, *names]))
+            while int(keys[-1]) >> shift >= SIZE:
+                shift += 1  # as `Folded.add` will
+        return columns, shift
+
+    def add(self, group: str, keys: np.ndarray, names: Sequence[str], values: np.ndarray) -> None:
+        self._rows[group] = (keys, list(names), values)
+
+    def release(self) -> None:
+        self._made = {}
+        self._before.release()
+
+
+def checked_shift(value: Any) -> int:
+    """A bucket's width in bits. Raises: Damaged where it is none."""
+    if not isinstance(value, int) or not 0 <= value < 63:
+        raise Damaged(f"a bucket width of 2^{value!r}")
+    return value
+
+
+def _described(about: Any) -> tuple[list[str], int, int]:
+    """(columns, shift, buckets in use) of a group."""
+    columns, used = [str(name) for name in about["columns"]], int(about["used"])
+    if not 0 <= used <= SIZE:
+        raise Damaged(f"{used} buckets claimed, more than {SIZE}")
+    return columns, checked_shift(about["shift"]), used
+
+
+def _unpack(container: Container, key: str, folded: Folded, used: int) -> None:
+    folded.used, buckets = used, folded.buckets
+    buckets.low[:, :used] = container.array(f"{key}/min")
+    buckets.high[:, :used] = container.array(f"{key}/max")
+    buckets.count[:, :used] = container.array(f"{key}/count")
+    mean = container.array(f"{key}/mean")
+    buckets.total[:, :used] = (
+        np.where(buckets.count[:, :used] > 0, mean, 0.0) * (buckets.count[:, :used])
+    )

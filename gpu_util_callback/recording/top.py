@@ -1,0 +1,56 @@
+"""What the first view of a recording needs: its overview, its distributions, its longest phases."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpu_util_callback.recording.container import Container, Damaged
+from gpu_util_callback.recording.overview import Overview
+from gpu_util_callback.recording.sealed import stored_phases
+from gpu_util_callback.recording.segments import Rows, concatenate
+from gpu_util_callback.recording.summary import Summary
+
+__all__ = ["Top"]
+
+
+@dataclass(frozen=True)
+class Top:
+    """Of the segments up to number `covered`; `phases` None: nobody stored the longest ones."""
+
+    overview: Overview
+    summary: Summary
+    phases: dict[str, np.ndarray] | None = None
+    covered: int = -1
+
+    @classmethod
+    def stored(cls, container: Container, on_damage: Callable[[Damaged], None]) -> "Top":
+        """What an `overview.npz` holds; `on_damage` as for `Overview.unpack`.
+
+        Raises: Damaged.
+        """
+        try:
+            return cls(
+                Overview.unpack(container, on_damage),
+                Summary.restore(container.index["summary"]),
+                stored_phases(container),
+                max((entry[1] for entry in container.index["segments"]), default=-1),
+            )
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            if isinstance(error, Damaged):
+                raise
+            raise Damaged(f"not an overview: {error!r}") from error
+
+    def add(self, tables: Rows, samples: Rows) -> None:
+        """Add the rows of another segment, in place."""
+        self.overview.add(tables, samples)
+        self.summary.add(tables, samples)
+
+    def with_rows(self, tables: Rows, samples: Rows) -> "Top":
+        """Another one that has these rows, too."""
+        summary, phases = self.summary.copy(), self.phases
+        summary.add(tables, samples)
+        if phases is not None and "phases" in tables:
+            phases = concatenate("phases", [phases, tables["phases"]])
+        overview = self.overview.with_rows(tables, samples)
+        return replace(self, overview=overview, summary=summary, phases=phases)
