@@ -1,13 +1,13 @@
 """The report for people: one screen in a terminal, of any width, with or without colour."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis._compare import comparison
-from gpu_util_callback.diagnosis._evidence import label
-from gpu_util_callback.diagnosis._words import duration, percent, steps, times, what_to_do
+from gpu_util_callback.diagnosis._words import duration, percent, times, what_to_do
+from gpu_util_callback.terminal_claims import claim_lines, code_lines
 from gpu_util_callback.terminal_compare import comparison_table
+from gpu_util_callback.terminal_pen import Pen
 
 __all__ = ["render", "rules_text", "two_lines"]
 
@@ -37,40 +37,6 @@ _GPU_PARTS = (
 )
 _MAX_SHOWN = 6  # claims of a run
 _MAX_FULL = 3  # runs that are shown in full; of more, each only in brief
-_PLAIN = str.maketrans({"×": "x", "–": "-", "—": "-", "·": "-", "µ": "u", "…": "...", "→": "->",
-                        "≥": ">=", "≤": "<=", "’": "'", "°": " "})  # fmt: skip
-
-
-class _Pen:
-    """Colour and characters as the terminal can show them."""
-
-    def __init__(self, width: int, color: bool, unicode: bool):
-        self.width = max(40, min(width, 110))
-        self.color = color
-        self.unicode = unicode
-
-    def paint(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.color and text else text
-
-    def bold(self, text: str) -> str:
-        return self.paint(text, "1")
-
-    def dim(self, text: str) -> str:
-        return self.paint(text, "2")
-
-    def wrap(self, text: str, indent: str = "", first: str | None = None) -> list[str]:
-        if not self.unicode:  # before it is measured: some of it gets longer
-            text = text.translate(_PLAIN)
-        return textwrap.wrap(
-            text, self.width, initial_indent=indent if first is None else first,
-            subsequent_indent=indent, break_long_words=True, break_on_hyphens=False,
-        )  # fmt: skip
-
-    def finish(self, lines: Sequence[str]) -> str:
-        text = "\n".join(line.rstrip() for line in lines) + "\n"
-        if not self.unicode:
-            text = text.translate(_PLAIN).encode("ascii", "replace").decode("ascii")
-        return text
 
 
 def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool = True) -> str:
@@ -82,7 +48,7 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
         color: ANSI colours.
         unicode: False = ASCII characters only.
     """
-    pen = _Pen(width, color, unicode)
+    pen = Pen(width, color, unicode)
     lines: list[str] = []
     runs = report["runs"]
     if len(runs) > 1:
@@ -103,7 +69,7 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
             continue
         lines += ["", pen.bold(f"Session {session['session']}, {len(session['ranks'])} workers")]
         for place, finding in enumerate(session["findings"], 1):
-            lines += _claim(finding, place, pen)
+            lines += claim_lines(finding, place, pen)
         for text in filter(None, clocks):
             lines += [pen.dim(line) for line in pen.wrap(f"{text}.", "  ", "")]
     return pen.finish(lines)
@@ -124,7 +90,7 @@ def two_lines(run: Mapping) -> str:
 
 def rules_text(width: int = 80) -> str:
     """Every cause: what it needs, and its thresholds with their reasons."""
-    pen = _Pen(width, color=False, unicode=True)
+    pen = Pen(width, color=False, unicode=True)
     lines: list[str] = []
     for rule in RULES:
         lines += ["", *pen.wrap(f"{rule.cause}: {rule.title}")]
@@ -134,7 +100,7 @@ def rules_text(width: int = 80) -> str:
     return pen.finish(lines[1:])
 
 
-def _run(run: Mapping, pen: _Pen, shared: Sequence[Mapping] = ()) -> list[str]:
+def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping] = ()) -> list[str]:
     lines = pen.wrap(run["verdict"])
     lines = [pen.bold(line) for line in lines]
     lines += [pen.dim(line) for line in pen.wrap(_subtitle(run))]
@@ -146,7 +112,7 @@ def _run(run: Mapping, pen: _Pen, shared: Sequence[Mapping] = ()) -> list[str]:
     if claims:
         lines += ["", pen.bold("What held it back, and what to do")]
         for place, claim in enumerate(claims[:_MAX_SHOWN], 1):
-            lines += _claim(claim, place, pen, run["steps"])
+            lines += claim_lines(claim, place, pen, run)
         if len(claims) > _MAX_SHOWN:
             rest = sum(claim["lost_s"] or 0 for claim in claims[_MAX_SHOWN:])
             lines += ["", f"  … and {len(claims) - _MAX_SHOWN} more, {duration(rest)} together "
@@ -160,15 +126,15 @@ def _run(run: Mapping, pen: _Pen, shared: Sequence[Mapping] = ()) -> list[str]:
     return lines
 
 
-def _brief(run: Mapping, pen: _Pen) -> list[str]:
+def _brief(run: Mapping, pen: Pen) -> list[str]:
     lines = [pen.bold(line) for line in pen.wrap(run["verdict"])]
     lines += [pen.dim(line) for line in pen.wrap(_subtitle(run))]
     for claim in _claims(run)[:1]:
-        lines += _code(claim["advice"]["code"], pen)
+        lines += code_lines(claim["advice"]["code"], pen)
     return lines
 
 
-def _since(run: Mapping, pen: _Pen) -> list[str]:
+def _since(run: Mapping, pen: Pen) -> list[str]:
     """Whether what the run before was told came true."""
     since = run.get("since")
     if not since:
@@ -201,7 +167,7 @@ def _subtitle(run: Mapping) -> str:
     return " · ".join(parts)
 
 
-def _account_bar(run: Mapping, pen: _Pen) -> list[str]:
+def _account_bar(run: Mapping, pen: Pen) -> list[str]:
     spent, wall = run["time_s"], run["wall_s"]
     if not spent or not wall:
         return []
@@ -211,7 +177,7 @@ def _account_bar(run: Mapping, pen: _Pen) -> list[str]:
     return ["", *pen.wrap(head), *_bar(parts, wall, pen)]
 
 
-def _gpu_account(run: Mapping, pen: _Pen) -> list[str]:
+def _gpu_account(run: Mapping, pen: Pen) -> list[str]:
     lines: list[str] = []
     for index, account in run.get("gpu_time_est", {}).items():
         parts = [(label, account[key], code, letter) for key, label, code, letter in _GPU_PARTS
@@ -225,7 +191,7 @@ def _gpu_account(run: Mapping, pen: _Pen) -> list[str]:
     return lines
 
 
-def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: _Pen) -> list[str]:
+def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: Pen) -> list[str]:
     """A stacked bar over the whole width, and its legend: what, how long, which share."""
     width = pen.width
     bar, done, drawn = "", 0.0, 0
@@ -251,7 +217,7 @@ def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: _Pen) 
     return [bar, *rows, row]
 
 
-def _gpu_cards(run: Mapping, pen: _Pen) -> list[str]:
+def _gpu_cards(run: Mapping, pen: Pen) -> list[str]:
     lines = []
     for gpu in run["gpus"]:
         name = gpu.get("name") or "GPU"
@@ -284,90 +250,6 @@ def _claims(run: Mapping) -> list[Mapping]:
     return blocking + [claim for claim in ordered if claim["cause"] != "cpu_fallback"]
 
 
-def _claim(claim: Mapping, place: int, pen: _Pen, of_steps: int | None = None) -> list[str]:
-    where = ""
-    if "start_step" in claim:
-        where = steps(claim["start_step"], claim["end_step"], of_steps)
-    lost = ""
-    if claim["lost_s"] is not None:
-        lost = f"lost {duration(claim['lost_s'])}"
-        if "start_step" in claim:
-            span_s = (claim["end_ns"] - claim["start_ns"]) / 1e9
-            lost += f" of {duration(span_s)}"
-    about = ", ".join(part for part in (where, lost) if part)
-    title = f"{place}. {claim['title']}"
-    estimate = " (estimate)" if claim["confidence"] == "estimated" else ""
-    lines = ["", pen.bold(pen.paint(title, "33")) + pen.dim(estimate)]
-    if about:
-        lines += pen.wrap(about, "   ")
-    facts = _evidence(claim)
-    if facts:
-        lines += [pen.dim(line) for line in pen.wrap(facts, "   ")]
-    lines += pen.wrap(claim["advice"]["text"], "   ")
-    return lines + _code(claim["advice"]["code"], pen)
-
-
-def _code(code: str, pen: _Pen) -> list[str]:
-    """Code within the width: a comment that does not fit beside its line goes above it."""
-    shown: list[str] = []
-    for line in code.splitlines():
-        if len(line) > pen.width - 5:
-            line, _, comment = line.partition("  # ")
-            shown += pen.wrap(comment, "     # ") if comment else []
-        indent = " " * (5 + len(line) - len(line.lstrip()))
-        shown += pen.wrap(line.strip(), indent + "    ", indent)
-    return [pen.paint(line, "32") for line in shown]
-
-
-_UNITS = (
-    ("_ms_per_step", " ms"), ("_ms_per_batch", " ms"), ("_pct", " %"), ("_gb_per_s", " GB/s"),
-    ("_seconds_each", " s"), ("_faster_at_most", "×"), ("_bytes", " bytes"), ("_ms", " ms"),
-    ("_us", " µs"), ("_gib", " GiB"), ("_mhz", " MHz"), ("_c", " °C"), ("_s", " s"), ("_w", " W"),
-)  # fmt: skip
-
-
-# Said in a sentence of its own, or in the advice.
-_ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags", "slowest_stage", "callback"}
-
-
-def _evidence(claim: Mapping) -> str:
-    """The evidence in one line of prose, each number beside the threshold it crossed."""
-    evidence = claim["evidence"]
-    said = []
-    for name, value in evidence.items():
-        if value is None or name in _ELSEWHERE:
-            continue
-        text = f"{label(name)}: {_quantity(name, value)}"
-        limit = claim["threshold"].get(name)
-        if isinstance(limit, (int, float)) and isinstance(value, (int, float)):
-            text += f" ({'≥' if value >= limit else '<'} {_quantity(name, limit)})"
-        said.append(text)
-    prose = "; ".join(said)
-    if evidence.get("faster_up_to"):
-        prose += f". Up to {evidence['faster_up_to']:.3g}× faster here"
-        if evidence.get("promise_rests_on"):
-            prose += f", judging by {evidence['promise_rests_on']}"
-    return f"{prose[:1].upper()}{prose[1:]}." if prose else ""
-
-
-def _quantity(name: str, value: object) -> str:
-    """A value with its unit, which stands at the end of its name."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, (int, float)):
-        return str(value)
-    if name.endswith("_share"):
-        return percent(100 * value)
-    unit = next((shown for suffix, shown in _UNITS if f"_{name}".endswith(suffix)), "")
-    return f"{_number(value)}{unit}"
-
-
-def _number(value: float) -> str:
-    if isinstance(value, int) or value == int(value):
-        return f"{int(value):,}"
-    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
 def _missing_everywhere(runs: Sequence[Mapping]) -> list[Mapping]:
     """What no run could measure, for the same reason: said once, below them all."""
     if len(runs) < 2:
@@ -376,12 +258,12 @@ def _missing_everywhere(runs: Sequence[Mapping]) -> list[Mapping]:
             if all(one in run["unavailable"] for run in runs[1:])]  # fmt: skip
 
 
-def _not_seen(run: Mapping, pen: _Pen, elsewhere: Sequence[Mapping] = ()) -> list[str]:
+def _not_seen(run: Mapping, pen: Pen, elsewhere: Sequence[Mapping] = ()) -> list[str]:
     missing = [one for one in run["unavailable"] if one not in elsewhere]
     return ["", pen.bold("Not measured"), *_missing_lines(missing, pen)] if missing else []
 
 
-def _missing_lines(missing: Sequence[Mapping], pen: _Pen) -> list[str]:
+def _missing_lines(missing: Sequence[Mapping], pen: Pen) -> list[str]:
     lines: list[str] = []
     for gone in missing:
         text = f"{gone['source']}: {gone['reason']}"
@@ -391,7 +273,7 @@ def _missing_lines(missing: Sequence[Mapping], pen: _Pen) -> list[str]:
     return lines
 
 
-def _not_judged(run: Mapping, pen: _Pen) -> list[str]:
+def _not_judged(run: Mapping, pen: Pen) -> list[str]:
     """Causes nothing can be said about; without a GPU in use that is most of them, so not then."""
     causes = [one["cause"] for one in run.get("silent", ())]
     if not causes or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
@@ -400,7 +282,7 @@ def _not_judged(run: Mapping, pen: _Pen) -> list[str]:
     return ["", *(pen.dim(line) for line in pen.wrap(text))]
 
 
-def _overhead(run: Mapping, pen: _Pen) -> list[str]:
+def _overhead(run: Mapping, pen: Pen) -> list[str]:
     cost = run.get("overhead") or {}
     said = []
     if cost.get("callback_us_per_step") is not None:
@@ -411,7 +293,7 @@ def _overhead(run: Mapping, pen: _Pen) -> list[str]:
             + (" (most of it waiting for Python's lock, or for a core)" if most else "")
         )
     if cost.get("sampler_cpu_pct") is not None:
-        said.append(f"sampler {cost['sampler_cpu_pct']:.2g} % of a core")
+        said.append(f"sampler {percent(cost['sampler_cpu_pct'])} of a core")
     if cost.get("windows_s"):
         said.append(f"profiler windows {duration(cost['windows_s'])}")
     if not said:

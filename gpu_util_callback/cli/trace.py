@@ -44,8 +44,8 @@ class _Progress:
         self.last = now
         self.shown = True
         share = min(done / total, 1.0)
-        bar = "█" * round(share * _BAR)
-        print(f"\r  reading {bar:<{_BAR}} {share:4.0%}", end="", file=sys.stderr, flush=True)
+        bar = f"{'█' * round(share * _BAR):<{_BAR}} {100 * share:3.0f} %"
+        print(f"\r  reading {bar}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         if self.shown:

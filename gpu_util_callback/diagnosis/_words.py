@@ -24,8 +24,9 @@ def duration(seconds: float) -> str:
 
 
 def percent(value: float) -> str:
-    """`47 %`, `3.2 %` below ten."""
-    return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+    """`47 %`, `3.2 %` below ten, `3 %` where there is nothing behind the point."""
+    shown = f"{value:.1f}" if 0 < value < 9.95 else f"{value:.0f}"
+    return f"{shown.removesuffix('.0')} %"
 
 
 def steps(start: int, end: int, of: int | None = None) -> str:
@@ -36,8 +37,8 @@ def steps(start: int, end: int, of: int | None = None) -> str:
 
 
 def times(factor: float) -> str:
-    """`1.9×`."""
-    return f"{factor:.1f}×" if factor < 9.95 else f"{factor:.0f}×"
+    """`1.9×`, `4×`, `12×`: two digits, for a promise is an upper bound."""
+    return f"{float(f'{factor:.2g}'):g}×"
 
 
 def what_to_do(advice: Mapping[str, str]) -> str:

@@ -62,7 +62,7 @@ def _cells(recording: Recording) -> Iterator[str]:
     yield f"{wall:.1f} s"
     yield f"{recording.step_count:,}"
     yield f"{steps['p50'] / 1e6:.2f} ms" if steps.get("count") else ""
-    yield f"{account['time_s'].get('input_wait', 0) / wall:.0%}" if wall else ""
+    yield f"{100 * account['time_s'].get('input_wait', 0) / wall:.0f} %" if wall else ""
     yield recording.status
 
 

@@ -145,7 +145,7 @@ def _input_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
     idle = "The GPU" if p.active else "Training"
     yield _finding(
         "input_bound",
-        f"{idle} waits for input {lost / total:.0%} of the time",
+        f"{idle} waits for input {100 * lost / total:.0f} % of the time",
         text,
         code=code,
         lost_ps=lost,
@@ -175,7 +175,7 @@ def _transfer_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]
     )
     yield _finding(
         "transfer_bound",
-        f"Copies that nothing hides take {share:.0%} of the {_whole(p)}",
+        f"Copies that nothing hides take {100 * share:.0f} % of the {_whole(p)}",
         text,
         lost_ps=share * _total_ps(p),
         severity=share,
@@ -205,7 +205,7 @@ def _launch_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
         return
     yield _finding(
         "launch_bound",
-        f"The GPU waits {share:.0%} of the time between short kernels",
+        f"The GPU waits {100 * share:.0f} % of the time between short kernels",
         "Give the GPU more per launch: compile the step, or make the batch larger.",
         code=(
             "model = torch.compile(model, mode='reduce-overhead')"
@@ -230,7 +230,7 @@ def _sync_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
     kineto = analysis.trace.format == "kineto"
     yield _finding(
         "sync_bound",
-        f"The GPU runs dry {share:.0%} of the time because the host waits for it",
+        f"The GPU runs dry {100 * share:.0f} % of the time because the host waits for it",
         "Read results from the GPU less often: fewer .item(), print and metric reads per step."
         if kineto
         else "Let several steps run between two readings of the metrics.",
@@ -252,7 +252,7 @@ def _host_stall(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
     name = culprit(p.process, analysis.trace.names, worst.account.sets["idle_host"].clip(*window))
     yield _finding(
         "host_stall",
-        f"The GPU idles {share:.0%} of the time while the host does something else",
+        f"The GPU idles {100 * share:.0f} % of the time while the host does something else",
         f"Most of that time the host is in {name}: move it out of the step or make it faster."
         if name
         else "Look at what the host does between the launches: Python, logging, callbacks.",
@@ -271,7 +271,7 @@ def _communication_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Fin
         return
     yield _finding(
         "communication_bound",
-        f"Communication that nothing hides takes {share:.0%} of the {_whole(p)}",
+        f"Communication that nothing hides takes {100 * share:.0f} % of the {_whole(p)}",
         "Overlap communication with the backward pass, or accumulate gradients over more batches.",
         lost_ps=share * _total_ps(p),
         severity=share,
@@ -337,7 +337,7 @@ def _imbalance(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
         return
     yield _finding(
         "imbalance",
-        f"GPUs do unequal work: {least / most:.0%} between the least and the most busy",
+        f"GPUs do unequal work: {100 * least / most:.0f} % between the least and the most busy",
         "Give every GPU the same share of the batch.",
         lost_ps=float(most - least),
         severity=share,
@@ -366,7 +366,7 @@ def _ranks_imbalance(analysis: Analysis) -> Iterator[Finding]:
     order = sorted(range(len(working)), key=lambda i: busy[i])
     finding = _finding(
         "imbalance",
-        f"Ranks do unequal work: {least / most:.0%} between the least and the most busy",
+        f"Ranks do unequal work: {100 * least / most:.0f} % between the least and the most busy",
         "Give every rank the same share of the work.",
         lost_ps=most - least,
         severity=(most - least) / max(total, 1),

@@ -166,7 +166,7 @@ def _legend(
             continue
         name, code, character = _LOOK[category]
         mark = paint(code, "■") if paint("0", "") else character
-        parts.append((f"{mark} {name} {share:.1%} ({_time(share * mean)}{each})", name))
+        parts.append((f"{mark} {name} {100 * share:.1f} % ({_time(share * mean)}{each})", name))
     lines, line, used = [], "  ", 2
     for text, _ in parts:
         visible = len(text) if not paint("0", "") else len(text) - 9
@@ -211,13 +211,13 @@ def _kernel_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
     total = sum(k.total_ps for k, _ in rows)
     several = len(p.devices) > 1
     out = ["", paint("1", "Kernels") + "  (TC = tensor cores)"]
-    head = "  total  share   calls     mean   TC  "
+    head = "  total   share   calls     mean   TC  "
     out.append("  " + head + ("GPU  " if several else "") + "kernel")
     for k, d in rows[:_ROWS_SHOWN]:
         mark = {"yes": "yes", "no": "no", "unknown": "?"}[k.tensor_core]
         gpu = f"{d.index:3d}  " if several else ""
         left = (
-            f"{_time(k.total_ps):>9} {k.total_ps / total:5.1%} {k.count:7d} "
+            f"{_time(k.total_ps):>9} {100 * k.total_ps / total:4.1f} % {k.count:7d} "
             f"{_time(k.total_ps / k.count):>8} {mark:>4}  {gpu}"
         )
         room = width - len(left) - 2

@@ -7,6 +7,7 @@ from generated_runs import GPU, START_NS, Generated, write
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import comparison, logdir_report
+from gpu_util_callback.diagnosis._words import times
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.terminal import render
 
@@ -38,7 +39,7 @@ def test_the_next_run_of_the_job_says_what_was_promised_and_got(before_and_after
     assert since["promised_up_to"] == pytest.approx(2.0, rel=0.05)
     assert since["got"] == pytest.approx(2.0, rel=0.05)
     text = render({"runs": [second]})
-    assert "Since before/run: input_bound gone; promised up to 2.0×, got 2.0×." in text
+    assert "Since before/run: input_bound gone; promised up to 2×, got 2×." in text
 
 
 def test_another_model_is_another_job(tmp_path):
@@ -68,8 +69,8 @@ def test_a_promise_is_the_number_that_the_verdict_promised(tmp_path):
         run.phase("validation", seconds=3)
         write(run, tmp_path / str(place))
     first, second = logdir_report(read_recordings(tmp_path))["runs"]
-    promised = f"{second['since']['promised_up_to']:.1f}× faster"
-    assert promised in first["verdict"] and "2.0×" not in promised
+    promised = f"{times(second['since']['promised_up_to'])} faster"
+    assert promised in first["verdict"] and "2×" not in promised
     assert second["since"]["got"] == pytest.approx(second["since"]["promised_up_to"], rel=0.05)
 
 

@@ -1,11 +1,14 @@
 """What the terminal says of several runs at once, and of what is no log directory."""
 
+import re
+
 import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
+from gpu_util_callback.diagnosis._words import duration, percent, times
 from gpu_util_callback.terminal import render
 
 MISSING = {"source": "NVML", "reason": "no NVIDIA GPU in this machine", "cure": "use one"}
@@ -34,11 +37,45 @@ def test_what_no_run_measured_is_said_once(report):
 def test_numbers_stand_beside_their_thresholds_in_words(report):
     (slow,) = [run for run in report["runs"] if run["run"] == "slow"]
     text = " ".join(render({"runs": [slow]}, 100).split())
-    limit = slow["spans"][0]["threshold"]["wait_pct"]
-    assert (
-        f"aiting for input, share of a step: {slow['spans'][0]['evidence']['wait_pct']:g}" in text
-    )
-    assert f"% (≥ {limit:g} %)" in text and "wait_pct" not in text
+    (span,) = slow["spans"]
+    seen, limit = (percent(span[of]["wait_pct"]) for of in ("evidence", "threshold"))
+    assert f"aiting for input, share of a step: {seen} (≥ {limit})" in text
+    assert "wait_pct" not in text
+
+
+def test_an_advice_says_what_it_saves_of_what_is_lost(report):
+    (slow,) = [run for run in report["runs"] if run["run"] == "slow"]
+    (span,) = slow["spans"]
+    text = " ".join(render({"runs": [slow]}, 100).split())
+    gain = times(slow["wall_s"] / (slow["wall_s"] - span["saves_s"]))
+    assert f"Saves up to {duration(span['saves_s'])}: this run up to {gain} faster." in text
+    span["saves_s"] = span["lost_s"] / 2
+    half = " ".join(render({"runs": [slow]}, 100).split())
+    assert f"Saves up to {duration(span['saves_s'])} of the {duration(span['lost_s'])} lost" in half
+    span["saves_s"] = 0.0
+    assert "Saves" not in render({"runs": [slow]}, 100)
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"), [(1.94, "1.9×"), (3.97, "4×"), (9.96, "10×"), (123.4, "120×")]
+)
+def test_a_promise_has_two_digits(factor, said):
+    assert times(factor) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(0, "0 %"), (3.16, "3.2 %"), (5, "5 %"), (9.96, "10 %"), (99.6, "100 %")]
+)
+def test_a_share_has_two_digits(value, said):
+    assert percent(value) == said
+
+
+@pytest.mark.parametrize("unicode", [True, False])
+def test_a_number_and_its_unit_stay_on_one_line(report, unicode):
+    for width in range(40, 111):
+        for line in render(report, width, unicode=unicode).splitlines():
+            assert not re.match(r"\s*(%|m?s[ ,.;:)])", line), line
+            assert "\u00a0" not in line
 
 
 def test_columns_of_the_comparison_say_what_they_are(report):
