@@ -10,6 +10,8 @@ __all__ = ["session_findings"]
 
 # Workers that wait for each other have steps of one length; ranks of a sweep need not.
 _SAME_PACE = 0.75
+# Of a wait that the others share, less than this makes the straggler's own steps longer.
+_WAITED_FOR = 0.5
 # Fewer traced steps of a worker are no mean.
 _TRACED_STEPS = 3
 # NVML counts a GPU that waits in a collective as active: a worker that waits is active throughout.
@@ -44,10 +46,11 @@ def session_findings(runs: Sequence[Mapping]) -> list[dict]:
     ranked = [run for run in runs if run["rank"] is not None and run["steps"] and run["wall_s"]]
     if len({run["rank"] for run in ranked}) < len(ranked) or len(ranked) < 2:
         return []
-    if not _same_pace(ranked):
+    pace = _pace(ranked)
+    if pace is None:
         return []
     limits = ranked[0]["thresholds"]["imbalance"]
-    found = list(_own_time(ranked, limits["worker_wait_pct"]))
+    found = list(_own_time(ranked, limits["worker_wait_pct"], pace))
     if not found:
         found += _traced(ranked, limits["worker_wait_pct"])
     if not found:
@@ -56,17 +59,19 @@ def session_findings(runs: Sequence[Mapping]) -> list[dict]:
     return sorted(findings, key=lambda finding: -(finding["lost_s"] or 0.0))
 
 
-def _same_pace(runs: Sequence[Mapping]) -> bool:
-    """Whether steps are equally long on all ranks, in the mean or as a rule.
+def _pace(runs: Sequence[Mapping]) -> dict[int, float] | None:
+    """Rank -> how long its steps are in ms, where they are equally long on all ranks, else None.
 
     The mean is that of hosts that run ahead of their devices by several steps and then wait; of a
-    short run it holds the first step, which lasts until the last worker has come.
+    short run it holds the first step, which lasts until the last worker has come, so that what
+    steps take as a rule may be alike where the mean is not.
     """
     for figure in ("mean", "p50"):
-        paces = [run["step_ms"][figure] for run in runs]
-        if None not in paces and min(paces) >= _SAME_PACE * max(paces):
-            return True
-    return False
+        paces = {run["rank"]: run["step_ms"][figure] for run in runs}
+        known = list(paces.values())
+        if None not in known and min(known) >= _SAME_PACE * max(known):
+            return paces
+    return None
 
 
 # Where a worker's own time may be longer than the others', what it is called, and what to do.
@@ -85,8 +90,14 @@ _PARTS = {
 }
 
 
-def _own_time(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
-    """Input and callbacks lie outside of the step's work: the others' are short meanwhile."""
+def _own_time(
+    runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]
+) -> Iterator[_Straggler]:
+    """Input and callbacks lie outside of the step's work: the others' are short meanwhile.
+
+    Where the others wait for it, their steps are as long as the straggler's; where nobody does (a
+    sweep, asynchronous training), its steps are longer by just what it waits.
+    """
     for part, (word, text) in _PARTS.items():
         spent = {run["rank"]: run["time_s"].get(part) for run in runs}
         if any(seconds is None for seconds in spent.values()):
@@ -99,6 +110,9 @@ def _own_time(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
         if pct < limit:
             continue
         ms, usual = 1e3 * spent[rank] / worst["steps"], 1e3 * others / worst["steps"]
+        longer = pace[rank] - median(one for other, one in pace.items() if other != rank)
+        if longer > _WAITED_FOR * (ms - usual):
+            continue
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
         said = text.format(rank=rank, ms=ms, others=usual)
         yield _Straggler(

@@ -57,6 +57,17 @@ def all_starved(job: Job, rank: int) -> None:
     job.train(600, gpu=40, wait=lognormal(25))
 
 
+def a_sweep(job: Job, rank: int) -> None:
+    """Nobody waits for anybody: rank 1 is slower by what it waits, and that is its own affair."""
+    job.train(600, gpu=normal(40, 0.02), wait=normal(6, 0.2) if rank == 1 else 0)
+
+
+def asynchronous(job: Job, rank: int) -> None:
+    """A parameter server: rank 0 saves and plots, the others go on."""
+    own = {"callback": bursts(20, 90), "hook": "Plot.on_train_batch_end"} if rank == 0 else {}
+    job.train(600, gpu=normal(40, 0.02), **own)
+
+
 @pytest.mark.parametrize("play, job, found, causes", [
     (slow_disk, {"board": A100, "framework": "torch"}, [("imbalance", [2])],
      [set(), {"input_bound"}]),
@@ -64,6 +75,8 @@ def all_starved(job: Job, rank: int) -> None:
     (alike, {"board": T4, "hz": 2, "framework": "torch"}, [], [set()]),
     (saves_a_little, {"board": A100, "framework": "jax"}, [], [set()]),
     (all_starved, {"board": A100}, [], [{"input_bound"}]),
+    (a_sweep, {"board": A100}, [], [set(), {"input_bound"}]),
+    (asynchronous, {"board": A100}, [], [set(), {"host_stall"}]),
 ])  # fmt: skip
 def test_ranks(tmp_path, play, job, found, causes):
     report = report_of(tmp_path, 4, play, **job)
