@@ -7,6 +7,7 @@ import numpy as np
 from gpu_util_callback.diagnosis._bins import SampleBins
 from gpu_util_callback.diagnosis._rule import Range
 from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._sharpen import sharpened
 from gpu_util_callback.diagnosis._spans import SMALLEST_WINDOW, Series, find_spans
 
 __all__ = ["RARE_NS", "Sampled", "link_bytes_per_s", "sampled"]
@@ -56,17 +57,26 @@ class Sampled:
         ones = np.ones(len(self), np.int64)
         events = ((lost > 0) & (lost >= 0.1 * self.length_ns)).astype(np.int64)
         series = Series(ones, self.length_ns, lost, lost, events, 1)
-        found = []
         # Neighbouring samples share the driver's mean: fewer of them than of steps tell a change.
-        rows = round(WINDOW_NS / max(1.0, float(np.median(self.length_ns))))
+        apart = float(np.median(self.length_ns))
+        rows = round(WINDOW_NS / max(1.0, apart))
         smallest = min(SMALLEST_WINDOW, max(FEWEST, rows))
+        seen = []
         for first, end in find_spans(series, enter=enter, min_rows=min_samples, smallest=smallest):
             a, b = int(first), max(int(first) + 1, int(end))
             start, stop = int(self.start_ns[a]), int(self.start_ns[b - 1] + self.length_ns[b - 1])
             if stop - start >= min_s * 1e9:
-                mask = np.zeros(len(self), bool)
-                mask[a:b] = True
-                found.append((self.run.range_of(start, min(stop, self.run.end_ns)), mask))
+                seen.append((start, min(stop, self.run.end_ns), slice(a, b)))
+        found = []
+        for number, (start, stop, inside) in enumerate(seen):
+            room = (
+                (seen[number - 1][1] + start) // 2 if number else self.run.start_ns,
+                (stop + seen[number + 1][0]) // 2 if number + 1 < len(seen) else self.run.end_ns,
+            )
+            mask = np.zeros(len(self), bool)
+            mask[inside] = True
+            edges = sharpened(self.run.steps, start, stop, apart, room)
+            found.append((self.run.range_of(*edges), mask))
         return found
 
 
