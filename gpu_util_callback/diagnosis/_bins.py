@@ -126,6 +126,18 @@ class SampleBins:
         samples = float((self._count[column][at] * inside).sum()) / self.bin_ns
         return float((means[a:b] * told).sum()) / float(told.sum()), max(1, round(samples))
 
+    def reach(self, column: str, start_ns: int, end_ns: int) -> float:
+        """From the first to the last sample between two times, as a share (0-1) of that time."""
+        if column not in self or self.origin_ns is None or end_ns <= start_ns:
+            return 0.0
+        ends = self.origin_ns + (self.known(column)[0] + 1) * self.bin_ns
+        inside = ends[(ends > start_ns) & (ends - self.bin_ns < end_ns)]
+        if not len(inside):
+            return 0.0
+        hold = max(HOLD_NS, self.bin_ns)
+        first, last = max(start_ns, int(inside[0]) - hold), min(end_ns, int(inside[-1]) + hold)
+        return (last - first) / (end_ns - start_ns)
+
     def over_each(
         self, column: str, start_ns: np.ndarray, end_ns: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -150,6 +162,13 @@ class SampleBins:
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(told > 0, within(means * since) / told, np.nan)
         return mean, within(self._count[column][at])
+
+    def stamps(self) -> np.ndarray:
+        """Start of each bin that holds a sample of any column, ns since the epoch, ascending."""
+        count = np.zeros(self.used)
+        for column in self._count.values():
+            count += column[: self.used]
+        return (self.origin_ns or 0) + np.flatnonzero(count) * self.bin_ns
 
     def starts(self) -> np.ndarray:
         """Start of each used bin, ns since the epoch."""

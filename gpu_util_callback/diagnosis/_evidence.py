@@ -128,6 +128,7 @@ _LABELS = {
     "unknown_share": "kernels not known to be either, share of kernel time",
     "unstarved_steps_elsewhere_ms": "a step elsewhere that did not wait",
     "unused_active_pct": "kernel active on the unused GPUs, at most",
+    "validation_idle_pct": "GPU idle in validation, share of these steps' time",
     "validation_pct": "validation, share of these steps' time",
     "validation_wait_pct": "of validation spent waiting for input",
     "vram_used_pct": "memory in use, of the device",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_util_callback.diagnosis._absence import absences
 from gpu_util_callback.diagnosis._bins import SampleBins
 from gpu_util_callback.diagnosis._blocks import StepBlocks
 from gpu_util_callback.diagnosis._phases import Phases
@@ -20,6 +21,7 @@ Tables = Mapping[str, Mapping[str, np.ndarray]]
 # Fewer samples than this say nothing about a range: NVML averages over up to a second.
 MIN_SAMPLES = 3
 AROUND_NS = 500_000_000
+HALF = 0.5  # of a range must be sampled: an end of it does not speak for the rest
 # So many steps without any waiting are enough to say how fast the run can be.
 MIN_CLEAN_STEPS = 20
 # No state shows in fewer steps, however short the run.
@@ -58,6 +60,7 @@ class Run:
         self.now_ns: int | None = None
         self.ended = False
         self._clean: tuple[int, tuple[float, int] | None] | None = None
+        self._absences: tuple[tuple[int, int], np.ndarray] | None = None
 
     def add(self, tables: Tables, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """New rows of any table and new samples of any group, each row once and in order."""
@@ -89,6 +92,19 @@ class Run:
     @property
     def wall_ns(self) -> int:
         return max(0, self.end_ns - self.start_ns)
+
+    @property
+    def present_ns(self) -> int:
+        """The run without the times in which the process was stopped, or its machine asleep."""
+        return max(0, self.wall_ns - self._absent_ns(self.start_ns, self.end_ns))
+
+    def _absent_ns(self, start_ns: int, end_ns: int) -> int:
+        known = self.steps.total_rows, sum(bins.samples for bins in self.samples.values())
+        if self._absences is None or self._absences[0] != known:
+            self._absences = known, absences(self.steps, self.samples.values())
+        first, last = self._absences[1].T
+        gone = np.minimum(last, end_ns) - np.maximum(first, start_ns)
+        return int(np.maximum(gone, 0).sum())
 
     @property
     def first_step(self) -> int:
@@ -186,15 +202,15 @@ class Run:
         """How idle the framework's GPUs were; None where utilization was not sampled enough.
 
         A range too short for three samples is judged by the second around it: NVML's utilization is
-        a mean over up to a second anyhow.
+        a mean over up to a second anyhow. One whose samples end soon after it began is not judged.
         """
         active: list[float] = []
         samples, gpus = 0, []
         for index in self.used_gpus:
             seen = self.gpu_mean(
-                index, "utilization_pct", start_ns, end_ns, at_least
+                index, "utilization_pct", start_ns, end_ns, at_least, HALF
             ) or self.gpu_mean(
-                index, "utilization_pct", start_ns - AROUND_NS, end_ns + AROUND_NS, at_least
+                index, "utilization_pct", start_ns - AROUND_NS, end_ns + AROUND_NS, at_least, HALF
             )
             if seen is not None:
                 # Others may work while we do not: that is no work of ours.
@@ -205,7 +221,8 @@ class Run:
         if not active:
             return None
         mean = sum(active) / len(active)
-        idle_ns = round((end_ns - start_ns) * (1 - mean / 100))
+        present = end_ns - start_ns - self._absent_ns(start_ns, end_ns)
+        idle_ns = round(present * (1 - mean / 100))
         return Idle(mean, idle_ns, samples, tuple(gpus))
 
     def resolution_ns(self, column: str) -> int:
@@ -263,18 +280,31 @@ class Run:
         return np.clip(100 * (last - first) / np.maximum(length_ns, 1), 0, 100)
 
     def gpu_mean(
-        self, index: int, column: str, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES
+        self,
+        index: int,
+        column: str,
+        start_ns: int,
+        end_ns: int,
+        at_least: int = MIN_SAMPLES,
+        reach: float = 0.0,
     ) -> tuple[float, int] | None:
         """Mean of a GPU's column over a range and how many samples it rests on.
 
         The driver's own buffer is preferred where it covers the range: it holds more samples.
+
+        Args:
+            reach: which share of the range must lie between the first and the last of them.
         """
         best: tuple[float, int] | None = None
         groups: Sequence[str] = (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")
         for group in groups:
             bins = self.samples.get(group)
             seen = bins.over(column, start_ns, end_ns) if bins is not None else None
-            if seen is not None and seen[1] >= at_least and (best is None or seen[1] > best[1]):
+            if bins is None or seen is None or seen[1] < at_least:
+                continue
+            if (best is None or seen[1] > best[1]) and bins.reach(
+                column, start_ns, end_ns
+            ) >= reach:
                 best = seen
         return best
 

@@ -15,7 +15,7 @@ EPOCHS = (2, 3, 5, 10, 20, 50, 100)
 LEFT = 0.045
 # Validation that waits for its data more than half of its time is an input problem.
 MOSTLY = 0.5
-# How much of the time of training and validation together a shortened validation takes.
+# How much of the time of training and validation together a shortened validation takes at most.
 SHARE = 0.1
 
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore")
@@ -38,20 +38,21 @@ def validation(
             return advice
     each, between = took_ns / count, max(1.0, (span_ns - took_ns) / count)
     factor = max(2, math.ceil((1 / SHARE - 1) * each / between))
+    then = f"it would take {100 * each / (each + factor * between):.0f} %"
     batches = run.validation.total_rows / count
     epochs = run.fact("fit", "epochs")
     text = f"Validation takes {pct:.0f} % of the time. "
     if run.fact("fit", "loop") == "custom":
         return Advice(
-            f"{text}Done every {_th(factor)} epoch, it would take a tenth.",
+            f"{text}Done every {_th(factor)} epoch, {then}.",
             f'if epoch % {factor} == 0:\n    with monitor.phase("validation"): ...',
             1 - math.ceil(count / factor) / count,
         )
     if factor > int(epochs or factor) / 2 and batches >= 2 * factor:
         steps = max(1, round(batches / factor))
         return Advice(
-            f"{text}On {steps} of its {batches:.0f} batches it would take a tenth; evaluate on all "
-            "of them at the end.",
+            f"{text}On {steps} of its {batches:.0f} batches {then}; evaluate on all of them at the "
+            "end.",
             f"model.fit(..., validation_steps={steps})",
             1 - steps / batches,
         )
@@ -63,7 +64,7 @@ def validation(
             1 - 1 / done,
         )
     return Advice(
-        f"{text}Done every {_th(factor)} epoch, it would take a tenth.",
+        f"{text}Done every {_th(factor)} epoch, {then}.",
         f"model.fit(..., validation_freq={factor})",
         1 - (done // factor) / done,
     )

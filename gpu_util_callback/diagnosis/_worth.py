@@ -11,7 +11,7 @@ __all__ = ["worth_telling"]
 PART = 0.25
 
 
-def worth_telling(claims: Iterable[Loss], wall_ns: int, limits: Limits) -> list[Loss]:
+def worth_telling(claims: Iterable[Loss], present_ns: int, limits: Limits) -> list[Loss]:
     """The claims whose kind cost at least `min_run_pct` of the run, or `always_s` seconds of it.
 
     Claims of one `detail` (a GPU, a callback) are added up: a cause that comes and goes costs as
@@ -19,10 +19,10 @@ def worth_telling(claims: Iterable[Loss], wall_ns: int, limits: Limits) -> list[
 
     Args:
         claims: of one cause, with their loss; those of unknown loss are left out.
-        wall_ns: how long the run has taken.
+        present_ns: how long the run has taken, but for times in which the process was stopped.
         limits: the cause's thresholds.
     """
-    enough = limits["min_run_pct"] / 100 * wall_ns
+    enough = limits["min_run_pct"] / 100 * present_ns
     if "always_s" in limits:
         enough = min(enough, limits["always_s"] * 1e9)
     by_kind: dict[str, list[Loss]] = {}

@@ -43,7 +43,7 @@ class Contention(Rule):
         return not any(run.column(gpu, OTHERS) for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        return worth_telling(self._spans(run, limits), run.wall_ns, limits)
+        return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
         for gpu in run.used_gpus:

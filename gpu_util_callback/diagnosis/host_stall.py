@@ -36,6 +36,11 @@ class HostStall(Rule):
             "a validation set of a fifth of the data, forward pass only (a third of a training "
             "step), takes 6 %; 20 % needs one nearly as large as the training set, or a slow path",
         ),
+        "validation_idle_pct": Threshold(
+            10,
+            "a shorter validation is told only where the GPU was seen to idle for a tenth of the "
+            "time meanwhile: one that keeps it half busy would have to take those 20 %",
+        ),
         "callback_pct": Threshold(
             5, "XProf calls 3 % of a step outside the model moderate and 15 % high; 5 % is felt"
         ),
@@ -60,7 +65,7 @@ class HostStall(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
         claims = [*self._validation(run, limits), *self._at_ends(run, limits),
                   *self._in_steps(run, limits)]  # fmt: skip
-        return worth_telling(claims, run.wall_ns, limits)
+        return worth_telling(claims, run.present_ns, limits)
 
     # -- validation ----------------------------------------------------------------------------
 
@@ -73,15 +78,22 @@ class HostStall(Rule):
             took = occurrences.self_ns
             span_ns = max(1, where.end_ns - where.start_ns)
             # Compiling the test function is done once, however long the run gets.
-            again = np.maximum(occurrences["self_ns"] - _compiled(run, occurrences), 0)
-            if 100 * usual_ns(again) < limits["validation_pct"] * span_ns:
+            again = usual_ns(np.maximum(occurrences["self_ns"] - _compiled(run, occurrences), 0))
+            if 100 * again < limits["validation_idle_pct"] * span_ns:
                 continue
             pct = 100 * took / span_ns
             lost, active = lost_in(run, occurrences, where)
-            if 100 * lost < limits["lost_pct"] * span_ns:
-                continue  # the GPU was at work most of the time
+            if 100 * again >= limits["validation_pct"] * span_ns:
+                least: str = "lost_pct"
+                fired: tuple[str, ...] = ("validation_pct", "lost_pct")
+                idle = lost
+            else:
+                least, fired = "validation_idle_pct", ("validation_idle_pct",)
+                idle = 0 if active is None else round(lost * again / max(1, took))
+            if 100 * idle < limits[least] * span_ns:
+                continue  # the GPU was at work most of the time, or nobody saw that it was not
             evidence = times(occurrences, "validation_pct", pct) | {
-                "lost_pct": round(100 * lost / span_ns, 1),
+                least: round(100 * idle / span_ns, 1),
                 "gpu_active_meanwhile_pct": active,
             }
             wait = run.validation.total("wait_ns")
@@ -92,8 +104,7 @@ class HostStall(Rule):
                 span_ns=where.end_ns - where.start_ns, pct=pct,
             )  # fmt: skip
             yield self._loss("Validation stalls training", where, lost, active, run,
-                             evidence, {name: limits[name]
-                                        for name in ("validation_pct", "lost_pct")}, advice,
+                             evidence, {name: limits[name] for name in fired}, advice,
                              "validation", occurrences)  # fmt: skip
 
     # -- callbacks at the ends of epochs ---------------------------------------------------------

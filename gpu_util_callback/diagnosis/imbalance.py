@@ -50,7 +50,7 @@ class Imbalance(Rule):
         return len(seen) < 2
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        return worth_telling(self._spans(run, limits), run.wall_ns, limits)
+        return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
         groups = _alike(run)

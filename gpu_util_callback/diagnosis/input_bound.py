@@ -17,6 +17,9 @@ __all__ = ["InputBound"]
 NOISE = 1.1
 # A wait that no stage explains is still told when it costs this share of the run.
 BEYOND_DOUBT = 0.1
+# Buffers are known to have filled when the run goes on for this share of the steps they took: the
+# end of a span may be off by a step.
+AFTER = 0.25
 # Several spans may reach what is enough together; one of them must have this part of it.
 PART = 0.25
 
@@ -66,19 +69,20 @@ class InputBound(Rule):
         return not len(run.steps) or run.steps.total("wait_known") == 0
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        enough = min(limits["min_run_pct"] / 100 * run.wall_ns, limits["always_s"] * 1e9)
+        enough = min(limits["min_run_pct"] / 100 * run.present_ns, limits["always_s"] * 1e9)
         found = run.spans_of(
             "wait", enter=limits["wait_pct"] / 100, min_rows=int(limits["min_steps"])
         )
         claims = []
         for where, blocks in found:
-            if where.end_step <= limits["warmup_steps"] and where.end_step < run.end_step:
+            after = run.end_step - where.end_step
+            if where.end_step <= limits["warmup_steps"] and after > AFTER * where.end_step:
                 continue
             loss = self._claim(run, limits, where, blocks)
             if loss is not None and loss.lost_ns and loss.lost_ns >= PART * enough:
                 claims.append(loss)
         told = claims if sum(loss.lost_ns or 0 for loss in claims) >= enough else []
-        return [*told, *worth_telling(input_setup(run, limits, self.cause), run.wall_ns, limits)]
+        return [*told, *worth_telling(input_setup(run, limits, self.cause), run.present_ns, limits)]
 
     def _claim(self, run: Run, limits: Limits, where: Range, blocks: slice) -> Loss | None:
         steps = run.steps
@@ -136,7 +140,7 @@ class InputBound(Rule):
         slowest = stages[0] if stages else None
         work_ms = sum(stage.ms_per_batch for stage in stages)
         innocent = bool(stages) and work_ms < limits["explained_pct"] / 100 * wait / rows / 1e6
-        if innocent and lost < BEYOND_DOUBT * run.wall_ns:
+        if innocent and lost < BEYOND_DOUBT * run.present_ns:
             return None
         if innocent:
             slowest = None

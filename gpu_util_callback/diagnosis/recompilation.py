@@ -17,6 +17,7 @@ __all__ = ["Recompilation"]
 # A step on a new shape compiled if it took three times as long as one on a known shape, and 50 ms
 # more: longer inputs take longer by themselves, and XLA needs 100 ms for the smallest model.
 SLOW, LEAST_NS, KNOWN_STEPS = 3, 50_000_000, 10
+FEW_SHAPES = 2  # that are left when inputs are padded to a few lengths: two at least
 
 
 class Recompilation(Rule):
@@ -42,7 +43,7 @@ class Recompilation(Rule):
         return not len(run.steps)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        return worth_telling(self._spans(run, limits), run.wall_ns, limits)
+        return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
         steps = run.steps
@@ -116,7 +117,8 @@ def _advice(run: Run, times: int) -> Advice:
         f"{times} steps had to be compiled first, because the shape of their input (or a Python "
         "number in it) was new. "
     )
-    left = 1 - 1 / max(2, times)  # one shape is compiled once
+    # One compilation, the largest, is not counted as lost: it is the one that stays.
+    few = 1 - (FEW_SHAPES - 1) / max(FEW_SHAPES, times - 1)
     kind = str(run.fact("fit", "input_kind", default="")).lower()
     if kind == "tf.data":
         size = run.fact("fit", "batch_size") or "batch_size"
@@ -124,7 +126,6 @@ def _advice(run: Run, times: int) -> Advice:
             f"{text}Pad all inputs to one length, and drop the smaller last batch.",
             f"ds = ds.padded_batch({size}, padded_shapes=([512], []), drop_remainder=True)"
             "  # 512: your longest input; [] for labels",
-            left,
         )
     if run.framework == "torch" and not has_keras_fit(run):
         return Advice(
@@ -138,5 +139,5 @@ def _advice(run: Run, times: int) -> Advice:
     return Advice(
         f"{text}Pad all inputs to a few lengths, here to multiples of 128.",
         "x = np.pad(x, [(0, 0), (0, -x.shape[1] % 128)])  # for x of shape (batch, length)",
-        left,
+        few,
     )

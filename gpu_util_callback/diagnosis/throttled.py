@@ -57,7 +57,7 @@ class Throttled(Rule):
         )  # fmt: skip
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        return worth_telling(self._spans(run, limits), run.wall_ns, limits)
+        return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
         for gpu in run.used_gpus:

@@ -50,7 +50,7 @@ class TransferBound(Rule):
         yield from traced
         if not traced_gpus(run):
             links = (claim for gpu in run.used_gpus for claim in self._full_link(run, limits, gpu))
-            yield from worth_telling(links, run.wall_ns, limits)
+            yield from worth_telling(links, run.present_ns, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
         share = share_of(run, "copy_h2d", "copy_d2h")

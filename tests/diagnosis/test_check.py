@@ -18,12 +18,12 @@ LIMITS = {
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory):
-    """Half of the time waits for input, a tenth validates."""
+    """Half of the time waits for input, a twentieth validates."""
     run = Generated(seed=1, gpus=[GPU])
     for _ in range(4):
         start = run.now
         run.steps(200, step_ms=10, wait_ms=12)
-        run.phase("validation", 0.5)
+        run.phase("validation", 0.25)
         run.epoch(start)
     folder = tmp_path_factory.mktemp("check") / "resnet"
     write(run, folder)

@@ -46,6 +46,18 @@ def test_of_a_validation_only_the_idle_time_counts():
     assert span["evidence"]["gpu_active_meanwhile_pct"] == pytest.approx(50, abs=5)
 
 
+@pytest.mark.parametrize("share, found", [(0, 1), (0.1, 1), (0.5, 0), (0.95, 0)])
+def test_a_shorter_validation_is_a_stall_where_the_gpu_was_seen_idle(share, found):
+    run = Generated(seed=11, gpus=[GPU])
+    epochs(run, 6, steps=400, validation=(0.7, "validation", share))  # 15 %
+    spans = stalls(run)
+    assert len(spans) == found
+    for span in spans:
+        assert list(span["threshold"]) == ["validation_idle_pct"]
+        assert span["lost_s"] == pytest.approx(6 * 0.7 * (1 - share), rel=0.1)
+        assert "every 2nd epoch, it would take 8 %" in span["advice"]["text"]
+
+
 def test_one_long_checkpoint_is_an_event():
     run = Generated(seed=4)
     epochs(run, 3)

@@ -117,7 +117,7 @@ def healthy() -> Iterator[Case]:
     yield case("one long checkpoint in a step", outlier("callback_ms", 5000))
     yield case("one long checkpoint", epochs(1, 5.0, "checkpoint", "ModelCheckpoint.on_epoch_end",
                                              steps=1000))  # fmt: skip
-    yield case("short validation", epochs(6, 0.3))
+    yield case("short validation", epochs(6, 0.3, gpu_share=0.5))
     yield case("validation that fills the GPU", epochs(6, 2.0, gpu_share=0.97))
     yield case("quick epochs", quick_epochs)
     yield case("power-capped at its own limit", capped)

@@ -224,6 +224,7 @@ def all_along() -> Iterator[Case]:
     """Causes of a whole run, mild and severe."""
     save = "ModelCheckpoint.on_epoch_end"
     yield whole("host_stall", epochs(seconds=0.9), "long validation, mild")
+    yield whole("host_stall", epochs(seconds=0.35), "short validation, the GPU idles")
     yield whole("host_stall", epochs(seconds=8), "long validation, severe")
     yield whole("host_stall", epochs(seconds=0.3, kind="checkpoint", name=save), "saves, mild")
     yield whole("host_stall", epochs(seconds=3, kind="checkpoint", name=save), "saves, severe")

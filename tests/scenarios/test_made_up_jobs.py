@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 from held_out_causes import HELD_OUT_CAUSES
 from held_out_healthy import HELD_OUT_HEALTHY
+from held_out_mixed import HELD_OUT_MIXED
 from jobs_alike import ALIKE
 from jobs_healthy import HEALTHY
 from jobs_held_up import HELD_UP
@@ -23,7 +24,8 @@ from gpu_util_callback.recording import read_recordings
 
 KNOWN = [*HELD_UP, *ON_GPUS, *TRACED, *HEALTHY, *ALIKE]
 HELD_OUT = [*HELD_OUT_CAUSES, *HELD_OUT_HEALTHY]
-CASES = [*KNOWN, *HELD_OUT]
+SETS = {"known": KNOWN, "held out": HELD_OUT, "mixed": HELD_OUT_MIXED}
+CASES = [case for cases in SETS.values() for case in cases]
 PRECISION, RECALL, IOU, LEAST_IOU = 1.0, 0.95, 0.9, 0.7
 
 
@@ -73,9 +75,10 @@ def test_evidence_is_what_fired():
     assert {cause for cause, _ in told} == {rule.cause for rule in RULES if rule.thresholds}
 
 
-@pytest.mark.parametrize("which", ["known", "held out"])
+@pytest.mark.parametrize("which", SETS)
 def test_scores(which):
-    numbers = range(len(KNOWN)) if which == "known" else range(len(KNOWN), len(CASES))
+    first = CASES.index(SETS[which][0])
+    numbers = range(first, first + len(SETS[which]))
     every = score((outcome(number) for number in numbers), which)
     assert every.precision >= PRECISION and every.recall >= RECALL
     every.overlaps.sort()

@@ -41,6 +41,13 @@ class Busy:
         return np.interp(times - START_NS, edges - START_NS, level)
 
 
+def _outside(times: np.ndarray, stretches: list[tuple[int, int]]) -> np.ndarray:
+    keep = np.ones(len(times), bool)
+    for start, end in stretches:
+        keep &= (times < start) | (times >= end)
+    return times[keep]
+
+
 class Gauges:
     """Samples of a job's GPUs, as the recorder would have read them; the base of `Job`."""
 
@@ -54,15 +61,14 @@ class Gauges:
     dry: bool
     drop: float
     missed: list[tuple[int, int]]
+    absent: list[tuple[int, int]]
     values: dict[tuple[int, str], list[tuple[int, float]]]
     _busy: list[Busy]
     _marks: dict[str, list[tuple[int, float]]]
 
     def _seen(self, times: np.ndarray) -> np.ndarray:
         keep = self.rng.random(len(times)) >= self.drop
-        for start, end in self.missed:
-            keep &= (times < start) | (times >= end)
-        return times[keep]
+        return _outside(times[keep], [*self.missed, *self.absent])
 
     def _value(self, index: int, column: str, times: np.ndarray, default: float) -> np.ndarray:
         changes = self.values.get((index, column), [])
@@ -99,7 +105,7 @@ class Gauges:
             ):
                 groups[f"gpu{index}/allocator"] = self._allocator(index)
         if "host" not in self.without:
-            times = np.arange(START_NS, self.now, round(HOST_S * S))
+            times = _outside(np.arange(START_NS, self.now, round(HOST_S * S)), self.absent)
             groups["host"] = {
                 "time_ns": times, "cpu_pct": self.rng.normal(30, 5, len(times)).clip(0, 100),
                 "cpu_max_pct": self.rng.normal(70, 10, len(times)).clip(0, 100),
@@ -183,6 +189,7 @@ class Gauges:
 
     def _allocator(self, index: int) -> dict[str, np.ndarray]:
         times = np.arange(START_NS + 2 * S, self.now + 1, round(FLUSH_S * S))
+        times = _outside(times, self.absent)
         names = sorted(name for at, name in self.values if at == index and "allocator" in name)
         rows = {name: self._value(index, name, times, NAN) for name in names}
         for name in ("allocator_retries", "allocator_ooms"):  # counters: they are given as rates

@@ -58,7 +58,8 @@ class Job(Gauges):
         self.without, self.jitter, self.dry = set(without), jitter, dry
         self.now, self.step = START_NS, 0
         self.values: dict[tuple[int, str], list[tuple[int, float]]] = {}
-        self.missed: list[tuple[int, int]] = []  # stretches without samples
+        self.missed: list[tuple[int, int]] = []  # stretches in which the GPUs are not sampled
+        self.absent: list[tuple[int, int]] = []  # and those in which the process does not run
         self.drop = 0.0
         self._busy = [Busy() for _ in range(self.count)]
         self._steps: list[dict[str, np.ndarray]] = []
@@ -202,11 +203,10 @@ class Job(Gauges):
         self._phases.append(("epoch", f"epoch {self._epochs}", start, self.now, self.step, "",
                              self.now - start, 1))  # fmt: skip
 
-    def away(self, seconds: float, *, sampled: bool = False) -> None:
+    def away(self, seconds: float) -> None:
         """Time passes and nobody trains or records: a stopped process."""
-        if not sampled:
-            self.missed.append((self.now, self.now + round(seconds * S)))
-        self.now += round(seconds * S)
+        self.absent.append((self.now, self.now + round(seconds * S)))
+        self.now = self.absent[-1][1]
 
     def set(self, gpu: int | None = None, **columns: float) -> None:
         """What the gauges read from now on; `gpu=None`: on all."""
