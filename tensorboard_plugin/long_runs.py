@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from gpu_util_callback.recording.container import Damaged
-from gpu_util_callback.recording.levels import Entries, LevelsBuilder, blank, join
+from gpu_util_callback.recording.levels import LevelsBuilder
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.segments import Rows
 from tensorboard_plugin.levels import Range
 from tensorboard_plugin.merging import empty, reduced, spread
-from tensorboard_plugin.raw_rows import RawRows
+from tensorboard_plugin.raw_rows import Part, RawRows
 from tensorboard_plugin.rows import NewRows
+from tensorboard_plugin.series import Series
 
 __all__ = ["LongRun"]
 
-FOLD_BITS = 3
 # Ranges of groups that were made beside requests and are kept for when they are asked for again.
 MOST_MADE = 96
 # Between two files, requests go first.
@@ -37,12 +37,13 @@ class LongRun:
         self.recording = recording
         self.origin_ns = recording.start_ns
         self.raw = RawRows(recording)
+        self._updating = threading.Lock()  # held while reading what is new, and by nobody else
         self._lock = threading.Lock()
         self._revision: str | None = None
         self._new: NewRows | None = None
         self._builder = LevelsBuilder(self.origin_ns)
-        self._series: dict[str, _Series] = {}
-        self._made: OrderedDict[tuple, tuple[str | None, Range]] = OrderedDict()
+        self._series: dict[str, Series] = {}
+        self._made: OrderedDict[tuple, tuple[list[str], Range]] = OrderedDict()
         self._last_steps: tuple[tuple, tuple[np.ndarray, np.ndarray] | None] = ((), None)
 
     @property
@@ -55,17 +56,33 @@ class LongRun:
         # A copy: a group may be added meanwhile.
         return sum(one.nbytes for one in list(self._series.values())) + self.raw.nbytes
 
-    def update(self, revision: str) -> None:
-        """Take in what was recorded since."""
-        with self._lock:
-            if revision == self._revision:
-                return
-            if self._new is None:
-                covered = self._read_levels()
-                self._new = NewRows(self.recording, covered)
-            for tables, samples in self._new.read():
-                self._take(tables, samples)
-            self._revision = revision
+    def update(self, revision: str, wait: bool = True) -> bool:
+        """Take in what was recorded since.
+
+        Args:
+            wait: until another thread that does so already is done.
+
+        Returns: whether what there is can be shown.
+        """
+        if revision == self._revision:
+            return True
+        if not self._updating.acquire(blocking=wait):
+            return False
+        try:
+            if revision != self._revision:
+                if self._new is None:
+                    self._new = NewRows(self.recording, self._read_levels())
+                for tables, samples in self._new.read():
+                    self._take(tables, samples)
+                if self._new.open_extent is not None:
+                    name, begin, end = self._new.open_extent
+                    self.raw.learn(name, revision, begin, end)
+                for series in self._series.values():
+                    series.fold(self._steps)
+                self._revision = revision
+        finally:
+            self._updating.release()
+        return True
 
     def waiting(self, revision: str) -> int:
         """How many segments `update` would open."""
@@ -84,20 +101,14 @@ class LongRun:
         return int(steps.step[-1] + steps.rows[-1] - 1) if steps is not None else -1
 
     @property
-    def _steps(self) -> Entries | None:
+    def _steps(self) -> Series | None:
         series = self._series.get("steps")
-        return series.entries if series is not None and len(series.entries) else None
+        return series if series is not None and len(series) else None
 
     def step_at(self, since_ns: np.ndarray) -> np.ndarray:
         """int64: the step under way at these times, within an entry's steps."""
         steps = self._steps
-        if steps is None:
-            return np.zeros(len(since_ns), np.int64)
-        at = np.clip(np.searchsorted(steps.time, since_ns, "right") - 1, 0, None)
-        length = np.maximum(steps.end[at] - steps.time[at], 1)
-        share = np.clip((since_ns - steps.time[at]) / length, 0, 1)
-        inside = np.floor(share * steps.rows[at]).astype(np.int64)
-        return steps.step[at] + np.minimum(inside, steps.rows[at] - 1)
+        return np.zeros(len(since_ns), np.int64) if steps is None else steps.step_at(since_ns)
 
     def start_of(self, numbers: np.ndarray) -> np.ndarray:
         """float64: when these steps began, ns since the start; NaN beyond the last one."""
@@ -114,7 +125,7 @@ class LongRun:
     def level_of(self, group: str, axis: str) -> int:
         """The finest level on which the entries in memory suffice for a group."""
         series = self._series.get(group)
-        return series.level(axis, self.step_at) if series is not None else 0
+        return series.width(axis, self._steps) if series is not None else 0
 
     def wanted(self, groups: Iterable[str], axis: str, level: int) -> list[str]:
         """Those of the groups whose rows have to be read at this level."""
@@ -140,65 +151,66 @@ class LongRun:
         self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int
     ) -> Range:
         """Min, max and mean, float32[columns, count], of buckets out of the entries in memory."""
-        with self._lock:
-            entries = self._series[group].at(level, axis, self.step_at)
-        if axis == "time" or entries.of_steps:
-            keys, offset = entries.time if axis == "time" else entries.step, 0
-        else:  # only the steps of the samples in view
-            since, until = self.stretch(axis, level, first, count)
-            edges = [since - self.origin_ns - (1 << entries.bits), until - self.origin_ns]
-            offset, stop = np.searchsorted(entries.time, edges)
-            keys = self.step_at(entries.time[offset:stop])
-        begin, end = np.searchsorted(keys, [first << level, (first + count) << level])
-        numbers = (keys[begin:end] >> level) - first
-        part = slice(begin + offset, end + offset)
-        known = [column for column in columns if column in entries.columns]
-        at = [entries.columns.index(column) for column in known]
-        low, high, mean = entries.low[at, part], entries.high[at, part], entries.mean[at, part]
-        found = reduced(numbers, count, low, high, mean, entries.rows[part])
+        series = self._series[group]
+        known = [column for column in columns if column in series.columns]
+        within = (first << level, (first + count) << level)
+        keys, rows, parts = series.between(known, level, axis, self._steps, within)
+        found = reduced((keys >> level) - first, count, *parts, rows)
         return spread(found, columns, known, count)
 
-    def range_of_rows(
-        self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int
-    ) -> Range:
-        """The same out of the rows themselves."""
+    def ranges_of_rows(
+        self, wanted: Mapping[str, Sequence[str]], axis: str, level: int, first: int, count: int
+    ) -> dict[str, Range]:
+        """The same of some groups, out of the rows themselves."""
         since, until = self.stretch(axis, level, first, count)
-        low, high, mean = empty(len(columns), count)
-        numbers: list[np.ndarray] = []
-        values: list[np.ndarray] = []
+        parts: dict[str, list[Part]] = {group: [] for group in wanted}
+        for segment in self.raw.read(wanted, since, until):
+            for group, part in segment.items():
+                parts[group].append(part)
         # Where an entry of steps is no wider than a bucket, it says well enough which step it was.
         known = self._steps_between(since, until) if level < self.level_of("steps", axis) else None
-        for at, step, part in self.raw.read(group, columns, since, until):
-            at = np.maximum(at - self.origin_ns, 0)
-            if axis == "time":
-                numbers.append(at)
+        edges = [first << level, (first + count) << level]
+        found = {}
+        for group, columns in wanted.items():
+            if not parts[group]:
+                found[group] = empty(len(columns), count)
+                continue
+            times, steps, values = zip(*parts[group], strict=True)
+            if group == "steps" and axis == "step":
+                keys = np.concatenate(steps)
             else:
-                numbers.append(self._exact_steps(at, known) if step is None else step)
-            values.append(part)
-        if not values:
-            return low, high, mean
-        keys = np.maximum.accumulate(np.concatenate(numbers))
-        begin, end = np.searchsorted(keys, [first << level, (first + count) << level])
-        part = np.concatenate(values, axis=1)[:, begin:end]
-        ones = np.ones(end - begin, np.int64)
-        return reduced((keys[begin:end] >> level) - first, count, part, part, part, ones)
+                keys = np.maximum(np.concatenate(times) - self.origin_ns, 0)
+                if axis == "step":
+                    keys = self._exact_steps(keys, known)
+            keys = np.maximum.accumulate(keys)
+            begin, end = np.searchsorted(keys, edges)
+            inside = np.concatenate(values, axis=1)[:, begin:end]
+            ones = np.ones(end - begin, np.int64)
+            numbers = (keys[begin:end] >> level) - first
+            found[group] = reduced(numbers, count, inside, inside, inside, ones)
+        return found
 
     def made(
-        self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int
-    ) -> Range | None:
-        """What `make` made, if the run has not grown since."""
-        found = self._made.get((group, tuple(columns), axis, level, first, count))
-        return found[1] if found is not None and found[0] == self._revision else None
+        self, wanted: Mapping[str, Sequence[str]], axis: str, level: int, first: int, count: int
+    ) -> dict[str, Range]:
+        """What `make` made of these groups, unless there are other rows in the view since."""
+        segments = self.raw.segments(*self.stretch(axis, level, first, count))
+        found = {}
+        for group, columns in wanted.items():
+            made = self._made.get((group, tuple(columns), axis, level, first, count))
+            if made is not None and made[0] == segments:
+                found[group] = made[1]
+        return found
 
     def make(
         self, wanted: Mapping[str, Sequence[str]], axis: str, level: int, first: int, count: int
     ) -> None:
-        """Have `range_of_rows` of some groups at hand; for what takes longer than a request may."""
-        for group, columns in wanted.items():
-            revision = self._revision
-            found = self.range_of_rows(group, columns, axis, level, first, count)
+        """Have `ranges_of_rows` at hand; for what takes longer than a request may."""
+        segments = self.raw.segments(*self.stretch(axis, level, first, count))
+        for group, found in self.ranges_of_rows(wanted, axis, level, first, count).items():
             with self._lock:
-                self._made[group, tuple(columns), axis, level, first, count] = (revision, found)
+                key = (group, tuple(wanted[group]), axis, level, first, count)
+                self._made[key] = (segments, found)
                 while len(self._made) > MOST_MADE:
                     self._made.popitem(last=False)
 
@@ -257,97 +269,31 @@ class LongRun:
                 sizes[group] = (list(dict.fromkeys([*known, *columns])), total + count)
             files.append((first, last))
             covered = last
-        # In arrays of their final size: pieces would leave holes all over the heap.
-        made = {group: blank(columns, total) for group, (columns, total) in sizes.items()}
-        ends = dict.fromkeys(made, 0)
+        # Of their final size: pieces would leave holes all over the heap.
+        made = {group: Series(columns, total) for group, (columns, total) in sizes.items()}
         for first, last in files:
             try:
-                self._copy(first, last, made, ends)
+                self._copy(first, last, made)
             except Damaged as error:
                 self.recording.levels_damaged(first, last, error)
                 covered = first - 1
                 break
             time.sleep(YIELD_S)
-        for group in list(made):
-            entries = made.pop(group)
-            self._series[group] = _Series(entries.part(slice(0, ends[group])))
+        self._series = {group: series for group, series in made.items() if len(series)}
         return covered
 
-    def _copy(self, first: int, last: int, into: dict[str, Entries], ends: dict[str, int]) -> None:
+    def _copy(self, first: int, last: int, into: dict[str, Series]) -> None:
         file = self.recording.open_levels(first, last)
         if file is None:
             raise Damaged("it changed while it was read")
         found = {group: file.entries(group) for group in file.sizes if group in into}
         for group, entries in found.items():
-            begin, ends[group] = ends[group], ends[group] + len(entries)
-            into[group].put(begin, entries)
+            into[group].add(entries)
 
     def _take(self, tables: Rows, samples: Rows) -> None:
         self._builder.add(tables, samples)
         for group, entries in self._builder.entries().items():
-            if group in self._series:
-                self._series[group].add(entries)
-            else:
-                self._series[group] = _Series(entries)
+            if group not in self._series:
+                self._series[group] = Series(entries.columns)
+            self._series[group].add(entries)
         self._builder.clear()
-
-
-class _Series:
-    """Entries of one group, and fewer of them for coarse views; thread safe."""
-
-    def __init__(self, entries: Entries):
-        self._lock = threading.Lock()  # parts that come while others are joined must not get lost
-        self._chunks = [entries]
-        self._coarse = [entries.folded(FOLD_BITS)]
-        self._levels: dict[str, int] = {}
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self._chunks + self._coarse)
-
-    @property
-    def columns(self) -> list[str]:
-        return self.entries.columns
-
-    @property
-    def entries(self) -> Entries:
-        with self._lock:
-            if len(self._chunks) > 1:
-                self._chunks = [join(self._chunks)]
-            return self._chunks[0]
-
-    @property
-    def coarse(self) -> Entries:
-        with self._lock:
-            if len(self._coarse) > 1:
-                self._coarse = [join(self._coarse)]
-            return self._coarse[0]
-
-    def add(self, entries: Entries) -> None:
-        coarse = entries.folded(FOLD_BITS)
-        with self._lock:
-            self._chunks.append(entries)
-            self._coarse.append(coarse)
-        self._levels.clear()
-
-    def level(self, axis: str, step_at) -> int:
-        if axis not in self._levels:
-            self._levels[axis] = _width(self.entries, axis, step_at)
-        return self._levels[axis]
-
-    def at(self, level: int, axis: str, step_at) -> Entries:
-        """The fewest entries that are fine enough for a level."""
-        return self.coarse if level >= self.level(axis, step_at) + FOLD_BITS else self.entries
-
-
-def _width(entries: Entries, axis: str, step_at) -> int:
-    """The level whose buckets are as wide as nearly all of the entries."""
-    if entries.of_steps == (axis == "step"):
-        return entries.bits
-    some = slice(None, None, max(1, len(entries) // 4096))
-    if entries.of_steps:
-        lengths = entries.end[some] - entries.time[some]
-    else:
-        begin = entries.time[some]
-        lengths = step_at(begin + (1 << entries.bits)) - step_at(begin)
-    return int(max(1, np.percentile(lengths, 90, method="higher")) - 1).bit_length()

@@ -34,10 +34,21 @@ def reduced(
     if not len(numbers) or not len(low):
         return result
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
-    at = numbers[starts]
+    found = numbers[starts]
+    at: np.ndarray | slice = found
+    if found[-1] - found[0] + 1 == len(found):
+        at = slice(int(found[0]), int(found[-1]) + 1)  # no gap between them
+    if len(starts) == len(numbers):  # a part for each bucket
+        for whole, values in zip(result, (low, high, mean), strict=True):
+            whole[:, at] = values
+        return result
     result[0][:, at] = np.fmin.reduceat(low, starts, axis=1)
     result[1][:, at] = np.fmax.reduceat(high, starts, axis=1)
     known = ~np.isnan(mean)
+    if known.all():
+        total = np.add.reduceat(mean * rows.astype(np.float64), starts, axis=1)
+        result[2][:, at] = total / np.add.reduceat(rows, starts, axis=-1)
+        return result
     weights = np.where(known, rows, 0).astype(np.float64)
     total = np.add.reduceat(np.where(known, mean, 0) * weights, starts, axis=1)
     weights = np.add.reduceat(weights, starts, axis=1)
@@ -74,9 +85,14 @@ def repeated(
     bits = coarse - level
     begin = first >> bits
     found = make(coarse, begin, ((first + count - 1) >> bits) - begin + 1)
-    numbers = np.arange(first, first + count)
-    at = (numbers >> bits) - begin
-    low, high, mean = (part[:, at] for part in found)
+    skip = first - (begin << bits)
+    known = max(0, min(count, -(-end >> level) - first))  # those that begin before `end`
+    low, high, mean = (
+        np.repeat(part, 1 << bits, axis=1)[:, skip : skip + count]
+        if bits < 12
+        else part[:, ((np.arange(count) + first) >> bits) - begin]
+        for part in found
+    )
     for part in (low, high, mean):
-        part[:, numbers << level >= end] = np.nan
+        part[:, known:] = np.nan
     return low, high, mean

@@ -1,6 +1,7 @@
 """Rows of the segments in view, decoded column by column; what was read lately stays in memory."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,11 +14,18 @@ from gpu_util_callback.recording.schema import STEP_SERIES
 from gpu_util_callback.recording.segment_list import SegmentInfo
 from gpu_util_callback.recording.segments import Segment
 
-__all__ = ["RawRows"]
+__all__ = ["Part", "RawRows"]
 
 MAX_BYTES = 12 << 20
 # What it takes, roughly: opening a segment, its steps, a group of its samples; and either at hand.
-OPEN_MS, STEPS_MS, SAMPLES_MS, AT_HAND_MS = 0.8, 3.0, 0.25, 0.08
+OPEN_MS, STEPS_MS, SAMPLES_MS, AT_HAND_MS = 0.8, 2.0, 0.25, 0.05
+# A slow disk, or a busy machine, multiplies that: how far at most this is believed.
+MOST_SLOWNESS = 20.0
+
+# Group -> columns; column -> values; (time, step, float32[columns, n]), `step` None for samples.
+Wanted = Mapping[str, Sequence[str]]
+Columns = dict[str, np.ndarray]
+Part = tuple[np.ndarray, np.ndarray | None, np.ndarray]
 
 _STEP_COLUMNS = ("step", "start_ns", *STEP_SERIES)
 
@@ -28,106 +36,141 @@ class RawRows:
     def __init__(self, recording: Recording, max_bytes: int = MAX_BYTES):
         self._recording = recording
         self._max_bytes = max_bytes
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # never held while a file is read
         # (segment, group, column) -> its values; column "" holds the times.
         self._kept: OrderedDict[tuple[str, str, str], np.ndarray] = OrderedDict()
+        self._slowness = 1.0  # of reading, lately
+        self._open = ("", 0, 0)
+        none = np.zeros(0, np.int64)
+        self._extents: tuple[list[SegmentInfo], np.ndarray, np.ndarray] = ([], none, none)
         self.nbytes = 0
 
-    def cost_ms(self, wanted: Mapping[str, Sequence[str]], since: int, until: int) -> float:
+    def cost_ms(self, wanted: Wanted, since: int, until: int) -> float:
         """About how long it takes to `read` these groups."""
-        with self._lock:
-            infos = self._between(since, until)
-            total = AT_HAND_MS * len(infos) * len(wanted)
-            for info in infos:
-                missing = [g for g, columns in wanted.items() if self._missing(info, g, columns)]
-                if missing:
-                    total += OPEN_MS
-                    total += sum(STEPS_MS if g == "steps" else SAMPLES_MS for g in missing)
-            return total
+        infos = self._between(since, until)
+        total = AT_HAND_MS * len(infos) * len(wanted)
+        for info in infos:
+            _, missing = self._at_hand(info, wanted)
+            total += self._slowness * _reading_ms(missing)
+        return total
 
-    def read(
-        self, group: str, columns: Sequence[str], since: int, until: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
-        """(time, step, float32[columns, n]) of each segment; `step` None for samples."""
+    def read(self, wanted: Wanted, since: int, until: int) -> Iterator[dict[str, Part]]:
+        """What each segment has of some groups; each is opened once at most."""
         for info in self._between(since, until):
-            with self._lock:
-                self._fetch_from(info, {group: columns})
-                key = self._key(info)
-                time = self._get(key, group, "")
-                step = self._get(key, group, "step") if group == "steps" else None
-                parts = [self._get(key, group, column) for column in columns]
-            if time is not None and len(time):
-                absent = np.full(len(time), np.nan, np.float32)
-                yield time, step, np.stack([absent if one is None else one for one in parts])
-
-    def _fetch_from(self, info: SegmentInfo, wanted: Mapping[str, Sequence[str]]) -> None:
-        with self._lock:
-            missing = {
-                group: lacking
-                for group, columns in wanted.items()
-                if (lacking := self._missing(info, group, columns))
-            }
+            found, missing = self._at_hand(info, wanted)
             if missing:
-                self._decode(info, missing)
+                for group, values in self._decode(info, missing).items():
+                    found[group].update(values)
+            yield {
+                group: (
+                    found[group][""],
+                    found[group].get("step"),
+                    np.stack([found[group][column] for column in columns]),
+                )
+                for group, columns in wanted.items()
+                if len(found[group][""])
+            }
+
+    def _at_hand(self, info: SegmentInfo, wanted: Wanted) -> tuple[dict[str, Columns], Wanted]:
+        """(values kept of each group, columns to be decoded of each) of a segment."""
+        key, found, missing = self._key(info), dict[str, Columns](), dict[str, list[str]]()
+        with self._lock:
+            for group, columns in wanted.items():
+                values = {}
+                for column in ("", "step", *columns):
+                    kept = self._kept.get((key, group, column))
+                    if kept is not None:
+                        self._kept.move_to_end((key, group, column))
+                        values[column] = kept
+                if "" not in values:
+                    values = {}
+                found[group] = values
+                lacking = [column for column in columns if column not in values]
+                if lacking or not values:
+                    missing[group] = lacking
+        return found, missing
 
     def steps_at_hand(self, since: int, until: int) -> tuple[np.ndarray, np.ndarray] | None:
         """(starts in ns since the epoch, numbers) of the steps between two times, if decoded."""
         starts, numbers = [], []
-        with self._lock:
-            for info in self._between(since, until):
-                key = self._key(info)
-                time, number = (self._kept.get((key, "steps", name)) for name in ("", "step"))
-                if time is None or number is None:
-                    return None
-                starts.append(time)
-                numbers.append(number)
+        for info in self._between(since, until):
+            key = self._key(info)
+            with self._lock:
+                begun, number = (self._kept.get((key, "steps", name)) for name in ("", "step"))
+            if begun is None or number is None:
+                return None
+            starts.append(begun)
+            numbers.append(number)
         if not sum(map(len, starts)):
             return None
         return np.concatenate(starts), np.concatenate(numbers)
 
+    def segments(self, since: int, until: int) -> list[str]:
+        """What `read` reads; the same names stand for the same rows."""
+        return [self._key(info) for info in self._between(since, until)]
+
     def _between(self, since: int, until: int) -> list[SegmentInfo]:
-        return [
-            info
-            for info in self._recording.segments
-            if info.steps < 0 or (info.start_ns < until and info.end_ns >= since)
-        ]
+        infos = self._recording.segments
+        known, begin, end = self._extents
+        if known is not infos:
+            far = 2**62  # of a segment that nothing is known of: it may hold any time
+            begin = np.array([-far if one.steps < 0 else one.start_ns for one in infos], np.int64)
+            end = np.array([far if one.steps < 0 else one.end_ns for one in infos], np.int64)
+            self._extents = (infos, begin, end)
+        found = [infos[at] for at in np.flatnonzero((begin < until) & (end >= since)).tolist()]
+        if found and not found[-1].sealed:
+            key, first, last = self._open
+            if key == self._key(found[-1]) and not (first < until and last >= since):
+                del found[-1]
+        return found
+
+    def learn(self, name: str, revision: str, begin: int, end: int) -> None:
+        """The first and the last time in the open segment, as of a revision of the recording."""
+        self._open = (f"{name} {revision}", begin, end)
 
     def _key(self, info: SegmentInfo) -> str:
         # The open segment is another one after each flush.
         return info.name if info.sealed else f"{info.name} {self._recording.revision}"
 
-    def _missing(self, info: SegmentInfo, group: str, columns: Sequence[str]) -> list[str]:
-        key = self._key(info)
-        if (key, group, "") not in self._kept:
-            return list(columns)
-        return [column for column in columns if (key, group, column) not in self._kept]
-
-    def _get(self, segment: str, group: str, column: str) -> np.ndarray | None:
-        found = self._kept.get((segment, group, column))
-        if found is not None:
-            self._kept.move_to_end((segment, group, column))
-        return found
-
-    def _decode(self, info: SegmentInfo, missing: dict[str, list[str]]) -> None:
+    def _decode(self, info: SegmentInfo, missing: Wanted) -> dict[str, Columns]:
+        """The missing values, which are kept from now on."""
+        began = time.perf_counter()
         segment = self._recording.open_segment(info)
-        key = self._key(info)
+        decoded: dict[str, Columns] = {}
         for group, columns in missing.items():
             try:
-                found = {} if segment is None else _columns(segment, group, columns)
+                values = {} if segment is None else _columns(segment, group, columns)
             except Damaged:
-                found = {}  # named in the recording's problems when it was first read
-            found.setdefault("", np.zeros(0, np.int64))
+                values = {}  # named in the recording's problems when it was first read
+            values.setdefault("", np.zeros(0, np.int64))
             if group == "steps":
-                found.setdefault("step", found[""])
+                values.setdefault("step", values[""])
             for column in columns:
-                found.setdefault(column, np.full(len(found[""]), np.nan, np.float32))
-            for column, values in found.items():
-                old = self._kept.pop((key, group, column), None)
-                self.nbytes += values.nbytes - (old.nbytes if old is not None else 0)
-                self._kept[key, group, column] = values
-        while self.nbytes > self._max_bytes and next(iter(self._kept))[0] != key:
-            _, dropped = self._kept.popitem(last=False)
-            self.nbytes -= dropped.nbytes
+                values.setdefault(column, np.full(len(values[""]), np.nan, np.float32))
+            decoded[group] = values
+        took = 1e3 * (time.perf_counter() - began) / _reading_ms(missing)
+        # Fast to believe that it is fast: on a busy machine, single ones take long.
+        share = 0.5 if took < self._slowness else 0.1
+        self._slowness += share * (min(took, MOST_SLOWNESS) - self._slowness)
+        self._keep(self._key(info), decoded)
+        return decoded
+
+    def _keep(self, key: str, decoded: Mapping[str, Columns]) -> None:
+        with self._lock:
+            for group, columns in decoded.items():
+                for column, values in columns.items():
+                    old = self._kept.pop((key, group, column), None)
+                    self.nbytes += values.nbytes - (old.nbytes if old is not None else 0)
+                    self._kept[key, group, column] = values
+            while self.nbytes > self._max_bytes and next(iter(self._kept))[0] != key:
+                _, dropped = self._kept.popitem(last=False)
+                self.nbytes -= dropped.nbytes
+
+
+def _reading_ms(missing: Wanted) -> float:
+    if not missing:
+        return 0.0
+    return OPEN_MS + sum(STEPS_MS if group == "steps" else SAMPLES_MS for group in missing)
 
 
 def _columns(segment: Segment, group: str, columns: Sequence[str]) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.sealed import extent
 from gpu_util_callback.recording.segments import Rows
 
 __all__ = ["Growing", "NewRows", "StepTimes"]
@@ -19,6 +20,8 @@ class NewRows:
         self._seen: dict[str, int] = {}  # table or group -> rows handed out
         # What `_seen` was after a segment; those up to number `covered` are left out.
         self._ends: dict[int, dict[str, int]] = {covered: {}}
+        # Of the open segment, when it was read last: its name, its first and its last time.
+        self.open_extent: tuple[str, int, int] | None = None
 
     @property
     def waiting(self) -> int:
@@ -44,6 +47,8 @@ class NewRows:
             )
             if info.sealed:
                 self._ends[info.last] = dict(self._seen)
+            elif tables or samples:
+                self.open_extent = (info.name, *extent(tables, samples))
 
     def _unseen(self, kind: str, rows: Rows, before: dict[str, int]) -> Rows:
         found: Rows = {}

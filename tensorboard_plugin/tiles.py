@@ -159,11 +159,15 @@ class TileServer:
             known.update(revision)
             answer = _of_pyramids(known, wanted, view)
         elif known.ready or self._patient:
+            behind = False
             if known.waiting(revision) > FEW_SEGMENTS and not self._patient:
                 self._read_beside(known, recording)
-            else:
-                known.update(revision)
+                behind = True
+            elif not known.update(revision, wait=self._patient):
+                behind = True
             answer = self._of_long_run(known, wanted, view)
+            if behind:  # the newest rows may be missing anywhere
+                answer.coarse = set(answer.columns)
             self._beside.tidy()
         else:
             self._read_beside(known, recording)
@@ -176,11 +180,7 @@ class TileServer:
         known = {group: _known(run.columns(group), columns) for group, columns in wanted.items()}
         known = {group: columns for group, columns in known.items() if columns}
         fine = {group: known[group] for group in run.wanted(known, axis, level)}
-        ready = {
-            group: found
-            for group, columns in fine.items()
-            if (found := run.made(group, columns, axis, level, first, count)) is not None
-        }
+        ready = run.made(fine, axis, level, first, count) if fine else {}
         lacking = {group: columns for group, columns in fine.items() if group not in ready}
         coarse: set[str] = set()
         if lacking and not self._patient:
@@ -191,9 +191,10 @@ class TileServer:
                 self._beside.do(id, lambda: run.make(lacking, axis, level, first, count))
         answer = _Answer(np.zeros(0), known, coarse=coarse)
         end = run.last_step + 1 if axis == "step" else run.recording.end_ns - run.origin_ns
-        # Steps first: samples find theirs among them.
-        for group in sorted(known, key=lambda name: name != "steps"):
-            columns = known[group]
+        now = {group: columns for group, columns in lacking.items() if group not in coarse}
+        if now:
+            ready |= run.ranges_of_rows(now, axis, level, first, count)
+        for group, columns in known.items():
             if group in ready:
                 answer.ranges[group] = ready[group]
             elif group in coarse:
@@ -201,8 +202,6 @@ class TileServer:
                     lambda *at, g=group, c=columns: run.range(g, c, axis, *at),
                     level, run.level_of(group, axis), first, count, end,
                 )  # fmt: skip
-            elif group in fine:
-                answer.ranges[group] = run.range_of_rows(group, columns, axis, level, first, count)
             else:
                 answer.ranges[group] = run.range(group, columns, axis, level, first, count)
         answer.other = run.edges(axis, level, first, count)

@@ -18,7 +18,7 @@ from gpu_util_callback.recording.pyramid import reduce_rows
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows
 
-__all__ = ["Entries", "LevelsBuilder", "LevelsFile", "blank", "join", "levels_name"]
+__all__ = ["Entries", "LevelsBuilder", "LevelsFile", "join", "levels_name"]
 
 STEP_BITS = 5
 SAMPLES_PER_ENTRY = 16
@@ -61,10 +61,6 @@ class Entries:
     def of_steps(self) -> bool:
         return bool((self.step[:1] >= 0).all())
 
-    @property
-    def nbytes(self) -> int:
-        return 3 * self.low.nbytes + 4 * self.time.nbytes
-
     def arranged(self, columns: Sequence[str]) -> "Entries":
         """The same with these columns in this order; those it lacks hold no data."""
         if list(columns) == self.columns:
@@ -81,51 +77,29 @@ class Entries:
             *map(rearranged, (self.low, self.high, self.mean)),
         )  # fmt: skip
 
-    def part(self, at: slice) -> "Entries":
-        """Some neighbouring entries, sharing memory with these."""
-        return Entries(
-            self.columns, self.bits, self.time[at], self.end[at], self.step[at], self.rows[at],
-            self.low[:, at], self.high[:, at], self.mean[:, at],
-        )  # fmt: skip
-
-    def put(self, at: int, other: "Entries") -> None:
-        """Copy `other` into the places from `at` on; columns it lacks stay as they are."""
-        self.bits = max(self.bits, other.bits)
-        part = slice(at, at + len(other))
-        for name in _KEYS:
-            getattr(self, name)[part] = getattr(other, name)
-        rows = [self.columns.index(name) for name in other.columns]
-        for name in ("low", "high", "mean"):
-            getattr(self, name)[rows, part] = getattr(other, name)
-
-    def folded(self, by: int) -> "Entries":
-        """Fewer entries: those that agree in 2^by times as much."""
-        if not len(self):
-            return self
-        bits = self.bits + by
-        keys = (self.step if self.of_steps else self.time) >> bits
+    def starts(self, by: int) -> np.ndarray:
+        """Where each entry begins of those that agree in 2^by times as much."""
+        keys = (self.step if self.of_steps else self.time) >> (self.bits + by)
         new = np.diff(keys) != 0
         if self.of_steps:
             new |= self.time[1:] - self.end[:-1] > PAUSE_NS
-        starts = np.flatnonzero(np.append(True, new))
+        return np.flatnonzero(np.append(True, new))
+
+    def folded(self, by: int, starts: np.ndarray | None = None) -> "Entries":
+        """Those entries, of at least one; `starts` is what `starts` returned."""
+        if starts is None:
+            starts = self.starts(by)
         weights = np.where(np.isnan(self.mean), np.float32(0), self.rows.astype(np.float32))
         total = np.add.reduceat(np.where(weights > 0, self.mean, 0) * weights, starts, axis=1)
         weights = np.add.reduceat(weights, starts, axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(weights > 0, total / weights, np.nan).astype(np.float32)
-        last = np.append(starts[1:], len(keys)) - 1
+        last = np.append(starts[1:], len(self)) - 1
         return Entries(
-            self.columns, bits, self.time[starts], self.end[last], self.step[starts],
+            self.columns, self.bits + by, self.time[starts], self.end[last], self.step[starts],
             np.add.reduceat(self.rows, starts), np.fmin.reduceat(self.low, starts, axis=1),
             np.fmax.reduceat(self.high, starts, axis=1), mean,
         )  # fmt: skip
-
-
-def blank(columns: Sequence[str], count: int) -> Entries:
-    """Room for `count` entries, without data."""
-    keys = (np.zeros(count, np.int64) for _ in range(4))
-    values = (np.full((len(columns), count), np.nan, np.float32) for _ in range(3))
-    return Entries(list(columns), 0, *keys, *values)
 
 
 def join(parts: Sequence[Entries]) -> Entries:

@@ -9,7 +9,7 @@ from gpu_util_callback.recording.container import Container, Damaged
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import Rows, concatenate
 
-__all__ = ["LONGEST", "SealedIndex", "holds_of", "longest", "stored_phases"]
+__all__ = ["LONGEST", "SealedIndex", "extent", "holds_of", "longest", "stored_phases"]
 
 # Neighbouring sealed segments below SMALL_BYTES are merged, MERGE_COUNT or more at a time.
 SMALL_BYTES = 128 << 10
@@ -42,7 +42,7 @@ class SealedIndex:
         if "steps" in tables:
             steps = tables["steps"]["step"]
             rows, first_step, last_step = len(steps), int(steps[0]), int(steps[-1])
-        start, end = _extent(tables, samples)
+        start, end = extent(tables, samples)
         self.entries.append([number, number, size, rows, first_step, last_step, start, end])
         self._holds.append(sum(_MASKS[table] for table in tables))
         if "phases" in tables:
@@ -121,7 +121,7 @@ def holds_of(index: dict[str, Any]) -> dict[tuple[int, int], set[str]]:
     }
 
 
-def _extent(tables: Rows, samples: Rows) -> tuple[int, int]:
+def extent(tables: Rows, samples: Rows) -> tuple[int, int]:
     """First and last time of steps and samples, for which segments are looked up by time."""
     times = [columns["time_ns"] for columns in samples.values()]
     if "steps" in tables:

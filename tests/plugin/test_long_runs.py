@@ -15,7 +15,6 @@ from tile_reply import decode_tile
 from gpu_util_callback.diagnosis import RULES_VERSION, run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording import writer as writer_module
-from tensorboard_plugin import long_runs
 from tensorboard_plugin import tiles as tiles_module
 from tensorboard_plugin.long_runs import LongRun
 from tensorboard_plugin.tiles import TileServer
@@ -200,9 +199,11 @@ def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
     monkeypatch.setattr(
         type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
     )
-    for group, columns in (("steps", ["body_ns"]), ("gpu0", ["power_mw"])):
-        run.range_of_rows(group, columns, "step", 0, 30_000, 500)
-    assert 1 <= len(set(opened)) <= 2, opened
+    wanted = {"gpu0": ["power_mw"], "steps": ["body_ns"], "gpu1": ["power_mw"]}
+    run.ranges_of_rows(wanted, "step", 0, 30_000, 500)
+    assert 1 <= len(opened) <= 2, "each once, for all groups"
+    run.ranges_of_rows(wanted, "step", 1, 15_050, 100)
+    assert len(opened) <= 2, "what was decoded is at hand"
     opened.clear()
     run.range("steps", ["body_ns"], "step", 5, 0, 2_000)
     run.range("gpu0", ["power_mw"], "step", 10, 0, 60)
@@ -238,12 +239,11 @@ def test_a_long_run_that_goes_on_is_followed(tmp_path, monkeypatch):
             np.testing.assert_allclose(np.stack(grown.series[key]), np.stack(values), rtol=1e-5)
 
 
+@pytest.mark.parametrize("path", ["with levels"], indirect=True)
 def test_damaged_levels_are_named_and_done_without(path, tmp_path):
     shutil.copytree(path, tmp_path / "copy")
     (one,) = read_recordings(tmp_path / "copy")
     files = sorted((tmp_path / "copy").rglob("levels-*.npz"))
-    if not files:
-        pytest.skip("this recording has none")
     content = files[1].read_bytes()
     for damaged in (content[:2_000], content[:-9_000] + bytes(9_000), b"", None):
         if damaged is None:
@@ -257,6 +257,76 @@ def test_damaged_levels_are_named_and_done_without(path, tmp_path):
         np.testing.assert_allclose(np.stack(reply.series[("steps", "step")]), truth, rtol=2e-5)
         assert [problem.path for problem in one.problems] == [str(files[1])]
         assert "reading the segments instead" in one.problems[0].message
+
+
+def test_what_a_slow_disk_holds_up_is_said_to_be_refined(tmp_path, monkeypatch):
+    """Who asks while others read gets what is known, and is told to ask again."""
+    make_long_recording(tmp_path, 12_000, gpus=1, metrics=8, chunk=2_000, live=True)
+    (one,) = read_recordings(tmp_path)
+    server, request = TileServer(), ("step", 10, 0, 12, ["steps", "gpu0:power_mw"])
+    before = settled(server, one, *request)
+    reached, go_on = threading.Event(), threading.Event()
+    opened = type(one).open_segment
+
+    def slowly(self, info):
+        reached.set()
+        assert go_on.wait(60)
+        return opened(self, info)
+
+    monkeypatch.setattr(type(one), "open_segment", slowly)
+    one.facts = {**one.facts, "flushes": one.facts["flushes"] + 1}
+    one._forget()
+    waits = threading.Thread(target=ask, args=(server, one, *request))
+    waits.start()
+    assert reached.wait(60)
+    meanwhile = ask(server, one, *request)
+    assert waits.is_alive(), "it should still have been waiting"
+    assert meanwhile.header["refining"] == ["steps", "gpu0:power_mw"]
+    for key, values in before.series.items():
+        np.testing.assert_array_equal(np.stack(meanwhile.series[key]), np.stack(values))
+    go_on.set()
+    waits.join(60)
+    assert settled(server, one, *request).header["refining"] == []
+
+
+def test_what_was_made_of_sealed_rows_stays_while_a_run_goes_on(tmp_path, monkeypatch):
+    """A view that nobody moves does not become coarse again with every flush."""
+    make_long_recording(tmp_path, 24_000, gpus=1, metrics=8, chunk=2_000, live=True)
+    (one,) = read_recordings(tmp_path)
+    monkeypatch.setattr(tiles_module, "PATIENCE_MS", -1.0)  # all rows are read beside requests
+    server, early, late = TileServer(), ("step", 1, 500, 400), ("step", 1, 11_500, 400)
+    for view in (early, late):
+        settled(server, one, *view, ["steps"])
+    one.facts = {**one.facts, "flushes": one.facts["flushes"] + 1}
+    one._forget()
+    assert ask(server, one, *early, ["steps"]).header["refining"] == []
+    assert ask(server, one, *late, ["steps"]).header["refining"] == ["steps"], "the open segment"
+    settled(server, one, *late, ["steps"])
+
+
+def test_a_run_that_grew_unseen_is_refined_to_its_end(tmp_path, monkeypatch):
+    """A tab that slept for an hour: what it gets first lacks the end, and says so."""
+    monkeypatch.setattr(writer_module, "SEAL_BYTES", 1_000)
+    server, kept = TileServer(), []
+    flush = writer_module.RecordingWriter.flush
+
+    def flushed(writer):
+        flush(writer)
+        if not kept:
+            kept.extend(read_recordings(tmp_path))
+            settled(server, kept[0], "step", 5, 0, 400, ["steps"])
+
+    monkeypatch.setattr(writer_module.RecordingWriter, "flush", flushed)
+    make_long_recording(tmp_path, 12_000, gpus=1, metrics=2, chunk=1_000)
+    (one,) = kept
+    one.refresh()
+    assert server._of(one).waiting(one.revision) > tiles_module.FEW_SEGMENTS
+    first = ask(server, one, "step", 5, 0, 400, ["steps"])
+    assert first.header["refining"] == ["steps"]
+    last = settled(server, one, "step", 5, 0, 400, ["steps"])
+    steps = one.steps
+    truth = reduced(steps["step"], steps["body_ns"] / 1e6, 5, 0, 400)
+    np.testing.assert_allclose(np.stack(last.series[("steps", "step")]), truth, rtol=2e-5)
 
 
 def test_many_ask_at_once_and_all_get_the_same(recording):
@@ -285,31 +355,12 @@ def test_many_ask_at_once_and_all_get_the_same(recording):
             np.testing.assert_array_equal(np.stack(other), np.stack(same[0]))
 
 
-def test_entries_that_come_while_others_are_joined_are_kept(recording, monkeypatch):
-    run = LongRun(recording)
-    run.update(recording.revision)
-    entries = run._series["steps"].entries
-    series = long_runs._Series(entries)
-    series.add(entries)
-    whole, late = long_runs.join, threading.Thread(target=series.add, args=(entries,))
-
-    def join(parts):
-        if late.ident is None:
-            late.start()
-            late.join(0.2)
-        return whole(parts)
-
-    monkeypatch.setattr(long_runs, "join", join)
-    assert len(series.entries) == 2 * len(entries)
-    late.join(60)
-    assert len(series.entries) == 3 * len(entries)
-
-
 def test_what_is_kept_of_the_rows_is_bounded(recording):
     run = LongRun(recording)
     run.update(recording.revision)
     run.raw._max_bytes = 1 << 20
-    whole = run.range_of_rows("steps", ["body_ns", "input_wait_ns"], "step", 4, 0, 3_750)
+    wanted = {"steps": ["body_ns", "input_wait_ns"]}
+    whole = run.ranges_of_rows(wanted, "step", 4, 0, 3_750)["steps"]
     assert 0 < run.raw.nbytes <= 2 << 20  # the last segment stays, whatever its size
     steps = recording.steps
     truth = reduced(steps["step"], steps["body_ns"].astype(float), 4, 0, 3_750)

@@ -11,7 +11,7 @@ from scripted_runs import MS, step_rows
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording import writer as writer_module
 from gpu_util_callback.recording.container import Damaged
-from gpu_util_callback.recording.levels import LevelsBuilder, LevelsFile, blank, join
+from gpu_util_callback.recording.levels import LevelsBuilder, LevelsFile, join
 from gpu_util_callback.recording.schema import STEP_SERIES
 from gpu_util_callback.recording.sealed import LONGEST
 
@@ -86,9 +86,6 @@ def test_a_levels_file_comes_back_and_columns_may_come_later():
     late = entries["gpu0"]
     assert np.isnan(late.low[late.columns.index("b_mw"), 0])
     assert not np.isnan(late.low[late.columns.index("b_mw"), -1])
-    into = blank(["b_mw", "a_pct"], len(late) + 3)
-    into.put(2, late)
-    np.testing.assert_array_equal(into.low[1, 2:-1], late.low[late.columns.index("a_pct")])
     assert len(join([late, late])) == 2 * len(late)
     shifted = LevelsFile(builder.pack(), START - 7).entries("steps")
     assert shifted.time[0] == entries["steps"].time[0] + 7
