@@ -82,7 +82,7 @@ def two_lines(run: Mapping) -> str:
     if first is None:
         step = run["step_ms"]["p50"]
         shown = f"median {step:.3g} ms a step" if step is not None else "no step recorded"
-        second = f"          {run['steps']:,} steps, {shown}; no bottleneck found."
+        second = f"          {run['steps']:,} steps, {shown}."
     else:
         second = f"          Do first: {what_to_do(first['advice'])}"
     return f"{verdict}\n{second}"

@@ -1,6 +1,6 @@
 """The run in one sentence."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis._rule import Loss
 from gpu_util_callback.diagnosis._run import Run
@@ -16,6 +16,19 @@ _OPENINGS = {
 # Without a GPU in use the training waits, not the GPU.
 _OPENINGS_WITHOUT_GPU = {
     "input_bound": "Training waits for its input",
+}
+# "Nothing held training back" needs a GPU at work, or without one a run that was mostly steps. 80 %
+# as for small_batch: a GPU that idles more has a problem, be its cause known or not.
+_BUSY_PCT = 80
+_MOSTLY_PCT = 80
+_UNKNOWN = "No bottleneck was established"
+# part of the account -> where the time went that was no step
+_WENT_INTO = {
+    "input_wait": "into waiting for input",
+    "compile": "into compiling",
+    "validation": "into validation",
+    "callbacks": "into callbacks",
+    "other": "passed between the steps",
 }
 
 
@@ -63,10 +76,27 @@ def _healthy(run: Run) -> str:
     seconds = float(known["step"]) if known and known.get("step") is not None else step_ns / 1e9
     wall = run.wall_ns / 1e9
     share = percent(min(100.0, 100 * seconds / max(1e-9, wall)))
-    said = f"Nothing held training back: {share} of {duration(wall)} went into training steps"
-    if not run.used_gpus:
-        return f"{said} (no GPU in use)."
-    idle = run.idle(run.start_ns, run.end_ns)
+    went = f"{share} of {duration(wall)} went into training steps"
+    known = known or {}
+    later = wall - float(known.get("compile") or 0)  # every run begins by compiling
+    mostly = 100 * seconds >= _MOSTLY_PCT * later
+    if not mostly:
+        went += _largest(known, wall)
+    idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
     if idle is None:
-        return f"{said} (GPU utilization was not measured)."
-    return f"{said}, the GPU was active {percent(idle.active_pct)} of the time."
+        why = "GPU utilization was not measured" if run.used_gpus else "no GPU in use"
+        opening = "Nothing held training back" if mostly else _UNKNOWN
+        return f"{opening}: {went} ({why})."
+    active = f"{percent(idle.active_pct)} of the time"
+    if idle.active_pct < _BUSY_PCT:
+        return f"{_UNKNOWN}, but the GPU was active only {active}: {went}."
+    return f"Nothing held training back: {went}, the GPU was active {active}."
+
+
+def _largest(known: Mapping[str, float | None], wall: float) -> str:
+    """What took most of the rest, where that is more than a tenth; "" else."""
+    rest = {part: float(known.get(part) or 0) for part in _WENT_INTO}
+    part = max(rest, key=lambda name: rest[name])
+    if rest[part] <= wall / 10:
+        return ""
+    return f", {percent(min(100.0, 100 * rest[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"
