@@ -1,164 +1,252 @@
 """Trainings with a known fault on this machine's GPU: is the right cause found for each?
 
-    python demo/gpu_evidence.py --backend jax      # or torch, tensorflow; under 8 minutes
+    python demo/gpu_evidence.py --backend jax      # or torch, tensorflow; ends within 8 minutes
     python demo/gpu_evidence.py --backend jax --costs           # what recording costs there
+    python demo/gpu_evidence.py --backend jax --only copies     # one scenario
     python demo/gpu_evidence.py --backend jax --record demo/recorded/h200-jax   # keep the runs
     python demo/gpu_evidence.py --backend jax --stand-in        # without a GPU: plays one
 
 What it needs, beside a clone of this repository and an NVIDIA GPU (Hopper or newer for the "SM"
-column; any that the framework supports for the rest):
+column; any that the framework supports for the rest); it downloads nothing by itself:
 
     pip install numpy protobuf nvidia-ml-py psutil fsspec tensorboard keras
     pip install "jax[cuda13]"   (or "jax[cuda12]", as the driver supports)
     pip install torch           (or)
     pip install "tensorflow[and-cuda]"
 
-Each scenario trains in a process of its own for some 20 seconds: one that fails loses no other.
-Printed are, for each, the causes that must be found and those that were, and one activity by three
-instruments: NVML's kernel active, GPM's SM active, and kernel busy from the profiler's trace, all
-in percent of the time. `results.json` in the output folder holds everything that was measured.
+Each scenario trains in a process of its own for some 15 seconds: one that fails, hangs or crashes
+loses no other. One GPU is used, the first of CUDA_VISIBLE_DEVICES; nobody else should. Printed are,
+for each, the causes that must be found and those that were, and one activity by three instruments:
+NVML's kernel active, GPM's SM active, and kernel busy from the profiler's trace, all in percent of
+the time; behind the table, why a verdict is wrong, and on which numbers. `results-<backend>.json`
+(`costs-<backend>.json`) in the output folder holds everything that was measured, with the versions.
 
-Exit code: 0 = every verdict is right, 1 = one is wrong or did not run.
+Exit code: 0 = every verdict is right (all costs were measured), 1 = one is wrong or did not run,
+2 = something is not installed.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path[:0] = [path for path in (str(HERE), str(ROOT)) if path not in sys.path]
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
 
-from evidence import standin, table  # noqa: E402
-from evidence.child import Job  # noqa: E402
-from evidence.scenarios import SCENARIOS, Scenario  # noqa: E402
-from evidence.verdicts import judge  # noqa: E402
+from evidence import costs, standin, table  # noqa: E402
+from evidence.job import Job  # noqa: E402
+from evidence.machine import described, machine, missing, one_gpu  # noqa: E402
+from evidence.process import UNKNOWN_FLAG, run_child  # noqa: E402
+from evidence.scenarios import SCENARIOS, Scenario, named  # noqa: E402
+from evidence.verdicts import Verdict, judge  # noqa: E402
 
 CHILD_S = 150.0  # the longest one scenario may take: starting, compiling and training
 PLAYED = ("healthy", "competitor")  # of these the driver's own answers are recorded as well
+Result = tuple[Scenario, dict[str, Any], Verdict]
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--backend", choices=("jax", "torch", "tensorflow"), required=True)
-    parser.add_argument("--stand-in", action="store_true", help="no GPU: play one by a script")
-    parser.add_argument("--costs", action="store_true", help="measure what recording costs instead")
-    parser.add_argument("--record", type=Path, metavar="DIR", help="keep small copies of the runs")
-    parser.add_argument("--scenario", action="append", choices=[one.name for one in SCENARIOS],
-                        metavar="NAME", help="only this one (may be given again)")  # fmt: skip
-    parser.add_argument("--seconds", type=float, help="of each recorded fit (20; stand-in: 5)")
-    parser.add_argument("--minutes", type=float, default=7.5, help="after which nothing is begun")
-    parser.add_argument("--out", type=Path, default=HERE / "logs" / "gpu-evidence")
+        description=__doc__,
+        epilog="scenarios, and what must be found:\n" + "\n".join(
+            f"  {one.name:<17} {', '.join(sorted(one.expected)) or 'nothing':<16} {one.wrong}"
+            for one in SCENARIOS
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--backend", choices=("jax", "torch", "tensorflow"), required=True, help="of Keras")
+    add("--only", action="append", choices=[one.name for one in SCENARIOS], metavar="SCENARIO",
+        help="only this one (may be given again)")  # fmt: skip
+    add("--costs", action="store_true", help="measure what recording costs instead")
+    add("--record", type=Path, metavar="DIR",
+        help="keep small, redacted copies of the runs there, and no others")  # fmt: skip
+    add("--stand-in", action="store_true", help="no GPU: play one by a script")
+    add("--seconds", type=float, metavar="S",
+        help="of each recorded training (default 15; with --stand-in 5)")  # fmt: skip
+    add("--minutes", type=float, default=7.5, metavar="M",
+        help="end after so many, with what there is by then (default %(default)s)")  # fmt: skip
+    add("--out", type=Path, default=ROOT / "logs" / "gpu-evidence", metavar="DIR",
+        help="for results, logs and recordings (default %(default)s)")  # fmt: skip
     args = parser.parse_args(argv)
-    args.seconds = args.seconds or (5.0 if args.stand_in else 20.0)
+    args.seconds = args.seconds or (5.0 if args.stand_in else 15.0)
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
+    lacking = missing(args.backend)
+    if lacking:
+        print(f"not installed: pip install {' '.join(lacking)}", file=sys.stderr)
+        return 2
     args.out.mkdir(parents=True, exist_ok=True)
     if args.stand_in:
         print(table.STAND_IN)
-    if args.costs:
-        from evidence.costs import measure
-
-        return measure(args, child_environment)
-    until = time.monotonic() + 60 * args.minutes
-    results = []
-    for scenario in SCENARIOS:
-        if args.scenario and scenario.name not in args.scenario:
-            continue
-        left_s = until - time.monotonic()
-        if left_s < args.seconds:
-            found: dict[str, Any] = {"error": "not run: the time was up"}
-        else:
-            found = train(scenario, args, min(CHILD_S, left_s))
-        verdict = judge(scenario, found, args.stand_in)
-        results.append((scenario, found, verdict))
-        print(table.line(scenario, found, verdict), flush=True)
-        write(args, results)
-        if args.record is not None and "error" not in found:
-            label(args, scenario, found)
-    print("\n" + table.table(results))
+    facts = machine(dict(os.environ))
+    print(described(facts), flush=True)
+    # Somebody's time limit: still show what there is.
+    before = signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        with tempfile.TemporaryDirectory(prefix="gpu-evidence-") as scratch:
+            args.scratch = Path(scratch)
+            code = measure_costs(args, facts) if args.costs else run_scenarios(args, facts)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if args.stand_in:
         print(table.STAND_IN)
+    return code
+
+
+def _as_interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def measure_costs(args: argparse.Namespace, facts: dict[str, Any]) -> int:
+    """Measure, print and write what recording costs; returns an exit code."""
+    print("This takes about 2 minutes on a GPU ...", flush=True)
+    healthy = named("healthy")
+    job = new_job(args, healthy, "costs")
+    try:
+        environ = child_environment(healthy, args)
+        found = run_child("costs_child", job, folder_of(args, "costs"), environ, 60 * args.minutes)
+    except KeyboardInterrupt:
+        found = {**_read(Path(job.answer)), "error": "interrupted"}
+    except Exception as error:
+        found = {"error": f"{type(error).__name__}: {error}"}
+    write(args, facts, "costs", found)
+    print(costs.report(found))
+    return 0 if costs.whole(found) else 1
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def run_scenarios(args: argparse.Namespace, facts: dict[str, Any]) -> int:
+    """Train, judge and print each scenario; returns an exit code."""
+    chosen = [one for one in SCENARIOS if not args.only or one.name in args.only]
+    until = time.monotonic() + 60 * args.minutes
+    results: list[Result] = []
+    over = ""  # why nothing more can be run
+    for number, scenario in enumerate(chosen, 1):
+        print(f"[{number}/{len(chosen)}] {scenario.name}: {scenario.wrong}", flush=True)
+        began = time.monotonic()
+        if not over and until - began < args.seconds:
+            over = "the time was up (--only runs it alone)"
+        if over:
+            found: dict[str, Any] = {"error": f"not run: {over}"}
+        else:
+            found, over = attempt(scenario, args, until)
+        verdict = judge(scenario, found, args.stand_in)
+        results.append((scenario, found, verdict))
+        print(table.line(found, verdict, time.monotonic() - began), flush=True)
+        write(args, facts, "results", {"results": [_row(*result) for result in results]})
+        if args.record is not None and "error" not in found:
+            label(args, scenario, found)
+    print(f"\n{described(facts)}\n\n{table.table(results)}\n\n{table.notes(results)}".rstrip())
     wrong = [scenario.name for scenario, _, verdict in results if not verdict.right]
-    print(f"{len(results) - len(wrong)} of {len(results)} verdicts are right"
-          + (f"; wrong: {', '.join(wrong)}" if wrong else ""))  # fmt: skip
+    print(f"\n{len(results) - len(wrong)} of {len(results)} verdicts are right"
+          + (f"; wrong: {', '.join(wrong)}" if wrong else ""), flush=True)  # fmt: skip
     return 1 if wrong else 0
 
 
-def train(scenario: Scenario, args: argparse.Namespace, limit_s: float) -> dict[str, Any]:
-    """Run one scenario's child to its end, or to the limit."""
-    folder = args.out / args.backend / scenario.name
-    log_dir = folder / time.strftime("%Y%m%d-%H%M%S")
-    log_dir.mkdir(parents=True, exist_ok=True)
-    answer, job_file = folder / "answer.json", folder / "job.json"
-    answer.unlink(missing_ok=True)
-    kept = str(args.record / scenario.name) if args.record is not None else ""
-    job = Job(scenario.name, args.backend, str(log_dir), str(answer), args.seconds,
-              args.stand_in, kept)  # fmt: skip
-    job_file.write_text(json.dumps(dataclasses.asdict(job)))
-    environ = child_environment(scenario, args)
-    player = nvml_recorder(args, scenario) if kept and not args.stand_in else None
+def attempt(
+    scenario: Scenario, args: argparse.Namespace, until: float
+) -> tuple[dict[str, Any], str]:
+    """What a scenario's child answered, and why nothing more can be run ("" = it can)."""
     try:
-        return run_child("child.py", job_file, answer, environ, limit_s)
+        found = train(scenario, args, until)
+    except KeyboardInterrupt:
+        return {"error": "interrupted"}, "interrupted"
+    except Exception as error:  # of this script, or of the disk: others may still succeed
+        return {"error": f"{type(error).__name__}: {error}"}, ""
+    return found, found["error"] if found.get("no_gpu") else ""
+
+
+def train(scenario: Scenario, args: argparse.Namespace, until: float) -> dict[str, Any]:
+    """Run one scenario's child; once more where a part that it can do without has ended it."""
+    environ = child_environment(scenario, args)
+    job = new_job(args, scenario, scenario.name)
+    player = nvml_recorder(args, scenario) if job.keep and not args.stand_in else None
+
+    def run() -> dict[str, Any]:
+        limit_s = max(1.0, min(CHILD_S, until - time.monotonic()))
+        return run_child("child", job, folder_of(args, scenario.name), environ, limit_s)
+
+    try:
+        found = run()
+        added = scenario.backend_env.get(args.backend)
+        if added and any(UNKNOWN_FLAG.search(line) for line in found.get("log", ())):
+            environ = child_environment(scenario, args, backend_env=False)
+            found = {**run(), "left_out": added}
+        elif "signal" in found:  # a profiler may crash a process: what is found without it?
+            job.windows, job.log_dir, first = False, f"{job.log_dir}-again", found
+            found = {**run(), **{key: first[key] for key in ("error", "log", "signal")}}
+            found["error"] += "; what is shown is from a run without profiler windows"
+        return found
     finally:
+        if job.keep:  # the small copy is what is wanted
+            for log_dir in {job.log_dir, job.log_dir.removesuffix("-again")}:
+                shutil.rmtree(log_dir, ignore_errors=True)
         if player is not None:
             player.send_signal(signal.SIGTERM)
-            player.wait()
+            try:
+                player.wait(10)
+            except subprocess.TimeoutExpired:
+                player.kill()
 
 
-def run_child(
-    program: str, job_file: Path, answer: Path, environ: dict[str, str], limit_s: float
-) -> dict[str, Any]:
-    """What the program answered; {"error": …} where it did not. Its output goes beside the job."""
-    log = job_file.with_name("output.txt")
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "evidence" / program), str(job_file)],
-            env=environ, stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
-        try:
-            process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGUSR1)  # where does it hang? Into its output
-            time.sleep(1)
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return {"error": f"no end within {limit_s:.0f} s; see {log}"}
-        except BaseException:  # Ctrl-C: the child is in a session of its own
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-    if answer.exists():
-        return json.loads(answer.read_text())
-    return {"error": f"died with exit code {process.returncode}; see {log}"}
+def folder_of(args: argparse.Namespace, name: str) -> Path:
+    folder = args.out / args.backend / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
-def child_environment(scenario: Scenario, args: argparse.Namespace) -> dict[str, str]:
-    environ = dict(os.environ)
+def new_job(args: argparse.Namespace, scenario: Scenario, name: str) -> Job:
+    folder = folder_of(args, name)
+    return Job(
+        scenario=scenario.name, backend=args.backend,
+        log_dir=str(folder / time.strftime("%Y%m%d-%H%M%S")), answer=str(folder / "answer.json"),
+        seconds=args.seconds, stand_in=args.stand_in,
+        keep=str(args.record / name) if args.record is not None and not args.costs else "",
+    )  # fmt: skip
+
+
+def child_environment(
+    scenario: Scenario, args: argparse.Namespace, backend_env: bool = True
+) -> dict[str, str]:
+    """os.environ with what the scenario needs.
+
+    Args:
+        backend_env: whether to add what only this backend needs.
+    """
+    environ = {**os.environ, **one_gpu(dict(os.environ))}
     if args.stand_in:
-        environ = standin.environment(scenario.name, args.out / "stand-in", os.getpid())
-        environ["CUDA_VISIBLE_DEVICES"] = "0"
-    for more in (scenario.env, {} if args.stand_in else scenario.backend_env.get(args.backend, {})):
-        for name, value in more.items():
-            both = name == "XLA_FLAGS" and environ.get(name)
-            environ[name] = f"{environ[name]} {value}" if both else value
+        played = standin.environment(scenario.name, args.out / "stand-in", os.getpid())
+        environ = {**environ, **played, "CUDA_VISIBLE_DEVICES": "0"}
+    more = dict(scenario.env)
+    if backend_env and not args.stand_in:
+        more.update(scenario.backend_env.get(args.backend, {}))
+    for name, value in more.items():
+        both = name == "XLA_FLAGS" and environ.get(name)
+        environ[name] = f"{environ[name]} {value}" if both else value
     environ["KERAS_BACKEND"] = args.backend
     if args.backend == "jax":  # most scenarios train the same model: compile it once
-        environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(args.out.resolve() / "jax-cache"))
+        environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(args.scratch / "jax-cache"))
         environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    if args.backend != "tensorflow":  # Keras imports it where it is installed
+        environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     return environ
 
@@ -176,15 +264,19 @@ def nvml_recorder(args: argparse.Namespace, scenario: Scenario) -> subprocess.Po
     )  # fmt: skip
 
 
-def write(args: argparse.Namespace, results: list) -> None:
-    rows = [
-        {"scenario": scenario.name, "expected": sorted(scenario.expected),
-         "allowed": sorted(scenario.allowed), "right": verdict.right, "note": verdict.note, **found}
-        for scenario, found, verdict in results
-    ]  # fmt: skip
+def _row(scenario: Scenario, found: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
+    return {
+        "scenario": scenario.name, "expected": sorted(scenario.expected),
+        "allowed": sorted(scenario.allowed), "right": verdict.right, "note": verdict.note, **found,
+    }  # fmt: skip
+
+
+def write(args: argparse.Namespace, facts: dict[str, Any], name: str, found: dict) -> None:
+    """Into `<name>-<backend>.json` of the output folder."""
     text = json.dumps({"version": 1, "backend": args.backend, "stand_in": args.stand_in,
-                       "date": time.strftime("%Y-%m-%d"), "results": rows}, indent=1)  # fmt: skip
-    (args.out / f"results-{args.backend}.json").write_text(text + "\n")
+                       "date": time.strftime("%Y-%m-%d"), "machine": facts, **found},
+                      indent=1)  # fmt: skip
+    (args.out / f"{name}-{args.backend}.json").write_text(text + "\n")
 
 
 def label(args: argparse.Namespace, scenario: Scenario, found: dict[str, Any]) -> None:

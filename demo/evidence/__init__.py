@@ -1,7 +1,11 @@
 """Proof on a real GPU: trainings with a known fault, and whether its cause is found.
 
-`demo/gpu_evidence.py` is the command. `scenarios` says what is wrong in each training and which
-causes must be found; `workloads` builds them for the GPU at hand; `child` trains one of them in a
-process of its own; `findings` and `verdicts` read its recording; `costs` measures what recording
-costs; `standin` and `standin_trace` play a GPU where there is none.
+`demo/gpu_evidence.py` is the command, and what it imports imports no framework: `scenarios` says
+what is wrong in each training and which causes must be found; `process` runs a `job` in a process
+of its own; `verdicts`, `instruments`, `table` and `costs` judge and show what came back; `machine`
+says where that was. `standin` plays the driver of a GPU where there is none.
+
+In the processes: `child` trains one scenario out of `workloads`, built for the `device` at hand,
+and `findings` reads its recording; `costs_child` measures what recording costs; `keep` and `trim`
+make small copies; `standin_trace` plays the framework's side of a GPU.
 """

@@ -1,47 +1,18 @@
-"""Trains one scenario in this process and writes what came out: `python child.py JOB.json`."""
+"""Trains one scenario in this process and answers what came out: `python -m evidence.child`."""
 
 from __future__ import annotations
 
-import dataclasses
-import faulthandler
-import json
-import os
-import signal
-import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE.parent), str(HERE.parents[1]), *(p for p in sys.path if p != str(HERE))]
+from evidence.job import Job, NoGpu, run_as_process
 
-__all__ = ["Job", "run"]
-
-
-@dataclasses.dataclass
-class Job:
-    """What a child is to do; travels as JSON.
-
-    Attributes:
-        scenario: its name.
-        seconds: how long the recorded fit should take.
-        answer: the file for what came out.
-        stand_in: no GPU: play one.
-        keep: "" or a folder: also keep a compact, redacted copy of the log directory there.
-    """
-
-    scenario: str
-    backend: str
-    log_dir: str
-    answer: str
-    seconds: float = 20.0
-    stand_in: bool = False
-    keep: str = ""
+__all__ = ["play_or_require_gpu", "run", "step_seconds"]
 
 
 def run(job: Job) -> dict[str, Any]:
-    """Train, record, read the recording; what `findings.read` returns."""
+    """Train, record, read the recording; what `findings.read` returns, and the versions."""
     import keras
 
     from evidence import findings
@@ -52,14 +23,10 @@ def run(job: Job) -> dict[str, Any]:
 
     scenario = named(job.scenario)
     keras.utils.set_random_seed(3)
-    device = Device()
-    if not device.is_gpu and not job.stand_in:
-        raise RuntimeError(f"{job.backend} sees no GPU here: `gpu-util doctor` says why")
-    if job.stand_in:
-        from evidence.standin_trace import inject
-
-        inject(job.backend, job.scenario)
+    device = Device(scenario.whole_memory)
+    play_or_require_gpu(job, device)
     workload = WORKLOADS[scenario.workload](device)
+    traced = scenario.trace and job.windows
     with workload.beside():
         step_s = step_seconds(workload)
         delay_s = workload.delay(step_s)
@@ -76,7 +43,7 @@ def run(job: Job) -> dict[str, Any]:
             steps *= 4
         callback = GpuUtilCallback(
             job.log_dir,
-            trace=windows if scenario.trace else "auto",
+            trace=windows if traced else "auto" if job.windows else "off",
             job=f"gpu-evidence {job.backend} {job.scenario}",
             redact=bool(job.keep),
             report=False,
@@ -86,14 +53,15 @@ def run(job: Job) -> dict[str, Any]:
             count, wait_s = workload.validation(steps * whole_s)
             validation["validation_data"] = workload.batches(count, wait_s)
             workload.model.evaluate(workload.batches(2), verbose=0)  # compiled before
-        traced = _torch_windows(job, windows) if scenario.trace else None
+        profiled = _torch_windows(job, windows) if traced else None
+        print(f"{device.name}: a step takes {1e3 * step_s:.2f} ms; up to {steps} steps", flush=True)
         workload.model.fit(
             workload.batches(steps, delay_s),
             epochs=workload.epochs, shuffle=False, verbose=0,
-            callbacks=[callback, *filter(None, [traced]), *enough], **validation,
+            callbacks=[callback, *filter(None, [profiled]), *enough], **validation,
         )  # fmt: skip
-        if traced is not None:
-            traced.write(job.log_dir)
+        if profiled is not None:
+            profiled.write(job.log_dir)
     found = findings.read(job.log_dir)
     found["device"] = {"name": device.name, "compute_capability": device.capability}
     found["keras"] = keras.__version__
@@ -102,6 +70,16 @@ def run(job: Job) -> dict[str, Any]:
 
         found["kept_bytes"] = keep(Path(job.log_dir), Path(job.keep))
     return found
+
+
+def play_or_require_gpu(job: Job, device: Any) -> None:
+    """Give the framework the stand-in's GPU; without a stand-in, NoGpu where it has none."""
+    if job.stand_in:
+        from evidence.standin_trace import inject
+
+        inject(job.backend, job.scenario)
+    elif not device.is_gpu:
+        raise NoGpu(f"{job.backend} sees no GPU here: `gpu-util doctor` says why")
 
 
 def step_seconds(workload: Any, least_s: float = 0.5) -> float:
@@ -150,22 +128,5 @@ def _torch_windows(job: Job, windows: list[tuple[int, int]]) -> Any:
     return TorchProfile(windows)
 
 
-def main() -> int:
-    faulthandler.register(signal.SIGUSR1)
-    job = Job(**json.loads(Path(sys.argv[1]).read_text()))
-    os.environ["KERAS_BACKEND"] = job.backend
-    try:
-        found = run(job)
-    except Exception as error:
-        traceback.print_exc()
-        found = {"error": f"{type(error).__name__}: {error}"[:400]}
-    Path(job.answer).write_text(json.dumps(found))
-    return 1 if "error" in found else 0
-
-
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Python's own end may hang on TensorFlow: in the iterator of a fit that was stopped early.
-    os._exit(code)
+    run_as_process(run)

@@ -32,8 +32,6 @@ def multiply(backend: str) -> None:
     else:
         import tensorflow as tf
 
-        for gpu in tf.config.list_physical_devices("GPU"):
-            tf.config.experimental.set_memory_growth(gpu, True)
         with tf.device("GPU:0"):
             a = tf.random.normal((size, size), dtype=tf.bfloat16)
 

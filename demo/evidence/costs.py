@@ -1,68 +1,44 @@
-"""What recording costs on this machine: runs the measuring process and prints its figures."""
+"""What recording costs on this machine, as text."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
-from collections.abc import Callable
 from typing import Any
 
-from evidence import table
-from evidence.scenarios import named
+__all__ = ["PARTS", "report", "whole"]
 
-__all__ = ["measure", "report"]
+# What `costs_child` answers; each is there, or holds an "error", or was cut off.
+PARTS = ("idle", "loaded", "1 Hz", "10 Hz", "50 Hz", "windows")
 
 
-def measure(args: argparse.Namespace, environment: Callable) -> int:
-    """Measure, print, write `costs-<backend>.json`; returns an exit code."""
-    from gpu_evidence import run_child
-
-    folder = args.out / args.backend / "costs"
-    folder.mkdir(parents=True, exist_ok=True)
-    job = {
-        "backend": args.backend, "stand_in": args.stand_in, "seconds": args.seconds,
-        "log_dir": str(folder / time.strftime("%Y%m%d-%H%M%S")),
-        "answer": str(folder / "answer.json"),
-    }  # fmt: skip
-    (folder / "answer.json").unlink(missing_ok=True)
-    (folder / "job.json").write_text(json.dumps(job))
-    found = run_child(
-        "costs_child.py", folder / "job.json", folder / "answer.json",
-        environment(named("healthy"), args), 60 * args.minutes,
-    )  # fmt: skip
-    late = "error" in found and (folder / "answer.json").exists()
-    if late:  # the deadline came: what was measured until then stands
-        found = {**json.loads((folder / "answer.json").read_text()), **found}
-    kept = {"version": 1, "backend": args.backend, "stand_in": args.stand_in,
-            "date": time.strftime("%Y-%m-%d"), **found}  # fmt: skip
-    (args.out / f"costs-{args.backend}.json").write_text(json.dumps(kept, indent=1) + "\n")
-    print(report(found))
-    if args.stand_in:
-        print(table.STAND_IN)
-    parts = [value for value in found.values() if isinstance(value, dict)]
-    return 1 if "error" in found or any("error" in part for part in parts) else 0
+def whole(found: dict[str, Any]) -> bool:
+    """Whether everything was measured."""
+    return "error" not in found and all(
+        name in found and "error" not in found[name] for name in PARTS
+    )
 
 
 def report(found: dict[str, Any]) -> str:
-    """The figures as text."""
+    """The figures as text, and which of them are missing."""
     lines = []
     if "device" in found:
-        lines.append(f"{found['device']['name']}, a step takes {found['step_ms']:.1f} ms")
+        lines.append(found["device"]["name"])
+    if "step_ms" in found:
+        lines[-1] += f", a step takes {found['step_ms']:.1f} ms"
     idle, loaded = found.get("idle") or {}, found.get("loaded") or {}
-    names = [name for name in idle if name != "error"]
+    names = [name for name in {**idle, **loaded} if name != "error"]
     if names:
         lines.append(
-            f"\n{'µs of each call':<44}{'idle p50':>9}{'p99':>9}{'loaded p50':>12}{'p99':>9}"
+            f"\n{'µs of each call':<44}{'idle p50':>11}{'p99':>11}{'loaded p50':>12}{'p99':>11}"
         )
         for name in names:
-            a, b = idle[name], loaded.get(name) or {}
-            shown = [part.get(key, float("nan")) for part in (a, b) for key in ("p50_us", "p99_us")]
-            lines.append(f"{name:<44}" + "".join(f"{value:>11.1f}" for value in shown))
+            a, b = idle.get(name) or {}, loaded.get(name) or {}
+            cells = [(part.get(key), width) for part, widths in ((a, (11, 11)), (b, (12, 11)))
+                     for key, width in zip(("p50_us", "p99_us"), widths, strict=True)]  # fmt: skip
+            lines.append(f"{name:<44}" + "".join(_cell(*cell) for cell in cells))
     lines.append("\nstep with recording / without, in alternating blocks of one fit")
     for name in ("1 Hz", "10 Hz", "50 Hz", "windows"):
         part = found.get(name)
-        if part and part.get("pairs"):
+        if part and "error" not in part and part.get("pairs"):
             lines.append(
                 f"{name:<10}×{part['ratio']:.4f} [{part['ratio_p25']:.4f} … "
                 f"{part['ratio_p75']:.4f}]  {part['added_us']:+.1f} µs a step of "
@@ -72,12 +48,21 @@ def report(found: dict[str, Any]) -> str:
             why = part.get("error") or part.get("absent") or "too few blocks"
             lines.append(f"{name:<10}{why}")
     lines += _windows(found.get("windows") or {})
+    for name in PARTS:
+        if name not in found:
+            lines.append(f"{name}: not measured")
+        elif name in ("idle", "loaded") and "error" in found[name]:
+            lines.append(f"{name}: {found[name]['error']}")
     lines += [f"error: {found['error']}"] if "error" in found else []
     return "\n".join(lines)
 
 
+def _cell(value: float | None, width: int) -> str:
+    return f"{'-' if value is None else format(value, '.1f'):>{width}}"
+
+
 def _windows(part: dict[str, Any]) -> list[str]:
-    if "windows" not in part:
+    if not part.get("windows"):
         return []
     said = [
         f"\n{part['windows']} windows of {part['window_steps']} steps: "

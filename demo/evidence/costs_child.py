@@ -1,52 +1,43 @@
-"""Measures what recording costs, in a process of its own: `python costs_child.py JOB.json`."""
+"""Measures what recording costs, in a process of its own: `python -m evidence.costs_child`."""
 
 from __future__ import annotations
 
-import faulthandler
-import json
-import os
-import signal
-import sys
 import threading
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE.parent), str(HERE.parents[1]), *(p for p in sys.path if p != str(HERE))]
+from evidence.job import Job, answer, run_as_process
 
 BLOCK_S = 0.8
+WINDOW_S = 0.3  # long enough for some of GPM's samples at 10 Hz
 
 
-def measure(job: dict[str, Any]) -> dict[str, Any]:
+def measure(job: Job) -> dict[str, Any]:
     """All figures; each part that fails says so and loses no other."""
     import keras
 
-    from evidence.child import step_seconds
+    from evidence.child import play_or_require_gpu, step_seconds
     from evidence.device import Device
     from evidence.latencies import call_latencies
     from evidence.workloads import healthy
 
     found: dict[str, Any] = {"keras": keras.__version__}
     found["idle"] = _part(call_latencies)
+    answer(job, found)
     keras.utils.set_random_seed(3)
     device = Device()
-    if job["stand_in"]:
-        from evidence.standin_trace import inject
-
-        inject(job["backend"], "healthy")
-    elif not device.is_gpu:
-        raise RuntimeError(f"{job['backend']} sees no GPU here: `gpu-util doctor` says why")
+    play_or_require_gpu(job, device)
     found["device"] = {"name": device.name, "compute_capability": device.capability}
     workload = healthy(device)
     step_s = step_seconds(workload)
     found["step_ms"] = round(1e3 * step_s, 3)
     found["loaded"] = _part(_loaded, workload, step_s)
-    _answer(job, found)
+    answer(job, found)
     for hz in (1, 10, 50):
         found[f"{hz} Hz"] = _part(_alternating, job, device, workload, step_s, hz)
-        _answer(job, found)
+        answer(job, found)
     found["windows"] = _part(_windows, job, device, workload, step_s)
     return found
 
@@ -76,13 +67,13 @@ def _loaded(workload: Any, step_s: float) -> dict[str, Any]:
     return result
 
 
-def _alternating(job: dict, device: Any, workload: Any, step_s: float, hz: float) -> dict:
+def _alternating(job: Job, device: Any, workload: Any, step_s: float, hz: float) -> dict:
     from evidence.alternation import Blocks, ratio
     from gpu_util_callback import GpuUtilCallback
 
     block = max(10, int(BLOCK_S / step_s))
-    blocks = max(5, int(job["seconds"] / (block * step_s))) | 1
-    callback = GpuUtilCallback(f"{job['log_dir']}/{hz}hz", sample_hz=hz, trace="off", report=False)
+    blocks = max(5, int(job.seconds / (block * step_s))) | 1
+    callback = GpuUtilCallback(f"{job.log_dir}/{hz}hz", sample_hz=hz, trace="off", report=False)
     timed = Blocks(device, block, callback)
     workload.model.fit(
         workload.batches(blocks * block + 1), shuffle=False, verbose=0, callbacks=[callback, timed]
@@ -90,24 +81,24 @@ def _alternating(job: dict, device: Any, workload: Any, step_s: float, hz: float
     return {"block_steps": block, **ratio(timed.seconds)}
 
 
-def _windows(job: dict, device: Any, workload: Any, step_s: float) -> dict:
+def _windows(job: Job, device: Any, workload: Any, step_s: float) -> dict:
     """A window in every other block: what it costs, and what GPM says meanwhile."""
     from evidence.alternation import SKIPPED, Blocks, ratio
     from gpu_util_callback import GpuUtilCallback
     from gpu_util_callback.frameworks.profiler_session import profiler_session_for
 
-    session = profiler_session_for(job["backend"])
+    session = profiler_session_for(job.backend)
     if session is None:
-        return {"absent": f"the callback takes no windows on the {job['backend']} backend"}
+        return {"absent": f"the callback takes no windows on the {job.backend} backend"}
     timings = _timed(session)
-    length = 5
+    length = max(5, min(40, int(WINDOW_S / step_s)))
     block = max(4 * length, int(2 * BLOCK_S / step_s))
-    blocks = max(5, int(job["seconds"] / (block * step_s))) | 1
+    blocks = max(5, int(job.seconds / (block * step_s))) | 1
     ranges = [
         (start, start + length)
         for start in (int((k + SKIPPED) * block) + 2 for k in range(2, blocks, 2))
     ]
-    log_dir = f"{job['log_dir']}/windows"
+    log_dir = f"{job.log_dir}/windows"
     callback = GpuUtilCallback(log_dir, trace=ranges, report=False)
     timed = Blocks(device, block)
     workload.model.fit(
@@ -117,11 +108,14 @@ def _windows(job: dict, device: Any, workload: Any, step_s: float) -> dict:
     marked = [(flag, seconds) for flag, (_, seconds) in zip(on, timed.seconds, strict=True)]
     added = ratio(marked)
     steps = block - int(SKIPPED * block)
+    recorded = _recorded(log_dir)
+    if not recorded["windows"]:
+        reasons = [entry["reason"] for entry in recorded["unavailable"] or ()]
+        recorded["error"] = "no window was recorded: " + ("; ".join(reasons) or "nobody says why")
     return {
         "block_steps": block, "window_steps": length, **added,
         "added_ms_a_window": round(added.get("added_us", 0.0) * steps / 1e3, 2),
-        **{name: _spread_ms(values) for name, values in timings.items()},
-        **_recorded(log_dir),
+        **{name: _spread_ms(values) for name, values in timings.items()}, **recorded,
     }  # fmt: skip
 
 
@@ -208,27 +202,5 @@ def _mean(values: Any) -> float | None:
     return round(float(known.mean()), 2) if len(known) else None
 
 
-def _answer(job: dict[str, Any], found: dict[str, Any]) -> None:
-    """What is known so far: a deadline loses only what comes after it."""
-    Path(job["answer"]).write_text(json.dumps(found))
-
-
-def main() -> int:
-    faulthandler.register(signal.SIGUSR1)
-    job = json.loads(Path(sys.argv[1]).read_text())
-    os.environ["KERAS_BACKEND"] = job["backend"]
-    try:
-        found = measure(job)
-    except Exception as error:
-        traceback.print_exc()
-        found = {"error": f"{type(error).__name__}: {error}"[:400]}
-    _answer(job, found)
-    return 1 if "error" in found else 0
-
-
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Python's own end may hang on TensorFlow: in the iterator of a fit that was stopped early.
-    os._exit(code)
+    run_as_process(measure)

@@ -9,34 +9,44 @@ from typing import Any
 import keras
 import numpy as np
 
-__all__ = ["FRACTION", "Device"]
+from evidence.machine import gpu_memory_bytes
 
-FRACTION = "GPU_EVIDENCE_MEMORY_FRACTION"
+__all__ = ["Device"]
+
+PIECE = 1 << 30  # bytes taken at a time: the same shape compiles once
+BESIDE = 2 << 30  # what CUDA, its libraries and the profiler take beside the allocator
 
 
 class Device:
     """What workloads are sized for, by the framework's own means.
 
+    Args:
+        whole: let the framework's allocator have nearly all of the GPU's memory.
+
     Attributes:
         is_gpu: whether the framework computes on an NVIDIA GPU.
-        memory_bytes: of the GPU (0 on the CPU).
+        memory_bytes: of the GPU, or what the framework's pool has of it (0 on the CPU).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whole: bool = False) -> None:
         self.backend = keras.backend.backend()
         self.name = "CPU"
         self.capability = ""
         self.memory_bytes = 0.0
         self._rates: dict[str, float] = {}
-        self._set_limit = 0.0
+        self._whole = whole
+        self._limit_bytes = 0.0  # TensorFlow does not tell
         getattr(self, f"_find_{self.backend}")()
         self.is_gpu = self.memory_bytes > 0
 
     def _find_jax(self) -> None:
+        if self._whole:  # read when JAX first looks for its devices
+            fraction = _share(gpu_memory_bytes(dict(os.environ)))
+            os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{fraction:.4f}"
         import jax
 
         device = jax.local_devices()[0]
-        if device.platform == "gpu":
+        if device.platform in ("gpu", "cuda"):
             stats = device.memory_stats() or {}
             self.name = device.device_kind
             self.capability = str(getattr(device, "compute_capability", ""))
@@ -50,6 +60,8 @@ class Device:
             self.name = found.name
             self.capability = f"{found.major}.{found.minor}"
             self.memory_bytes = float(found.total_memory)
+            if self._whole:
+                torch.cuda.set_per_process_memory_fraction(_share(self.memory_bytes))
 
     def _find_tensorflow(self) -> None:
         import tensorflow as tf
@@ -59,12 +71,12 @@ class Device:
             details = tf.config.experimental.get_device_details(gpus[0])
             self.name = details.get("device_name", "GPU")
             self.capability = ".".join(map(str, details.get("compute_capability", ())))
-            self.memory_bytes = float(_memory_of_first_gpu())
-            if FRACTION in os.environ:  # TensorFlow takes a limit only before its first use
-                self._set_limit = float(os.environ[FRACTION]) * self.memory_bytes
+            self.memory_bytes = gpu_memory_bytes(dict(os.environ))
+            if self._whole:  # TensorFlow takes a limit only before its first use
+                mib = int(_share(self.memory_bytes) * self.memory_bytes / 2**20)
+                self._limit_bytes = float(mib << 20)
                 tf.config.set_logical_device_configuration(
-                    gpus[0],
-                    [tf.config.LogicalDeviceConfiguration(memory_limit=self._set_limit / 2**20)],
+                    gpus[0], [tf.config.LogicalDeviceConfiguration(memory_limit=mib)]
                 )
 
     def flops(self, policy: str) -> float:
@@ -111,23 +123,23 @@ class Device:
         else:
             self.wait(variables[-1].value)
 
-    def limit_allocator(self, fraction: float) -> None:
-        """Let the allocator have this share of the memory (JAX, TensorFlow: by environment)."""
+    def fill_allocator(self, share: float) -> list[Any]:
+        """Allocate until the allocator holds this share of its limit; keep the result.
+
+        A training step's passing needs come on top of what it holds between steps: they are kept
+        free, in one piece, by a block that is held meanwhile.
+        """
         if self.backend == "torch":
             import torch
 
-            torch.cuda.set_per_process_memory_fraction(fraction)
-
-    def fill_allocator(self, share: float) -> list[Any]:
-        """Allocate until the allocator holds this share of its limit; keep the result."""
+            torch.cuda.empty_cache()  # what it kept of the steps so far, in many pieces
+        passing = max(0, self._used(peak=True) - self._used())
+        ballast = self._allocate(int(1.1 * passing) + (64 << 20))
         kept: list[Any] = []
-        chunk = max(1 << 20, int(self._limit() / 256))
-        while True:
-            free = share * self._limit() - self._used()
-            if free < chunk:
-                return kept
-            size = int(free) // chunk * chunk
-            kept.append(self._allocate(min(size, 1 << 32)))
+        while (free := int(share * self._limit() - self._used())) > PIECE // 4:
+            kept.append(self._allocate(PIECE if free >= PIECE else PIECE // 4))
+        del ballast
+        return kept
 
     def _limit(self) -> float:
         if self.backend == "torch":
@@ -138,20 +150,23 @@ class Device:
             import jax
 
             return jax.local_devices()[0].memory_stats()["bytes_limit"]
-        return self._set_limit
+        return self._limit_bytes
 
-    def _used(self) -> float:
+    def _used(self, peak: bool = False) -> int:
+        """Bytes in use now, or the most so far."""
         if self.backend == "torch":
             import torch
 
-            return torch.cuda.memory_allocated()
+            return torch.cuda.max_memory_allocated() if peak else torch.cuda.memory_allocated()
         if self.backend == "jax":
             import jax
 
-            return jax.local_devices()[0].memory_stats()["bytes_in_use"]
+            stats = jax.local_devices()[0].memory_stats()
+            return stats["peak_bytes_in_use" if peak else "bytes_in_use"]
         import tensorflow as tf
 
-        return tf.config.experimental.get_memory_info("GPU:0")["current"]
+        info = tf.config.experimental.get_memory_info("GPU:0")
+        return info["peak" if peak else "current"]
 
     def _allocate(self, size: int) -> Any:
         if self.backend == "torch":
@@ -168,8 +183,6 @@ class Device:
             return tf.zeros(size, tf.uint8)
 
 
-def _memory_of_first_gpu() -> int:
-    import pynvml
-
-    pynvml.nvmlInit()
-    return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total
+def _share(memory_bytes: float) -> float:
+    """Of a GPU's memory, for the allocator."""
+    return max(0.8, 1 - BESIDE / memory_bytes)

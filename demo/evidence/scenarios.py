@@ -19,6 +19,7 @@ class Scenario:
         workload: which function of `workloads` builds it.
         env: environment of its process.
         backend_env: more of it, by backend.
+        whole_memory: whether the framework may have nearly all of the GPU's memory.
         trace: whether it has profiler windows on named steps; False = the callback's defaults.
         needs_trace: whether the cause shows in profiler windows alone.
         needs_pids: whether the cause shows only where the driver tells processes apart.
@@ -31,6 +32,7 @@ class Scenario:
     allowed: frozenset[str] = frozenset()
     env: dict[str, str] = field(default_factory=dict)
     backend_env: dict[str, dict[str, str]] = field(default_factory=dict)
+    whole_memory: bool = False
     trace: bool = True
     needs_trace: bool = False
     needs_pids: bool = False
@@ -92,17 +94,15 @@ SCENARIOS = (
         "95 % of the GPU's memory is really allocated",
         "full_memory",
         expected=_causes("memory_pressure"),
-        env={
-            "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.975",
-            "GPU_EVIDENCE_MEMORY_FRACTION": "0.975",
-        },
+        whole_memory=True,
     ),
     Scenario(
         "competitor",
         "a second process computes on the same GPU",
         "competitor",
         expected=_causes("contention"),
-        env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+        # Neither process may take all of the memory at its start.
+        env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"},
         needs_pids=True,
     ),
     Scenario(

@@ -6,7 +6,6 @@ compiler.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -31,7 +30,7 @@ _SHOWN = {
 
 
 def environment(scenario: str, folder: Path, rival: int) -> dict[str, str]:
-    """os.environ for a child whose NVIDIA driver is the stand-in.
+    """What to add to the environment of a child, so that its NVIDIA driver is the stand-in.
 
     Args:
         folder: where the library is built and the script is written.
@@ -58,5 +57,4 @@ def environment(scenario: str, folder: Path, rival: int) -> dict[str, str]:
     if scenario == "competitor":
         gpu.process(rival, GIB, sm=45)
     folder.mkdir(parents=True, exist_ok=True)
-    made = nvml_environment(script, folder)
-    return {**os.environ, **made}
+    return nvml_environment(script, folder)

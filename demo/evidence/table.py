@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from evidence.findings import agreement, shown
+from evidence.instruments import agreement, shown
 from evidence.scenarios import Scenario
 from evidence.verdicts import Verdict
 
-__all__ = ["STAND_IN", "line", "table"]
+__all__ = ["STAND_IN", "line", "notes", "table"]
 
 STAND_IN = (
     "stand-in: not measured on a GPU. The driver's answers and the trace's GPU events are played "
@@ -17,15 +17,11 @@ STAND_IN = (
 _HEAD = ("scenario", "expected", "found", "NVML %", "SM %", "trace %", "agree", "verdict")
 
 
-def line(scenario: Scenario, found: dict[str, Any], verdict: Verdict) -> str:
+def line(found: dict[str, Any], verdict: Verdict, took_s: float) -> str:
     """One line, as a scenario ends."""
-    said = f"{scenario.name}: {scenario.wrong}\n   -> "
-    said += ", ".join(found.get("causes", ())) or ("nothing" if "causes" in found else "no answer")
-    return said + f"  [{'right' if verdict.right else 'WRONG'}{_because(verdict)}]"
-
-
-def _because(verdict: Verdict) -> str:
-    return f": {verdict.note}" if verdict.note else ""
+    said = ", ".join(found.get("causes", ())) or ("nothing" if "causes" in found else "no answer")
+    because = f": {verdict.note}" if verdict.note else ""
+    return f"   -> {said}  [{'right' if verdict.right else 'WRONG'}{because}]  {took_s:.0f} s"
 
 
 def table(results: list[tuple[Scenario, dict[str, Any], Verdict]]) -> str:
@@ -52,3 +48,21 @@ def table(results: list[tuple[Scenario, dict[str, Any], Verdict]]) -> str:
         if found.get("gpu")
     }  # fmt: skip
     return "\n".join([*sorted(gpus), lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def notes(results: list[tuple[Scenario, dict[str, Any], Verdict]]) -> str:
+    """What a reader of the table asks next: why a verdict is wrong, and on which numbers."""
+    lines = []
+    for scenario, found, verdict in results:
+        if verdict.note:
+            lines.append(f"{scenario.name}: {verdict.note}")
+        if verdict.right:
+            continue
+        for thing in found.get("findings", ()):
+            numbers = ", ".join(f"{name} {value}" for name, value in thing["evidence"].items())
+            lines.append(f"  {thing['cause']} ({thing['lost_s']} s): {numbers}"[:400])
+        for entry in found.get("unavailable", ()):
+            lines.append(f"  not measured: {entry['source']}: {entry['reason']}"[:300])
+        if "causes" not in found and not found.get("no_gpu"):
+            lines += [f"  | {said[:160]}" for said in found.get("log", ())[-12:]]
+    return "\n".join(lines)

@@ -38,8 +38,19 @@ def judge(scenario: Scenario, found: dict[str, Any], stand_in: bool = False) -> 
         return Verdict(True, "cannot be known without a GPU's trace, and nothing was claimed")
     if scenario.needs_pids and _hides_pids(found):
         return Verdict(True, "the driver hides the process ids here, and says so")
-    return Verdict(False, "not found: " + ", ".join(sorted(missing)))
+    return Verdict(False, "not found: " + ", ".join(sorted(missing)) + _blind(scenario, found))
 
 
 def _hides_pids(found: dict[str, Any]) -> bool:
     return any("process ids" in entry["source"] for entry in found["unavailable"])
+
+
+def _blind(scenario: Scenario, found: dict[str, Any]) -> str:
+    """Where a cause shows in profiler windows alone and there are none: why there are none."""
+    if not scenario.needs_trace or found["windows"]:
+        return ""
+    reasons = [
+        entry["reason"] for entry in found["unavailable"]
+        if "profil" in entry["source"].lower() or "window" in entry["source"].lower()
+    ]  # fmt: skip
+    return "; no profiler window shows a GPU" + "".join(f": {reason}" for reason in reasons[:1])

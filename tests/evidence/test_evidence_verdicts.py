@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from evidence.findings import agreement
+from evidence.instruments import agreement
 from evidence.scenarios import SCENARIOS, named
 from evidence.table import table
 from evidence.verdicts import judge

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from evidence.standin_trace import Played, draw
 from evidence.trim import trim_xspace
 from xspace_builder import Gpu, Space
 
@@ -83,27 +82,3 @@ def test_a_trace_without_markers_stays_whole(tmp_path):
 def test_what_is_no_xspace_is_refused(data):
     with pytest.raises(ValueError, match="not an XSpace file"):
         trim_xspace(data)
-
-
-def test_a_drawn_gpu_does_what_it_plays(tmp_path):
-    """The stand-in's plane: what is read of it is what was drawn."""
-    space = Space()
-    thread = space.host.line("python", 7)
-    for step in range(4):
-        thread.event("train", 10_000.0 * step, 10_000, step_num=step, _r=1)
-    shares = {}
-    for name, played in (
-        ("busy", Played()),
-        ("tiny", Played(kernels=150, share=0.22, queued=False)),
-        ("copies", Played(kernels=2, copy=0.7, share=0.24)),
-    ):
-        process = analysed(draw(space.bytes(), played), tmp_path, name)
-        [device] = process.devices
-        whole = (process.steps.end_ps - process.steps.start_ps).sum()
-        shares[name] = {
-            category: column.sum() / whole for category, column in device.account.steps.items()
-        }
-    assert shares["busy"]["kernel"] == pytest.approx(0.97, abs=0.01)
-    assert shares["tiny"]["kernel"] == pytest.approx(0.22, abs=0.01)
-    assert shares["tiny"]["idle_launch"] > 0.7
-    assert shares["copies"]["copy_h2d"] == pytest.approx(0.7, abs=0.01)
