@@ -6,7 +6,7 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis._compare import comparison
 from gpu_util_callback.diagnosis._words import duration, percent, times, what_to_do
 from gpu_util_callback.terminal_claims import claim_lines, code_lines
-from gpu_util_callback.terminal_compare import comparison_table
+from gpu_util_callback.terminal_compare import comparison_table, told_apart
 from gpu_util_callback.terminal_pen import Pen
 
 __all__ = ["render", "rules_text", "two_lines"]
@@ -51,17 +51,27 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     pen = Pen(width, color, unicode)
     lines: list[str] = []
     runs = report["runs"]
+    apart = told_apart(runs)
     if len(runs) > 1:
-        lines += [pen.bold(f"{len(runs)} runs"), *comparison_table(comparison(runs), pen.width)]
+        table = comparison_table(comparison(runs), pen.width, apart)
+        lines += [pen.bold(f"{len(runs)} runs"), *table]
     shared = _missing_everywhere(runs)
+    # Of runs that share one name --run cannot choose: the newest is the one that is asked about.
+    newest = runs[-1] if len(runs) > _MAX_FULL and len({run["run"] for run in runs}) == 1 else None
     for run in runs:
         if len(runs) > 1:
             lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
-        lines += _run(run, pen, shared) if len(runs) <= _MAX_FULL else _brief(run, pen)
+        which = apart.get(run["id"], "")
+        if len(runs) <= _MAX_FULL or run is newest:
+            lines += _run(run, pen, shared if run is not newest else (), which)
+        else:
+            lines += _brief(run, pen, which)
     if shared and len(runs) <= _MAX_FULL:
         lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
         lines += [pen.bold("Not measured in any of these runs"), *_missing_lines(shared, pen)]
-    if len(runs) > _MAX_FULL:
+    if newest is not None:
+        lines += ["", "Only the newest is shown in full; --json has all of them."]
+    elif len(runs) > _MAX_FULL:
         lines += ["", "gpu-util report LOGDIR --run NAME shows all of one run."]
     for session in report.get("sessions", ()):
         clocks = [one["text"] for one in (session.get("clocks") or {}).get("workers", ())]
@@ -100,10 +110,10 @@ def rules_text(width: int = 80) -> str:
     return pen.finish(lines[1:])
 
 
-def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping] = ()) -> list[str]:
+def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping] = (), which: str = "") -> list[str]:
     lines = pen.wrap(run["verdict"])
     lines = [pen.bold(line) for line in lines]
-    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run))]
+    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run, which))]
     lines += _since(run, pen)
     lines += _account_bar(run, pen)
     lines += _gpu_cards(run, pen)
@@ -126,9 +136,9 @@ def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping] = ()) -> list[str]:
     return lines
 
 
-def _brief(run: Mapping, pen: Pen) -> list[str]:
+def _brief(run: Mapping, pen: Pen, which: str) -> list[str]:
     lines = [pen.bold(line) for line in pen.wrap(run["verdict"])]
-    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run))]
+    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run, which))]
     for claim in _claims(run)[:1]:
         lines += code_lines(claim["advice"]["code"], pen)
     return lines
@@ -146,8 +156,10 @@ def _since(run: Mapping, pen: Pen) -> list[str]:
     return pen.wrap(text)
 
 
-def _subtitle(run: Mapping) -> str:
+def _subtitle(run: Mapping, which: str) -> str:
     parts = [run["run"] if run["run"] != "." else "this log directory"]
+    if which[:1].isdigit():  # its fit and its rank are said below
+        parts.append(f"began {which}")
     parts += [one for one in (run.get("trial"), run.get("trial_config"))
               if one and one not in run["run"]]  # fmt: skip
     if run.get("fit_index") is not None:

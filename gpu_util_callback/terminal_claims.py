@@ -21,7 +21,7 @@ def claim_lines(claim: Mapping, place: int, pen: Pen, run: Mapping | None = None
     """A claim as its lines, numbered by `place`; `run` is the one it is about, if it is one."""
     where = ""
     if "start_step" in claim:
-        where = steps(claim["start_step"], claim["end_step"], run and run["steps"])
+        where = steps(claim["start_step"], claim["end_step"], run["steps"] if run else None)
     lost = ""
     if claim["lost_s"] is not None:
         lost = f"lost {duration(claim['lost_s'])}"

@@ -1,18 +1,60 @@
 """Several runs in a terminal: a table, and each run in brief."""
 
 import textwrap
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from gpu_util_callback.diagnosis._words import percent
 
-__all__ = ["comparison_table"]
+__all__ = ["comparison_table", "told_apart"]
 
 _COLUMNS = ("run", "speed", "ms/step", "ms/sample", "GPU", "input", "stalls", "causes")
 
 
-def comparison_table(comparison: Mapping, width: int) -> list[str]:
-    """The comparison as lines of at most `width` columns; columns that do not fit are left out."""
-    rows = [_cells(row, row["id"] == comparison["baseline"]) for row in comparison["runs"]]
+def told_apart(runs: Sequence[Mapping]) -> dict[str, str]:
+    """What tells runs of one name apart: id -> `rank 1`, `fit 3`, or when it began (local time).
+
+    A script that is run again with the same log directory, or that fits several times, makes them.
+    """
+    named = defaultdict(list)
+    for run in runs:
+        named[run["run"]].append(run)
+    apart: dict[str, str] = {}
+    for same in named.values():
+        ways = zip(*map(_ways, same), strict=True) if len(same) > 1 else ()
+        labels = next((way for way in ways if len({*way}) == len(same) and None not in way), ())
+        apart.update(zip((run["id"] for run in same), labels, strict=False))
+    return apart
+
+
+def _ways(run: Mapping) -> tuple[str | None, ...]:
+    fit, rank = run.get("fit_index"), run.get("rank")
+    began = datetime.fromtimestamp((run["start_ns"] or 0) / 1e9)
+    return (
+        None if rank is None else f"rank {rank}",
+        None if fit is None else f"fit {fit + 1}",
+        f"{began:%m-%d %H:%M:%S}",
+        f"{began:%m-%d %H:%M} {run['id'].rpartition('-')[2]}",  # and its process
+    )
+
+
+def comparison_table(
+    comparison: Mapping, width: int, apart: Mapping[str, str] | None = None
+) -> list[str]:
+    """The comparison as lines of at most `width` columns; columns that do not fit are left out.
+
+    Args:
+        apart: as `told_apart` says it.
+    """
+    names_of = {
+        row["id"]: f"{row['run']} {(apart or {}).get(row['id'], '')}".rstrip()
+        for row in comparison["runs"]
+    }
+    rows = [
+        {**_cells(row, row["id"] == comparison["baseline"]), "run": names_of[row["id"]]}
+        for row in comparison["runs"]
+    ]
     names = list(_COLUMNS)
     for dropped in ("ms/sample", "stalls", "GPU", "ms/step"):
         if _needed(names, rows) <= width:
@@ -46,7 +88,7 @@ def comparison_table(comparison: Mapping, width: int) -> list[str]:
                    f"new: {', '.join(row['new'])}" if row["new"] else ""]  # fmt: skip
         said = "; ".join(change for change in changes if change)
         if said:
-            lines.append(_cut(f"{row['run']}: {said}", width))
+            lines.append(_cut(f"{names_of[row['id']]}: {said}", width))
     return lines
 
 
@@ -57,7 +99,6 @@ def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
     times = row["time_pct"]
     stalls = [times[name] for name in ("validation", "callbacks") if name in times]
     return {
-        "run": row["run"],
         "speed": "1.00×" if baseline else number(row["speed"], ".2f") + "×" * bool(row["speed"]),
         "ms/step": number(row["ms_per_step"], ".3g"),
         "ms/sample": number(row["ms_per_sample"], ".3g"),

@@ -1,0 +1,59 @@
+"""Runs of one name: a script that was run again with its log directory, or that fits many times."""
+
+import re
+
+import pytest
+
+from gpu_util_callback.terminal import render
+from gpu_util_callback.terminal_compare import told_apart
+
+
+def run(number, **facts):
+    return {"run": ".", "id": f"20261121T211206.{number}Z-vm-0-{3387 + number}", "start_ns": 10**18,
+            "fit_index": 0, "rank": None, **facts}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "facts, said",
+    [
+        ([{"fit_index": 0}, {"fit_index": 1}], r"fit 1,fit 2"),
+        ([{"rank": 0}, {"rank": 1}], r"rank 0,rank 1"),
+        ([{}, {"start_ns": 10**18 + 60 * 10**9}], r"\d\d-\d\d \d\d:\d\d:40,\d\d-\d\d \d\d:\d\d:40"),
+        ([{}, {}], r"\d\d-\d\d \d\d:\d\d 3387,\d\d-\d\d \d\d:\d\d 3388"),  # side by side
+    ],
+    ids=["fits", "ranks", "again", "at once"],
+)
+def test_runs_of_one_name_are_told_apart(facts, said):
+    runs = [run(number, **more) for number, more in enumerate(facts)]
+    assert re.fullmatch(said, ",".join(told_apart(runs)[one["id"]] for one in runs))
+
+
+def test_other_names_stay_as_they_are():
+    assert told_apart([run(0), run(1, run="b"), run(2, run="c")]) == {}
+
+
+def test_of_many_runs_of_one_name_the_newest_is_shown_in_full(made_up_report):
+    text = render(made_up_report)
+    assert [text.count(f"fit {fit} ") for fit in (1, 5)] == [2, 2], "the table, and its section"
+    assert text.count("Where the time of the training thread went") == 1
+    assert text.index("· fit 5 ·") < text.index("Where the time of the training thread went")
+    assert "Only the newest is shown in full" in text
+
+
+@pytest.fixture
+def made_up_report(tmp_path):
+    from generated_runs import Generated, write
+
+    from gpu_util_callback.diagnosis import logdir_report
+    from gpu_util_callback.recording import read_recordings
+
+    for fit in range(5):
+        one = Generated(fit_index=fit)
+        one.now += fit * 100 * 10**9
+        one.facts["started_ns"] = one.now
+        one.steps(100, step_ms=8)
+        write(one, tmp_path / str(fit))
+    report = logdir_report(read_recordings(tmp_path))
+    for one in report["runs"]:
+        one["run"] = "."
+    return report
