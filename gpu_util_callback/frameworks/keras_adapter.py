@@ -124,6 +124,7 @@ class PythonAdapter(KerasAdapter):
             called=timeline.called,
             no_batch=timeline.no_batch if name == "train_function" else timeline.test_no_batch,
             stale=stale,
+            raised=stale or (lambda: None),  # what raises in there leaves the fit
             fetches_inside=self.fetches_inside,
             probe=probe,
             done=timeline.device_done if probe is not None else None,

@@ -28,7 +28,7 @@ class FunctionTimer(WrappedFunction):
     """One model function under our wrapper.
 
     Args:
-        model, name, called, no_batch, stale: as for `WrappedFunction`.
+        model, name, called, no_batch, stale, raised: as for `WrappedFunction`.
         compile_clock: tells which calls were spent compiling.
         fetches_inside: whether the function is given an iterator as its last argument and calls
             `next` on it; else it is given the batch, whose stamp is in `pending`.
@@ -45,11 +45,12 @@ class FunctionTimer(WrappedFunction):
         called: Callable[[int, int, int], None],
         no_batch: Callable[[int, int], None],
         stale: Callable[[], None] | None,
+        raised: Callable[[], None] = lambda: None,
         fetches_inside: bool,
         probe: DeviceProbe | None = None,
         done: dict[int, int] | None = None,
     ):
-        super().__init__(model, name, called=called, no_batch=no_batch, stale=stale)
+        super().__init__(model, name, called=called, no_batch=no_batch, stale=stale, raised=raised)
         self.pending: Stamp | None = None  # of the batch that the next call is given
         self.probe = probe or DeviceProbe()
         self._clock = compile_clock
@@ -101,6 +102,9 @@ class FunctionTimer(WrappedFunction):
                 if len(stamps) == fetched:
                     self._no_batch(start, clock())
                 raise
+            except BaseException:
+                self._raised()
+                raise
             finally:
                 fetch.of(None, None)
             end = clock()
@@ -131,7 +135,11 @@ class FunctionTimer(WrappedFunction):
             stamp, self.pending = self.pending, None
             before = compiling.ns
             start = clock()
-            result = inner(*args)
+            try:
+                result = inner(*args)
+            except BaseException:
+                self._raised()
+                raise
             end = clock()
             # Nobody saw a batch requested that came another way.
             self._stamps.append(stamp or (UNSEEN, start, 0.0, 0))

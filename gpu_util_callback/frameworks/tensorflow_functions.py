@@ -12,7 +12,13 @@ import tensorflow as tf
 
 from gpu_util_callback.frameworks.base import InputRows
 from gpu_util_callback.frameworks.tensorflow_distribute import is_distributed, timed_distributed
-from gpu_util_callback.frameworks.tensorflow_iterator import KEY, PythonIterator, timed, timing_into
+from gpu_util_callback.frameworks.tensorflow_iterator import (
+    KEY,
+    PythonIterator,
+    on_host,
+    timed,
+    timing_into,
+)
 from gpu_util_callback.frameworks.tensorflow_ring import Ring
 from gpu_util_callback.frameworks.timeline import TRACED
 from gpu_util_callback.frameworks.wrapped_function import WrappedFunction
@@ -26,11 +32,10 @@ class FunctionTimer(WrappedFunction):
     """One model function under our wrapper.
 
     Args:
-        model, name, called, no_batch, stale: as for `WrappedFunction`.
+        model, name, called, no_batch, stale, raised: as for `WrappedFunction`.
         way: "graph", "eager" or "python": where batches are timed.
         seen: told of each iterator the function is given, once.
         failed: told of an error of ours.
-        raised: told that the function raised; the error goes on its way.
     """
 
     def __init__(
@@ -46,7 +51,7 @@ class FunctionTimer(WrappedFunction):
         seen: Callable[[Any], None] = lambda iterator: None,
         raised: Callable[[], None] = lambda: None,
     ):
-        super().__init__(model, name, called=called, no_batch=no_batch, stale=stale)
+        super().__init__(model, name, called=called, no_batch=no_batch, stale=stale, raised=raised)
         self.way = way
         self.ring: Ring | None = None
         self.shapes: dict[float, int] = {}
@@ -56,7 +61,6 @@ class FunctionTimer(WrappedFunction):
         self._iterator: Any = None  # a weak reference to the newest dataset iterator
         self._tell_seen = seen
         self._failed = failed
-        self._raised = raised
         self._anchor = _anchor()
 
     def _use_ring(self, inner: Any) -> None:
@@ -122,6 +126,7 @@ class FunctionTimer(WrappedFunction):
             if known is None or known() is not iterator:
                 if not is_iterator(iterator):
                     return inner(iterator)  # `train_on_batch` passes a generator
+                into_ring.on_host = on_host(iterator)
                 self._seen(iterator)
             if not self.armed:
                 return self._unexpected(inner, iterator)

@@ -13,6 +13,7 @@ __all__ = [
     "KEY",
     "PythonIterator",
     "TimedIterator",
+    "on_host",
     "probe",
     "stamped",
     "tail_ns",
@@ -22,22 +23,30 @@ __all__ = [
 
 _current = threading.local()
 KEY = "_gpu_util_timed"
+_STAMPED = "_gpu_util_stamped"  # on a graph: how many stamps come before all that follows
 # The type behind iter(dataset), by a public road.
 _OwnedIterator: Any = tf.data.IteratorSpec(tf.TensorSpec([])).value_type
 
 
 class timing_into:
-    """While active, functions traced on this thread write their input times into `ring`."""
+    """While active, functions traced on this thread write their input times into `ring`.
 
-    __slots__ = ("_ring", "_stamps")
+    Args:
+        ring: None where nothing is written.
+        stamps: (requested, delivered) of batches fetched eagerly.
+    """
+
+    __slots__ = ("_ring", "_stamps", "on_host")
 
     def __init__(self, ring: Ring | None, stamps: list[tuple[int, int]] | None = None):
         self._ring = ring
         self._stamps = stamps
+        self.on_host = False  # whether batches come in the host's memory
 
     def __enter__(self):
         _current.ring = self._ring
         _current.stamps = self._stamps
+        _current.on_host = self.on_host
 
     def __exit__(self, *_):
         _current.ring = None
@@ -93,6 +102,14 @@ def timed(iterator) -> TimedIterator:
     return twin
 
 
+def on_host(iterator) -> bool:
+    """Whether an iterator delivers its batches in the host's memory."""
+    if not tf.config.list_physical_devices("GPU"):
+        return True
+    device = getattr(getattr(iterator, "_iterator_resource", None), "device", "")
+    return "CPU" in device  # "" = nobody knows: a strategy's, as a rule
+
+
 def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
     """Fetch, and write down when. Whatever fails in the stamping leaves the fetch alone."""
     ring: Ring | None = getattr(_current, "ring", None)
@@ -105,9 +122,12 @@ def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
     with tf.control_dependencies([requested]):
         data = fetch()
     try:
-        _write_down(ring, requested, data, element_spec, optional)
+        delivered = _write_down(ring, requested, data, element_spec, optional)
     except Exception as error:
         ring.failure = ring.failure or f"{type(error).__name__}: {error}".splitlines()[0]
+    else:
+        if _current.on_host:
+            _first_of_all(delivered)
     if optional and ring.ends is not None:
         try:
             _write_step_end(ring.ends)
@@ -134,12 +154,12 @@ def _write_step_end(ends: Ring) -> None:
         ends.record(nothing, tf.timestamp(), nothing)
 
 
-def _write_down(ring: Ring, requested, data, element_spec, optional: bool) -> None:
-    """Add the second stamp and the row. The data is not gated: this runs beside the step."""
+def _write_down(ring: Ring, requested, data, element_spec, optional: bool) -> tf.Tensor:
+    """Add the second stamp and the row; returns the stamp. The row is written beside the step."""
     arrived = [data._variant_tensor] if optional else tf.nest.flatten(data, expand_composites=True)
     with tf.device("CPU:0"):
         with tf.control_dependencies(arrived):
-            delivered = tf.timestamp()
+            stamp = delivered = tf.timestamp()
         if optional:
             has_value = data.has_value()
             delivered = tf.where(has_value, delivered, tf.constant(-1.0, tf.float64))
@@ -153,6 +173,23 @@ def _write_down(ring: Ring, requested, data, element_spec, optional: bool) -> No
         else:
             signature = _signature(data)
         ring.record(requested, delivered, signature)
+    return stamp
+
+
+def _first_of_all(stamp: tf.Tensor) -> None:
+    """Whatever this graph does from here on, it does after the stamp.
+
+    Where TensorFlow has a single thread for its ops (one CPU, or by the user's wish), the step
+    would else come first as often as not, and count as waiting. This adds edges to the graph, not
+    ops, and leaves the data where it is. For data in a GPU's memory an edge to a stamp on the CPU
+    would wait for that GPU: there, the stamp stays beside the step.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    contexts = getattr(graph, "_control_dependencies_stack", None)
+    if contexts is None or len(contexts) != getattr(graph, _STAMPED, 0):
+        return  # inside a context of the caller's, which expects to leave it as the innermost one
+    tf.control_dependencies([stamp]).__enter__()  # left with the graph
+    setattr(graph, _STAMPED, len(contexts) + 1)
 
 
 def _stamped_eagerly(fetch: Callable[[], Any], optional: bool):
@@ -273,13 +310,15 @@ def _deterministic() -> bool:
 def _try_out() -> str:
     try:
         ring = Ring(4)
+        into_ring = timing_into(ring)
+        into_ring.on_host = True
 
         @tf.function(autograph=False)
         def fetch(iterator):
             return iterator.get_next()
 
         dataset = tf.data.Dataset.range(7, 8)
-        with timing_into(ring):
+        with into_ring:
             value = int(fetch(timed(iter(dataset))))
         rows = ring.drain()
         if value != 7 or len(rows) != 1 or not 0 <= rows[0, 1] - rows[0, 0] < 60:

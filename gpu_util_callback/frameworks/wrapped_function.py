@@ -21,6 +21,7 @@ class WrappedFunction:
         called: told (start_ns, end_ns, flags) of each call that delivered.
         no_batch: told (start_ns, end_ns) of a call that found the input ended.
         stale: told when the training turns out to be over; None = an unexpected call is normal.
+        raised: told that the function raised; the error goes on its way.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class WrappedFunction:
         called: Callable[[int, int, int], None],
         no_batch: Callable[[int, int], None],
         stale: Callable[[], None] | None,
+        raised: Callable[[], None] = lambda: None,
     ):
         self.model = model
         self.name = name
@@ -38,6 +40,7 @@ class WrappedFunction:
         self._called = called
         self._no_batch = no_batch
         self._stale = stale
+        self._raised = raised
         self._wrapper: Any = None
 
     def arm(self) -> None:

@@ -1,0 +1,48 @@
+"""A process with one CPU, or one thread for TensorFlow's ops: a step is still no wait for input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+PROGRAM = """
+import json, sys
+import numpy as np
+from fit_truth import Truth, given, ms, recorded_fit, small_model
+from pathlib import Path
+
+found = {}
+for kind in ("tf.data", "unknown length"):
+    for steps in (1, 4):
+        truth = Truth([0.0] * 40)
+        model = small_model(truth, work_ms=10)
+        model.compile("sgd", "mse", steps_per_execution=steps, jit_compile=False)
+        recording = recorded_fit(model, Path(sys.argv[1]) / f"{kind}-{steps}", **given(kind, truth))
+        wait = float(np.median(ms(recording, "input_wait_ns")[steps:]))
+        found[f"{kind}, {steps} a call"] = wait, float(np.median(ms(recording, "duration_ns")))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "4"])
+def test_the_step_is_no_wait(threads, tmp_path):
+    environment = {
+        **os.environ,
+        "TF_NUM_INTEROP_THREADS": threads,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        env=environment, capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    for case, (wait, step) in json.loads(ran.stdout.splitlines()[-1]).items():
+        assert wait < 0.3 * step, f"{case}: {wait:.1f} of {step:.1f} ms"
