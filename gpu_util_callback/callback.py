@@ -166,7 +166,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
 
     def _give_up(self, session: KerasSession, error: Exception) -> None:
         self._session = None
-        session.restore()
+        session.give_up()
         log.warning(
             "gpu_util_callback: recording stopped (%s: %s); training goes on",
             type(error).__name__,

@@ -67,6 +67,14 @@ class FitWatch:
             frame = frame.f_back
         return True
 
+    def same_place(self, other: FitWatch) -> bool:
+        """Whether the two fits' frames lie in one place: the earlier fit is over, then.
+
+        A frame is often made where the last one was, as in a cell that is run again after an error,
+        and `over` cannot tell the two apart.
+        """
+        return self.known and self._id == other._id and self._thread == other._thread
+
 
 class InputTimer:
     """Times what Keras does with the input between epochs, on the `EpochIterator`'s instances."""

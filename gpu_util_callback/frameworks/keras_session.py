@@ -37,6 +37,11 @@ def announce_known_failure(backend: str) -> None:
         log.warning("gpu_util_callback: %s: %s", *failure)
 
 
+def _goes_on(other: FitWatch, new: FitWatch) -> bool:
+    """Whether a recorded fit goes on while a new one begins (in a callback, on a thread)."""
+    return other.known and not other.over() and not other.same_place(new)
+
+
 class KerasSession:
     """A fit being recorded. Nothing that goes wrong in here leaves it.
 
@@ -77,7 +82,7 @@ class KerasSession:
         adapter = adapter_for(backend)
         recorder = Recorder(self._settings, adapter)
         watch = FitWatch(frame)
-        close_left_over(keep=lambda other: other.watch.known and not other.watch.over())
+        close_left_over(keep=lambda other: _goes_on(other.watch, watch))
         self._recorder = recorder
         recorder.on_over = self.restore
         try:
@@ -247,6 +252,11 @@ class KerasSession:
             recorder.timeline.test_end()
             recorder.timeline.test_ended()
         recorder.adapter.test_end()
+
+    def give_up(self) -> None:
+        """Something of ours went wrong: training goes on, recording does not."""
+        self.restore()
+        self._stale()
 
     def end(self) -> None:
         """Training ended: close the recording and say what it shows."""

@@ -1,0 +1,120 @@
+"""Fits that fail before their first step is over: closed soon, and nothing of them is left."""
+
+from __future__ import annotations
+
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from fit_truth import BATCH, WIDTH, small_model
+
+from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.frameworks.wrapped_function import unwrapped
+
+X = np.zeros((BATCH * 12, WIDTH), np.float32)
+Y = X[:, :1]
+
+
+class Broken(keras.callbacks.Callback):
+    """Raises in one of its hooks."""
+
+    def __init__(self, hook: str):
+        super().__init__()
+        setattr(self, hook, self._raise)
+
+    def _raise(self, *args, **kwargs):
+        raise RuntimeError("not ours")
+
+
+def bad_batches():
+    def fail(index):
+        raise ValueError("a damaged file")
+
+    return tf.data.Dataset.range(12).map(
+        lambda k: (tf.ensure_shape(tf.py_function(fail, [k], tf.float32), (BATCH, WIDTH)),) * 2
+    )
+
+
+FAILURES = {
+    "a callback's train begin": ({"callbacks": lambda: [Broken("on_train_begin")]}, RuntimeError),
+    "a callback's epoch begin": ({"callbacks": lambda: [Broken("on_epoch_begin")]}, RuntimeError),
+    "a callback's batch begin": (
+        {"callbacks": lambda: [Broken("on_train_batch_begin")]},
+        RuntimeError,
+    ),
+    "the first trace": ({"x": lambda: X[:, :3], "y": lambda: Y}, ValueError),
+    "the first batch": ({"x": bad_batches, "y": lambda: None}, Exception),
+}
+
+
+def fit(model, folder, x=lambda: X, y=lambda: Y, callbacks=list):
+    y = y()
+    model.fit(
+        x(), y, batch_size=None if y is None else BATCH, verbose=0, shuffle=False,
+        callbacks=[GpuUtilCallback(str(folder), report=False), *callbacks()],
+    )  # fmt: skip
+
+
+def compiled():
+    model = small_model()
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+def recordings(folder):
+    return sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
+
+
+def untouched(model) -> bool:
+    return all(
+        getattr(model, name) is unwrapped(getattr(model, name))
+        for name in ("train_function", "test_function")
+    )
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_it_is_closed_although_nothing_else_happens(failure, tmp_path):
+    arguments, error = FAILURES[failure]
+    model = compiled()
+    with pytest.raises(error):
+        fit(model, tmp_path, **arguments)
+    until = time.monotonic() + 30
+    while not [one for one in recordings(tmp_path) if one.status != "live"]:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    (recording,) = recordings(tmp_path)
+    assert recording.status == "interrupted"
+    assert len(recording.steps["step"]) == 0
+    assert untouched(model)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_the_next_fit_closes_it_and_is_recorded_whole(failure, tmp_path):
+    """As in a notebook: the cell is mended and run again at once, or the next model's turn comes.
+
+    The next call's frame often lies where the failed one's did.
+    """
+    arguments, error = FAILURES[failure]
+    failed = []
+    for _ in range(4):
+        failed.append(compiled())
+        with pytest.raises(error):
+            fit(failed[-1], tmp_path, **arguments)
+        following = compiled()
+        during = []
+
+        class Look(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None, during=during):
+                if batch == 3:
+                    during.extend(one.status for one in recordings(tmp_path)[:-1])
+
+        fit(following, tmp_path, callbacks=lambda look=Look: [look()])
+        assert "live" not in during, "a failed fit's recording goes on during the next fit"
+        assert untouched(following)
+    assert all(untouched(model) for model in failed)
+    found = recordings(tmp_path)
+    assert [one.status for one in found] == ["interrupted", "ended"] * 4
+    assert [len(one.steps["step"]) for one in found] == [0, 12] * 4
+    assert all((one.steps["input_wait_ns"] >= 0).all() for one in found)
