@@ -113,6 +113,8 @@ class GpuUtilMonitor:
                 recorder.end("interrupted")
         except Exception as problem:
             self._give_up(problem)
+        finally:  # whatever happened, Ctrl+C in here included
+            recorder.end("interrupted", deadline_s=0)
 
     def _begin(self) -> None:
         adapter = LoopAdapter(self._framework or framework_in_use())

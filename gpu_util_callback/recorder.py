@@ -114,9 +114,10 @@ class Recorder:
                 self.adapter.shapes, self.adapter.shapes_compile, self.adapter.every_shape_compiles
             ),
         )
+        thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
+        thread.start()  # raises where the process may have no more threads
+        self._thread = thread
         _active.add(self)
-        self._thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
-        self._thread.start()
         self._started_ns = self.clock.now()  # from here on time counts; our set-up does not
         self.facts["started_ns"] = self._started_ns
         self._begun.set()
@@ -128,21 +129,26 @@ class Recorder:
             status: "ended", or "interrupted", which ends where the training was last seen.
             deadline_s: how long the caller waits; 0 = not at all.
         """
-        with self._lock:
-            first = not self.status
+        first = False
+        try:
+            with self._lock:
+                first = not self.status
+                if first:
+                    self.status = status
+                    now = self.clock.now()
+                    seen = self.clock.from_perf(self.timeline.latest())
+                    self._ended_ns = now if status == "ended" else min(now, seen)
+                    self._end_called = time.monotonic()
             if first:
-                self.status = status
-                now = self.clock.now()
-                seen = self.clock.from_perf(self.timeline.latest())
-                self._ended_ns = now if status == "ended" else min(now, seen)
-                self._end_called = time.monotonic()
-        if first:
-            try:
-                self.on_over()
-                self.timeline.finish()
-            except Exception as error:
-                self.fail("the last steps", error)
-            self._stop.set()
+                try:
+                    self.on_over()
+                    self.timeline.finish()
+                except Exception as error:
+                    self.fail("the last steps", error)
+        finally:  # also when Ctrl+C is pressed in here: nobody else would end the thread
+            if first:
+                self._stop.set()
+                self._begun.set()  # Ctrl+C may have come before `start` was done
         thread = self._thread
         if deadline_s and thread is not None and thread is not threading.current_thread():
             thread.join(deadline_s)
@@ -178,6 +184,8 @@ class Recorder:
     def _work(self) -> None:
         try:
             self._begun.wait()
+            if not self._started_ns:
+                return  # `start` was interrupted
             self._open()
             pause = 0.5  # the first look comes early
             while not self._stop.wait(pause):
@@ -254,7 +262,7 @@ class Recorder:
         outputs.append(tables, samples)
         outputs.write_scalars(tables, (steps - 1, self._ended_ns) if last else None)
         now = self._ended_ns or self.clock.now()
-        self._update_facts()  # first: a fit's only diagnosis must know its GPUs
+        self._update_facts(last)  # first: a fit's only diagnosis must know its GPUs
         outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last)
         if last:
             outputs.close(self.status or "interrupted")
@@ -298,7 +306,7 @@ class Recorder:
         if self.settings.report and self._closed.is_set() and self.path is not None:
             verdict(self.path, self.settings.thresholds)
 
-    def _update_facts(self) -> None:
+    def _update_facts(self, last: bool) -> None:
         if not self._outputs.recording:
             return
         try:
@@ -306,7 +314,7 @@ class Recorder:
             steps = self._assembler.steps if self._assembler is not None else 0
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
-                "callback_us_per_step": self._own_us(steps),
+                "callback_us_per_step": self._own_us(steps, last),
                 # Of that: a drain goes through the framework, which lets go of Python's lock; where
                 # the input pipeline is Python's, it waits to get the lock back.
                 "lock_wait_us_per_step": self._drain_us(self.timeline.drain_waited_ns, steps),
@@ -346,11 +354,11 @@ class Recorder:
         )
         return [("input wait", reason, "")]
 
-    def _own_us(self, steps: int) -> float | None:
+    def _own_us(self, steps: int, last: bool) -> float | None:
         """Our own Python on the training thread per step: hooks as measured here, and drains."""
         if not steps:
             return None
-        if self._hooks_us is None and self.status:
+        if self._hooks_us is None and last:
             try:
                 self._hooks_us = self.adapter.own_us()
             except Exception as error:  # the other facts of the end do not depend on it
@@ -382,8 +390,9 @@ class Recorder:
             self._paused = True
 
     def _close(self) -> None:
-        if self._is_late() or (self.windows is not None and self.windows.busy):
-            self._save_rows()  # what follows may take a while
+        remote = "://" in self.settings.log_dir  # each file takes its time there
+        if not remote or self._is_late() or (self.windows is not None and self.windows.busy):
+            self._save_rows()  # what follows may take a while on a machine that stalls
         self._gpus.stop()
         if self.windows is not None:
             self.windows.close(WINDOWS_S)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpu_util_callback import GpuUtilMonitor, outputs, read_recordings, recorder
+from gpu_util_callback.frameworks.loop import LoopAdapter
+from gpu_util_callback.frameworks.loop_timeline import LoopTimeline
 from gpu_util_callback.gpu_samples import GpuSamples
 from gpu_util_callback.recording.storage import LocalStorage
 
@@ -103,6 +105,56 @@ def test_rows_come_before_all_that_may_take_a_while(tmp_path, monkeypatch):
         time.sleep(0.05)
     assert read_recordings(tmp_path)[0].status == "live", "the recorder still hangs"
     released.set()
+    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+
+
+@pytest.mark.parametrize("slow", ["the sampler's end", "our own cost"])
+def test_rows_are_there_while_the_end_is_still_made_up(slow, tmp_path, monkeypatch):
+    """Whatever a stalled machine is slow at once the loop is over."""
+    released = threading.Event()
+
+    def wait(self, *more):
+        released.wait(60)
+
+    if slow == "our own cost":
+        monkeypatch.setattr(LoopAdapter, "own_us", wait)
+    else:
+        monkeypatch.setattr(GpuSamples, "stop", wait)
+    monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (0.2,))
+    recorded_loop(tmp_path)
+    until = time.monotonic() + 20
+    while not (len(read_recordings(tmp_path)) and len(read_recordings(tmp_path)[0].steps["step"])):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert read_recordings(tmp_path)[0].status == "live", "the recorder still hangs"
+    released.set()
+    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+
+
+@pytest.mark.parametrize("where", ["leave", "finish"])
+def test_ctrl_c_while_the_loop_is_being_closed(where, tmp_path, monkeypatch):
+    """It reaches the caller, and the recording's thread does not wait for more."""
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LoopTimeline, where, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        recorded_loop(tmp_path)
+    eventually(tmp_path, "interrupted" if where == "leave" else "ended")
+
+
+def test_a_process_that_may_have_no_more_threads(tmp_path, monkeypatch, caplog):
+    """The loop goes on without a recording; the next one is recorded again."""
+
+    def full(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", full)
+        recorded_loop(tmp_path)
+    assert "can't start new thread" in caplog.text
+    recorded_loop(tmp_path)
     assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
 
 
