@@ -8,86 +8,43 @@ from __future__ import annotations
 import os
 import sys
 
-STEPS, BATCH, WIDTH = 120, 8, 16
+STEPS = 120
 
 
 def batches(rank: int):
-    """The last worker's input is slow, and no two batches equally so."""
-    import time
+    """The last worker's input is slow."""
+    from loops import late_batches
 
-    import numpy as np
-
-    random = np.random.default_rng(rank)
-    for _ in range(STEPS):
-        time.sleep(random.uniform(0.02, 0.05) if rank == 1 else 0)
-        yield np.ones((BATCH, WIDTH), np.float32)
+    return late_batches(rank, STEPS, (0.02, 0.05) if rank == 1 else (0.0, 0.0))
 
 
 def torch_loop(config: dict) -> None:
-    import torch
+    import loops
     from ray import train
     from ray.train.torch import prepare_model
 
-    from gpu_util_callback import GpuUtilMonitor
-
     rank = train.get_context().get_world_rank()
-    model = prepare_model(torch.nn.Linear(WIDTH, 1))
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    with GpuUtilMonitor(config["log_dir"], report=False) as monitor:
-        for x in monitor.batches(batches(rank)):
-            optimizer.zero_grad()
-            (model(torch.from_numpy(x)) ** 2).mean().backward()
-            optimizer.step()
+    loops.torch_loop(config["log_dir"], prepare_model, batches(rank))
     train.report({})
 
 
 def tensorflow_loop(config: dict) -> None:
+    import loops
     import tensorflow as tf
     from ray import train
 
-    from gpu_util_callback import GpuUtilMonitor
-
     rank = train.get_context().get_world_rank()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    with strategy.scope():
-        weights = tf.Variable(tf.ones((WIDTH, 1)))
-    signature = tf.TensorSpec((BATCH, WIDTH), tf.float32)
-    make = lambda _: tf.data.Dataset.from_generator(  # noqa: E731
-        lambda: batches(rank), output_signature=signature
-    )
-    dataset = strategy.distribute_datasets_from_function(make)
-
-    def replica_step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((x @ weights) ** 2)
-        gradient = tape.gradient(loss, weights)
-        gradient = tf.distribute.get_replica_context().all_reduce("sum", gradient)
-        weights.assign_sub(1e-3 * gradient)
-
-    @tf.function
-    def train_step(x):
-        strategy.run(replica_step, args=(x,))
-
-    with GpuUtilMonitor(config["log_dir"], report=False) as monitor:
-        for x in monitor.batches(dataset):
-            train_step(x)
+    loops.tensorflow_loop(config["log_dir"], strategy, lambda: batches(rank))
     train.report({})
 
 
 def jax_loop(config: dict) -> None:
     """Ray connects JAX processes on GPUs and TPUs only: here each computes for itself."""
-    import jax
-    import jax.numpy as jnp
+    import loops
     from ray import train
 
-    from gpu_util_callback import GpuUtilMonitor
-
-    rank = train.get_context().get_world_rank()
-    step = jax.jit(lambda w, x: w - 1e-3 * jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w))
-    weights = jnp.ones((WIDTH, 1))
-    with GpuUtilMonitor(config["log_dir"], report=False) as monitor:
-        for x in monitor.batches(batches(rank)):
-            weights = step(weights, x)
+    loops.jax_loop(config["log_dir"], batches(train.get_context().get_world_rank()))
     train.report({})
 
 
@@ -95,6 +52,7 @@ def keras_loop(config: dict) -> None:
     """`fit` on the torch backend, each worker for itself."""
     os.environ["KERAS_BACKEND"] = "torch"
     import keras
+    from loops import WIDTH
     from ray import train
 
     from gpu_util_callback import GpuUtilCallback

@@ -20,6 +20,8 @@ if OFFSET_NS:  # before anybody takes the clock's functions
     time.time_ns = lambda real=time.time_ns: real() + OFFSET_NS
     time.time = lambda real=time.time: real() + OFFSET_NS / 1e9
 
+from loops import jax_loop, late_batches, tensorflow_loop, torch_loop  # noqa: E402
+
 import gpu_util_callback.outputs  # noqa: E402
 from gpu_util_callback import GpuUtilMonitor  # noqa: E402
 
@@ -31,14 +33,10 @@ rank, workers, slow = (int(argument) for argument in sys.argv[3:6])
 STEPS = int(os.environ.get("STEPS", "25"))
 WORK_S = float(os.environ.get("WORK_MS", "0")) / 1e3 if rank == slow else 0.0
 DELAYS_S = (0.025, 0.055) if rank == slow and not WORK_S else (0.0, 0.0)
-BATCH, WIDTH = 8, 16
 
 
 def batches():
-    random = np.random.default_rng(rank)
-    for _ in range(STEPS):
-        time.sleep(random.uniform(*DELAYS_S))
-        yield np.ones((BATCH, WIDTH), np.float32)
+    return late_batches(rank, STEPS, DELAYS_S)
 
 
 def compute(seconds: float) -> None:
@@ -54,26 +52,7 @@ def tensorflow() -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     if rank == 0:
         _make_a_callback()
-    with strategy.scope():
-        weights = tf.Variable(tf.ones((WIDTH, 1)))
-    signature = tf.TensorSpec((BATCH, WIDTH), tf.float32)
-    make = lambda _: tf.data.Dataset.from_generator(batches, output_signature=signature)  # noqa: E731
-    dataset = strategy.distribute_datasets_from_function(make)
-
-    def replica_step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((x @ weights) ** 2)
-        gradient = tape.gradient(loss, weights)
-        gradient = tf.distribute.get_replica_context().all_reduce("sum", gradient)
-        weights.assign_sub(1e-3 * gradient)
-
-    @tf.function
-    def train_step(x):
-        strategy.run(replica_step, args=(x,))
-
-    with GpuUtilMonitor(log_dir, report=False) as monitor:
-        for x in monitor.batches(dataset):
-            train_step(x)
+    tensorflow_loop(log_dir, strategy, batches)
 
 
 def _make_a_callback() -> None:
@@ -96,31 +75,19 @@ def torch() -> None:
     from torch import distributed
 
     distributed.init_process_group("gloo", rank=rank, world_size=workers)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(WIDTH, 1))
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    with GpuUtilMonitor(log_dir, report=False) as monitor:
-        for x in monitor.batches(batches()):
-            optimizer.zero_grad()
-            compute(WORK_S)
-            (model(torch.from_numpy(x)) ** 2).mean().backward()
-            optimizer.step()
+    parallel = torch.nn.parallel.DistributedDataParallel
+    torch_loop(log_dir, parallel, batches(), lambda: compute(WORK_S))
     distributed.destroy_process_group()
 
 
 def jax() -> None:
     """Several JAX processes; JAX alone knows of the job."""
     import jax
-    import jax.numpy as jnp
     from jax.experimental import multihost_utils
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(os.environ["COORDINATOR"], workers, rank)
-    step = jax.jit(lambda w, x: w - 1e-3 * jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w))
-    weights = jnp.ones((WIDTH, 1))
-    with GpuUtilMonitor(log_dir, report=False) as monitor:
-        for x in monitor.batches(batches()):
-            weights = step(weights, x)
-            multihost_utils.process_allgather(weights)
+    jax_loop(log_dir, batches(), multihost_utils.process_allgather)
 
 
 def alone() -> None:
