@@ -1,0 +1,226 @@
+"""Models, inputs and calls of every kind: all steps are recorded, and nothing is said."""
+
+from __future__ import annotations
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from fit_truth import BATCH, WIDTH, small_model
+
+from gpu_util_callback import GpuUtilCallback, read_recordings
+
+N = 12
+X = np.random.default_rng(0).normal(size=(BATCH * N, WIDTH)).astype(np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+
+def compiled(**arguments):
+    model = small_model()
+    model.compile("sgd", "mse", **arguments)
+    return model
+
+
+def ours(folder) -> GpuUtilCallback:
+    return GpuUtilCallback(str(folder), report=False)
+
+
+def check(folder, caplog, *steps: int):
+    """The recordings in a folder, of so many steps each, complete and without a word."""
+    found = sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
+    assert [one.status for one in found] == ["ended"] * len(steps)
+    for one, count in zip(found, steps, strict=True):
+        assert one.steps["step"].tolist() == list(range(count))
+        assert (one.steps["duration_ns"] > 0).all()
+        assert (one.steps["input_wait_ns"] >= 0).all()
+        assert (one.steps["gpu_wait_ns"] >= 0).all()
+        assert {u["source"] for u in one.facts["unavailable"]} <= {"NVML", "profiler windows"}
+        assert not one.problems
+    said = [r.getMessage() for r in caplog.records if r.name == "gpu_util_callback"]
+    assert all("no GPU samples" in line for line in said), said
+    return found
+
+
+class Pair(keras.Model):
+    """Two networks, two optimizers, a train step of its own: a GAN's shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.Sequential([keras.layers.Dense(WIDTH)])
+        self.critic = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+
+    def build(self, shape):
+        self.generator.build((None, 4))
+        self.critic.build((None, WIDTH))
+
+    def compile(self, first, second):
+        super().compile()
+        self.first, self.second = first, second
+
+    def train_step(self, real):
+        noise = tf.random.normal((BATCH, 4))
+        losses = {}
+        for name, optimizer, network in (
+            ("critic", self.first, self.critic),
+            ("generator", self.second, self.generator),
+        ):
+            with tf.GradientTape() as tape:
+                made = tf.reduce_mean(self.critic(self.generator(noise)))
+                sign = 1.0 if name == "critic" else -1.0
+                losses[name] = sign * (made - tf.reduce_mean(self.critic(real)))
+            variables = network.trainable_variables
+            gradients = tape.gradient(losses[name], variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return losses
+
+
+def test_two_optimizers_in_a_train_step(tmp_path, caplog):
+    model = Pair()
+    model.compile(keras.optimizers.Adam(), keras.optimizers.Adam())
+    model.fit(X, batch_size=BATCH, epochs=2, verbose=0, callbacks=[ours(tmp_path)])
+    check(tmp_path, caplog, 2 * N)
+
+
+def test_inputs_and_outputs_by_name_with_weights(tmp_path, caplog):
+    a, b = (keras.layers.Input((WIDTH,), name=name) for name in "ab")
+    joined = keras.layers.concatenate([a, b])
+    model = keras.Model(
+        {"a": a, "b": b},
+        {name: keras.layers.Dense(1, name=name)(joined) for name in ("one", "two")},
+    )
+    model.compile("sgd", {"one": "mse", "two": "mae"}, metrics={"one": ["mae"]})
+    model.fit(
+        {"a": X, "b": X}, {"one": Y, "two": Y}, sample_weight={"one": Y[:, 0], "two": Y[:, 0]},
+        batch_size=BATCH, epochs=2, verbose=0, callbacks=[ours(tmp_path)],
+        validation_data=({"a": X, "b": X}, {"one": Y, "two": Y}),
+    )  # fmt: skip
+    check(tmp_path, caplog, 2 * N)
+
+
+def test_class_weights(tmp_path, caplog):
+    model = small_model()
+    model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+    model.fit(
+        X, (Y > 0).astype(np.float32), class_weight={0: 1.0, 1: 3.0}, batch_size=BATCH, verbose=0,
+        callbacks=[ours(tmp_path)],
+    )  # fmt: skip
+    check(tmp_path, caplog, N)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_sequences_of_any_length(jit, tmp_path, caplog):
+    """Ragged sequences, padded batch by batch: every batch has a length of its own."""
+    lengths = [3 + k % 4 for k in range(BATCH * N)]
+    ragged = tf.ragged.constant([list(range(n)) for n in lengths], dtype=tf.int32)
+    data = tf.data.Dataset.from_tensor_slices((ragged, Y)).batch(BATCH, drop_remainder=True)
+    data = data.map(lambda x, y: (x.to_tensor()[:, :5], y))
+    layers = [keras.layers.Embedding(9, 4), keras.layers.GRU(4), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile("sgd", "mse", jit_compile=jit)
+    model.fit(data, epochs=2, verbose=0, callbacks=[ours(tmp_path)])
+    check(tmp_path, caplog, 2 * N)
+
+
+def test_ragged_tensors_themselves(tmp_path, caplog):
+    """A ragged batch has no shape: no signature of it can be had, and the times can."""
+
+    class Sums(keras.Sequential):
+        def train_step(self, data):
+            ragged, y = data
+            return super().train_step((tf.reduce_sum(ragged, axis=1, keepdims=True), y))
+
+    values = tf.ragged.constant([[1.0] * (1 + k % 5) for k in range(BATCH * N)])
+    data = tf.data.Dataset.from_tensor_slices((values, Y)).batch(BATCH)
+    model = Sums([keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    model.fit(data, epochs=2, verbose=0, callbacks=[ours(tmp_path)])
+    check(tmp_path, caplog, 2 * N)
+
+
+def test_a_strategy_of_one_device(tmp_path, caplog):
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        model = compiled()
+        model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0, callbacks=[ours(tmp_path)])
+    check(tmp_path, caplog, 2 * N)
+
+
+def test_callbacks_that_set_weights_and_stop(tmp_path, caplog):
+    model = compiled()
+    stop = keras.callbacks.EarlyStopping("loss", patience=0, min_delta=1e9,
+                                         restore_best_weights=True)  # fmt: skip
+    backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
+    history = model.fit(
+        X, Y, batch_size=BATCH, epochs=9, verbose=0, callbacks=[stop, ours(tmp_path), backup]
+    )
+    epochs = len(history.history["loss"])
+    assert epochs < 9
+    check(tmp_path, caplog, epochs * N)
+
+
+def test_a_fit_that_resumes_from_a_backup(tmp_path, caplog):
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    def run(model, *more):
+        backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
+        return model.fit(
+            X, Y, batch_size=BATCH, epochs=5, verbose=0,
+            callbacks=[backup, *more],
+        )  # fmt: skip
+
+    with pytest.raises(KeyboardInterrupt):
+        run(compiled(), Stop())
+    assert len(run(compiled(), ours(tmp_path)).epoch) == 3
+    (recording,) = check(tmp_path, caplog, 3 * N)
+    names = recording.phases["name"][recording.phases["kind"] == "epoch"].tolist()
+    assert names == ["epoch 3", "epoch 4", "epoch 5"]
+
+
+def test_one_callback_list_in_two_fits(tmp_path, caplog):
+    """A list that Keras did not make itself keeps its callbacks from fit to fit."""
+    model = compiled()
+    callbacks = keras.callbacks.CallbackList(
+        [ours(tmp_path)], add_history=True, model=model, epochs=1, steps=N, verbose=0
+    )
+    for _ in range(2):
+        model.fit(X, Y, batch_size=BATCH, verbose=0, callbacks=callbacks)
+    check(tmp_path, caplog, N, N)
+    assert "on_train_batch_begin" not in callbacks.__dict__
+
+
+def test_fits_on_threads_at_once(tmp_path, caplog):
+    """Each in a thread and a log directory of its own, neither disturbing the other."""
+    models = [compiled(), compiled()]
+    folders = [tmp_path / "a", tmp_path / "b"]
+    both = threading.Barrier(2)
+
+    class Meet(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            both.wait(60)
+
+    def run(model, folder):
+        model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0, callbacks=[ours(folder), Meet()])
+
+    threads = [
+        threading.Thread(target=run, args=both_of) for both_of in zip(models, folders, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    for folder in folders:
+        check(folder, caplog, 2 * N)
+
+
+def test_evaluation_with_the_same_callback_after_a_fit(tmp_path, caplog):
+    model, callback = compiled(), ours(tmp_path)
+    model.fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[callback])
+    model.evaluate(X, Y, batch_size=BATCH, verbose=0, callbacks=[callback])
+    model.predict(X, batch_size=BATCH, verbose=0, callbacks=[callback])
+    model.fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[callback])
+    first, second = check(tmp_path, caplog, N, N)
+    assert not len(first.validation_steps["step"]) and not len(second.validation_steps["step"])
