@@ -32,17 +32,20 @@ def input_setup(run: Run, limits: Limits, cause: str) -> list[Loss]:
         if 100 * lost < limits["wait_pct"] * span_ns:
             continue
         pct = 100 * occurrences.self_ns / span_ns
+        spent_s = _each_s(occurrences)
+        often, each_s = len(spent_s), float(spent_s.mean())
         claims.append(Loss(
             cause=cause,
             title="Input-bound: each epoch sets its input up",
             where=where,
             lost_ns=lost,
             confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
-            evidence=times(occurrences, "wait_pct", pct) | {"gpu_active_meanwhile_pct": active},
+            evidence=times(occurrences, "wait_pct", pct) | {
+                "times": often, "seconds_each": round(each_s, 3),
+                "longest_s": round(float(spent_s.max()), 3), "gpu_active_meanwhile_pct": active,
+            },
             threshold={"wait_pct": limits["wait_pct"]},
-            advice=_advice(
-                run, occurrences.self_ns / max(1, occurrences.count) / 1e9, occurrences.count
-            ),
+            advice=_advice(run, each_s, often),
             gpus=run.used_gpus,
             detail="setup",
             pieces=intervals(occurrences),
@@ -54,6 +57,15 @@ def _epochs_ns(occurrences: Occurrences) -> np.ndarray:
     """What lay between set-ups; an epoch may have several, which follow one another at once."""
     apart = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
     return apart[apart > APART * apart.mean()] if len(apart) else apart
+
+
+def _each_s(occurrences: Occurrences) -> np.ndarray:
+    """Seconds the set-ups of each epoch took together; those kept joined, each on average."""
+    if occurrences.joined:
+        return np.full(occurrences.count, occurrences.self_ns / max(1, occurrences.count) / 1e9)
+    apart = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
+    begins = np.flatnonzero(apart > APART * apart.mean()) + 1 if len(apart) else []
+    return np.add.reduceat(occurrences["self_ns"], [0, *begins]) / 1e9
 
 
 def _advice(run: Run, seconds: float, times: int) -> Advice:
@@ -78,6 +90,13 @@ def _advice(run: Run, seconds: float, times: int) -> Advice:
         return Advice(
             each + "Keras starts the worker processes for every epoch; threads start at once.",
             "dataset.use_multiprocessing = False  # your PyDataset, before model.fit(dataset)",
+            saves,
+        )
+    if "pydataset" in kind:
+        return Advice(
+            f"{each}Keras begins a PyDataset anew with every epoch: its on_epoch_end runs and its "
+            "first batches are made while training waits. Make both cheaper, or the epochs longer.",
+            "",
             saves,
         )
     return Advice(f"{each}Set it up once, and let it go on over all epochs.", "", saves)

@@ -137,7 +137,8 @@ def _advice(run: Run, times: int) -> Advice:
             "model.compile(..., jit_compile=False)",
         )
     return Advice(
-        f"{text}Pad all inputs to a few lengths, here to multiples of 128.",
+        f"{text}Give every batch the same number of samples, and pad what varies in length to a "
+        "few lengths, here to multiples of 128.",
         "x = np.pad(x, [(0, 0), (0, -x.shape[1] % 128)])  # for x of shape (batch, length)",
         few,
     )

@@ -398,3 +398,19 @@ def test_the_verdict_promises_what_the_advice_saves():
     assert "up to 1.6× faster" in verdict, (
         verdict
     )  # 40 ms a step, 30 of them waits, half of them kept
+
+
+def test_set_ups_that_follow_one_another_are_one():
+    """Keras begins a PyDataset in three pieces: an epoch is set up once, for their sum."""
+    run = run_of(epochs=6, steps_per_epoch=200, **PYDATASET)
+    for _ in range(6):
+        start = run.now
+        for seconds in (1.5, 0.001, 0.01):
+            run.phase("input_setup", seconds, name="workers", account="input_wait")
+            run.now += 1000
+        run.steps(200, step_ms=10)
+        run.epoch(start)
+    [found] = run.diagnose()["findings"] or run.diagnose()["spans"]
+    assert found["evidence"]["times"] == 6
+    assert found["evidence"]["seconds_each"] == pytest.approx(1.511, abs=0.01)
+    assert "on_epoch_end" in found["advice"]["text"] and not found["advice"]["code"]
