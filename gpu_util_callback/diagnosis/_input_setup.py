@@ -64,7 +64,7 @@ def _each_s(occurrences: Occurrences) -> np.ndarray:
     if occurrences.joined:
         return np.full(occurrences.count, occurrences.self_ns / max(1, occurrences.count) / 1e9)
     apart = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
-    begins = np.flatnonzero(apart > APART * apart.mean()) + 1 if len(apart) else []
+    begins = (np.flatnonzero(apart > APART * apart.mean()) + 1).tolist() if len(apart) else []
     return np.add.reduceat(occurrences["self_ns"], [0, *begins]) / 1e9
 
 
