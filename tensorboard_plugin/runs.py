@@ -90,6 +90,7 @@ class RunIndex:
         self._by_id: dict[str, Known] = {}
         self._ordered: list[Known] = []
         self._looked_at = float("-inf")
+        self._changed = False  # whether `find` saw a recording change since the last look
         self.problems: list[Problem] = []
 
     @property
@@ -117,7 +118,8 @@ class RunIndex:
         if now - known.looked_at > FRESH_S:
             known.looked_at = now
             try:
-                known.recording.refresh()
+                # What it says now may put it into another session, which the next look finds out.
+                self._changed |= known.recording.refresh()
             except NewerFormat:
                 return None
         return known.recording
@@ -150,7 +152,7 @@ class RunIndex:
 
     def _look_at_all(self) -> None:
         directories = self._directories()
-        changed = False
+        changed, self._changed = self._changed, False
         for gone in set(self._runs) - set(directories):
             del self._runs[gone]
             changed = True

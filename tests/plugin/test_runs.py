@@ -94,6 +94,23 @@ def test_new_growing_and_deleted_recordings_are_seen(index, clock, tmp_path):
     assert "pip install --upgrade" in index.problems[0].message
 
 
+def test_who_looks_at_one_recording_takes_no_news_from_the_list(index, clock, tmp_path):
+    """A rank whose manifest named its job late joins the others, whoever read it first."""
+    job = {"job": "j", "world_size": 2, "fit_index": 0}
+    make_recording(tmp_path / "a", "healthy", steps=30, scalars=False, rank=0, **job)
+    late = make_recording(tmp_path / "b", "healthy", steps=30, scalars=False, rank=1)
+    clock.now += 1
+    first, second = index.recordings()
+    assert first.session != second.session
+    manifest = late / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **job}))
+    clock.now += 5
+    assert index.find(second.id).facts["job"] == "j"
+    clock.now += 1
+    first, second = index.recordings()
+    assert first.session == second.session
+
+
 def test_a_slow_file_system_holds_nobody_up(index, clock, tmp_path, monkeypatch):
     """A request gets what is known so far; a deep link is answered once its run was reached."""
     for number in range(6):
