@@ -46,14 +46,14 @@ class Distribution:
         place = np.searchsorted(self._buckets, buckets)
         inside = place < len(self._buckets)
         inside[inside] = self._buckets[place[inside]] == buckets[inside]
+        known = self._counts.copy()
+        known[place[inside]] += counts[inside]
         if not inside.all():
-            new = ~inside
-            self._buckets = np.insert(self._buckets, place[new], buckets[new])
-            self._counts = np.insert(self._counts, place[new], 0)
-            place = np.searchsorted(self._buckets, buckets)
-        else:
-            self._counts = self._counts.copy()
-        self._counts[place] += counts
+            at = np.concatenate([self._buckets, buckets[~inside]])
+            order = np.argsort(at)
+            self._buckets = at[order]
+            known = np.concatenate([known, counts[~inside]])[order]
+        self._counts = known
 
     def state(self) -> list:
         """Everything, as JSON; `restore` reads it."""
