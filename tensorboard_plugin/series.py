@@ -11,8 +11,8 @@ from tensorboard_plugin.levels import Range
 
 __all__ = ["Series"]
 
-# Each level has an eighth as many entries as the one before, down to so many.
-FOLD_BITS = 3
+# Each level has a quarter as many entries as the one before, down to so many.
+FOLD_BITS = 2
 FEWEST = 1024
 # Folded at a time: what that takes besides is small then.
 BLOCK = 1 << 14
