@@ -10,6 +10,14 @@ __all__ = ["Tab", "wait_until"]
 # What TensorBoard's own page logs: a library it bundles, its fonts under a path prefix.
 FOREIGN = ("favicon.ico", "font-roboto", "Multiple instances of Three.js", "[GroupMarkerNotSet")
 
+# A frame, the timers of the page that are due within 130 ms (the longest, by which values beside
+# the lanes are written, has 100 ms), and the frame that draws what they changed.
+QUIET = """() => new Promise((done) => {
+  setTimeout(done, 1000);  // a tab that is not shown draws no frames
+  const frame = (next) => requestAnimationFrame(() => setTimeout(next));
+  frame(() => setTimeout(() => frame(() => frame(done)), 130));
+})"""
+
 
 class Tab:
     """One open tab.
@@ -25,10 +33,13 @@ class Tab:
         self.page = context.new_page()
         self.problems: list[str] = []
         self.requests: list[tuple[float, str]] = []
+        self.in_flight = 0
         self.expect_errors = False
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.problems.append(f"uncaught: {error}"))
         self.page.on("request", self._request)
+        self.page.on("requestfinished", self._answered)
+        self.page.on("requestfailed", self._answered)
 
     def _console(self, message) -> None:
         said = f"{message.text} {message.location}"
@@ -39,9 +50,13 @@ class Tab:
 
     def _request(self, request) -> None:
         self.requests.append((time.monotonic(), request.url))
+        self.in_flight += 1
         parts = urlsplit(request.url)
         if parts.scheme in ("http", "https") and parts.netloc != urlsplit(self.url).netloc:
             self.problems.append(f"a request left for {request.url}")
+
+    def _answered(self, request) -> None:
+        self.in_flight -= 1
 
     def open(self, hash_: str = "", wait: bool = True) -> "Tab":
         if self.host:
@@ -68,20 +83,24 @@ class Tab:
         self.find(selector).first.wait_for(state="attached", timeout=timeout * 1e3)
 
     def text(self, selector: str) -> str:
-        return self.find(selector).first.inner_text()
+        """What an element says; a space that holds a number to its unit is a space."""
+        return self.find(selector).first.inner_text().replace("\u00a0", " ")
 
     def evaluate(self, expression: str, argument=None):
         return self.find("body").evaluate(f"(body, argument) => {expression}", argument)
 
-    def settle(self) -> None:
-        """Waits until nothing was asked of the server for a moment, and a frame was drawn."""
-        end = time.monotonic() + 10
+    def settle(self, timeout: float = 10) -> None:
+        """Waits until every request is answered, and what was put off for a moment is done.
+
+        The page's own timers are waited for with a timer of the page, so that a slow machine delays
+        both alike.
+        """
+        end = time.monotonic() + timeout
         while time.monotonic() < end:
-            last = self.requests[-1][0] if self.requests else 0.0
-            if time.monotonic() - last > 0.35:
+            asked = len(self.requests)
+            self.find("body").evaluate(QUIET)
+            if not self.in_flight and len(self.requests) == asked:
                 break
-            self.page.wait_for_timeout(50)
-        self.page.wait_for_timeout(250)  # the hash is written 80 ms after the last change
 
     # -- the timeline -----------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ def test_the_next_fit_says_whether_the_promise_was_kept(open_tab, fits):
     # The lanes of both stand group by group, and the cursor reads both at the same step.
     box = tab.plot()
     tab.page.mouse.move(tab.x_of(300, (0, 600)), box["y"] + 60)
-    tab.page.wait_for_timeout(300)
+    tab.settle()
     steps = [float(text) for text in tab.find("[data-value$='#steps']").all_inner_texts() if text]
     assert len(steps) == 2 and steps[1] > 2 * steps[0], steps
     # The other one first, and out of it again.

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from gpu_tab import wait_until
 from tensorboard_server import TensorBoardServer
 
 pytestmark = pytest.mark.browser
@@ -41,16 +42,15 @@ def test_follows_tensorboards_dark_mode_while_open(open_tab, server):
     tab = open_tab(server.url, host=True)
     tab.settle()
     background = "getComputedStyle(body).backgroundColor"
-    assert tab.evaluate(background) == "rgb(255, 255, 255)"
+    wait_until(lambda: tab.evaluate(background) == "rgb(255, 255, 255)", what="light")
     light = tab.colour_at(".tl-head canvas", 5, 12)
     tab.page.evaluate("document.body.classList.add('dark-mode')")
-    tab.page.wait_for_timeout(300)
-    assert tab.evaluate(background) == "rgb(22, 25, 30)"
-    dark = tab.colour_at(".tl-head canvas", 5, 12)
-    assert sum(dark) < sum(light), "the canvas must be drawn anew"
+    wait_until(lambda: tab.evaluate(background) == "rgb(22, 25, 30)", what="dark")
+    wait_until(
+        lambda: sum(tab.colour_at(".tl-head canvas", 5, 12)) < sum(light), what="drawing anew"
+    )
     tab.page.evaluate("document.body.classList.remove('dark-mode')")
-    tab.page.wait_for_timeout(300)
-    assert tab.evaluate(background) == "rgb(255, 255, 255)"
+    wait_until(lambda: tab.evaluate(background) == "rgb(255, 255, 255)", what="light again")
 
 
 def test_a_link_opens_exactly_the_view_it_was_copied_from(open_tab, server):
@@ -76,13 +76,14 @@ def test_rests_while_another_tab_of_tensorboard_is_open(open_tab, server):
     tab = open_tab(server.url, host=True)
     tab.settle()
     tab.page.get_by_text("Time Series").first.click()
-    tab.page.wait_for_timeout(500)
-    assert "gpu_utilization" not in tab.page.url.split("#")[1].split("&")[0]
+    wait_until(
+        lambda: "gpu_utilization" not in tab.page.url.split("#")[1].split("&")[0], what="leaving"
+    )
+    tab.page.wait_for_timeout(200)  # what had begun before may end
     left = time.monotonic()
     tab.page.wait_for_timeout(2500)
     ours = [url for at, url in tab.requests if at > left and "plugin/gpu_utilization" in url]
     assert not ours
     assert tab.page.url.split("#")[1].split("&")[0] != "gpu_utilization", "the hash is theirs now"
     tab.page.get_by_text("GPU Utilization").first.click()
-    tab.page.wait_for_timeout(500)
-    assert tab.find("h1").is_visible()
+    tab.find("h1").wait_for(state="visible")

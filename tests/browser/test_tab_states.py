@@ -17,6 +17,16 @@ NASTY = [
     "../../etc/passwd?%00#&p.gpu_utilization.id=x",
 ]
 
+# Share of a row of pixels, from x to x, that is blue: steps, neither background nor a tint.
+BLUE = """(canvas, [y, from, to]) => {
+    const scale = canvas.width / canvas.clientWidth;
+    const wide = Math.floor((to - from) * scale);
+    const { data } = canvas.getContext('2d').getImageData(from * scale, y * scale, wide, 1);
+    let blue = 0;
+    for (let x = 0; x < wide; x++) blue += data[4 * x + 2] > data[4 * x] + 40;
+    return blue / wide;
+}"""
+
 
 def test_empty_says_what_was_looked_for_and_what_to_add(open_tab, tmp_path):
     with TensorBoardServer(tmp_path, load_fast=False) as server:
@@ -165,7 +175,7 @@ def test_hostile_names_are_inert(open_tab, server):
     tab.page.keyboard.press("Escape")
     tab.page.keyboard.press("t")
     tab.page.mouse.move(tab.plot()["x"] + 300, tab.plot()["y"] + 30)
-    tab.page.wait_for_timeout(300)
+    tab.settle()
     assert tab.evaluate("window.pwned") is None
     assert tab.evaluate("document.querySelectorAll('img, script[src=\"x\"]').length") == 0
     text = tab.text("body")
@@ -197,10 +207,10 @@ def test_system_theme_and_forced_colours(open_tab, server):
     tab = open_tab(server.url, color_scheme="dark", reduced_motion="reduce")
     assert tab.evaluate("getComputedStyle(body).backgroundColor") == "rgb(22, 25, 30)"
     tab.page.emulate_media(color_scheme="light")
-    tab.page.wait_for_timeout(200)
-    assert tab.evaluate("getComputedStyle(body).backgroundColor") == "rgb(255, 255, 255)"
+    white = "getComputedStyle(body).backgroundColor === 'rgb(255, 255, 255)'"
+    wait_until(lambda: tab.evaluate(white), what="the light theme")
     tab.page.emulate_media(forced_colors="active")
-    tab.page.wait_for_timeout(300)
+    tab.settle()
     assert tab.find("h1").is_visible()
     running = "document.getAnimations().filter((one) => one.playState === 'running').length"
     assert tab.evaluate(running) == 0
@@ -214,9 +224,31 @@ def test_stalls_between_steps_open_on_the_axis_they_have_a_width_on(open_tab, tm
         assert tab.button("time").get_attribute("aria-pressed") == "true"
         plot, group = tab.plot(), tab.find(".tl-group").last.bounding_box()
         assert group["x"] + group["width"] == plot["x"] + plot["width"]
+        # An epoch's steps follow each other without a gap that is none.
+        recording, row = tab.recording(), tab.find(".tl-label").first.bounding_box()
+        extent = recording["extent"]
+        scale = plot["width"] / (extent["end_ns"] - extent["start_ns"])
+        times = {one["name"]: one for one in recording["phases"]}
+        first = (times["epoch 2"]["start_ns"] - extent["start_ns"]) * scale + 3
+        last = (times["validation 2"]["start_ns"] - extent["start_ns"]) * scale - 3
+        y = row["y"] - plot["y"] + row["height"] - 10
+        assert tab.find(".tl-surface canvas").evaluate(BLUE, [y, first, last]) == 1.0
         tab.button("steps").click()
         tab.settle()
         assert tab.button("steps").get_attribute("aria-pressed") == "true"
+
+
+def test_an_advice_says_what_it_saves(open_tab, tmp_path):
+    make_recording(tmp_path / "stalled", "host_stall", steps=600, gpus=1)
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url)
+        span = max(tab.recording()["report"]["spans"], key=lambda one: one["lost_s"])
+        assert span["saves_s"] < 0.9 * span["lost_s"], (
+            "validation on fewer batches still takes time"
+        )
+        saves, lost = (f"{span[key]:.3g} s" for key in ("saves_s", "lost_s"))
+        assert tab.text(".saving").startswith(f"Saves up to {saves} of the {lost} lost: this run")
+        assert f"up to {saves} of it to gain" in tab.text(".finding[aria-pressed=true]")
 
 
 def test_messages_show_code_as_code_and_the_remedy_on_its_own_line(open_tab, tmp_path):

@@ -1,6 +1,7 @@
 """Moving about in the timeline, and what it tells: mouse, wheel, keyboard, touch."""
 
 import pytest
+from gpu_tab import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -33,7 +34,7 @@ def test_values_under_the_cursor_are_the_recordings(tab):
     span = slow_span(tab)
     middle = (span["start_step"] + span["end_step"]) / 2
     tab.page.mouse.move(tab.x_of(middle, (0, STEPS)), box["y"] + 20)
-    tab.page.wait_for_timeout(200)
+    tab.settle()
     tooltip = tab.text(".tooltip")
     assert "input wait" in tooltip and "train function" in tooltip
     assert abs(tab.number(".tooltip > b") - middle) < 4, tooltip
@@ -70,9 +71,9 @@ def test_wheel_zooms_at_the_pointer_and_z_undoes(tab):
     assert tab.view() is None
     # A plain wheel scrolls the lanes and leaves the view alone.
     tab.page.mouse.wheel(0, 120)
-    tab.page.wait_for_timeout(200)
+    scrolled = "document.querySelector('.tl-scroll').scrollTop > 0"
+    wait_until(lambda: tab.evaluate(scrolled), what="scrolling the lanes")
     assert tab.view() is None
-    assert tab.evaluate("document.querySelector('.tl-scroll').scrollTop") > 0
 
 
 def test_shift_wheel_and_shift_drag_pan(tab):
@@ -191,17 +192,15 @@ def test_arrow_keys_read_values_aloud(tab):
     tab.find(".tl-surface").focus()
     tab.page.keyboard.press("ArrowRight")
     live = ".timeline [aria-live]"
-    tab.page.wait_for_timeout(600)
+    wait_until(lambda: "Step time" in tab.text(live), what="reading the first lane aloud")
     first = tab.text(live)
-    assert "Step time" in first and "step" in first and "ms" in first
+    assert "step" in first and "ms" in first
     tab.page.keyboard.press("ArrowDown")
-    tab.page.wait_for_timeout(600)
-    assert "Input wait" in tab.text(live)
+    wait_until(lambda: "Input wait" in tab.text(live), what="reading the next lane aloud")
     before = tab.number(live)
     for _ in range(5):
         tab.page.keyboard.press("Shift+ArrowRight")
-    tab.page.wait_for_timeout(600)
-    assert tab.number(live) > before
+    wait_until(lambda: tab.number(live) > before, what="reading a later step aloud")
     tab.page.keyboard.press("Enter")
     assert "span" in tab.link()
 

@@ -50,6 +50,8 @@ export interface Finding {
   cause: string;
   title?: string | null;
   lost_s?: number | null;
+  /** What following the advice would save of `lost_s`, at most. */
+  saves_s?: number | null;
   severity?: number | null;
   confidence?: string | null;
   evidence?: Record<string, unknown> | null;

@@ -120,13 +120,6 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
   const series = style.colours.length;
   const floor = rect.y + rect.height;
   const scale = rect.height / style.top;
-  const right = (i: number, total: number): number => {
-    const own = points.x1[i] as number;
-    // On the time axis a step lasts as long as its parts; what follows it is no step.
-    const end = style.nsWidth > 0 ? Math.max(own, (points.x0[i] as number) + total * 1e6 * style.nsWidth) : own;
-    const next = i + 1 < points.n ? (points.x0[i + 1] as number) : Infinity;
-    return Math.min(end, next);
-  };
   context.save();
   context.beginPath();
   context.rect(rect.x, rect.y, rect.width, rect.height);
@@ -138,9 +131,19 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
     for (let s = 0; s < series; s++) total += zero(points.mean[s], i);
     totals[i] = total;
   }
+  const ends = new Float32Array(points.n);
+  for (let i = 0; i < points.n; i++) {
+    const own = points.x1[i] as number;
+    const next = i + 1 < points.n ? (points.x0[i + 1] as number) : Infinity;
+    // On the time axis a step lasts as long as its parts, the slowest of several the longest; what follows is no step.
+    const slowest = style.nsWidth > 0 && next > own ? (totals[i] as number) + worst(points, i, series).excess : 0;
+    const end = Math.min(next, Math.max(own, (points.x0[i] as number) + slowest * 1e6 * style.nsWidth));
+    // Buckets tell where a step began to a pixel or so: a gap of less is none.
+    ends[i] = next - end < 1.5 ? next : end;
+  }
   const crisp = points.n > 0 && (points.x1[0] as number) - (points.x0[0] as number) >= 10;
   const inset = crisp ? 0.5 : 0;
-  spikes(context, points, rect, style, totals, right);
+  spikes(context, points, rect, style, totals, ends);
   for (let s = 0; s < series; s++) {
     context.fillStyle = style.colours[s] as string;
     context.beginPath();
@@ -152,7 +155,7 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
       const high = floor - (base[i] as number) * scale;
       if (low - high > 0.01) {
         const x = rect.x + (points.x0[i] as number) + inset;
-        const width = Math.max(1, rect.x + right(i, totals[i] as number) - inset - x);
+        const width = Math.max(1, rect.x + (ends[i] as number) - inset - x);
         context.rect(x, high, width, low - high);
         open = i;
       }
@@ -174,7 +177,7 @@ function spikes(
   rect: Rect,
   style: StackStyle,
   totals: Float32Array,
-  right: (i: number, total: number) => number,
+  ends: Float32Array,
 ): void {
   const floor = rect.y + rect.height;
   const scale = rect.height / style.top;
@@ -185,7 +188,7 @@ function spikes(
     context.fillStyle = style.colours[part] as string;
     const height = ((totals[i] as number) + excess) * scale;
     const x = rect.x + (points.x0[i] as number);
-    context.fillRect(x, floor - height, Math.max(1, rect.x + right(i, totals[i] as number) - x), height);
+    context.fillRect(x, floor - height, Math.max(1, rect.x + (ends[i] as number) - x), height);
   }
   context.globalAlpha = 1;
 }

@@ -145,13 +145,15 @@ function finish(out: Points, n: number, counts: Float32Array): void {
   }
 }
 
+/** Room for the gaps of one lane: at most two strides of 64 fit between 64 and 128 points. */
+const GAPS = new Float64Array(128);
+
 /** Longest time between two neighbouring points that still belong to one line, in nanoseconds. */
 export function joinLimit(points: Points, bucketNs: number): number {
-  const gaps: number[] = [];
   const stride = Math.max(1, Math.floor(points.n / 64));
-  for (let i = 1; i < points.n; i += stride) gaps.push((points.time[i] as number) - (points.time[i - 1] as number));
-  gaps.sort((a, b) => a - b);
-  const median = gaps[gaps.length >> 1] ?? 0;
+  let n = 0;
+  for (let i = 1; i < points.n; i += stride) GAPS[n++] = (points.time[i] as number) - (points.time[i - 1] as number);
+  const median = GAPS.subarray(0, n).sort()[n >> 1] ?? 0;
   // Samples arrive ten times a second unless a driver is slow: a second and a half without is a gap.
   return Math.max(1.5e9, 1.6 * bucketNs, bucketNs > 0.5e9 ? 0 : 4 * Math.min(median, 5e9));
 }

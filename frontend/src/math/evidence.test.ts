@@ -7,7 +7,7 @@ test('units come from the names', () => {
   assert.equal(evidenceValue('input_wait_share', 0.83), '83 %');
   assert.equal(evidenceValue('stage_ms_per_batch', 31.2), '31.2 ms');
   assert.equal(evidenceValue('memory_used_bytes', 2 ** 31), '2 GiB');
-  assert.equal(evidenceValue('faster_up_to', 1.9), '1.9×');
+  assert.equal(evidenceValue('faster_up_to', 3.97), '4×');
   assert.equal(evidenceValue('seconds_each', 16), '16 s');
   assert.equal(evidenceValue('x', null), '–');
   assert.equal(evidenceValue('x', true), 'yes');
@@ -32,6 +32,7 @@ test('named sides and thresholds without evidence are shown too', () => {
   assert.equal(rows[0]?.threshold, '≥ 1 s');
   assert.equal(rows[1]?.threshold, '≤ 85 °C');
   assert.deepEqual(evidenceRows(null, undefined), []);
+  assert.deepEqual(evidenceRows({ gpu_active_pct: null }, { gpu_active_pct: 70 }), [], 'what was not measured was not judged');
 });
 
 test('hostile names are harmless', () => {

@@ -1,12 +1,12 @@
 /** Turns a rule's evidence and thresholds into labelled rows; units are read off the names. */
-import { bytes, count, percent, seconds, short, UNKNOWN } from './format.ts';
+import { bytes, count, percent, seconds, short, times, UNKNOWN } from './format.ts';
 import { clean, humanise } from './text.ts';
 
 const UNITS: [RegExp, (value: number) => string][] = [
   [/_(share|fraction|ratio_of_time)$/, (v) => percent(v * 100)],
   [/(^|_)ms_per_(step|batch)$/, (v) => seconds(v / 1e3)],
   [/^seconds_each$/, seconds],
-  [/(^|_)faster_(up_to|at_most)$/, (v) => `${short(v)}×`],
+  [/(^|_)faster_(up_to|at_most)$/, times],
   [/_(pct|percent)$/, percent],
   [/_ns$/, (v) => seconds(v / 1e9)],
   [/_us$/, (v) => seconds(v / 1e6)],
@@ -92,6 +92,10 @@ export function evidenceRows(
   }
   const rows: EvidenceRow[] = [];
   for (const [key, value] of Object.entries(evidence ?? {})) {
+    if (value === null) {
+      bare.delete(key); // not measured, so not judged
+      continue;
+    }
     const limit = sided(limits.get(key) ?? '', value, threshold?.[key]);
     bare.delete(key);
     rows.push({ key, label: evidenceLabel(key, labels), value: evidenceValue(key, value), threshold: limit, bullet: bulletOf(value, threshold?.[key]) });

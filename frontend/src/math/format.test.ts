@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { bytes, clock, count, elapsed, percent, scaleOf, seconds, share, short, UNKNOWN, withUnit } from './format.ts';
+import { bytes, clock, count, elapsed, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
 
 test('what is unknown is never shown as zero', () => {
   for (const format of [count, short, seconds, bytes, percent]) {
@@ -76,4 +76,8 @@ test('values of one scale share its unit', () => {
   assert.deepEqual([scaleOf(700e3, 'mW').number(413e3), scaleOf(700e3, 'mW').unit], ['413', 'W']);
   assert.equal(scaleOf(1500, 'MHz').unit, 'MHz');
   assert.equal(step.number(null), UNKNOWN);
+});
+
+test('an upper bound has two digits', () => {
+  assert.deepEqual([1.94, 3.97, 9.96, 123.4, null].map(times), ['1.9×', '4×', '10×', '120×', '–']);
 });

@@ -95,6 +95,9 @@ export function bytes(value: number | null | undefined, of?: number | null): str
 export const percent = (value: number | null | undefined): string =>
   known(value) ? `${value !== 0 && Math.abs(value) < 9.95 ? Number(value.toFixed(1)) : Math.round(value)} %` : UNKNOWN;
 
+/** A factor of at most so much: two digits, for it is an upper bound. 3.97 -> "4×". */
+export const times = (value: number | null | undefined): string => (known(value) ? `${Number(value.toPrecision(2))}×` : UNKNOWN);
+
 export const share = (part: number | null | undefined, whole: number | null | undefined): string =>
   known(part) && known(whole) && whole > 0 ? percent((100 * part) / whole) : UNKNOWN;
 

@@ -11,6 +11,9 @@ export function clean(value: unknown, most = 120): string {
   return head.length > most ? `${head.slice(0, most - 1).trimEnd()}…` : head;
 }
 
+/** Keeps a number and its unit on one line. */
+export const held = (text: string): string => text.replace(/(\d) (?=(?:%|[nµm]?s|[mhd]|[GM]iB)(?![\w]))/g, '$1\u00a0');
+
 /** Code keeps its lines and tabs; everything else is made harmless as in `clean`. */
 export function cleanCode(value: unknown, most = 8000): string {
   const raw = typeof value === 'string' ? value : '';

@@ -4,7 +4,7 @@ import type { LaneInfo } from '../api/types.ts';
 import { TileStore } from '../tiles/store.ts';
 import { answer } from '../tiles/testing.ts';
 import { other } from './frame.ts';
-import { valueAt, valueOver } from './readout.ts';
+import { readLane, valueAt, valueOver } from './readout.ts';
 
 const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: 'ms', kind: 'band', series: [{ name: id }] });
 
@@ -59,4 +59,19 @@ test('steps and times translate into each other between buckets', async () => {
   assert.equal(other(bySteps, 'step', 0, 10.5), 1.05e9);
   const byTime = await filled(() => [1, 1, 1], (ns) => Math.floor(ns / 128), 'time', 6);
   assert.equal(other(byTime, 'time', 6, 64 * 11), 5);
+});
+
+test('beside a lane stand its value, both of two, the greatest of more', () => {
+  const heads = (kind: LaneInfo['kind'], ...means: (number | null)[]): number[] => {
+    const series = means.map((_, i) => ({ name: String(i) }));
+    return readLane({ ...lane('a', 'host'), kind, series }, (name) => {
+      const mean = means[Number(name)];
+      return typeof mean === 'number' ? { min: 0, max: 9, mean } : null;
+    }).heads;
+  };
+  assert.deepEqual(heads('band', 3), [3]);
+  assert.deepEqual(heads('band', 0, 2), [0, 2], 'a disk that is only written is not idle');
+  assert.deepEqual(heads('band', 0, 7, 2), [7]);
+  assert.deepEqual(heads('stack', 1, 2, null), [3]);
+  assert.deepEqual(heads('band', null), []);
 });

@@ -101,19 +101,16 @@ export function valueOver(
 
 export interface LaneValue {
   series: { name: string; title: string; value: Value | null }[];
-  /** Of a stack: the sum of the means; of a band: its first series' mean. */
-  headline: number | null;
+  /** Of a stack: the sum of the means; of two series: both means; of more: the greatest. */
+  heads: number[];
 }
 
 export function readLane(lane: LaneInfo, read: (series: string) => Value | null): LaneValue {
   const series = lane.series.map(({ name, title }) => ({ name, title: title || name, value: read(name) }));
-  const known = series.filter(({ value }) => value !== null);
-  if (known.length === 0) return { series, headline: null };
-  const headline =
-    lane.kind === 'stack'
-      ? known.reduce((sum, { value }) => sum + (value as Value).mean, 0)
-      : (known[0] as { value: Value }).value.mean;
-  return { series, headline };
+  const means = series.flatMap(({ value }) => (value ? [value.mean] : []));
+  if (means.length === 0) return { series, heads: means };
+  if (lane.kind === 'stack') return { series, heads: [means.reduce((sum, mean) => sum + mean, 0)] };
+  return { series, heads: means.length > 2 ? [Math.max(...means)] : means };
 }
 
 /** How far back a value still counts as current: a few buckets, and at least two seconds or twenty steps. */

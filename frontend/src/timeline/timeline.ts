@@ -54,6 +54,8 @@ export class Timeline {
   private surfaces: Surfaces | null = null;
   private palette: Palette | null = null;
   private stores = new Map<string, TileStore>();
+  /** The surfaces' sizes as last observed: asking in a frame would lay out all labels anew. */
+  private size = { width: 0, height: 0, whole: 0, scrolled: 0 };
   private overlayClear = false;
   private layoutKey: unknown[] = [];
   private pending: 'none' | 'overlay' | 'all' = 'none';
@@ -67,15 +69,19 @@ export class Timeline {
   mount(surfaces: Surfaces): () => void {
     this.surfaces = surfaces;
     this.palette = null;
-    this.observer = new ResizeObserver(() => this.invalidate());
-    this.observer.observe(surfaces.scroller);
-    this.observer.observe(surfaces.surface);
-    surfaces.scroller.addEventListener('scroll', () => this.invalidate(), { passive: true });
+    const measure = (): void => {
+      const { root, scroller, surface } = surfaces;
+      this.size = { width: surface.clientWidth, height: scroller.clientHeight, whole: root.clientHeight, scrolled: scroller.scrollTop };
+      this.invalidate();
+    };
+    this.observer = new ResizeObserver(measure);
+    for (const element of [surfaces.root, surfaces.scroller, surfaces.surface]) this.observer.observe(element);
+    surfaces.scroller.addEventListener('scroll', measure, { passive: true });
     this.unsubscribe = [
       this.app.state.subscribe(() => this.invalidate()),
       this.app.cursor.subscribe(() => this.invalidate('overlay')),
     ];
-    this.invalidate();
+    measure();
     return () => {
       this.observer?.disconnect();
       for (const stop of this.unsubscribe) stop();
@@ -158,8 +164,7 @@ export class Timeline {
     const state = this.app.state.get();
     const sources = this.sources;
     const first = sources[0];
-    const width = surfaces.surface.clientWidth;
-    const height = surfaces.scroller.clientHeight;
+    const { width, height, scrolled } = this.size;
     if (!first || width < 10) {
       this.frame = null;
       return;
@@ -182,7 +187,7 @@ export class Timeline {
     const old = this.shape.get();
     if (old.layout !== layout || old.width !== width || old.height !== height || old.head?.height !== head.height)
       this.shape.set({ layout, head, width, height });
-    const scroll = Math.max(0, Math.min(surfaces.scroller.scrollTop, layout.height - height));
+    const scroll = Math.max(0, Math.min(scrolled, layout.height - height));
     this.wantTiles(frame, layout, scroll, height);
     const headContext = sized(surfaces.head, width, head.height, dpr);
     this.placedSpans = drawHead(headContext, frame, head);
@@ -215,7 +220,7 @@ export class Timeline {
   }
 
   private drawOver(surfaces: Surfaces, frame: Frame): void {
-    const height = surfaces.root.clientHeight;
+    const height = this.size.whole;
     const at = this.cursorAt(frame);
     const nothing = at === null && !this.drag && !frame.measure;
     if (nothing && this.overlayClear) return;

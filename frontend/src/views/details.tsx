@@ -1,11 +1,11 @@
 /** The selected span or finding: its evidence against the thresholds, and what to change. */
 import { stepsText } from '../words/labels.ts';
 import { useState } from 'preact/hooks';
-import type { Finding, RecordingReply } from '../api/types.ts';
+import type { Finding, RecordingReply, Report } from '../api/types.ts';
 import { inOrder } from '../lanes/spans.ts';
-import { clock, elapsed, nanoseconds, percent, seconds } from '../math/format.ts';
+import { clock, elapsed, nanoseconds, percent, seconds, times } from '../math/format.ts';
 import { evidenceRows } from '../math/evidence.ts';
-import { clean, cleanCode } from '../math/text.ts';
+import { clean, cleanCode, held } from '../math/text.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import { Contrast } from './contrast.tsx';
 import { useApp, useTab } from './hooks.ts';
@@ -47,7 +47,9 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
   const style = causeStyle(item.cause);
   const order = inOrder(recording.report.spans ?? []);
   const position = order.findIndex((span) => span.id === id);
-  const rows = evidenceRows(item.evidence, item.threshold, { ...recording.labels, ...app.state.get().job?.labels });
+  const rows = evidenceRows(item.evidence, item.threshold, { ...recording.labels, ...app.state.get().job?.labels }).filter(
+    ({ key }) => !item.saves_s || (key !== 'faster_up_to' && key !== 'promise_rests_on'), // said beside the advice
+  );
   const length = typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? item.end_ns - item.start_ns : null;
   const move = (by: number): void => {
     const next = app.neighbour(by);
@@ -83,19 +85,18 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
         <bdi>{clean(item.title, 160) || style.title}</bdi>
       </h2>
       <p class="facts">
-        {[
+        {held([
           stepsText(item),
           typeof item.start_ns === 'number' ? `began at ${elapsed(item.start_ns - recording.extent.start_ns)} (${clock(item.start_ns)})` : '',
           length !== null ? `took ${nanoseconds(length)}` : '',
-          typeof item.lost_s === 'number' ? `lost ${seconds(item.lost_s)}` : '',
+          [typeof item.lost_s === 'number' && `lost ${seconds(item.lost_s)}`, typeof item.severity === 'number' && `${percent(item.severity * 100)} of its time`].filter(Boolean).join(', '),
           culprit(item),
-          typeof item.severity === 'number' ? `${percent(item.severity * 100)} of its time` : '',
         ]
           .filter(Boolean)
-          .join(' · ')}
+          .join(' · '))}
       </p>
       <Contrast item={item} />
-      <Advice item={item} />
+      <Advice item={item} report={recording.report} />
       {rows.length > 0 && (
         <table class="evidence">
           <caption>Evidence</caption>
@@ -166,7 +167,26 @@ function Bullet({ bullet }: { bullet: { seen: number; limit: number } | null }) 
   );
 }
 
-function Advice({ item }: { item: Finding }) {
+/** What following the advice is worth, of what is lost; the terminal says the same. */
+function Saving({ item, report }: { item: Finding; report: Report }) {
+  const { saves_s: saves, lost_s: lost, evidence } = item;
+  if (!saves) return null;
+  const wall = [...(report.spans ?? []), ...(report.findings ?? [])].includes(item) ? (report.wall_s ?? 0) : 0;
+  const gain = wall > saves ? wall / (wall - saves) : 0;
+  const run = gain >= 1.05 ? times(gain) : '';
+  const here = typeof evidence?.faster_up_to === 'number' ? times(evidence.faster_up_to) : '';
+  return (
+    <p class="saving">
+      <b>Saves up to {held(seconds(saves))}</b>
+      {lost && saves < 0.95 * lost ? ` of the ${held(seconds(lost))} lost` : ''}
+      {run && `: this run up to ${run} faster`}
+      {here && here !== run && `, these steps up to ${here}`}
+      {evidence?.promise_rests_on ? <span class="dim"> (judging by {clean(evidence.promise_rests_on)})</span> : ''}
+    </p>
+  );
+}
+
+function Advice({ item, report }: { item: Finding; report: Report }) {
   const { app } = useTab();
   const [copied, setCopied] = useState(false);
   const text = clean(item.advice?.text, 2000);
@@ -188,9 +208,10 @@ function Advice({ item }: { item: Finding }) {
           </button>
         )}
       </header>
+      <Saving item={item} report={report} />
       {text && (
         <p>
-          <bdi>{text}</bdi>
+          <bdi>{held(text)}</bdi>
         </p>
       )}
       {code && (
@@ -204,12 +225,12 @@ function Advice({ item }: { item: Finding }) {
   );
 }
 
-/** Long lines break behind signs, not inside of names; what is copied is the same. */
+/** Long lines break behind signs, not inside of names, and comments are dim; what is copied is the same. */
 function breakable(code: string) {
-  return code.split(/(?<=[=,(.])(?=\S)/).map((part, i) => (
+  return code.split(/( *# .*)|(?<=[=,(.])(?=\S)/).map((part, i) => (
     <>
       {i > 0 && <wbr />}
-      {part}
+      {/^ *# /.test(part ?? '') ? <span class="dim">{part}</span> : part}
     </>
   ));
 }

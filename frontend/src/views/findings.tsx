@@ -2,7 +2,7 @@
 import type { Finding, RecordingReply } from '../api/types.ts';
 import { findingId } from '../lanes/spans.ts';
 import { count, seconds } from '../math/format.ts';
-import { clean } from '../math/text.ts';
+import { clean, held } from '../math/text.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import { notJudged, statusOf, stepsText } from '../words/labels.ts';
 import { aboutGpus } from './gpus.tsx';
@@ -98,7 +98,7 @@ function Workers({ gpus, selected, choose }: Omit<CardsProps, 'list'>) {
       </div>
       {workers.map((one) => one.clock?.text && (
         <p key={one.id} class="clock dim">
-          <bdi>{clean(one.clock.text, 300)}.</bdi>
+          <bdi>{held(clean(one.clock.text, 300))}.</bdi>
         </p>
       ))}
     </>
@@ -150,7 +150,7 @@ function Cards({ list, gpus, selected, choose }: CardsProps) {
                 <span class="lost">{typeof item.lost_s === 'number' ? seconds(item.lost_s) : item.confidence === 'estimated' ? 'estimate' : ''}</span>
               </span>
               <span class="finding-text">
-                <bdi>{[stepsText(item), culprit(item), where(item, gpus)].filter(Boolean).join(' · ')}</bdi>
+                <bdi>{held([stepsText(item), culprit(item), where(item, gpus), gainOf(item)].filter(Boolean).join(' · '))}</bdi>
               </span>
             </button>
           </li>
@@ -159,6 +159,9 @@ function Cards({ list, gpus, selected, choose }: CardsProps) {
     </ul>
   );
 }
+
+/** How much of what was lost can be had back, where it is not all of it. */
+const gainOf = ({ saves_s: saves, lost_s: lost }: Finding): string => (saves && lost && saves < 0.95 * lost ? `up to ${seconds(saves)} of it to gain` : '');
 
 function where(item: Finding, gpus: number): string {
   const parts: string[] = [];

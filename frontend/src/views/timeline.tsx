@@ -103,7 +103,7 @@ function writeValues(timeline: Timeline, root: HTMLElement): void {
         : valueAt(source.tiles, axis, level, lane.id, series, at - source.shift, reach),
     );
     const { unit, number } = scaleOf(scale.top, lane.unit);
-    setText(label.value, value.headline === null ? (at === null ? '' : 'no data') : number(value.headline));
+    setText(label.value, value.heads.length === 0 ? (at === null ? '' : 'no data') : value.heads.map(number).join(' · '));
     setText(label.scale, `0–${number(scale.top)}${unit && ` ${unit}`}`);
     if (label.scale.title !== label.scale.textContent) label.scale.title = label.scale.textContent ?? '';
   }

@@ -105,7 +105,7 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
     const reach = reachOf(frame.axis, frame.level);
     const value = readLane(lane, (series) => valueAt(source.tiles, frame.axis, frame.level, lane.id, series, at - source.shift, reach));
     const lines: Line[] = [];
-    if (value.headline === null) lines.push({ title: 'no data here', value: '' });
+    if (value.heads.length === 0) lines.push({ title: 'no data here', value: '' });
     value.series.forEach(({ name, title, value: found }, s) => {
       if (!found) return;
       const colour = lane.kind === 'stack' ? seriesColour(name) : s === 0 ? laneColour(lane.id) : EXTRA[(s - 1) % EXTRA.length];
@@ -114,7 +114,7 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
       if (found.max > found.min && (lane.kind !== 'stack' || found.max > found.mean * 1.5))
         lines.push({ title: 'min–max', value: `${withUnit(found.min, lane.unit)} – ${withUnit(found.max, lane.unit)}` });
     });
-    if (lane.kind === 'stack' && value.headline !== null) lines.push({ title: 'step', value: withUnit(value.headline, lane.unit) });
+    if (lane.kind === 'stack' && value.heads.length > 0) lines.push({ title: 'step', value: withUnit(value.heads[0], lane.unit) });
     const group = /^gpu/.test(lane.group) ? `${lane.group} ` : '';
     return { title: `${group}${clean(lane.title, 60)} · ${placeText(frame, at)}`, lines };
   }

@@ -1,7 +1,7 @@
 /** First glance: the verdict, the training thread's account and each GPU's. */
 import type { Report } from '../api/types.ts';
-import { short } from '../math/format.ts';
-import { clean } from '../math/text.ts';
+import { times } from '../math/format.ts';
+import { clean, held } from '../math/text.ts';
 import { GPU_CATEGORIES, HOST_CATEGORIES, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { factsLine, runName } from '../words/labels.ts';
@@ -18,9 +18,9 @@ export function Verdict({ report }: { report: Report }) {
     <section class="verdict" aria-label="Verdict">
       <div class="verdict-main">
         <h1>
-          <bdi>{clean(report.verdict, 400) || fallback(report)}</bdi>
+          <bdi>{held(clean(report.verdict, 400)) || fallback(report)}</bdi>
         </h1>
-        <p class="facts">{factsLine(report).join(' · ')}</p>
+        <p class="facts">{held(factsLine(report).join(' · '))}</p>
         <Since />
         <div class="accounts">
           {host.length > 0 && (
@@ -34,7 +34,7 @@ export function Verdict({ report }: { report: Report }) {
           )}
           {gpus.length > 0 && (
             <AccountBar
-              title={gpus.length === 1 ? `GPU ${gpus[0]?.index}` : `${gpus.length} GPUs`}
+              title={gpus.length === 1 ? `gpu${gpus[0]?.index}` : `${gpus.length} GPUs`}
               mark="estimate"
               markHint={estimateHint(report)}
               bars={gpus.map(({ index, parts }) => ({ name: `gpu${clean(index, 8)}`, slices: parts }))}
@@ -62,7 +62,7 @@ function Since() {
   return (
     <p class={since.got > 1 ? 'since' : undefined}>
       {since.got > 1 && <span aria-hidden="true">✓ </span>}Since <bdi>{runName(since.run)}</bdi>: {since.gone.map((cause) => causeStyle(cause).title).join(', ')} gone; promised up to{' '}
-      {short(since.promised_up_to)}×, got <b>{short(since.got)}×</b>.{' '}
+      {times(since.promised_up_to)}, got <b>{times(since.got)}</b>.{' '}
       {there && !compared && (
         <button type="button" class="linklike" onClick={compare}>
           compare

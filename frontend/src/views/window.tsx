@@ -102,7 +102,7 @@ export function TracedWindow({ recording, open }: { recording: RecordingReply; o
   return (
     <article class="selected traced" aria-label="Traced step">
       <header class="selected-nav">
-        <span>{position >= 0 ? `Profiler window ${position + 1} of ${windows.length}` : `Profiler window ${open.number}`}</span>
+        <span>{position >= 0 ? `Window ${position + 1} of ${windows.length}` : `Window ${open.number}`}</span>
         {windows.length > 1 && <Small sign="‹" name="Previous profiler window" onClick={() => to(-1)} />}
         {windows.length > 1 && <Small sign="›" name="Next profiler window" onClick={() => to(1)} />}
         {info && (
