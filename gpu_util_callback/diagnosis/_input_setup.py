@@ -99,4 +99,11 @@ def _advice(run: Run, seconds: float, times: int) -> Advice:
             "",
             saves,
         )
+    if kind == "numpy":
+        return Advice(
+            f"{each}Arrays need milliseconds for that where a CPU core is free: see what else "
+            "keeps this machine's cores busy.",
+            "",
+            saves,
+        )
     return Advice(f"{each}Set it up once, and let it go on over all epochs.", "", saves)

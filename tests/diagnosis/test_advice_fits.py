@@ -414,3 +414,10 @@ def test_set_ups_that_follow_one_another_are_one():
     assert found["evidence"]["times"] == 6
     assert found["evidence"]["seconds_each"] == pytest.approx(1.511, abs=0.01)
     assert "on_epoch_end" in found["advice"]["text"] and not found["advice"]["code"]
+
+
+def test_arrays_that_begin_late_wait_for_a_core():
+    """Keras begins them anew in milliseconds; nothing in the script could be set up once."""
+    found = phases("input_setup", "iterator", input_kind="numpy").diagnose()
+    [claim] = [*found["findings"], *found["spans"]]
+    assert "cores busy" in claim["advice"]["text"] and not claim["advice"]["code"]
