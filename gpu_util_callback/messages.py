@@ -9,6 +9,9 @@ __all__ = ["reason_of", "say", "verdict", "warn"]
 
 log = logging.getLogger("gpu_util_callback")
 
+# A script that fits again and again (reinforcement learning, folds) wants no two lines of each.
+_SHORT_S = 5
+
 _warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
 
 
@@ -25,14 +28,20 @@ def say(text: str) -> None:
 
 
 def verdict(path: str, thresholds: dict | None) -> None:
-    """Print two lines about where the time of a closed recording went."""
+    """Print two lines about where the time of a closed recording went.
+
+    Not of a later fit of seconds in which nothing was found: the first one has said how it goes.
+    """
     try:
         from gpu_util_callback.diagnosis import run_report
         from gpu_util_callback.recording import read_recordings
         from gpu_util_callback.terminal import two_lines
 
         recording = next(iter(read_recordings(path)))
-        print(two_lines(run_report(recording, thresholds)), flush=True)
+        run = run_report(recording, thresholds)
+        short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
+        if not (run["fit_index"] and short):
+            print(two_lines(run), flush=True)
     except Exception as error:
         log.debug("gpu_util_callback: no verdict: %s", error, exc_info=True)
 
