@@ -1,5 +1,6 @@
 """Which lanes a recording has: their order, titles, units and scales."""
 
+import math
 from typing import Any
 
 from gpu_util_callback.recording.reader import Recording
@@ -173,7 +174,8 @@ def _group_order(group: str) -> tuple:
 
 def _sampled(recording: Recording, group: str, column: str, summary: dict) -> Lane:
     ending, unit = next(((end, unit) for end, unit in UNITS if column.endswith(end)), ("", ""))
-    title, note = TITLES.get(column, (column.removesuffix(ending).replace("_", " "), None))
+    bare = column.removesuffix(ending).replace("_", " ")
+    title, note = TITLES.get(column, (bare[:1].upper() + bare[1:], None))
     if not group.startswith("gpu"):
         title = title.replace("VRAM", "Memory")
     head, _, source = group.partition("/")
@@ -191,7 +193,8 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
     if limit in summary[group] and summary[group][limit].get("count"):
         top = summary[group][limit]["max"]
     if top is not None and highest > top:
-        top = highest  # a process on several cores, a limit that was raised: never cut off
+        # A process on several cores, a limit that was raised: never cut off.
+        top = 100.0 * math.ceil(min(highest, 1e9) / 100) if unit == "%" else highest
     return {
         "id": f"{group}:{column}", "group": head, "title": title, "unit": unit, "kind": "band",
         "series": [series], "max": top, "note": note,

@@ -20,6 +20,7 @@ from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.offline import html_report
 from tensorboard_plugin.replies import (
     listed,
+    looked_in,
     problems_of,
     recording_reply,
     static_file,
@@ -133,7 +134,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         head = _dumped({
             "version": 1,
             "server_version": __version__,
-            "logdir": self._logdir or self._spec,
+            **looked_in(self._logdir or self._spec, whole=bool(self._logdir)),
             "tensorboard_runs": self._names,
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
             "complete": complete,

@@ -3,16 +3,18 @@
 import math
 from collections.abc import Iterable
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.diagnosis._evidence import labels_of
 from gpu_util_callback.recording.reader import Problem, Recording
+from gpu_util_callback.recording.storage import is_remote, storage_for
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.windows import windows_of
 
-__all__ = ["listed", "problems_of", "recording_reply", "static_file", "strict"]
+__all__ = ["listed", "looked_in", "problems_of", "recording_reply", "static_file", "strict"]
 
 MAX_PHASES = 2000
 
@@ -58,6 +60,19 @@ def listed(recording: Recording, of_run: int) -> dict[str, Any]:
         "steps": recording.step_count, "framework": facts.get("framework"), "label": label,
         "verdict": recording.stored.get("verdict"), "revision": recording.revision,
     }  # fmt: skip
+
+
+def looked_in(logdir: str, whole: bool) -> dict[str, Any]:
+    """The log directory as it is named to people: in full, and whether it is there.
+
+    Args:
+        logdir: what TensorBoard was given.
+        whole: one directory; else a list of them (`--logdir_spec`), which stays as it is.
+    """
+    if not whole or is_remote(logdir):
+        return {"logdir": logdir, "logdir_exists": None}
+    _, path = storage_for(logdir)
+    return {"logdir": path, "logdir_exists": Path(path).is_dir()}
 
 
 def problems_of(problems: Iterable[Problem]) -> list[dict[str, str]]:

@@ -17,13 +17,13 @@ NASTY = [
     "../../etc/passwd?%00#&p.gpu_utilization.id=x",
 ]
 
-# Share of a row of pixels, from x to x, that is blue: steps, neither background nor a tint.
+# Share of a row of pixels, from x to x, that is the blue of steps: no background shines through.
 BLUE = """(canvas, [y, from, to]) => {
     const scale = canvas.width / canvas.clientWidth;
     const wide = Math.floor((to - from) * scale);
     const { data } = canvas.getContext('2d').getImageData(from * scale, y * scale, wide, 1);
     let blue = 0;
-    for (let x = 0; x < wide; x++) blue += data[4 * x + 2] > data[4 * x] + 40;
+    for (let x = 0; x < wide; x++) blue += data[4 * x + 2] > data[4 * x] + 110;
     return blue / wide;
 }"""
 
@@ -49,6 +49,13 @@ def test_empty_says_what_was_looked_for_and_what_to_add(open_tab, tmp_path):
         wait_until(found, 30, "finding the first recording")
         tab.wait_for(".tl-value:not(:empty)")
         tab.page.close()
+
+
+def test_a_directory_that_is_not_there_is_named_in_full(open_tab, tmp_path):
+    """A mistyped or relative path is what a newcomer's empty tab is mostly about."""
+    with TensorBoardServer("no-logs", load_fast=False, cwd=tmp_path) as server:
+        text = open_tab(server.url).text(".state")
+        assert str(tmp_path / "no-logs") in text and "there is no such directory" in text
 
 
 def test_a_live_run_grows_without_moving_the_view(open_tab, tmp_path):

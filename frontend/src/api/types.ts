@@ -31,6 +31,8 @@ export interface RunsReply {
   version: number;
   server_version?: string;
   logdir: string;
+  /** Null where nobody knows: several directories, an object store. */
+  logdir_exists?: boolean | null;
   tensorboard_runs: string[];
   looked_for: string;
   recordings: RecordingSummary[];

@@ -30,7 +30,7 @@ export function Empty({ runs }: { runs: RunsReply }) {
         </dd>
         <dt>in</dt>
         <dd>
-          {names.length === 0 && 'no run: TensorBoard has not found any in this directory'}
+          {names.length === 0 && (runs.logdir_exists === false ? 'nothing: there is no such directory' : 'no run: TensorBoard has not found any in this directory')}
           {names.length > 0 && (
             <>
               {count(names.length)} {names.length === 1 ? 'run' : 'runs'}:{' '}
