@@ -244,6 +244,9 @@ class _Level:
         self.of_steps = entries.of_steps
         for name, key in self._keys.items():
             key[begin:end] = getattr(entries, name)
+            if begin and (name == "time" or (name == "step" and self.of_steps)):
+                # A clock that went back must not put them out of order.
+                np.maximum(key[begin:end], key[begin - 1], out=key[begin:end])
         for name in entries.columns:
             if name not in self._columns:
                 self._columns[name] = _Column(np.float32(np.nan))

@@ -20,7 +20,12 @@ from tensorboard_plugin.levels import Range
 from tensorboard_plugin.long_runs import LongRun
 from tensorboard_plugin.merging import repeated
 from tensorboard_plugin.overview_tiles import OverviewTiles
-from tensorboard_plugin.pipeline import LANE, stage_ranges
+from tensorboard_plugin.pipeline import (
+    LANE,
+    gather_stages,
+    stage_ranges,
+    stages_are_gathered,
+)
 from tensorboard_plugin.pyramids import Pyramids
 
 __all__ = ["MAX_COUNT", "MAX_LEVEL", "BadTile", "TileServer", "is_long"]
@@ -123,6 +128,8 @@ class TileServer:
         refining: list[str] = []
         for lane in lanes:
             if lane == LANE:
+                if not self._stages_are_gathered(recording):
+                    refining.append(lane)
                 for name, found in stage_ranges(recording, axis, level, first, count):
                     series.append({"lane": lane, "name": name})
                     arrays += found
@@ -174,6 +181,15 @@ class TileServer:
             answer = _of_overview(recording, wanted, view)
         self._make_room()
         return answer
+
+    def _stages_are_gathered(self, recording: Recording) -> bool:
+        """Whether all readings of the pipeline are at hand; if not, they soon will be."""
+        if not stages_are_gathered(recording):
+            if not self._patient:
+                self._beside.do(f"{recording.id} stages", lambda: gather_stages(recording))
+                return False
+            gather_stages(recording)
+        return True
 
     def _of_long_run(self, run: LongRun, wanted: dict[str, list[str]], view: _View) -> _Answer:
         axis, level, first, count = view.axis, view.level, view.first, view.count

@@ -88,6 +88,11 @@ class RecordingFiles:
         holds = self._cached("holds", lambda: holds_of(self._stored_index()))
         return {segment: table in tables for segment, tables in holds.items()}
 
+    def having(self, table: str) -> list[SegmentInfo]:
+        """The segments that have rows of a table; those of which it is unknown, too."""
+        holding = self._holding(table)
+        return [one for one in self.segments if holding.get((one.first, one.last), True)]
+
     def _segment_index(self) -> dict[tuple[int, int], list]:
         """The overview's list of sealed segments: (first, last) -> its entry."""
         stored = self._stored_index()
@@ -149,11 +154,10 @@ class RecordingFiles:
             table: those that are known to hold no rows of it are left out.
             last: those after this number are, too.
         """
-        holding = {} if table is None else self._holding(table)
-        for info in self.segments:
+        for info in self.segments if table is None else self.having(table):
             if last is not None and info.last > last:
                 break
-            if info.last > after and holding.get((info.first, info.last), True):
+            if info.last > after:
                 segment = self.open_segment(info)
                 if segment is not None:
                     yield info, segment
@@ -165,7 +169,7 @@ class RecordingFiles:
         except FileNotFoundError:
             return self._vanished(info)
         except (OSError, Damaged) as error:
-            self._damaged(info.name, error)
+            self.damaged(info.name, error)
             return None
 
     def _vanished(self, info: SegmentInfo) -> Segment | None:
@@ -191,7 +195,8 @@ class RecordingFiles:
             return True
         return False
 
-    def _damaged(self, name: str, error: Exception) -> None:
+    def damaged(self, name: str, error: Exception) -> None:
+        """A file turned out to be damaged; what is in it is left out."""
         path = self._storage.join(self.path, name)
         self._problem(path, f"damaged: {reason(error)}; its rows are not shown")
 

@@ -270,7 +270,7 @@ class Recording(RecordingFiles):
                 try:
                     groups.setdefault(group, []).append(segment.samples(group))
                 except Damaged as error:
-                    self._damaged(info.name, error)
+                    self.damaged(info.name, error)
         return {group: concatenate(None, parts) for group, parts in sorted(groups.items())}
 
     def parts(self) -> Iterator[tuple[Rows, Rows]]:
@@ -280,19 +280,21 @@ class Recording(RecordingFiles):
                 tables = {name: segment.table(name) for name in TABLES if segment.rows(name)}
                 samples = {group: segment.samples(group) for group in segment.groups}
             except Damaged as error:
-                self._damaged(info.name, error)
+                self.damaged(info.name, error)
                 continue
             yield tables, samples
 
     def _gather(self, key: str, table: str, read) -> dict[str, np.ndarray]:
         """Rows of all segments; those of sealed ones are kept for when the recording grows."""
         done, kept = self._whole.get(key, (-1, {}))
+        if any(info.first <= done < info.last for info in self.segments):
+            done, kept = -1, {}  # some of them were merged with newer ones since
         parts, open_part = ([kept] if kept else []), {}
         for info, segment in self.opened(done, table):
             try:
                 rows = read(segment)
             except Damaged as error:
-                self._damaged(info.name, error)
+                self.damaged(info.name, error)
                 continue
             if info.sealed:
                 done = max(done, info.last)
@@ -343,7 +345,7 @@ class Recording(RecordingFiles):
                 }
                 samples = {group: segment.samples(group) for group in segment.groups}
             except Damaged as error:
-                self._damaged(info.name, error)
+                self.damaged(info.name, error)
                 continue
             yield tables, samples
 

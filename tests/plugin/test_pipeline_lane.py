@@ -3,13 +3,19 @@
 import gzip
 import json
 import struct
+import time
 
 import numpy as np
 import pytest
 from generated_runs import GPU, Generated, write
 from make_recording import SLOW_STAGE, make_recording
+from scripted_runs import ScriptedTime, step_rows
+from tile_reply import decode_tile
 
 from gpu_util_callback import read_recordings
+from gpu_util_callback.recording import RecordingWriter
+from gpu_util_callback.recording import writer as writer_module
+from tensorboard_plugin import pipeline
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.pipeline import LANE, stage_lane, stage_ranges
 from tensorboard_plugin.tiles import TileServer
@@ -79,6 +85,80 @@ def test_it_is_served_among_other_lanes(tmp_path):
     at = names.index((LANE, "0"))
     mean = values.reshape(len(names), 3, 300)[at, 2]
     assert np.nanmin(mean) > 0
+
+
+def test_a_long_run_has_the_lane_too(tmp_path, monkeypatch):
+    """Its stages are known from its newest segment; its readings are gathered beside requests."""
+    monkeypatch.setattr(writer_module, "SEAL_BYTES", 1)  # a segment for each flush
+    script = ScriptedTime()
+    writer = RecordingWriter(tmp_path, {}, clock=script.clock())
+    start, live = writer.facts["started_ns"], None
+    server = TileServer()
+    for number in range(40):
+        writer.append("steps", step_rows(100, first=number * 100, start_ns=start))
+        start += 10**9
+        ms = 40.0 if 10 <= number < 20 else 5.0
+        writer.append("pipeline", {
+            "time_ns": [start] * 2, "step": [number * 100 + 100] * 2, "which": ["train"] * 2,
+            "node": [0, 1], "parent": [-1, 0], "stage": ["batch", "map(decode)"],
+            "op": ["Batch", "MapV2"], "elements": [100] * 2,
+            "processing_ns": [10**8, round(ms * 1e8)],
+        })  # fmt: skip
+        script.advance(1)
+        writer.flush()
+        if number % 9 == 4:
+            if live is None:
+                (live,) = read_recordings(tmp_path)
+                (whole,) = read_recordings(tmp_path)
+            live.refresh()
+            monkeypatch.setattr(pipeline, "MOST_STEPS", 100)
+            assert [one["title"] for one in stage_lane(live)["series"]] == ["map(decode)", "batch"]
+            grown = refined(server, live, number * 100 + 100)
+            monkeypatch.setattr(pipeline, "MOST_STEPS", 1 << 40)
+            whole.refresh()
+            truth = stage_ranges(whole, "step", 4, 0, 300)
+            assert [name for name, _ in grown] == [name for name, _ in truth]
+            for (_, found), (_, expected) in zip(grown, truth, strict=True):
+                np.testing.assert_allclose(np.stack(found), np.stack(expected), rtol=1e-5)
+    assert len({one.last for one in live.segments}) < 40, "nothing was merged"
+    (_, (_, high, _)), _ = truth
+    assert np.nanmax(high[:62]) == 5 and np.nanmax(high[63:120]) == 40
+
+
+def refined(server, recording, steps):
+    """The lane's series once all readings are gathered."""
+    end = time.monotonic() + 60
+    while True:
+        tile = decode_tile(gzip.decompress(server.tile(recording, "step", 4, 0, 300, [LANE])))
+        if tile.header["refining"] != [LANE]:
+            return [(name, series) for (_, name), series in tile.series.items()]
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_run_of_days_is_drawn_without_going_through_its_readings(recording, monkeypatch):
+    """Views of any width give what adding up reading by reading gives."""
+    random = np.random.default_rng(0)
+    edges = np.append(0.0, np.cumsum(random.integers(0, 40, 500))).astype(float)
+    ms = random.gamma(2, 5, (2, 500))
+    ms[0, 100:180] = np.nan
+    made = pipeline._Readings(["a", "b"], ms, {"step": edges})
+    monkeypatch.setattr(pipeline, "_readings", lambda one: made)
+    for level, first, count in ((0, 950, 400), (3, 0, 1_300), (7, 2, 60), (12, 0, 4)):
+        for row, (_, (low, high, mean)) in enumerate(
+            stage_ranges(recording, "step", level, first, count)
+        ):
+            for bucket in range(0, count, 7):
+                begin, end = (first + bucket) << level, (first + bucket + 1) << level
+                share = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)
+                inside = (share > 0) & np.isfinite(ms[row])
+                found = [low[bucket], high[bucket], mean[bucket]]
+                if not inside.any():
+                    assert np.isnan(found).all()
+                    continue
+                values, weight = ms[row][inside], share[inside]
+                truth = [values.min(), values.max(), (values * weight).sum() / weight.sum()]
+                np.testing.assert_allclose(found, truth, rtol=1e-4)
 
 
 def test_without_readings_there_is_no_lane(tmp_path):

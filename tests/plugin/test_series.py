@@ -92,6 +92,17 @@ def test_a_column_takes_room_once_it_changes():
         assert (low[0][~old].min(), high[0][~old].max()) == (0, 6)
 
 
+def test_a_clock_that_went_back_loses_nothing():
+    series, spike = Series(), 9_000 + 3
+    for seed, since in ((1, HOUR), (3, 0), (2, 2 * HOUR)):
+        series.add(entries(samples(1_600, seed, since=since)))
+    for level in (series.bits, series.bits + 8):
+        keys, of_each, (_, high, _) = between(series, ["power_mw"], level)
+        assert of_each.sum() == 3 * 1_600
+        assert (np.diff(keys) >= 0).all()
+        assert spike in high[0]
+
+
 def test_entries_that_come_while_others_are_read_are_all_there():
     series, builder, failures = Series(), LevelsBuilder(0), []
     parts = [
