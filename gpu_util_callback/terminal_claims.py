@@ -47,7 +47,8 @@ def _saving(claim: Mapping, run: Mapping | None) -> str:
     if not saves:
         return ""
     less = f" of the {duration(lost)} lost" if lost and saves < 0.95 * lost else ""
-    wall = (run or {}).get("wall_s") or 0
+    # While training goes on, the time it took is newer than the diagnosis.
+    wall = run["wall_s"] or 0 if run and run["status"] != "live" else 0
     gain = wall / (wall - saves) if wall > saves else 0
     faster = f": this run up to {times(gain)} faster" if gain >= 1.05 else ""
     return f"Saves up to {duration(saves)}{less}{faster}."

@@ -258,6 +258,17 @@ def test_an_advice_says_what_it_saves(open_tab, tmp_path):
         assert f"up to {saves} of it to gain" in tab.text(".finding[aria-pressed=true]")
 
 
+def test_what_no_cause_explains_is_not_called_healthy(open_tab, tmp_path):
+    run = SyntheticRun(tmp_path / "odd", "healthy", steps=2000, gpus=1, past_s=30)
+    run.advance(3)  # the GPU idles next to a compilation
+    run.close()
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url)
+        assert tab.text("h1").startswith("No bottleneck was established")
+        assert tab.find(".calm").count() == 0
+        assert "No cause was established." in tab.text(".findings")
+
+
 def test_messages_show_code_as_code_and_the_remedy_on_its_own_line(open_tab, tmp_path):
     reason, cure = "no driver <b>here</b>", "pass `--gpus all` to it"
     missing = [{"source": "nvml", "reason": reason, "cure": cure}]

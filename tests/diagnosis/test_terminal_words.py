@@ -49,6 +49,8 @@ def test_an_advice_says_what_it_saves_of_what_is_lost(report):
     text = " ".join(render({"runs": [slow]}, 100).split())
     gain = times(slow["wall_s"] / (slow["wall_s"] - span["saves_s"]))
     assert f"Saves up to {duration(span['saves_s'])}: this run up to {gain} faster." in text
+    live = " ".join(render({"runs": [slow | {"status": "live"}]}, 100).split())
+    assert f"Saves up to {duration(span['saves_s'])}. " in live, "the run's length is newer than it"
     span["saves_s"] = span["lost_s"] / 2
     half = " ".join(render({"runs": [slow]}, 100).split())
     assert f"Saves up to {duration(span['saves_s'])} of the {duration(span['lost_s'])} lost" in half

@@ -171,7 +171,9 @@ function Bullet({ bullet }: { bullet: { seen: number; limit: number } | null }) 
 function Saving({ item, report }: { item: Finding; report: Report }) {
   const { saves_s: saves, lost_s: lost, evidence } = item;
   if (!saves) return null;
-  const wall = [...(report.spans ?? []), ...(report.findings ?? [])].includes(item) ? (report.wall_s ?? 0) : 0;
+  // While training goes on, the time it took is newer than the diagnosis.
+  const known = report.status !== 'live' && [...(report.spans ?? []), ...(report.findings ?? [])].includes(item);
+  const wall = known ? (report.wall_s ?? 0) : 0;
   const gain = wall > saves ? wall / (wall - saves) : 0;
   const run = gain >= 1.05 ? times(gain) : '';
   const here = typeof evidence?.faster_up_to === 'number' ? times(evidence.faster_up_to) : '';
