@@ -286,8 +286,9 @@ def label(args: argparse.Namespace, scenario: Scenario, found: dict[str, Any]) -
         "expected": sorted(scenario.expected), "allowed": sorted(scenario.allowed),
         "stand_in": args.stand_in, "date": time.strftime("%Y-%m-%d"),
         **{name: found.get(name) for name in (
-            "causes", "gpu", "driver", "framework", "keras", "nvml_pct", "sm_active_pct",
+            "causes", "driver", "framework", "keras", "nvml_pct", "sm_active_pct",
             "kernel_busy_pct", "windows", "unavailable")},
+        "gpu": found.get("gpu") or found["device"]["name"],  # where NVML told nothing
     }  # fmt: skip
     folder = args.record / scenario.name
     (folder / "truth.json").write_text(json.dumps(known, indent=1) + "\n")

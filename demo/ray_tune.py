@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # no hint at a log directory of Ray's own
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))

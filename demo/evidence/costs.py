@@ -68,10 +68,11 @@ def _windows(part: dict[str, Any]) -> list[str]:
         f"\n{part['windows']} windows of {part['window_steps']} steps: "
         f"{part['added_ms_a_window']:+.1f} ms of training each, a file of {part['file_kb']} kB"
     ]
-    for label, what in (("start_ms", "start"), ("stop_ms", "stop (its own thread)"),
+    for label, what in (("start_ms", "start"), ("halt_ms", "stop (training thread)"),
+                        ("stop_ms", "stop (its own thread)"),
                         ("read_ms", "read (its own process)")):  # fmt: skip
-        one = part[label]
-        if one["count"]:
+        one = part.get(label) or {}
+        if one.get("count"):
             said.append(f"  {what:<24}{one['p50']:>8.1f} ms, the first {one['first']:.1f}, "
                         f"at most {one['max']:.1f}")  # fmt: skip
     gpm = part.get("gpm")

@@ -139,6 +139,8 @@ def _timed(session: Any) -> dict[str, list[float]]:
         setattr(owner, name, timed)
 
     watch(session, "start", "start_ms")
+    if hasattr(session, "halt"):  # what of it the training thread has to do
+        watch(session, "halt", "halt_ms")
     watch(session, "stop", "stop_ms")
     watch(WindowReader, "read", "read_ms")
     return timings
@@ -161,7 +163,8 @@ def _recorded(log_dir: str) -> dict[str, Any]:
     from gpu_util_callback import read_recordings
 
     recording = next(iter(read_recordings(log_dir)))
-    files = [path.stat().st_size for path in Path(log_dir).rglob("*.xplane.pb")]
+    kinds = ("*.xplane.pb", "*.pt.trace.json.gz")
+    files = [path.stat().st_size for kind in kinds for path in Path(log_dir).rglob(kind)]
     phases = recording.phases
     mine = phases["kind"] == "profiler_window"
     spans = list(zip(phases["start_ns"][mine].tolist(), phases["end_ns"][mine].tolist(),
