@@ -28,7 +28,7 @@ class Series:
 
     def __init__(self, columns: Sequence[str] = (), count: int = 0):
         self._lock = threading.Lock()  # held while computing, never while reading a file
-        self._levels = [_Level(columns, count)]
+        self._levels = [_Level(columns, _with_room(count))]
         self._done: list[tuple[int, int]] = []  # see `_complete`
         self._widths: dict[str, int] = {}
 
@@ -150,7 +150,7 @@ class Series:
             finer = self._levels[depth]
             if depth == len(self._done):
                 self._done.append((0, 0))
-                self._levels.append(_Level(finer.names, len(finer) >> FOLD_BITS))
+                self._levels.append(_Level(finer.names, _with_room(len(finer) >> FOLD_BITS)))
             done, begun = self._done[depth]  # entries that were folded, and where the last began
             coarse = self._levels[depth + 1]
             while done < len(finer):
@@ -284,6 +284,11 @@ class _Level:
         for column in self._columns.values():
             if column.values is not None:
                 column.values = np.pad(column.values, ((0, 0), (0, more)), constant_values=np.nan)
+
+
+def _with_room(count: int) -> int:
+    """Room for what a recording ends with: what is not in its levels files, or not yet."""
+    return count + count // 32 + 64 if count else 0
 
 
 def _constant(entries: Entries) -> np.ndarray:

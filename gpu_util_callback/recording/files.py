@@ -58,19 +58,18 @@ class RecordingFiles:
         return known[1] if known is not None else None
 
     def _read_top(self) -> Container | None:
-        path = self._storage.join(self.path, "overview.npz")
+        stamp = None
         try:
-            stamp = self._storage.stamp(path)
-            if stamp and stamp == self._bad_top:
-                return None
+            stamp = self._storage.stamp(self._storage.join(self.path, "overview.npz"))
+            if not stamp or stamp != self._bad_top:
+                return Container(self._read("overview.npz"))
+        except Damaged as error:
             self._bad_top = stamp
-            found = Container(self._read("overview.npz"))
-            self._bad_top = None
-            return found
-        except (OSError, Damaged) as error:
-            if self.facts.get("sealed") or not isinstance(error, OSError):
+            self._overview_problem(error)
+        except OSError as error:
+            if self.facts.get("sealed"):
                 self._overview_problem(error)
-            return None
+        return None
 
     def _stored_index(self) -> dict[str, Any]:
         stored = self._stored_top()
