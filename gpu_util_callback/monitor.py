@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from gpu_util_callback.arguments import checked_settings
+from gpu_util_callback.frameworks import waits
 from gpu_util_callback.frameworks.inputs import describe_input
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.keras_windows import open_windows
@@ -274,9 +275,10 @@ class _Batches(Generic[Batch]):
             iterator = iter(dataset)
             local = monitor._watch(iterator, loop.validating)
             while True:
+                tell(loop.request)
                 requested = clock()
                 try:
-                    batch = next(iterator)
+                    batch = waits.fetch(iterator)
                 except StopIteration:
                     tell(loop.input_ended, requested, clock())
                     return

@@ -16,6 +16,7 @@ from gpu_util_callback.frameworks.profiler_session import (
     ProfilerSession,
     one_line,
 )
+from gpu_util_callback.frameworks.waits import INPUT_WAIT
 
 _internals: Any = None
 with contextlib.suppress(ImportError):  # where JAX keeps who is profiling, and its server
@@ -24,14 +25,14 @@ with contextlib.suppress(ImportError):  # where JAX keeps who is profiling, and 
 __all__ = ["SESSION", "JaxProfiler"]
 
 
-class _TrainStep:
-    """The step marker that XProf's and our own tools look for (it sets `_r=1` by itself)."""
+class _Mark:
+    """A range of the host's in the trace."""
 
     __slots__ = ("_annotation",)
 
-    def __init__(self, step: int):
-        self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=step)
-        self._annotation.__enter__()
+    def __init__(self, annotation: jax.profiler.TraceAnnotation):
+        self._annotation = annotation
+        annotation.__enter__()
 
     def close(self) -> None:
         self._annotation.__exit__(None, None, None)
@@ -69,10 +70,14 @@ class JaxProfiler(ProfilerSession):
     def traces_device(self) -> bool:
         return jax.default_backend() != "cpu"
 
-    def mark(self, step: int) -> _TrainStep:
+    def mark(self, step: int) -> _Mark:
         if self._queue is not None:
             self._queue.keep_one()
-        return _TrainStep(step)
+        # What XProf's and our own tools look for; it sets `_r=1` by itself.
+        return _Mark(jax.profiler.StepTraceAnnotation("train", step_num=step))
+
+    def wait(self) -> _Mark:
+        return _Mark(jax.profiler.TraceAnnotation(INPUT_WAIT))
 
     def settle(self) -> None:
         if self.traces_device:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gpu_util_callback.frameworks.profiler_session import profiler_session_for
 from gpu_util_callback.frameworks.timeline import Timeline
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from gpu_util_callback.recorder import Recorder
 
 __all__ = ["KerasWindows", "open_windows"]
-
-_OWN_PROFILER = {
-    "torch": "profile some steps yourself: torch.profiler.profile(on_trace_ready="
-    "gpu_util_callback.trace_handler(log_dir))"
-}
 
 
 def open_windows(
@@ -38,7 +33,7 @@ def open_windows(
             {
                 "source": "profiler windows",
                 "reason": f"they are not taken on the {backend} backend",
-                "cure": _OWN_PROFILER.get(backend, "train on TensorFlow or JAX to have them"),
+                "cure": "train on TensorFlow, JAX or PyTorch to have them",
             }
         )
         return None
@@ -51,13 +46,23 @@ def open_windows(
         fit_is_over=watch.over if watch.known else None,
         redact=hashed_host if settings.redact else None,
     )
-    return KerasWindows(
+    windows = KerasWindows(
         recorder.windows,
         recorder.timeline,
         callbacks,
         steps_per_epoch,
         recorder.timeline.steps_per_execution,
     )
+    if isinstance(recorder.adapter, FetchesBefore):
+        recorder.adapter.before_fetch(windows.batch_requested)
+    return windows
+
+
+@runtime_checkable
+class FetchesBefore(Protocol):
+    """An adapter whose batches are fetched before Keras' hooks."""
+
+    def before_fetch(self, requested: Callable[[], None]) -> None: ...
 
 
 class KerasWindows:
@@ -84,13 +89,25 @@ class KerasWindows:
         self._per_call = max(1, steps_per_call)
         self._first = 0  # step at which the epoch began
         self._calls = timeline.calls  # calls before it
+        self._begun = 0  # calls of the epoch that have begun
         windows.begin(callbacks, steps_per_epoch, self._per_call)
 
+    def batch_requested(self) -> None:
+        """The next call's batch is requested outside of it, which begins its step."""
+        self._step_begins(self._begun)
+
     def batch_begin(self) -> None:
-        """A call of the train function begins."""
-        done = self._timeline.calls - self._calls
+        """A call of the train function begins; its step may have begun before."""
+        call = self._timeline.calls - self._calls
+        if call >= self._begun:
+            self._step_begins(call)
+        self._begun = call + 1
+
+    def _step_begins(self, call: int) -> None:
+        self._begun = call + 1
+        step = self._first + call * self._per_call
         before = time.perf_counter_ns()
-        self._windows.step_begins(self._first + done * self._per_call)
+        self._windows.step_begins(step)
         self._timeline.ours(time.perf_counter_ns() - before)  # opening one takes seconds on a GPU
 
     def test_begin(self) -> None:
@@ -103,6 +120,7 @@ class KerasWindows:
         self._windows.steps_pause(delivered)
         self._first = delivered
         self._calls = self._timeline.calls
+        self._begun = 0
 
     def end(self) -> None:
         """The fit has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpu_util_callback.frameworks import waits
 from gpu_util_callback.frameworks.compile_clock import CompileClock
 from gpu_util_callback.frameworks.keras_callbacks import LONG_NS, SHORT_NS, HookSums
 from gpu_util_callback.frameworks.stamps import UNSEEN, Stamp
@@ -51,6 +52,7 @@ class LoopTimeline(Timeline):
         self._compiled = 0
         self._fetching = 0
         self._fetched: tuple[int, int] | None = None
+        self._mark: Any = None  # of that wait, in the trace of a window
         self.windows: Any = None  # a `KerasWindows`, where profiler windows are wanted
         self._passes = [0, 0]  # passes over datasets so far: training's, validations'
 
@@ -118,15 +120,25 @@ class LoopTimeline(Timeline):
         """The step's work is done."""
         self._end_work(self._perf())
 
+    def request(self) -> None:
+        """The next step's batch is about to be requested: a profiler window begins with that."""
+        if self.windows is not None and not self._in_test:
+            self._end_work(self._perf())
+            self.windows.batch_requested()
+
     def fetch_begin(self) -> None:
         """The loop requests the next step's batch."""
-        now = self._perf()
-        self._end_work(now)
-        self._fetching = now
+        self._end_work(self._perf())
+        self.request()
+        self._mark = waits.begin()
+        self._fetching = self._perf()
 
     def fetch_end(self, came: bool) -> None:
         """The batch is there, or (not `came`) there is none."""
         now = self._perf()
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.close()
         if came:
             self._fetched = (self._fetching, now)
         else:

@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpu_util_callback.frameworks import waits
+
 __all__ = [
     "Marker",
     "ProfilerBusy",
@@ -53,6 +55,8 @@ class ProfilerSession:
     """
 
     name: str
+    # Where stopping or writing holds up the training, fewer events than a schedule's default.
+    max_events: int | None = None
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # held while stopping, so that nobody starts in between
@@ -77,9 +81,16 @@ class ProfilerSession:
             self._folder, self._yielded = folder, yielded
             self._running = self._current()
             self._watch()
+            waits.mark = self.wait
+
+    def halt(self, folder: Path) -> None:
+        """End the recording that was started into `folder`; `stop` follows, on another thread.
+
+        For profilers that only the thread that started them can end. Training thread.
+        """
 
     def stop(self, folder: Path) -> Path | None:
-        """Stop the profile that was started into `folder`, and return its `*.xplane.pb`.
+        """Stop the profile that was started into `folder`, and return its file.
 
         None = it is not running any more. May take long, and lets other threads run. Any thread.
 
@@ -97,6 +108,9 @@ class ProfilerSession:
                 self._running = None
                 self._unwatch()
         return next(iter(sorted(folder.glob("plugins/profile/*/*.xplane.pb"))), None)
+
+    def end(self) -> None:
+        """The fit has no more windows; one may still be open. Any thread."""
 
     def _give_way(self) -> None:
         """Somebody else is about to start a profile."""
@@ -132,6 +146,8 @@ class ProfilerSession:
         return start
 
     def _unwatch(self) -> None:
+        """The window is over: nothing of it stays in others' functions."""
+        waits.mark = None
         for home, name, original, wrapper in self._wrapped:
             if getattr(home, name, None) is wrapper:  # else somebody has wrapped it in turn
                 setattr(home, name, original)
@@ -147,6 +163,10 @@ class ProfilerSession:
     def mark(self, step: int) -> Marker:
         """A step of the training begins. Training thread."""
         raise NotImplementedError
+
+    def wait(self) -> Marker | None:
+        """The training begins to wait for a batch; None = the trace tells that by itself."""
+        return None
 
     def settle(self) -> None:
         """Wait until the GPU has done what was launched so far. Training thread.
@@ -187,6 +207,7 @@ def one_line(error: BaseException) -> str:
 _HOMES = {
     "tensorflow": "gpu_util_callback.frameworks.tensorflow_profiler",
     "jax": "gpu_util_callback.frameworks.jax_profiler",
+    "torch": "gpu_util_callback.frameworks.torch_profiler",
 }
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpu_util_callback.frameworks import waits
 from gpu_util_callback.frameworks.base import InputRows
 from gpu_util_callback.frameworks.compile_clock import CompileClock
 from gpu_util_callback.frameworks.stamps import (
@@ -200,7 +201,7 @@ class TimedFetch:
         probe = self._probe
         idle = probe.idle()
         requested = _clock()
-        data = next(self._iterator)  # StopIteration: no batch, no row
+        data = waits.fetch(self._iterator)  # StopIteration: no batch, no row
         delivered = _clock()
         self.compile_ns += self._clock.ns - compiled
         busy = 0 if idle else busy_until(idle, probe, delivered)

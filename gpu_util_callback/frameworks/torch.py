@@ -46,6 +46,11 @@ class TorchAdapter(PythonAdapter):
             self.timing = "hooks"
             self.unavailable.append(NOT_FOUND)
 
+    def before_fetch(self, requested: Callable[[], None]) -> None:
+        """Have each request for a training batch told, before it is made."""
+        if self._train_loader is not None:
+            self._train_loader.requesting = requested
+
     def _time_loader(self, which: str, data_adapter: Any) -> LoaderTimer | None:
         timer = self._train if which == "train" else self._test
         timeline = self._timeline

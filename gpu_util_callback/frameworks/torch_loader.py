@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpu_util_callback.frameworks import waits
 from gpu_util_callback.frameworks.python_functions import FunctionTimer
 from gpu_util_callback.frameworks.stamps import DeviceProbe, Stamp, busy_until, shape_signature
 from gpu_util_callback.frameworks.timeline import Timeline
@@ -29,18 +30,23 @@ class LoaderTimer:
         self.data_adapter = data_adapter
         self._timer = timer
         self._timeline: Timeline | None = timeline
+        self.requesting: Callable[[], None] | None = None  # called before each batch's request
 
     def attach(self) -> None:
         """Start timing the loaders that are asked for from now on."""
         get = getattr(self.data_adapter, _GET)
         self.data_adapter.__dict__[_GET] = lambda: TimedLoader(
-            get(), self._stamp, self._ended, self._timer.probe
+            get(), self._stamp, self._ended, self._timer.probe, self._requesting
         )
 
     def detach(self) -> None:
         """Put back what was there. Loaders that are in use no longer tell. Any thread."""
-        self._timeline = None
+        self._timeline = self.requesting = None
         self.data_adapter.__dict__.pop(_GET, None)
+
+    def _requesting(self) -> None:
+        if self.requesting is not None:
+            self.requesting()
 
     def _stamp(self, stamp: Stamp) -> None:
         timeline = self._timeline
@@ -66,11 +72,13 @@ class TimedLoader:
         came: Callable[[Stamp], None],
         ended: Callable[[int, int], None],
         probe: DeviceProbe,
+        requesting: Callable[[], None],
     ):
         self._probe = probe
         self._loader = loader
         self._stamp = came
         self._ended = ended
+        self._requesting = requesting
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_loader"], name)
@@ -79,11 +87,12 @@ class TimedLoader:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        return TimedBatches(iter(self._loader), self._stamp, self._ended, self._probe)
+        batches = iter(self._loader)
+        return TimedBatches(batches, self._stamp, self._ended, self._probe, self._requesting)
 
 
 class TimedBatches:
-    __slots__ = ("_ended", "_iterator", "_probe", "_stamp")
+    __slots__ = ("_ended", "_iterator", "_probe", "_requesting", "_stamp")
 
     def __init__(
         self,
@@ -91,21 +100,24 @@ class TimedBatches:
         stamp: Callable[[Stamp], None],
         ended: Callable[[int, int], None],
         probe: DeviceProbe,
+        requesting: Callable[[], None],
     ):
         self._probe = probe
         self._iterator = iterator
         self._stamp = stamp
         self._ended = ended
+        self._requesting = requesting
 
     def __iter__(self) -> TimedBatches:
         return self
 
     def __next__(self) -> Any:
+        self._requesting()
         probe = self._probe
         idle = probe.idle()
         requested = _clock()
         try:
-            data = next(self._iterator)
+            data = waits.fetch(self._iterator)
         except StopIteration:
             self._ended(requested, _clock())
             raise

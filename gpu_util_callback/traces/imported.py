@@ -260,7 +260,10 @@ def _scalars(p: ProcessAnalysis, writer: Any) -> None:
 def trace_handler(
     log_dir: str | os.PathLike[str], *, keep_trace: bool = True
 ) -> Callable[[Any], None]:
-    """For PyTorch's profiler: what it measures appears in the GPU Utilization tab.
+    """For a profile of your own: what PyTorch's profiler measures appears in the tab as a run.
+
+    `GpuUtilCallback` and `GpuUtilMonitor` take short profiler windows by themselves; while yours is
+    running they take none.
 
     Args:
         log_dir: the TensorBoard run to write into.

@@ -7,10 +7,13 @@ windows of a fit, since starting Python and importing numpy takes ten times long
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,8 @@ TABLES = ("traced_steps", "kernels", "step_kernels")
 
 def run(path: str, out: str) -> int:
     """Analyse the trace at `path`; write its rows for the recording to `out`, a new .npz file.
+
+    A Chrome trace is packed besides, into `<path>.gz`.
 
     Arrays are named `<table>/<column>`, and `allocator<i>/<column>` for the curves of the
     framework's allocators; "about" is a JSON text with `events`, `device_events`, `problems` (lines
@@ -58,6 +63,9 @@ def run(path: str, out: str) -> int:
     }
     with open(out, "xb") as file:  # noqa: PTH123 (numpy appends .npz to a mere path)
         np.savez(file, about=np.array(json.dumps(about)), **arrays)
+    if path.endswith(".json"):
+        with Path(path).open("rb") as text, gzip.open(f"{path}.gz", "wb", 4) as packed:
+            shutil.copyfileobj(text, packed)
     return int(about["events"])
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["publish"]
+__all__ = ["keep", "publish"]
 
 
 def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | None = None) -> str:
@@ -27,7 +28,7 @@ def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | 
     """
     host = file.name.removesuffix(".xplane.pb")
     target_name = f"{redact(host) if redact else host}.xplane.pb"
-    if "://" in log_dir and not log_dir.startswith("file://"):
+    if _is_remote(log_dir):
         return _publish_remote(file, log_dir, name, target_name, bool(redact))
     home = Path(log_dir.removeprefix("file://")) / "plugins" / "profile"
     home.mkdir(parents=True, exist_ok=True)
@@ -57,20 +58,55 @@ def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | 
 
 
 def _publish_remote(file: Path, log_dir: str, name: str, target_name: str, strip: bool) -> str:
+    name = f"{name}_{os.getpid()}"  # object stores have no exclusive folders
+    data = file.read_bytes()
+    data = _without_host_names(data) if strip else data
+    _put(data, log_dir, f"plugins/profile/{name}/{target_name}")
+    return name
+
+
+def keep(file: Path, log_dir: str) -> None:
+    """Copy a `<host>.pt.trace.json.gz` to where PyTorch's own tools put such files.
+
+    Args:
+        log_dir: the run's folder, or an fsspec URL.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    host, _, kind = file.name.partition(".pt.")
+    name = f"{host}_{os.getpid()}.{time.time_ns()}.pt.{kind}"
+    if _is_remote(log_dir):
+        _put(file.read_bytes(), log_dir, name)
+        return
+    home = Path(log_dir.removeprefix("file://"))
+    home.mkdir(parents=True, exist_ok=True)
+    partial = home / f"{name}.part"
+    try:
+        shutil.copyfile(file, partial)
+        partial.replace(home / name)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def _is_remote(log_dir: str) -> bool:
+    return "://" in log_dir and not log_dir.startswith("file://")
+
+
+def _put(data: bytes, log_dir: str, name: str) -> None:
     import fsspec
 
     filesystem, root = fsspec.core.url_to_fs(log_dir)
-    name = f"{name}_{os.getpid()}"  # object stores have no exclusive folders
-    data = file.read_bytes()
-    target = f"{root.rstrip('/')}/plugins/profile/{name}/{target_name}"
+    target = f"{root.rstrip('/')}/{name}"
     try:
         filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
-        filesystem.pipe_file(target, _without_host_names(data) if strip else data)
+        filesystem.pipe_file(target, data)
     except OSError:
         raise
     except Exception as error:  # each store has its own
         raise OSError(f"{type(error).__name__}: {error}") from error
-    return name
 
 
 def _without_host_names(data: bytes) -> bytes:

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ class ProfilerWindows:
             _abandon_left_over(self._thread_id)
             on_device = self._session.traces_device
             planner = Planner(
-                self._schedule,
+                _cut(self._schedule, self._session.max_events),
                 self._share,
                 first_guess_s=FIRST_GUESS_GPU_S if on_device else FIRST_GUESS_S,
                 warmup=1 if on_device else 0,
@@ -193,6 +194,7 @@ class ProfilerWindows:
             if why is not None:
                 self._note(*why)
         self._off = True
+        self._session.end()
 
     # -- on any thread -------------------------------------------------------------------------
 
@@ -273,7 +275,8 @@ class ProfilerWindows:
             raise
         try:
             window.thread.start()
-        except RuntimeError:  # no more threads: then nobody would stop the profiler
+        except BaseException:  # no more threads, or Ctrl+C: nobody else would stop the profiler
+            self._session.halt(folder)
             self._session.stop(folder)
             window.discard()
             raise
@@ -295,8 +298,13 @@ class ProfilerWindows:
             return
         window, self._open = self._open, None
         if window is not None:
-            window.planned = planned
-            window.closing.set()
+            before = time.perf_counter()
+            try:
+                self._session.halt(window.folder)
+            finally:  # whatever becomes of the recording, its thread is to end
+                window.halt_s = time.perf_counter() - before
+                window.planned = planned
+                window.closing.set()
 
     def abandon(self) -> None:
         """The fit is over and said nothing: it was left in the middle of a step. Any thread."""
@@ -321,6 +329,7 @@ class ProfilerWindows:
 
     def _switch_off(self) -> None:
         self._off = True
+        self._session.end()
         if self._planner is not None:
             self._planner.give_up()
 
@@ -330,7 +339,10 @@ class ProfilerWindows:
         window, self._open = self._open, None
         self._switch_off()
         if window is not None:
-            window.closing.set()  # never leave the profiler running
+            try:
+                self._session.halt(window.folder)
+            finally:
+                window.closing.set()  # never leave the profiler running
 
     def _yielded(self, window: Window) -> bool:
         if self._open is not window:
@@ -345,6 +357,13 @@ class ProfilerWindows:
     def _keep(self, result: WindowResult) -> None:
         with self._lock:
             self._results.append(result)
+
+
+def _cut(schedule: TraceSchedule, max_events: int | None) -> TraceSchedule:
+    """A schedule whose limit of events nobody chose, with the profiler's own."""
+    if max_events is None or schedule.max_events != TraceSchedule.max_events:
+        return schedule
+    return replace(schedule, max_events=max_events)
 
 
 def _abandon_left_over(thread_id: int) -> None:

@@ -23,7 +23,8 @@ class TraceSchedule:
         steps: The most steps a window covers.
         count: The most windows of one fit; None = any number.
         max_events: Events a window may hold. What a window costs goes with its events, so
-            a model with many small operations gets windows of fewer steps.
+            a model with many small operations gets windows of fewer steps. PyTorch's hold up
+            the training while they are stopped and written: 10,000 there, unless you say.
         within_budget: Whether windows at `first`/`every` wait until the budget allows them.
         beside_server: Whether to open windows although a profiler server runs in this process.
             A remote capture asked for during a window fails, hence False.

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpu_util_callback.frameworks.profiler_session import ProfilerFailed, ProfilerSession
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.windows.files import publish
+from gpu_util_callback.windows.files import keep, publish
 from gpu_util_callback.windows.planner import PlannedWindow, Planner
 from gpu_util_callback.windows.reader import AllocatorCurve, ReadFailed, WindowRows, cure_for
 from gpu_util_callback.windows.result import WindowResult
@@ -58,6 +58,7 @@ class Window:
         self._planner = planner
         self._began_ns = began_ns
         self.planned: PlannedWindow | None = None  # set before `closing`
+        self.halt_s = 0.0  # what the training thread had to stop, likewise
         self.closing = threading.Event()
         self.stopped = threading.Event()
         self.done = threading.Event()
@@ -106,15 +107,18 @@ class Window:
         except ProfilerFailed as error:
             fit.note(error.reason, error.cure)
             file = None
-        stop_s = time.perf_counter() - before
+        stop_s = time.perf_counter() - before + self.halt_s
         end_ns = fit.clock.now()
         self.stopped.set()
         if file is None or planned is None:
             if planned is not None:
                 self._planner.finished(planned.index, stop_s, 0.0, 0)
             return
-        profile = self._publish(file, planned) if planned.marked else None
+        xplane = file.name.endswith(".xplane.pb")
+        profile = self._publish(file, planned) if planned.marked and xplane else None
         rows = self._rows(file)
+        if planned.marked and not xplane:
+            self._keep(file)
         parse_s = rows.cpu_s if rows else 0.0
         cost = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
         if not planned.marked:
@@ -143,13 +147,25 @@ class Window:
         try:
             return publish(file, fit.log_dir, f"{when}_step_{planned.marked[0]}", fit.redact)
         except OSError as error:
-            fit.note(
-                f"a window's file cannot be put into {fit.log_dir}/plugins/profile: "
-                f"{error.strerror or error}",
-                "make that folder writable, or give another log_dir",
-                source="Profile tab",
-            )
+            self._not_kept(error, "plugins/profile", "Profile tab")
             return None
+
+    def _keep(self, file: Path) -> None:
+        """Keep a trace that the Profile tab cannot read, for Perfetto. It names processes."""
+        packed = file.with_name(f"{file.name}.gz")
+        if self._fit.redact is None and packed.is_file():
+            try:
+                keep(packed, self._fit.log_dir)
+            except OSError as error:
+                self._not_kept(error, "", "profiler's file")
+
+    def _not_kept(self, error: OSError, place: str, source: str) -> None:
+        log_dir = self._fit.log_dir
+        self._fit.note(
+            f"a window's file cannot be put into {log_dir}/{place}: {error.strerror or error}",
+            "make that folder writable, or give another log_dir",
+            source=source,
+        )
 
     def _rows(self, file: Path) -> WindowRows | None:
         fit, before = self._fit, self.before

@@ -41,6 +41,7 @@ class FakeProfiler(ProfilerSession):
         self.doings = []  # "settle", "start", "mark", "unmark", "stop", in their order
         self.settle_s = 0.0
         self.stopped_on = []
+        self.halted = []  # (thread, whether it still ran)
 
     @property
     def traces_device(self):
@@ -63,6 +64,11 @@ class FakeProfiler(ProfilerSession):
                 profiler.doings.append("unmark")
 
         return Mark()
+
+    def halt(self, folder):
+        self.halted.append((threading.current_thread(), self.door.running == "ours"))
+        if self.fails == "halt":
+            raise RuntimeError("it goes on")
 
     def server(self):
         return self._server

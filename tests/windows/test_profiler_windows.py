@@ -5,6 +5,8 @@ import time
 
 from fake_profiler import Door, FakeProfiler, Reader, rows, train
 
+from gpu_util_callback.windows.schedule import TraceSchedule
+
 
 def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
     reader = Reader()
@@ -34,6 +36,27 @@ def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):
     (file,) = (tmp_path / "logs" / "plugins" / "profile").glob("*/*")
     assert file.name == "host.xplane.pb"
     assert file.parent.name == result.profile
+
+
+def test_the_training_thread_ends_the_recording_and_another_one_the_rest(make):
+    windows, profiler = make(trace=[(1, 2), (3, 4)])
+    windows.begin()
+    train(windows, 6)
+    windows.close(5)
+    assert profiler.halted == [(threading.main_thread(), True)] * 2
+    assert len(profiler.stopped_on) == 2
+
+
+def test_a_profiler_has_a_limit_of_events_of_its_own(make):
+    def limit(**kwargs):
+        profiler = FakeProfiler(Door())
+        profiler.max_events = 100
+        windows, _ = make(trace=TraceSchedule(first=3, **kwargs), profiler=profiler)
+        windows.begin()
+        return windows._planner.schedule.max_events
+
+    assert limit() == 100
+    assert limit(max_events=70_000) == 70_000
 
 
 def test_several_batches_in_a_call_share_their_kernel_time(make):

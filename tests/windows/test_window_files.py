@@ -1,5 +1,6 @@
 """A window's file: where the Profile tab finds it, and what the reading process hands back."""
 
+import gzip
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.traces import analyse, read_trace
-from gpu_util_callback.windows.files import publish
+from gpu_util_callback.windows.files import keep, publish
 from gpu_util_callback.windows.reader import ReadFailed, WindowReader
 
 
@@ -161,3 +162,24 @@ def test_redaction_takes_the_host_out_of_name_and_file(xplane, tmp_path):
     assert file.name == "host-1.xplane.pb"
     assert host not in file.read_bytes()
     assert len(analyse(read_trace(str(file))).tables()["traced_steps"]["step"]) == 10
+
+
+@pytest.mark.parametrize("log_dir", ["{}/logs", "file://{}/logs", "memory://{}/logs"])
+def test_a_trace_of_another_kind_is_packed_and_kept_beside_the_events(
+    trace_data, tmp_path, reader, log_dir
+):
+    import fsspec
+
+    source = trace_data / "kineto" / "unit" / "test_pure_cpu.json"
+    file = Path(shutil.copyfile(source, tmp_path / "host.pt.trace.json"))
+    reader.read(file)
+    packed = file.with_name("host.pt.trace.json.gz")
+    where = log_dir.format(tmp_path)
+    keep(packed, where)
+    keep(packed, where)  # of another window
+    filesystem, root = fsspec.core.url_to_fs(where)
+    kept = sorted(filesystem.find(root))
+    assert len(kept) == 2
+    for path in kept:
+        assert Path(path).match("host_*.pt.trace.json.gz")
+        assert gzip.decompress(filesystem.cat(path)) == source.read_bytes()

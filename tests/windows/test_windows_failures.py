@@ -29,6 +29,15 @@ def test_a_profiler_that_fails_is_named_and_left(make, fails, reason, cure):
     assert cure in entry["cure"]
 
 
+def test_a_recording_that_does_not_end_is_named_and_its_thread_ends(make):
+    windows, _ = make(trace=[(3, 6), (8, 9)], profiler=FakeProfiler(Door(), fails="halt"))
+    windows.begin()
+    train(windows, 12)
+    windows.close(5)
+    assert not windows.busy
+    assert reasons(windows) == ["RuntimeError: it goes on"]
+
+
 def test_a_folder_that_cannot_be_written_costs_the_profile_tab_only(make, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     windows, _ = make(log_dir=str(tmp_path / "file"))
