@@ -193,8 +193,8 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
     if limit in summary[group] and summary[group][limit].get("count"):
         top = summary[group][limit]["max"]
     if top is not None and highest > top:
-        # A process on several cores, a limit that was raised: never cut off.
-        top = 100.0 * math.ceil(min(highest, 1e9) / 100) if unit == "%" else highest
+        # A process on several cores, a limit that was raised: never cut off (100.2 % is noise).
+        top = 100.0 * math.ceil(min(highest, 1e9) / 100 - 0.01) if unit == "%" else highest
     return {
         "id": f"{group}:{column}", "group": head, "title": title, "unit": unit, "kind": "band",
         "series": [series], "max": top, "note": note,
