@@ -113,16 +113,19 @@ def waits() -> None:
 
 
 def _wait(kind: str, work_ms: float, name: str) -> dict:
-    truth = Truth()
+    truth, worked = Truth(), []
     with monitor(name) as watched:
         for x in watched.batches(given(kind, truth)):
+            start = time.perf_counter_ns()
             train_step(x)
             time.sleep(work_ms / 1e3)
+            worked.append((time.perf_counter_ns() - start) / 1e6)
     recording, result = recorded(name)
     wait, measured = truth.wait_ms(ahead=False), recording.steps["input_wait_ns"] / 1e6
     result["truth"], result["measured"] = medians(wait), medians(measured)
     result["good"] = close(measured, wait, handed=kind != "generator")
-    result["body"] = float(np.median(recording.steps["body_ns"][2:]) / 1e6)
+    off = recording.steps["body_ns"] / 1e6 - np.array(worked)
+    result["body_off"] = float(np.median(off[2:]))
     return result
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packages import need
 
-__all__ = ["HERE", "REPOSITORY", "environment", "need", "results", "start"]
+__all__ = ["HERE", "REPOSITORY", "environment", "forget", "need", "results", "shared", "start"]
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
@@ -58,3 +58,19 @@ def results(process: subprocess.Popen, timeout_s: float = 240) -> dict:
             _, name, text = line.split(" ", 2)
             found[name] = json.loads(text)
     return found
+
+
+_shared: dict[tuple, dict] = {}
+
+
+def shared(program: str, *arguments: str, **variables: str) -> dict:
+    """The results of a program that several tests look at; it runs once for all of them."""
+    key = (program, arguments, tuple(sorted(variables.items())))
+    if key not in _shared:
+        _shared[key] = results(start(program, *arguments, **variables))
+    return _shared[key]
+
+
+def forget() -> None:
+    """Run shared programs anew from here on."""
+    _shared.clear()

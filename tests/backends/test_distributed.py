@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from nvml import Scenario, environment
-from processes import need, results, start
+from processes import need, results, shared, start
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import logdir_report
@@ -237,11 +237,10 @@ def test_uneven_gpus_of_one_process(tmp_path):
     assert "gpu0 (replica 1) works 9" in found[0]["advice"]["text"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def mirrored():
     need("tensorflow", "keras")
-    program = start("mirrored_program.py", "fits", "executions", KERAS_BACKEND="tensorflow")
-    return results(program)
+    return shared("mirrored_program.py", "fits", "executions", KERAS_BACKEND="tensorflow")
 
 
 @pytest.mark.parametrize("length", ["known", "unknown"])

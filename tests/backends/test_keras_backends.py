@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from processes import need, results, start
+from processes import need, shared
 
 GROUPS = {
     "jax": (
@@ -18,16 +18,12 @@ GROUPS = {
     ),
 }  # fmt: skip
 BACKENDS = tuple(GROUPS)
-_done: dict[tuple[str, ...], dict] = {}
 
 
 def run(backend: str, *groups: str) -> dict:
     """The results of all of a backend's groups, from one process."""
     need("keras", backend)
-    key = (backend, *groups)
-    if key not in _done:
-        _done[key] = results(start("keras_program.py", *groups, KERAS_BACKEND=backend))
-    return _done[key]
+    return shared("keras_program.py", *groups, KERAS_BACKEND=backend)
 
 
 @pytest.fixture(params=BACKENDS)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from processes import need, results, start
+from processes import need, shared
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def found():
     need("tf_keras", "tensorflow", "keras")
-    return results(start("legacy_program.py", "1", "4", KERAS_BACKEND="tensorflow"))
+    return shared("legacy_program.py", "1", "4", KERAS_BACKEND="tensorflow")
 
 
 @pytest.mark.parametrize("executions", [1, 4])

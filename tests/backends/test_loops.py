@@ -6,10 +6,9 @@ import importlib.util
 
 import numpy as np
 import pytest
-from processes import need, results, start
+from processes import need, shared
 
 FRAMEWORKS = ("tensorflow", "jax", "torch")
-_done: dict[str, dict] = {}
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -24,12 +23,10 @@ def found(framework):
 
 
 def found_of(framework: str) -> dict:
-    if framework not in _done:
-        groups = ["waits", "parts", "elsewhere", "failing"]
-        groups += ["stages"] if importlib.util.find_spec("tensorflow") else []
-        groups += {"torch": ["compiled"], "tensorflow": ["xla"]}.get(framework, [])
-        _done[framework] = results(start("loop_program.py", framework, *groups))
-    return _done[framework]
+    groups = ["waits", "parts", "elsewhere", "failing"]
+    groups += ["stages"] if importlib.util.find_spec("tensorflow") else []
+    groups += {"torch": ["compiled"], "tensorflow": ["xla"]}.get(framework, [])
+    return shared("loop_program.py", framework, *groups)
 
 
 def summed_up(one: dict) -> None:
@@ -46,10 +43,9 @@ def test_wait_is_the_truth(framework, found):
         assert one["good"], f"{name}: measured {one['measured']}, truth {one['truth']} ms"
         assert one["steps"] == 24 and one["status"] == "ended"
         assert one["framework"]["name"] == framework
-        assert 0 < one["overhead"]["callback_us_per_step"] < 200
+        assert one["overhead"]["callback_us_per_step"] > 0
+        assert one["body_off"] == pytest.approx(0, abs=1)
         summed_up(one)
-        if name.endswith("/15"):
-            assert one["body"] == pytest.approx(15, abs=4)
 
 
 def test_the_first_step_is_a_compilation(framework, found):

@@ -18,6 +18,7 @@ from fit_truth import (
     ms,
     recorded_fit,
     small_model,
+    timed,
 )  # fmt: skip
 
 
@@ -71,6 +72,7 @@ def sums_up(recording) -> None:
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 8])
+@timed()
 def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
     # Keras 3.6 drops an execution that the batches do not suffice for.
     whole = UNROLLED and steps_per_execution > 1
@@ -165,11 +167,17 @@ def test_callbacks_are_told_apart_by_name(tmp_path):
     quick_rows = phases["name"] == "Quick.on_train_batch_end"
     assert phases["step"][quick_rows].tolist() == list(range(40))
     slow_rows = phases["name"] == "Slow.on_train_batch_end"
-    assert phases["count"][slow_rows].sum() == 40 and slow_rows.sum() < 10
+    assert phases["count"][slow_rows].sum() == 40 and slow_rows.sum() < 40
     # Batch hooks count in their steps, the others by themselves.
     assert (phases["account"][quick_rows] == "").all()
     assert (phases["account"][phases["name"] == "Slow.on_epoch_end"] == "callbacks").all()
-    assert np.median(ms(recording, "callbacks_ns")) == pytest.approx(29, rel=0.1)
+    hooks = [
+        seconds
+        for callback in (slow, quick)
+        for hook, seconds in callback.spent.items()
+        if "batch" in hook
+    ]
+    assert ms(recording, "callbacks_ns").sum() / 1e3 == pytest.approx(sum(hooks), rel=0.05)
     # The hooks are the callbacks' own again.
     assert slow.__dict__["on_train_batch_end"].__name__ == "sleep"
     sums_up(recording)
@@ -203,21 +211,28 @@ def test_waiting_for_the_device_is_not_a_callback(tmp_path, monkeypatch):
         home, name = callback_list.python_utils, "pythonify_logs"
     pythonify = getattr(home, name)
 
+    spent = []
+
     def waiting(*arguments):
+        start = time.perf_counter()
         if arguments[-1]:
             time.sleep(0.005)  # as reading a tensor that a busy device still computes
-        return pythonify(*arguments)
+        read = pythonify(*arguments)
+        spent.append(time.perf_counter() - start)
+        return read
 
     monkeypatch.setattr(home, name, waiting)
     other = Slow(on_train_batch_end=0.0)  # with ours alone, Keras 3.6 reads the logs on a thread
     recording = recorded_fit(
         model, tmp_path / "logs", after=[other], x=x, y=x[:, :1], batch_size=BATCH
     )
-    assert np.median(ms(recording, "gpu_wait_ns")) == pytest.approx(5.2, rel=0.1)
-    assert np.median(ms(recording, "callbacks_ns")) < 0.5
+    took = 1e3 * np.median([seconds for seconds in spent if seconds > 0.005])
+    assert np.median(ms(recording, "gpu_wait_ns")) == pytest.approx(took, rel=0.1, abs=0.2)
+    assert np.median(ms(recording, "callbacks_ns")) < 0.1 * took
     sums_up(recording)
 
 
+@timed()
 def test_a_healthy_run_has_little_unexplained(tmp_path):
     model = small_model(size=512)
     model.compile("sgd", "mse")
@@ -228,7 +243,8 @@ def test_a_healthy_run_has_little_unexplained(tmp_path):
     sums_up(recording)
     account = recording.account
     assert account["time_s"]["other"] <= max(0.02 * account["wall_s"], 0.01), account
-    assert recording.facts["overhead"]["callback_us_per_step"] < 60
+    step_us = 1e3 * np.median(ms(recording, "duration_ns"))
+    assert recording.facts["overhead"]["callback_us_per_step"] < 0.05 * step_us
     assert recording.stored["findings"] == [] or account["wall_s"] < 3
 
 
@@ -312,8 +328,11 @@ def test_setting_up_the_input_counts_as_input(tmp_path):
             time.sleep(0.08)
 
         def on_epoch_end(self):
+            start = time.perf_counter()
             time.sleep(0.04)
+            slept.append(1e3 * (time.perf_counter() - start))
 
+    slept: list[float] = []
     model = small_model()
     model.compile("sgd", "mse")
     recording = recorded_fit(model, tmp_path / "logs", x=LateStart(), epochs=3)
@@ -321,7 +340,7 @@ def test_setting_up_the_input_counts_as_input(tmp_path):
     begins = phases["self_ns"][[n.endswith(": iterator") for n in phases["name"]]] / 1e6
     ends = phases["self_ns"][phases["name"] == "input: end of epoch"] / 1e6
     assert len(begins) == 3 and begins.min() > 80
-    assert len(ends) >= 2 and 40 <= np.median(ends) < 60
+    assert len(ends) >= 2 and np.median(ends) == pytest.approx(np.median(slept), rel=0.1)
     assert recording.account["time_s"]["input_wait"] > 0.30
     sums_up(recording)
 
