@@ -62,6 +62,16 @@ class Cost:
         return 1 + statistics.median(self.whole) / self.step_us
 
 
+def together(costs: list[Cost]) -> Cost:
+    """The differences of several fits: what one compiled function's luck adds is less in them."""
+    joined = Cost(costs[0].name, statistics.median(cost.step_us for cost in costs))
+    for cost in costs:
+        joined.whole += cost.whole
+        joined.thread += cost.thread
+        joined.function += cost.function
+    return joined
+
+
 def _quartiles(values: list[float]) -> str:
     if not values:
         return f"{'-':>26}"
@@ -147,6 +157,15 @@ class OurSwitch(Switch):
         session._recorder.adapter._train.wrap()
 
 
+def dense_model(width: int, **compiled) -> keras.Model:
+    """A model for inputs of this width, with two layers as wide."""
+    model = keras.Sequential(
+        [keras.layers.Dense(width, activation="relu") for _ in range(2)] + [keras.layers.Dense(1)]
+    )
+    model.compile("sgd", "mse", **compiled)
+    return model
+
+
 def model_of(step_ms: float, data: Callable[[int], Any], **compiled) -> tuple[keras.Model, int]:
     """A model whose steps take about so long here, and the width of its input.
 
@@ -155,14 +174,14 @@ def model_of(step_ms: float, data: Callable[[int], Any], **compiled) -> tuple[ke
     """
     width = 64
     while True:
-        model = keras.Sequential(
-            [keras.layers.Dense(width, activation="relu") for _ in range(2)]
-            + [keras.layers.Dense(1)]
-        )
-        model.compile("sgd", "mse", **compiled)
-        edge = Edge()
-        model.fit(data(width), steps_per_epoch=60, verbose=0, callbacks=[edge])
-        took = np.median(np.diff(edge.begin)[20:]) / 1e6
+        model = dense_model(width, **compiled)
+        took = np.inf
+        for _ in range(3):  # somebody else's work makes steps longer, never shorter
+            edge = Edge()
+            model.fit(data(width), steps_per_epoch=60, verbose=0, callbacks=[edge])
+            took = min(took, np.percentile(np.diff(edge.begin)[20:], 25) / 1e6)
+            if took < 0.8 * step_ms:
+                break
         if took >= 0.8 * step_ms or width > 8000:
             return model, width
         width = int(width * 1.4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from alternation import (
     STRETCH,
     Cost,
     Edge,
+    dense_model,
     measure,
     model_of,
+    together,
 )
 from bare_fit import python_us
 
@@ -43,52 +46,58 @@ def dataset_of(width: int, dynamic: bool = False) -> tf.data.Dataset:
     return dataset.repeat()
 
 
-def bytes_per_step(log_dir: str) -> float:
-    """What the `steps` table takes on disk, from the rows of a real fit, a flush every 2 s."""
-    rows = next(iter(read_recordings(log_dir))).steps
-    count = len(rows["step"])
+def bytes_per_step(log_dirs: list[str]) -> float:
+    """What the `steps` table takes on disk, from the rows of real fits, one after the other."""
+    found = [next(iter(read_recordings(log_dir))).steps for log_dir in log_dirs]
     folder = tempfile.mkdtemp()
     writer = RecordingWriter(folder, {}, clock=Clock(), flush_s=2)
-    times = 20
-    for i in range(times):
+    count = 0
+    for rows in found:  # a flush every 2 s
         more = {name: column.copy() for name, column in rows.items()}
-        more["step"] += i * count
-        more["start_ns"] += i * int(rows["start_ns"][-1] - rows["start_ns"][0] + 10**6)
+        more["step"] += count
+        count += len(more["step"])
         writer.append("steps", more)
         writer.flush()
     writer.close("ended")
-    segments = Path(writer.path).glob("segment-*")
-    return sum(path.stat().st_size for path in segments) / (times * count)
+    return sum(path.stat().st_size for path in Path(writer.path).glob("segment-*")) / count
 
 
-def main(pairs: int = 150) -> None:
+def main(pairs: int = 150, rounds: int = 3) -> None:
     print(Cost.HEADER)
     logs = tempfile.mkdtemp()
     for step_ms in (1, 5):
-        kinds = (
-            ("GpuUtilCallback", GpuUtilCallback(f"{logs}/{step_ms}", report=False), False),
-            ("  with dynamic shapes", GpuUtilCallback(f"{logs}/d{step_ms}", report=False), True),
-            ("callback that does nothing", keras.callbacks.Callback(), False),
-            ('TensorBoard(update_freq="batch")', keras.callbacks.TensorBoard(
-                f"{logs}/tb{step_ms}", update_freq="batch", profile_batch=0,
-                write_graph=False), False),
-        )  # fmt: skip
-        for name, callback, dynamic in kinds:
-            model, width = model_of(step_ms, dataset_of, jit_compile=False)
-            cost = measure(name, callback, model, dataset_of(width, dynamic), pairs=pairs)
+        _, width = model_of(step_ms, dataset_of, jit_compile=False)
+        costs: dict[str, list[Cost]] = {}
+        for turn in range(rounds):  # each kind in its turn: the machine's mood is all kinds' mood
+            ours = f"{logs}/{step_ms}-{turn}"
+            kinds = (
+                ("GpuUtilCallback", GpuUtilCallback(ours, report=False), False),
+                ("  with dynamic shapes", GpuUtilCallback(f"{ours}-dynamic", report=False), True),
+                ("callback that does nothing", keras.callbacks.Callback(), False),
+                ('TensorBoard(update_freq="batch")', keras.callbacks.TensorBoard(
+                    f"{ours}-tb", update_freq="batch", profile_batch=0, write_graph=False), False),
+            )  # fmt: skip
+            for name, callback, dynamic in kinds:
+                model = dense_model(width, jit_compile=False)
+                data = dataset_of(width, dynamic)
+                cost = measure(name, callback, model, data, pairs=pairs // rounds)
+                costs.setdefault(name, []).append(cost)
+        for name, found in costs.items():
+            cost = together(found)
             if name == "GpuUtilCallback":
                 print(f"steps of {cost.step_us / 1e3:.1f} ms, {pairs} pairs of {STRETCH} steps")
-            print(cost.row(), flush=True)
+            each = " ".join(f"{statistics.median(one.whole):.0f}" for one in found)
+            print(f"{cost.row()}   (fit by fit {each})", flush=True)
     own = python_us(lambda: GpuUtilCallback(tempfile.mkdtemp(), report=False), dataset_of, Edge)
     print(f"Python on the training thread, a fit without work: {own:.1f} µs a step")
     print(f"budget: whole ≤ {BUDGET_US} µs, of it Python ≤ {BUDGET_PYTHON_US} µs, "
           f"ratio ≤ {BUDGET_RATIO} at 5 ms")  # fmt: skip
-    recording = next(iter(read_recordings(f"{logs}/5")))
+    recording = next(iter(read_recordings(f"{logs}/5-0")))
     overhead = recording.facts["overhead"]
     print(f"said of itself: {overhead['callback_us_per_step']} µs Python a step, recorder's thread "
           f"{overhead['recorder_cpu_pct']} % of a core")  # fmt: skip
-    print(f"steps table on disk: {bytes_per_step(f'{logs}/1'):.1f} bytes a step "
-          f"(budget {BUDGET_BYTES})")  # fmt: skip
+    on_disk = bytes_per_step([f"{logs}/1-{turn}" for turn in range(rounds)])
+    print(f"steps table on disk: {on_disk:.1f} bytes a step (budget {BUDGET_BYTES})")
 
 
 if __name__ == "__main__":
