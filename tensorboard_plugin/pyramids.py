@@ -28,6 +28,7 @@ class Pyramids:
         self.recording = recording
         self.origin_ns = recording.start_ns
         self.times = StepTimes()
+        self._updating = threading.Lock()  # held while reading what is new, and by nobody else
         self._lock = threading.Lock()
         self._new = NewRows(recording)
         self._revision: str | None = None
@@ -47,18 +48,33 @@ class Pyramids:
         levels = sum(one.nbytes for axis in self._levels.values() for one in axis.values())
         return levels + sum(one.nbytes for one in self._raw.values()) + self.times.nbytes
 
-    def update(self, revision: str) -> None:
-        """Take in what was recorded since; `revision` says whether there can be anything."""
-        with self._lock:
-            if revision == self._revision:
-                return
-            for tables, samples in self._new.read():
-                if "steps" in tables:
-                    self._add_steps(tables["steps"])
-                for group, columns in samples.items():
-                    self._add_samples(group, columns)
-            self._place_waiting()
-            self._revision = revision
+    def update(self, revision: str, wait: bool = True) -> bool:
+        """Take in what was recorded since.
+
+        Args:
+            revision: says whether there can be anything.
+            wait: until another thread that does so already is done.
+
+        Returns: whether what there is can be shown.
+        """
+        if revision == self._revision:
+            return True
+        if not self._updating.acquire(blocking=wait):
+            return False
+        try:
+            if revision != self._revision:
+                for tables, samples in self._new.read():
+                    with self._lock:
+                        if "steps" in tables:
+                            self._add_steps(tables["steps"])
+                        for group, columns in samples.items():
+                            self._add_samples(group, columns)
+                with self._lock:
+                    self._place_waiting()
+                self._revision = revision
+        finally:
+            self._updating.release()
+        return True
 
     def columns(self, group: str) -> list[str]:
         """The columns of "steps" or a sample group, in the order of `range`'s rows."""

@@ -162,23 +162,23 @@ class TileServer:
         self, recording: Recording, revision: str, wanted: dict[str, list[str]], view: _View
     ) -> _Answer:
         known = self._of(recording)
+        wait, behind = self._patient or not known.ready, False
         if isinstance(known, Pyramids):
-            known.update(revision)
+            behind = not known.update(revision, wait)
             answer = _of_pyramids(known, wanted, view)
         elif known.ready or self._patient:
-            behind = False
             if known.waiting(revision) > FEW_SEGMENTS and not self._patient:
                 self._read_beside(known, recording)
                 behind = True
-            elif not known.update(revision, wait=self._patient):
-                behind = True
+            else:
+                behind = not known.update(revision, wait)
             answer = self._of_long_run(known, wanted, view)
-            if behind:  # the newest rows may be missing anywhere
-                answer.coarse = set(answer.columns)
             self._beside.tidy()
         else:
             self._read_beside(known, recording)
             answer = _of_overview(recording, wanted, view)
+        if behind:  # the newest rows may be missing anywhere
+            answer.coarse = set(answer.columns)
         self._make_room()
         return answer
 
