@@ -118,8 +118,10 @@ def test_other_threads_than_the_main_one_get_no_windows_and_are_told_why(result)
     assert "main thread" in reason
 
 
-def test_windows_within_the_budget(result):
+def test_windows_open_when_the_budget_has_room(result):
     _, found = result
     run = found["budget"]
-    assert run["steps"]
-    assert run["windows_s"] <= 0.3 * run["wall_s"]
+    first, second = run["windows"]
+    assert run["opened_s"][1] >= first["cost_s"] / 0.3
+    assert (first["window"], second["window"]) == (0, 1)
+    assert run["steps"][:3] == [first["first_step"] + i for i in range(3)]
