@@ -27,10 +27,11 @@ def say(text: str) -> None:
     print(f"\ngpu-util: {text}", file=sys.stderr, flush=True)
 
 
-def verdict(path: str, thresholds: dict | None) -> None:
+def verdict(path: str, thresholds: dict | None, interrupted: bool = False) -> None:
     """Print two lines about where the time of a closed recording went.
 
-    Not of a later fit of seconds in which nothing was found: the first one has said how it goes.
+    Not of a fit of seconds in which nothing was found, where an earlier one has said how it goes
+    or somebody ended it.
     """
     try:
         from gpu_util_callback.diagnosis import run_report
@@ -40,8 +41,8 @@ def verdict(path: str, thresholds: dict | None) -> None:
         recording = next(iter(read_recordings(path)))
         run = run_report(recording, thresholds)
         short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
-        if not (run["fit_index"] and short):
-            print(two_lines(run), flush=True)
+        if not (short and (interrupted or run["fit_index"])):
+            print(("\n" if interrupted else "") + two_lines(run), flush=True)
     except Exception as error:
         log.debug("gpu_util_callback: no verdict: %s", error, exc_info=True)
 

@@ -20,6 +20,7 @@ from gpu_util_callback.frameworks.compilations import Compilations
 from gpu_util_callback.frameworks.keras_callbacks import HookSums
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.pipeline_readings import PipelineReadings
+from gpu_util_callback.frameworks.stamps import seen_dims
 from gpu_util_callback.frameworks.timeline import Timeline
 from gpu_util_callback.gpu_samples import GpuSamples
 from gpu_util_callback.job import job_facts
@@ -91,6 +92,7 @@ class Recorder:
         self._gpus = GpuSamples(self.clock, self.fail)
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
         self._hooks_us: float | None = None
+        self._shapes_noted = 0  # shapes of batches when it was last said what varies
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
         self._paused = False
 
@@ -200,8 +202,10 @@ class Recorder:
                 self._close()
             except Exception as error:
                 self.fail("the recording", error)
-            _active.discard(self)
             self._closed.set()
+            if self.status == "interrupted":
+                self.say_verdict()  # nobody else will: what was interrupted calls no hook
+            _active.discard(self)
 
     def _open(self) -> None:
         try:
@@ -304,13 +308,14 @@ class Recorder:
     def say_verdict(self) -> None:
         """Two lines about where the time went, if the recording was closed in time."""
         if self.settings.report and self._closed.is_set() and self.path is not None:
-            verdict(self.path, self.settings.thresholds)
+            verdict(self.path, self.settings.thresholds, interrupted=self.status != "ended")
 
     def _update_facts(self, last: bool) -> None:
         if not self._outputs.recording:
             return
         try:
             self._gather_late_facts()
+            self._note_shapes()
             steps = self._assembler.steps if self._assembler is not None else 0
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
@@ -343,6 +348,17 @@ class Recorder:
             )
         except Exception as error:
             self.fail("facts about the run", error)
+
+    def _note_shapes(self) -> None:
+        """What varies in the shapes of batches that Python saw."""
+        known = self._assembler.compilations.shapes if self._assembler is not None else {}
+        if len(known) == self._shapes_noted:
+            return
+        self._shapes_noted = len(known)
+        dims = seen_dims(known)
+        fit = self.facts.get("fit")
+        if dims is not None and fit is not None:
+            self.facts["fit"] = {**fit, "input_dims": dims}
 
     def _lost(self, steps: int) -> list[tuple[str, str, str]]:
         lost = self._assembler.lost_rows if self._assembler is not None else 0

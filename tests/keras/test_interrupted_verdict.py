@@ -1,0 +1,74 @@
+"""A training that somebody interrupts says what it has shown so far: that is when people look."""
+
+from __future__ import annotations
+
+import time
+
+import keras
+import numpy as np
+import pytest
+from fit_truth import BATCH, WIDTH, small_model
+
+from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, messages
+
+STEPS = 30
+
+
+def slow_batches():
+    while True:
+        time.sleep(0.03)
+        yield np.zeros((BATCH, WIDTH), np.float32), np.zeros((BATCH, 1), np.float32)
+
+
+class Interrupt(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == STEPS:
+            raise KeyboardInterrupt
+
+
+def interrupted_fit(log_dir):
+    model = small_model()
+    model.compile("sgd", "mse")
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(
+            slow_batches(), steps_per_epoch=100 * STEPS, verbose=0,
+            callbacks=[GpuUtilCallback(str(log_dir)), Interrupt()],
+        )  # fmt: skip
+
+
+def interrupted_loop(log_dir):
+    with (
+        pytest.raises(ZeroDivisionError),
+        GpuUtilMonitor(str(log_dir), framework="tensorflow") as monitor,
+    ):
+        for step, _ in enumerate(monitor.batches(slow_batches())):
+            1 / (STEPS - step)
+
+
+def printed(capsys, wanted, within_s=30.0):
+    text = ""
+    until = time.monotonic() + within_s
+    while wanted not in text and time.monotonic() < until:
+        time.sleep(0.1)
+        text += capsys.readouterr().out
+    return text
+
+
+@pytest.mark.parametrize("training", [interrupted_fit, interrupted_loop])
+def test_the_verdict_comes_by_itself(training, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(messages, "_SHORT_S", 0.1)
+    training(tmp_path)
+    text = printed(capsys, "Do first")
+    assert text.count("gpu-util: Training waits for its input") == 1, text
+    assert "Do first" in text
+
+
+def test_not_of_seconds_in_which_nothing_was_found(tmp_path, capsys):
+    with (
+        pytest.raises(ZeroDivisionError),
+        GpuUtilMonitor(str(tmp_path), framework="tensorflow") as monitor,
+    ):
+        with monitor.step(input_wait_s=0.0):
+            time.sleep(0.01)
+        raise ZeroDivisionError
+    assert printed(capsys, "gpu-util", within_s=1.0) == ""
