@@ -15,7 +15,7 @@ from gpu_util_callback.frameworks.tensorflow_distribute import is_distributed, t
 from gpu_util_callback.frameworks.tensorflow_iterator import (
     KEY,
     PythonIterator,
-    on_host,
+    stamp_goes_first,
     timed,
     timing_into,
 )
@@ -126,7 +126,7 @@ class FunctionTimer(WrappedFunction):
             if known is None or known() is not iterator:
                 if not is_iterator(iterator):
                     return inner(iterator)  # `train_on_batch` passes a generator
-                into_ring.on_host = on_host(iterator)
+                into_ring.stamp_first = stamp_goes_first(iterator)
                 self._seen(iterator)
             if not self.armed:
                 return self._unexpected(inner, iterator)

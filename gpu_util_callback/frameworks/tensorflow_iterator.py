@@ -1,5 +1,6 @@
 """Iterators that stamp when a batch was requested and when it came."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -13,8 +14,8 @@ __all__ = [
     "KEY",
     "PythonIterator",
     "TimedIterator",
-    "on_host",
     "probe",
+    "stamp_goes_first",
     "stamped",
     "tail_ns",
     "timed",
@@ -36,17 +37,17 @@ class timing_into:
         stamps: (requested, delivered) of batches fetched eagerly.
     """
 
-    __slots__ = ("_ring", "_stamps", "on_host")
+    __slots__ = ("_ring", "_stamps", "stamp_first")
 
     def __init__(self, ring: Ring | None, stamps: list[tuple[int, int]] | None = None):
         self._ring = ring
         self._stamps = stamps
-        self.on_host = False  # whether batches come in the host's memory
+        self.stamp_first = False  # whether what follows a batch waits for its stamp
 
     def __enter__(self):
         _current.ring = self._ring
         _current.stamps = self._stamps
-        _current.on_host = self.on_host
+        _current.stamp_first = self.stamp_first
 
     def __exit__(self, *_):
         _current.ring = None
@@ -102,12 +103,26 @@ def timed(iterator) -> TimedIterator:
     return twin
 
 
-def on_host(iterator) -> bool:
-    """Whether an iterator delivers its batches in the host's memory."""
+def stamp_goes_first(iterator) -> bool:
+    """Whether what follows a batch of this iterator has to wait for the batch's stamp.
+
+    Beside a GPU, which takes the work off TensorFlow's threads, only where there is a single one.
+    Never for batches in the GPU's memory: an edge to a stamp on the CPU would wait for that GPU.
+    """
     if not tf.config.list_physical_devices("GPU"):
         return True
     device = getattr(getattr(iterator, "_iterator_resource", None), "device", "")
-    return "CPU" in device  # "" = nobody knows: a strategy's, as a rule
+    return "CPU" in device and _op_threads() == 1  # "" = nobody knows: a strategy's, as a rule
+
+
+def _op_threads() -> int:
+    """How many threads TensorFlow runs ops on."""
+    told = os.environ.get("TF_NUM_INTEROP_THREADS", "")
+    threads = tf.config.threading.get_inter_op_parallelism_threads()
+    if threads or told.isdecimal():
+        return threads or int(told)
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
 def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
@@ -123,11 +138,10 @@ def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
         data = fetch()
     try:
         delivered = _write_down(ring, requested, data, element_spec, optional)
+        if _current.stamp_first:
+            _first_of_all(delivered)
     except Exception as error:
         ring.failure = ring.failure or f"{type(error).__name__}: {error}".splitlines()[0]
-    else:
-        if _current.on_host:
-            _first_of_all(delivered)
     if optional and ring.ends is not None:
         try:
             _write_step_end(ring.ends)
@@ -181,8 +195,7 @@ def _first_of_all(stamp: tf.Tensor) -> None:
 
     Where TensorFlow has a single thread for its ops (one CPU, or by the user's wish), the step
     would else come first as often as not, and count as waiting. This adds edges to the graph, not
-    ops, and leaves the data where it is. For data in a GPU's memory an edge to a stamp on the CPU
-    would wait for that GPU: there, the stamp stays beside the step.
+    ops, and leaves the data where it is.
     """
     graph: Any = tf.compat.v1.get_default_graph()
     contexts = getattr(graph, "_control_dependencies_stack", None)
@@ -311,7 +324,7 @@ def _try_out() -> str:
     try:
         ring = Ring(4)
         into_ring = timing_into(ring)
-        into_ring.on_host = True
+        into_ring.stamp_first = True
 
         @tf.function(autograph=False)
         def fetch(iterator):
