@@ -19,8 +19,10 @@ __all__ = ["Part", "RawRows"]
 MAX_BYTES = 12 << 20
 # What it takes, roughly: opening a segment, its steps, a group of its samples; and either at hand.
 OPEN_MS, STEPS_MS, SAMPLES_MS, AT_HAND_MS = 0.8, 2.0, 0.25, 0.05
-# A slow disk, or a busy machine, multiplies that: how far at most this is believed.
+# A slow disk multiplies that: how far at most this is believed, and how many times longer than it
+# works a thread must wait for it to be the disk.
 MOST_SLOWNESS = 20.0
+DISK_WAITS = 10
 
 # Group -> columns; column -> values; (time, step, float32[columns, n]), `step` None for samples.
 Wanted = Mapping[str, Sequence[str]]
@@ -134,7 +136,7 @@ class RawRows:
 
     def _decode(self, info: SegmentInfo, missing: Wanted) -> dict[str, Columns]:
         """The missing values, which are kept from now on."""
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.thread_time()
         segment = self._recording.open_segment(info)
         decoded: dict[str, Columns] = {}
         for group, columns in missing.items():
@@ -148,10 +150,13 @@ class RawRows:
             for column in columns:
                 values.setdefault(column, np.full(len(values[""]), np.nan, np.float32))
             decoded[group] = values
-        took = 1e3 * (time.perf_counter() - began) / _reading_ms(missing)
-        # Fast to believe that it is fast: on a busy machine, single ones take long.
-        share = 0.5 if took < self._slowness else 0.1
-        self._slowness += share * (min(took, MOST_SLOWNESS) - self._slowness)
+        worked = time.thread_time() - worked
+        waited = time.perf_counter() - began - worked
+        # For the disk, if that long; on a busy machine all that is answered waits its turn.
+        took = worked + (waited if waited > DISK_WAITS * worked else 0.0)
+        took = min(1e3 * took / _reading_ms(missing), MOST_SLOWNESS)
+        # Fast to believe that it is fast: single ones take long now and then.
+        self._slowness += (0.5 if took < self._slowness else 0.1) * (took - self._slowness)
         self._keep(self._key(info), decoded)
         return decoded
 

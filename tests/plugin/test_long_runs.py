@@ -370,6 +370,33 @@ def test_what_is_kept_of_the_rows_is_bounded(recording):
     np.testing.assert_allclose(np.stack([part[0] for part in whole]), truth, rtol=2e-5)
 
 
+def test_a_slow_disk_is_learnt_from_reading(recording, monkeypatch):
+    """So that requests answer coarsely at once; and unlearnt when it is fast again."""
+    run = LongRun(recording)
+    run.update(recording.revision)
+    view = ("step", 0, 30_000, 500)
+    since, until = run.stretch(*view)
+    wanted, opened = {"steps": ["body_ns"]}, type(recording).open_segment
+
+    def cost():
+        run.raw._kept.clear()
+        return run.raw.cost_ms(wanted, since, until)
+
+    before = cost()
+    with monkeypatch.context() as context:
+        context.setattr(
+            type(recording), "open_segment", lambda *one: time.sleep(0.4) or opened(*one)
+        )
+        for _ in range(2):
+            run.ranges_of_rows(wanted, *view)
+            slow = cost()
+    assert slow > 2 * before
+    for _ in range(8):
+        run.ranges_of_rows(wanted, *view)
+        fast = cost()
+    assert fast < slow / 2
+
+
 def test_who_has_time_gets_everything_at_once(recording):
     server = TileServer(patient=True)
     for request in (("step", 6, 0, 938), ("step", 2, 3_000, 4_096), ("time", 22, 0, 4_096)):
