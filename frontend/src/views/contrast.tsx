@@ -16,10 +16,10 @@ interface Part {
 }
 
 /** Mean parts of a step over several ranges together, weighed by their steps. */
-function meanStep(frame: Frame, lane: LaneInfo, ranges: Range[]): Part[] {
+function meanStep(frame: Frame, lane: LaneInfo, ranges: Range[], without: string): Part[] {
   const source = frame.sources[0];
   if (!source) return [];
-  return lane.series.map(({ name, title }) => {
+  return lane.series.filter(({ name }) => name !== without).map(({ name, title }) => {
     let weight = 0;
     let sum = 0;
     for (const range of ranges) {
@@ -49,8 +49,10 @@ export function Contrast({ item }: { item: Finding }) {
     { start: frame.bounds.start, end: range.start - size },
     { start: range.end + size, end: frame.bounds.end },
   ].filter((one) => span(one) >= 2 * size);
-  const inside = meanStep(frame, lane, [range]);
-  const outside = meanStep(frame, lane, elsewhere);
+  // Compiling is no part of a usual step, unless it is what the finding is about.
+  const without = item.cause === 'recompilation' ? '' : 'compile';
+  const inside = meanStep(frame, lane, [range], without);
+  const outside = meanStep(frame, lane, elsewhere, without);
   if (!(total(inside) > 0) || !(total(outside) > 0)) return null;
   const most = Math.max(total(inside), total(outside));
   return (
