@@ -163,6 +163,12 @@ class RecordingFiles:
 
     def open_segment(self, info: SegmentInfo) -> Segment | None:
         """One segment, or None (and a problem) where it cannot be read."""
+        if info.sealed:
+            return self._open(info)
+        # All that a flush brought is looked for in the open one, table by table.
+        return self._cached(f"open {info.name}", lambda: self._open(info))
+
+    def _open(self, info: SegmentInfo) -> Segment | None:
         try:
             return Segment(self._read(info.name))
         except FileNotFoundError:
