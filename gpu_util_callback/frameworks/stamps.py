@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ __all__ = [
     "Stamp",
     "busy_until",
     "input_rows",
+    "seen_dims",
     "shape_signature",
 ]
 
@@ -75,12 +77,50 @@ def shape_signature(data: Any) -> float:
             _collect(data, shapes)
         if not shapes:
             return 0.0
-        return float(1 + (hash(tuple(shapes)) & 0xFFFFFFFFFFFF))  # exact as a float64
+        signature = float(1 + (hash(tuple(shapes)) & 0xFFFFFFFFFFFF))  # exact as a float64
+        if signature not in _seen and len(_seen) < _MOST_SEEN:
+            _seen[signature] = tuple(shapes) if _is_plain(data) else ()
+        return signature
     except Exception:  # a batch may be anything, and what it calls its shape, too
         return 0.0
 
 
+def seen_dims(signatures: Iterable[float]) -> list[list[int | list[int]]] | None:
+    """What differs between the batches that had these signatures.
+
+    Returns: for each tensor of a batch its sizes, [smallest, largest] where they differ; None where
+        the batches are no plain `(x, y, …)`, differ in more than sizes, or are not all known.
+    """
+    shapes = [_seen.get(signature, ()) for signature in signatures]
+    if not shapes or not shapes[0]:
+        return None
+    ranks = [len(shape) for shape in shapes[0]]
+    if any([len(shape) for shape in one] != ranks for one in shapes):
+        return None
+    try:
+        return [
+            [_size([int(one[tensor][axis]) for one in shapes]) for axis in range(rank)]
+            for tensor, rank in enumerate(ranks)
+        ]
+    except (TypeError, ValueError):  # sizes that are no numbers
+        return None
+
+
+def _size(sizes: list[int]) -> int | list[int]:
+    low, high = min(sizes), max(sizes)
+    return low if low == high else [low, high]
+
+
+def _is_plain(data: Any) -> bool:
+    parts = data if isinstance(data, _SEQUENCES) else (data,)
+    return all(hasattr(part, "shape") for part in parts)
+
+
 _SEQUENCES = (tuple, list)
+# The shapes behind the first signatures of this process: a training with more is to be mended for
+# those that are known.
+_MOST_SEEN = 1000
+_seen: dict[float, tuple[tuple[int, ...], ...]] = {}
 
 
 def _collect(data: Any, shapes: list[Any]) -> None:
