@@ -77,7 +77,7 @@ def advise_kind(wait: InputWait) -> Advice | None:
         return _ahead(wait, f"{wait.pace[:1].upper()}{wait.pace[1:]}.")
     if kind in ("", "tf.data") or wait.stage is not None:
         return None
-    return _ahead(wait, f"The loop makes each batch itself: {wait.pace}.")
+    return _ahead(wait, f"Batches are made while the loop waits: {wait.pace}.")
 
 
 def _workers_for(wait: InputWait, one_ms: float) -> int:
@@ -120,16 +120,22 @@ def _data_loader(wait: InputWait) -> Advice:
     count = _workers_for(wait, workers * wait.arrives_ms)
     if count > workers:
         return Advice(
-            f"{workers} worker processes of the DataLoader are too few: {wait.pace}.{twice}",
+            f"{workers} worker process{'es' if workers > 1 else ''} of the DataLoader "
+            f"{'are' if workers > 1 else 'is'} too few: {wait.pace}.{twice}",
             f"loader = DataLoader(dataset, ..., num_workers={count}, persistent_workers=True{pin})",
             wait.saves(workers * wait.arrives_ms / count),
         )
     own = str(run.fact("fit", "input_class") or "dataset")
+    iterable = run.fact("fit", "input_iterable")
+    method = "__iter__" if iterable else "__getitem__"
+    samples = "list(dataset)" if iterable else "[dataset[i] for i in range(len(dataset))]"
+    cost = "" if iterable else " (%timeit dataset[0] tells what one sample costs)"
     return Advice(
-        f"The DataLoader has {workers} workers, as many as pay off on this machine, and still "
-        f"{wait.pace}. Make {own}.__getitem__ cheaper: decode and resize once, store the result, "
-        "and load that.",
-        "%timeit dataset[0]  # in IPython: what one sample costs",
+        f"The DataLoader has {workers} worker{'s' if workers > 1 else ''}, as many as pay off on "
+        f"this machine, and still {wait.pace}. Make {own}.{method} cheaper{cost}: what comes "
+        "before random augmentation can be done once, and kept where it fits into memory.",
+        f'torch.save({samples}, "data.pt")  # once\n'
+        'dataset = torch.load("data.pt", weights_only=False)',
     )
 
 
@@ -212,7 +218,7 @@ def _arrays(wait: InputWait) -> Advice:
     run = wait.run
     size = run.fact("fit", "batch_size", default=32)
     if run.fact("fit", "loop") == "custom":
-        return _ahead(wait, f"The loop makes each batch itself: {wait.pace}.")
+        return _ahead(wait, f"Batches are made while the loop waits: {wait.pace}.")
     if run.framework == "tensorflow":
         return Advice(
             # Keras turns other types of floats into its own before it begins.
@@ -248,8 +254,8 @@ def _ahead(wait: InputWait, why: str) -> Advice:
     if wait.run.framework == "torch":
         count = _workers_for(wait, wait.lost_ms)
         return Advice(
-            f"{why} Put it into a torch.utils.data.Dataset, and let worker processes of a "
-            "DataLoader make the batches ahead of time.",
+            f"{why} Let worker processes of a DataLoader do that. If they come from one already, "
+            "give it to monitor.batches() itself: enumerate(monitor.batches(loader)).",
             f"loader = torch.utils.data.DataLoader(dataset, ..., num_workers={count}, "
             "persistent_workers=True)",
             wait.saves(wait.lost_ms / count),

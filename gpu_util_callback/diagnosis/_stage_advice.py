@@ -225,8 +225,8 @@ def _nobody(wait: InputWait) -> Advice:
         )
     return Advice(
         f"{_sentence(wait.pace)}, although no stage of the pipeline works long: other programs, or "
-        "too few cores for the threads, keep the processor busy.",
-        "top -H  # what runs beside the training",
+        "too few cores for the threads, keep the processor busy. End what need not run beside the "
+        "training (top -H shows it).",
     )
 
 

@@ -15,6 +15,7 @@ EPOCHS = (2, 3, 5, 10, 20, 50, 100)
 LEFT = 0.045
 # Validation that waits for its data more than half of its time is an input problem.
 MOSTLY = 0.5
+VALIDATION_WORKERS = 4
 # How much of the time of training and validation together a shortened validation takes at most.
 SHARE = 0.1
 
@@ -42,6 +43,12 @@ def validation(
     batches = run.validation.total_rows / count
     epochs = run.fact("fit", "epochs")
     text = f"Validation takes {pct:.0f} % of the time. "
+    if run.fact("fit", "loop") == "custom" and run.ended and factor >= count > 1:
+        return Advice(
+            f"{text}Validate once, at the end.",
+            f'if epoch == {count - 1}:\n    with monitor.phase("validation"): ...',
+            1 - 1 / count,
+        )
     if run.fact("fit", "loop") == "custom":
         return Advice(
             f"{text}Done every {_th(factor)} epoch, {then}.",
@@ -72,33 +79,61 @@ def validation(
 
 def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
     """Advice for its data; None where that cannot help. `waiting`: share of its time."""
-    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    own = run.fact("fit", "validation_kind")
+    # Recordings that do not say what validation was given: mostly the same as training.
+    kind = str(own or run.fact("fit", "input_kind", default="")).lower()
+    has = int(run.fact("fit", "validation_workers", default=0))
     says = f"Validation waits for its data {100 * waiting:.0f} % of its time. "
-    workers = "Let worker processes prepare it ahead of time, as for training."
+    ahead = "Let worker processes prepare it ahead of time."
+    count_workers = max(VALIDATION_WORKERS, 2 * has)
+    if has:
+        ahead = f"{has} {'worker is' if has == 1 else 'workers are'} too few: use more."
+    saves = waiting * (1 - max(1, has) / count_workers)
     if "dataloader" in kind:
         return Advice(
-            says + workers,
-            "val_loader = DataLoader(val_dataset, ..., num_workers=4, persistent_workers=True)",
-            waiting * 0.75,
+            says + ahead,
+            f"val_loader = DataLoader(val_dataset, ..., num_workers={count_workers}, "
+            "persistent_workers=True)",
+            saves,
         )
-    if "pydataset" in kind or "generator" in kind:
+    if "pydataset" in kind and run.fact("fit", "loop") == "custom":
         return Advice(
-            says + workers,
-            "val_dataset.workers = 4  # a keras.utils.PyDataset\n"
-            "val_dataset.use_multiprocessing = True",
-            waiting * 0.75,
+            f"{says}Make its batches once, before training, if they fit into memory.",
+            "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]",
+            waiting,
         )
-    if kind not in ("", "tf.data") or (run.framework == "torch" and not kind):
-        return None
-    epochs = run.fact("fit", "epochs")
-    times = max(count, int(epochs or count)) if not run.ended else count
-    if times < 2:
-        return None
+    if "tf_keras" in str(run.fact("framework", "keras", default="")) and "pydataset" in kind:
+        return Advice(
+            says + ahead,
+            f"model.fit(..., workers={count_workers}, use_multiprocessing=True)",
+            saves,
+        )
+    if "pydataset" in kind:
+        return Advice(
+            says + ahead,
+            f"val_dataset.workers = {count_workers}  # your PyDataset, before model.fit\n"
+            "val_dataset.use_multiprocessing = True",
+            saves,
+        )
+    if kind in ("", "tf.data") and (kind or run.framework != "torch"):
+        epochs = run.fact("fit", "epochs")
+        times = max(count, int(epochs or count)) if not run.ended else count
+        if times < 2:
+            return None
+        return Advice(
+            f"{says}It is the same data every time: keep it in memory, if it fits. The first "
+            "validation stays as slow.",
+            "val_ds = val_ds.cache()  # as its last step",
+            waiting * (1 - 1 / times),
+        )
+    if own is None:
+        return None  # of training's kind validation need not be
+    if kind == "numpy":
+        return None  # in memory already
     return Advice(
-        f"{says}It is the same data every time: keep it in memory, if it fits. The first "
-        "validation stays as slow.",
-        "val_ds = val_ds.cache()  # as its last step",
-        waiting * (1 - 1 / times),
+        f"{says}Make its batches once, before training, if they fit into memory.",
+        "val_dataset = list(val_dataset)" if run.fact("fit", "loop") == "custom" else "",
+        waiting,
     )
 
 
@@ -117,11 +152,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
     once = every >= total > 1
     says = f"{who} takes {duration(each_s)} each time, and training waits. "
     if who in _SAVERS and once:
-        return Advice(
-            f"{says}Save once, at the end of this short training.",
-            f'model.save("model.keras")  # after fit, instead of {who}',
-            1 - 1 / total,
-        )
+        return _save_once(says, who, total)
     if once and hook:
         return Advice(
             f"{says}Do it once, at the end of this short training.",
@@ -144,6 +175,12 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
         return Advice(
             f"{says}Histograms and images of all weights are what takes long.",
             "keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
+        )
+    if not hook and once and run.ended:
+        return Advice(
+            f"{says}Do it once, at the end of this short training, or let a thread do it.",
+            f'if epoch == {total - 1}:\n    with monitor.phase("{name}"): ...',
+            1 - 1 / total,
         )
     if not hook:  # a phase of the user's own loop
         return Advice(
@@ -177,6 +214,9 @@ def in_steps(
         every = _epochs_between(saved_ns, span_ns - took_ns)
         if saved_ns <= LEFT * (span_ns - took_ns):
             every = 1
+        total = max(epochs, int(run.fact("fit", "epochs", default=epochs)))
+        if every >= total > 1:
+            return _save_once(says, who, max(total, times))
         left = max(1, epochs // every) if every > 1 else epochs
         return Advice(
             f"{says}Save {'once an epoch' if every == 1 else f'every {_th(every)} epoch'}.",
@@ -206,6 +246,14 @@ def in_steps(
         f"{says}Do it every {_th(EVERY_BATCH)} batch, or let a thread do it.",
         f"if batch % {EVERY_BATCH} == 0: ...  # in {name or 'the callback'}",
         1 - kept,
+    )
+
+
+def _save_once(says: str, who: str, times: int) -> Advice:
+    return Advice(
+        f"{says}Save once, at the end of this short training.",
+        f'model.save("model.keras")  # after fit, instead of {who}',
+        1 - 1 / times,
     )
 
 

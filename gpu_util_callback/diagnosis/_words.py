@@ -1,11 +1,14 @@
 """Numbers as people say them."""
 
+import re
 from collections.abc import Mapping
 
 __all__ = ["duration", "percent", "steps", "times", "what_to_do"]
 
 # A few lines of code are said in one, if they are no longer together.
 _ONE_LINE = 120
+# Commands that only look: what to do is in the text beside them.
+_LOOKS = re.compile(r"%timeit |top |sudo dmesg|nvidia-smi (pmon|--query|.*-q )")
 
 
 def duration(seconds: float) -> str:
@@ -42,8 +45,10 @@ def times(factor: float) -> str:
 
 
 def what_to_do(advice: Mapping[str, str]) -> str:
-    """An advice in one line: its code, where that is one; else its text."""
+    """An advice in one line: its code, where that is one and changes something; else its text."""
     lines = advice["code"].splitlines()
+    if _LOOKS.match(advice["code"]):
+        return advice["text"]
     if len(lines) == 1:
         return lines[0].strip()
     bare = [line.partition("  # ")[0] for line in lines]

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis._fixes import has_keras_fit
-from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._shape_advice import advise_shapes
 from gpu_util_callback.diagnosis._spans import Series
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._worth import worth_telling
@@ -17,7 +17,6 @@ __all__ = ["Recompilation"]
 # A step on a new shape compiled if it took three times as long as one on a known shape, and 50 ms
 # more: longer inputs take longer by themselves, and XLA needs 100 ms for the smallest model.
 SLOW, LEAST_NS, KNOWN_STEPS = 3, 50_000_000, 10
-FEW_SHAPES = 2  # that are left when inputs are padded to a few lengths: two at least
 
 
 class Recompilation(Rule):
@@ -90,7 +89,7 @@ class Recompilation(Rule):
                     "compile_pct": limits["compile_pct"],
                     "compilations": limits["compilations"],
                 },
-                advice=_advice(run, count),
+                advice=advise_shapes(run, count),
                 gpus=run.used_gpus,
             )
 
@@ -110,35 +109,3 @@ def _beyond(run: Run, usual: float) -> np.ndarray:
     beyond = spent - rows * usual
     slow = (rows > 0) & (spent >= SLOW * rows * usual) & (beyond >= rows * LEAST_NS)
     return np.where(slow, beyond, 0).astype(np.int64)
-
-
-def _advice(run: Run, times: int) -> Advice:
-    text = (
-        f"{times} steps had to be compiled first, because the shape of their input (or a Python "
-        "number in it) was new. "
-    )
-    # One compilation, the largest, is not counted as lost: it is the one that stays.
-    few = 1 - (FEW_SHAPES - 1) / max(FEW_SHAPES, times - 1)
-    kind = str(run.fact("fit", "input_kind", default="")).lower()
-    if kind == "tf.data":
-        size = run.fact("fit", "batch_size") or "batch_size"
-        return Advice(
-            f"{text}Pad all inputs to one length, and drop the smaller last batch.",
-            f"ds = ds.padded_batch({size}, padded_shapes=([512], []), drop_remainder=True)"
-            "  # 512: your longest input; [] for labels",
-        )
-    if run.framework == "torch" and not has_keras_fit(run):
-        return Advice(
-            f"{text}Compile it once for all shapes.", "model = torch.compile(model, dynamic=True)"
-        )
-    if run.framework == "torch":
-        return Advice(
-            f"{text}Without compilation its shapes may change freely.",
-            "model.compile(..., jit_compile=False)",
-        )
-    return Advice(
-        f"{text}Give every batch the same number of samples, and pad what varies in length to a "
-        "few lengths, here to multiples of 128.",
-        "x = np.pad(x, [(0, 0), (0, -x.shape[1] % 128)])  # for x of shape (batch, length)",
-        few,
-    )

@@ -1,13 +1,18 @@
 """Advice fits the run: what the facts say decides which line is printed, and which never is."""
 
 import ast
+import contextlib
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from advised import Given, apply
 from generated_runs import GPU, START_NS, Generated
 
 from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis._stall_advice import validation
+from gpu_util_callback.diagnosis._words import what_to_do
 
 TENSORFLOW = {"name": "tensorflow", "backend": "tensorflow", "version": "2.21.0", "keras": "3.15.1"}
 JAX = {"name": "jax", "backend": "jax", "version": "0.10.2", "keras": "3.15.1"}
@@ -142,6 +147,8 @@ ALL_CORES = {"process_cpu_pct": 620, "cpu_pct": 80}
 DATALOADER = {"input_kind": "torch DataLoader", "input_class": "Images", "input_workers": 0}
 PYDATASET = {"input_kind": "PyDataset", "input_class": "Images", "input_workers": 0}
 
+LENGTHS = [[32, [40, 500]], [32]]
+
 # name, run, cause, host, in the code, never in the code
 INPUTS = [
     ("fixed parallelism", waits(DECODE), None, "num_parallel_calls=tf.data.AUTOTUNE", "prefetch"),
@@ -183,7 +190,7 @@ INPUTS = [
     ("loader with two workers of 8", waits(framework=TORCH, **DATALOADER | {"input_workers": 2}),
      None, "num_workers=8", "AUTOTUNE"),
     ("loader with all workers", waits(framework=TORCH, **DATALOADER | {"input_workers": 8}),
-     None, "dataset[0]", "num_workers"),
+     None, 'dataset = torch.load("data.pt"', "timeit"),
     ("loader under Keras on JAX", waits(framework=JAX, **DATALOADER), None, "num_workers=", "ds."),
     ("dataset that waits", waits(framework=JAX, **PYDATASET), WAITING, "dataset.workers = 4",
      "multiprocessing"),
@@ -271,9 +278,12 @@ OTHERS = [
     ("empty GPU, a third used", nearly_empty(0.3), "ds.batch(64)", "256"),
     ("empty GPU, loader", nearly_empty(0.05, framework=TORCH, **DATALOADER),
      "DataLoader(dataset, ..., batch_size=256)", "ds."),
-    ("shapes", compiles(), "padded_batch(32", "np.pad"),
-    ("shapes on JAX", compiles(framework=JAX, input_kind="numpy"), "np.pad", "padded_batch"),
-    ("shapes of a dataset", compiles(**PYDATASET), "np.pad", "ds."),
+    ("shapes", compiles(input_dims=[[None, None], [None]]), "padded_batch(32", "np.pad"),
+    ("shapes on JAX", compiles(framework=JAX, input_kind="list", input_dims=LENGTHS), "np.pad",
+     "padded_batch"),
+    ("shapes of a dataset", compiles(**PYDATASET, input_dims=LENGTHS), "np.pad", "ds."),
+    ("shapes of batches that differ in size", compiles(framework=JAX, **PYDATASET,
+     input_dims=[[[20, 31], 16], [[20, 31]]]), "np.arange(31)", "np.pad"),
     ("shapes of a torch loop", compiles(framework=TORCH, **DATALOADER, **LOOP), "dynamic=True",
      "np.pad"),
     ("hook", hooks("Watcher.on_train_batch_end"), "if batch % 100 == 0", "epoch"),
@@ -421,3 +431,168 @@ def test_arrays_that_begin_late_wait_for_a_core():
     found = phases("input_setup", "iterator", input_kind="numpy").diagnose()
     [claim] = [*found["findings"], *found["spans"]]
     assert "cores busy" in claim["advice"]["text"] and not claim["advice"]["code"]
+
+
+@pytest.mark.parametrize("dims, names", [
+    ([[[20, 31], 16], [[20, 31]]], "xy"),
+    ([[8, [40, 500]], [8]], "xy"),
+    ([[8, [40, 300], [40, 300], 3], [8]], "xy"),
+    ([[[5, 8], [40, 300]], [[5, 8], [40, 300]]], "xy"),
+    ([[[5, 8], 7]], "x"),
+])  # fmt: skip
+def test_the_axes_that_vary_are_made_alike_and_no_other(dims, names):
+    claim = found(compiles(framework=JAX, **PYDATASET, input_dims=dims), "recompilation")
+    random, seen = np.random.default_rng(0), set()
+    for _ in range(40):
+        batch = random.integers(*dims[0][0]) if isinstance(dims[0][0], list) else dims[0][0]
+        given = {
+            name: np.ones([
+                batch if axis == 0 else random.integers(*size) if isinstance(size, list) else size
+                for axis, size in enumerate(sizes)
+            ])
+            for name, sizes in zip(names, dims, strict=True)
+        }  # fmt: skip
+        before = {name: array.shape for name, array in given.items()}
+        after = apply(claim["advice"]["code"], np=np, **given)
+        shapes = tuple(after[name].shape for name in names)
+        seen.add(shapes)
+        for name, shape, sizes in zip(names, shapes, dims, strict=True):
+            assert all(now >= was for now, was in zip(shape, before[name], strict=True))
+            fixed = [axis for axis, size in enumerate(sizes) if not isinstance(size, list)]
+            assert [shape[axis] for axis in fixed] == [sizes[axis] for axis in fixed]
+    assert len(seen) <= 4 ** sum(isinstance(size, list) for sizes in dims for size in sizes[1:])
+
+
+@pytest.mark.parametrize("dims, code", [
+    ([[None, 16], [None]], "ds = ds.unbatch().batch(32, drop_remainder=True)"),
+    ([[None, None, None, 3], [None]], "padded_shapes=([512, 512, 3], [])"),
+    ([[None, None], [None, None]], "padded_shapes=([512], [512])"),
+    ([[None, None]], "padded_shapes=[512]"),
+    (None, ""),
+])  # fmt: skip
+def test_ready_batches_of_any_rank_are_batched_again(dims, code):
+    tf = pytest.importorskip("tensorflow")
+    claim = found(compiles(input_dims=dims), "recompilation")
+    assert code in claim["advice"]["code"] and bool(code) == bool(claim["advice"]["code"])
+    if not code:
+        return
+
+    def make():
+        for index in range(12):
+            shapes = [[(24 + index) if size is None else size for size in one] for one in dims]
+            made = tuple(tf.ones([24 + index, *shape[1:]]) for shape in shapes)
+            yield made if len(made) > 1 else made[0]
+
+    specs = tuple(tf.TensorSpec(shape) for shape in dims)
+    ds = tf.data.Dataset.from_generator(
+        make, output_signature=specs if len(specs) > 1 else specs[0]
+    )
+    ds = apply(claim["advice"]["code"], ds=ds)["ds"]
+    batches = [tf.nest.flatten(batch) for batch in ds]
+    assert len(batches) > 5
+    assert len({tuple(tuple(one.shape) for one in batch) for batch in batches}) == 1
+    assert [one.shape.rank for one in batches[0]] == [len(shape) for shape in dims]
+
+
+def test_shapes_that_stay_the_same_are_not_to_blame():
+    claim = found(compiles(framework=JAX, input_dims=[[32, 16], [32]]), "recompilation")
+    assert "stayed the same" in claim["advice"]["text"] and not claim["advice"]["code"]
+
+
+class Facts:
+    """As much of a run as the advice about a validation asks for: 6 of them, 40 batches each."""
+
+    ended, validation = True, SimpleNamespace(total_rows=240)
+
+    def __init__(self, framework="jax", **facts):
+        self.framework = framework
+        self.facts = {"fit": {"epochs": 6, "input_kind": "numpy"} | facts, "framework": {}}
+
+    def fact(self, group, name, default=None):
+        value = self.facts[group].get(name)
+        return default if value is None else value
+
+
+def slow_validation(waited: float, **facts):
+    took = 6 * 2 * 10**9
+    return validation(
+        Facts(**facts), count=6, took_ns=took, wait_ns=round(waited * took), span_ns=2 * took,
+        pct=50,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("workers, then", [(0, 4), (1, 4), (4, 8)])
+def test_a_validation_that_waits_for_its_own_dataset_gets_workers(workers, then):
+    advice = slow_validation(0.93, validation_kind="PyDataset", validation_workers=workers)
+    dataset = apply(advice.code, val_dataset=SimpleNamespace())["val_dataset"]
+    assert (dataset.workers, dataset.use_multiprocessing) == (then, True)
+    assert "waits for its data 93 %" in advice.text and 0.4 < advice.saves < 0.93
+
+
+def test_a_validation_that_waits_for_a_loader_gets_workers():
+    advice = slow_validation(0.8, framework="torch", validation_kind="torch DataLoader")
+    given = Given(lambda dataset, **settings: settings)
+    apply(advice.code, DataLoader=given, val_dataset=[])
+    assert given.result["num_workers"] == 4
+
+
+def test_a_validation_that_waits_for_batches_of_a_loop_makes_them_once():
+    advice = slow_validation(0.8, loop="custom", validation_kind="generator")
+    assert apply(advice.code, val_dataset=iter([1, 2]))["val_dataset"] == [1, 2]
+
+
+@pytest.mark.parametrize("waited, kind", [(0.3, "PyDataset"), (0.8, "numpy")])
+def test_a_validation_that_computes_is_made_less(waited, kind):
+    assert "model.fit(" in slow_validation(waited, validation_kind=kind).code
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_short_loops_do_a_thing_once(count):
+    """No `epoch % 50` where there are six."""
+    claim = found(phases("callback", "plots", 2, count, **LOOP), "host_stall")
+    done = []
+    for epoch in range(count):
+        apply(
+            claim["advice"]["code"], work=lambda epoch=epoch: done.append(epoch), epoch=epoch,
+            monitor=SimpleNamespace(phase=lambda name: contextlib.nullcontext()),
+        )  # fmt: skip
+    assert done == [count - 1]
+
+
+def test_a_saver_that_saves_every_batch_saves_once_in_a_short_training():
+    run = hooks("ModelCheckpoint.on_train_batch_end", 400, epochs=4, steps_per_epoch=100)
+    assert "model.save(" in found(run, "host_stall")["advice"]["code"]
+
+
+def test_storing_what_a_dataset_makes_is_a_line_that_can_be_run(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    for given in ({}, {"input_iterable": True}):
+        facts = DATALOADER | {"input_workers": 8} | given
+        advice = found(waits(framework=TORCH, **facts), "input_bound")["advice"]
+        dataset = [(torch.ones(3) * i, i) for i in range(4)]
+        after = apply(advice["code"], torch=torch, dataset=dataset)["dataset"]
+        assert [label for _, label in after] == [0, 1, 2, 3]
+        loader = torch.utils.data.DataLoader(after, batch_size=2)
+        assert [len(labels) for _, labels in loader] == [2, 2]
+        assert what_to_do(advice).startswith("torch.save(")
+
+
+def test_looking_is_nothing_to_do_first():
+    text = "Move the other program away."
+    for code in (
+        "nvidia-smi pmon -i 0 -c 1",
+        "sudo dmesg | grep -i xid",
+        "nvidia-smi -i 0 -q -d X",
+    ):
+        assert what_to_do({"text": text, "code": code}) == text
+    change = "sudo nvidia-smi -i 0 -pl 300"
+    assert what_to_do({"text": text, "code": change}) == change
+
+
+def test_one_worker_is_singular():
+    one = waits(framework=TORCH, **DATALOADER | {"input_workers": 1})
+    assert (
+        "1 worker process of the DataLoader is too few"
+        in found(one, "input_bound")["advice"]["text"]
+    )
