@@ -220,7 +220,7 @@ def test_new_shapes_are_padded_to_one(tmp_path):
     before = fit(tmp_path / "before", model(), ds.padded_batch(32, drop_remainder=True), epochs=2)
     span = only(before, "recompilation")
     assert span["evidence"]["compilations"] >= 30
-    names = apply(span["advice"]["code"], ds=ds)
+    names = apply(span["advice"]["code"], ds=ds.padded_batch(32, drop_remainder=True))
     after = fit(tmp_path / "after", model(), names["ds"], epochs=2)
     assert_gone(after, "recompilation")
     promised = before["wall_s"] / (before["wall_s"] - span["saves_s"])
