@@ -10,9 +10,11 @@ _SUMS = (
     "rows", "duration_ns", "input_get_ns", "input_wait_ns", "wait_ns", "compile_ns", "body_ns",
     "gpu_wait_ns", "callbacks_ns", "estimated", "wait_known", "wait_events", "callback_events",
     "compile_events", "clean_rows", "clean_ns", "new_rows", "new_ns", "known_rows", "known_ns",
+    "event_wait_ns", "between_ns", "between_events",
 )  # fmt: skip
 _MAXIMA = (
-    "top_wait_ns", "top_callbacks_ns", "top_compile_ns", "top_new_ns", "end_ns", "end_step",
+    "top_wait_ns", "top_callbacks_ns", "top_compile_ns", "top_new_ns", "top_between_ns", "end_ns",
+    "end_step",
 )  # fmt: skip
 _MINIMA = ("start_ns", "first_step")
 _FAR = np.iinfo(np.int64).max
@@ -35,8 +37,9 @@ class StepBlocks:
     wait where it exceeds the floor; `clean_rows`/`clean_ns`, the steps that neither waited nor
     compiled; `new_*` and `known_*`, the rows whose input shape came for the first time, or had come
     before (neither, where shapes are static), with their time but for waits and callbacks;
-    `*_events`, the rows in which that part took a tenth of the step; `top_*_ns`, the largest
-    single value; the block's extent in steps and time.
+    `*_events`, the rows in which that part took a tenth of the step, and `event_wait_ns`, the waits
+    of those; `between_ns`, what lay between a row and the one before it, or within a row and in
+    none of its parts; `top_*_ns`, the largest single value; the block's extent in steps and time.
     """
 
     CAPACITY = 8192
@@ -47,6 +50,7 @@ class StepBlocks:
         self.floor_ns = floor_ns
         self.rows_per_block = self.BASE_ROWS
         self.total_rows = 0
+        self._last_end: int | None = None  # of the newest row
         self._shapes: set[int] = set()
         self._data = {name: np.zeros(self.CAPACITY, np.int64) for name in _SUMS + _MAXIMA}
         for name in _MINIMA:
@@ -113,12 +117,24 @@ class StepBlocks:
         event_at = (duration * EVENT_SHARE).astype(np.int64)
         new, dynamic = self._first_seen(column("shape_id"))
         work = np.maximum(duration - raw - known["callbacks_ns"], 0)
+        wait_event = (wait > 0) & (wait >= event_at)
+        parts = raw + sum(known[name] for name in
+                          ("compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns"))  # fmt: skip
+        within = np.where(column("body_ns") >= 0, np.maximum(duration - parts, 0), 0)
+        before = start[0] if self._last_end is None else self._last_end
+        ends = np.concatenate([[before], start + duration])
+        between = np.maximum(start - ends[:-1], 0) + within
+        self._last_end = int(ends[-1])
         return known | {
             "rows": np.ones(count, np.int64),
             "input_wait_ns": raw,
             "wait_ns": wait,
             "wait_known": (raw_wait >= 0).astype(np.int64),
-            "wait_events": ((wait > 0) & (wait >= event_at)).astype(np.int64),
+            "wait_events": wait_event.astype(np.int64),
+            "event_wait_ns": wait_event * wait,
+            "between_ns": between,
+            "between_events": (between > (duration - within) * EVENT_SHARE).astype(np.int64),
+            "top_between_ns": between,
             "callback_events": (
                 (known["callbacks_ns"] > 0) & (known["callbacks_ns"] >= event_at)
             ).astype(np.int64),

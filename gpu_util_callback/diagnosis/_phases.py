@@ -110,3 +110,18 @@ class Phases:
             for (kind, name, where), group in self._groups.items()
             if kind in kinds and (account is None or where == account)
         }
+
+    def accounted_ns(self, times: np.ndarray) -> np.ndarray:
+        """How much of the time before each of these the phases account for outside steps."""
+        total = np.zeros(len(times))
+        for (_, _, account), group in self._groups.items():
+            if account:
+                order = np.argsort(group["start_ns"], kind="stable")
+                edges = np.stack([group["start_ns"], group["end_ns"]], axis=1)[order].ravel()
+                spent = group["self_ns"][order]
+                grown = np.cumsum(spent)
+                level = np.stack([grown - spent, grown], axis=1).ravel()
+                origin = int(edges[0])
+                at = np.maximum.accumulate(edges) - origin
+                total += np.interp(times - origin, at, level, left=0.0)
+        return total

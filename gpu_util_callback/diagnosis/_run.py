@@ -96,9 +96,10 @@ class Run:
     @property
     def present_ns(self) -> int:
         """The run without the times in which the process was stopped, or its machine asleep."""
-        return max(0, self.wall_ns - self._absent_ns(self.start_ns, self.end_ns))
+        return max(0, self.wall_ns - self.absent_ns(self.start_ns, self.end_ns))
 
-    def _absent_ns(self, start_ns: int, end_ns: int) -> int:
+    def absent_ns(self, start_ns: int, end_ns: int) -> int:
+        """How much of a range the process was stopped, or its machine asleep."""
         known = self.steps.total_rows, sum(bins.samples for bins in self.samples.values())
         if self._absences is None or self._absences[0] != known:
             self._absences = known, absences(self.steps, self.samples.values())
@@ -221,7 +222,7 @@ class Run:
         if not active:
             return None
         mean = sum(active) / len(active)
-        present = end_ns - start_ns - self._absent_ns(start_ns, end_ns)
+        present = end_ns - start_ns - self.absent_ns(start_ns, end_ns)
         idle_ns = round(present * (1 - mean / 100))
         return Idle(mean, idle_ns, samples, tuple(gpus))
 

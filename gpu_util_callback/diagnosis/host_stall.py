@@ -11,6 +11,7 @@ from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Range, 
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._stalls import intervals, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._unmarked import unmarked
 from gpu_util_callback.diagnosis._worth import worth_telling
 
 __all__ = ["HostStall"]
@@ -44,6 +45,11 @@ class HostStall(Rule):
         "callback_pct": Threshold(
             5, "XProf calls 3 % of a step outside the model moderate and 15 % high; 5 % is felt"
         ),
+        "unmarked_pct": Threshold(
+            20,
+            "a loop of one's own keeps its books in a few percent; a fifth without a name hides "
+            "what costs most",
+        ),
         "ms_per_step": Threshold(
             0.2, "a progress bar takes 0.05-0.1 ms a step; on very short steps that is no finding"
         ),
@@ -64,7 +70,7 @@ class HostStall(Rule):
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
         claims = [*self._validation(run, limits), *self._at_ends(run, limits),
-                  *self._in_steps(run, limits)]  # fmt: skip
+                  *self._in_steps(run, limits), *self._unmarked(run, limits)]  # fmt: skip
         return worth_telling(claims, run.present_ns, limits)
 
     # -- validation ----------------------------------------------------------------------------
@@ -175,6 +181,34 @@ class HostStall(Rule):
                              {"callback_pct": limits["callback_pct"],
                               "ms_per_step": limits["ms_per_step"]},
                              advice, name or "callbacks")  # fmt: skip
+
+    # -- what a loop of one's own does not mark ----------------------------------------------------
+
+    def _unmarked(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        seen = unmarked(run)
+        if seen is None:
+            return
+        span_ns = max(1, seen.where.end_ns - seen.where.start_ns)
+        if 100 * seen.usual_ns < limits["unmarked_pct"] * span_ns:
+            return
+        if 100 * seen.lost_ns < limits["lost_pct"] * span_ns:
+            return
+        evidence: dict[str, object] = {
+            "unmarked_pct": round(100 * seen.took_ns / span_ns, 1),
+            "unmarked_s": round(seen.took_ns / 1e9, 3),
+            "place_in_loop": seen.place,
+        }
+        if seen.times is not None:
+            evidence["times"] = seen.times
+            evidence["longest_s"] = round(seen.longest_ns / 1e9, 3)
+        evidence["lost_pct"] = round(100 * seen.lost_ns / span_ns, 1)
+        evidence["gpu_active_meanwhile_pct"] = seen.active_pct
+        claim = self._loss("Work outside steps and phases", seen.where, seen.lost_ns,
+                           seen.active_pct, run, evidence,
+                           {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
+                           seen.advice, "unmarked")  # fmt: skip
+        claim.pieces = seen.pieces
+        yield claim
 
     def _loss(
         self,

@@ -210,11 +210,11 @@ class Generated:
                              rows[0][1]: np.array([row[2] for row in rows])}  # fmt: skip
         return groups
 
-    def diagnose(self, thresholds: dict | None = None) -> dict:
+    def diagnose(self, thresholds: dict | None = None, account: dict | None = None) -> dict:
         """The one-shot diagnosis of all tables and samples."""
         diagnosis = Diagnosis(self.facts, thresholds)
         diagnosis.add(self.tables(), self.samples())
-        return diagnosis.result(now_ns=self.now, ended=True)
+        return diagnosis.result(account=account, now_ns=self.now, ended=True)
 
 
 def _columns(rows: list[tuple], names: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -1,0 +1,122 @@
+"""What a loop of one's own does outside its steps without saying so."""
+
+import pytest
+from generated_runs import GPU, MS, Generated
+
+CUSTOM = {"loop": "custom", "batch_size": 32, "input_kind": "generator"}
+
+
+def loop(gpus=(), **facts) -> Generated:
+    return Generated(
+        seed=5, gpus=list(gpus), fit=CUSTOM,
+        framework={"name": "torch", "backend": "torch"}, **facts,
+    )  # fmt: skip
+
+
+def unnamed(run: Generated, ms: float, busy: float = 0.0) -> None:
+    run._busy.append((run.now, run.now + round(ms * MS), busy))
+    run.now += round(ms * MS)
+
+
+def epochs(run: Generated, count: int, ms: float, *, marked: str = "", busy: float = 0.0) -> None:
+    for _ in range(count):
+        start = run.now
+        run.steps(60, step_ms=20)
+        run.epoch(start)
+        if marked:
+            run.phase(marked, ms / 1e3)
+        else:
+            unnamed(run, ms, busy)
+
+
+def stalls(run: Generated, **result) -> list[dict]:
+    return [span for span in run.diagnose(**result)["spans"] if span["cause"] == "host_stall"]
+
+
+def test_work_after_each_epoch_leads_the_verdict():
+    run = loop()
+    epochs(run, 5, 2400)
+    run.steps(60, step_ms=20, wait_ms=4)  # a small wait, which cost far less
+    found = run.diagnose()
+    [span] = [one for one in found["spans"] if one["cause"] == "host_stall"]
+    assert found["verdict"].startswith("Work outside steps and phases: 12 s of ")
+    assert "faster" not in found["verdict"]  # a mark by itself saves nothing
+    assert span["lost_s"] == pytest.approx(12, rel=0.01) and span["saves_s"] == 0
+    assert span["evidence"]["place_in_loop"] == "after each epoch"
+    assert "2.4 s pass" in span["advice"]["text"]
+    assert span["advice"]["code"].startswith('with monitor.phase("validation"): ...')
+
+
+def test_what_is_marked_is_not_told_again():
+    run = loop()
+    epochs(run, 5, 2400, marked="validation")
+    assert [span["title"] for span in stalls(run)] == ["Validation stalls training"]
+
+
+def test_what_a_loop_does_now_and_then_is_told_by_its_pace():
+    run = loop()
+    for _ in range(8):
+        run.steps(50, step_ms=20)
+        unnamed(run, 900)
+    [span] = stalls(run)
+    assert span["evidence"]["place_in_loop"] == "about every 50 steps"
+    assert span["evidence"]["times"] == 8
+    assert span["lost_s"] == pytest.approx(7.2, rel=0.01)
+
+
+def test_time_between_all_steps_is_told_as_that():
+    run = loop()
+    for _ in range(200):
+        run.steps(1, step_ms=20)
+        unnamed(run, 15)
+    [span] = stalls(run)
+    assert span["evidence"]["place_in_loop"] == "between the steps"
+    assert span["lost_s"] == pytest.approx(3, rel=0.02)
+
+
+@pytest.mark.parametrize("ms", [0, 10, 150])
+def test_a_loop_that_keeps_its_books_is_healthy(ms):
+    run = loop()
+    epochs(run, 6, ms)
+    assert stalls(run) == []
+
+
+def test_one_long_stretch_is_an_event_and_setting_up_is_none():
+    run = loop()
+    unnamed(run, 20_000)
+    run.steps(200, step_ms=20)
+    unnamed(run, 9_000)
+    run.steps(200, step_ms=20)
+    assert stalls(run) == []
+
+
+def test_keras_fit_is_not_judged_by_it():
+    run = Generated(seed=5)
+    epochs(run, 5, 2400)
+    assert stalls(run) == []
+
+
+@pytest.mark.parametrize("busy, lost_s", [(0.0, 15), (0.97, 0)])
+def test_what_keeps_the_gpu_at_work_loses_nothing(busy, lost_s):
+    run = loop([GPU])
+    epochs(run, 5, 3000, busy=busy)
+    assert sum(span["lost_s"] for span in stalls(run)) == pytest.approx(lost_s, rel=0.1)
+
+
+def test_it_is_never_more_than_the_account_leaves():
+    run = loop()
+    epochs(run, 5, 2400)
+    [span] = stalls(run, account={"wall_s": 18.0, "time_s": {"other": 6.0}})
+    assert span["lost_s"] == 6
+
+
+def test_a_long_run_is_told_by_its_epochs():
+    run = loop()
+    for _ in range(40):
+        start = run.now
+        run.steps(2000, step_ms=20)
+        run.epoch(start)
+        unnamed(run, 30_000)
+    [span] = stalls(run)
+    assert span["evidence"]["place_in_loop"] == "after each epoch"
+    assert span["lost_s"] == pytest.approx(40 * 30, rel=0.03)
