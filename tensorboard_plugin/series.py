@@ -95,11 +95,11 @@ class Series:
 
     def width(self, axis: str, steps: "Series | None") -> int:
         """The level whose buckets are as wide as nearly all of the entries."""
-        if axis not in self._widths:
-            widths, found = self._widths, self._width(axis, steps)
-            widths[axis] = found
-            return found
-        return self._widths[axis]
+        widths = self._widths  # those of the entries there are now; `add` begins with none
+        found = widths.get(axis)
+        if found is None:
+            found = widths[axis] = self._width(axis, steps)
+        return found
 
     def _width(self, axis: str, steps: "Series | None") -> int:
         if self.of_steps == (axis == "step"):

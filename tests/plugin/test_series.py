@@ -113,6 +113,12 @@ def test_entries_that_come_while_others_are_read_are_all_there():
     done = threading.Event()
 
     def look():
+        try:
+            look_on()
+        except Exception as error:
+            failures.append(repr(error))
+
+    def look_on():
         seen = 0
         while not done.is_set():
             for level in (series.bits, series.bits + 3, series.bits + 9):
