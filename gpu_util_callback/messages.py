@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 
-__all__ = ["reason_of", "say", "verdict", "warn"]
+__all__ = ["off", "reason_of", "say", "verdict", "warn"]
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -20,6 +21,13 @@ def warn(what: str, reason: str, cure: str = "") -> None:
     if (what, reason) not in _warned:
         _warned.add((what, reason))
         log.warning("gpu_util_callback: %s: %s%s", what, reason, f" ({cure})" if cure else "")
+
+
+def off(source: str) -> str:
+    """`input wait is off`, `profiler windows are off`."""
+    head = re.split(r" of | about ", source)[0]
+    several = head.endswith("s") and not head.endswith("sis")
+    return f"{source} {'are' if several else 'is'} off"
 
 
 def say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +19,7 @@ FLUSH_S = 1.5
 REMOTE_FLUSH_S = 30.0
 # Seconds between the attempts to write a recording's end, where writing fails.
 RETRIES_S = (0.5, 2.0, 5.0)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Tables = dict[str, dict[str, Any]]
 
@@ -42,6 +44,7 @@ class Outputs:
         self._offset = 0  # the scalars' step of this fit's first
         self._diagnosis: Any = None
         self._next_flush = 0.0
+        self._full_since: float | None = None  # `time.monotonic` of the first write without room
 
     @property
     def recording(self) -> bool:
@@ -179,7 +182,10 @@ class Outputs:
         try:
             self._next_flush = time.monotonic() + self._flush_s() - FLUSH_S / 2
             self._writer.flush()
+            self._full_since = None
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in FULL and self._full_since is None:
+                self._full_since = time.monotonic()
             self._fail(
                 "writing the recording",
                 f"{self._settings.log_dir}: {reason_of(error)}; it is tried again",
@@ -197,7 +203,11 @@ class Outputs:
                 self._fail("scalars", error)
 
     def _seal(self, status: str) -> None:
-        for pause in (*RETRIES_S, None):
+        # A disk that was full while training went on will hardly have room within seconds, for
+        # which somebody waits.
+        since = self._full_since
+        long_full = since is not None and time.monotonic() - since > FLUSH_S
+        for pause in (*(RETRIES_S[:1] if long_full else RETRIES_S), None):
             try:
                 self._writer.close(status)
                 return

@@ -24,7 +24,7 @@ from gpu_util_callback.frameworks.stamps import seen_dims
 from gpu_util_callback.frameworks.timeline import Timeline
 from gpu_util_callback.gpu_samples import GpuSamples
 from gpu_util_callback.job import job_facts
-from gpu_util_callback.messages import say, verdict, warn
+from gpu_util_callback.messages import off, say, verdict, warn
 from gpu_util_callback.outputs import FLUSH_S, Outputs
 from gpu_util_callback.ray_context import ray_context
 from gpu_util_callback.recording.clock import Clock
@@ -178,7 +178,7 @@ class Recorder:
             return
         self._told.add(source)
         self.unavailable.append({"source": source, "reason": reason, "cure": cure})
-        warn(f"{source} is off", reason, cure)
+        warn(off(source), reason, cure)
         log.debug("gpu_util_callback: %s", source, exc_info=not isinstance(error, str))
 
     # ---- the recorder's thread -----------------------------------------------------------
@@ -333,7 +333,7 @@ class Recorder:
             if self.windows is not None:
                 overhead["windows_s"] = round(self.windows.cost_s, 4)
                 facts["windows"] = self.facts.get("windows", [])
-                unavailable += self.windows.unavailable
+                unavailable += map(self._in_own_words, self.windows.unavailable)
             facts["gpus"] = self._gpus.gpus
             facts.update(self._gpus.facts(self.facts.get("framework") or {}))
             unavailable += self._gpus.unavailable
@@ -348,6 +348,12 @@ class Recorder:
             )
         except Exception as error:
             self.fail("facts about the run", error)
+
+    def _in_own_words(self, missing: dict[str, str]) -> dict[str, str]:
+        """The cure that a loop of the user's own is told."""
+        if (self.facts.get("fit") or {}).get("loop") != "custom":
+            return missing
+        return {**missing, "cure": missing["cure"].replace("GpuUtilCallback(", "GpuUtilMonitor(")}
 
     def _note_shapes(self) -> None:
         """What varies in the shapes of batches that Python saw."""

@@ -84,6 +84,37 @@ def test_a_failed_end_is_tried_again(tmp_path, monkeypatch):
     assert len(recording.steps["step"]) == STEPS
 
 
+@pytest.mark.parametrize(("number", "tries"), [(errno.ENOSPC, 2), (errno.EIO, 4)])
+def test_a_disk_that_was_full_for_long_is_not_waited_for(number, tries, tmp_path, monkeypatch):
+    """Other failures may pass, and are tried again as often as there is patience for."""
+    pauses: list[float] = []
+    sleep, write = time.sleep, LocalStorage.write
+
+    def failing(self, path, data):
+        if "segment-" in path:
+            raise OSError(number, "No luck")
+        write(self, path, data)
+
+    def counted(seconds):
+        if seconds in (0.011, 0.012, 0.013):
+            pauses.append(seconds)
+        sleep(seconds)
+
+    with GpuUtilMonitor(tmp_path, report=False) as monitor:
+        monkeypatch.setattr(LocalStorage, "write", failing)
+        monkeypatch.setattr(outputs, "RETRIES_S", (0.011, 0.012, 0.013))
+        monkeypatch.setattr(outputs, "FLUSH_S", 0.0)  # so that the end's own flush is long ago
+        monkeypatch.setattr(time, "sleep", counted)
+        for _ in monitor.batches(range(STEPS)):
+            pass
+        recorded = monitor._recorder
+    until = time.monotonic() + 20
+    while recorded._thread.is_alive() and time.monotonic() < until:
+        sleep(0.02)
+    assert not recorded._thread.is_alive()
+    assert len(pauses) == tries - 1
+
+
 def test_rows_come_before_all_that_may_take_a_while(tmp_path, monkeypatch):
     """On a machine so busy that a short fit is over before its recorder has even begun."""
     released = threading.Event()
