@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from gpu_util_callback.arguments import checked_settings
 from gpu_util_callback.frameworks import waits
-from gpu_util_callback.frameworks.inputs import describe_input
+from gpu_util_callback.frameworks.inputs import describe_input, describe_validation
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.keras_windows import open_windows
 from gpu_util_callback.frameworks.loop import FRAMEWORKS, LoopAdapter, framework_in_use
@@ -89,7 +89,7 @@ class GpuUtilMonitor:
         self._framework = framework
         self._recorder: Recorder | None = None
         self._loop: LoopTimeline | None = None
-        self._described = False
+        self._described: set[bool] = set()  # training's input, a validation's
 
     # ---- begin and end ---------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class GpuUtilMonitor:
         recorder.hook_sums = loop.sums
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
         # Before anything runs: what goes wrong from here on ends the recording.
-        self._recorder, self._loop, self._described = recorder, loop, False
+        self._recorder, self._loop, self._described = recorder, loop, set()
         recorder.start(_Within())
         try:
             if adapter.name in FRAMEWORKS:
@@ -222,11 +222,12 @@ class GpuUtilMonitor:
             recorder.fail("input wait of this worker alone", error)
             return None
 
-    def _describe(self, dataset: Any) -> None:
-        if self._recorder is not None and not self._described:
-            self._described = True
+    def _describe(self, dataset: Any, validating: bool) -> None:
+        if self._recorder is not None and validating not in self._described:
+            self._described.add(validating)
             fit = self._recorder.facts.get("fit") or {}
-            self._recorder.facts["fit"] = {**fit, **describe_input(dataset)}
+            more = (describe_validation if validating else describe_input)(dataset)
+            self._recorder.facts["fit"] = {**fit, **more}
 
 
 def _restore(adapter: LoopAdapter, recorder: Recorder) -> None:
@@ -267,8 +268,7 @@ class _Batches(Generic[Batch]):
             return
         clock = time.perf_counter_ns
         tell = monitor._tell
-        if not loop.validating:
-            tell(monitor._describe, dataset)
+        tell(monitor._describe, dataset, loop.validating)
         tell(loop.batches_begin)
         mine = loop.current
         try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+from collections.abc import Callable, Iterator
 from types import FrameType, GeneratorType
 from typing import Any
 
-__all__ = ["describe_fit", "describe_input"]
+__all__ = ["describe_fit", "describe_input", "describe_validation"]
 
 # What an input is called, by the module that its class, or one it descends from, lives in.
 _HOMES = (
@@ -35,6 +38,11 @@ _ADAPTERS = {
     "KerasSequenceAdapter": ("PyDataset", "_keras_sequence"),
 }
 
+# Python's own wrappers of iterators, and the attributes in which progress bars keep what they wrap.
+_WRAPPERS = (enumerate, zip, map, filter, itertools.islice, itertools.chain)
+_WRAPPED = ("iterable", "loader", "dataloader")
+_DEEPEST = 4  # wrappers round wrappers
+
 # What a PyDataset has, and the `fit` of `tf_keras` is told.
 _WORKERS = ("workers", "use_multiprocessing", "max_queue_size")
 
@@ -44,7 +52,8 @@ def describe_input(dataset: Any) -> dict[str, Any]:
 
     Returns: `input_kind`, `steps_per_epoch`, `batch_size`, and what `_makers` knows.
     """
-    kind = _kind(dataset)
+    given = _seen_through(dataset)
+    kind = _kind(given)
     try:
         steps = len(dataset)
     except Exception:  # unknown, endless, or no such thing
@@ -52,8 +61,8 @@ def describe_input(dataset: Any) -> dict[str, Any]:
     facts = {
         "input_kind": kind,
         "steps_per_epoch": steps,
-        "batch_size": _size(dataset),
-        **_makers(kind, dataset),
+        "batch_size": _size(given),
+        **_makers(kind, given),
     }
     if kind == "PyDataset":  # its workers are Keras' to start, in `fit` alone
         facts.update(input_workers=0, input_processes=None, input_queue=None)
@@ -78,6 +87,10 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, Any]:
     kind, home = _ADAPTERS.get(name, (name, ""))
     given = getattr(adapter, home, None) if home else frame.f_locals.get("x")
     facts.update(input_kind=kind, batch_size=_size(adapter), **_makers(kind, given))
+    dims = _dims(getattr(adapter, "_output_signature", None))
+    if dims is not None:
+        facts["input_dims"] = dims
+    facts.update(describe_validation(frame.f_locals.get("validation_data")))
     if handler is not None and kind in ("PyDataset", "generator"):  # told to `fit` there
         facts.update(_ahead(*(frame.f_locals.get(one) for one in _WORKERS)))
     prefetched = backend == "tensorflow" and kind in ("PyDataset", "generator")
@@ -86,12 +99,62 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, Any]:
     return facts
 
 
+def describe_validation(dataset: Any) -> dict[str, Any]:
+    """The same of what a validation is given, named `validation_…`; nothing where that is None."""
+    if dataset is None:
+        return {}
+    given = _seen_through(dataset)
+    kind = "numpy" if isinstance(given, (tuple, list)) else _kind(given)
+    named = {"kind": kind} | {
+        name.removeprefix("input_"): value for name, value in _makers(kind, given).items()
+    }
+    kept = ("kind", "class", "workers", "processes")
+    return {f"validation_{name}": named[name] for name in kept if name in named}
+
+
+def _seen_through(dataset: Any) -> Any:
+    """What a progress bar, `enumerate` and their like iterate over, where that makes batches.
+
+    Of `zip` the one with the fewest workers. Nothing is iterated over and no code of the user's
+    runs but an attribute: what Python's own wrappers hold, the garbage collector tells.
+    """
+    known = {kind for _, kind in _HOMES}
+    found = [one for one in _inside(dataset, _DEEPEST) if _kind(one) in known]
+    if not found:
+        return dataset
+    return min(found, key=lambda one: _workers_of(one) or 0)
+
+
+def _inside(dataset: Any, depth: int) -> Iterator[Any]:
+    yield dataset
+    if depth <= 0 or any(_home(one) for one in type(dataset).__mro__):
+        return
+    if type(dataset) in _WRAPPERS:
+        for held in gc.get_referents(dataset):
+            for one in held if type(held) is tuple else (held,):
+                yield from _inside(one, depth - 1)
+        return
+    if isinstance(dataset, type) or not hasattr(type(dataset), "__iter__"):
+        return
+    for name in _WRAPPED:
+        try:
+            held = getattr(dataset, name, None)
+        except Exception:  # a property of somebody's own
+            continue
+        if held is not None:
+            yield from _inside(held, depth - 1)
+
+
+def _home(one: type) -> str | None:
+    name = f"{one.__module__}."
+    return next((kind for home, kind in _HOMES if name.startswith(home)), None)
+
+
 def _kind(dataset: Any) -> str:
     if isinstance(dataset, GeneratorType):
         return "generator"
     for one in type(dataset).__mro__:
-        name = f"{one.__module__}."
-        found = next((kind for home, kind in _HOMES if name.startswith(home)), None)
+        found = _home(one)
         if found is not None:
             return found
     return type(dataset).__name__
@@ -114,7 +177,8 @@ def _makers(kind: str, given: Any) -> dict[str, Any]:
         `input_processes`: whether they are processes (else threads), None without workers;
         `input_queue`: batches kept ready (a DataLoader's: by each worker), None without workers;
         `input_persistent_workers`, `input_pin_memory`, `input_iterable`: a DataLoader's;
-        `input_autotune`: whether tf.data tunes the dataset: False = its stages run one by one.
+        `input_autotune`: whether tf.data tunes the dataset: False = its stages run one by one;
+        `input_dims`: as of `_dims`, what tf.data declares of its batches.
         What is not known is left out.
     """
     if kind == "tf.data":
@@ -127,18 +191,28 @@ def _makers(kind: str, given: Any) -> dict[str, Any]:
         own = function if function and not function.startswith("<") else None
         return {"input_class": own, **_ahead(0, None, None)}
     if kind == "torch DataLoader":
-        workers = getattr(given, "num_workers", None)
-        source = getattr(given, "dataset", None)
+        own = _loaders(given)
+        workers = own("num_workers")
+        source = own("dataset")
         return {
             "input_class": type(source).__name__,
             "input_workers": workers,
             "input_processes": True if workers else None,
-            "input_queue": getattr(given, "prefetch_factor", None) if workers else None,
-            "input_persistent_workers": bool(getattr(given, "persistent_workers", False)),
-            "input_pin_memory": bool(getattr(given, "pin_memory", False)),
+            "input_queue": own("prefetch_factor") if workers else None,
+            "input_persistent_workers": bool(own("persistent_workers")),
+            "input_pin_memory": bool(own("pin_memory")),
             "input_iterable": "IterableDataset" in {c.__name__ for c in type(source).__mro__},
         }
     return {}
+
+
+def _loaders(given: Any) -> Callable[[str], Any]:
+    """How to read a DataLoader's settings; its iterators keep them under private names."""
+    return lambda name: getattr(given, name, getattr(given, f"_{name}", None))
+
+
+def _workers_of(given: Any) -> int | None:
+    return _makers(_kind(given), given).get("input_workers")
 
 
 def _tf_data(dataset: Any) -> dict[str, Any]:
@@ -146,7 +220,20 @@ def _tf_data(dataset: Any) -> dict[str, Any]:
         enabled = dataset.options().autotune.enabled
     except Exception:  # a distributed dataset has none
         return {}
-    return {"input_autotune": enabled is not False}
+    facts = {"input_autotune": enabled is not False}
+    dims = _dims(getattr(dataset, "element_spec", None))
+    return facts if dims is None else facts | {"input_dims": dims}
+
+
+def _dims(spec: Any) -> list[list[int | None]] | None:
+    """The shape of each tensor of a batch, None for a size that may vary.
+
+    Of `x`, `(x, y)` and `(x, y, weights)`, where all are plain tensors; None for other batches.
+    """
+    specs = spec if type(spec) is tuple else (spec,)
+    if any(type(one).__name__ != "TensorSpec" or one.shape.rank is None for one in specs):
+        return None
+    return [one.shape.as_list() for one in specs]
 
 
 def _ahead(workers: Any, processes: Any, queue: Any) -> dict[str, Any]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from gpu_util_callback.frameworks.inputs import describe_fit, describe_input
+from gpu_util_callback.frameworks.inputs import (
+    describe_fit,
+    describe_input,
+    describe_validation,
+)
 from gpu_util_callback.frameworks.keras_fit import calling_fit
+from gpu_util_callback.frameworks.stamps import seen_dims, shape_signature
 
 BATCH = np.ones((8, 4), np.float32), np.ones((8, 1), np.float32)
 
@@ -54,6 +61,7 @@ def test_tf_data():
     dataset = tf.data.Dataset.from_tensors(BATCH).repeat()
     assert described(x=dataset)["jax"] == {
         "input_kind": "tf.data", "batch_size": 8, "input_autotune": True,
+        "input_dims": [[8, 4], [8, 1]],
     }  # fmt: skip
     assert describe_input(dataset)["input_kind"] == "tf.data"
 
@@ -98,3 +106,101 @@ def test_what_is_not_known_is_left_out():
     assert describe_input([1, 2, 3]) == {
         "input_kind": "list", "steps_per_epoch": 3, "batch_size": None,
     }  # fmt: skip
+
+
+class Bar:
+    """As tqdm keeps what it shows."""
+
+    def __init__(self, iterable):
+        self.iterable = iterable
+
+    def __iter__(self):
+        return iter(self.iterable)
+
+
+class Angry(Bar):
+    @property
+    def loader(self):
+        raise RuntimeError("not yet")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        enumerate,
+        Bar,
+        Angry,
+        lambda loader: enumerate(Bar(loader)),
+        lambda loader: Bar(enumerate(loader)),
+        lambda loader: zip(range(9), loader, strict=False),
+        lambda loader: map(str, loader),
+        lambda loader: itertools.islice(loader, 3),
+        lambda loader: itertools.islice(enumerate(Bar(loader)), 3),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_is_seen_through_what_wraps_it(wrap, workers):
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.arange(12))
+
+    class Loader(torch.utils.data.DataLoader):
+        """Says what it has, without processes."""
+
+        def __iter__(self):
+            one = torch.utils.data.dataloader._SingleProcessDataLoaderIter(
+                torch.utils.data.DataLoader(data, batch_size=4)
+            )
+            one._num_workers = self.num_workers
+            return one
+
+    wrapped = wrap(Loader(data, batch_size=4, num_workers=workers))
+    found = describe_input(wrapped)
+    assert found["input_kind"] == "torch DataLoader"
+    assert found["input_class"] == "TensorDataset" and found["input_workers"] == workers
+    assert len(list(wrapped)) == 3, "nothing of it was taken"
+
+
+def test_of_loaders_side_by_side_the_one_without_workers_is_told():
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.arange(12))
+    pair = [torch.utils.data.DataLoader(data, num_workers=count) for count in (3, 0)]
+    assert describe_input(zip(*map(Bar, pair), strict=True))["input_workers"] == 0
+
+
+def test_what_wraps_nothing_known_stays_what_it_is():
+    assert describe_input(enumerate([1, 2]))["input_kind"] == "enumerate"
+    assert describe_input(Bar([1, 2]))["input_kind"] == "Bar"
+    assert describe_input(map(str, Bar([1])))["input_kind"] == "map"
+    endless = Bar(None)
+    endless.iterable = endless
+    assert describe_input(endless)["input_kind"] == "Bar"
+
+
+def test_the_input_of_a_validation_is_named_by_itself():
+    x, y = np.ones((16, 4), np.float32), np.ones((16, 1), np.float32)
+    found = described(x=x, y=y, batch_size=8, validation_data=Made(workers=2))["jax"]
+    assert found["input_kind"] == "numpy"
+    assert found["validation_kind"] == "PyDataset" and found["validation_class"] == "Made"
+    assert found["validation_workers"] == 2
+    found = described(x=x, y=y, batch_size=8, validation_data=(x, y))["jax"]
+    assert found["validation_kind"] == "numpy" and "validation_workers" not in found
+    assert describe_validation(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dims"),
+    [
+        ([(20, 16), (31, 16)], [[[20, 31], 16], [[20, 31]]]),
+        ([(8, 40), (8, 500), (8, 70)], [[8, [40, 500]], [8]]),
+        ([(8, 4)], [[8, 4], [8]]),
+        ([(8, 4), (8, 4, 2)], None),
+    ],
+)
+def test_what_varies_in_the_shapes_of_batches(shapes, dims):
+    seen = [shape_signature((np.ones(shape), np.ones(shape[:1]))) for shape in shapes]
+    assert seen_dims(seen) == dims
+
+
+def test_shapes_of_nested_batches_are_no_axes():
+    assert seen_dims([shape_signature(({"a": np.ones((2, 3))}, np.ones(2)))]) is None
+    assert seen_dims([12.5]) is None and seen_dims([]) is None
