@@ -103,7 +103,7 @@ def _whole_batches(wait: InputWait, stage: Stage) -> Advice | None:
     each_us = 1e3 * stage.work_ms_per_batch / max(1e-9, stage.elements_per_batch)
     if stage.elements_per_batch < MANY_ELEMENTS or each_us > CALL_US:
         return None
-    size = wait.run.fact("fit", "batch_size") or round(stage.elements_per_batch)
+    size = wait.run.fact("fit", "batch_size") or "batch_size"
     function = _function(stage)
     return Advice(
         f"{_takes(wait, stage)}: {stage.elements_per_batch:,.0f} calls of {each_us:.0f} µs, most "
@@ -167,7 +167,7 @@ def _batching(wait: InputWait, stage: Stage) -> Advice | None:
     if stage.name != "batch" or stage.op.startswith("Parallel"):
         return None
     most = cpus(wait.run)
-    size = wait.run.fact("fit", "batch_size") or round(stage.elements_per_batch) or "batch_size"
+    size = wait.run.fact("fit", "batch_size") or "batch_size"
     return Advice(
         f"{_takes(wait, stage)}: one thread copies its elements together. Let several do it.",
         f"ds = ds.batch({size}, num_parallel_calls=tf.data.AUTOTUNE)",

@@ -57,11 +57,10 @@ class Recompilation(Rule):
         )
         for where, blocks in run.spans_in(series, enter=limits["compile_pct"] / 100, min_rows=4):
             count, took = int(times[blocks].sum()), int(spent[blocks].sum())
-            # The largest is the first one, or an outlier; it had to be paid anyhow.
-            lost = took - int(top[blocks].max())
             duration = int(steps["duration_ns"][blocks].sum())
             if count < limits["compilations"]:
                 continue
+            lost = took - _paid_anyhow(top[blocks], took, count)
             idle = run.idle(where.start_ns, where.end_ns)
             if idle is not None:
                 lost = min(lost, idle.idle_ns)
@@ -92,6 +91,13 @@ class Recompilation(Rule):
                 advice=advise_shapes(run, count),
                 gpus=run.used_gpus,
             )
+
+
+def _paid_anyhow(top: np.ndarray, took: int, count: int) -> int:
+    """What the first compilation took; or the largest, if it is of another kind than the others."""
+    largest = int(top.max())
+    others = (took - largest) / max(1, count - 1)
+    return largest if largest > SLOW * others else int(top[top > 0][0])
 
 
 def _known_shape_ns(run: Run) -> float | None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from advised import assert_gone, assert_kept, only
+from advised import assert_compiled_less, assert_kept, only
 from packages import need
 
 HERE = Path(__file__).resolve().parent
@@ -50,9 +50,4 @@ def test_inputs_are_padded_to_few_lengths():
     before, after = advised("jax", "shapes")["shapes"]
     span = only(before, "recompilation")
     assert "np.pad" in span["advice"]["code"]
-    assert_gone(after, "recompilation")
-    # How long compiling takes is the machine's: half of the promise is asked for.
-    promised = before["wall_s"] / (before["wall_s"] - span["saves_s"])
-    got = before["wall_s"] / after["wall_s"]
-    print(f"promised {promised:.2f}, got {got:.2f}")
-    assert got > 1 + 0.5 * (promised - 1)
+    assert_compiled_less(before, after, left=2)  # two lengths

@@ -16,7 +16,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 import uneven_workers  # noqa: E402
-from advised import Given, apply, assert_gone, assert_kept, claims, only  # noqa: E402
+from advised import Given, apply, assert_faster, assert_gone, assert_kept, claims, only  # noqa: E402
 from nvml import GIB, Scenario, loaded  # noqa: E402
 from timed_fit import Timed, batches, fit  # noqa: E402
 
@@ -76,19 +76,17 @@ class Names:
 def test_an_eager_model_becomes_a_graph(world):
     class Layered(Timed):
         def train_step(self, data):
-            time.sleep(0.09)  # Python's time, in a graph spent once
+            time.sleep(0.24)  # Python's time, in a graph spent once
             return super().train_step(data)
 
     def train(folder):
-        model = Layered(40)
+        model = Layered(120)
         compiled = Given(model.compile, "sgd", "mse", jit_compile=False, run_eagerly=True)
         apply(train.code, model=Names(compile=compiled))
-        return fit(folder, model, labelled(40))
+        return fit(folder, model, labelled(32))
 
     train.code = "model.compile(...)"
-    step_ms = world(h100s(30), "alone", train)["step_ms"]["p50"]
-    # Of such a step the GPU works 40 ms.
-    before = world(h100s(100 * 40 / step_ms), "before", train)
+    before = world(h100s(100 * 0.12 / 0.36), "before", train)  # what it works of such a step
     claim = only(before, "launch_bound")
     assert claim["title"] == "Eager execution leaves the GPU idle"
     train.code = claim["advice"]["code"]
@@ -281,6 +279,4 @@ def test_every_worker_gets_its_share_of_the_files(tmp_path):
     after = logdir_report(read_recordings(tmp_path / "after"))
     assert after["sessions"][0]["findings"] == []
     old, new = (max(run["wall_s"] for run in report["runs"]) for report in (before, after))
-    promised = old / (old - finding["saves_s"])
-    print(f"promised {promised:.2f}, got {old / new:.2f}")
-    assert old / new == pytest.approx(promised, rel=0.2)
+    assert_faster(old, new, finding["saves_s"])

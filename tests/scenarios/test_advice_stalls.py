@@ -9,7 +9,15 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 import numpy as np  # noqa: E402
-from advised import Given, apply, assert_gone, assert_kept, claims, only  # noqa: E402
+from advised import (  # noqa: E402
+    Given,
+    apply,
+    assert_compiled_less,
+    assert_faster,
+    assert_gone,
+    assert_kept,
+    only,
+)
 from timed_fit import Timed, batches, fit, pause, slowly  # noqa: E402
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings  # noqa: E402
@@ -62,15 +70,15 @@ def test_a_callback_after_every_epoch_works_less_often(tmp_path):
         def on_epoch_end(self, epoch, logs=None):
             apply(self.code, work=lambda: time.sleep(0.2), epoch=epoch)
 
-    before = fit(tmp_path / "before", Timed(16), labelled(12), epochs=30, callbacks=[Plots()])
+    before = fit(tmp_path / "before", Timed(40), labelled(12), epochs=16, callbacks=[Plots()])
     span = only(before, "host_stall")
     Plots.code = span["advice"]["code"]
-    after = fit(tmp_path / "after", Timed(16), labelled(12), epochs=30, callbacks=[Plots()])
+    after = fit(tmp_path / "after", Timed(40), labelled(12), epochs=16, callbacks=[Plots()])
     assert_kept(before, after, "host_stall")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every, seconds", [(5, 0.1), ("epoch", 0.2)])
+@pytest.mark.parametrize("every, seconds", [(5, 0.2), ("epoch", 0.2)])
 @pytest.mark.parametrize("saver", ["ModelCheckpoint", "BackupAndRestore"])
 def test_a_model_is_saved_less_often(tmp_path, saver, every, seconds, monkeypatch):
     monkeypatch.setattr(Saving, "SECONDS", seconds)
@@ -82,10 +90,10 @@ def test_a_model_is_saved_less_often(tmp_path, saver, every, seconds, monkeypatc
     given = Given(kind, where, save_freq=every, **more)
     names = {"keras": Names(callbacks=Names(**{saver: given}))}
     steps = {"epochs": 10 if every == 5 else 24}
-    before = fit(tmp_path / "before", Saving(16), labelled(30), callbacks=[given(...)], **steps)
+    before = fit(tmp_path / "before", Saving(40), labelled(15), callbacks=[given(...)], **steps)
     span = only(before, "host_stall")
     apply(span["advice"]["code"], **names)
-    after = fit(tmp_path / "after", Saving(16), labelled(30), callbacks=[given.result], **steps)
+    after = fit(tmp_path / "after", Saving(40), labelled(15), callbacks=[given.result], **steps)
     assert_kept(before, after, "host_stall")
 
 
@@ -139,7 +147,7 @@ def test_the_progress_bar_is_a_line_an_epoch(tmp_path, monkeypatch):
     assert_kept(before, given.result, "host_stall")
 
 
-class Tested(Timed):
+class Evaluated(Timed):
     def test_step(self, data):
         x, y = data
         return super().test_step((pause(x, self.work_ms), y))
@@ -147,43 +155,44 @@ class Tested(Timed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs, steps, batches_each, setting", [
-    (10, 60, 20, "validation_freq"), (4, 40, 60, "validation_steps"),
+    (10, 24, 8, "validation_freq"), (4, 30, 40, "validation_steps"),
 ])  # fmt: skip
 def test_validation_is_made_less(tmp_path, epochs, steps, batches_each, setting):
     kwargs = {"epochs": epochs, "validation_data": labelled(batches_each)}
-    given = Given(fit, tmp_path / "before", Tested(16), labelled(steps), **kwargs)
+    given = Given(fit, tmp_path / "before", Evaluated(40), labelled(steps), **kwargs)
     before = given(...)
     span = only(before, "host_stall")
     assert setting in span["advice"]["code"]
-    given.arguments = (tmp_path / "after", Tested(16), labelled(steps))
+    given.arguments = (tmp_path / "after", Evaluated(40), labelled(steps))
     apply(span["advice"]["code"], model=Names(fit=given))
     assert_kept(before, given.result, "host_stall")
 
 
 @pytest.mark.slow
 def test_validation_data_is_kept(tmp_path):
-    val_ds = batches(25).map(slowly(40))
+    val_ds = batches(12).map(slowly(80))
     kwargs = {"epochs": 8}
-    before = fit(tmp_path / "before", Timed(16), labelled(40), validation_data=val_ds, **kwargs)
+    before = fit(tmp_path / "before", Timed(40), labelled(16), validation_data=val_ds, **kwargs)
     span = only(before, "host_stall")
     assert span["saves_s"] < 0.875 * span["lost_s"], "the first validation still waits"
     names = apply(span["advice"]["code"], val_ds=val_ds)
     after = fit(
-        tmp_path / "after", Timed(16), labelled(40), validation_data=names["val_ds"], **kwargs
+        tmp_path / "after", Timed(40), labelled(16), validation_data=names["val_ds"], **kwargs
     )
     assert_kept(before, after, "host_stall")
 
 
 def loop(log_dir, logs: str = "...", validates: str = "...") -> dict:
     """A loop of somebody's own; two of its lines can be replaced."""
+    epochs, steps = (3, 40) if logs else (12, 8)
     with GpuUtilMonitor(log_dir, trace="off", report=False) as monitor:
-        for epoch in range(12):
-            for step, _ in enumerate(monitor.batches(np.ones((20, 4)))):
-                time.sleep(0.01)
+        for epoch in range(epochs):
+            for step, _ in enumerate(monitor.batches(np.ones((steps, 4)))):
+                time.sleep(0.04)
                 if logs:
-                    apply(logs, work=lambda: time.sleep(0.01), step=step, monitor=monitor)
+                    apply(logs, work=lambda: time.sleep(0.03), step=step, monitor=monitor)
             if validates:
-                apply(validates, work=lambda: time.sleep(0.2), epoch=epoch, monitor=monitor)
+                apply(validates, work=lambda: time.sleep(0.3), epoch=epoch, monitor=monitor)
     [recording] = read_recordings(log_dir)
     return run_report(recording)
 
@@ -198,37 +207,40 @@ def test_a_loop_of_ones_own_logs_and_validates_less(tmp_path, part, phase):
     assert_kept(before, after, "host_stall")
 
 
+def sequences(lengths: list[int]) -> tf.data.Dataset:
+    """32 of each length, without Python: while it traces, Python makes no input."""
+
+    def some(length):
+        one = tf.ones([length], tf.int32), 1.0
+        return tf.data.Dataset.from_tensors(one).repeat(32)
+
+    return tf.data.Dataset.from_tensor_slices(lengths).flat_map(some)
+
+
 @pytest.mark.slow
 def test_new_shapes_are_padded_to_one(tmp_path):
-    lengths = [32 + 12 * (i % 40) for i in range(60)]
-
-    def model():
-        made = keras.Sequential([
+    def train(name, ds, **kwargs):
+        model = keras.Sequential([
             keras.Input((None,), dtype="int32"), keras.layers.Embedding(100, 16),
             keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1),
         ])  # fmt: skip
-        made.compile("sgd", "mse", jit_compile=True)
-        return made
+        model.compile("sgd", "mse", jit_compile=True)
+        # Time that no advice changes: a training that did nothing but compile would be faster by a
+        # factor that hangs on the few steps left.
+        rest = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(2))
+        return fit(tmp_path / name, model, ds, callbacks=[rest], **kwargs)
 
-    def sequences():
-        for length in lengths:
-            for _ in range(32):
-                yield [1] * length, 1.0
-
-    signature = (tf.TensorSpec((None,), tf.int32), tf.TensorSpec((), tf.float32))
-    ds = tf.data.Dataset.from_generator(sequences, output_signature=signature)
-    before = fit(tmp_path / "before", model(), ds.padded_batch(32, drop_remainder=True), epochs=2)
+    train("first", sequences([16] * 3).padded_batch(32))  # XLA begins to work
+    lengths = [32 + 24 * (i % 20) for i in range(40)]
+    ds = sequences(lengths).padded_batch(32, drop_remainder=True)
+    before = train("before", ds, epochs=2)
     span = only(before, "recompilation")
-    assert span["evidence"]["compilations"] >= 30
-    names = apply(span["advice"]["code"], ds=ds.padded_batch(32, drop_remainder=True))
-    after = fit(tmp_path / "after", model(), names["ds"], epochs=2)
-    assert_gone(after, "recompilation")
-    promised = before["wall_s"] / (before["wall_s"] - span["saves_s"])
-    got = before["wall_s"] / after["wall_s"]
-    print(f"promised {promised:.2f}, got {got:.2f}")
-    # How long compiling takes, and making the longer inputs, is the machine's: no 20 % here.
-    assert got > 1 + 0.5 * (promised - 1)
-    assert claims(after, "recompilation") == []
+    assert span["evidence"]["compilations"] >= 16
+    names = apply(span["advice"]["code"], ds=ds)
+    after = train("after", names["ds"], epochs=2)
+    assert_compiled_less(before, after, left=1)
+    [recording] = read_recordings(tmp_path / "after")
+    assert list(recording.phases["kind"]).count("compilation") == 1
 
 
 @pytest.mark.slow
@@ -244,6 +256,4 @@ def test_a_short_training_saves_once(tmp_path):
     apply(span["advice"]["code"], model=model)
     assert time.perf_counter() - started > model.SECONDS
     assert_gone(after, "host_stall")
-    promised = before["wall_s"] / (before["wall_s"] - span["saves_s"])
-    got = before["wall_s"] / (after["wall_s"] + model.SECONDS)
-    assert got == pytest.approx(promised, rel=0.2), f"promised {promised:.2f}, got {got:.2f}"
+    assert_faster(before["wall_s"], after["wall_s"] + model.SECONDS, span["saves_s"])
