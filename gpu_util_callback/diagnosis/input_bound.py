@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._input_advice import InputWait, advise_kind
+from gpu_util_callback.diagnosis._input_advice import InputWait, advise_kind, brief
 from gpu_util_callback.diagnosis._input_setup import input_setup
+from gpu_util_callback.diagnosis._long_fetches import advise_rare, long_fetches
 from gpu_util_callback.diagnosis._pipeline import Stage
 from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Range, Rule
 from gpu_util_callback.diagnosis._run import Run
@@ -98,12 +99,18 @@ class InputBound(Rule):
         if outside:
             usual = clean[0] if clean else (duration - wait) / max(1, in_blocks)
             duration = max(wait, duration - round(outside * usual))
+        # A short run compiles for most of its time; what a step takes is said without.
+        running = max(raw, duration - int(steps["compile_ns"][blocks].sum()))
         evidence: dict[str, object] = {
-            "wait_pct": round(100 * raw / max(1, duration), 1),
+            "wait_pct": round(100 * raw / max(1, running), 1),
             "wait_ms_per_step": round(raw / rows / 1e6, 3),
-            "step_ms": round(duration / rows / 1e6, 3),
+            "step_ms": round(running / rows / 1e6, 3),
             "steps": rows,
         }
+        long = long_fetches(steps, blocks, rows)
+        if long is not None:
+            evidence["long_fetches"] = f"{long.count} of {rows}, {brief(long.each_ms)} each"
+            evidence["long_fetches_hold_pct"] = round(100 * long.share, 1)
         lost = wait
         idle = run.idle(where.start_ns, where.end_ns)
         if idle is not None:
@@ -133,7 +140,7 @@ class InputBound(Rule):
             evidence["promise_rests_on"] = "what is left of a step without its wait"
         if lost < limits["wait_pct"] / 100 * duration:
             return None
-        needed_ms = (duration - lost) / rows / 1e6
+        needed_ms = max(0, running - lost) / rows / 1e6
         evidence["step_here_without_its_wait_ms"] = round(needed_ms, 3)
         evidence["faster_up_to"] = round(duration / max(1, duration - lost), 2)
         stages = run.pipeline.stages(where.start_ns, where.end_ns)
@@ -163,6 +170,8 @@ class InputBound(Rule):
             innocent=innocent, opener=next((s for s in stages if s.opens_files), None),
         )  # fmt: skip
         advice = advise_kind(wait_here) or advise_stage(wait_here)
+        if long is not None:
+            advice = advise_rare(wait_here, long, advice)
         saved = lost * advice.saves
         evidence["faster_up_to"] = round(duration / max(1, duration - saved), 2)
         return Loss(

@@ -1,0 +1,96 @@
+"""A wait that few fetches hold is told as that; a short run's steps are told without compiling."""
+
+import itertools
+
+import numpy as np
+import pytest
+from generated_runs import Generated
+
+
+def loop(kind="generator", name="torch", loop="custom", **fit) -> Generated:
+    return Generated(
+        seed=9, framework={"name": name, "backend": name},
+        fit={"loop": loop, "batch_size": 32, "input_kind": kind, **fit},
+    )  # fmt: skip
+
+
+def waits(run: Generated) -> dict:
+    [span] = [span for span in run.diagnose()["spans"] if span["cause"] == "input_bound"]
+    return span
+
+
+def rare(run: Generated, every: int = 100, ms: float = 2000, steps: int = 800) -> dict:
+    wait = np.zeros(steps)
+    wait[every - 1 :: every] = ms
+    run.steps(steps, step_ms=20, wait_ms=wait)
+    return waits(run)
+
+
+def test_few_long_fetches_are_counted_and_kept_ahead_of():
+    span = rare(loop())
+    assert span["evidence"]["long_fetches"].startswith("8 of ")
+    assert span["evidence"]["long_fetches_hold_pct"] >= 99
+    assert span["advice"]["text"].startswith("8 fetches took 2.0 s each and hold ")
+    assert "num_workers" not in span["advice"]["code"]
+    # One thread makes the batches of 100 steps in 2 s, which is how long they run.
+    assert 0.8 * span["lost_s"] <= span["saves_s"] <= span["lost_s"]
+
+
+def test_more_than_a_thread_can_make_is_not_promised():
+    span = rare(loop(), every=25, ms=2000)
+    assert span["saves_s"] < 0.35 * span["lost_s"]
+
+
+@pytest.mark.parametrize("kind, fit, there", [
+    ("torch DataLoader", {"input_workers": 2}, "prefetch_factor="),
+    ("torch DataLoader", {"input_workers": 0}, "num_workers=2"),
+    ("PyDataset", {"input_workers": 1, "loop": "fit"}, "max_queue_size"),
+    ("generator", {}, "ThreadPoolExecutor"),
+])  # fmt: skip
+def test_the_advice_fits_the_input(kind, fit, there):
+    assert there in rare(loop(kind, **fit))["advice"]["code"]
+
+
+@pytest.mark.parametrize("wait", [30.0, np.tile([0.0, 0.0, 0.0, 90.0], 200)], ids=["all", "4th"])
+def test_a_steady_wait_is_not(wait):
+    run = loop()
+    run.steps(800, step_ms=20, wait_ms=wait)
+    span = waits(run)
+    assert "long_fetches" not in span["evidence"] and "fetches took" not in span["advice"]["text"]
+
+
+def test_in_a_long_run_too_where_blocks_hold_several():
+    span = rare(loop(), steps=100_000)
+    count, _, rows = span["evidence"]["long_fetches"].split(",")[0].partition(" of ")
+    assert int(count) == pytest.approx(int(rows) / 100, rel=0.02)
+
+
+def test_the_code_gives_all_batches_in_order_and_passes_on_what_fails():
+    code = rare(loop())["advice"]["code"]
+    known = {"dataset": iter(range(500))}
+    exec(code, known)
+    assert list(known["dataset"]) == list(range(500))
+
+    def broken():
+        yield 1
+        raise OSError("broken shard")
+
+    known["dataset"] = broken()
+    exec(code, known)
+    with pytest.raises(OSError, match="broken shard"):
+        list(known["dataset"])
+    known["dataset"] = itertools.count()
+    exec(code, known)
+    assert next(known["dataset"]) == 0
+    known["dataset"].close()  # as a loop that breaks does
+
+
+def test_what_a_step_takes_is_said_without_compiling():
+    run = loop(name="jax")
+    compile_ms = np.zeros(40)
+    compile_ms[0] = 3000
+    run.steps(40, step_ms=16, wait_ms=40, compile_ms=compile_ms)
+    evidence = waits(run)["evidence"]
+    assert evidence["step_here_without_its_wait_ms"] == pytest.approx(16, rel=0.1)
+    assert evidence["step_ms"] == pytest.approx(56, rel=0.1)
+    assert "every 16 ms" in waits(run)["advice"]["text"]
