@@ -13,7 +13,7 @@ from gpu_util_callback.frameworks import waits
 from gpu_util_callback.frameworks.inputs import describe_input, describe_validation
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.keras_windows import open_windows
-from gpu_util_callback.frameworks.loop import FRAMEWORKS, LoopAdapter, framework_in_use
+from gpu_util_callback.frameworks.loop import FRAMEWORKS, LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.frameworks.loop_timeline import LoopTimeline
 from gpu_util_callback.frameworks.stamps import UNSEEN, shape_signature
 from gpu_util_callback.recorder import Recorder, close_left_over
@@ -118,7 +118,8 @@ class GpuUtilMonitor:
             recorder.end("interrupted", deadline_s=0)
 
     def _begin(self) -> None:
-        adapter = LoopAdapter(self._framework or framework_in_use())
+        framework = self._framework or framework_in_use()
+        adapter = LoopAdapter(framework, self._framework is None and is_a_guess(framework))
         recorder = Recorder(self._settings, adapter, timeline_type=LoopTimeline)
         close_left_over(keep=lambda other: not other.watch.over())
         loop = recorder.timeline

@@ -19,7 +19,7 @@ from gpu_util_callback.frameworks.loop_timeline import LoopTimeline
 from gpu_util_callback.frameworks.stamps import input_rows, shape_signature
 from gpu_util_callback.frameworks.tf_data import TfDataPipelines, tf_data_iterator
 
-__all__ = ["FRAMEWORKS", "LoopAdapter", "framework_in_use"]
+__all__ = ["FRAMEWORKS", "LoopAdapter", "framework_in_use", "is_a_guess"]
 
 # What each framework says of itself, and who tells when it compiles. In the order of preference:
 # TensorFlow is often there for its input pipelines, or for TensorBoard, alone.
@@ -40,6 +40,14 @@ def framework_in_use() -> str | None:
     if len(imported) < 2:
         return next(iter(imported), None)
     return next((name for name in imported if _AT_WORK[name]()), imported[0])
+
+
+def is_a_guess(framework: str | None) -> bool:
+    """Whether others are imported as well, and nothing shows yet that this one is at work."""
+    imported = [name for name in FRAMEWORKS if name in sys.modules]
+    if framework not in imported or len(imported) < 2 or framework == _chosen_backend():
+        return False
+    return not _AT_WORK[framework]()
 
 
 def _chosen_backend() -> str | None:
@@ -76,12 +84,14 @@ class LoopAdapter(Adapter):
 
     Args:
         framework: one of `FRAMEWORKS`, or None.
+        guessed: whether another one may be what the loop trains with.
     """
 
-    def __init__(self, framework: str | None):
+    def __init__(self, framework: str | None, guessed: bool = False):
         super().__init__(name=framework or "none", timing="python")
         # What `jit_compile=True` compiles, TensorFlow tells nobody; JAX and torch do.
         self.shapes_compile = framework == "tensorflow"
+        self._guessed = guessed
         self._loop: LoopTimeline | None = None
         self._clock: CompileClock | None = None
         self._pipelines = TfDataPipelines()
@@ -121,6 +131,8 @@ class LoopAdapter(Adapter):
         if self.about is None:
             return {"framework": {"name": None, "python": platform.python_version()}}
         facts = {"framework": self.about.framework()}
+        if self._guessed:
+            facts["framework"]["guessed"] = True
         keras = sys.modules.get("keras")
         if keras is not None:
             facts["framework"]["keras"] = getattr(keras, "__version__", None)
