@@ -173,6 +173,8 @@ def _subtitle(run: Mapping, which: str) -> str:
     framework = run.get("framework") or {}
     if framework.get("name"):
         parts.append(f"{framework['name']} {framework.get('version') or ''}".strip())
+    if (run.get("fit") or {}).get("run_eagerly"):
+        parts.append("runs eagerly (run_eagerly=True)")
     if run["status"] != "ended":
         parts.append({"live": "still running", "lost": "lost: its process ended without a word",
                       "interrupted": "interrupted"}.get(run["status"], run["status"]))  # fmt: skip

@@ -105,7 +105,7 @@ def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
         "GPU": "" if row["gpu_active_pct"] is None else percent(row["gpu_active_pct"]),
         "input": percent(times["input_wait"]) if "input_wait" in times else "",
         "stalls": percent(sum(stalls)) if stalls else "",
-        "causes": ", ".join(row["causes"]) or "none",
+        "causes": ", ".join(row["causes"]) or ("not readable" if row["unreadable"] else "none"),
     }
 
 

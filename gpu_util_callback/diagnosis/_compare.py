@@ -14,8 +14,8 @@ def comparison(runs: Sequence[Mapping]) -> dict:
     Returns:
         `{"baseline": id, "runs": [...]}`; per run its time per step and per sample (ms, waits
         included), `speed` against the baseline (per sample where both know their batch size, else
-        per step; None = not comparable), utilization, shares of time, causes, and which causes are
-        `gone` or `new` against the baseline.
+        per step; None = not comparable), utilization, shares of time, causes, whether some of its
+        rows are `unreadable`, and which causes are `gone` or `new` against the baseline.
     """
     base = runs[0]
     before = _causes(base)
@@ -34,6 +34,7 @@ def comparison(runs: Sequence[Mapping]) -> dict:
             "time_pct": time_pct(run),
             "lost_s": round(sum(claim["lost_s"] or 0 for claim in _claims(run)), 6),
             "causes": causes,
+            "unreadable": bool(run.get("problems")),
             "gone": [cause for cause in before if cause not in causes],
             "new": [cause for cause in causes if cause not in before],
         })  # fmt: skip

@@ -59,6 +59,11 @@ class Diagnosis:
         floor_ms = self.thresholds["input_bound"]["floor_ms"]
         self._run = Run(facts, floor_ns=round(floor_ms * 1e6))
 
+    @property
+    def steps(self) -> int:
+        """How many steps it was given."""
+        return self._run.steps.total_rows
+
     def add(
         self,
         tables: Mapping[str, Mapping[str, np.ndarray]],
@@ -134,6 +139,11 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
         now_ns=recording.end_ns or None,
         ended=recording.status in ("ended", "interrupted"),
     )
+    if not diagnosis.steps and recording.step_count:
+        # They are counted in the manifest: there were some.
+        found["verdict"] = f"The {recording.step_count:,} steps of this run could not be read" + (
+            f": {recording.problems[0].message}." if recording.problems else "."
+        )
     return with_trace_findings(found, recording.facts.get("trace_findings") or [])
 
 

@@ -1,10 +1,14 @@
 """What the verdict says of a run in which no rule found a cause."""
 
+from pathlib import Path
+
 import pytest
 from generated_runs import GPU, Generated, write
 
-from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.terminal import render
+from gpu_util_callback.terminal_compare import comparison_table
 
 
 def run_of(gpus=(), **steps):
@@ -36,3 +40,24 @@ def test_what_took_most_of_the_rest_is_named(tmp_path):
     assert not found["findings"] and not found["spans"]
     assert found["verdict"].startswith("No bottleneck was established: ")
     assert "% into callbacks (no GPU in use)." in found["verdict"]
+
+
+def test_steps_that_cannot_be_read_are_not_called_none(tmp_path):
+    path = Path(write(run_of(), tmp_path / "run"))
+    for segment in path.glob("segment-*.npz"):
+        segment.write_bytes(segment.read_bytes()[:100])
+    report = logdir_report(read_recordings(tmp_path / "run"))
+    [run] = report["runs"]
+    assert run["steps"] == 600 and not run["findings"]
+    assert run["verdict"].startswith("The 600 steps of this run could not be read: damaged")
+    table = "\n".join(comparison_table(comparison([run, run]), 100))
+    assert "not readable" in table and "none" not in table
+
+
+@pytest.mark.parametrize("eagerly", [True, False])
+def test_a_model_that_runs_eagerly_is_said_to(tmp_path, eagerly):
+    run = run_of()
+    run.facts["fit"] |= {"run_eagerly": eagerly}
+    write(run, tmp_path / "run")
+    text = render(logdir_report(read_recordings(tmp_path / "run")))
+    assert ("(run_eagerly=True)" in text) == eagerly
