@@ -41,7 +41,7 @@ MAX_BYTES = 256 << 20
 # Recordings of more values than this are long: their rows stay on disk.
 LONG_CELLS = 1 << 20
 # Reading that takes longer than about this is done beside the request.
-PATIENCE_MS = 8.0
+PATIENCE_MS = 10.0
 # Work beside requests begins after this, so that the requests of a first view are through.
 PAUSE_S = 0.1
 # Segments that a watched run may have grown by for its rows to be taken in within a request.
