@@ -14,10 +14,13 @@ import functools
 import gc
 import os
 import socket
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -36,6 +39,7 @@ from gpu_util_callback.frameworks.profiler_session import (
 __all__ = ["SESSION", "TorchProfiler"]
 
 LEFT_S = 10.0  # how long a window that was left open waits for the main thread
+ASK_S = 0.002  # how often it is asked
 THEIRS_S = 60.0  # how long somebody's profile on another thread does
 _QUIET = "6"  # above the level at which Kineto writes two lines about every profile
 
@@ -185,8 +189,7 @@ class TorchProfiler(ProfilerSession):
             self._over.set()
 
     def stop(self, folder: Path) -> Path | None:
-        self._ask(lambda: self.halt(folder))
-        late = not self._over.wait(LEFT_S)
+        late = not self._on_main(lambda: self.halt(folder), self._over, LEFT_S)
         with self._lock:
             if self._folder != folder:
                 return None
@@ -224,8 +227,7 @@ class TorchProfiler(ProfilerSession):
                 if self._profile is None:  # one being written is in nobody's way
                     self._theirs.add(threading.get_ident())
                     return
-            self._ask(self._drop)
-            if not self._over.wait(THEIRS_S):
+            if not self._on_main(self._drop, self._over, THEIRS_S):
                 self._lose()
 
     def _drop(self) -> None:
@@ -249,29 +251,44 @@ class TorchProfiler(ProfilerSession):
             self._lost = self._lost or lost is not None
             self._folder = self._stopped = waits.mark = None
             self._over.set()
-        if lost is not None:
-            self._tell_main(lambda: lost.toggle_collection_dynamic(False, [ProfilerActivity.CPU]))
+        if lost is None:
+            return
+        done = threading.Event()
 
-    def _ask(self, what: Callable[[], None]) -> None:
-        """Do something on the main thread, where that matters: while ours records."""
-        if self._over.is_set() or threading.current_thread() is threading.main_thread():
+        def quieten() -> None:
+            lost.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
+            done.set()
+
+        later = threading.Thread(target=self._on_main, args=(quieten, done, 3600.0), daemon=True)
+        later.start()
+
+    def _on_main(self, what: Callable[[], None], done: threading.Event, wait_s: float) -> bool:
+        """Have the main thread do something, between two of its instructions of Python.
+
+        Not while it is in torch's own code: that may put back afterwards what we end in there, as
+        the backward pass does.
+
+        Returns: whether it is done.
+        """
+        if threading.current_thread() is threading.main_thread():
             what()
-        else:
-            self._tell_main(what)
-
-    def _tell_main(self, what: Callable[[], None]) -> None:
-        """Have the main thread do something, between two of its instructions of Python."""
+            return True
 
         def called(_: Any) -> int:
             try:
-                what()
+                if not done.is_set() and not _amid_torch():
+                    what()
             except Exception:  # it would come out somewhere in the user's code
-                self._over.set()
+                done.set()
             return 0
 
         request = _CALL(called)
         self._asked = [*self._asked[-7:], request]  # C keeps no reference
-        ctypes.pythonapi.Py_AddPendingCall(request, None)
+        end = time.monotonic() + wait_s
+        while not done.is_set() and time.monotonic() < end:
+            ctypes.pythonapi.Py_AddPendingCall(request, None)
+            done.wait(ASK_S)
+        return done.is_set()
 
     # -- others --------------------------------------------------------------------------------
 
@@ -327,6 +344,17 @@ class TorchProfiler(ProfilerSession):
 
 
 _CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_TORCH = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120 (compared with code's own names)
+
+
+def _amid_torch() -> bool:
+    """Whether a function of torch's is under way on this thread."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_TORCH):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _old_cuda() -> bool:

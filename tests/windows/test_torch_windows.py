@@ -110,6 +110,14 @@ def test_a_profile_on_a_thread_that_the_training_waits_for(result):
     assert "another thread" in after["reasons"][0]
 
 
+def test_a_window_does_not_end_within_a_backward_pass(result):
+    """Which would put it back afterwards, to record for ever."""
+    _, found = result
+    run = found["in_backward"]
+    assert (run["yielded"], run["left"]) == ([True], False)
+    assert run["theirs"] >= 1
+
+
 def test_other_threads_than_the_main_one_get_no_windows_and_are_told_why(result):
     _, found = result
     run = found["thread"]

@@ -210,6 +210,43 @@ def left_loop():
     return described("left")
 
 
+class AsksInBackward(torch.autograd.Function):
+    """While it computes a gradient, on the main thread, another thread profiles something."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        thread = AsksInBackward.thread = threading.Thread(target=AsksInBackward.profile)
+        thread.start()
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:  # it is in Python's hands all the time
+            pass
+        return gradient * 2
+
+    @staticmethod
+    def profile():
+        with profile() as AsksInBackward.theirs:
+            torch.ones(8).sum()
+
+
+def in_backward():
+    folder = FOLDER / "in_backward"
+    folder.mkdir()
+    yielded = []
+    SESSION.start(folder, lambda: yielded.append(True))
+    AsksInBackward.apply(torch.ones(8, requires_grad=True)).sum().backward()
+    for _ in range(1000):
+        time.sleep(0.001)
+    SESSION.halt(folder)
+    AsksInBackward.thread.join()
+    SESSION.end()
+    SESSION.stop(folder)
+    return {"yielded": yielded, "left": profiling(), "theirs": events(AsksInBackward.theirs)}
+
+
 def within_budget():
     schedule = TraceSchedule(first=4, every=20, steps=3)
     ours = GpuUtilCallback(
@@ -254,6 +291,7 @@ def main():
     result["thread"] = on_another_thread()
     result["loop"] = loop()
     result["left_loop"] = left_loop()
+    result["in_backward"] = in_backward()
     result["budget"] = within_budget()
     torch_profiler.THEIRS_S, joined = 0.2, Joined()
     result["joined"] = {**fit("joined", [(3, 10)], joined), "theirs": events(joined.theirs)}
