@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpu_util_callback.recording.pyramid import Folded, reduce_rows
+from gpu_util_callback.recording.pyramid import reduce_rows
 
 __all__ = ["FAN_OUT_BITS", "Levels", "Range"]
 
@@ -26,17 +26,6 @@ class Levels:
         # Room for as many keys as are expected: growing in small steps would scatter the heap.
         self._levels = [_Level(len(self.columns), keys >> shift)]
         self._stale_from = 0  # base buckets from here on are not in the coarser levels yet
-
-    @classmethod
-    def of(cls, folded: Folded) -> "Levels":
-        """The buckets of an overview as levels of which its width is the finest."""
-        levels = cls(folded.columns, folded.shift)
-        base, used, buckets = levels._levels[0], folded.used, folded.buckets
-        base.used = used
-        base.low, base.high = buckets.low[:, :used], buckets.high[:, :used]
-        base.mean = buckets.mean[:, :used]
-        base.rows = buckets.count[:, :used].max(axis=0, initial=0).astype(np.float32)
-        return levels
 
     @property
     def nbytes(self) -> int:
