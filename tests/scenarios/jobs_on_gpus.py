@@ -1,7 +1,7 @@
 """Made-up jobs whose GPUs are held back: hot, shared, unequal, unused, lost, full."""
 
 from job_case import collect
-from simulated_boards import A100, H100, LAPTOP, RTX2080, T4, V100
+from simulated_boards import A100, H100, L4, LAPTOP, RTX2080, T4, V100
 from simulated_noise import lognormal, wandering
 
 __all__ = ["ON_GPUS"]
@@ -179,6 +179,13 @@ def _(job, vary):
 def _(job, vary):
     job.set(utilization_pct=3, memory_used_bytes=0.4 * GB)
     job.train(vary.count(500), gpu=120, share=0.0)
+    return {"cpu_fallback": None}
+
+
+@case("torch sees the GPU, and the model was never moved to it", board=L4, framework="torch")
+def _(job, vary):
+    job.set(memory_used_bytes=0.4 * GB, memory_process_bytes=0, power_w=17)
+    job.train(vary.count(300), gpu=150, share=0.0)
     return {"cpu_fallback": None}
 
 

@@ -116,12 +116,12 @@ def test_a_stage_that_computes_in_python_is_written_in_tensorflow(tmp_path):
 def test_autotuning_is_switched_on_again(tmp_path):
     options = tf.data.Options()
     options.autotune.enabled = False
-    ds = batches(STEPS).map(slowly(24)).with_options(options)
-    before = fit(tmp_path / "before", Timed(36), ds)
+    ds = batches(30).map(slowly(80)).with_options(options)
+    before = fit(tmp_path / "before", Timed(120), ds)
     span = only(before, "input_bound")
     assert "autotuning is switched off" in span["advice"]["text"]
     names = apply(span["advice"]["code"], tf=tf, ds=ds)
-    assert_kept(before, fit(tmp_path / "after", Timed(36), names["ds"]), "input_bound")
+    assert_kept(before, fit(tmp_path / "after", Timed(120), names["ds"]), "input_bound")
 
 
 def open_file(name):
@@ -150,13 +150,13 @@ def test_a_cheap_function_works_on_whole_batches(tmp_path):
         x = tf.cast(x, tf.float32) / 255.0 - 0.5
         return x, x[..., :1]
 
-    elements = tf.data.Dataset.from_tensors(tf.ones((8,))).repeat(STEPS * 1024)
-    before = fit(tmp_path / "before", Timed(8), elements.map(scale).batch(1024))
+    elements = tf.data.Dataset.from_tensors(tf.ones((8,))).repeat(30 * 4096)
+    before = fit(tmp_path / "before", Timed(25), elements.map(scale).batch(4096))
     span = only(before, "input_bound")
     assert "work on whole batches" in span["advice"]["text"]
     # Of elements that come one by one nobody knows how many make a batch: the name is the user's.
-    names = apply(span["advice"]["code"], tf=tf, ds=elements, scale=scale, batch_size=1024)
-    assert_kept(before, fit(tmp_path / "after", Timed(8), names["ds"]), "input_bound")
+    names = apply(span["advice"]["code"], tf=tf, ds=elements, scale=scale, batch_size=4096)
+    assert_kept(before, fit(tmp_path / "after", Timed(25), names["ds"]), "input_bound")
 
 
 @pytest.mark.slow

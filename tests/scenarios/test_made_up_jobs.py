@@ -51,6 +51,7 @@ def test_job(number):
 
 # Thresholds that fire below; all others fire above.
 BELOW = {
+    ("cpu_fallback", "gpu_active_pct"),
     ("gpus_unused", "unused_active_pct"), ("launch_bound", "gpu_active_pct"),
     ("launch_bound", "mean_kernel_us"), ("memory_limit", "limit_pct"),
     ("small_batch", "sm_active_pct"), ("small_batch", "vram_used_pct"),
