@@ -53,15 +53,12 @@ def run(job: Job) -> dict[str, Any]:
             count, wait_s = workload.validation(steps * whole_s)
             validation["validation_data"] = workload.batches(count, wait_s)
             workload.model.evaluate(workload.batches(2), verbose=0)  # compiled before
-        profiled = _torch_windows(job, windows) if traced else None
         print(f"{device.name}: a step takes {1e3 * step_s:.2f} ms; up to {steps} steps", flush=True)
         workload.model.fit(
             workload.batches(steps, delay_s),
             epochs=workload.epochs, shuffle=False, verbose=0,
-            callbacks=[callback, *filter(None, [profiled]), *enough], **validation,
+            callbacks=[callback, *enough], **validation,
         )  # fmt: skip
-        if profiled is not None:
-            profiled.write(job.log_dir)
     found = findings.read(job.log_dir)
     found["device"] = {"name": device.name, "compute_capability": device.capability}
     found["keras"] = keras.__version__
@@ -115,17 +112,6 @@ def _until(seconds: float, steps: int) -> Any:
 
 def _windows(steps: int, length: int) -> list[tuple[int, int]]:
     return [(at, at + length) for at in (int(0.3 * steps), int(0.65 * steps))]
-
-
-def _torch_windows(job: Job, windows: list[tuple[int, int]]) -> Any:
-    """PyTorch's profiler over the named steps, where the callback takes no windows of its own."""
-    from gpu_util_callback.frameworks.profiler_session import profiler_session_for
-
-    if job.backend != "torch" or job.stand_in or profiler_session_for("torch") is not None:
-        return None
-    from evidence.torch_windows import TorchProfile
-
-    return TorchProfile(windows)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def read(log_dir: str) -> dict[str, Any]:
     causes: set[str] = set()
     for recording in recordings:
         one = run_report(recording)
-        causes |= {thing["cause"] for thing in (*one["findings"], *one["spans"]) if _counts(thing)}
+        causes |= {thing["cause"] for thing in (*one["findings"], *one["spans"])}
     gpus = [gpu for gpu in report["gpus"] if gpu["used_by_framework"]]
     index = gpus[0]["index"] if gpus else 0
     busy = [_kernel_busy(recording, index) for recording in recordings]
@@ -52,11 +52,6 @@ def read(log_dir: str) -> dict[str, Any]:
         "findings": [_short(thing) for thing in (*report["findings"], *report["spans"])],
         "recorded_ns": report["start_ns"],
     }
-
-
-def _counts(thing: dict[str, Any]) -> bool:
-    """Whether it is about the training: not the time that the evidence's own profiler took."""
-    return "TorchProfile" not in str(thing["evidence"].get("callback"))
 
 
 def _short(thing: dict[str, Any]) -> dict[str, Any]:

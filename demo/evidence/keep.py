@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import shutil
 from pathlib import Path
 
@@ -17,19 +16,14 @@ _SUFFIXES = (".json", ".npz")
 def keep(log_dir: Path, target: Path, window_bytes: int = WINDOW_BYTES) -> int:
     """Copy a log directory to `target` (emptied first); returns the bytes it takes there.
 
-    Recordings are copied, XPlane files are cut until they fit `window_bytes`, Kineto files are left
-    out when they are larger than twice that. Of event files the marker is kept, which shows
-    TensorBoard that there is a recording, and the scalars are not.
+    Recordings are copied, XPlane files are cut until they fit `window_bytes`. Of event files the
+    marker is kept, which shows TensorBoard that there is a recording, and the scalars are not.
     """
     shutil.rmtree(target, ignore_errors=True)
     for file in sorted(path for path in log_dir.rglob("*") if path.is_file()):
         goal = target / file.relative_to(log_dir)
         if file.name.endswith(".xplane.pb"):
             data = _fitting(file.read_bytes(), window_bytes)
-        elif file.name.endswith(".pt.trace.json.gz"):
-            data = gzip.compress(gzip.decompress(file.read_bytes()), 9, mtime=0)
-            if len(data) > 2 * window_bytes:
-                continue
         elif ".tfevents." in file.name:
             _mark(goal.parent)
             continue

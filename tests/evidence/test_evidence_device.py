@@ -1,4 +1,4 @@
-"""Memory that is filled on purpose: to the named share, and with room for a step's passing needs."""
+"""Memory that is filled on purpose: to the named share, and with room left for a step."""
 
 import pytest
 
