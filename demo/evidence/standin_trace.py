@@ -100,9 +100,9 @@ def inject(backend: str, scenario: str) -> None:
     session.stop = stop_and_draw  # type: ignore[method-assign]
 
 
-def draw(data: bytes, played: Played) -> bytes:
-    """An XSpace, or PyTorch's JSON, with a GPU that did `played` in each of its marked steps."""
-    pen: Any = KinetoPen(data) if data[:1] in (b"{", b"[") else XSpacePen(data)
+def draw(name: str, data: bytes, played: Played) -> bytes:
+    """A file of that name, with a GPU that did `played` in each of its marked steps."""
+    pen: Any = KinetoPen(data) if name.endswith(".json") else XSpacePen(data)
     for start, end in pen.steps():
         whole = end - start
         at = start + int(played.idle * whole)
@@ -125,7 +125,7 @@ def draw(data: bytes, played: Played) -> bytes:
 def main() -> int:
     """`python -m evidence.standin_trace FILE SCENARIO` draws into a window's file."""
     file, scenario = Path(sys.argv[1]), sys.argv[2]
-    file.write_bytes(draw(file.read_bytes(), _PLAYED.get(scenario, _HEALTHY)))
+    file.write_bytes(draw(file.name, file.read_bytes(), _PLAYED.get(scenario, _HEALTHY)))
     return 0
 
 

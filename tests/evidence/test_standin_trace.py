@@ -26,7 +26,7 @@ def kineto():
         for step in range(STEPS)
     ]  # fmt: skip
     trace = {"schemaVersion": 1, "deviceProperties": [], "traceEvents": marks}
-    return "window.pt.trace.json", json.dumps(trace).encode()
+    return "window.pt.trace.json", b" " + json.dumps(trace).encode()  # as torch does
 
 
 PLAYED = {
@@ -48,7 +48,7 @@ PLAYED = {
 def test_a_drawn_gpu_does_what_it_plays(tmp_path, build, played, category, share):
     name, data = build()
     file = tmp_path / name
-    file.write_bytes(draw(data, PLAYED[played]))
+    file.write_bytes(draw(name, data, PLAYED[played]))
     [process] = analyse(read_trace(str(file))).processes
     [device] = process.devices
     assert len(process.steps) == STEPS
