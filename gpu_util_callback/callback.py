@@ -31,9 +31,9 @@ class GpuUtilCallback(keras.callbacks.Callback):
         sample_hz: GPU samples per second, above 0 and up to 100.
         scalar_freq: Steps per point of the scalars, or `"auto"`: every step at first, then ever
             fewer as the run grows.
-        trace: `"auto"` takes short profiler windows where they fit into `overhead_budget`;
-            `"off"` takes none; step ranges such as `[(100, 105)]` or a `TraceSchedule` name the
-            steps to take, counted from 0 over all epochs.
+        trace: `"auto"` takes short profiler windows where they fit into `overhead_budget` (on
+            PyTorch none); `"off"` takes none; step ranges such as `[(100, 105)]` or a
+            `TraceSchedule` name the steps to take, counted from 0 over all epochs.
         overhead_budget: Share of the run's time that profiler windows may cost, from 0 to 1.
         thresholds: Other limits for the diagnosis, e.g. `{"input_bound": {"wait_pct": 10}}`.
         job: A name that all workers of one job share, where it cannot be found out.

@@ -10,11 +10,21 @@ from gpu_util_callback.frameworks.profiler_session import profiler_session_for
 from gpu_util_callback.frameworks.timeline import Timeline
 from gpu_util_callback.recording.redaction import hashed_host
 from gpu_util_callback.windows.profiler_windows import ProfilerWindows
+from gpu_util_callback.windows.schedule import TraceSchedule
 
 if TYPE_CHECKING:
     from gpu_util_callback.recorder import Recorder
 
 __all__ = ["KerasWindows", "open_windows"]
+
+# A PyTorch profile can only be stopped by the training thread itself, which it holds up, and two
+# at a time end the process: nothing to do to a training that nobody asked it for.
+ASKED_FOR_ON_TORCH = {
+    "source": "profiler windows",
+    "reason": "on PyTorch they are taken only when they are asked for: each holds up the training "
+    "for some 10 to 100 ms",
+    "cure": "trace=[(100, 105)] names the steps to take",
+}
 
 
 def open_windows(
@@ -26,6 +36,9 @@ def open_windows(
     """
     settings, watch = recorder.settings, recorder.watch
     if settings.trace is None:
+        return None
+    if backend == "torch" and settings.trace == TraceSchedule():
+        recorder.unavailable.append(ASKED_FOR_ON_TORCH)
         return None
     session = profiler_session_for(backend)
     if session is None:

@@ -38,6 +38,13 @@ def test_windows_on_torch(result):
     assert plain["windows_s"] == pytest.approx(sum(w["cost_s"] for w in plain["windows"]), abs=1e-2)
 
 
+def test_none_that_nobody_asked_for(result):
+    _, found = result
+    unasked = found["unasked"]
+    assert unasked["windows"] == [] and unasked["status"] == "ended"
+    assert any("only when they are asked for" in reason for reason in unasked["reasons"])
+
+
 @pytest.mark.parametrize("name", ["plain", "epochs", "again", "loop"])
 def test_a_traced_step_is_the_recorded_step(result, name):
     """From the request for its batch, and with the wait for it as idle for input."""

@@ -82,7 +82,7 @@ def described(name):
         "input_wait_ns": steps["input_wait_ns"][rows].tolist(),
         "trained": len(steps["step"]),
         "wall_s": (recording.end_ns - recording.start_ns) / 1e9,
-        "windows": recording.facts["windows"],
+        "windows": recording.facts.get("windows", []),
         "windows_s": recording.facts["overhead"]["windows_s"],
         "reasons": [
             entry["reason"]
@@ -288,6 +288,7 @@ def main():
     result["interrupted"] = fit("interrupted", [(3, 10)], Leaving(), raises=KeyboardInterrupt)
     result["broken_input"] = fit("broken_input", [(3, 10)], data=batches(23), raises=OSError)
     result["again"] = fit("again", [(3, 6)], redact=True)
+    result["unasked"] = fit("unasked", "auto")
     result["thread"] = on_another_thread()
     result["loop"] = loop()
     result["left_loop"] = left_loop()
