@@ -196,20 +196,30 @@ def _gpu_time(
 
     From profiler windows where there are any (what the traced steps did, taken for all steps), else
     from NVML's utilization; empty where neither is known. Why a GPU idled is told only by traces
-    that show steps (`why_idle`); without them all of it is "idle".
+    that show steps (`why_idle`); without them all of it is "idle". It never idled for input longer
+    than the training thread waited for it, in whatever steps the windows happened to lie.
     """
     seen = traced.gpus.get(gpu["index"])
     times = account.get("time_s") or {}
     if seen is not None and seen.duration_ns and wall_s:
         in_steps = min(wall_s, float(times.get("step") or 0) + float(times.get("input_wait") or 0))
+        seconds = {name: in_steps * seen.share(name) for name in CATEGORIES}
+        waited = times.get("input_wait")
+        others = in_steps - seconds["idle_input"]
+        if waited is not None and seconds["idle_input"] > waited and others > 0:
+            scale = (in_steps - waited) / others
+            seconds = {
+                name: waited if name == "idle_input" else scale * part
+                for name, part in seconds.items()
+            }
         parts: dict[str, object] = {
-            name: round(in_steps * seen.share(name), 6)
-            for name in CATEGORIES
+            name: round(part, 6)
+            for name, part in seconds.items()
             if why_idle or not name.startswith("idle_")
         }
         if not why_idle:
             idle = [name for name in CATEGORIES if name.startswith("idle_")]
-            parts["idle"] = round(in_steps * seen.share(*idle), 6)
+            parts["idle"] = round(sum(seconds[name] for name in idle), 6)
         return {"basis": "windows", **parts, "outside_steps": round(wall_s - in_steps, 6)}
     active = gpu["utilization_pct"]["mean"]
     if active is not None and wall_s:

@@ -197,3 +197,17 @@ def test_every_rule_states_its_thresholds_reasons_and_sources():
             assert len(threshold.reason) > 10, (rule.cause, name)
     with pytest.raises(UnusableInput, match="input_bound"):
         Diagnosis({}, {"input_bounds": {"wait_pct": 1}})
+
+
+def test_a_gpu_idles_for_input_no_longer_than_the_thread_waited(tmp_path):
+    """The windows may happen to lie in the steps that waited."""
+    run = Generated(seed=1, gpus=[GPU])
+    run.steps(100, step_ms=8)
+    run.steps(100, step_ms=8, wait_ms=30)
+    run.trace(4, step_ms=40, idle_input=0.75, idle_host=0.1)
+    write(run, tmp_path)
+    [report] = logdir_report(read_recordings(tmp_path))["runs"]
+    parts = {name: part for name, part in report["gpu_time_est"]["0"].items() if name != "basis"}
+    assert parts["idle_input"] == pytest.approx(report["time_s"]["input_wait"], rel=1e-3)
+    assert sum(parts.values()) == pytest.approx(report["wall_s"], rel=1e-3)
+    assert parts["kernel"] == pytest.approx(1.5 * parts["idle_host"], rel=1e-3)
