@@ -78,8 +78,9 @@ def close(measured: np.ndarray, truth: np.ndarray, handed: bool) -> bool:
     """Whether waits, batch by batch, are within 5 % or 0.5 ms of the truth: medians per delay.
 
     Args:
-        handed: batches pass from thread to thread on their way to the loop, which the maker's own
-            stamps do not cover: what a batch without delay takes is allowed on top, up to 1.5 ms.
+        handed: batches pass from thread to thread on their way to the loop, or are converted, which
+            the maker's own stamps do not cover: what a batch without delay takes is allowed on top,
+            up to 1.5 ms.
     """
     off = np.array(medians(measured - truth))
     handover = min(1.5, max(0.0, off[0])) if handed else 0.0
