@@ -119,7 +119,7 @@ def test_waiting_for_a_batch_is_idle_for_input_not_a_busy_host(result, name):
     idle, waited = np.array(run["idle_input_ns"]), np.array(run["input_wait_ns"])
     assert (idle <= np.array(run["traced_ns"])).all()
     assert (idle[::2] >= 0.99 * 30e6).all()  # the batches that take long
-    assert np.median(np.abs(idle - waited)) < 5e6
+    assert np.median(np.abs(idle - waited)) < 15e6  # half of what a long one takes
     rest = np.array(run["traced_ns"]) - idle
     assert np.median(run["idle_host_ns"]) <= np.median(rest) + 1e6
 
