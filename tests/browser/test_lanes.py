@@ -4,6 +4,7 @@ import csv
 import io
 
 import pytest
+from gpu_tab import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -19,16 +20,16 @@ def test_all_lanes_are_listed_and_managed_without_dragging(tab):
     tab.find(".viewbar button").first.click()
     listed = tab.find(".lane-list li")
     run = tab.recording()
-    assert listed.count() == len(run["lanes"]), "folded and hidden lanes, too"
+    wait_until(lambda: listed.count() == len(run["lanes"]), what="folded and hidden lanes, too")
     box = tab.find(".lane-list")
     box.get_by_label("Input wait", exact=True).uncheck()
-    assert "Input wait" not in titles(tab) and "hidden" in tab.link()
+    wait_until(lambda: "Input wait" not in titles(tab) and "hidden" in tab.link(), what="hiding")
     box.get_by_label("Input wait", exact=True).check()
     box.locator("input[type=search]").fill("gpu1 temp")
-    assert listed.count() == 1
+    wait_until(lambda: listed.count() == 1, what="the search")
     listed.get_by_text("pin", exact=True).click()
     tab.page.keyboard.press("Escape")
-    assert box.count() == 0
+    wait_until(lambda: box.count() == 0, what="Escape")
     tab.settle()
     assert titles(tab)[0] == "Temperature" and "gpu1" in tab.find(".tl-origin").first.inner_text()
 
