@@ -299,11 +299,13 @@ def _not_judged(run: Mapping, pen: Pen) -> list[str]:
 def _overhead(run: Mapping, pen: Pen) -> list[str]:
     cost = run.get("overhead") or {}
     said = []
-    if cost.get("callback_us_per_step") is not None:
+    own = cost.get("callback_us_per_step")
+    if own is not None:
         waited = cost.get("lock_wait_us_per_step") or 0
-        most = waited > 20 and waited > cost["callback_us_per_step"] / 2
+        most = waited > 20 and waited > own / 2
         said.append(
-            f"{cost['callback_us_per_step']:.3g} µs a step on the training thread"
+            (f"{own:.3g} µs" if own < 1000 else f"{own / 1000:.3g} ms")
+            + " a step on the training thread"
             + (" (most of it waiting for Python's lock, or for a core)" if most else "")
         )
     if cost.get("sampler_cpu_pct") is not None:

@@ -91,3 +91,9 @@ def test_a_web_address_is_no_log_directory(address, capsys):
     assert main(["report", address]) == 2
     error = capsys.readouterr().err.strip()
     assert "web address" in error and "--logdir" in error and "\n" not in error
+
+
+@pytest.mark.parametrize(("us", "said"), [(12.34, "12.3 µs"), (1553.2, "1.55 ms")])
+def test_our_own_cost_reads_as_a_time(report, us, said):
+    run = {**report["runs"][0], "overhead": {"callback_us_per_step": us}}
+    assert f"{said} a step on the training thread" in render({"runs": [run]}, 200)
