@@ -64,7 +64,7 @@ def compiled():
 
 
 def recordings(folder):
-    return sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
+    return sorted(read_recordings(folder), key=lambda one: one.facts.get("fit_index", -1))
 
 
 def untouched(model) -> bool:

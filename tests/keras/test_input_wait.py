@@ -155,7 +155,9 @@ def test_waits_under_several_steps_per_execution(delay_ms, work_ms, mode, determ
         wait, real = ms(recording, "input_wait_ns")[8:], truth.delaying_ms(8)[8:]
         get = ms(recording, "input_get_ns")[8:]
         print(mode, delay_ms, work_ms, wait.sum(), real.sum(), get.sum())
-        if abs(wait.sum() - real.sum()) > max(0.5 * len(wait), 0.10 * real.sum()):
+        # What Keras does in Python behind a step's work is in this truth, where steps run eagerly.
+        slack_ms = 1.0 if mode == "eager" else 0.5
+        if abs(wait.sum() - real.sum()) > max(slack_ms * len(wait), 0.10 * real.sum()):
             return [f"measured {wait.sum():.1f}, truth {real.sum():.1f} ms, get {get.sum():.1f}"]
         return []
 

@@ -6,12 +6,26 @@ import time
 
 import keras
 import numpy as np
+import pynvml
 import pytest
 from fit_truth import BATCH, WIDTH, small_model
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, messages
+from gpu_util_callback.gpus import _library
 
 STEPS = 30
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    """Without a GPU, also where another test has loaded a driver library into this process."""
+
+    def no_library(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(_library, "_started_in", None)
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "CDLL", no_library)
 
 
 def slow_batches():
