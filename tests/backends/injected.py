@@ -74,15 +74,16 @@ def medians(values: np.ndarray) -> list[float]:
     ]
 
 
-def close(measured: np.ndarray, truth: np.ndarray, handed: bool) -> bool:
-    """Whether waits, batch by batch, are within 5 % or 0.5 ms of the truth: medians per delay.
+def close(measured: np.ndarray, truth: np.ndarray, handed: bool, slack_ms: float = 0.5) -> bool:
+    """Whether waits, batch by batch, are within 5 % or `slack_ms` of the truth: medians per delay.
 
     Args:
         handed: batches pass from thread to thread on their way to the loop, or are converted, which
             the maker's own stamps do not cover: what a batch without delay takes is allowed on top,
             up to 1.5 ms.
+        slack_ms: for what else cannot be told apart.
     """
     off = np.array(medians(measured - truth))
     handover = min(1.5, max(0.0, off[0])) if handed else 0.0
-    allowed = np.maximum(0.5, 0.05 * np.array(medians(truth))) + handover
+    allowed = np.maximum(slack_ms, 0.05 * np.array(medians(truth))) + handover
     return bool((np.abs(off) <= allowed).all())

@@ -14,6 +14,8 @@ from injected import WIDTH, Truth, close, medians, report
 from gpu_util_callback import GpuUtilCallback, read_recordings
 
 FOLDER = Path(tempfile.mkdtemp(prefix="sharded-"))
+# Eight devices on a few cores work on for a while, and hide so much of the next fetch.
+SLACK_MS = 1.5
 
 
 class Wanted(keras.callbacks.Callback):
@@ -56,13 +58,13 @@ def main() -> None:
                   callbacks=[Wanted(truth), GpuUtilCallback(log_dir, report=False)])  # fmt: skip
         (recording,) = read_recordings(log_dir)
         wait, true = recording.steps["input_wait_ns"] / 1e6, truth.wait_ms(ahead=False)
-        if close(wait, true, handed=True):
+        if close(wait, true, handed=True, slack_ms=SLACK_MS):
             break
     kernel = model.get_layer("wide").kernel.value
     account = recording.account
     report(
         "sharded",
-        good=close(wait, true, handed=True),
+        good=close(wait, true, handed=True, slack_ms=SLACK_MS),
         measured=medians(wait),
         truth=medians(true),
         steps=len(recording.steps["step"]),
