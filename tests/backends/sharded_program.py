@@ -15,7 +15,7 @@ from gpu_util_callback import GpuUtilCallback, read_recordings
 
 FOLDER = Path(tempfile.mkdtemp(prefix="sharded-"))
 # Eight devices on a few cores work on for a while, and hide so much of the next fetch.
-SLACK_MS = 1.5
+SLACK_MS = 2.5
 
 
 class Wanted(keras.callbacks.Callback):

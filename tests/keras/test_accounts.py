@@ -117,7 +117,7 @@ def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
     else:  # within a call, a batch is asked for when the last one came
         ready = np.array([late.ready[k] / 1e6 for k in range(8)])
         apart = np.median(waits[1:8] - np.diff(ready))
-    assert abs(apart) < 0.75
+    assert abs(apart) < 1.0
     # The first call builds the function; nothing else is as long.
     building = steps_per_execution
     assert spent["compile"] > 0.05
@@ -126,7 +126,7 @@ def test_every_category_is_what_was_injected(steps_per_execution, tmp_path):
     # From here on: without the first call, in which everything also waited for the function.
     waits = ms(recording, "input_wait_ns")[building:]
     truly = (truth.wait_ms() if building == 1 else truth.delaying_ms(building))[building:]
-    assert abs(np.median(waits - truly)) < 0.5
+    assert abs(np.median(waits - truly)) < 1.0  # the truth has the way into the graph in it
     # A step is what is left between a batch being wanted and the first callback's end hook.
     between = sum(
         end - truth.wanted[call * building] / 1e9 for call, end in enumerate(first.steps) if call

@@ -84,6 +84,11 @@ def compiled(model, mode: str, **more):
     return model
 
 
+# The truth begins at Keras' hook, a wait where the graph asks for its batch: the way there took 0.2
+# to 0.8 ms on the machines seen. Where steps run eagerly, Keras' Python behind each is in it, too.
+SLACK_MS = 1.0
+
+
 def delays(per_delay: int = PER_DELAY) -> list[float]:
     return [d for d in DELAYS_MS for _ in range(per_delay)]
 
@@ -100,7 +105,7 @@ def close(measured: np.ndarray, truth: np.ndarray, handover: bool) -> list[str]:
     for i, delay in enumerate(DELAYS_MS):
         part = slice(max(i * PER_DELAY, 1), (i + 1) * PER_DELAY)
         off = float(np.median(measured[part] - truth[part]))
-        allowed = max(0.5, 0.05 * float(np.median(truth[part]))) + max(extra, 0.0)
+        allowed = max(SLACK_MS, 0.05 * float(np.median(truth[part]))) + max(extra, 0.0)
         if abs(off) > allowed:
             found.append(
                 f"{delay} ms: measured {np.median(measured[part]):.2f}, "
@@ -155,9 +160,7 @@ def test_waits_under_several_steps_per_execution(delay_ms, work_ms, mode, determ
         wait, real = ms(recording, "input_wait_ns")[8:], truth.delaying_ms(8)[8:]
         get = ms(recording, "input_get_ns")[8:]
         print(mode, delay_ms, work_ms, wait.sum(), real.sum(), get.sum())
-        # What Keras does in Python behind a step's work is in this truth, where steps run eagerly.
-        slack_ms = 1.0 if mode == "eager" else 0.5
-        if abs(wait.sum() - real.sum()) > max(slack_ms * len(wait), 0.10 * real.sum()):
+        if abs(wait.sum() - real.sum()) > max(SLACK_MS * len(wait), 0.10 * real.sum()):
             return [f"measured {wait.sum():.1f}, truth {real.sum():.1f} ms, get {get.sum():.1f}"]
         return []
 
