@@ -34,7 +34,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("threads", ["1", "4"])
+@pytest.mark.parametrize("threads", ["1", pytest.param("4", marks=pytest.mark.slow)])
 def test_the_step_is_no_wait(threads, tmp_path):
     environment = {
         **os.environ,

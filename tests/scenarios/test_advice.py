@@ -113,6 +113,7 @@ def test_a_stage_that_computes_in_python_is_written_in_tensorflow(tmp_path):
     assert_kept(before, fit(tmp_path / "after", Timed(30), names["ds"]), "input_bound")
 
 
+@pytest.mark.slow
 def test_autotuning_is_switched_on_again(tmp_path):
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -197,6 +197,7 @@ def loop(log_dir, logs: str = "...", validates: str = "...") -> dict:
     return run_report(recording)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part, phase", [("logs", "logging"), ("validates", "validation")])
 def test_a_loop_of_ones_own_logs_and_validates_less(tmp_path, part, phase):
     lines = {"logs": "", "validates": "", part: f'with monitor.phase("{phase}"): ...'}
