@@ -80,10 +80,10 @@ def close(measured: np.ndarray, truth: np.ndarray, handed: bool, slack_ms: float
     Args:
         handed: batches pass from thread to thread on their way to the loop, or are converted, which
             the maker's own stamps do not cover: what a batch without delay takes is allowed on top,
-            up to 1.5 ms.
+            up to 3 ms.
         slack_ms: for what else cannot be told apart.
     """
     off = np.array(medians(measured - truth))
-    handover = min(1.5, max(0.0, off[0])) if handed else 0.0
+    handover = min(3.0, max(0.0, off[0])) if handed else 0.0
     allowed = np.maximum(slack_ms, 0.05 * np.array(medians(truth))) + handover
     return bool((np.abs(off) <= allowed).all())
