@@ -115,6 +115,18 @@ def test_a_disk_that_was_full_for_long_is_not_waited_for(number, tries, tmp_path
     assert len(pauses) == tries - 1
 
 
+def check_rows_come_before_the_end(log_dir, released):
+    """All rows are there while the recorder hangs, and its end once it is `released`."""
+    recorded_loop(log_dir)
+    until = time.monotonic() + 20
+    while not (len(read_recordings(log_dir)) and len(read_recordings(log_dir)[0].steps["step"])):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert read_recordings(log_dir)[0].status == "live", "the recorder still hangs"
+    released.set()
+    assert len(eventually(log_dir, "ended").steps["step"]) == STEPS
+
+
 def test_rows_come_before_all_that_may_take_a_while(tmp_path, monkeypatch):
     """On a machine so busy that a short fit is over before its recorder has even begun."""
     released = threading.Event()
@@ -129,14 +141,7 @@ def test_rows_come_before_all_that_may_take_a_while(tmp_path, monkeypatch):
         GpuSamples, "start", lambda self, *more: (released.wait(60), start(self, *more))
     )
     monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (0.2,))
-    recorded_loop(tmp_path)
-    until = time.monotonic() + 20
-    while not (len(read_recordings(tmp_path)) and len(read_recordings(tmp_path)[0].steps["step"])):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    assert read_recordings(tmp_path)[0].status == "live", "the recorder still hangs"
-    released.set()
-    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+    check_rows_come_before_the_end(tmp_path, released)
 
 
 @pytest.mark.parametrize("slow", ["the sampler's end", "our own cost"])
@@ -152,14 +157,7 @@ def test_rows_are_there_while_the_end_is_still_made_up(slow, tmp_path, monkeypat
     else:
         monkeypatch.setattr(GpuSamples, "stop", wait)
     monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (0.2,))
-    recorded_loop(tmp_path)
-    until = time.monotonic() + 20
-    while not (len(read_recordings(tmp_path)) and len(read_recordings(tmp_path)[0].steps["step"])):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    assert read_recordings(tmp_path)[0].status == "live", "the recorder still hangs"
-    released.set()
-    assert len(eventually(tmp_path, "ended").steps["step"]) == STEPS
+    check_rows_come_before_the_end(tmp_path, released)
 
 
 @pytest.mark.parametrize("where", ["leave", "finish"])
