@@ -11,6 +11,8 @@ import numpy as np
 BATCH, WIDTH = 8, 16
 DELAYS_MS = (0, 2, 10, 50)
 PER_DELAY = 6
+# What the makers' own stamps cannot tell from a wait: a batch on its way from them to the loop.
+SLACK_MS = 1.0
 
 
 def report(name: str, **values) -> None:
@@ -74,14 +76,16 @@ def medians(values: np.ndarray) -> list[float]:
     ]
 
 
-def close(measured: np.ndarray, truth: np.ndarray, handed: bool, slack_ms: float = 0.5) -> bool:
+def close(
+    measured: np.ndarray, truth: np.ndarray, handed: bool, slack_ms: float = SLACK_MS
+) -> bool:
     """Whether waits, batch by batch, are within 5 % or `slack_ms` of the truth: medians per delay.
 
     Args:
         handed: batches pass from thread to thread on their way to the loop, or are converted, which
             the maker's own stamps do not cover: what a batch without delay takes is allowed on top,
             up to 3 ms.
-        slack_ms: for what else cannot be told apart.
+        slack_ms: for what else cannot be told apart; see `SLACK_MS`.
     """
     off = np.array(medians(measured - truth))
     handover = min(3.0, max(0.0, off[0])) if handed else 0.0
