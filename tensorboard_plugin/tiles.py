@@ -1,12 +1,12 @@
 """Tiles: the buckets a view asks for, as bytes."""
 
 import ctypes
-import gzip
 import json
 import logging
 import struct
 import threading
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -96,6 +96,8 @@ class TileServer:
         self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]
     ) -> bytes:
         """One reply, gzipped: u32 header length, JSON header, padding to 8, float32s, float64s.
+
+        Of the float32s all first bytes come first, then all second ones, and so on.
 
         The header names lanes as `refining` whose buckets only repeat wider ones, because what is
         finer is still being read: asked again in a moment, it is there.
@@ -377,9 +379,10 @@ def _packed(header: dict, singles: list[np.ndarray], doubles: list[np.ndarray]) 
     text = json.dumps(header, separators=(",", ":")).encode()
     head = struct.pack("<I", len(text)) + text
     head += b"\0" * (-len(head) % 8)
-    body = b"".join(
-        [np.ascontiguousarray(a, "<f4").tobytes() for a in singles]
-        + [np.ascontiguousarray(a, "<f8").tobytes() for a in doubles]
-    )
-    # Level 1: loopback and proxies alike gain more from speed than from the last percent.
-    return gzip.compress(head + body, compresslevel=1, mtime=0)
+    values = np.concatenate(singles, dtype="<f4") if singles else np.zeros(0, "<f4")
+    planes = values.view(np.uint8).reshape(-1, 4).T
+    # Neighbours share exponents, seldom mantissas: with each byte of the floats beside its like,
+    # looking for runs alone packs a tile in half the time of a search for repeats, and smaller.
+    packer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16, 9, zlib.Z_RLE)
+    parts = [head, planes.tobytes()] + [array.astype("<f8").tobytes() for array in doubles]
+    return b"".join([packer.compress(part) for part in parts] + [packer.flush()])

@@ -75,7 +75,9 @@ function tiles(scene, query) {
   const length = Buffer.alloc(4);
   length.writeUInt32LE(json.length);
   const pad = Buffer.alloc((8 - ((4 + json.length) % 8)) % 8);
-  return Buffer.concat([length, json, pad, ...[...arrays, timeAt, stepAt].map((a) => Buffer.from(a.buffer))]);
+  const values = Buffer.concat(arrays.map((a) => Buffer.from(a.buffer)));
+  const planes = [0, 1, 2, 3].map((plane) => values.filter((_, i) => i % 4 === plane));
+  return Buffer.concat([length, json, pad, ...planes, Buffer.from(timeAt.buffer), Buffer.from(stepAt.buffer)]);
 }
 
 const page = (name) => `<!doctype html><title>mock TensorBoard</title><body style="margin:0;background:#fff">

@@ -1,8 +1,6 @@
 """The lane of the input pipeline's stages: what each worked for a batch, where it was read."""
 
 import gzip
-import json
-import struct
 import time
 
 import numpy as np
@@ -74,17 +72,12 @@ def test_it_is_served_among_other_lanes(tmp_path):
     make_recording(tmp_path, "thirds", steps=300, gpus=1, scalars=False)
     (recording,) = read_recordings(tmp_path)
     body = gzip.decompress(TileServer().tile(recording, "step", 0, 0, 300, ["steps", LANE]))
-    size = struct.unpack("<I", body[:4])[0]
-    header = json.loads(body[4 : 4 + size])
-    names = [(one["lane"], one["name"]) for one in header["series"]]
+    tile = decode_tile(body)
     lane = stage_lane(recording)
     assert lane["series"][0]["title"] == SLOW_STAGE
-    assert [name for lane_, name in names if lane_ == LANE] == [s["name"] for s in lane["series"]]
-    start = -(-(4 + size) // 8) * 8
-    values = np.frombuffer(body[start : start + 12 * 300 * len(names)], "<f4")
-    at = names.index((LANE, "0"))
-    mean = values.reshape(len(names), 3, 300)[at, 2]
-    assert np.nanmin(mean) > 0
+    served = [name for lane_, name in tile.series if lane_ == LANE]
+    assert served == [one["name"] for one in lane["series"]]
+    assert np.nanmin(tile.series[(LANE, "0")][2]) > 0
 
 
 def test_a_long_run_has_the_lane_too(tmp_path, monkeypatch):

@@ -19,10 +19,12 @@ def decode_tile(body: bytes) -> TileReply:
     (length,) = struct.unpack_from("<I", body)
     header = json.loads(body[4 : 4 + length])
     count, at = header["count"], -(-(4 + length) // 8) * 8
-    series = {}
-    for one in header["series"]:
-        values = np.frombuffer(body, "<f4", 3 * count, at).reshape(3, count)
-        series[(one["lane"], one["name"])] = tuple(values)
-        at += 12 * count
-    start, first = np.frombuffer(body[at:], "<f8").reshape(2, count)
+    cells = 3 * count * len(header["series"])
+    planes = np.frombuffer(body, np.uint8, 4 * cells, at).reshape(4, cells)
+    parts = np.ascontiguousarray(planes.T).view("<f4").reshape(-1, 3, count)
+    series = {
+        (one["lane"], one["name"]): tuple(values)
+        for one, values in zip(header["series"], parts, strict=True)
+    }
+    start, first = np.frombuffer(body[at + 4 * cells :], "<f8").reshape(2, count)
     return TileReply(header, series, start, first)

@@ -1,4 +1,7 @@
-/** The binary reply of `./tiles`: JSON header, then min, max and mean of each series as float32. */
+/**
+ * The binary reply of `./tiles`: JSON header, then min, max and mean of each series as float32, all
+ * of their first bytes before all of their second ones and so on, because that packs better.
+ */
 
 export interface SeriesTile {
   min: Float32Array;
@@ -42,16 +45,18 @@ export function decodeTiles(buffer: ArrayBuffer): TileBlock {
   if (4 + headerLength > buffer.byteLength) throw new RangeError('tile reply is cut off in its header');
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, headerLength))) as Header;
   const { count } = header;
-  let offset = Math.ceil((4 + headerLength) / 8) * 8;
+  const offset = Math.ceil((4 + headerLength) / 8) * 8;
   const floats = header.series.length * 3 * count * 4;
   // The two float64 arrays start on a multiple of 8 when the float32 part is odd in length.
   const doublesAt = buffer.byteLength - 2 * count * 8;
   if (doublesAt < offset + floats) throw new RangeError('tile reply is cut off in its data');
-  const take = (): Float32Array => {
-    const array = new Float32Array(buffer, offset, count);
-    offset += count * 4;
-    return array;
-  };
+  const planes = new Uint8Array(buffer, offset, floats);
+  const values = new Uint8Array(floats);
+  for (let i = 0, from = 0; i < 4; i++) {
+    for (let to = i; to < floats; to += 4) values[to] = planes[from++]!;
+  }
+  let taken = 0;
+  const take = (): Float32Array => new Float32Array(values.buffer, 4 * count * taken++, count);
   const series = new Map<string, SeriesTile>();
   for (const { lane, name } of header.series) {
     series.set(seriesKey(lane, name), { min: take(), max: take(), mean: take() });

@@ -17,10 +17,17 @@ export function encode(
   const view = new DataView(buffer);
   view.setUint32(0, json.length, true);
   new Uint8Array(buffer, 4).set(json);
+  const cells = header.series.length * 3 * count;
+  const four = new DataView(new ArrayBuffer(4));
   header.series.forEach(({ lane, name }, s) => {
     for (let i = 0; i < count; i++) {
       const values = sample(`${lane}/${name}`, first + i) ?? [NaN, NaN, NaN];
-      values.forEach((value, part) => view.setFloat32(start + ((s * 3 + part) * count + i) * 4, value, true));
+      values.forEach((value, part) => {
+        four.setFloat32(0, value, true);
+        for (let plane = 0; plane < 4; plane++) {
+          view.setUint8(start + plane * cells + (s * 3 + part) * count + i, four.getUint8(plane));
+        }
+      });
     }
   });
   for (let i = 0; i < count; i++) {
