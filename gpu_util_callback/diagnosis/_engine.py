@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpu_util_callback.diagnosis._losses import settle
+from gpu_util_callback.diagnosis._losses import settle, share_idle
 from gpu_util_callback.diagnosis._rule import Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import resolve
@@ -32,7 +32,7 @@ from gpu_util_callback.diagnosis.transfer_bound import TransferBound
 __all__ = ["RULES", "RULES_VERSION", "Diagnosis", "diagnose"]
 
 # Raised whenever a rule or a default changes what it says about a recording.
-RULES_VERSION = 11
+RULES_VERSION = 12
 
 RULES: tuple[Rule, ...] = (
     InputBound(), HostStall(), Recompilation(), TransferBound(), LaunchBound(), SyncBound(),
@@ -102,6 +102,7 @@ class Diagnosis:
             else:
                 claims.extend(rule.find(run, self.thresholds[rule.cause]))
         claims = settle(claims, (run.start_ns, run.end_ns))
+        share_idle(claims, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
         claims.sort(key=_first)
         objects = _named([_object(claim, run) for claim in claims])
         findings = [thing for thing in objects if "start_step" not in thing]

@@ -1,13 +1,15 @@
 """No second is lost twice: what several claims on the same time may add up to."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gpu_util_callback.diagnosis._rule import MEASURED, Loss
 
-__all__ = ["settle"]
+__all__ = ["settle", "share_idle"]
 
+# Causes that lose time only as far as the GPU idles.
+IDLING = frozenset({"input_bound", "host_stall", "recompilation"})
 # A claim that was left less than this share of what it asked for has another explanation.
 KEEP = 0.1
 
@@ -40,6 +42,45 @@ def settle(claims: Sequence[Loss], wall: tuple[int, int]) -> list[Loss]:
             claim.lost_ns = min(claim.lost_ns, round(granted))
         kept[index] = claim
     return [kept[index] for index in sorted(kept)]
+
+
+def share_idle(claims: Sequence[Loss], idle_ns: Callable[[int, int], int | None]) -> None:
+    """Cut `lost_ns` so that claims on one idle GPU never lose more than it idled.
+
+    Each of them alone is no longer than that already. Which of several causes a busy GPU hid cannot
+    be told, so each gives way by the same share; those that know their pieces looked at the GPU
+    just there, and keep what they claim.
+
+    Args:
+        claims: settled.
+        idle_ns: how long the GPUs idled between two times; None = not sampled.
+    """
+    spans = [claim for claim in claims
+             if claim.cause in IDLING and claim.where is not None and claim.lost_ns]  # fmt: skip
+    kept: list[tuple[Loss, float]] = []
+    for claim in spans:
+        assert claim.where is not None and claim.lost_ns is not None
+        if claim.pieces:
+            continue
+        inside = [(other, _inside(other, claim)) for other in spans if other is not claim]
+        others = sum(part for other, part in inside if not other.pieces)
+        sure = sum(part for other, part in inside if other.pieces)
+        idle = idle_ns(claim.where.start_ns, claim.where.end_ns)
+        asked = claim.lost_ns + others
+        if others + sure > 0 and idle is not None and asked + sure > idle:
+            kept.append((claim, max(0.0, idle - sure) / asked))
+    for claim, share in kept:
+        claim.lost_ns = max(1, round((claim.lost_ns or 0) * min(1.0, share)))
+
+
+def _inside(claim: Loss, other: Loss) -> float:
+    """How much of a claim's loss lies in the range of another one."""
+    a, b = claim.where, other.where
+    assert a is not None and b is not None
+    pieces = _pieces(claim, (a.start_ns, a.end_ns))
+    length = int((pieces[:, 1] - pieces[:, 0]).sum())
+    both = np.minimum(pieces[:, 1], b.end_ns) - np.maximum(pieces[:, 0], b.start_ns)
+    return (claim.lost_ns or 0) * float(np.maximum(both, 0).sum()) / max(1, length)
 
 
 def _pieces(claim: Loss, wall: tuple[int, int]) -> np.ndarray:

@@ -26,11 +26,14 @@ HALF = 0.5  # of a range must be sampled: an end of it does not speak for the re
 MIN_CLEAN_STEPS = 20
 # No state shows in fewer steps, however short the run.
 SHORTEST = 8
+# A GPU on which less than this share of the time is ours has no work of ours: contexts and copies
+# make 1-2 %, a training step more.
+OWN_PCT = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """How far the GPUs that the framework uses were idle over a range."""
+    """How far the GPUs on which this training computes were idle over a range."""
 
     active_pct: float  # mean "kernel active" over those GPUs
     idle_ns: int
@@ -61,6 +64,7 @@ class Run:
         self.ended = False
         self._clean: tuple[int, tuple[float, int] | None] | None = None
         self._absences: tuple[tuple[int, int], np.ndarray] | None = None
+        self._working: tuple[tuple[int, int, int], list[int]] | None = None
 
     def add(self, tables: Tables, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """New rows of any table and new samples of any group, each row once and in order."""
@@ -100,12 +104,17 @@ class Run:
 
     def absent_ns(self, start_ns: int, end_ns: int) -> int:
         """How much of a range the process was stopped, or its machine asleep."""
-        known = self.steps.total_rows, sum(bins.samples for bins in self.samples.values())
+        known = self._known
         if self._absences is None or self._absences[0] != known:
             self._absences = known, absences(self.steps, self.samples.values())
         first, last = self._absences[1].T
         gone = np.minimum(last, end_ns) - np.maximum(first, start_ns)
         return int(np.maximum(gone, 0).sum())
+
+    @property
+    def _known(self) -> tuple[int, int]:
+        """What an answer that is kept rests on: rows of steps, and samples."""
+        return self.steps.total_rows, sum(bins.samples for bins in self.samples.values())
 
     @property
     def first_step(self) -> int:
@@ -144,6 +153,32 @@ class Run:
         """Indices of the GPUs that the framework uses."""
         return [int(gpu.get("index", i)) for i, gpu in enumerate(self.gpus)
                 if gpu.get("used_by_framework")]  # fmt: skip
+
+    @property
+    def working_gpus(self) -> list[int]:
+        """Those of them on which this training computes, as far as can be told; else all of them.
+
+        Frameworks take memory on every GPU they see and may run everything on one: what is seen on
+        the others is somebody else's work, or none, and no step waits for it.
+        """
+        used = self.used_gpus
+        if len(used) < 2 or not len(self.steps):
+            return used
+        known = (*self._known, len(used))
+        if self._working is None or self._working[0] != known:
+            span = int(self.steps["start_ns"][0]), int(self.steps["end_ns"].max())
+            own = {gpu: self._own_pct(gpu, *span) for gpu in used}
+            some = any(pct is not None and pct >= OWN_PCT for pct in own.values())
+            self._working = (
+                known,
+                [gpu for gpu, pct in own.items() if not some or pct is None or pct >= OWN_PCT],
+            )
+        return self._working[1]
+
+    def _own_pct(self, gpu: int, start_ns: int, end_ns: int) -> float | None:
+        seen = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns)
+        others = self.gpu_mean(gpu, "utilization_other_pct", start_ns, end_ns)
+        return None if seen is None else seen[0] - (others[0] if others else 0.0)
 
     def gpu(self, index: int) -> Mapping:
         return next((gpu for gpu in self.gpus if gpu.get("index") == index), {})
@@ -200,14 +235,14 @@ class Run:
         return where, inner
 
     def idle(self, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Idle | None:
-        """How idle the framework's GPUs were; None where utilization was not sampled enough.
+        """How idle the GPUs at work were; None where utilization was not sampled enough.
 
         A range too short for three samples is judged by the second around it: NVML's utilization is
         a mean over up to a second anyhow. One whose samples end soon after it began is not judged.
         """
         active: list[float] = []
         samples, gpus = 0, []
-        for index in self.used_gpus:
+        for index in self.working_gpus:
             seen = self.gpu_mean(
                 index, "utilization_pct", start_ns, end_ns, at_least, HALF
             ) or self.gpu_mean(
@@ -232,14 +267,14 @@ class Run:
         return max((bins.bin_ns for bins in kept), default=0)
 
     def idle_each(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, float]:
-        """Idle share (0-1) of the framework's GPUs in each of many ranges, NaN where not sampled.
+        """Idle share (0-1) of the GPUs at work in each of many ranges, NaN where not sampled.
 
         Returns:
             The shares, shape `(n,)`, and the number of samples of one GPU they rest on.
         """
         idle: list[np.ndarray] = []
         samples = 0.0
-        for index in self.used_gpus:
+        for index in self.working_gpus:
             bins = self.column(index, "utilization_pct")
             if bins is None:
                 continue

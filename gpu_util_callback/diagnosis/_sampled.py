@@ -1,5 +1,6 @@
 """Spans from samples: what a GPU's columns say together, sample by sample."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._sharpen import sharpened
 from gpu_util_callback.diagnosis._spans import SMALLEST_WINDOW, Series, find_spans
 
-__all__ = ["RARE_NS", "Sampled", "link_bytes_per_s", "sampled"]
+__all__ = ["RARE_NS", "Sampled", "Together", "link_bytes_per_s", "sampled", "together"]
 
 # A column that is sampled more seldom is taken to hold its value so long.
 HOLD_NS = 5_000_000_000
@@ -93,6 +94,60 @@ def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> 
     usual = int(np.median(apart))
     length = np.minimum(np.append(apart, usual), 3 * usual)
     return Sampled(run, gpu, starts, length)
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """A stretch in which GPUs of one training lost time.
+
+    Attributes:
+        lost_ns: what the training lost: a step waits for its slowest GPU, so that the losses of
+            several at the same time are one loss, that of the slowest.
+        gpus: those that lost enough by themselves, the one that lost most in front.
+        inside: of that one's samples, which lie in the stretch; shape `(n,)`.
+    """
+
+    where: Range
+    lost_ns: int
+    gpus: list[int]
+    inside: np.ndarray
+
+
+def together(
+    each: Mapping[int, tuple[Sampled, np.ndarray]], *, enter: float, min_s: float
+) -> list[Together]:
+    """The stretches in which the slowest GPU lost the share `enter` of the time.
+
+    Args:
+        each: GPU -> its samples, and ns that it lost in each of them (NaN = not known).
+    """
+    if not each:
+        return []
+    base = max((seen for seen, _ in each.values()), key=len)
+    rates = np.stack([_rate(base.start_ns, seen, lost) for seen, lost in each.values()])
+    lost = base.length_ns * rates.max(axis=0)
+    found = []
+    for where, mask in base.spans(lost, enter=enter, min_s=min_s):
+        first, last = int(base.start_ns[mask][0]), int(base.start_ns[mask][-1])
+        inside = {gpu: (seen.start_ns + seen.length_ns > first) & (seen.start_ns <= last)
+                  for gpu, (seen, _) in each.items()}  # fmt: skip
+        share = {
+            gpu: float(np.nansum(lost[inside[gpu]]))
+            / max(1, int(seen.length_ns[inside[gpu]].sum()))
+            for gpu, (seen, lost) in each.items()
+        }
+        order = sorted(share, key=lambda gpu: -share[gpu])
+        gpus = [gpu for gpu in order if share[gpu] >= enter] or order[:1]
+        found.append(Together(where, int(lost[mask].sum()), gpus, inside[gpus[0]]))
+    return found
+
+
+def _rate(times: np.ndarray, seen: Sampled, lost: np.ndarray) -> np.ndarray:
+    """Share lost at these times, 0 where it was not sampled then."""
+    at = np.searchsorted(seen.start_ns, times, side="right") - 1
+    held = np.maximum(at, 0)
+    fresh = (at >= 0) & (times < seen.start_ns[held] + seen.length_ns[held])
+    return np.where(fresh, np.nan_to_num(lost[held]) / seen.length_ns[held], 0.0)
 
 
 def _read(bins: SampleBins, column: str, times: np.ndarray, hold_ns: int) -> np.ndarray:

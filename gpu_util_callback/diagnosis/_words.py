@@ -1,9 +1,9 @@
 """Numbers as people say them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-__all__ = ["duration", "percent", "steps", "times", "what_to_do"]
+__all__ = ["duration", "gpu_names", "percent", "steps", "times", "what_to_do"]
 
 # A few lines of code are said in one, if they are no longer together.
 _ONE_LINE = 120
@@ -30,6 +30,14 @@ def percent(value: float) -> str:
     """`47 %`, `3.2 %` below ten, `3 %` where there is nothing behind the point."""
     shown = f"{value:.1f}" if 0 < value < 9.95 else f"{value:.0f}"
     return f"{shown.removesuffix('.0')} %"
+
+
+def gpu_names(gpus: Sequence[int]) -> str:
+    """`gpu0`, `gpu0 and gpu2`, `gpu0, gpu1, gpu2 and gpu5`; `6 GPUs` where there are more."""
+    names = [f"gpu{gpu}" for gpu in sorted(gpus)]
+    if len(names) > 4:
+        return f"{len(names)} GPUs"
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
 
 
 def steps(start: int, end: int, of: int | None = None) -> str:

@@ -45,7 +45,8 @@ class GpusUnused(Rule):
             if seen is not None:
                 active[gpu] = seen[0]
         unused = [gpu for gpu, pct in active.items() if pct < limits["unused_active_pct"]]
-        busy = [gpu for gpu, pct in active.items() if pct >= limits["busy_active_pct"]]
+        busy = [gpu for gpu, pct in active.items()
+                if pct >= limits["busy_active_pct"] and gpu in run.working_gpus]  # fmt: skip
         if not unused or not busy:
             return
         total = len(unused) + len(busy)

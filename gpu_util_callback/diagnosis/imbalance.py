@@ -121,10 +121,10 @@ def _named(run: Run, gpu: int) -> str:
 def _alike(run: Run) -> dict[int, SampleBins]:
     """GPU -> its samples of utilization, all read in one way: others are late, or coarser."""
     for part in ("/utilization", ""):
-        found = {gpu: bins for gpu in run.used_gpus
+        found = {gpu: bins for gpu in run.working_gpus
                  if (bins := run.samples.get(f"gpu{gpu}{part}")) is not None
                  and UTILIZATION in bins}  # fmt: skip
-        if part and len(found) == len(run.used_gpus):
+        if part and len(found) == len(run.working_gpus):
             return found
     return found
 

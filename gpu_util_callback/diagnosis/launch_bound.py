@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+import numpy as np
+
 from gpu_util_callback.diagnosis._fixes import command, has_keras_fit, larger_batch
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
-from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
 
@@ -102,14 +104,14 @@ class LaunchBound(Rule):
         if pct < limits["idle_host_pct"]:
             return
         start, end = int(steps["start_ns"][0]), int(steps["end_ns"].max())
-        idle = run.idle(start, end)
-        if idle is None or idle.active_pct >= limits["host_active_pct"]:
+        idle, in_steps = run.idle(start, end), _idle_in_steps(run)
+        if idle is None or in_steps is None or idle.active_pct >= limits["host_active_pct"]:
             return
         yield Loss(
             cause=self.cause,
             title="The host keeps the GPU waiting",
             where=None,
-            lost_ns=max(0, min(round(pct / 100 * spent), idle.idle_ns - explained)),
+            lost_ns=max(0, min(round(pct / 100 * spent), in_steps - explained)),
             confidence=ESTIMATED,
             evidence={
                 "idle_host_pct": round(pct, 1),
@@ -129,15 +131,15 @@ class LaunchBound(Rule):
         if run.steps.total_rows < limits["min_steps"] or not run.used_gpus:
             return
         start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
-        idle = run.idle(start, end)
-        if idle is None or idle.active_pct >= limits["eager_active_pct"]:
+        idle, in_steps = run.idle(start, end), _idle_in_steps(run)
+        if idle is None or in_steps is None or idle.active_pct >= limits["eager_active_pct"]:
             return
         spent = run.steps.total("duration_ns")
         explained = sum(
             run.steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
         )
         # What is left of the idle time when all that has another explanation was idle, too.
-        lost = min(idle.idle_ns, spent) - explained
+        lost = min(in_steps, spent) - explained
         if lost < (1 - limits["eager_active_pct"] / 100) * (spent - explained):
             return
         yield Loss(
@@ -155,6 +157,20 @@ class LaunchBound(Rule):
             advice=_eager_advice(),
             gpus=list(idle.gpus),
         )
+
+
+def _idle_in_steps(run: Run) -> int | None:
+    """How long the GPUs at work idled in steps, ns; None where it was not sampled.
+
+    What lies between the steps of a block is taken to have been idle.
+    """
+    begin, end = run.steps["start_ns"], run.steps["end_ns"]
+    share, samples = run.idle_each(begin, end)
+    known, length = np.isfinite(share), (end - begin).astype(float)
+    if samples < MIN_SAMPLES or not length[known].sum():
+        return None
+    idle = float(np.average(share[known], weights=length[known])) * float(length.sum())
+    return max(0, round(idle - float(length.sum()) + run.steps.total("duration_ns")))
 
 
 def _eager_advice() -> Advice:

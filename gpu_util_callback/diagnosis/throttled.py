@@ -1,14 +1,17 @@
 """Throttled: the GPU clocks down because it is hot, or because its power is limited."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from gpu_util_callback.diagnosis._fixes import driver_number
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
-from gpu_util_callback.diagnosis._sampled import RARE_NS, Sampled, sampled
+from gpu_util_callback.diagnosis._sampled import RARE_NS, Sampled, sampled, together
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._words import gpu_names
 from gpu_util_callback.diagnosis._worth import worth_telling
 
 __all__ = ["Throttled"]
@@ -27,6 +30,7 @@ class Throttled(Rule):
     The power cap is the normal state of a data-centre GPU at full load: it counts only where
     somebody lowered the limit below the board's own. What is lost is the missing share of the
     clock while kernels ran: an estimate, since memory-bound kernels do not follow the core clock.
+    Of several GPUs the slowest sets the pace, so that GPUs that are hot together lose time once.
     """
 
     cause = "throttled"
@@ -60,56 +64,81 @@ class Throttled(Rule):
         return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        for gpu in run.used_gpus:
-            for column, (word, fault) in _REASONS.items():
-                yield from self._of_gpu(run, limits, gpu, column, word, fault)
+        slowed = [one for gpu in run.working_gpus if (one := _slowed(run, gpu, limits)) is not None]
+        for column, (word, fault) in _REASONS.items():
+            each = {one.gpu: (one.seen, one.lost[column]) for one in slowed if column in one.lost}
+            least = limits["clock_deficit_pct" if fault else "power_deficit_pct"]
+            for found in together(each, enter=least / 100, min_s=limits["min_s"]):
+                one = next(one for one in slowed if one.gpu == found.gpus[0])
+                mask = found.inside
+                time, share = one.seen.length_ns[mask], one.seen.at(column)[mask]
+                throttled = float(np.average(np.nan_to_num(share), weights=time))
+                if throttled < limits["throttled_pct"]:
+                    continue
+                slow = float(np.nanmean(one.clock[mask]))
+                hot = one.seen.at("temperature_c")[mask]
+                evidence: dict[str, object] = {
+                    "gpu": one.gpu,
+                    "reason": word,
+                    "throttled_pct": round(throttled, 1),
+                    "clock_deficit_pct": round(100 * (1 - slow / one.full), 1),
+                    "clock_mhz": round(slow),
+                    "full_clock_mhz": round(one.full),
+                    "temperature_c": round(float(np.nanmax(hot)))
+                    if np.isfinite(hot).any() else None,
+                }  # fmt: skip
+                yield Loss(
+                    cause=self.cause,
+                    title=f"Throttled ({word})",
+                    where=found.where,
+                    lost_ns=found.lost_ns,
+                    confidence=ESTIMATED,
+                    evidence=evidence,
+                    threshold={
+                        "throttled_pct": limits["throttled_pct"],
+                        "clock_deficit_pct": least,
+                    },
+                    advice=_advice(run, found.gpus, word),
+                    gpus=found.gpus,
+                    detail=word,
+                )
 
-    def _of_gpu(self, run, limits, gpu: int, column: str, word: str, fault: bool) -> Iterable[Loss]:
-        if (run.highest(gpu, column) or 0) < limits["throttled_pct"]:
-            return
-        seen = sampled(run, gpu, column)
-        if seen is None:
-            return
-        share, clock, use = seen.at(column), seen.at("sm_clock_mhz"), seen.at("utilization_pct")
-        full = _full_clock(run, gpu, seen, share, clock, use, limits["loaded_pct"])
-        if full is None:
-            return
-        loaded = (use >= limits["loaded_pct"]) & (share > 0)
-        deficit = np.clip(1 - clock / full, 0, 1)
-        deficit = np.where(loaded, deficit, 0)
-        if not fault:
-            deficit = np.where(_lowered(run, gpu, seen), deficit, 0)
-        lost = seen.length_ns * deficit * np.clip(use, 0, 100) / 100
-        least = limits["clock_deficit_pct" if fault else "power_deficit_pct"]
-        for where, mask in seen.spans(lost, enter=least / 100, min_s=limits["min_s"]):
-            time = seen.length_ns[mask]
-            throttled = float(np.average(np.nan_to_num(share[mask]), weights=time))
-            total = int(np.nansum(lost[mask]))
-            if throttled < limits["throttled_pct"]:
-                continue
-            slow = float(np.nanmean(clock[mask]))
-            hot = seen.at("temperature_c")[mask]
-            evidence: dict[str, object] = {
-                "gpu": gpu,
-                "reason": word,
-                "throttled_pct": round(throttled, 1),
-                "clock_deficit_pct": round(100 * (1 - slow / full), 1),
-                "clock_mhz": round(slow),
-                "full_clock_mhz": round(full),
-                "temperature_c": round(float(np.nanmax(hot))) if np.isfinite(hot).any() else None,
-            }
-            yield Loss(
-                cause=self.cause,
-                title=f"Throttled ({word})",
-                where=where,
-                lost_ns=total,
-                confidence=ESTIMATED,
-                evidence=evidence,
-                threshold={"throttled_pct": limits["throttled_pct"], "clock_deficit_pct": least},
-                advice=_advice(run, gpu, word),
-                gpus=[gpu],
-                detail=f"gpu{gpu}.{word}",
-            )
+
+@dataclass(frozen=True, slots=True)
+class _Slowed:
+    """A GPU's clock, the one it would have, and by column what was lost for that reason."""
+
+    gpu: int
+    seen: Sampled
+    clock: np.ndarray
+    full: float
+    lost: dict[str, np.ndarray]
+
+
+def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
+    """None where the GPU was not slowed down, or its clock is not known."""
+    told = [column for column in _REASONS
+            if (run.highest(gpu, column) or 0) >= limits["throttled_pct"]]  # fmt: skip
+    seen = next((one for column in told if (one := sampled(run, gpu, column)) is not None), None)
+    if seen is None:
+        return None
+    clock, use = seen.at("sm_clock_mhz"), seen.at("utilization_pct")
+    shares = {column: seen.at(column) for column in told}
+    if "throttle_power_pct" in shares:
+        power = np.where(_lowered(run, gpu, seen), shares["throttle_power_pct"], 0)
+        shares["throttle_power_pct"] = power
+    known = np.stack(list(shares.values()))
+    full = _full_clock(run, gpu, seen, (known < 1).all(axis=0), clock, use, limits["loaded_pct"])
+    if full is None:
+        return None
+    loaded = (use >= limits["loaded_pct"]) & (np.nan_to_num(known) > 0).any(axis=0)
+    deficit = np.where(loaded, np.clip(1 - clock / full, 0, 1), 0)
+    lost = seen.length_ns * deficit * np.clip(use, 0, 100) / 100
+    # A slow clock is lost once: to the reason that held for most of the time.
+    first = np.argmax(np.nan_to_num(known), axis=0)
+    return _Slowed(gpu, seen, clock, full, {
+        column: np.where(first == place, lost, 0) for place, column in enumerate(shares)
+    })  # fmt: skip
 
 
 def _lowered(run: Run, gpu: int, seen: Sampled) -> np.ndarray:
@@ -121,9 +150,9 @@ def _lowered(run: Run, gpu: int, seen: Sampled) -> np.ndarray:
     return np.nan_to_num(limit, nan=np.inf) < 0.98 * default
 
 
-def _full_clock(run, gpu: int, seen: Sampled, share, clock, use, loaded_pct: float) -> float | None:
+def _full_clock(run, gpu: int, seen: Sampled, free, clock, use, loaded_pct: float) -> float | None:
     """The clock under load without throttling: what this run reached, else the board's maximum."""
-    free = (use >= loaded_pct) & (share < 1) & np.isfinite(clock)
+    free = free & (use >= loaded_pct) & np.isfinite(clock)
     if free.sum() >= 20:
         return float(np.percentile(clock[free], 90))
     known = run.gpu(gpu).get("sm_clock_max_mhz")
@@ -133,23 +162,25 @@ def _full_clock(run, gpu: int, seen: Sampled, share, clock, use, loaded_pct: flo
     return float(np.nanmax(highest)) if np.isfinite(highest).any() else None
 
 
-def _advice(run: Run, gpu: int, word: str) -> Advice:
-    index = run.gpu(gpu).get("nvml_index")
-    which = gpu if index is None else index
+def _advice(run: Run, gpus: list[int], word: str) -> Advice:
+    names, one = gpu_names(gpus), len(gpus) == 1
+    which = ",".join(str(driver_number(run, gpu)) for gpu in sorted(gpus))
     if word == "thermal":
         return Advice(
-            f"gpu{gpu} is too hot and slows itself down. Check its fans and the air in front of "
-            "it; a lower power limit often loses less than the heat does.",
+            f"{names} {'is' if one else 'are'} too hot and {'slows itself' if one else 'slow'} "
+            f"{'down' if one else 'themselves down'}. Check the fans and the air in front of "
+            f"{'it' if one else 'them'}; a lower power limit often loses less than the heat does.",
             f"nvidia-smi -i {which} -q -d TEMPERATURE,PERFORMANCE",
         )
     if word == "power limit":
-        default = run.gpu(gpu).get("power_default_mw") or 0
+        default = run.gpu(gpus[0]).get("power_default_mw") or 0
         return Advice(
-            f"The power limit of gpu{gpu} was set below the board's own, and it slows down for it.",
+            f"The power limit of {names} was set below the board's own, and "
+            f"{'it slows' if one else 'they slow'} down for it. Set it back.",
             f"sudo nvidia-smi -i {which} -pl {default / 1000:.0f}",
         )
     return Advice(
-        f"The board of gpu{gpu} slows the GPU down by itself (power brake or slowdown signal): its "
-        "power supply or cooling needs a look.",
+        f"A signal of the board (power brake or slowdown) slows {names} down: "
+        f"{'its' if one else 'their'} power supply or cooling needs a look.",
         f"nvidia-smi -i {which} -q -d PERFORMANCE,POWER",
     )

@@ -1,6 +1,7 @@
 """Transfer-bound: copies between host and GPU that nothing hides, or a link that is too slow."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -8,9 +9,16 @@ import numpy as np
 from gpu_util_callback.diagnosis._fixes import has_keras_fit
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
-from gpu_util_callback.diagnosis._sampled import RARE_NS, link_bytes_per_s, sampled
+from gpu_util_callback.diagnosis._sampled import (
+    RARE_NS,
+    Sampled,
+    link_bytes_per_s,
+    sampled,
+    together,
+)
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
+from gpu_util_callback.diagnosis._words import gpu_names
 from gpu_util_callback.diagnosis._worth import worth_telling
 
 __all__ = ["TransferBound"]
@@ -49,8 +57,7 @@ class TransferBound(Rule):
         traced = list(self._traced(run, limits))
         yield from traced
         if not traced_gpus(run):
-            links = (claim for gpu in run.used_gpus for claim in self._full_link(run, limits, gpu))
-            yield from worth_telling(links, run.present_ns, limits)
+            yield from worth_telling(self._full_links(run, limits), run.present_ns, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
         share = share_of(run, "copy_h2d", "copy_d2h")
@@ -77,46 +84,69 @@ class TransferBound(Rule):
             gpus=list(share.gpus),
         )
 
-    def _full_link(self, run: Run, limits: Limits, gpu: int) -> Iterable[Loss]:
-        seen = sampled(run, gpu, "pcie_rx_bytes_per_s")
-        if seen is None:
-            return
-        rate = np.fmax(seen.at("pcie_rx_bytes_per_s"), seen.at("pcie_tx_bytes_per_s"))
-        facts = run.gpu(gpu)
-        # A link that fills its best rate is full whatever it runs at now.
-        generation, width = (
-            _or(seen.at(name, RARE_NS), facts.get(f"{name}_max"))
-            for name in ("pcie_generation", "pcie_width")
-        )
-        limit = link_bytes_per_s(generation, width)
-        use = 100 * rate / limit
-        full = np.nan_to_num(use) >= limits["link_used_pct"]
-        if not full.any():
-            return
-        active = np.nan_to_num(seen.at("utilization_pct"), nan=100.0)
-        # Copies run beside kernels: only idle time can have been lost to them.
-        lost = np.where(full, seen.length_ns * (1 - np.clip(active, 0, 100) / 100), 0)
-        for where, mask in seen.spans(lost, enter=0.05, min_s=limits["min_s"]):
-            total = int(lost[mask].sum())
-            degraded = _degraded(run, gpu)
+    def _full_links(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}
+        each = {gpu: (link.seen, link.lost) for gpu, link in links.items()}
+        for found in together(each, enter=0.05, min_s=limits["min_s"]):
+            link, mask = links[found.gpus[0]], found.inside
+            full = mask & link.full
+            degraded = _degraded(run, found.gpus[0])
+            several = len(found.gpus) > 1
             yield Loss(
                 cause=self.cause,
-                title=f"{self.title} (gpu{gpu}: the PCIe link is full)",
-                where=where,
-                lost_ns=total,
+                title=f"{self.title} ({gpu_names(found.gpus)}: the PCIe "
+                f"{'links are' if several else 'link is'} full)",
+                where=found.where,
+                lost_ns=found.lost_ns,
                 confidence=ESTIMATED,
                 evidence={
-                    "link_used_pct": round(float(np.nanmean(use[mask & full])), 1),
-                    "gb_per_s": round(float(np.nanmean(rate[mask & full])) / 1e9, 2),
-                    "link_gb_per_s": round(float(np.nanmean(limit[mask])) / 1e9, 2),
-                    "gpu_active_pct": round(float(np.mean(active[mask])), 1),
+                    "gpu": found.gpus[0],
+                    "link_used_pct": round(float(np.nanmean(link.use[full])), 1),
+                    "gb_per_s": round(float(np.nanmean(link.rate[full])) / 1e9, 2),
+                    "link_gb_per_s": round(float(np.nanmean(link.limit[mask])) / 1e9, 2),
+                    "gpu_active_pct": round(float(np.mean(link.active[mask])), 1),
                     "pcie_link": degraded,
                 },
                 threshold={"link_used_pct": limits["link_used_pct"]},
                 advice=_advice(run, degraded, False, full=True),
-                gpus=[gpu],
-                detail=f"gpu{gpu}",
+                gpus=found.gpus,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A GPU's PCIe link, sample by sample: in use (%), what it moves and could, bytes a second."""
+
+    seen: Sampled
+    use: np.ndarray
+    rate: np.ndarray
+    limit: np.ndarray
+    active: np.ndarray
+    full: np.ndarray
+    lost: np.ndarray
+
+
+def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
+    """None where the link was never full, or nobody knows."""
+    seen = sampled(run, gpu, "pcie_rx_bytes_per_s")
+    if seen is None:
+        return None
+    rate = np.fmax(seen.at("pcie_rx_bytes_per_s"), seen.at("pcie_tx_bytes_per_s"))
+    facts = run.gpu(gpu)
+    # A link that fills its best rate is full whatever it runs at now.
+    generation, width = (
+        _or(seen.at(name, RARE_NS), facts.get(f"{name}_max"))
+        for name in ("pcie_generation", "pcie_width")
+    )
+    limit = link_bytes_per_s(generation, width)
+    use = 100 * rate / limit
+    full = np.nan_to_num(use) >= limits["link_used_pct"]
+    if not full.any():
+        return None
+    active = np.nan_to_num(seen.at("utilization_pct"), nan=100.0)
+    # Copies run beside kernels: only idle time can have been lost to them.
+    lost = np.where(full, seen.length_ns * (1 - np.clip(active, 0, 100) / 100), 0)
+    return _Link(seen, use, rate, limit, active, full, lost)
 
 
 def _or(values: np.ndarray, otherwise: float | None) -> np.ndarray:
