@@ -129,6 +129,7 @@ def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping] = (), which: str = ""
                           "(--json has them all)"]  # fmt: skip
     lines += _not_seen(run, pen, shared)
     lines += _not_judged(run, pen)
+    lines += _thresholds_set(run, pen)
     lines += _overhead(run, pen)
     for problem in run.get("problems", ()):
         lines += [pen.paint(line, "33") for line in
@@ -294,6 +295,12 @@ def _not_judged(run: Mapping, pen: Pen) -> list[str]:
         return []
     text = f"Could not be judged: {', '.join(causes)} (--json says why)."
     return ["", *(pen.dim(line) for line in pen.wrap(text))]
+
+
+def _thresholds_set(run: Mapping, pen: Pen) -> list[str]:
+    limits = run.get("thresholds_set") or {}
+    said = ", ".join(f"{name}={value:g}" for name, value in limits.items())
+    return ["", *(pen.dim(line) for line in pen.wrap(f"Thresholds set: {said}."))] if said else []
 
 
 def _overhead(run: Mapping, pen: Pen) -> list[str]:

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpu_util_callback._version import __version__
@@ -48,12 +48,15 @@ PAGE = """<!doctype html>
 """
 
 
-def html_report(recordings: Iterable[Recording], logdir: str = "") -> str:
+def html_report(
+    recordings: Iterable[Recording], logdir: str = "", thresholds: Mapping | None = None
+) -> str:
     """A page with everything in it: reports, spans, and lanes at a resolution that fits a file.
 
     Args:
         recordings: at least one; the first is not shown first, the newest is.
         logdir: where they are from, as the page is to name it.
+        thresholds: for the rules, as for `diagnose`.
 
     Raises: UnusableInput when there is no recording, or the tab was not built.
     """
@@ -67,7 +70,7 @@ def html_report(recordings: Iterable[Recording], logdir: str = "") -> str:
     for one in recordings:
         per_run[one.run] = per_run.get(one.run, 0) + 1
     server, clocks = TileServer(patient=True), SessionClocks()
-    reports = {one.id: run_report(one) for one in recordings}
+    reports = {one.id: run_report(one, thresholds) for one in recordings}
     room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))
     data = {
         "runs": {

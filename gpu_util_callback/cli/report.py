@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.rules:
         print(rules_text(_width(args.width)), end="")
         return 0
-    if not args.logdir:
+    if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
     thresholds: dict[str, dict[str, float]] = {}
     for text in args.threshold:
@@ -73,11 +73,11 @@ def run(args: argparse.Namespace) -> int:
     check = _check(args)
     recordings = _recordings(args.logdir, args.run)
     if args.html:
-        _write_html(args.html, recordings, ", ".join(args.logdir))
+        _write_html(args.html, recordings, ", ".join(args.logdir), thresholds)
     report = logdir_report(recordings, thresholds)
     broken = failures(report, check) if check is not None else []
     if args.json:
-        if len(args.logdir) > 1:
+        if len(report["runs"]) > 1:
             report["comparison"] = comparison(report["runs"])
         if check is not None:
             report["check"] = {"passed": not broken, "failures": broken}
@@ -116,10 +116,10 @@ def _length(text: str) -> float:
     return number
 
 
-def _write_html(path: str, recordings: list, logdir: str) -> None:
+def _write_html(path: str, recordings: list, logdir: str, thresholds: dict) -> None:
     from tensorboard_plugin.offline import html_report
 
-    page = html_report(recordings, logdir)
+    page = html_report(recordings, logdir, thresholds)
     try:
         Path(path).write_text(page, encoding="utf-8")
     except OSError as error:

@@ -37,6 +37,7 @@ class Check:
 def failures(report: Mapping, check: Check) -> list[dict]:
     """One `{"run", "id", "reason"}` per broken limit; what was not measured breaks its limit.
 
+    A run without steps, or with rows that cannot be read, breaks those that ask for causes.
     What is wrong between the workers of a job is said with the worker it is about.
     """
     broken = [
@@ -52,6 +53,14 @@ def failures(report: Mapping, check: Check) -> list[dict]:
                 reason = f"{finding['cause']}: {finding['title']}"
                 broken.append({"run": of["run"], "id": of["id"], "reason": reason})
     return broken
+
+
+def _unjudged(run: Mapping) -> str:
+    """Why causes cannot be told from this run; "" where they can."""
+    if not run["steps"]:
+        return "no training step was recorded"
+    problems = run.get("problems")
+    return f"not all of it can be read: {problems[0]['message']}" if problems else ""
 
 
 def _reasons(run: Mapping, check: Check) -> Iterable[str]:
@@ -78,13 +87,13 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
         share = sum(times[name] for name in names)
         if share > limit:
             yield f"{word} {percent(share)} of the time, at most {percent(limit)} asked"
-    if check.max_lost is not None:
-        if not run["wall_s"]:
-            yield "nothing was recorded"
-        else:
-            share = 100 * sum(claim["lost_s"] or 0 for claim in claims) / run["wall_s"]
-            if share > check.max_lost:
-                yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} asked"
+    unjudged = _unjudged(run)
+    if unjudged and (check.max_lost is not None or check.forbid or not check.limited):
+        yield unjudged
+    elif check.max_lost is not None:
+        share = 100 * sum(claim["lost_s"] or 0 for claim in claims) / max(1e-9, run["wall_s"] or 0)
+        if share > check.max_lost:
+            yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} asked"
     if check.max_step_ms is not None:
         half = run["step_ms"]["p50"]
         if half is None:

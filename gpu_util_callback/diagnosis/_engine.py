@@ -7,7 +7,7 @@ import numpy as np
 from gpu_util_callback.diagnosis._losses import settle, share_idle
 from gpu_util_callback.diagnosis._rule import Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
-from gpu_util_callback.diagnosis._thresholds import resolve
+from gpu_util_callback.diagnosis._thresholds import changed, resolve, still_known
 from gpu_util_callback.diagnosis._traced_findings import with_trace_findings
 from gpu_util_callback.diagnosis._verdict import sentence
 from gpu_util_callback.diagnosis.communication_bound import CommunicationBound
@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(), MemoryPressure(),
     MemoryLimit(), CpuFallback(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
 )  # fmt: skip
+_DECLARED = {rule.cause: rule.thresholds for rule in RULES}
 
 
 class Diagnosis:
@@ -55,7 +56,7 @@ class Diagnosis:
     """
 
     def __init__(self, facts: Mapping, thresholds: Mapping | None = None):
-        self.thresholds = resolve({rule.cause: rule.thresholds for rule in RULES}, thresholds)
+        self.thresholds = resolve(_DECLARED, thresholds)
         floor_ms = self.thresholds["input_bound"]["floor_ms"]
         self._run = Run(facts, floor_ns=round(floor_ms * 1e6))
 
@@ -86,9 +87,10 @@ class Diagnosis:
             account: `{"wall_s", "time_s"}` of the run, for the verdict.
             now_ns: the end of the run so far on the recording's clock; None = the last row.
         Returns:
-            `{"rules_version", "thresholds", "verdict", "findings", "spans", "silent"}`; findings
-            and spans are the contract's objects with "id" and "title", ordered by `lost_s`;
-            "silent" lists the causes that could not be judged, with the reason.
+            `{"rules_version", "thresholds", "thresholds_set", "verdict", "findings", "spans",
+            "silent"}`; findings and spans are the contract's objects with "id" and "title", ordered
+            by `lost_s`; "thresholds_set" has those that are not the default, "silent" the causes
+            that could not be judged, with the reason.
         """
         run = self._run
         if facts is not None:
@@ -110,6 +112,7 @@ class Diagnosis:
         return {
             "rules_version": RULES_VERSION,
             "thresholds": self.thresholds,
+            "thresholds_set": changed(_DECLARED, self.thresholds),
             "verdict": sentence(run, claims),
             "findings": findings,
             "spans": spans,
@@ -121,18 +124,22 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
     """The diagnosis of a recording: the stored one if it still holds, else made anew.
 
     The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
-    when it was made by these rules with the same thresholds.
+    when it was made by these rules with the same thresholds. Those that the recording was made with
+    are in force until others are asked for: all who read it see what the one who trained saw.
 
     Args:
+        thresholds: on top of the recording's own.
         anew: False: where no other thresholds are asked for, take what older rules found, too;
             the rows of a long run take long to read. `rules_version` tells.
     """
     stored = recording.stored or {}
-    limits = resolve({rule.cause: rule.thresholds for rule in RULES}, thresholds)
+    own = still_known(_DECLARED, stored.get("thresholds_set"))
+    limits = resolve(_DECLARED, thresholds, before=own)
     same = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
     if "verdict" in stored and (same or not (anew or thresholds)):
-        return {"silent": [], "findings": [], "spans": [], "thresholds": {}, **stored}
-    diagnosis = Diagnosis(recording.facts, thresholds)
+        return {"silent": [], "findings": [], "spans": [], "thresholds": {}, "thresholds_set": {},
+                **stored}  # fmt: skip
+    diagnosis = Diagnosis(recording.facts, limits)
     for tables, samples in recording.parts():
         diagnosis.add(tables, samples)
     found = diagnosis.result(

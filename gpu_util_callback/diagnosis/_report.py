@@ -117,6 +117,7 @@ def run_report(recording, thresholds: Mapping | None = None, *, anew: bool = Tru
         "verdict": found["verdict"],
         "rules_version": found["rules_version"],
         "thresholds": found["thresholds"],
+        "thresholds_set": found["thresholds_set"],
         "silent": found["silent"],
         "findings": found["findings"],
         "spans": found["spans"],

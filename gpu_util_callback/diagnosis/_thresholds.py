@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 
 from gpu_util_callback.errors import UnusableInput
 
-__all__ = ["Limits", "Threshold", "meant", "parse_threshold", "resolve"]
+__all__ = ["Limits", "Threshold", "changed", "meant", "parse_threshold", "resolve", "still_known"]
 
 Limits = Mapping[str, float]
 
@@ -18,6 +19,9 @@ class Threshold:
 
     default: float
     reason: str
+
+
+Declared = Mapping[str, Mapping[str, Threshold]]  # cause -> name -> threshold
 
 
 def parse_threshold(text: str) -> tuple[str, str, float]:
@@ -34,13 +38,13 @@ def parse_threshold(text: str) -> tuple[str, str, float]:
 
 
 def resolve(
-    declared: Mapping[str, Mapping[str, Threshold]], given: Mapping | None
+    declared: Declared, given: Mapping | None, before: Mapping | None = None
 ) -> dict[str, dict[str, float]]:
     """The thresholds in force: the defaults, overridden by what the user gave.
 
     Args:
-        declared: cause -> name -> threshold.
         given: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
+        before: those that `given` overrides, in the same form.
     Raises:
         UnusableInput: an unknown cause or name (the nearest one is named), or no number from 0 on.
     """
@@ -48,13 +52,35 @@ def resolve(
         cause: {name: float(threshold.default) for name, threshold in names.items()}
         for cause, names in declared.items()
     }
-    for cause, key, value in _flatten(given or {}):
+    for cause, key, value in chain(_flatten(before or {}), _flatten(given or {})):
         if cause not in limits:
             raise UnusableInput(f"no cause {cause!r} to set{meant(cause, limits)}")
         if key not in limits[cause]:
             raise UnusableInput(f"{cause} has no threshold {key!r}{meant(key, limits[cause])}")
         limits[cause][key] = _number(f"{cause}.{key}", value)
     return limits
+
+
+def changed(declared: Declared, limits: Mapping[str, Limits]) -> dict[str, float]:
+    """The thresholds that are not the default: `{"input_bound.wait_pct": 10}`."""
+    return {
+        f"{cause}.{name}": value
+        for cause, names in limits.items()
+        for name, value in names.items()
+        if value != declared[cause][name].default
+    }
+
+
+def still_known(declared: Declared, given: object) -> dict[str, float]:
+    """Of the thresholds of a recording, in the form of `changed`, those that there are today."""
+    known: dict[str, float] = {}
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        try:
+            resolve(declared, {name: value})
+        except UnusableInput:
+            continue  # of other rules, or damaged
+        known[str(name)] = float(value)
+    return known
 
 
 def meant(name: str, known: Iterable[str]) -> str:

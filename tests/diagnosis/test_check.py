@@ -1,6 +1,7 @@
 """`--check` as CI uses it: every combination of limits, and what is said of wrong ones."""
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 from generated_runs import GPU, Generated, write
@@ -109,8 +110,73 @@ def test_a_gpu_that_is_not_used_has_no_utilization_to_check(tmp_path, capsys):
     assert "no GPU was in use" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("limits, code", [
+    (["--check"], 1), (["--forbid", "throttled"], 1), (["--max-lost", "90"], 1),
+    (["--check", "--min-utilization", "0"], 0),
+])  # fmt: skip
+@pytest.mark.parametrize("what", ["nothing", "garbage"])
+def test_what_cannot_be_judged_does_not_pass(tmp_path, capsys, what, limits, code):
+    run = Generated(seed=1, gpus=[GPU])
+    if what == "garbage":
+        run.steps(300, step_ms=10)
+    path = Path(write(run, tmp_path))
+    for name in path.glob("segment-*.npz"):
+        name.write_bytes(b"garbage")
+    if what == "nothing":
+        limits, code = (limits[:1], 1) if limits[0] == "--check" else (limits, code)
+    assert main(["report", str(tmp_path), *limits]) == code
+    out = capsys.readouterr().out
+    said = {"nothing": "no training step was recorded", "garbage": "not all of it can be read"}
+    assert (said[what] in out) == (code == 1)
+
+
+def test_an_empty_name_is_no_log_directory(capsys):
+    """`gpu-util report "$LOGDIR" --check` with LOGDIR unset would look at the current folder."""
+    assert main(["report", "", "--check"]) == 2
+    assert "which log directory?" in capsys.readouterr().err
+
+
 def test_thresholds_in_python_by_either_form_and_in_the_report(logdir):
     for thresholds in ({"input_bound": {"wait_pct": 90}}, {"input_bound.wait_pct": 90}):
         [run] = logdir_report(read_recordings(logdir), thresholds)["runs"]
         assert run["thresholds"]["input_bound"]["wait_pct"] == 90
         assert run["spans"] == []
+
+
+def test_the_recordings_own_thresholds_are_in_force_for_all_who_read_it(tmp_path, capsys):
+    run = Generated(seed=1, gpus=[GPU])
+    run.steps(600, step_ms=10, wait_ms=10)
+    write(run, tmp_path, diagnosis=run.diagnose({"input_bound": {"wait_pct": 90}}))
+
+    def read(thresholds=None) -> tuple[float, int]:
+        [one] = logdir_report(read_recordings(tmp_path), thresholds)["runs"]
+        return one["thresholds"]["input_bound"]["wait_pct"], len(one["spans"])
+
+    assert read() == (90, 0)
+    assert read({"host_stall.callback_pct": 3}) == (90, 0), "on top of the recording's own"
+    assert read({"input_bound.wait_pct": 7.5}) == (7.5, 1), "the default, if it is asked for"
+    assert main(["report", str(tmp_path)]) == 0
+    assert "Thresholds set: input_bound.wait_pct=90" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("told", [
+    {"no_such_cause.x": 1, "input_bound.no_such_name": 2, "input_bound.wait_pct": 90},
+    {"input_bound.wait_pct": 90, "host_stall.callback_pct": "much", "nonsense": None},
+])  # fmt: skip
+def test_thresholds_of_other_rules_or_damaged_ones_are_passed_over(tmp_path, told):
+    run = Generated(seed=1, gpus=[GPU])
+    run.steps(600, step_ms=10, wait_ms=10)
+    found = run.diagnose({"input_bound": {"wait_pct": 90}})
+    write(run, tmp_path, diagnosis=found | {"rules_version": 1, "thresholds_set": told})
+    [one] = logdir_report(read_recordings(tmp_path))["runs"]
+    assert one["thresholds"]["input_bound"]["wait_pct"] == 90 and one["spans"] == []
+
+
+def test_the_offline_tab_is_judged_by_the_thresholds_that_were_asked_for(logdir, tmp_path):
+    """Its data is JSON inside the page; the page has no findings if nothing reaches the limit."""
+    page = tmp_path / "page.html"
+    limits = ["--threshold", "input_bound.wait_pct=90"]
+    assert main(["report", str(logdir), "--html", str(page), *limits]) == 0
+    assert '"cause":"input_bound"' not in page.read_text()
+    assert main(["report", str(logdir), "--html", str(page)]) == 0
+    assert '"cause":"input_bound"' in page.read_text()
