@@ -15,6 +15,15 @@ BACKENDS ?=
 TORCH    ?= torch==2.13.0+cpu
 READY    := $(VENV)/.installed-test $(if $(filter-out 0,$(BACKENDS)),$(VENV)/.installed-backends)
 
+# Most tests run side by side; then those that time things, by themselves.
+JOBS ?= 2
+define tests
+	failed=0; \
+	$(BIN)/python -m pytest -m "not timed $(1)" -n $(JOBS) --dist loadfile $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/python -m pytest -m "timed $(1)" $(PYTEST_ARGS) || failed=1; \
+	exit $$failed
+endef
+
 .PHONY: demo test test-all bench matrix lint frontend frontend-check browser screenshots clean help
 
 help:
@@ -33,10 +42,10 @@ demo: $(VENV)/.installed
 	$(BIN)/python demo/train.py $(DEMO_ARGS)
 
 test: lint frontend-check browser
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(call tests,and not slow)
 
 test-all: lint frontend-check browser
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(call tests,)
 
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks

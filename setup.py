@@ -28,6 +28,7 @@ TEST = [
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-rerunfailures>=14",
+    "pytest-xdist>=3.6",
     "hypothesis>=6.100",
     "playwright>=1.48",
     "xprof>=2.20",  # the Profile tab must open our windows, too

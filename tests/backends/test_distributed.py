@@ -168,6 +168,7 @@ def test_a_worker_that_is_killed(tmp_path):
     logdir_report([first, killed])
 
 
+@pytest.mark.timed
 def test_data_parallel_over_forced_devices():
     need("keras", "jax")
     flags = "--xla_force_host_platform_device_count=8"
@@ -179,6 +180,7 @@ def test_data_parallel_over_forced_devices():
     assert [r["device"] for r in one["fit"]["replicas"]] == [f"cpu:{i}" for i in range(8)]
 
 
+@pytest.mark.timed
 def test_model_parallel_over_forced_devices():
     need("keras", "jax")
     flags = "--xla_force_host_platform_device_count=8"
@@ -243,6 +245,7 @@ def mirrored():
     return shared("mirrored_program.py", "fits", "executions", KERAS_BACKEND="tensorflow")
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("length", ["known", "unknown"])
 def test_mirrored_strategy(mirrored, length):
     one = mirrored[length]

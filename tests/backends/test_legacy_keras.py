@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from processes import need, shared
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture
 def found():

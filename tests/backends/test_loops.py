@@ -9,6 +9,8 @@ import pytest
 from injected import SLACK_MS
 from processes import need, shared
 
+pytestmark = pytest.mark.timed
+
 FRAMEWORKS = ("tensorflow", "jax", "torch")
 
 

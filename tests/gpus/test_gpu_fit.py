@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from nvml import Scenario
 
+pytestmark = pytest.mark.timed
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 STEP_S = 0.005

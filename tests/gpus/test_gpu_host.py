@@ -15,6 +15,8 @@ from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.gpus._worker import Pace
 from gpu_util_callback.recording.clock import Clock
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture
 def host(monkeypatch):

@@ -193,6 +193,7 @@ def test_importing_and_constructing_touches_no_driver(standin_folder):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.timed
 def test_a_busy_main_thread_keeps_its_rate_while_a_call_takes_two_seconds(standin_folder):
     """The driver's calls release the interpreter lock: a training loop's steps stay as long."""
     scenario = Scenario().call("nvmlDeviceGetUtilizationRates", latency_s=2, after=3, times=1)

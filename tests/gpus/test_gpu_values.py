@@ -9,6 +9,8 @@ from nvml import GIB, Scenario
 
 from gpu_util_callback.gpus._buffers import origin_ns
 
+pytestmark = pytest.mark.timed
+
 
 def column(rows, group, name):
     """The values of a column that are there."""

@@ -21,6 +21,8 @@ from fit_truth import (
     timed,
 )  # fmt: skip
 
+pytestmark = pytest.mark.timed
+
 
 class Slow(keras.callbacks.Callback):
     """Takes its time in some hooks, and adds up how much."""

@@ -22,6 +22,8 @@ from fit_truth import (
 )
 from tensorflow.python.framework import config as tf_config
 
+pytestmark = pytest.mark.timed
+
 DELAYS_MS = (0, 2, 10, 50)
 PER_DELAY = 10
 MODES = {

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from gpu_util_callback.frameworks.tensorflow_iterator import stamp_goes_first
 
+pytestmark = pytest.mark.timed
+
 HERE = Path(__file__).resolve().parent
 
 PROGRAM = """

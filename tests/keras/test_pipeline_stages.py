@@ -16,6 +16,8 @@ from gpu_util_callback.frameworks.tensorflow import TensorFlowAdapter
 from gpu_util_callback.frameworks.tensorflow_pipeline import Reader
 from gpu_util_callback.frameworks.tensorflow_stages import function_name, word
 
+pytestmark = pytest.mark.timed
+
 SLEPT: list[float] = []  # what `decode` really took, call by call
 
 

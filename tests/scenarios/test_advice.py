@@ -46,6 +46,8 @@ from timed_fit import Timed, batches, fit, pause, slowly  # noqa: E402
 from gpu_util_callback import read_recordings  # noqa: E402
 from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
 
+pytestmark = pytest.mark.timed
+
 STEPS = 50
 
 

@@ -24,6 +24,8 @@ from gpu_util_callback import read_recordings  # noqa: E402
 from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
 from gpu_util_callback.frameworks.tensorflow import TensorFlowAdapter  # noqa: E402
 
+pytestmark = pytest.mark.timed
+
 NEIGHBOUR = 4_000_000  # a process id above Linux' highest
 
 

@@ -23,6 +23,8 @@ from timed_fit import Timed, batches, fit, pause, slowly  # noqa: E402
 from gpu_util_callback import GpuUtilMonitor, read_recordings  # noqa: E402
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture(autouse=True)
 def quiet():

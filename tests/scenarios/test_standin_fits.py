@@ -17,6 +17,8 @@ from gpu_util_callback import GpuUtilCallback, read_recordings  # noqa: E402
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
 from gpu_util_callback.frameworks import tensorflow_facts  # noqa: E402
 
+pytestmark = pytest.mark.timed
+
 STEPS = 120
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from packages import need
 
+pytestmark = pytest.mark.timed
+
 SCRIPT = """
 import json, socket, sys, time
 import jax, keras, numpy as np

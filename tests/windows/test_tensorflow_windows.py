@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.timed
+
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 if keras.backend.backend() != "tensorflow":

@@ -11,6 +11,8 @@ from packages import need
 
 from gpu_util_callback.traces import analyse, read_trace
 
+pytestmark = pytest.mark.timed
+
 PROGRAM = Path(__file__).with_name("torch_program.py")
 SLOW_NS = 30_000_000  # what every second batch takes at least, the even ones
 CLOSE_NS = SLOW_NS / 2  # nearer to its own step than to the next

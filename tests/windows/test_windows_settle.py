@@ -10,6 +10,8 @@ from gpu_util_callback.frameworks.timeline import Timeline
 from gpu_util_callback.windows.planner import Planner
 from gpu_util_callback.windows.schedule import TraceSchedule
 
+pytestmark = pytest.mark.timed
+
 
 def test_the_device_is_waited_for_before_the_profiler_and_within_the_last_step(make):
     windows, profiler = make(trace=[(3, 5)])
