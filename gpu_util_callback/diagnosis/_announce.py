@@ -12,10 +12,12 @@ class Announcer:
 
     A cause is established when it was there in `IN_A_ROW` results running, has lost at least
     `LEAST_S` seconds, and a tenth of the time it spans: what is seen in the first seconds of a run
-    (compilation, first fills) must not be said.
+    (compilation, first fills) must not be said. One whose cost nobody knows (a GPU without work, a
+    full memory) must be there for about as long: in `UNKNOWN_IN_A_ROW` results, 2 s apart or more.
     """
 
     IN_A_ROW = 3
+    UNKNOWN_IN_A_ROW = 6
     LEAST_S = 10.0
     LEAST_SEVERITY = 0.1
 
@@ -27,15 +29,19 @@ class Announcer:
         """The lines to print now, after one `Diagnosis.result`; usually none."""
         costly: dict[str, Mapping] = {}
         for claim in [*result["spans"], *result["findings"]]:
-            blocking = claim["cause"] == "cpu_fallback"
             enough = (claim["lost_s"] or 0) >= self.LEAST_S
-            if blocking or (enough and (claim["severity"] or 0) >= self.LEAST_SEVERITY):
+            if claim["lost_s"] is None or (enough and claim["severity"] >= self.LEAST_SEVERITY):
                 costly.setdefault(claim["cause"], claim)
         self._streaks = {cause: self._streaks.get(cause, 0) + 1 for cause in costly}
         new = [cause for cause, streak in self._streaks.items()
-               if streak >= self.IN_A_ROW and cause not in self._said]  # fmt: skip
+               if streak >= self._needed(costly[cause]) and cause not in self._said]  # fmt: skip
         self._said.update(new)
         return [_line(costly[cause]) for cause in new]
+
+    def _needed(self, claim: Mapping) -> int:
+        blocking = claim["cause"] == "cpu_fallback"
+        unknown = claim["lost_s"] is None and not blocking
+        return self.UNKNOWN_IN_A_ROW if unknown else self.IN_A_ROW
 
 
 def _line(claim: Mapping) -> str:

@@ -1,6 +1,6 @@
 """During fit: one line per established cause, once."""
 
-from generated_runs import Generated
+from generated_runs import GPU, Generated
 
 from gpu_util_callback.diagnosis import Announcer, Diagnosis
 
@@ -29,3 +29,22 @@ def test_nothing_is_said_of_a_healthy_run():
     diagnosis.add(run.tables())
     for _ in range(5):
         assert announcer.lines(diagnosis.result(now_ns=run.now)) == []
+
+
+def test_a_cause_of_unknown_cost_is_said_when_it_stays():
+    run = Generated(seed=3, gpus=[GPU, GPU | {"index": 1}])
+    diagnosis, announcer, said = Diagnosis(run.facts), Announcer(), []
+    seen, sampled = 0, 0
+    for flush in range(20):
+        begin = run.now
+        run.steps(200, step_ms=10)
+        run.gpu_value("utilization_pct", (run.now - begin) / 1e9, 0, gpu=1)
+        table = run.tables()["steps"]
+        samples = {group: {name: column[sampled:] for name, column in block.items()}
+                   for group, block in run.samples().items()}  # fmt: skip
+        diagnosis.add({"steps": {name: column[seen:] for name, column in table.items()}}, samples)
+        seen, sampled = run.step, sampled + len(samples["gpu0"]["time_ns"])
+        said += [(flush, line) for line in announcer.lines(diagnosis.result(now_ns=run.now))]
+    [(flush, line)] = said
+    assert line.startswith("1 of 2 GPUs does nothing. ") and "Train on both GPUs" in line
+    assert flush == announcer.UNKNOWN_IN_A_ROW - 1
