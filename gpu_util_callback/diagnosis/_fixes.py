@@ -2,9 +2,17 @@
 
 import re
 
+from gpu_util_callback.diagnosis._kernels import capability, headroom
+from gpu_util_callback.diagnosis._rule import Advice
 from gpu_util_callback.diagnosis._run import Run
 
-__all__ = ["batch_code", "command", "driver_number", "has_keras_fit", "larger_batch", "optimizer"]
+__all__ = [
+    "batch_code", "command", "driver_number", "has_keras_fit", "larger_batch", "mixed_precision",
+    "no_room", "optimizer", "room_for",
+]  # fmt: skip
+
+# A larger batch may fill the memory up to here: what it takes does not grow in proportion.
+FULL = 0.8
 
 
 def command(run: Run, before: str = "") -> str:
@@ -45,6 +53,42 @@ def batch_code(run: Run, size: int) -> str:
     if kind == "numpy" and has_keras_fit(run):
         return f"model.fit(..., batch_size={size})"
     return f"batch_size = {size}"
+
+
+def room_for(run: Run, factor: int) -> int:
+    """How many times as large the batch may get, a power of two up to `factor`; 1 = it may not.
+
+    `factor` itself where nobody knows how much memory is really needed.
+    """
+    known = [seen[0] for gpu in run.working_gpus if (seen := headroom(run, gpu)) is not None]
+    while factor > 1 and known and factor * max(known) > FULL:
+        factor //= 2
+    return factor
+
+
+def no_room(run: Run, says: str) -> Advice:
+    """Advice where a larger batch is the remedy, and does not fit."""
+    for gpu in run.working_gpus:
+        line = mixed_precision(run, gpu)
+        if line is not None:
+            return Advice(
+                f"{says}A larger batch would help, but does not fit into the GPU's memory. Mixed "
+                "precision makes room for it.",
+                line,
+            )
+    return Advice(
+        f"{says}A larger batch would help, but does not fit into the GPU's memory.", "", 0.0
+    )
+
+
+def mixed_precision(run: Run, gpu: int) -> str | None:
+    """Keras' line for it; None where it is on, the GPU is too old or Keras does not train."""
+    able = capability(run, gpu) or 0
+    on = str(run.fact("fit", "mixed_precision", default="")).startswith("mixed")
+    if on or able < 7 or not has_keras_fit(run):
+        return None
+    kind = "bfloat16" if able >= 8 else "float16"
+    return f'keras.mixed_precision.set_global_policy("mixed_{kind}")  # before the model is built'
 
 
 def larger_batch(run: Run, factor: int) -> str:

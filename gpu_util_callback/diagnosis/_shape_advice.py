@@ -23,8 +23,8 @@ def advise_shapes(run: Run, times: int) -> Advice:
     if dims is not None and not (_batch_varies(dims) or _others(dims)):
         return Advice(
             f"{times} steps had to be compiled first, although the shape of their input stayed the "
-            "same: something else that the step is given changes, a Python number or what is cut "
-            "out of a batch. Make the number an array or a tensor, and cut equal parts.",
+            "same: something else that the step gets changes, a Python number or the size of a "
+            "slice. Pass the number as a tensor or an array, and slice equal parts.",
         )
     text = (
         f"{times} steps had to be compiled first, because the shape of their input (or a Python "

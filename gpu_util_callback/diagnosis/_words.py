@@ -7,8 +7,8 @@ __all__ = ["duration", "gpu_names", "percent", "steps", "times", "what_to_do"]
 
 # A few lines of code are said in one, if they are no longer together.
 _ONE_LINE = 120
-# Commands that only look: what to do is in the text beside them.
-_LOOKS = re.compile(r"%timeit |top |sudo dmesg|nvidia-smi (pmon|--query|.*-q )")
+# Commands that only look, or that are one way of several: what to do is in the text beside them.
+_LOOKS = re.compile(r"%timeit |top |sudo dmesg|nvidia-smi (pmon|--query|.*-q )|.* & wait$")
 
 
 def duration(seconds: float) -> str:

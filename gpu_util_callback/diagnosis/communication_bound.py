@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch
+from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch, no_room, room_for
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -57,7 +57,7 @@ def _advice(run: Run) -> Advice:
     text = "The GPUs exchange gradients for longer than the computation hides. "
     if run.framework == "torch" and not has_keras_fit(run):
         return Advice(
-            f"{text}Add up those of {LESS_OFTEN} batches, and exchange them with the last.",
+            f"{text}Add up the gradients of {LESS_OFTEN} batches, and exchange them once.",
             f"last = step % {LESS_OFTEN} == {LESS_OFTEN - 1}\n"
             "with contextlib.nullcontext() if last else model.no_sync():\n"
             f"    (loss_function(model(x), y) / {LESS_OFTEN}).backward()\n"
@@ -68,9 +68,13 @@ def _advice(run: Run) -> Advice:
         )
     # Keras' gradient_accumulation_steps is no remedy: it fails under tf.distribute, and on JAX the
     # gradients of each step are exchanged before they are added up.
+    factor = room_for(run, LESS_OFTEN)
+    if factor < 2:
+        return no_room(run, text)
+    larger, often = ("twice", "half") if factor == 2 else (f"{factor} times", "a quarter")
     return Advice(
-        f"{text}With a batch {LESS_OFTEN} times as large they do so a quarter as often; raise the "
-        "learning rate with it.",
-        larger_batch(run, LESS_OFTEN),
-        1 - 1 / LESS_OFTEN,
+        f"{text}With a batch {larger} as large they do so {often} as often; raise the learning "
+        "rate with it.",
+        larger_batch(run, factor),
+        1 - 1 / factor,
     )

@@ -75,10 +75,10 @@ class GpusUnused(Rule):
 
 def _advice(run: Run, unused: list[int]) -> Advice:
     count = len(run.used_gpus)
-    have = "has" if len(unused) == 1 else "have"
+    every, larger = ("both", "twice") if count == 2 else (f"all {count}", f"{count} times")
     text = (
-        f"{len(unused)} of {count} GPUs {have} nothing to do. Train on all of them, with a batch "
-        f"{count} times as large, or leave {'it' if len(unused) == 1 else 'them'} to somebody else."
+        f"Train on {every} GPUs, with a batch {larger} as large, or leave the idle "
+        f"{'one' if len(unused) == 1 else 'ones'} to somebody else."
     )
     if run.framework == "torch":
         return Advice(

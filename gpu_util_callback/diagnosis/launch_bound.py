@@ -5,7 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis._fixes import command, has_keras_fit, larger_batch
+from gpu_util_callback.diagnosis._fixes import (
+    command,
+    has_keras_fit,
+    larger_batch,
+    no_room,
+    room_for,
+)
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -184,11 +190,18 @@ def _eager_advice() -> Advice:
 def _host_advice(run: Run) -> Advice:
     if run.fact("fit", "run_eagerly", default=False):
         return _eager_advice()
-    return Advice(
-        "The GPU is done with a step before Python has prepared the next one. Give each step more "
-        "to do with a larger batch.",
-        larger_batch(run, 4),
+    return _larger(
+        run,
+        "The GPU is done with a step before Python has prepared the next one. ",
+        "Give each step more to do with a larger batch.",
     )
+
+
+def _larger(run: Run, says: str, do: str) -> Advice:
+    factor = room_for(run, 4)
+    if factor < 2:
+        return no_room(run, says)
+    return Advice(f"{says}{do}", larger_batch(run, factor), 1 - 1 / factor)
 
 
 def _advice(run: Run, per_step: int) -> Advice:
@@ -204,9 +217,10 @@ def _advice(run: Run, per_step: int) -> Advice:
     if run.fact("fit", "jit_compile", default=False) or (
         run.framework == "jax" and has_keras_fit(run)
     ):
-        return Advice(
-            f"{says}The step is compiled already: give each kernel more to do with a larger batch.",
-            larger_batch(run, 4),
+        return _larger(
+            run,
+            f"{says}The step is compiled already. ",
+            "Give each kernel more to do with a larger batch.",
         )
     if has_keras_fit(run):
         return Advice(
@@ -219,7 +233,7 @@ def _advice(run: Run, per_step: int) -> Advice:
         "torch": 'model = torch.compile(model, mode="reduce-overhead")',
     }
     if run.framework not in compiled:
-        return Advice(f"{says}Give each more to do with a larger batch.", larger_batch(run, 4))
+        return _larger(run, says, "Give each more to do with a larger batch.")
     return Advice(f"{says}Compiling the step fuses many of them into few.", compiled[run.framework])
 
 

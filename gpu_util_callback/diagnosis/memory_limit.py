@@ -65,7 +65,8 @@ def _advice(run: Run, limit: float, total: float) -> Advice:
     if run.framework == "jax":
         return Advice(
             text,
-            'os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.9"  # before jax is imported',
+            'os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its old name\n'
+            'os.environ["XLA_CLIENT_MEM_FRACTION"] = "0.9"  # before jax is imported',
         )
     if run.framework == "torch":
         return Advice(text, "torch.cuda.set_per_process_memory_fraction(1.0)")

@@ -4,8 +4,12 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis._allocator import Allocator, allocator
-from gpu_util_callback.diagnosis._fixes import batch_code, has_keras_fit, optimizer
-from gpu_util_callback.diagnosis._kernels import capability
+from gpu_util_callback.diagnosis._fixes import (
+    batch_code,
+    has_keras_fit,
+    mixed_precision,
+    optimizer,
+)
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -80,18 +84,13 @@ def _limited(memory: Allocator) -> bool:
 
 
 def _advice(run: Run, gpu: int, retries: bool) -> Advice:
-    policy = str(run.fact("fit", "mixed_precision", default=""))
     text = "The model and its batch fill the GPU's memory: the next larger input fails. "
     if retries:
         text = "The GPU's memory is full: the allocator frees its cache and tries again, which "\
             "stops the GPU each time. "  # fmt: skip
-    able = capability(run, gpu)
-    if has_keras_fit(run) and not policy.startswith("mixed") and (able or 0) >= 7:
-        kind = "bfloat16" if (able or 0) >= 8 else "float16"
-        return Advice(
-            text + "Mixed precision nearly halves what activations take.",
-            f'keras.mixed_precision.set_global_policy("mixed_{kind}")  # before the model is built',
-        )
+    line = mixed_precision(run, gpu)
+    if line is not None:
+        return Advice(text + "Mixed precision nearly halves what activations take.", line)
     batch = run.fact("fit", "batch_size")
     known = isinstance(batch, (int, float)) and batch >= 2
     halved = batch_code(run, int(batch) // 2) if known else "batch_size = batch_size // 2"

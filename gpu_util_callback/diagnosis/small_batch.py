@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._fixes import larger_batch
+from gpu_util_callback.diagnosis._fixes import larger_batch, room_for
 from gpu_util_callback.diagnosis._kernels import fill, headroom
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
@@ -55,7 +55,7 @@ class SmallBatch(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
         if model_is_small(run, limits):
             return
-        for gpu in run.used_gpus:
+        for gpu in run.working_gpus:
             seen, memory = fill(run, gpu, int(limits["min_samples"])), headroom(run, gpu)
             if seen is None or memory is None:
                 continue
@@ -65,8 +65,7 @@ class SmallBatch(Rule):
             if seen.sm_active_pct >= limits["sm_active_pct"] or used >= limits["vram_used_pct"]:
                 continue
             batch = run.fact("fit", "batch_size")
-            factor = max(2, min(8, int(80 / max(1.0, used))))
-            factor = 1 << (factor.bit_length() - 1)
+            factor = max(2, room_for(run, 8))
             yield Loss(
                 cause=self.cause,
                 title=self.title,

@@ -31,7 +31,7 @@ class SmallModel(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
         if not model_is_small(run, limits):
             return
-        for gpu in run.used_gpus:
+        for gpu in run.working_gpus:
             seen = fill(run, gpu, int(limits["min_samples"]))
             if seen is None or seen.active_pct < limits["gpu_active_pct"]:
                 continue

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch
+from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch, no_room, room_for
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -161,11 +161,15 @@ def _advice(run: Run) -> Advice:
         )
     # Keras on torch takes one step a call; with a strategy several steps a call fail.
     if run.framework == "torch" or run.fact("fit", "strategy"):
-        return Advice(
+        says = (
             "Keras reads the metrics after every step, and the GPU runs dry until the next one is "
-            "launched. Larger batches make this rarer.",
-            larger_batch(run, 4),
-            0.75,
+            "launched. "
+        )
+        factor = room_for(run, 4)
+        if factor < 2:
+            return no_room(run, says)
+        return Advice(
+            f"{says}Larger batches make this rarer.", larger_batch(run, factor), 1 - 1 / factor
         )
     return Advice(
         "Keras reads the metrics after every step, and the GPU runs dry until the next one is "
