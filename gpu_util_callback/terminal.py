@@ -1,6 +1,7 @@
 """The report for people: one screen in a terminal, of any width, with or without colour."""
 
 from collections.abc import Mapping, Sequence
+from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis._compare import comparison
@@ -91,20 +92,21 @@ def two_lines(run: Mapping) -> str:
     verdict = f"gpu-util: {run['verdict']}"
     if first is None:
         step = run["step_ms"]["p50"]
-        shown = f"median {step:.3g} ms a step" if step is not None else "no step recorded"
-        second = f"          {run['steps']:,} steps, {shown}."
+        shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
+        second = f"          {_step_count(run)}, {shown}."
     else:
         second = f"          Do first: {what_to_do(first['advice'])}"
     return f"{verdict}\n{second}"
 
 
 def rules_text(width: int = 80) -> str:
-    """Every cause: what it needs, and its thresholds with their reasons."""
+    """Every cause: when it holds, what it needs, and its thresholds with their reasons."""
     pen = Pen(width, color=False, unicode=True)
     lines: list[str] = []
     for rule in RULES:
         lines += ["", *pen.wrap(f"{rule.cause}: {rule.title}")]
-        lines += pen.wrap(f"needs {'; '.join(rule.sources)}", "  ")
+        lines += pen.wrap(cleandoc(rule.__doc__ or "").partition("\n\n")[0], "  ")
+        lines += pen.wrap(f"needs {'; '.join(rule.sources)}; else: {rule.unknown}", "  ")
         for name, threshold in rule.thresholds.items():
             lines += pen.wrap(f"{name}={threshold.default:g}  {threshold.reason}", "      ", "    ")
     return pen.finish(lines[1:])
@@ -167,10 +169,10 @@ def _subtitle(run: Mapping, which: str) -> str:
         parts.append(f"fit {run['fit_index'] + 1}")
     if run.get("rank"):
         parts.append(f"rank {run['rank']}")
-    parts.append(f"{run['steps']:,} {'step' if run['steps'] == 1 else 'steps'}")
+    parts.append(_step_count(run))
     step = run["step_ms"]
     if step["p50"] is not None:
-        parts.append(f"median {step['p50']:.3g} ms a step, p95 {step['p95']:.3g} ms")
+        parts.append(f"median {_step_time(step['p50'])} a step, p95 {_step_time(step['p95'])}")
     framework = run.get("framework") or {}
     if framework.get("name"):
         parts.append(f"{framework['name']} {framework.get('version') or ''}".strip())
@@ -180,6 +182,14 @@ def _subtitle(run: Mapping, which: str) -> str:
         parts.append({"live": "still running", "lost": "lost: its process ended without a word",
                       "interrupted": "interrupted"}.get(run["status"], run["status"]))  # fmt: skip
     return " · ".join(parts)
+
+
+def _step_count(run: Mapping) -> str:
+    return f"{run['steps']:,} {'step' if run['steps'] == 1 else 'steps'}"
+
+
+def _step_time(ms: float) -> str:
+    return f"{ms:.3g} ms" if ms < 999.5 else duration(ms / 1e3)
 
 
 def _account_bar(run: Mapping, pen: Pen) -> list[str]:

@@ -10,7 +10,7 @@ _SUMS = (
     "rows", "duration_ns", "input_get_ns", "input_wait_ns", "wait_ns", "compile_ns", "body_ns",
     "gpu_wait_ns", "callbacks_ns", "estimated", "wait_known", "wait_events", "callback_events",
     "compile_events", "clean_rows", "clean_ns", "new_rows", "new_ns", "known_rows", "known_ns",
-    "event_wait_ns", "between_ns", "between_events",
+    "event_wait_ns", "between_ns", "between_events", "compile_known", "callbacks_known",
 )  # fmt: skip
 _MAXIMA = (
     "top_wait_ns", "top_callbacks_ns", "top_compile_ns", "top_new_ns", "top_between_ns", "end_ns",
@@ -130,6 +130,8 @@ class StepBlocks:
             "input_wait_ns": raw,
             "wait_ns": wait,
             "wait_known": (raw_wait >= 0).astype(np.int64),
+            "compile_known": (column("compile_ns") >= 0).astype(np.int64),
+            "callbacks_known": (column("callbacks_ns") >= 0).astype(np.int64),
             "wait_events": wait_event.astype(np.int64),
             "event_wait_ns": wait_event * wait,
             "between_ns": between,

@@ -199,6 +199,28 @@ def test_every_rule_states_its_thresholds_reasons_and_sources():
         Diagnosis({}, {"input_bounds": {"wait_pct": 1}})
 
 
+def test_the_list_of_rules_says_when_each_holds_and_what_it_says_when_it_cannot_know(capsys):
+    assert main(["report", "--rules", "--width", "200"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for rule in RULES:
+        assert f"else: {rule.unknown}" in said
+        assert " ".join(rule.__doc__.partition("\n\n")[0].split()) in said, rule.cause
+
+
+def test_a_rule_without_its_columns_is_silent_and_says_so():
+    """An imported trace times neither compilation nor callbacks."""
+    run = Generated(seed=1)
+    run.steps(300, step_ms=8)
+    steps = {name: column for name, column in run.tables()["steps"].items()
+             if name not in ("compile_ns", "callbacks_ns", "shape_id")}  # fmt: skip
+    silent = []
+    for table in (steps, run.tables()["steps"]):
+        diagnosis = Diagnosis(run.facts)
+        diagnosis.add({"steps": table})
+        silent.append({one["cause"] for one in diagnosis.result(now_ns=run.now)["silent"]})
+    assert silent[0] - silent[1] == {"recompilation", "host_stall"}
+
+
 def test_a_gpu_idles_for_input_no_longer_than_the_thread_waited(tmp_path):
     """The windows may happen to lie in the steps that waited."""
     run = Generated(seed=1, gpus=[GPU])
