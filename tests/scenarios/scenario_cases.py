@@ -115,9 +115,27 @@ def in_place() -> Iterator[Case]:
 
         return part
 
+    def copying(active):
+        """The link is full; how long the GPU idles for it differs."""
+
+        def part(run, bad):
+            begin = run.now
+            run.steps(N, step_ms=30, gpu_share=active if bad else 0.97)
+            seconds = (run.now - begin) / 1e9
+            run.gpu_value("pcie_rx_bytes_per_s", seconds, 55e9 if bad else 2e9)
+            run.gpu_value("pcie_tx_bytes_per_s", seconds, 1e9)
+            run.gpu_value("pcie_generation", seconds, 5)
+            run.gpu_value("pcie_width", seconds, 16)
+
+        return part
+
+    copies = {"mild": 0.75, "severe": 0.15}
+
     for place in PLACES:
         for much in ("mild", "severe"):
             name = f"{much}, {place}"
+            yield Case(f"full link, {name}",
+                       thirds(place, copying(copies[much]), "transfer_bound", 7))  # fmt: skip
             yield Case(f"slow input, {name}", thirds(place, waiting(waits[much]), "input_bound", 1))
             yield Case(f"batch hook, {name}", thirds(place, hook(hooks[much]), "host_stall", 2))
             yield Case(f"new shapes, {name}",
@@ -272,14 +290,18 @@ def all_along() -> Iterator[Case]:
     gone = {"source": "gpu0", "cure": "", "reason": said}
     yield whole("gpu_lost", lambda run: run.steps(1000, step_ms=10), "GPU lost", unavailable=[gone])
 
-    def lost_for_a_while() -> tuple[Generated, Truth]:
-        run = Generated(seed=8, gpus=[H200])
-        run.steps(N, step_ms=30)
-        run.mark("gpu0/lost", "lost", 1)
-        first, end = run.steps(N, step_ms=30)
-        run.mark("gpu0/lost", "lost", 0)
-        run.steps(N, step_ms=30)
-        return run, {"gpu_lost": [(first, end)]}
+    def lost_for_a_while(before: int, after: int) -> Callable[[], tuple[Generated, Truth]]:
+        def build() -> tuple[Generated, Truth]:
+            run = Generated(seed=8, gpus=[H200])
+            run.steps(before, step_ms=30)
+            run.mark("gpu0/lost", "lost", 1)
+            first, end = run.steps(N, step_ms=30)
+            if after:
+                run.mark("gpu0/lost", "lost", 0)
+                run.steps(after, step_ms=30)
+            return run, {"gpu_lost": [(first, end)]}
+
+        return build
 
     def shapes_only() -> tuple[Generated, Truth]:
         """XLA compiles without a retrace: only the shape tells, nothing was timed as compiling."""
@@ -294,7 +316,9 @@ def all_along() -> Iterator[Case]:
         return run, {"recompilation": [bounds]}
 
     yield Case("new shapes, not timed", shapes_only)
-    yield Case("GPU lost and back", lost_for_a_while)
+    yield Case("GPU lost soon, and back", lost_for_a_while(10, 2 * N))
+    yield Case("GPU lost and back", lost_for_a_while(N, N))
+    yield Case("GPU lost in the end", lost_for_a_while(2 * N, 0))
 
 
 def pairs() -> Iterator[Case]:
