@@ -44,29 +44,33 @@ def comparison(runs: Sequence[Mapping]) -> dict:
 def add_promises(runs: Sequence[dict]) -> None:
     """Set each run's `since`: the run of the same job before it, what was promised, what was got.
 
-    The same job is the same model (its parameters, and its name but for the number Keras appends)
-    trained by the same framework and, where known, the same script; a job that the user named is
-    another one than a job of another name. `since` stays None for the first one, and where no cause
-    with a known cost went away. Both numbers are about the whole run, as its verdict is.
+    The same job is a model of as many parameters, trained by the same framework and the same
+    script, whatever the model is called; where a script is not known, models of one name (but for
+    the number Keras appends) are the same. A job that the user named is another one than a job of
+    another name. `since` stays None for the first one, and where no cause with a known cost went
+    away. Both numbers are about the whole run, as its verdict is.
 
     Args:
         runs: of one report, oldest first.
     """
-    latest: dict[tuple, dict[str | None, dict]] = {}  # the newest run of each job by script
+    # The newest run of each job by its script and its model's name.
+    latest: dict[tuple, dict[tuple[str | None, str], dict]] = {}
     for run in runs:
         run["since"] = None
         key = _same_job(run)
         if key is None:
             continue
         script = hashed_script(run["script"]) if run.get("script") else None
+        name = re.sub(r"_\d+$", "", str((run.get("model") or {}).get("name") or ""))
         known = latest.setdefault(key, {})
         # An older recording does not tell its script, nor does a notebook.
-        alike = [one for name, one in known.items() if None in (script, name) or name == script]
+        alike = [one for (its, called), one in known.items()
+                 if (its == script if None not in (its, script) else called == name)]  # fmt: skip
         previous = max(alike, key=lambda one: one["start_ns"] or 0, default=None)
         if previous is not None and previous["session"] != run["session"]:
             run["since"] = _since(previous, run)
         if run["steps"]:
-            known[script] = run
+            known[script, name] = run
 
 
 def _since(previous: Mapping, run: Mapping) -> dict | None:
@@ -116,11 +120,10 @@ def _same_job(run: Mapping) -> tuple | None:
     model, framework = run.get("model") or {}, run.get("framework") or {}
     if model.get("parameters") is None:
         return None
-    name = re.sub(r"_\d+$", "", str(model.get("name") or ""))
     # Only a name the user gave lasts: what a launcher gives is another one at every start.
     named = run.get("job") if run.get("job_source") == "argument" else None
-    return (framework.get("backend") or framework.get("name"), name, model["parameters"],
-            run.get("rank"), named)  # fmt: skip
+    backend = framework.get("backend") or framework.get("name")
+    return backend, model["parameters"], run.get("rank"), named
 
 
 def _speed(base: Mapping, run: Mapping) -> float | None:

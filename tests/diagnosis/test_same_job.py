@@ -44,6 +44,16 @@ def test_the_same_script_is_the_same_job(tmp_path, scripts, same):
     assert (second is not None) == same
 
 
+@pytest.mark.parametrize("script, same", [("train.py", True), (None, False)])
+def test_a_model_of_another_name_is_the_same_in_one_script_only(tmp_path, script, same):
+    for place, name in enumerate(("slow_input", "with_cache")):
+        run = run_of(place, script=script)
+        run.facts["model"] = {"name": name, "parameters": 25_000_000}
+        write(run, tmp_path / name)
+    _, second = logdir_report(read_recordings(tmp_path))["runs"]
+    assert (second["since"] is not None) == same
+
+
 def test_it_is_found_across_differently_named_log_directories(tmp_path):
     folders = ("exp/2026-11-20 baseline", "with cache", "logs/x/y/run_17")
     _, second, third = since(tmp_path, "train.py", "train.py", "train.py", folders=folders)
