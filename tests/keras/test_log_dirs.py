@@ -147,6 +147,8 @@ def test_killed_in_mid_training(kill, tmp_path):
     process = subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+        # A shell's background jobs, and what they start, ignore Ctrl+C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         assert process.stdout is not None
