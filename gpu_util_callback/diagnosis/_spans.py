@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["Series", "find_spans"]
+__all__ = ["Series", "bounded", "find_spans"]
 
 # Windows in rows. The smallest is what a burst needs to show above noise and still lets a change be
 # placed well; each next one sees bursts that come eight times more seldom (a slow file every 300
@@ -67,7 +67,7 @@ def find_spans(
         if last:
             break
         window *= NEXT_WINDOW
-    found = _bounded(list(_runs(covered)))
+    found = bounded(list(_runs(covered)))
     return [_refined(series, first, end) for first, end in found]
 
 
@@ -162,7 +162,8 @@ def _refined(series: Series, first: int, end: int) -> tuple[float, float]:
     return float(start), float(max(stop, start + 1))
 
 
-def _bounded(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def bounded(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """At most `MAX_SPANS` of these, in order: those nearest to each other are joined."""
     while len(spans) > MAX_SPANS:
         gaps = [b[0] - a[1] for a, b in pairwise(spans)]
         limit = sorted(gaps)[len(spans) - MAX_SPANS - 1]

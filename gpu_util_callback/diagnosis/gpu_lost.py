@@ -7,6 +7,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._spans import bounded
 from gpu_util_callback.diagnosis._thresholds import Limits
 
 __all__ = ["GpuLost"]
@@ -38,12 +39,15 @@ class GpuLost(Rule):
                 last = bins.last_ns if bins is not None else None
                 start = run.start_ns if last is None else min(last, run.end_ns - 1)
                 spans = [(start, run.end_ns, False)]
-            for start, end, back in spans:
-                yield self._claim(run, index, start, max(end, start + 1), back, said)
+            # One that comes and goes all day is told in a few stretches.
+            for start, end in bounded([(start, end) for start, end, _ in spans]):
+                times = [back for first, _, back in spans if start <= first < end or first == start]
+                yield self._claim(run, index, start, max(end, start + 1), times, said)
 
     def _claim(
-        self, run: Run, index: int, start: int, end: int, back: bool, said: str | None
+        self, run: Run, index: int, start: int, end: int, times: list[bool], said: str | None
     ) -> Loss:
+        back = times[-1]
         return Loss(
             cause=self.cause,
             title=f"gpu{index} was lost" + (" and came back" if back else ""),
@@ -54,6 +58,7 @@ class GpuLost(Rule):
                 "gpu": index,
                 "lost_at_s": round((start - run.start_ns) / 1e9, 1),
                 "back_at_s": round((end - run.start_ns) / 1e9, 1) if back else None,
+                "times": len(times) if len(times) > 1 else None,
                 "driver_says": said,
             },
             threshold={},

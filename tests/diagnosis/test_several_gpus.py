@@ -140,3 +140,16 @@ def test_a_day_of_eight_gpus_gives_tens_of_spans():
     found = run.diagnose()
     assert {span["cause"] for span in found["spans"]} == {"throttled", "contention"}
     assert len(found["spans"]) <= 48
+
+
+def test_a_gpu_that_comes_and_goes_all_day_gives_tens_of_spans():
+    run = several(1)
+    for _ in range(100):
+        run.steps(20, step_ms=30)
+        run.mark("gpu0/lost", "lost", 1)
+        run.steps(20, step_ms=30)
+        run.mark("gpu0/lost", "lost", 0)
+    spans = run.diagnose()["spans"]
+    assert 1 <= len(spans) <= 24
+    assert sum(span["evidence"]["times"] or 1 for span in spans) == 100
+    assert spans[0]["title"] == "gpu0 was lost and came back"
