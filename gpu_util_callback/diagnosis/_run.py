@@ -65,6 +65,7 @@ class Run:
         self._clean: tuple[int, tuple[float, int] | None] | None = None
         self._absences: tuple[tuple[int, int], np.ndarray] | None = None
         self._working: tuple[tuple[int, int, int], list[int]] | None = None
+        self._idle: tuple[object, dict[tuple[int, int, int], Idle | None]] = (None, {})
 
     def add(self, tables: Tables, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """New rows of any table and new samples of any group, each row once and in order."""
@@ -240,6 +241,15 @@ class Run:
         A range too short for three samples is judged by the second around it: NVML's utilization is
         a mean over up to a second anyhow. One whose samples end soon after it began is not judged.
         """
+        # Rules ask for the same ranges.
+        rests_on, asked = (self._known, self.working_gpus), (start_ns, end_ns, at_least)
+        if self._idle[0] != rests_on:
+            self._idle = rests_on, {}
+        if asked not in self._idle[1]:
+            self._idle[1][asked] = self._seen_idle(*asked)
+        return self._idle[1][asked]
+
+    def _seen_idle(self, start_ns: int, end_ns: int, at_least: int) -> Idle | None:
         active: list[float] = []
         samples, gpus = 0, []
         for index in self.working_gpus:
