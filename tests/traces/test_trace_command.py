@@ -62,7 +62,8 @@ def test_same_numbers_without_tensorflow(trace_file):
     assert with_tensorflow == without
 
 
-def test_terminal_view(trace_file, capsys):
+def test_terminal_view(trace_file, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
     assert main(["trace", str(trace_file)]) == 0
     out = capsys.readouterr().out
     assert "20 steps (steps 0–19; from step markers)" in out
