@@ -46,6 +46,8 @@ def test_the_next_fit_says_whether_the_promise_was_kept(open_tab, fits):
     tab.find(".compare tbody .linklike").click()
     wait_until(lambda: "starves" in tab.text("h1"), what="the starved run first")
     assert tab.find(".compare tbody tr").count() == 2
+    after = tab.find(".compare tbody tr").all_inner_texts()[1]
+    assert "a sample" in after and re.search("nothing.*without.*Input-bound", after), after
     tab.find(".compare tbody .small").click()
     assert tab.find(".compare").count() == 0
 

@@ -104,6 +104,8 @@ export interface Report {
   status: Status;
   framework?: unknown;
   verdict?: string | null;
+  /** The rules' thresholds that are not the default: `input_bound.wait_pct` -> 90. */
+  thresholds_set?: Record<string, number> | null;
   wall_s?: number | null;
   steps?: number | null;
   step_ms?: { mean?: number | null; p50?: number | null; p95?: number | null } | null;

@@ -26,6 +26,10 @@ function activeOf(report: Report): number | null {
   return known.length > 0 ? known.reduce((sum, mean) => sum + mean, 0) / known.length : null;
 }
 
+const causesOf = ({ spans, findings }: Report): string[] => [...new Set([...(spans ?? []), ...(findings ?? [])].map(({ cause }) => cause))];
+
+const called = (cause: string): string => `${causeStyle(cause).glyph} ${causeStyle(cause).title} `;
+
 export function Compare() {
   const { app, refresh } = useTab();
   const recordings = useApp((state) => state.recordings);
@@ -67,7 +71,8 @@ export function Compare() {
         <tbody>
           {shown.map((one) => {
             const { report } = one;
-            const causes = [...new Set([...(report.spans ?? []), ...(report.findings ?? [])].map(({ cause }) => cause))];
+            const causes = causesOf(report);
+            const gone = causesOf(base.report).filter((cause) => !causes.includes(cause));
             return (
               <tr key={one.id}>
                 <th scope="row">
@@ -82,7 +87,10 @@ export function Compare() {
                 <td>
                   <b>{one === base ? '1×' : speed(base.report, report)}</b>
                 </td>
-                <td>{seconds(pace(report, false))}</td>
+                <td>
+                  {seconds(pace(report, false))}
+                  {report.fit?.batch_size && <span class="dim"> · {seconds(pace(report, true))} a sample</span>}
+                </td>
                 <td>{percent(activeOf(report))}</td>
                 <td class="compare-bar">
                   <span class="contrast-bar" aria-hidden="true">
@@ -93,12 +101,8 @@ export function Compare() {
                 </td>
                 <td>{seconds(report.wall_s)}</td>
                 <td class="words">
-                  {causes.length === 0
-                    ? 'nothing'
-                    : causes.slice(0, 4).map((cause) => {
-                        const { glyph, title } = causeStyle(cause);
-                        return <span key={cause}>{`${glyph} ${title} `}</span>;
-                      })}
+                  {causes.length === 0 ? 'nothing ' : causes.slice(0, 4).map(called).join('')}
+                  {gone.length > 0 && `· without ${gone.map(called).join('')}`}
                 </td>
                 <td>
                   {one !== base && (

@@ -81,5 +81,6 @@ export function factsLine(report: Report): string[] {
   const framework = frameworkText(report.framework);
   if (framework) parts.push(framework);
   if (report.host) parts.push(clean(report.host, 40));
+  for (const [name, limit] of Object.entries(report.thresholds_set ?? {})) parts.push(clean(`${name}=${limit}`, 60));
   return parts;
 }
