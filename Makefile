@@ -19,7 +19,8 @@ READY    := $(VENV)/.installed-test $(if $(filter-out 0,$(BACKENDS)),$(VENV)/.in
 JOBS ?= 2
 define tests
 	failed=0; \
-	$(BIN)/python -m pytest -m "not timed $(1)" -n $(JOBS) --dist loadfile $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/python -m pytest -m "not timed $(1)" -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+		$(PYTEST_ARGS) || failed=1; \
 	$(BIN)/python -m pytest -m "timed $(1)" $(PYTEST_ARGS) || failed=1; \
 	exit $$failed
 endef
