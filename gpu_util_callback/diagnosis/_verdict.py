@@ -80,7 +80,7 @@ def _healthy(run: Run) -> str:
     known = known or {}
     later = wall - float(known.get("compile") or 0)  # every run begins by compiling
     mostly = 100 * seconds >= _MOSTLY_PCT * later
-    if not mostly:
+    if 100 * seconds < _MOSTLY_PCT * wall:
         went += _largest(known, wall)
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
     if idle is None:

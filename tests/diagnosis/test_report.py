@@ -142,6 +142,15 @@ def test_two_lines_say_the_verdict_and_what_to_do(logdir, tmp_path):
     assert "Nothing held training back" in first and "300 steps" in second
 
 
+def test_one_long_step_is_said_as_such(tmp_path):
+    run = Generated()
+    run.steps(1, step_ms=1270)
+    write(run, tmp_path / "run")
+    [recording] = read_recordings(tmp_path / "run")
+    assert "1 step, median 1.3 s a step." in two_lines(run_report(recording))
+    assert "e+" not in render(logdir_report([recording]), 100)
+
+
 def test_command_prints_text_and_json(logdir, capsys):
     assert main(["report", str(logdir)]) == 0
     assert "\x1b" not in capsys.readouterr().out, "no colour into a pipe"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from generated_runs import GPU, Generated, write
 
@@ -40,6 +41,19 @@ def test_what_took_most_of_the_rest_is_named(tmp_path):
     assert not found["findings"] and not found["spans"]
     assert found["verdict"].startswith("No bottleneck was established: ")
     assert "% into callbacks (no GPU in use)." in found["verdict"]
+
+
+@pytest.mark.parametrize("gpus, share", [([], None), ([GPU], 0.4)])
+def test_the_compiling_that_every_run_begins_with_is_named_where_it_is_much(tmp_path, gpus, share):
+    run = Generated(seed=3, gpus=gpus, framework={"backend": "tensorflow"})
+    compiling = np.zeros(200)
+    compiling[0] = 2_500
+    run.steps(200, step_ms=20, compile_ms=compiling, gpu_share=share or 0.97)
+    write(run, tmp_path / "run")
+    [recording] = read_recordings(tmp_path / "run")
+    verdict = run_report(recording)["verdict"]
+    assert "% into compiling" in verdict
+    assert verdict.startswith("No bottleneck" if gpus else "Nothing held training back")
 
 
 def test_steps_that_cannot_be_read_are_not_called_none(tmp_path):
