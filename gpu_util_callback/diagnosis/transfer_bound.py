@@ -41,6 +41,9 @@ class TransferBound(Rule):
         "link_used_pct": Threshold(
             70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"
         ),
+        "idle_pct": Threshold(
+            5, "beside a full link the GPU must idle for 5 % of the time, which is felt"
+        ),
         "min_s": Threshold(
             2, "the driver's utilization is a mean over up to a second; two make a state"
         ),
@@ -87,7 +90,8 @@ class TransferBound(Rule):
     def _full_links(self, run: Run, limits: Limits) -> Iterable[Loss]:
         links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}
         each = {gpu: (link.seen, link.lost) for gpu, link in links.items()}
-        for found in together(each, enter=0.05, min_s=limits["min_s"]):
+        enter = limits["idle_pct"] / 100
+        for found in together(each, enter=enter, min_s=limits["min_s"]):
             link, mask = links[found.gpus[0]], found.inside
             full = mask & link.full
             degraded = _degraded(run, found.gpus[0])
