@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._allocator import allocator
+from gpu_util_callback.diagnosis._allocator import Allocator, allocator
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._words import gpu_names
 
 __all__ = ["MemoryLimit"]
 
@@ -27,34 +28,39 @@ class MemoryLimit(Rule):
         return not any((memory := allocator(run, gpu)) and memory.total for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        for gpu in run.used_gpus:
-            memory = allocator(run, gpu)
-            if memory is None or not memory.total:
-                continue
-            share = 100 * memory.limit / memory.total
-            if share >= limits["limit_pct"] or memory.used_pct < limits["allocator_used_pct"]:
-                continue
-            yield Loss(
-                cause=self.cause,
-                title=f"{self.title} (gpu{gpu})",
-                where=None,
-                lost_ns=None,
-                confidence=MEASURED,
-                evidence={
-                    "gpu": gpu,
-                    "limit_pct": round(share, 1),
-                    "allocator_used_pct": round(memory.used_pct, 1),
-                    "limit_gib": round(memory.limit / 2**30, 2),
-                    "device_gib": round(memory.total / 2**30, 2),
-                },
-                threshold={
-                    "limit_pct": limits["limit_pct"],
-                    "allocator_used_pct": limits["allocator_used_pct"],
-                },
-                advice=_advice(run, memory.limit, memory.total),
-                gpus=[gpu],
-                detail=f"gpu{gpu}",
-            )
+        low = {gpu: memory for gpu in run.used_gpus
+               if (memory := allocator(run, gpu)) and memory.total
+               and _share(memory) < limits["limit_pct"]
+               and memory.used_pct >= limits["allocator_used_pct"]}  # fmt: skip
+        if not low:
+            return
+        gpu = max(low, key=lambda one: low[one].used_pct)
+        memory, total = low[gpu], low[gpu].total or 0.0
+        yield Loss(
+            cause=self.cause,
+            title=f"{self.title} ({gpu_names(list(low))})",
+            where=None,
+            lost_ns=None,
+            confidence=MEASURED,
+            evidence={
+                "gpu": gpu,
+                "limit_pct": round(_share(memory), 1),
+                "allocator_used_pct": round(memory.used_pct, 1),
+                "limit_gib": round(memory.limit / 2**30, 2),
+                "device_gib": round(total / 2**30, 2),
+            },
+            threshold={
+                "limit_pct": limits["limit_pct"],
+                "allocator_used_pct": limits["allocator_used_pct"],
+            },
+            advice=_advice(run, memory.limit, total),
+            gpus=list(low),
+        )
+
+
+def _share(memory: Allocator) -> float:
+    """The limit in percent of the device's memory."""
+    return 100 * memory.limit / (memory.total or memory.limit)
 
 
 def _advice(run: Run, limit: float, total: float) -> Advice:

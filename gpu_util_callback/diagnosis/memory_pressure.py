@@ -13,6 +13,7 @@ from gpu_util_callback.diagnosis._fixes import (
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._words import gpu_names
 
 __all__ = ["MemoryPressure"]
 
@@ -43,39 +44,39 @@ class MemoryPressure(Rule):
         return not any(allocator(run, gpu) for gpu in run.used_gpus)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        for gpu in run.used_gpus:
-            memory = allocator(run, gpu)
-            if memory is None or _limited(memory):
-                continue
-            # PyTorch tries again before it says "out of memory": those are among the retries.
-            fired: dict[str, object] = {
-                name: limits[name]
-                for name, value in (
-                    ("allocator_used_pct", memory.used_pct), ("retries", memory.retries or 0),
-                ) if value >= limits[name]
-            }  # fmt: skip
-            if not fired:
-                continue
-            evidence: dict[str, object] = {
+        full = {gpu: memory for gpu in run.used_gpus
+                if (memory := allocator(run, gpu)) and not _limited(memory)
+                and _fired(memory, limits)}  # fmt: skip
+        if not full:
+            return
+        # One line for all of them: they hold the same model.
+        gpu = max(full, key=lambda one: (len(_fired(full[one], limits)), full[one].used_pct))
+        memory, fired = full[gpu], _fired(full[gpu], limits)
+        yield Loss(
+            cause=self.cause,
+            title=f"{self.title} ({gpu_names(list(full))})",
+            where=None,
+            lost_ns=None,
+            confidence=MEASURED,
+            evidence={
                 "gpu": gpu,
                 "allocator_used_pct": round(memory.used_pct, 1),
                 "allocator_peak_gib": round(memory.peak / 2**30, 2),
                 "allocator_limit_gib": round(memory.limit / 2**30, 2),
                 "retries": memory.retries,
                 "out_of_memory": memory.out_of_memory,
-            }
-            yield Loss(
-                cause=self.cause,
-                title=f"{self.title} (gpu{gpu})",
-                where=None,
-                lost_ns=None,
-                confidence=MEASURED,
-                evidence=evidence,
-                threshold=fired,
-                advice=_advice(run, gpu, "retries" in fired),
-                gpus=[gpu],
-                detail=f"gpu{gpu}",
-            )
+            },
+            threshold=fired,
+            advice=_advice(run, gpu, "retries" in fired),
+            gpus=list(full),
+        )
+
+
+def _fired(memory: Allocator, limits: Limits) -> dict[str, object]:
+    """The limits that are reached. PyTorch tries again before it says "out of memory": those are
+    among the retries."""
+    seen = {"allocator_used_pct": memory.used_pct, "retries": memory.retries or 0}
+    return {name: limits[name] for name, value in seen.items() if value >= limits[name]}
 
 
 def _limited(memory: Allocator) -> bool:

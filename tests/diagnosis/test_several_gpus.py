@@ -153,3 +153,13 @@ def test_a_gpu_that_comes_and_goes_all_day_gives_tens_of_spans():
     assert 1 <= len(spans) <= 24
     assert sum(span["evidence"]["times"] or 1 for span in spans) == 100
     assert spans[0]["title"] == "gpu0 was lost and came back"
+
+
+@pytest.mark.parametrize("limit, cause", [(0.92, "memory_pressure"), (0.3, "memory_limit")])
+def test_eight_full_memories_are_one_finding(limit, cause):
+    run = several(8)
+    total = BOARD["memory_total_bytes"]
+    values = {"allocator_limit_bytes": limit * total, "allocator_peak_bytes": 0.97 * limit * total}
+    part(run, dict.fromkeys(range(7), values))
+    claim = only(run, cause)
+    assert claim["gpus"] == list(range(7)) and "(7 GPUs)" in claim["title"]
