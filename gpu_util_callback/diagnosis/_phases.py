@@ -23,6 +23,7 @@ class Occurrences:
         self.count = 0
         self.self_ns = 0
         self.longest_ns = 0  # of a single one
+        self._newest_ns = 0
 
     @property
     def joined(self) -> bool:
@@ -32,7 +33,8 @@ class Occurrences:
     def add(self, start_ns: int, end_ns: int, self_ns: int, step: int, count: int) -> None:
         self.count += count
         self.self_ns += self_ns
-        self.longest_ns = max(self.longest_ns, self_ns // max(1, count))
+        self._newest_ns = self_ns // max(1, count)
+        self.longest_ns = max(self.longest_ns, self._newest_ns)
         if self._pending:
             row = self._rows[self._used - 1]
             row[1], row[2], row[4] = max(row[1], end_ns), row[2] + self_ns, row[4] + count
@@ -48,6 +50,8 @@ class Occurrences:
         row = self._rows[self._used - 1]
         row[1], row[2] = max(row[1], end_ns), row[2] + self_ns
         self.self_ns += self_ns
+        self._newest_ns += self_ns
+        self.longest_ns = max(self.longest_ns, self._newest_ns)
 
     def _fold(self) -> None:
         left, right = self._rows[0::2].copy(), self._rows[1::2].copy()

@@ -32,6 +32,17 @@ def test_validation_is_a_stall_from_a_fifth_of_the_time(seconds, found):
         assert span["evidence"]["seconds_each"] == pytest.approx(seconds)
 
 
+def test_what_closes_a_validation_is_part_of_the_longest():
+    run = Generated(seed=1)
+    for tail in (0.01, 0.01, 2.5):
+        run.steps(200, step_ms=10)
+        run.phase("validation", 1.0, name="validation")
+        run.phase("gap", tail, name="end of epoch", account="validation")
+    [span] = stalls(run)
+    assert span["evidence"]["seconds_each"] == pytest.approx((3 + 2.52) / 3, abs=0.01)
+    assert span["evidence"]["longest_s"] == pytest.approx(3.5)
+
+
 def test_validation_that_keeps_the_gpu_busy_loses_nothing():
     run = Generated(seed=2, gpus=[GPU])
     epochs(run, 5, validation=(1.0, "validation", 0.98))
