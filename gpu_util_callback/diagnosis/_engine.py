@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpu_util_callback.diagnosis._losses import settle, share_idle
+from gpu_util_callback.diagnosis._losses import settle, share_idle, silence_echoes
 from gpu_util_callback.diagnosis._rule import Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import changed, resolve, still_known
@@ -103,6 +103,7 @@ class Diagnosis:
                 silent.append({"cause": rule.cause, "reason": rule.unknown})
             else:
                 claims.extend(rule.find(run, self.thresholds[rule.cause]))
+        silence_echoes(claims)
         claims = settle(claims, (run.start_ns, run.end_ns))
         share_idle(claims, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
         claims.sort(key=_first)

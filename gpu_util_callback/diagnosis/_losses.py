@@ -6,10 +6,12 @@ import numpy as np
 
 from gpu_util_callback.diagnosis._rule import MEASURED, Loss
 
-__all__ = ["settle", "share_idle"]
+__all__ = ["settle", "share_idle", "silence_echoes"]
 
 # Causes that lose time only as far as the GPU idles.
 IDLING = frozenset({"input_bound", "host_stall", "recompilation"})
+# What makes one GPU slow, for which others then wait; and how much of the time it must hold.
+SLOWING, MOSTLY = frozenset({"throttled", "contention"}), 0.5
 # A claim that was left less than this share of what it asked for has another explanation.
 KEEP = 0.1
 
@@ -42,6 +44,27 @@ def settle(claims: Sequence[Loss], wall: tuple[int, int]) -> list[Loss]:
             claim.lost_ns = min(claim.lost_ns, round(granted))
         kept[index] = claim
     return [kept[index] for index in sorted(kept)]
+
+
+def silence_echoes(claims: Sequence[Loss]) -> None:
+    """Take from imbalance what is lost because the GPU that is waited for is hot, or shared.
+
+    That the others wait is the same time once more: none of it is lost a second time, and what
+    imbalance costs by itself is not known. The GPU waited for is the first of an imbalance's.
+    """
+
+    def explained(claim: Loss, by: Loss) -> bool:
+        if claim.cause != "imbalance" or by.cause not in SLOWING or claim.gpus[0] not in by.gpus:
+            return False
+        assert claim.where is not None and by.where is not None
+        both = min(claim.where.end_ns, by.where.end_ns) - max(
+            claim.where.start_ns, by.where.start_ns
+        )
+        return both >= MOSTLY * (claim.where.end_ns - claim.where.start_ns)
+
+    for claim in claims:
+        if any(explained(claim, by) for by in claims):
+            claim.lost_ns = None
 
 
 def share_idle(claims: Sequence[Loss], idle_ns: Callable[[int, int], int | None]) -> None:

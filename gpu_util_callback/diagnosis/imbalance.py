@@ -105,7 +105,7 @@ class Imbalance(Rule):
                     f"ds = ds.batch({len(gpus)} * batch_per_gpu, drop_remainder=True)"
                     if run.framework == "tensorflow" else "",
                 ),
-                gpus=gpus,
+                gpus=sorted(gpus, key=lambda gpu: gpu != high),
             )  # fmt: skip
 
 

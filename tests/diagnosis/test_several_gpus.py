@@ -163,3 +163,16 @@ def test_eight_full_memories_are_one_finding(limit, cause):
     part(run, dict.fromkeys(range(7), values))
     claim = only(run, cause)
     assert claim["gpus"] == list(range(7)) and "(7 GPUs)" in claim["title"]
+
+
+@pytest.mark.parametrize("why, cause", [
+    (HOT, "throttled"), ({"utilization_other_pct": 40}, "contention"), ({}, None),
+])  # fmt: skip
+def test_waiting_for_a_slow_gpu_is_not_lost_a_second_time(why, cause):
+    """The others idle for half of each step; that is what the slow one's fault costs."""
+    run = several(3)
+    waits = {"utilization_pct": 50}
+    part(run, {0: waits, 1: why, 2: waits})
+    lost = {span["cause"]: span["lost_s"] for span in run.diagnose()["spans"]}
+    assert set(lost) == {"imbalance", cause} - {None}
+    assert (lost["imbalance"] is None) == (cause is not None)
