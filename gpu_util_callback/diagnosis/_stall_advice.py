@@ -223,6 +223,14 @@ def in_steps(
             _save_every(run, who, every),
             max(0.0, 1 - left / max(1, times)),
         )
+    if who == "TensorBoard" and run.fact("fit", "tensorboard_freq") == "epoch":
+        return Advice(
+            f"{says}It makes a summary of every metric after every batch, though it writes them "
+            "once an epoch only. Give it none then.",
+            "class OncePerEpoch(keras.callbacks.TensorBoard):\n"
+            "    def on_train_batch_end(self, batch, logs=None):\n"
+            "        super().on_train_batch_end(batch)  # without the metrics",
+        )
     if who == "TensorBoard":
         return Advice(
             f"{says}Let it write once an epoch.",

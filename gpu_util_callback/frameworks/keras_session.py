@@ -9,7 +9,11 @@ from typing import Any
 
 from gpu_util_callback.frameworks.base import adapter_for
 from gpu_util_callback.frameworks.inputs import describe_fit
-from gpu_util_callback.frameworks.keras_callbacks import CallbackTimer, find_callback_list
+from gpu_util_callback.frameworks.keras_callbacks import (
+    CallbackTimer,
+    find_callback_list,
+    tensorboard_facts,
+)
 from gpu_util_callback.frameworks.keras_fit import FitWatch, InputTimer, calling_fit, is_tf_keras
 from gpu_util_callback.frameworks.keras_windows import KerasWindows, open_windows
 from gpu_util_callback.recorder import Recorder, close_left_over
@@ -141,8 +145,9 @@ class KerasSession:
             **self._described(frame, backend, recorder),
         }
         recorder.watch = watch
+        others = callbacks.callbacks if callbacks is not None else []
+        recorder.facts["fit"] |= tensorboard_facts(others)
         try:
-            others = callbacks.callbacks if callbacks is not None else []
             self._windows = open_windows(recorder, backend, others, params.get("steps"))
         except Exception as error:
             recorder.fail("profiler windows", error)

@@ -127,6 +127,25 @@ def test_tensorboard_writes_once_an_epoch(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_tensorboard_makes_no_summaries_that_it_does_not_write(tmp_path, monkeypatch):
+    board = keras.callbacks.TensorBoard
+    write = board.on_train_batch_end
+
+    def slow_summaries(self, batch, logs=None):
+        time.sleep(0.02 if logs else 0)
+        write(self, batch, logs)
+
+    monkeypatch.setattr(board, "on_train_batch_end", slow_summaries)
+    folder = str(tmp_path / "board")
+    before = fit(tmp_path / "before", Timed(16), labelled(120), callbacks=[board(folder)])
+    names = {"keras": keras}
+    exec(only(before, "host_stall")["advice"]["code"], names)
+    quiet = names["OncePerEpoch"](folder)
+    after = fit(tmp_path / "after", Timed(16), labelled(120), callbacks=[quiet])
+    assert_kept(before, after, "host_stall")
+
+
+@pytest.mark.slow
 def test_the_progress_bar_is_a_line_an_epoch(tmp_path, monkeypatch):
     class SlowTerminal:
         def write(self, text):
