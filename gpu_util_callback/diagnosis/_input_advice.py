@@ -1,6 +1,7 @@
 """What to do about a slow input: by what the user gave to `fit`, or iterates over."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis._circumstances import behind_first_epoch, cpus, process_cpu
@@ -25,6 +26,7 @@ class InputWait:
         overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
         innocent: stages are known, and none works long enough to explain the wait.
         opener: a stage that opens files, or their like, one for each of its elements.
+        stages: all of them, slowest first.
     """
 
     run: Run
@@ -35,6 +37,7 @@ class InputWait:
     overlaps: bool = False
     innocent: bool = False
     opener: Stage | None = None
+    stages: Sequence[Stage] = ()
 
     @property
     def arrives_ms(self) -> float:
@@ -71,10 +74,12 @@ def advise_kind(wait: InputWait) -> Advice | None:
         return _arrays(wait)
     if kind == "grain":
         return _grain(wait)
-    if kind == "" and run.framework == "torch" and wait.stage is None:
-        return _data_loader(wait)  # of an imported trace nothing more is known
-    if kind == "" and run.framework == "jax" and wait.stage is None:
-        return _ahead(wait, f"{wait.pace[:1].upper()}{wait.pace[1:]}.")
+    if kind == "" and wait.stage is None:
+        # A loop that fetches by itself, in `monitor.fetch()`: from what is not known.
+        if run.fact("fit", "loop") == "custom" or run.framework == "jax":
+            return _ahead(wait, f"{wait.pace[:1].upper()}{wait.pace[1:]}.")
+        if run.framework == "torch":
+            return _data_loader(wait)  # of an imported trace nothing more is known
     if kind in ("", "tf.data") or wait.stage is not None:
         return None
     return _ahead(wait, f"Batches are made while the loop waits: {wait.pace}.")

@@ -99,6 +99,16 @@ def _advice(run: Run, seconds: float, times: int) -> Advice:
             "",
             saves,
         )
+    if kind == "numpy" and run.framework == "tensorflow":
+        size = run.fact("fit", "batch_size") or 32
+        steps = run.fact("fit", "steps_per_epoch") or "number_of_batches"
+        return Advice(
+            f"{each}TensorFlow takes down what fed the epoch before, and waits until its threads "
+            "wake up. A dataset that goes on over all epochs is set up once.",
+            f"ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch({size})\n"
+            f"model.fit(ds.repeat(), ..., steps_per_epoch={steps})",
+            saves,
+        )
     if kind == "numpy":
         return Advice(
             f"{each}Arrays need milliseconds for that where a CPU core is free: see what else "

@@ -186,8 +186,12 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
     if busy is None or most is None:
         return None
     full = (cpu_pct(wait.run, wait.where) or 0) >= FULL_CPU_PCT
+    work_ms = stage.work_ms_per_batch
+    if "py_function" in stage.flags:
+        # Python computes in one thread at a time: those that stand in line for it wait, too.
+        work_ms = min(work_ms, wait.arrives_ms)
     # CPU time of the whole process in the time of a batch: the stage can have used no more.
-    share = busy * wait.arrives_ms / max(1e-9, stage.work_ms_per_batch)
+    share = busy * wait.arrives_ms / max(1e-9, work_ms)
     if share > (WAITS_WHEN_FULL if full else WAITS):
         return None
     wanted = math.ceil(1.5 * stage.work_ms_per_batch / max(0.1, wait.needed_ms))

@@ -158,6 +158,11 @@ INPUTS = [
     ("waiting on fewer than the cores", waits(PYTHON, machine={"cpus": 64}), WAITING,
      "ds = ds.map(decode, num_parallel_calls=tf.data.AUTOTUNE", "threadpool"),
     ("Python that computes", waits(PYTHON), COMPUTING, "without py_function", "threadpool"),
+    ("Python that computes on many threads", waits(("map(decode)", "ParallelMapV2", 240.0, 8.0,
+     "py_function,autotuned,stateful")), {"process_cpu_pct": 105, "cpu_pct": 20},
+     "without py_function", "threadpool"),
+    ("Python that waits on many threads", waits(("map(decode)", "ParallelMapV2", 240.0, 8.0,
+     "py_function,autotuned,stateful")), WAITING, "private_threadpool_size = 32", "without"),
     ("parallel already, one epoch", waits(TUNED), ALL_CORES, "ds.save(", "cache"),
     ("parallel already, ten epochs", waits(TUNED, epochs=10), ALL_CORES, "ds.cache()", "AUTOTUNE"),
     ("fixed at all cores, one epoch", waits(("map(f)", "ParallelMapV2", 240.0, 8.0,
@@ -179,6 +184,10 @@ INPUTS = [
     ("a lambda", waits(("map(lambda)", *PYTHON[1:])), WAITING, "ds.map(your_function, ", "lambda"),
     ("a JAX loop that times its fetches", waits(framework=JAX, input_kind=None, **LOOP), None,
      "def ahead", "ds."),
+    ("a TensorFlow loop that times its fetches", waits(input_kind=None, epochs=5, **LOOP), None,
+     "def ahead", "cache"),
+    ("a torch loop that times its fetches", waits(framework=TORCH, input_kind=None, **LOOP), None,
+     "torch.utils.data.DataLoader(", "ds."),
     ("an imported torch trace", waits(framework=TORCH, input_kind=None), None, "num_workers=",
      "ds."),
     ("loader without workers", waits(framework=TORCH, **DATALOADER, **LOOP), None,
@@ -289,6 +298,8 @@ OTHERS = [
     ("hook", hooks("Watcher.on_train_batch_end"), "if batch % 100 == 0", "epoch"),
     ("hook of a loop", hooks("logging", **LOOP), 'monitor.phase("logging")', "batch %"),
     ("TensorBoard", hooks("TensorBoard.on_train_batch_end"), 'update_freq="epoch"', "if batch"),
+    ("TensorBoard by epoch", hooks("TensorBoard.on_train_batch_end", tensorboard_freq="epoch"),
+     "super().on_train_batch_end(batch)", "update_freq"),
     ("progress bar", hooks("ProgbarLogger.on_train_batch_end", 1), "verbose=2", "if batch"),
     ("saving by batch", hooks("BackupAndRestore.on_train_batch_end"),
      "keras.callbacks.BackupAndRestore(..., save_freq=", "ModelCheckpoint"),
@@ -305,6 +316,8 @@ OTHERS = [
     ("validation", phases("validation", "validation", 1), "validation_", "cache"),
     ("restart", phases("input_setup", "new iterator"), "ds.repeat(), ..., steps_per_epoch=200",
      "persistent"),
+    ("restart of arrays", phases("input_setup", "new iterator", input_kind="numpy"),
+     "from_tensor_slices((x, y)).shuffle(len(x)).batch(32)", "persistent"),
     ("restart of a loader", phases("input_setup", "new iterator", **DATALOADER),
      "persistent_workers=True", "repeat"),
     ("restart of processes", phases("input_setup", "new iterator", **PYDATASET |
@@ -426,9 +439,14 @@ def test_set_ups_that_follow_one_another_are_one():
     assert "on_epoch_end" in found["advice"]["text"] and not found["advice"]["code"]
 
 
+def test_a_loop_that_times_its_fetches_is_told_of_no_loader_that_it_may_not_have():
+    run = waits(framework=TORCH, input_kind=None, **LOOP)
+    assert "The DataLoader makes" not in found(run, "input_bound")["advice"]["text"]
+
+
 def test_arrays_that_begin_late_wait_for_a_core():
     """Keras begins them anew in milliseconds; nothing in the script could be set up once."""
-    found = phases("input_setup", "iterator", input_kind="numpy").diagnose()
+    found = phases("input_setup", "iterator", input_kind="numpy", framework=JAX).diagnose()
     [claim] = [*found["findings"], *found["spans"]]
     assert "cores busy" in claim["advice"]["text"] and not claim["advice"]["code"]
 
