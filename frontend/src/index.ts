@@ -104,7 +104,7 @@ function readLink(app: App, address: Window, refresh: () => void): void {
   const { hash } = address.location;
   if (!hash.startsWith('#gpu_utilization&') || !hash.includes('p.gpu_utilization.id=') || hash === encodeHash(hash, toLink(app.state.get()))) return;
   const link = decodeHash(hash);
-  app.state.set({ ...link, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden), touched: true });
+  app.state.set({ ...link, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden) });
   refresh();
 }
 

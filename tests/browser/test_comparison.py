@@ -42,6 +42,16 @@ def test_the_next_fit_says_whether_the_promise_was_kept(open_tab, fits):
     tab.settle()
     steps = [float(text) for text in tab.find("[data-value$='#steps']").all_inner_texts() if text]
     assert len(steps) == 2 and steps[1] > 2 * steps[0], steps
+    # A range is measured in both.
+    tab.drag((box["x"] + 100, box["y"] + 60), (box["x"] + 300, box["y"] + 60))
+    tab.settle()
+    captions = tab.find(".measure caption").all_inner_texts()
+    whose = [re.split("[ :]", text)[0] for text in captions]
+    assert whose == ["after", "after", "before", "before"]
+    means = tab.find(".measure .sum td:nth-child(2)").all_inner_texts()
+    sums = [float(text.split()[0]) for text in means]
+    assert sums[1] > 2 * sums[0], sums
+    tab.page.keyboard.press("Escape")
     # The other one first, and out of it again.
     tab.find(".compare tbody .linklike").click()
     wait_until(lambda: "starves" in tab.text("h1"), what="the starved run first")

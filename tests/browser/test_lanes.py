@@ -22,6 +22,11 @@ def test_all_lanes_are_listed_and_managed_without_dragging(tab):
     run = tab.recording()
     wait_until(lambda: listed.count() == len(run["lanes"]), what="folded and hidden lanes, too")
     box = tab.find(".lane-list")
+    # The last one can be clicked: the list ends where the timeline does.
+    box.evaluate("(list) => list.scrollTo(0, list.scrollHeight)")
+    timeline = tab.find(".timeline").bounding_box()
+    last = listed.last.bounding_box()
+    assert last["y"] + last["height"] <= timeline["y"] + timeline["height"]
     box.get_by_label("Input wait", exact=True).uncheck()
     wait_until(lambda: "Input wait" not in titles(tab) and "hidden" in tab.link(), what="hiding")
     box.get_by_label("Input wait", exact=True).check()

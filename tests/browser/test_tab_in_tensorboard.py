@@ -70,6 +70,18 @@ def test_a_link_opens_exactly_the_view_it_was_copied_from(open_tab, server):
     assert other.link() == link
     assert other.text(".measure h2") == shown
     assert other.button("time").get_attribute("aria-pressed") == "true"
+    # Details that were closed stay closed, tables that were opened stay open.
+    tab.button("Clear the measured range").click()
+    tab.button("Close details").click()
+    tab.find(".tables button").first.click()
+    assert tab.link()["span"] == "-"
+    third = open_tab(server.url, host=True)
+    third.page.goto("about:blank")
+    third.page.goto(tab.page.url)
+    third.wait_for(".tables table", timeout=45)
+    third.settle()
+    assert third.link() == tab.link()
+    assert third.find(".details .evidence").count() == 0
 
 
 def test_rests_while_another_tab_of_tensorboard_is_open(open_tab, server):

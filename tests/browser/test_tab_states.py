@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 from gpu_tab import wait_until
 from make_recording import SyntheticRun, make_recording
@@ -98,6 +99,20 @@ def test_errors_say_what_to_do_and_keep_what_was_read(open_tab, server):
     assert tab.text("h1") == verdict
     tab.page.unroute("**/gpu_utilization/runs*")
     wait_until(lambda: tab.find(".trouble").count() == 0, 15, "recovering")
+
+
+def test_lanes_that_cannot_be_read_are_said_to_be_missing(open_tab, server):
+    """An empty lane would look as if nothing had been measured."""
+    tab = open_tab(server.url)
+    tab.expect_errors = True
+    tiles = "**/gpu_utilization/tiles*"
+    tab.page.route(tiles, lambda route: route.fulfill(status=422, json={"error": "see the log"}))
+    for _ in range(5):
+        tab.page.keyboard.press("w")
+    tab.wait_for(".trouble")
+    assert "see the log" in tab.text(".trouble")
+    tab.page.unroute(tiles)
+    wait_until(lambda: tab.find(".trouble").count() == 0, 20, "asking again by itself")
 
 
 def test_a_listing_that_fails_offers_to_try_again(browser, open_tab, server):
@@ -340,6 +355,9 @@ def test_hostile_folders_and_facts_are_inert(open_tab, tmp_path):
     missing = [{"source": NASTY[1], "reason": NASTY[2], "cure": f"`{NASTY[0]}`"}]
     run.writer.update(host=NASTY[0] + NASTY[1], gpus=[gpu], unavailable=missing, trial=NASTY[3])
     run.advance(300)
+    times = run.start + np.arange(1, 50) * 100_000_000
+    for group in ("".join(NASTY), "gpu0" + "".join(NASTY)):
+        run.writer.append_samples(group, (NASTY[0] + NASTY[1],), times, np.ones((49, 1)))
     run.close()
     with TensorBoardServer(tmp_path, load_fast=True) as server:
         tab = open_tab(server.url)

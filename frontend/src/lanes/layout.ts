@@ -1,5 +1,6 @@
 /** Which lanes stand where: groups, order, heights. Pure; pixels are CSS pixels from the top. */
 import type { LaneInfo } from '../api/types.ts';
+import { clean } from '../math/text.ts';
 
 export interface LaneSource {
   /** Recording id. */
@@ -76,7 +77,7 @@ const startsClosed = (group: string): boolean => group === CORES || group.endsWi
 
 export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
   if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 116));
-  if (lane.series.length > 1) return Math.round(room * (compact ? 56 : 58));
+  if (lane.series.length > 1) return Math.round(room * (lane.series.length > 2 ? 70 : 58));
   if (lane.id.endsWith(':utilization_pct')) return Math.round(room * (compact ? 44 : 56));
   return Math.round(room * (compact ? 36 : 44));
 }
@@ -105,7 +106,7 @@ export function lanesByGroup(lanes: LaneInfo[], titles: Record<string, string>):
 
 function titleOf(group: string, titles: Record<string, string>): string {
   const of = group.endsWith(MORE) ? `${group.slice(0, -MORE.length)} · more` : group;
-  return titles[group] ?? PLAIN[group] ?? of;
+  return titles[group] ?? PLAIN[group] ?? clean(of, 60);
 }
 
 /** `room` above 1 makes lanes higher than they need to be. */

@@ -50,10 +50,16 @@ test('buckets without data are no points', () => {
 test('samples a tenth of a second apart are one line; two seconds without any are a gap', () => {
   const every = (n: number): (number | null)[] => Array.from({ length: 500 }, (_, i) => (i % n === 0 ? 1 : null));
   const limit = (values: (number | null)[]): number =>
-    joinLimit(resample(tilesOf(values), ['a/a'], { start: 0, end: 500 }, 1000, new Points()), 10e6);
+    joinLimit(resample(tilesOf(values), ['a/a'], { start: 0, end: 500 }, 1000, new Points()), 'time', 23);
   assert.ok(limit(every(10)) >= 0.1e9, 'ten a second');
   assert.ok(limit(every(10)) < 2e9);
   assert.ok(limit(every(100)) >= 1e9, 'a slow driver, one a second');
+});
+
+test('on the step axis a gap is one by its time, in the overview as in the lanes', () => {
+  const values = Array.from({ length: 400 }, (_, i) => (i >= 100 && i < 140 ? null : 1));
+  const limit = joinLimit(resample(tilesOf(values), ['a/a'], { start: 0, end: 400 }, 800, new Points()), 'step', 0);
+  assert.ok(limit >= 0.1e9 && limit < 4e9, 'steps of a tenth of a second, four seconds without a sample');
 });
 
 test('the scale leaves one outlier off', () => {

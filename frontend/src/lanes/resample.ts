@@ -1,6 +1,6 @@
 /** From tiles to the points of one lane: at most one per device pixel, spikes kept, gaps marked. */
 import type { Range } from '../math/range.ts';
-import { TILE, type Tile } from '../tiles/store.ts';
+import { TILE, type Axis, type Tile } from '../tiles/store.ts';
 
 /** Points of a lane with `series` series, in pixels along x. Reused between frames. */
 export class Points {
@@ -145,11 +145,20 @@ function finish(out: Points, n: number, counts: Float32Array): void {
   }
 }
 
+/** On the step axis a bucket lasts as long as its steps do. */
+function averageBucket(points: Points): number {
+  if (points.n < 2) return 0;
+  const time = (points.time[points.n - 1] as number) - (points.time[0] as number);
+  const pixels = (points.x0[points.n - 1] as number) - (points.x0[0] as number);
+  return pixels > 0 ? (time / pixels) * ((points.x1[0] as number) - (points.x0[0] as number)) : 0;
+}
+
 /** Room for the gaps of one lane: at most two strides of 64 fit between 64 and 128 points. */
 const GAPS = new Float64Array(128);
 
 /** Longest time between two neighbouring points that still belong to one line, in nanoseconds. */
-export function joinLimit(points: Points, bucketNs: number): number {
+export function joinLimit(points: Points, axis: Axis, level: number): number {
+  const bucketNs = axis === 'time' ? 2 ** level : averageBucket(points);
   const stride = Math.max(1, Math.floor(points.n / 64));
   let n = 0;
   for (let i = 1; i < points.n; i += stride) GAPS[n++] = (points.time[i] as number) - (points.time[i - 1] as number);

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { bytes, clock, count, elapsed, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
+import { bytes, clock, clockTick, count, elapsed, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
 
 test('what is unknown is never shown as zero', () => {
   for (const format of [count, short, seconds, bytes, percent]) {
@@ -80,4 +80,11 @@ test('values of one scale share its unit', () => {
 
 test('an upper bound has two digits', () => {
   assert.deepEqual([1.94, 3.97, 9.96, 123.4, null].map(times), ['1.9×', '4×', '10×', '120×', '–']);
+});
+
+test("the clock's axis names the day where it begins", () => {
+  const midnight = new Date(2026, 10, 22).getTime() * 1e6;
+  assert.equal(clockTick(midnight, 6 * 3600e9), '2026-11-22');
+  assert.equal(clockTick(midnight + 6 * 3600e9, 6 * 3600e9), '06:00');
+  assert.equal(clockTick(midnight, 20e9), '00:00:00', 'of seconds the day is clear');
 });

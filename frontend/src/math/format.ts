@@ -76,6 +76,12 @@ export function clock(epochNs: number, resolution = 1e9): string {
   return `${minutes}:${pad(date.getSeconds())}.${String(fraction).padStart(decimals, '0')}`;
 }
 
+/** A tick of the clock's axis: midnight is where the date changes, and says to which. */
+export function clockTick(epochNs: number, resolution: number): string {
+  const text = clock(epochNs, resolution);
+  return text === '00:00' ? clock(epochNs, 86400e9) : text;
+}
+
 export function date(epochNs: number | null | undefined): string {
   if (!known(epochNs)) return UNKNOWN;
   const day = clock(epochNs, 86400e9);

@@ -10,16 +10,13 @@ export interface AppState extends Omit<LinkState, 'collapsed' | 'hidden'> {
   runsError: string | null;
   recordings: ReadonlyMap<string, RecordingReply>;
   recordingError: string | null;
+  tilesError: string | null;
   /** What other recordings tell about the shown one, once it is known. */
   job: JobReply | null;
   collapsed: ReadonlySet<string>;
   hidden: ReadonlySet<string>;
   help: boolean;
-  tables: boolean;
-  /** True once the person has chosen or closed a span: the first one is then no longer shown by itself. */
-  touched: boolean;
   notice: string | null;
-  theme: number;
 }
 
 export interface CursorState {
@@ -43,12 +40,10 @@ export function initialState(link: LinkState = EMPTY_LINK): AppState {
     runsError: null,
     recordings: new Map(),
     recordingError: null,
+    tilesError: null,
     job: null,
     help: false,
-    tables: false,
-    touched: link.selected !== null || link.window !== null,
     notice: null,
-    theme: 0,
   };
 }
 
@@ -59,6 +54,8 @@ export const toLink = (state: AppState): LinkState => ({
   axisSaid: state.axisSaid,
   view: state.view,
   selected: state.selected,
+  touched: state.touched,
+  tables: state.tables,
   measure: state.measure,
   collapsed: [...state.collapsed],
   pinned: state.pinned,
@@ -95,7 +92,7 @@ export class App {
     if (id === this.state.get().id) return;
     this.past = [];
     this.state.set({
-      id, view: null, measure: null, selected: null, window: null, touched: false, recordingError: null, job: null,
+      id, view: null, measure: null, selected: null, window: null, touched: false, recordingError: null, tilesError: null, job: null,
       compare: this.state.get().compare.filter((other) => other !== id),
     });
     this.cursor.set({ at: null });

@@ -11,6 +11,9 @@ export interface LinkState {
   axisSaid: boolean;
   view: Range | null;
   selected: string | null;
+  /** A span was chosen or closed: the costliest is then not shown by itself. */
+  touched: boolean;
+  tables: boolean;
   measure: Range | null;
   collapsed: string[];
   pinned: string[];
@@ -28,11 +31,13 @@ export interface OpenWindow {
 }
 
 export const EMPTY_LINK: LinkState = {
-  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, selected: null, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
+  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, selected: null, touched: false, tables: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
 };
 
 export const PLUGIN = 'gpu_utilization';
 const PREFIX = `p.${PLUGIN}.`;
+/** Where a span's id would stand: none is open. */
+const NONE = '-';
 
 const number = (value: number): string => String(Number(value.toPrecision(12)));
 
@@ -74,9 +79,10 @@ export function encodeHash(hash: string, state: LinkState): string {
     with: encodeList(state.compare),
     axis: state.axisSaid || state.axis !== 'steps' ? state.axis : '',
     view: encodeRange(state.view),
-    span: state.selected ?? '',
+    span: state.selected ?? (state.touched ? NONE : ''),
     range: encodeRange(state.measure),
     window: encodeWindow(state.window),
+    tables: state.tables ? '1' : '',
     closed: encodeList(state.collapsed),
     pinned: encodeList(state.pinned),
     hidden: encodeList(state.hidden),
@@ -95,19 +101,23 @@ export function decodeHash(hash: string): LinkState {
     if (at > 0 && part.startsWith(PREFIX)) found.set(part.slice(PREFIX.length, at), decode(part.slice(at + 1)));
   }
   const axis = found.get('axis');
+  const span = found.get('span');
+  const window = decodeWindow(found.get('window'));
   return {
     id: found.get('id') || null,
     compare: decodeList(found.get('with')),
     axis: axis === 'time' || axis === 'clock' ? axis : 'steps',
     axisSaid: axis === 'steps' || axis === 'time' || axis === 'clock',
     view: decodeRange(found.get('view')),
-    selected: found.get('span') || null,
+    selected: span && span !== NONE ? span : null,
+    touched: !!(span || window),
+    tables: found.has('tables'),
     measure: decodeRange(found.get('range')),
     collapsed: decodeList(found.get('closed')),
     pinned: decodeList(found.get('pinned')),
     hidden: decodeList(found.get('hidden')),
     order: decodeList(found.get('order')),
-    window: decodeWindow(found.get('window')),
+    window,
   };
 }
 

@@ -2,6 +2,8 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { EXTRA } from '../timeline/body.ts';
+import { GPU_CATEGORIES, HOST_CATEGORIES, seriesColour, type Category } from '../words/accounts.ts';
 
 const css = readFileSync(join(process.cwd(), 'src', 'style.css'), 'utf8');
 
@@ -11,21 +13,45 @@ function theme(selector: string): Map<string, string> {
   return new Map([...block.matchAll(/--([\w-]+):\s*(#[0-9a-f]{6})/g)].map((match) => [match[1] as string, match[2] as string]));
 }
 
-function luminance(hex: string): number {
-  const channel = (at: number): number => {
-    const value = parseInt(hex.slice(at, at + 2), 16) / 255;
-    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-  };
-  return 0.2126 * channel(1) + 0.7152 * channel(3) + 0.0722 * channel(5);
+/** Linear light of the channel whose two digits stand at `at`. */
+function channel(hex: string, at: number): number {
+  const value = parseInt(hex.slice(at, at + 2), 16) / 255;
+  return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
 }
+
+const luminance = (hex: string): number => 0.2126 * channel(hex, 1) + 0.7152 * channel(hex, 3) + 0.0722 * channel(hex, 5);
 
 function contrast(a: string, b: string): number {
   const [light, dark] = [luminance(a), luminance(b)].sort((x, y) => y - x) as [number, number];
   return (light + 0.05) / (dark + 0.05);
 }
 
+// Machado, Oliveira, Fernandes (2009): what is left of linear red, green and blue.
+const READERS = {
+  'everybody else': [1, 0, 0, 0, 1, 0, 0, 0, 1],
+  deuteranopes: [0.367322, 0.860646, -0.227968, 0.280085, 0.672501, 0.047413, -0.01182, 0.04294, 0.968881],
+  protanopes: [0.152286, 1.052583, -0.204868, 0.114503, 0.786281, 0.099216, -0.003882, -0.048116, 1.051998],
+  tritanopes: [1.255528, -0.076749, -0.178779, -0.078411, 0.930809, 0.147602, 0.004733, 0.691367, 0.3039],
+};
+const XYZ = [0.4339, 0.3763, 0.1899, 0.2126, 0.7152, 0.0722, 0.0177, 0.1095, 0.8729]; // of D65's white
+type Three = [number, number, number];
+
+const times = (matrix: number[], [a, b, c]: Three): Three =>
+  [0, 3, 6].map((row) => (matrix[row] as number) * a + (matrix[row + 1] as number) * b + (matrix[row + 2] as number) * c) as Three;
+
+/** CIE L*a*b* of a colour as a reader sees it. */
+function lab(hex: string, reader: number[]): Three {
+  const linear = [1, 3, 5].map((at) => channel(hex, at)) as Three;
+  const seen = times(reader, linear).map((value) => Math.min(1, Math.max(0, value))) as Three;
+  const [x, y, z] = times(XYZ, seen).map((value) => (value > 0.008856 ? Math.cbrt(value) : 7.787 * value + 16 / 116)) as Three;
+  return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
+}
+
 const light = theme(':root');
 const dark = new Map([...light, ...theme(':root.dark')]);
+
+/** The step lane's, from the bottom to the top. */
+const STACK = ['step', 'gpu_wait', 'compile', 'callbacks', 'input_wait'].map(seriesColour);
 
 for (const [name, colours] of [['light', light], ['dark', dark]] as const) {
   const get = (key: string): string => colours.get(key) ?? assert.fail(`no --${key}`);
@@ -38,5 +64,18 @@ for (const [name, colours] of [['light', light], ['dark', dark]] as const) {
   test(`${name}: lines of lanes hold 2 to 1 on the ground, those of causes 3 to 1 but for amber`, () => {
     for (const hue of ['blue', 'amber', 'orange', 'rust', 'olive', 'mauve', 'violet', 'teal', 'red', 'slate'])
       assert.ok(contrast(get(hue), get('bg')) >= (hue === 'amber' ? 2 : 3), `${hue} ${contrast(get(hue), get('bg'))}`);
+  });
+  test(`${name}: what stands in one bar or one lane is told apart by colour-blind readers`, () => {
+    const solid = (list: Category[]): string[] => list.filter(({ idle }) => !idle).map(({ colour }) => colour);
+    const bands = ['mauve', 'red', 'teal', 'slate', 'blue'].map((first) => [first, ...EXTRA.slice(0, 2)]);
+    for (const group of [HOST_CATEGORIES.map(({ colour }) => colour), solid(GPU_CATEGORIES), STACK, ...bands])
+      for (const [reader, matrix] of Object.entries(READERS))
+        group.forEach((one, i) => {
+          for (const other of group.slice(i + 1).filter((colour) => colour !== one)) {
+            const [a, b] = [lab(get(one), matrix), lab(get(other), matrix)];
+            const away = Math.hypot(a[0] - b[0], a[1] - b[1], a[2] - b[2]);
+            assert.ok(away >= 10, `${one} and ${other} to ${reader}: ${away.toFixed(1)}`);
+          }
+        });
   });
 }

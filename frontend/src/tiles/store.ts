@@ -13,6 +13,8 @@ const MAX_IN_FLIGHT = 2;
 /** Tiles the server is still refining are asked for again after this, then more and more patiently. */
 const FIRST_PATIENCE_MS = 120;
 const MOST_PATIENCE_MS = 1000;
+/** A tile that failed is asked for again after this. */
+const FAILED_MS = 5000;
 
 export interface Tile {
   axis: Axis;
@@ -97,12 +99,6 @@ export class TileStore {
     return exact.filter(has);
   }
 
-  /** Any cached tile's series at exactly `level` that covers `range`? */
-  covers(axis: Axis, level: number, range: Range, key: string): boolean {
-    const tiles = this.get(axis, level, range);
-    return tiles.length > 0 && tiles.every((tile) => tile !== null && tile.series.has(key));
-  }
-
   /** Declares what the view needs now; what is no longer needed is not fetched. */
   want(requests: { axis: Axis; level: number; range: Range; lanes: readonly string[]; ahead?: boolean }[]): void {
     this.wanted = requests.map(({ axis, level, range, lanes, ahead = false }) => {
@@ -177,12 +173,12 @@ export class TileStore {
     }
   }
 
-  /** A tile that failed is not asked for again within five seconds, one being refined not at once. */
+  /** A tile that failed is not asked for again at once, nor is one being refined. */
   private resting(key: string): boolean {
     const coarse = this.coarse.get(key);
     if (coarse && this.now() < coarse.at) return true;
     const at = this.failed.get(key);
-    return at !== undefined && this.now() - at < 5000;
+    return at !== undefined && this.now() - at < FAILED_MS;
   }
 
   private async load(axis: Axis, level: number, index: number, tiles: number, lanes: string[]): Promise<void> {
@@ -209,6 +205,7 @@ export class TileStore {
       if (this.closed || (error as Error).name === 'AbortError') return;
       this.error = error as Error;
       for (const key of keys) this.failed.set(key, this.now());
+      this.wake(FAILED_MS);
     } finally {
       for (const key of keys) this.inFlight.delete(key);
     }

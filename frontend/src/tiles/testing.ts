@@ -1,6 +1,8 @@
 /** Makes the binary tile reply as the server does, for tests. */
 import type { TileRequest } from '../api/client.ts';
+import type { Range } from '../math/range.ts';
 import { decodeTiles, type TileBlock } from './decode.ts';
+import type { Axis, TileStore } from './store.ts';
 
 export type Sample = (series: string, bucket: number) => [min: number, max: number, mean: number] | null;
 
@@ -42,3 +44,9 @@ export function encode(
 /** A server of one lane per id, each with a single series of the same name. */
 export const answer = (request: TileRequest, sample: Sample, other?: (at: number) => number): TileBlock =>
   decodeTiles(encode({ ...request, series: request.lanes.map((lane) => ({ lane, name: lane })) }, sample, other));
+
+/** Whether every tile of `range` is cached at exactly `level`, with the series `key`. */
+export function covers(tiles: TileStore, axis: Axis, level: number, range: Range, key: string): boolean {
+  const found = tiles.get(axis, level, range);
+  return found.length > 0 && found.every((tile) => tile?.series.has(key));
+}

@@ -201,19 +201,10 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
     return;
   }
   points.forEach((one, s) => {
-    const bucketNs = axis === 'time' ? 2 ** level : averageBucket(one);
     const colour = palette.hue(s === 0 ? laneColour(lane.id) : (EXTRA[(s - 1) % EXTRA.length] as string));
-    drawBand(context, one, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joinLimit(one, bucketNs));
+    drawBand(context, one, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joinLimit(one, axis, level));
   });
 }
 
 /** Colours of a band lane's further series. */
-export const EXTRA = ['olive', 'orange', 'violet', 'teal', 'grey'];
-
-/** On the step axis a bucket lasts as long as its steps do. */
-function averageBucket(points: Points): number {
-  if (points.n < 2) return 0;
-  const time = (points.time[points.n - 1] as number) - (points.time[0] as number);
-  const pixels = (points.x0[points.n - 1] as number) - (points.x0[0] as number);
-  return pixels > 0 ? (time / pixels) * ((points.x1[0] as number) - (points.x0[0] as number)) : 0;
-}
+export const EXTRA = ['olive', 'violet', 'orange', 'teal', 'grey'];

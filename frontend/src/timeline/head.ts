@@ -3,8 +3,8 @@ import type { Finding, Phase, WindowInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import { epochRanges, packSpans, phaseRange, PHASE_COLOURS, PHASE_TITLES, place, type Box, type PixelBox } from '../lanes/spans.ts';
-import { clock, count, elapsed, seconds } from '../math/format.ts';
-import { overlaps, span, toPixel, type Range } from '../math/range.ts';
+import { clockTick, count, elapsed, seconds } from '../math/format.ts';
+import { span, toPixel } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import { stepTicks, timeTicks, type Ticks } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
@@ -78,7 +78,7 @@ function clockOffset(source: Source | undefined): number {
 export function axisLabel(frame: Pick<Frame, 'axis' | 'clock' | 'sources'>, value: number, resolution: number): string {
   if (frame.axis === 'step') return count(Math.round(value));
   const start = frame.sources[0]?.recording.extent.start_ns ?? 0;
-  return frame.clock ? clock(start + value, resolution) : elapsed(value, resolution);
+  return frame.clock ? clockTick(start + value, resolution) : elapsed(value, resolution);
 }
 
 const scratch = new Points();
@@ -118,9 +118,8 @@ function drawOverview(context: CanvasRenderingContext2D, frame: Frame, head: Hea
       const colours = lane.series.map(({ name }) => palette.hue(seriesColour(name)));
       drawStack(context, points, rect, { colours, top, nsWidth });
     } else {
-      const bucketNs = frame.axis === 'time' ? 2 ** overviewLevel : 0;
       const style = { colour: palette.hue(laneColour(lane.id)), area: true, top: lane.max || 100 };
-      drawBand(context, points, 0, rect, style, joinLimit(points, bucketNs || 60e9));
+      drawBand(context, points, 0, rect, style, joinLimit(points, frame.axis, overviewLevel));
     }
   }
   for (const box of place(head.spans, bounds, width, 2)) {
@@ -343,6 +342,3 @@ export function phaseAt(frame: Frame, head: Head, x: number): Phase | null {
   hits.sort((a, b) => a.width - b.width);
   return hits[0]?.item ?? null;
 }
-
-export const visibleSpans = (head: Head, view: Range): Box<Finding>[] =>
-  head.spans.filter((box) => overlaps({ start: box.range.start, end: Math.max(box.range.end, box.range.start + 1e-9) }, view));

@@ -107,6 +107,8 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
       return;
     }
     if (!drag.moved && Math.abs(x - drag.x) < CLICK_PIXELS) return;
+    // Escape let go of it.
+    if (drag.moved && !timeline.drag && /measure|zoom/.test(drag.mode)) return;
     drag.moved = true;
     dragTo(timeline, drag, x);
     if (!drag.mode.startsWith('brush')) hover(event, x, y, inHead);

@@ -53,6 +53,22 @@ test('a mean does not depend on the axis or on the zoom', async () => {
   assert.ok(step && Math.abs(step.mean - 25) < 0.5, `${step?.mean}`);
 });
 
+test('the first step counts in a mean over the time axis, as long as it was compiled', async () => {
+  // A tenth of a second of set-up, a step of 900 ms, nine of 100 ms; none is under way before the first.
+  const level = 24;
+  const startOf = (step: number): number => (step === 0 ? 0.1e9 : 1e9 + (step - 1) * 0.1e9);
+  const stepOf = (ns: number): number => Math.min(9, Math.max(0, Math.floor((ns - 1e9) / 0.1e9) + 1));
+  const tiles = await filled(
+    (_, bucket) => {
+      const step = Array.from({ length: 10 }, (_unused, i) => i).find((i) => Math.floor(startOf(i) / 2 ** level) === bucket);
+      return step === undefined ? null : step === 0 ? [900, 900, 900] : [100, 100, 100];
+    },
+    stepOf, 'time', level,
+  );
+  const mean = valueOver(tiles, 'time', level, lane('a', 'training'), 'a', { start: 0, end: 1.9e9 })?.mean ?? NaN;
+  assert.ok(Math.abs(mean - 180) < 10, String(mean));
+});
+
 test('steps and times translate into each other between buckets', async () => {
   const bySteps = await filled(() => [1, 1, 1], (step) => step * 100e6);
   assert.equal(other(bySteps, 'step', 0, 10), 1e9);

@@ -85,7 +85,8 @@ export function valueOver(
       }
       const start = (tile.index * TILE + i) * size;
       share = (Math.min(range.end, start + size) - Math.max(range.start, start)) / size;
-      at = where;
+      // Before the first step none was under way: it counts, too.
+      at = buckets > 0 || range.start > 0 ? where : where - 1;
       mean = value;
       plain += value;
       buckets++;

@@ -123,7 +123,7 @@ export class Timeline {
     return ids.map((one) => {
       let tiles = this.stores.get(one);
       if (!tiles) {
-        tiles = new TileStore(one, fetchTiles, () => this.invalidate());
+        tiles = new TileStore(one, fetchTiles, () => this.arrived());
         this.stores.set(one, tiles);
       }
       const recording = recordings.get(one) as RecordingReply;
@@ -133,6 +133,13 @@ export class Timeline {
       const shift = axis === 'clock' || (axis === 'time' && together) ? startsLater(recording, first, job?.workers ?? [], view) : 0;
       return { id: one, label: sourceLabel(recording), recording, tiles, shift };
     });
+  }
+
+  /** Tiles came, or did not: then the lanes are emptier than the recording, which has to be said. */
+  private arrived(): void {
+    const failed = [...this.stores.values()].find(({ error }) => error);
+    this.app.state.set({ tilesError: failed?.error?.message ?? null });
+    this.invalidate();
   }
 
   private relayout(sources: Source[], compact: boolean, height: number): Layout {
@@ -231,14 +238,13 @@ export class Timeline {
 
   /** Fetches what the view holds of every lane, also of those scrolled away; gives up after a while. */
   async fetchEverything(patience = 8000): Promise<void> {
-    const { frame } = this;
-    if (!frame) return;
     const end = performance.now() + patience;
-    const { layout } = this.shape.get();
-    this.wantTiles(frame, layout, 0, layout.height);
-    while (frame.sources.some(({ tiles }) => tiles.pending) && performance.now() < end) {
-      await new Promise((resolve) => setTimeout(resolve, 50));
+    while (this.frame && performance.now() < end) {
+      const { frame } = this; // the view may move meanwhile
+      const { layout } = this.shape.get();
       this.wantTiles(frame, layout, 0, layout.height);
+      if (!frame.sources.some(({ tiles }) => tiles.pending)) break;
+      await new Promise((resolve) => setTimeout(resolve, 50));
     }
   }
 

@@ -28,6 +28,7 @@ function Body() {
   const runs = useApp((state) => state.runs);
   const runsError = useApp((state) => state.runsError);
   const error = useApp((state) => state.recordingError);
+  const tilesError = useApp((state) => state.tilesError);
   const recording = useApp((state) => (state.id === null ? null : (state.recordings.get(state.id) ?? null)));
   if (!runs && runsError) return <Broken what="The recordings could not be listed" message={runsError} />;
   if (!runs) return <Late />;
@@ -39,7 +40,7 @@ function Body() {
         {error ? <Broken what="This recording could not be opened" message={error} /> : <Late key={id} />}
       </>
     );
-  const trouble = runsError ?? error;
+  const trouble = runsError ?? error ?? tilesError;
   return (
     <div class="page">
       <TopBar recording={recording} />

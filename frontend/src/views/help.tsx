@@ -18,7 +18,7 @@ const KEYS: [string, [string, string][]][] = [
   [
     'Spans and cursor',
     [
-      ['[ / ]', 'previous / next span'],
+      ['[ / ] or , / .', 'previous / next span'],
       ['↑ / ↓', 'lane above / below (lanes focused)'],
       ['Enter', 'open the span or profiler window at the cursor'],
       ['m', 'mark the cursor; again: measure between both'],
@@ -79,7 +79,7 @@ export function Help() {
       <h3>How to read it</h3>
       <p>
         A lane's line is the mean of what a pixel covers; the band around it runs from the least to the greatest value, so that no spike is
-        lost. ▲ at the top of the step lane: steps longer than the scale. White gaps: nothing was measured. Hatched: somebody waited.
+        lost. ▲ at the top of the step lane: steps longer than the scale. Gaps: nothing was measured. Hatched bars: somebody waited.
       </p>
       <button type="button" class="pill" onClick={() => app.state.set({ help: false })}>
         Close

@@ -1,17 +1,21 @@
 /** The measured range: how long, how many steps, and each lane's own mean in it. */
 import { count, seconds, withUnit, share } from '../math/format.ts';
-import { other } from '../timeline/frame.ts';
+import { shift, type Range } from '../math/range.ts';
+import { other, type Source, type Frame } from '../timeline/frame.ts';
 import { placeText } from '../timeline/overlay.ts';
 import { valueOver } from '../timeline/readout.ts';
 import { seriesColour } from '../words/accounts.ts';
 import { clean } from '../math/text.ts';
-import { stepsText } from '../words/labels.ts';
+import { seriesTitle, stepsText } from '../words/labels.ts';
+import { useEffect } from 'preact/hooks';
 import { useApp, useSelect, useTab } from './hooks.ts';
 
 export function Measure() {
   const { app, timeline } = useTab();
   const range = useApp((state) => state.measure);
   useSelect(timeline.drawn, (value) => value.count);
+  // Of the lanes that are scrolled far away, too.
+  useEffect(() => void timeline.fetchEverything(), [range]);
   const { frame } = timeline;
   const source = frame?.sources[0];
   if (!range || !frame || !source) return null;
@@ -20,17 +24,8 @@ export function Measure() {
   const steps = frame.axis === 'step' ? range.end - range.start : across;
   const ns = frame.axis === 'time' ? range.end - range.start : across;
   const from = Math.floor(frame.axis === 'step' ? range.start : (far[0] as number));
-  const approximate = frame.level > 0 ? '≈ ' : '';
   const one = frame.axis === 'step' && range.end - range.start === 1 && Number.isInteger(range.start);
   const traced = one ? source.recording.windows?.find(({ first_step, stop_step }) => from >= first_step && from < stop_step) : undefined;
-  const lanes = source.recording.lanes;
-  const stack = lanes.find(({ kind }) => kind === 'stack');
-  const parts = (stack?.series ?? []).map(({ name, title }) => ({
-    name,
-    title: title || name,
-    value: stack ? valueOver(source.tiles, frame.axis, frame.level, stack, name, range) : null,
-  }));
-  const total = parts.reduce((sum, { value }) => sum + (value?.mean ?? 0), 0);
   return (
     <article class="measure">
       <header class="selected-nav">
@@ -55,8 +50,30 @@ export function Measure() {
           </>
         )}
       </p>
+      {frame.sources.map((shown) => (
+        <Means key={shown.id} frame={frame} source={shown} one={one} range={shift(range, -shown.shift)} />
+      ))}
+    </article>
+  );
+}
+
+/** A run's mean step and means of its lanes in a range of its own axis. */
+function Means({ frame, source, one, range }: { frame: Frame; source: Source; one: boolean; range: Range }) {
+  const { timeline } = useTab();
+  const whose = frame.sources.length > 1 ? `${source.label}: ` : '';
+  const caption = (exact: string, mean: string): string => whose + (one ? exact : `${frame.level > 0 ? '≈ ' : ''}${mean}`);
+  const lanes = timeline.shape.get().layout.rows.flatMap((row) => (row.type === 'lane' && row.source === source.id ? row.lane : []));
+  const stack = source.recording.lanes.find(({ kind }) => kind === 'stack');
+  const parts = (stack?.series ?? []).map(({ name, title }) => ({
+    name,
+    title: title || name,
+    value: stack ? valueOver(source.tiles, frame.axis, frame.level, stack, name, range) : null,
+  }));
+  const total = parts.reduce((sum, { value }) => sum + (value?.mean ?? 0), 0);
+  return (
+    <>
       <table class="evidence">
-        <caption>{one ? 'Where it went' : `${approximate}Mean step`}</caption>
+        <caption>{caption('Where it went', 'Mean step')}</caption>
         <tbody>
           {parts.map(({ name, title, value }) => (
             <tr key={name}>
@@ -75,7 +92,7 @@ export function Measure() {
         </tbody>
       </table>
       <table class="evidence">
-        <caption>{approximate}{one ? 'Meanwhile' : 'Means in the range'}</caption>
+        <caption>{caption('Meanwhile', 'Means in the range')}</caption>
         <thead>
           <tr>
             <th scope="col">lane</th>
@@ -85,26 +102,26 @@ export function Measure() {
         <tbody>
           {lanes
             .filter(({ kind }) => kind !== 'stack')
-            .map((lane) => {
-              const value = valueOver(source.tiles, frame.axis, frame.level, lane, lane.series[0]?.name ?? '', range);
-              if (!value) return null;
-              return (
-                <tr key={lane.id}>
-                  <th scope="row">
-                    {/^gpu|^host/.test(lane.group) ? `${clean(lane.group, 20)} ` : ''}
-                    {clean(lane.title, 60)}
-                  </th>
-                  <td>
-                    {withUnit(value.mean, lane.unit)}
-                    <small>
-                      {withUnit(value.min, lane.unit)} – {withUnit(value.max, lane.unit)}
-                    </small>
-                  </td>
-                </tr>
-              );
-            })}
+            .flatMap((lane) =>
+              lane.series.map((series) => {
+                const value = valueOver(source.tiles, frame.axis, frame.level, lane, series.name, range);
+                return (
+                  value && (
+                    <tr key={lane.id + series.name}>
+                      <th scope="row">{seriesTitle(lane, series)}</th>
+                      <td>
+                        {withUnit(value.mean, lane.unit)}
+                        <small>
+                          {withUnit(value.min, lane.unit)} – {withUnit(value.max, lane.unit)}
+                        </small>
+                      </td>
+                    </tr>
+                  )
+                );
+              }),
+            )}
         </tbody>
       </table>
-    </article>
+    </>
   );
 }

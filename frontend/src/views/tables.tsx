@@ -7,7 +7,7 @@ import { clean } from '../math/text.ts';
 import { axisLabel, isSum } from '../timeline/head.ts';
 import { valueOver } from '../timeline/readout.ts';
 import { causeStyle } from '../words/causes.ts';
-import { stepsText } from '../words/labels.ts';
+import { laneTitle, seriesTitle, stepsText } from '../words/labels.ts';
 import { useApp, useSelect, useTab } from './hooks.ts';
 
 const ROWS = 20;
@@ -114,7 +114,13 @@ function BucketTable() {
   const source = frame?.sources[0];
   if (!frame || !source) return null;
   const { axis, view, level } = frame;
-  const lanes = timeline.shape.get().layout.rows.filter((row) => row.type === 'lane' && row.source === source.id);
+  // A column for each series; a stack's sum stands before its parts.
+  const columns = timeline.shape.get().layout.rows.flatMap((row) => {
+    if (row.type !== 'lane' || row.source !== source.id) return [];
+    const { lane, key } = row;
+    const each = lane.series.map((one) => ({ key: `${key} ${one.name}`, lane, title: seriesTitle(lane, one), series: [one] }));
+    return lane.kind === 'stack' ? [{ key, lane, title: laneTitle(lane), series: lane.series }, ...each] : each;
+  });
   const length = span(view) / ROWS;
   const rows = Array.from({ length: ROWS }, (_, i) => ({ start: view.start + i * length, end: view.start + (i + 1) * length }));
   return (
@@ -126,9 +132,9 @@ function BucketTable() {
         <thead>
           <tr>
             <th scope="col">{axis === 'step' ? 'from step' : 'from'}</th>
-            {lanes.map((row) => (
-              <th scope="col" key={row.key}>
-                {row.type === 'lane' && `${/^gpu/.test(row.lane.group) ? `${row.lane.group} ` : ''}${clean(row.lane.title, 40)}`}
+            {columns.map(({ key, title }) => (
+              <th scope="col" key={key}>
+                {title}
               </th>
             ))}
           </tr>
@@ -137,12 +143,9 @@ function BucketTable() {
           {rows.map((range, i) => (
             <tr key={i}>
               <th scope="row">{axisLabel(frame, range.start, Math.min(1e9, length))}</th>
-              {lanes.map((row) => {
-                if (row.type !== 'lane') return null;
-                const values = row.lane.series.map(({ name }) => valueOver(source.tiles, axis, level, row.lane, name, range)?.mean);
-                const some = values.filter((value): value is number => value !== undefined);
-                const value = row.lane.kind === 'stack' ? some.reduce((sum, one) => sum + one, 0) : some[0];
-                return <td key={row.key}>{some.length > 0 ? withUnit(value, row.lane.unit) : ''}</td>;
+              {columns.map(({ key, lane, series }) => {
+                const means = series.flatMap(({ name }) => valueOver(source.tiles, axis, level, lane, name, range)?.mean ?? []);
+                return <td key={key}>{means.length > 0 && withUnit(means.reduce((sum, one) => sum + one, 0), lane.unit)}</td>;
               })}
             </tr>
           ))}

@@ -11,7 +11,7 @@ import type { Timeline } from '../timeline/timeline.ts';
 import { laneColour, seriesColour } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { EXTRA } from '../timeline/body.ts';
-import { stepsText } from '../words/labels.ts';
+import { laneTitle, stepsText } from '../words/labels.ts';
 import { useSelect, useTab } from './hooks.ts';
 
 interface Line {
@@ -115,8 +115,7 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
         lines.push({ title: 'min–max', value: `${withUnit(found.min, lane.unit)} – ${withUnit(found.max, lane.unit)}` });
     });
     if (lane.kind === 'stack' && value.heads.length > 0) lines.push({ title: 'step', value: withUnit(value.heads[0], lane.unit) });
-    const group = /^gpu/.test(lane.group) ? `${lane.group} ` : '';
-    return { title: `${group}${clean(lane.title, 60)} · ${placeText(frame, at)}`, lines };
+    return { title: `${laneTitle(lane)} · ${placeText(frame, at)}`, lines };
   }
   return null;
 }

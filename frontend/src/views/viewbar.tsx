@@ -28,13 +28,13 @@ export function ViewBar() {
       <button type="button" class="small" aria-label="Whole run" title="The whole run  0" disabled={view === null} onClick={() => app.look(null)}>
         ⤢
       </button>
-      {open && <LaneList />}
+      {open && <LaneList most={(box.current?.closest('.timeline')?.clientHeight ?? 0) - 52} />}
     </div>
   );
 }
 
-/** Every lane there is, by group: for hands that cannot drag, and for what was hidden or is far away. */
-function LaneList() {
+/** Every lane there is, by group, at most so many pixels high: for hands that cannot drag, and for what was hidden or is far away. */
+function LaneList({ most }: { most: number }) {
   const { app, timeline } = useTab();
   useSelect(timeline.shape, (shape) => shape.layout);
   const hidden = useApp((state) => state.hidden);
@@ -44,7 +44,7 @@ function LaneList() {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const sources = timeline.sources;
   return (
-    <div class="popover lane-list" role="dialog" aria-label="Lanes">
+    <div class="popover lane-list" style={{ maxHeight: `${Math.min(most, 520)}px` }} role="dialog" aria-label="Lanes">
       <input type="search" placeholder="Filter lanes" aria-label="Filter lanes" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />
       {sources.flatMap(({ id, label, recording }) =>
         lanesByGroup(recording.lanes, groupTitles(recording.report)).map(({ group, title, closed, lanes }) => {

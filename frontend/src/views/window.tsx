@@ -5,6 +5,7 @@ import { fetchWindow, hasProfilePlugin } from '../api/client.ts';
 import type { RecordingReply, TracedStep, WindowInfo, WindowReply } from '../api/types.ts';
 import { nearestStep, tracedSteps } from '../lanes/windows.ts';
 import { count, nanoseconds, seconds, share } from '../math/format.ts';
+import { held as unbroken } from '../math/text.ts';
 import { addressWindow, type OpenWindow } from '../state/hash.ts';
 import { HOST_STEP_CATEGORIES, TRACED_CATEGORIES, type Category } from '../words/accounts.ts';
 import { useApp, useTab } from './hooks.ts';
@@ -121,7 +122,7 @@ export function TracedWindow({ recording, open }: { recording: RecordingReply; o
             <StepChoice steps={steps} step={step} choose={(next) => app.openWindow({ number: open.number, step: next })} />
           </div>
           <p class="facts">
-            {[windowSteps(reply), reply.events !== null ? `${count(reply.events)} events` : '', reply.cost_s !== null ? `cost ${seconds(reply.cost_s)}` : ''].filter(Boolean).join(' · ')}
+            {unbroken([windowSteps(reply), reply.events !== null ? `${count(reply.events)} events` : '', reply.cost_s !== null ? `cost ${seconds(reply.cost_s)}` : ''].filter(Boolean).join(' · '))}
           </p>
           <Breakdown rows={reply.steps.filter((row) => row.step === step)} />
           <ProfileLink run={reply.profile_run} />

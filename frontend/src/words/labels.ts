@@ -1,5 +1,5 @@
 /** Names of recordings, frameworks and groups as people read them. */
-import type { RecordingReply, RecordingSummary, Report, Status } from '../api/types.ts';
+import type { LaneInfo, RecordingReply, RecordingSummary, Report, Status } from '../api/types.ts';
 import { clock, count, date, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 
@@ -45,6 +45,14 @@ export function sourceLabel(recording: RecordingReply): string {
   if (typeof report.rank === 'number' && (report.rank > 0 || (report.world_size ?? 1) > 1)) parts.push(`rank ${report.rank}`);
   return parts.join(' · ');
 }
+
+/** "gpu1 Power", "host CPU"; a lane of training needs no prefix. */
+export const laneTitle = ({ group, title }: Pick<LaneInfo, 'group' | 'title'>): string =>
+  `${/^gpu|^host/.test(group) ? `${clean(group, 20)} ` : ''}${clean(title, 60)}`;
+
+/** "gpu1 VRAM, this process": one series of a lane that has several. */
+export const seriesTitle = (lane: LaneInfo, { title, name }: LaneInfo['series'][number]): string =>
+  lane.series.length > 1 ? `${laneTitle(lane)}, ${clean(title || name, 40)}` : laneTitle(lane);
 
 export function groupTitles(report: Report): Record<string, string> {
   const titles: Record<string, string> = {};
