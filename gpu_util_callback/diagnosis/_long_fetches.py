@@ -7,10 +7,11 @@ import numpy as np
 
 from gpu_util_callback.diagnosis._blocks import StepBlocks
 from gpu_util_callback.diagnosis._input_advice import InputWait
-from gpu_util_callback.diagnosis._rule import Advice
+from gpu_util_callback.diagnosis._rule import Advice, Range
+from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._words import duration, percent
 
-__all__ = ["LongFetches", "advise_rare", "long_fetches"]
+__all__ = ["LongFetches", "advise_fills", "advise_rare", "fills", "long_fetches"]
 
 # They are rare up to this share of the steps, and the wait is theirs from this share of it.
 RARE, MOST = 0.05, 0.8
@@ -21,6 +22,8 @@ ALIKE, LONG = 0.5, 10
 LEAST = 3
 # More batches than this seldom fit into memory.
 MOST_READY = 256
+# Buffers that fill as each epoch begins are what the wait is about from this share of it.
+MOSTLY, LEAST_FILLS = 0.6, 2
 
 _AHEAD = """import collections, concurrent.futures
 
@@ -64,6 +67,43 @@ def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | N
     if held / count < LONG * max(0, work) / max(1, rows):
         return None
     return LongFetches(count, held / count / 1e6, held / wait)
+
+
+def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> LongFetches | None:
+    """The first fetches of epochs, where they take long and hold most of the wait.
+
+    Args:
+        step_ns: what a step takes without its wait.
+    """
+    first = run.phases.of("input_setup", account="").get("")
+    if first is None or first.joined:
+        return None
+    inside = (first["start_ns"] >= where.start_ns) & (first["end_ns"] <= where.end_ns)
+    spent = first["self_ns"][inside]
+    count, held = len(spent), int(spent.sum())
+    if count < LEAST_FILLS or held < MOSTLY * wait_ns or held / count < LONG * step_ns:
+        return None
+    return LongFetches(count, held / count / 1e6, min(1.0, held / wait_ns))
+
+
+def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
+    """What to do about a shuffle that fills its buffer as each epoch begins; None where there is
+    none, or another stage is too slow all the time.
+    """
+    run, stage = wait.run, wait.stage
+    shuffles = any(one.op.startswith("Shuffle") for one in wait.stages)
+    in_time = stage is not None and stage.ms_per_batch < wait.needed_ms
+    if not (shuffles and in_time) or run.fact("fit", "loop") == "custom":
+        return None
+    steps = run.fact("fit", "steps_per_epoch") or "number_of_batches"
+    return Advice(
+        f"The first batch of an epoch takes {duration(filling.each_ms / 1e3)}, and these hold "
+        f"{percent(100 * filling.share)} of the wait: shuffle fills its buffer before it. Repeat "
+        "before you shuffle, and the buffer stays full from one epoch into the next.",
+        "ds = ds.repeat().shuffle(buffer_size)  # where it is shuffled now\n"
+        f"model.fit(ds, ..., steps_per_epoch={steps})",
+        filling.share * (1 - 1 / filling.count),
+    )
 
 
 def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:

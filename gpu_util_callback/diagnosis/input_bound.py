@@ -5,7 +5,12 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis._input_advice import InputWait, advise_kind, brief
 from gpu_util_callback.diagnosis._input_setup import input_setup
-from gpu_util_callback.diagnosis._long_fetches import advise_rare, long_fetches
+from gpu_util_callback.diagnosis._long_fetches import (
+    advise_fills,
+    advise_rare,
+    fills,
+    long_fetches,
+)
 from gpu_util_callback.diagnosis._pipeline import Stage
 from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Range, Rule
 from gpu_util_callback.diagnosis._run import Run
@@ -107,6 +112,7 @@ class InputBound(Rule):
             "step_ms": round(running / rows / 1e6, 3),
             "steps": rows,
         }
+        filling = fills(run, where, wait, max(0, running - raw) / rows)
         long = long_fetches(steps, blocks, rows)
         if long is not None:
             evidence["long_fetches"] = f"{long.count} of {rows}, {brief(long.each_ms)} each"
@@ -168,9 +174,12 @@ class InputBound(Rule):
             run, where, lost / rows / 1e6, needed_ms, slowest,
             overlaps=slowest is not None and _overlaps(slowest, duration / rows),
             innocent=innocent, opener=next((s for s in stages if s.opens_files), None),
+            stages=stages,
         )  # fmt: skip
         advice = advise_kind(wait_here) or advise_stage(wait_here)
-        if long is not None:
+        if filling is not None and (refilled := advise_fills(wait_here, filling)) is not None:
+            advice = refilled
+        elif long is not None:
             advice = advise_rare(wait_here, long, advice)
         saved = lost * advice.saves
         evidence["faster_up_to"] = round(duration / max(1, duration - saved), 2)

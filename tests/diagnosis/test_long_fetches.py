@@ -94,3 +94,23 @@ def test_what_a_step_takes_is_said_without_compiling():
     assert evidence["step_here_without_its_wait_ms"] == pytest.approx(16, rel=0.1)
     assert evidence["step_ms"] == pytest.approx(56, rel=0.1)
     assert "every 16 ms" in waits(run)["advice"]["text"]
+
+
+@pytest.mark.parametrize("batch_ms, refilled", [(3.0, True), (40.0, False)])
+def test_a_shuffle_that_fills_as_each_epoch_begins_is_named(batch_ms, refilled):
+    """Two fills of 1.7 s and small waits between: no stage is slower than the model."""
+    run = loop(kind="tf.data", name="tensorflow", loop="fit", steps_per_epoch=600)
+    for _ in range(2):
+        start, wait = run.now, np.tile([0.0, 0.0, 4.0], 200)
+        wait[0] = 1700
+        run.steps(600, step_ms=11, wait_ms=wait)
+        run.input_filled(start, 1.7)
+        run.reading(("batch", "BatchV2", batch_ms, 1.0, ""), ("shuffle", "ShuffleV3", 0.9, 1.0, ""),
+                    batches=600)  # fmt: skip
+        run.epoch(start)
+    span = waits(run)
+    assert ("shuffle fills its buffer" in span["advice"]["text"]) == refilled
+    assert ("ds.repeat().shuffle(buffer_size)" in span["advice"]["code"]) == refilled
+    if refilled:
+        assert "steps_per_epoch=600" in span["advice"]["code"]
+        assert span["saves_s"] < 0.5 * span["lost_s"], "the first fill stays"

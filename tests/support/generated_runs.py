@@ -109,6 +109,12 @@ class Generated:
         """What one callback's batch hooks took, summed over a flush."""
         self._phases.append(("callback", name, start_ns, end_ns, self.step, "", self_ns, count))
 
+    def input_filled(self, start_ns: int, seconds: float) -> None:
+        """The first batch of an epoch took so long; a detail of its step's wait."""
+        ns = round(seconds * 1e9)
+        self._phases.append(("input_setup", "first batch", start_ns, start_ns + ns, self.step, "",
+                             ns, 1))  # fmt: skip
+
     def epoch(self, start_ns: int) -> None:
         """An epoch that ends now; its row carries the step it ended on, as the recorder's does."""
         self._phases.append(("epoch", "epoch", start_ns, self.now, self.step, "",
