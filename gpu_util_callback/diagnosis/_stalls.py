@@ -13,6 +13,8 @@ __all__ = ["intervals", "lost_in", "owned", "times", "usual_ns"]
 
 # How far NVML's utilization trails behind: a mean over up to a second, held for another.
 LAG_NS = 2_000_000_000
+# More are not told from training.
+MOST_COMPILATIONS = 8
 
 
 def usual_ns(spent: np.ndarray) -> int:
@@ -64,6 +66,7 @@ def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, floa
     if coarse or occurrences.joined:
         return _shared_out(run, took, where)
     beside, between = _around(stalls, where.start_ns, run.end_ns)
+    between = _without(between, _compiling(run))  # the GPU idles then: that is no training either
     seen, training = _idle(run, beside), _idle(run, between)
     if seen is None or seen.samples < MIN_SAMPLES or 2 * seen.known_ns < seen.length_ns:
         return took, None
@@ -107,6 +110,20 @@ def _around(stalls: list[tuple[int, int]], start_ns: int, end_ns: int) -> tuple[
             beside.append((start, read))
         at = beside[-1][1]
     return beside, [piece for piece in between if piece[1] > piece[0]]
+
+
+def _compiling(run: Run) -> list[tuple[int, int]]:
+    """When the longest compilations were."""
+    found = [one for rows in run.phases.of("compilation").values() for one in intervals(rows)]
+    return sorted(found, key=lambda one: one[0] - one[1])[:MOST_COMPILATIONS]
+
+
+def _without(pieces: list[tuple[int, int]], cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    for first, last in cuts:
+        parts = [part for start, end in pieces
+                 for part in ((start, min(end, first)), (max(start, last), end))]  # fmt: skip
+        pieces = [(start, end) for start, end in parts if end > start]
+    return pieces
 
 
 @dataclass(slots=True)

@@ -57,6 +57,20 @@ def test_of_a_validation_only_the_idle_time_counts():
     assert span["evidence"]["gpu_active_meanwhile_pct"] == pytest.approx(50, abs=5)
 
 
+def test_compiling_is_no_training_beside_which_a_stall_looks_busy():
+    """4 s of it, the GPU idle: what it idles in training anyhow is a tenth, not a half."""
+    run = Generated(seed=3, gpus=[GPU])
+    for epoch in range(5):
+        start = run.now
+        if not epoch:
+            run.phase("compilation", 4.0, name="train function traced", account="")
+        run.steps(200, step_ms=10, gpu_share=0.9)
+        run.phase("callback", 0.8, name="Pictures.on_epoch_end", gpu_share=0)
+        run.epoch(start)
+    [span] = stalls(run)
+    assert span["lost_s"] == pytest.approx(5 * 0.8, rel=0.1)
+
+
 @pytest.mark.parametrize("share, found", [(0, 1), (0.1, 1), (0.5, 0), (0.95, 0)])
 def test_a_shorter_validation_is_a_stall_where_the_gpu_was_seen_idle(share, found):
     run = Generated(seed=11, gpus=[GPU])
