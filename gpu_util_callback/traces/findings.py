@@ -128,6 +128,21 @@ def _gpus(p: ProcessAnalysis) -> list[int]:
     return [d.index for d in p.active]
 
 
+# Calls of the host by which the framework shows that was traced.
+_CALLS = {
+    "jax": ("PjitFunction(",),  # first: it may take its input from tf.data
+    "tensorflow": ("ExecutorState::", "IteratorGetNext"),
+}
+
+
+def _framework(analysis: Analysis) -> str:
+    """ "torch", "jax", "tensorflow", or "" where the trace does not show it (Nsight)."""
+    for framework, calls in _CALLS.items():
+        if any(name.startswith(calls) for name in analysis.trace.names.strings):
+            return framework
+    return "torch" if analysis.trace.format == "kineto" else ""
+
+
 def _input_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
     total = _total_ps(p)
     lost = float(p.input_wait_ps().sum())
@@ -135,13 +150,17 @@ def _input_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
         return
     slowest = next((s for s in p.stages if s.self_ps > 0 and s.name != "Root"), None)
     where = f"; its slowest stage is {slowest.name}" if slowest else ""
-    code = ""
-    if analysis.trace.format == "kineto":
+    code, framework = "", _framework(analysis)
+    if framework == "torch":
         text = "Load batches in worker processes and copy from pinned memory."
         code = "DataLoader(..., num_workers=4, pin_memory=True, persistent_workers=True)"
     else:
         text = f"Make the input pipeline faster, or let it work ahead{where}."
-        code = "dataset.map(fn, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)"
+        if framework == "tensorflow":
+            code = (
+                "ds = ds.map(your_function, num_parallel_calls=tf.data.AUTOTUNE)"
+                ".prefetch(tf.data.AUTOTUNE)"
+            )
     idle = "The GPU" if p.active else "Training"
     yield _finding(
         "input_bound",
@@ -203,15 +222,17 @@ def _launch_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
         return
     if per_step < THRESHOLDS["launch_kernels_per_step"]:
         return
+    framework = _framework(analysis)
     yield _finding(
         "launch_bound",
         f"The GPU waits {100 * share:.0f} % of the time between short kernels",
-        "Give the GPU more per launch: compile the step, or make the batch larger.",
-        code=(
-            "model = torch.compile(model, mode='reduce-overhead')"
-            if analysis.trace.format == "kineto"
-            else "model.compile(..., jit_compile=True)"
-        ),
+        "Give the GPU more per launch: make the batch larger."
+        if framework == "jax"  # which compiles already
+        else "Give the GPU more per launch: compile the step, or make the batch larger.",
+        code={
+            "torch": "model = torch.compile(model, mode='reduce-overhead')",
+            "tensorflow": "model.compile(..., jit_compile=True)",
+        }.get(framework, ""),
         lost_ps=share * _total_ps(p),
         severity=share,
         threshold=("idle_launch_share", "launch_mean_kernel_us", "launch_kernels_per_step"),
@@ -227,14 +248,14 @@ def _sync_bound(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding]:
     share = p.share("idle_sync")
     if not p.idle_judged or share < THRESHOLDS["idle_sync_share"]:
         return
-    kineto = analysis.trace.format == "kineto"
+    keras = _framework(analysis) == "tensorflow"
     yield _finding(
         "sync_bound",
         f"The GPU runs dry {100 * share:.0f} % of the time because the host waits for it",
-        "Read results from the GPU less often: fewer .item(), print and metric reads per step."
-        if kineto
-        else "Let several steps run between two readings of the metrics.",
-        code="" if kineto else "model.compile(..., steps_per_execution=8)",
+        "Let several steps run between two readings of the metrics."
+        if keras
+        else "Read results from the GPU less often: fewer .item(), print and metrics in each step.",
+        code="model.compile(..., steps_per_execution=8)" if keras else "",
         lost_ps=share * _total_ps(p),
         severity=share,
         threshold=("idle_sync_share",),
@@ -308,11 +329,11 @@ def _no_tensor_cores(p: ProcessAnalysis, analysis: Analysis) -> Iterator[Finding
             "no_tensor_cores",
             f"No kernel on GPU {d.index} uses the tensor cores",
             "Train in mixed precision.",
-            code=(
-                f'with torch.autocast("cuda", dtype=torch.{kind}): ...'
-                if analysis.trace.format == "kineto"
-                else f'keras.mixed_precision.set_global_policy("mixed_{kind}")'
-            ),
+            code={
+                "torch": f'with torch.autocast("cuda", dtype=torch.{kind}): ...',
+                "tensorflow": f'keras.mixed_precision.set_global_policy("mixed_{kind}")',
+                "jax": f"x = x.astype(jnp.{kind})  # and the parameters, inside the loss function",
+            }.get(_framework(analysis), ""),
             lost_ps=None,
             severity=share,
             threshold=("plain_matrix_share",),
