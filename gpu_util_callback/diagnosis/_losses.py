@@ -41,7 +41,7 @@ def settle(claims: Sequence[Loss], wall: tuple[int, int]) -> list[Loss]:
             granted = _serve(claim.lost_ns, pieces[index], edges, room)
             if claim.lost_ns and granted < KEEP * claim.lost_ns:
                 continue
-            claim.lost_ns = min(claim.lost_ns, round(granted))
+            _cut(claim, round(granted))
         kept[index] = claim
     return [kept[index] for index in sorted(kept)]
 
@@ -93,7 +93,20 @@ def share_idle(claims: Sequence[Loss], idle_ns: Callable[[int, int], int | None]
         if others + sure > 0 and idle is not None and asked + sure > idle:
             kept.append((claim, max(0.0, idle - sure) / asked))
     for claim, share in kept:
-        claim.lost_ns = max(1, round((claim.lost_ns or 0) * min(1.0, share)))
+        _cut(claim, max(1, round((claim.lost_ns or 0) * share)))
+
+
+def _cut(claim: Loss, lost_ns: int) -> None:
+    """Leave a claim at most this loss, and promise no more than it saves."""
+    if claim.lost_ns is None or lost_ns >= claim.lost_ns:
+        return
+    noticed = lost_ns < 0.99 * claim.lost_ns
+    claim.lost_ns = lost_ns
+    if noticed and claim.where is not None and "faster_up_to" in claim.evidence:
+        span = claim.where.end_ns - claim.where.start_ns
+        faster = span / max(1, span - (claim.saves_ns or 0))
+        claim.evidence["faster_up_to"] = round(faster, 2)
+        claim.evidence["promise_rests_on"] = "what the other causes here leave of the time"
 
 
 def _inside(claim: Loss, other: Loss) -> float:

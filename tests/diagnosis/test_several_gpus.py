@@ -113,6 +113,11 @@ def test_causes_share_what_the_gpu_idled(active):
     assert {span["cause"] for span in found["spans"]} == {"input_bound", "host_stall"}
     idle_s = (1 - active) * (end - begin) / 1e9
     assert sum(span["lost_s"] for span in found["spans"]) == pytest.approx(idle_s, rel=0.05)
+    waits = next(span for span in found["spans"] if span["cause"] == "input_bound")
+    length = (waits["end_ns"] - waits["start_ns"]) / 1e9
+    assert waits["evidence"]["faster_up_to"] == pytest.approx(
+        length / (length - waits["saves_s"]), rel=0.03
+    )
 
 
 def test_an_eager_model_is_not_charged_with_what_validation_took():
