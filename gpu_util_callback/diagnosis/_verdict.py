@@ -80,17 +80,19 @@ def _healthy(run: Run) -> str:
     known = known or {}
     later = wall - float(known.get("compile") or 0)  # every run begins by compiling
     mostly = 100 * seconds >= _MOSTLY_PCT * later
-    if 100 * seconds < _MOSTLY_PCT * wall:
-        went += _largest(known, wall)
+    rest = known if 100 * seconds < _MOSTLY_PCT * wall else {}
+    unclear = went + _largest(rest, wall)
+    # Beside "nothing held it back" of all the rest compiling alone is no contradiction.
+    clear = went + _largest({"compile": rest.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
     if idle is None:
         why = "GPU utilization was not measured" if run.used_gpus else "no GPU in use"
         opening = "Nothing held training back" if mostly else _UNKNOWN
-        return f"{opening}: {went} ({why})."
+        return f"{opening}: {clear} ({why})."
     active = f"{percent(idle.active_pct)} of the time"
     if idle.active_pct < _BUSY_PCT:
-        return f"{_UNKNOWN}, but the GPU was active only {active}: {went}."
-    return f"Nothing held training back: {went}, the GPU was active {active}."
+        return f"{_UNKNOWN}, but the GPU was active only {active}: {unclear}."
+    return f"Nothing held training back: {clear}, the GPU was active {active}."
 
 
 def _largest(known: Mapping[str, float | None], wall: float) -> str:

@@ -56,6 +56,17 @@ def test_the_compiling_that_every_run_begins_with_is_named_where_it_is_much(tmp_
     assert verdict.startswith("No bottleneck" if gpus else "Nothing held training back")
 
 
+def test_nothing_held_back_is_not_said_beside_a_wait(tmp_path):
+    run = Generated(seed=3, framework={"backend": "tensorflow"})
+    run.phase("input_setup", 1.0, name="iterator", account="input_wait")  # once: no state
+    run.phase("compilation", 0.9, name="train function traced", account="compile")
+    run.steps(300, step_ms=16.5)
+    write(run, tmp_path / "run")
+    [recording] = read_recordings(tmp_path / "run")
+    verdict = run_report(recording)["verdict"]
+    assert verdict.startswith("Nothing held training back") and "waiting" not in verdict
+
+
 def test_steps_that_cannot_be_read_are_not_called_none(tmp_path):
     path = Path(write(run_of(), tmp_path / "run"))
     for segment in path.glob("segment-*.npz"):
