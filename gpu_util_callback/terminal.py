@@ -123,8 +123,11 @@ def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping] = (), which: str = ""
     claims = _claims(run)
     if claims:
         lines += ["", pen.bold("What held it back, and what to do")]
+        told: dict[tuple[str, str], int] = {}  # what comes and goes is explained once
         for place, claim in enumerate(claims[:_MAX_SHOWN], 1):
-            lines += claim_lines(claim, place, pen, run)
+            code = claim["advice"]["code"]
+            first = told.setdefault((claim["title"], code), place) if code else place
+            lines += claim_lines(claim, place, pen, run, first if first < place else None)
         if len(claims) > _MAX_SHOWN:
             rest = sum(claim["lost_s"] or 0 for claim in claims[_MAX_SHOWN:])
             lines += ["", f"  … and {len(claims) - _MAX_SHOWN} more, {duration(rest)} together "

@@ -17,8 +17,15 @@ _UNITS = (
 _ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags", "slowest_stage", "callback"}
 
 
-def claim_lines(claim: Mapping, place: int, pen: Pen, run: Mapping | None = None) -> list[str]:
-    """A claim as its lines, numbered by `place`; `run` is the one it is about, if it is one."""
+def claim_lines(
+    claim: Mapping, place: int, pen: Pen, run: Mapping | None = None, like: int | None = None
+) -> list[str]:
+    """A claim as its lines, numbered by `place`.
+
+    Args:
+        run: the one it is about, if it is one.
+        like: the place of an earlier claim with the same code to paste.
+    """
     where = ""
     if "start_step" in claim:
         where = steps(claim["start_step"], claim["end_step"], run["steps"] if run else None)
@@ -37,8 +44,11 @@ def claim_lines(claim: Mapping, place: int, pen: Pen, run: Mapping | None = None
     facts = _evidence(claim)
     if facts:
         lines += [pen.dim(line) for line in pen.wrap(facts, "   ")]
-    said = f"{claim['advice']['text']} {_saving(claim, run)}".strip()
-    return lines + pen.wrap(said, "   ") + code_lines(claim["advice"]["code"], pen)
+    text, code = claim["advice"]["text"], claim["advice"]["code"]
+    if like is not None:
+        text, code = f"What to change is the same as in {like}.", ""
+    said = f"{text} {_saving(claim, run)}".strip()
+    return lines + pen.wrap(said, "   ") + code_lines(code, pen)
 
 
 def _saving(claim: Mapping, run: Mapping | None) -> str:

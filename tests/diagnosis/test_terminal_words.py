@@ -43,6 +43,19 @@ def test_numbers_stand_beside_their_thresholds_in_words(report):
     assert "wait_pct" not in text
 
 
+def test_what_comes_and_goes_is_explained_once(tmp_path):
+    run = Generated(seed=1, fit={"input_kind": "generator", "batch_size": 32})
+    for _ in range(3):
+        run.steps(200, step_ms=8, wait_ms=30)
+        run.steps(200, step_ms=8)
+    write(run, tmp_path / "run")
+    report = logdir_report(read_recordings(tmp_path / "run"))
+    assert len(report["runs"][0]["spans"]) == 3
+    text = " ".join(render(report, 100).split())
+    assert text.count("class Batches") == 1
+    assert text.count("What to change is the same as in 1. Saves up to") == 2
+
+
 def test_an_advice_says_what_it_saves_of_what_is_lost(report):
     (slow,) = [run for run in report["runs"] if run["run"] == "slow"]
     (span,) = slow["spans"]
