@@ -17,10 +17,12 @@ const outdir = args.includes('--outdir')
 const LIMIT = 60 * 1024;
 
 // Fields and methods that stand neither in a reply, nor in the DOM, nor in a link.
-const OURS = `announced announcing askLater axisSaid byKeyboard canUndo compareWith cursorAt drawn evict fetchEverything
-  generation inFlight invalidate invalidateFrom lacks lastMove layout layoutKey measureRange movePin moveRow neighbour onGrown
-  openOn openWindow openWindowAt overlayClear overviewLevel phasesTop placedSpans recordingError resting runsError selection
-  showHidden showSpan showWindow sources spanRows stores surfaces themeChanged tilesError togglePin touched wantTiles windowsTop`.split(/\s+/);
+const OURS = `announce announced announcing arrived askLater axisSaid byKeyboard canUndo coarse compareWith cursorAt drawAll drawn
+  drawOver evict fetchEverything generation inFlight invalidate invalidateFrom lacks lastMove layout layoutKey
+  measureRange movePin moveRow neighbour nsWidth onGrown onInverse openOn openWindow openWindowAt overlayClear
+  overviewLevel palette phasesTop placedSpans pump recordingError relayout resting runsError scrolled selection
+  showHidden showSpan showWindow sources spanRows stepAt stores strongLine surfaces themeChanged tilesError timeAt
+  togglePin touched wake wantTiles windowsTop`.split(/\s+/);
 const replies = await readFile(join(root, 'src', 'api', 'types.ts'), 'utf8');
 const foreign = OURS.filter((name) => new RegExp(`\\b${name}\\b`).test(replies));
 if (foreign.length > 0) throw new Error(`the server's replies have fields of these names: ${foreign.join(', ')}`);

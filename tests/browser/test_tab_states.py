@@ -1,5 +1,6 @@
 """The tab when there is nothing yet, when things break, while training goes on, in any frame."""
 
+import json
 import time
 
 import numpy as np
@@ -128,6 +129,18 @@ def test_a_listing_that_fails_offers_to_try_again(browser, open_tab, server):
     tab.page.unroute("**/gpu_utilization/runs*")
     tab.button("Try again").click()
     tab.wait_for(".tl-value:not(:empty)")
+
+
+def test_a_recording_of_a_newer_version_is_named_beside_the_others(open_tab, tmp_path):
+    make_recording(tmp_path / "old", "healthy", steps=100, gpus=1)
+    manifest = next(make_recording(tmp_path / "new", steps=100, gpus=1).glob("manifest.json"))
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": [99, 0]}))
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url)
+        tab.find(".chooser-button").click()
+        assert tab.find(".choice").count() == 1
+        said = tab.text(".chooser-list .missing")
+        assert "/new/" in said and "pip install --upgrade" in said
 
 
 def test_a_recording_that_cannot_be_opened_leaves_the_others(open_tab, server):

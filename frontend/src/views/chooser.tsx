@@ -101,6 +101,11 @@ export function Chooser() {
             ))}
           </ul>
           {found.length === 0 && <p class="dim">No recording matches.</p>}
+          {runs?.problems.slice(0, 20).map(({ path, message }, i) => (
+            <p key={i} class="missing">
+              <bdi>{clean(path, 200)}</bdi> <bdi>{clean(message, 300)}</bdi>
+            </p>
+          ))}
         </div>
       )}
     </div>
