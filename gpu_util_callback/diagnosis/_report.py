@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from gpu_util_callback.diagnosis._compare import add_promises
 from gpu_util_callback.diagnosis._engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis._sessions import session_findings
-from gpu_util_callback.diagnosis._traced import CATEGORIES, Traced, shows_no_steps
+from gpu_util_callback.diagnosis._traced import CATEGORIES, Traced, TracedGpu, shows_no_steps
 from gpu_util_callback.recording.alignment import session_clocks
 
 __all__ = ["logdir_report", "run_report"]
@@ -190,6 +190,10 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions) -> dict:
     }
 
 
+# Of the run's time: so much more computing than NVML saw, and windows show another part of the run.
+UNLIKE = 0.15
+
+
 def _gpu_time(
     gpu: Mapping, traced: Traced, wall_s: float | None, account: Mapping, why_idle: bool
 ) -> dict:
@@ -198,12 +202,15 @@ def _gpu_time(
     From profiler windows where there are any (what the traced steps did, taken for all steps), else
     from NVML's utilization; empty where neither is known. Why a GPU idled is told only by traces
     that show steps (`why_idle`); without them all of it is "idle". It never idled for input longer
-    than the training thread waited for it, in whatever steps the windows happened to lie.
+    than the training thread waited for it, in whatever steps the windows happened to lie; and where
+    they lie in steps far busier than the run's, as NVML shows, they do not speak for it.
     """
+    active = gpu["utilization_pct"]["mean"]
     seen = traced.gpus.get(gpu["index"])
     times = account.get("time_s") or {}
-    if seen is not None and seen.duration_ns and wall_s:
-        in_steps = min(wall_s, float(times.get("step") or 0) + float(times.get("input_wait") or 0))
+    in_steps = float(times.get("step") or 0) + float(times.get("input_wait") or 0)
+    in_steps = min(wall_s or 0.0, in_steps)
+    if wall_s and seen is not None and _speaks_for(seen, in_steps / wall_s, active):
         seconds = {name: in_steps * seen.share(name) for name in CATEGORIES}
         waited = times.get("input_wait")
         others = in_steps - seconds["idle_input"]
@@ -222,11 +229,19 @@ def _gpu_time(
             idle = [name for name in CATEGORIES if name.startswith("idle_")]
             parts["idle"] = round(sum(seconds[name] for name in idle), 6)
         return {"basis": "windows", **parts, "outside_steps": round(wall_s - in_steps, 6)}
-    active = gpu["utilization_pct"]["mean"]
     if active is not None and wall_s:
         busy = round(wall_s * active / 100, 6)
         return {"basis": "nvml", "kernel_active": busy, "idle": round(wall_s - busy, 6)}
     return {}
+
+
+def _speaks_for(seen: TracedGpu, in_steps: float, active_pct: float | None) -> bool:
+    """Whether traced steps may be taken for all steps, which are the share `in_steps` of a run."""
+    if not seen.duration_ns:
+        return False
+    # NVML counts every kernel, however few cores it takes: it never shows less than the kernels.
+    computing = in_steps * (seen.share("kernel") + seen.share("collective"))
+    return active_pct is None or computing <= active_pct / 100 + UNLIKE
 
 
 def _traced(traced: Traced) -> dict:

@@ -62,10 +62,10 @@ def sentence(run: Run, claims: Sequence[Loss]) -> str:
     openings = _OPENINGS if run.used_gpus else _OPENINGS_WITHOUT_GPU
     opening = openings.get(cause) or title or _OPENINGS[cause]
     gain = wall / max(1, wall - saved)
-    said = f"{opening}: {duration(lost / 1e9)} of {duration(wall / 1e9)}."
+    said = f"{opening}: {duration(lost / 1e9)} of {duration(wall / 1e9)}"
     if gain >= 1.05:
-        return f"{said} Fixed, this run is up to {times(gain)} faster."
-    return said
+        return f"{said}; fixed, this run is up to {times(gain)} faster."
+    return f"{said}."
 
 
 def _healthy(run: Run) -> str:

@@ -242,3 +242,19 @@ def test_a_gpu_idles_for_input_no_longer_than_the_thread_waited(tmp_path):
     assert parts["idle_input"] == pytest.approx(report["time_s"]["input_wait"], rel=1e-3)
     assert sum(parts.values()) == pytest.approx(report["wall_s"], rel=1e-3)
     assert parts["kernel"] == pytest.approx(1.5 * parts["idle_host"], rel=1e-3)
+
+
+def test_windows_that_lie_in_a_busy_part_do_not_speak_for_a_run_that_idles(tmp_path):
+    """A thread that waited for most of the run, beside a GPU that "idled 1 % for input"?"""
+    found = []
+    for busy in (0.97, 0.3):
+        run = Generated(seed=1, gpus=[GPU])
+        run.steps(100, step_ms=10)
+        run.steps(100, step_ms=10, wait_ms=30, gpu_share=busy, gpu_in_wait=busy)
+        run.trace(4, step_ms=10, idle_input=0.01, idle_host=0.02)
+        write(run, tmp_path / str(busy))
+        [report] = logdir_report(read_recordings(tmp_path / str(busy)))["runs"]
+        found.append(report["gpu_time_est"]["0"])
+    assert found[0]["basis"] == "windows"
+    assert found[1]["basis"] == "nvml"
+    assert found[1]["idle"] > 2 * found[1]["kernel_active"]
