@@ -31,6 +31,7 @@ class SampleBins:
         self._count: dict[str, np.ndarray] = {}
         self._max: dict[str, np.ndarray] = {}
         self._kept: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
+        self._grown: dict[str, tuple[int, np.ndarray]] = {}
 
     def __contains__(self, column: str) -> bool:
         """Whether this column has at least one value."""
@@ -112,31 +113,54 @@ class SampleBins:
         if last <= first:
             return None
         at, means = self.known(column)
-        a, b = (int(np.searchsorted(at, edge)) for edge in (first, last))
+        a, b = (int(n) for n in np.searchsorted(at, (first, last)))
         if a == b:
             return None
-        at = at[a:b]
-        right = self.origin_ns + (at + 1) * self.bin_ns
-        since = np.empty(len(at), np.int64)
-        since[0], since[1:] = at[0] - first + 1, at[1:] - at[:-1]
-        since = np.minimum(since * self.bin_ns, max(HOLD_NS, self.bin_ns))
-        until = np.minimum(right, end_ns)
-        told = until - np.maximum(right - since, start_ns)
-        inside = until - np.maximum(right - self.bin_ns, start_ns)
-        samples = float((self._count[column][at] * inside).sum()) / self.bin_ns
-        return float((means[a:b] * told).sum()) / float(told.sum()), max(1, round(samples))
+        grown = self._grown_of(column)
+        told, weighted, samples = (float(sums[b] - sums[a + 1]) for sums in grown)
+        # What lies across an end: the first bin, for whose time before nothing is known, and the
+        # last one.
+        since = min(int(at[a] - first + 1) * self.bin_ns, self._hold_ns)
+        right = self.origin_ns + int(at[a] + 1) * self.bin_ns
+        part = min(right, end_ns) - max(right - since, start_ns)
+        inside = min(right, end_ns) - max(right - self.bin_ns, start_ns)
+        told, weighted = told + part, weighted + part * float(means[a])
+        samples += self._count[column][at[a]] * inside / self.bin_ns
+        beyond = self.origin_ns + int(at[b - 1] + 1) * self.bin_ns - end_ns
+        if b - a > 1 and beyond > 0:
+            told, weighted = told - beyond, weighted - beyond * float(means[b - 1])
+            samples -= self._count[column][at[b - 1]] * beyond / self.bin_ns
+        return weighted / told, max(1, round(samples))
+
+    @property
+    def _hold_ns(self) -> int:
+        return max(HOLD_NS, self.bin_ns)
+
+    def _grown_of(self, column: str) -> np.ndarray:
+        """Of the bins before each one: ns they tell of, value times ns, samples; `(3, n + 1)`."""
+        kept = self._grown.get(column)
+        if kept is None or kept[0] != self.samples:
+            at, means = self.known(column)
+            told = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns).astype(float)
+            each = np.stack([told, told * means, self._count[column][at]])
+            kept = self._grown[column] = (
+                self.samples, np.cumsum(np.pad(each, ((0, 0), (1, 0))), axis=1),
+            )  # fmt: skip
+        return kept[1]
 
     def reach(self, column: str, start_ns: int, end_ns: int) -> float:
         """From the first to the last sample between two times, as a share (0-1) of that time."""
         if column not in self or self.origin_ns is None or end_ns <= start_ns:
             return 0.0
-        ends = self.origin_ns + (self.known(column)[0] + 1) * self.bin_ns
-        inside = ends[(ends > start_ns) & (ends - self.bin_ns < end_ns)]
-        if not len(inside):
+        at, _ = self.known(column)
+        first = (start_ns - self.origin_ns) // self.bin_ns
+        last = -(-(end_ns - self.origin_ns) // self.bin_ns)
+        a, b = np.searchsorted(at, (first, last))
+        if a == b:
             return 0.0
-        hold = max(HOLD_NS, self.bin_ns)
-        first, last = max(start_ns, int(inside[0]) - hold), min(end_ns, int(inside[-1]) + hold)
-        return (last - first) / (end_ns - start_ns)
+        ends = self.origin_ns + (at[[a, b - 1]] + 1) * self.bin_ns
+        begin = max(start_ns, int(ends[0]) - self._hold_ns)
+        return (min(end_ns, int(ends[1]) + self._hold_ns) - begin) / (end_ns - start_ns)
 
     def over_each(
         self, column: str, start_ns: np.ndarray, end_ns: np.ndarray
@@ -148,7 +172,7 @@ class SampleBins:
         if column not in self or self.origin_ns is None:
             return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
         at, means = self.known(column)
-        since = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, max(HOLD_NS, self.bin_ns))
+        since = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
         right = (at + 1) * self.bin_ns
         edges = np.stack([right - since, right], axis=1).ravel()
 
