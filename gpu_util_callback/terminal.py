@@ -316,6 +316,10 @@ def _thresholds_set(run: Mapping, pen: Pen) -> list[str]:
     return ["", *(pen.dim(line) for line in pen.wrap(f"Thresholds set: {said}."))] if said else []
 
 
+def _microseconds(us: float) -> str:
+    return f"{us:.3g} µs" if us < 1000 else f"{us / 1000:.3g} ms"
+
+
 def _overhead(run: Mapping, pen: Pen) -> list[str]:
     cost = run.get("overhead") or {}
     said = []
@@ -324,10 +328,10 @@ def _overhead(run: Mapping, pen: Pen) -> list[str]:
         waited = cost.get("lock_wait_us_per_step") or 0
         most = waited > 20 and waited > own / 2
         said.append(
-            (f"{own:.3g} µs" if own < 1000 else f"{own / 1000:.3g} ms")
-            + " a step on the training thread"
-            + (" (most of it waiting for Python's lock, or for a core)" if most else "")
-        )
+            f"{_microseconds(own)} a step on the training thread"
+            + (f" ({_microseconds(waited)} of it waiting for Python's lock, or for a core)"
+               if most else "")
+        )  # fmt: skip
     if cost.get("sampler_cpu_pct") is not None:
         said.append(f"sampler {percent(cost['sampler_cpu_pct'])} of a core")
     if cost.get("windows_s"):

@@ -17,7 +17,7 @@ export function overheadParts(report: Report): string[] {
 
 /** Where most of the cost of a step was waiting for what the input pipeline holds; as the terminal says it. */
 function waits({ lock_wait_us_per_step: waited, callback_us_per_step: all }: Record<string, unknown>): string {
-  return known(waited) && known(all) && waited > 20 && waited > all / 2 ? " (most of it waiting for Python's lock, or for a core)" : '';
+  return known(waited) && known(all) && waited > 20 && waited > all / 2 ? ` (${seconds(waited / 1e6)} of it waiting for Python's lock, or for a core)` : '';
 }
 
 /** Share of a median step that the callback itself takes; empty where either is not known. */
