@@ -5,10 +5,12 @@ from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis._compare import comparison
+from gpu_util_callback.diagnosis._verdict import UNKNOWN
 from gpu_util_callback.diagnosis._words import duration, percent, times, what_to_do
 from gpu_util_callback.terminal_claims import claim_lines, code_lines
 from gpu_util_callback.terminal_compare import comparison_table, told_apart
 from gpu_util_callback.terminal_pen import Pen
+from gpu_util_callback.windows.profiler_windows import SOURCE as WINDOWS
 
 __all__ = ["render", "rules_text", "two_lines"]
 
@@ -90,13 +92,26 @@ def two_lines(run: Mapping) -> str:
     """What `fit` prints at its end: the verdict, and what to do first (or where to look)."""
     first = next(iter(_claims(run)), None)
     verdict = f"gpu-util: {run['verdict']}"
-    if first is None:
+    look = _where_to_look(run)
+    if first is not None:
+        second = f"Do first: {what_to_do(first['advice'])}"
+    elif look:
+        second = f"To see what the GPU waits for: {look}"
+    else:
         step = run["step_ms"]["p50"]
         shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
-        second = f"          {_step_count(run)}, {shown}."
-    else:
-        second = f"          Do first: {what_to_do(first['advice'])}"
-    return f"{verdict}\n{second}"
+        second = f"{_step_count(run)}, {shown}."
+    return f"{verdict}\n          {second}"
+
+
+def _where_to_look(run: Mapping) -> str:
+    """What to ask for where a GPU idles for reasons that only a profile shows; "" elsewhere."""
+    if not run["verdict"].startswith(UNKNOWN) or not any(
+        gpu["used_by_framework"] for gpu in run["gpus"]
+    ):
+        return ""
+    missing = (one for one in run["unavailable"] if one["source"] == WINDOWS)
+    return next((one["cure"] for one in missing), "")
 
 
 def rules_text(width: int = 80) -> str:

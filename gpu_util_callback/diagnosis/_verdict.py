@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._traced import shows_no_steps
 from gpu_util_callback.diagnosis._words import duration, percent, times
 
-__all__ = ["sentence"]
+__all__ = ["UNKNOWN", "sentence"]
 
 # cause -> how the sentence begins; the title serves where a cause is not listed.
 _OPENINGS = {
@@ -21,7 +21,7 @@ _OPENINGS_WITHOUT_GPU = {
 # as for small_batch: a GPU that idles more has a problem, be its cause known or not.
 _BUSY_PCT = 80
 _MOSTLY_PCT = 80
-_UNKNOWN = "No bottleneck was established"
+UNKNOWN = "No bottleneck was established"  # how such a verdict begins
 # part of the account -> where the time went that was no step
 _WENT_INTO = {
     "input_wait": "into waiting for input",
@@ -87,11 +87,11 @@ def _healthy(run: Run) -> str:
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
     if idle is None:
         why = "GPU utilization was not measured" if run.used_gpus else "no GPU in use"
-        opening = "Nothing held training back" if mostly else _UNKNOWN
+        opening = "Nothing held training back" if mostly else UNKNOWN
         return f"{opening}: {clear} ({why})."
     active = f"{percent(idle.active_pct)} of the time"
     if idle.active_pct < _BUSY_PCT:
-        return f"{_UNKNOWN}, but the GPU was active only {active}: {unclear}."
+        return f"{UNKNOWN}, but the GPU was active only {active}: {unclear}."
     return f"Nothing held training back: {clear}, the GPU was active {active}."
 
 

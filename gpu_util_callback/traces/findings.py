@@ -21,19 +21,20 @@ __all__ = ["THRESHOLDS", "find", "find_in"]
 
 Finding = dict[str, Any]
 
-# Shares are of the traced steps, mean over the GPUs at work.
+# Shares are of the traced steps, mean over the GPUs at work. A trace times every gap exactly: some
+# limits lie below those of the rules that judge a whole run by samples.
 THRESHOLDS: dict[str, float] = {
-    "input_wait_share": 0.05,
-    "exposed_copy_share": 0.10,
-    "exposed_collective_share": 0.10,
-    "idle_launch_share": 0.15,
-    "launch_mean_kernel_us": 100.0,
-    "launch_kernels_per_step": 10.0,
-    "idle_sync_share": 0.10,
-    "idle_host_share": 0.20,
-    "plain_matrix_share": 0.20,
-    "imbalance_share": 0.20,
-    "linked_kernels_share": 0.5,
+    "input_wait_share": 0.05,  # XProf and torch-tb-profiler speak of 5 %
+    "exposed_copy_share": 0.10,  # TraceLens flags 5 % a direction; two directions make ten
+    "exposed_collective_share": 0.10,  # torch-tb-profiler warns at 10 %, XProf at 15 %
+    "idle_launch_share": 0.15,  # XProf calls 15 % of kernel launch time high
+    "launch_mean_kernel_us": 100.0,  # a launch costs 5-10 µs: a longer kernel hides ten of them
+    "launch_kernels_per_step": 10.0,  # fewer: their launches are not what a step consists of
+    "idle_sync_share": 0.10,  # reading metrics costs 0.2-1 ms: a tenth of a step of 2-10 ms
+    "idle_host_share": 0.20,  # a profiler alone adds 10-20 % to the host's side of small steps
+    "plain_matrix_share": 0.20,  # below, mixed precision gains less than it costs to try
+    "imbalance_share": 0.20,  # of the busiest one's time: equal GPUs differ by less
+    "linked_kernels_share": 0.5,  # of most kernels it must be known what started them
 }
 
 _MATRIX = re.compile(

@@ -614,3 +614,10 @@ def test_one_worker_is_singular():
         "1 worker process of the DataLoader is too few"
         in found(one, "input_bound")["advice"]["text"]
     )
+
+
+@pytest.mark.parametrize("wait_ms, told", [(2.5, True), (30.0, False)])
+def test_waits_as_short_as_taking_a_finished_batch_are_said_to_be_perhaps_that(wait_ms, told):
+    facts = DATALOADER | {"input_workers": 2}
+    run = waits(framework=TORCH, wait_ms=wait_ms, step_ms=8, machine={"cpus": 2}, **facts)
+    assert ("handing over" in found(run, "input_bound")["advice"]["text"]) == told

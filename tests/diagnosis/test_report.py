@@ -142,6 +142,21 @@ def test_two_lines_say_the_verdict_and_what_to_do(logdir, tmp_path):
     assert "Nothing held training back" in first and "300 steps" in second
 
 
+def test_of_an_idle_gpu_without_a_known_cause_the_second_line_says_where_to_look(tmp_path):
+    cure = "GpuUtilCallback(trace=[(100, 105)]) profiles these steps whatever it costs"
+    missing = {"source": "profiler windows", "reason": "the run was too short", "cure": cure}
+    seconds = []
+    for share in (0.3, 0.97):
+        run = Generated(gpus=[GPU])
+        run.facts["unavailable"] = [missing]
+        run.steps(600, step_ms=50, gpu_share=share)
+        write(run, tmp_path / str(share))
+        [recording] = read_recordings(tmp_path / str(share))
+        seconds.append(two_lines(run_report(recording)).splitlines()[1].strip())
+    assert seconds[0] == f"To see what the GPU waits for: {cure}"
+    assert seconds[1].startswith("600 steps")
+
+
 def test_one_long_step_is_said_as_such(tmp_path):
     run = Generated()
     run.steps(1, step_ms=1270)
