@@ -250,7 +250,10 @@ def _mean(run: Mapping, column: str) -> float | None:
 def _code(one: _Straggler, worst: Mapping, workers: int) -> str:
     """The line for the part that holds the others back, where there is one to give."""
     if one.part == "callbacks":
-        return f"if rank != {one.rank} or batch % 100 == 0: ...  # in the slow callback"
+        return (
+            f"if rank != {one.rank} or batch % 100 == 0: ...  "
+            f"# in the slow callback: worker {one.rank} does it every 100th batch only"
+        )
     if one.part != "input_wait":
         return ""
     kind = str((worst.get("fit") or {}).get("input_kind") or "").lower()

@@ -95,4 +95,5 @@ def _advice(run: Run, unused: list[int]) -> Advice:
         busy = ",".join(str(driver_number(run, gpu)) for gpu in run.used_gpus if gpu not in unused)
         chosen = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={busy}"
         code = command(run, chosen) + "  # leaves the others alone"
+        text = f"{text[:-1]}, as this line does."
     return Advice(text, code)
