@@ -1,5 +1,6 @@
 """Rows of the segments in view, decoded column by column; what was read lately stays in memory."""
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -47,11 +48,13 @@ class RawRows:
         self._extents: tuple[list[SegmentInfo], np.ndarray, np.ndarray] = ([], none, none)
         self.nbytes = 0
 
-    def cost_ms(self, wanted: Wanted, since: int, until: int) -> float:
-        """About how long it takes to `read` these groups."""
+    def cost_ms(self, wanted: Wanted, since: int, until: int, enough: float = math.inf) -> float:
+        """About how long it takes to `read` these groups; above `enough`, that it is more."""
         infos = self._between(since, until)
         total = AT_HAND_MS * len(infos) * len(wanted)
         for info in infos:
+            if total > enough:
+                break
             _, missing = self._at_hand(info, wanted)
             total += self._slowness * _reading_ms(missing)
         return total

@@ -203,7 +203,7 @@ class TileServer:
         coarse: set[str] = set()
         if lacking and not self._patient:
             since, until = run.stretch(axis, level, first, count)
-            if run.raw.cost_ms(lacking, since, until) > PATIENCE_MS:
+            if run.raw.cost_ms(lacking, since, until, PATIENCE_MS) > PATIENCE_MS:
                 coarse = set(lacking)
                 id = f"{run.recording.id} {axis} {level} {first} {count} {sorted(lacking.items())}"
                 self._beside.do(id, lambda: run.make(lacking, axis, level, first, count))
