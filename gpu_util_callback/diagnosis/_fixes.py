@@ -7,8 +7,8 @@ from gpu_util_callback.diagnosis._rule import Advice
 from gpu_util_callback.diagnosis._run import Run
 
 __all__ = [
-    "batch_code", "command", "driver_number", "has_keras_fit", "larger_batch", "mixed_precision",
-    "no_room", "optimizer", "room_for",
+    "batch_code", "command", "driver_number", "half_precision", "has_keras_fit", "keras_policy",
+    "larger_batch", "mixed_precision", "no_room", "optimizer", "room_for",
 ]  # fmt: skip
 
 # A larger batch may fill the memory up to here: what it takes does not grow in proportion.
@@ -87,7 +87,16 @@ def mixed_precision(run: Run, gpu: int) -> str | None:
     on = str(run.fact("fit", "mixed_precision", default="")).startswith("mixed")
     if on or able < 7 or not has_keras_fit(run):
         return None
-    kind = "bfloat16" if able >= 8 else "float16"
+    return keras_policy(half_precision(able))
+
+
+def half_precision(able: float) -> str:
+    """The 16-bit type for tensor cores of a compute capability."""
+    return "bfloat16" if able >= 8 else "float16"
+
+
+def keras_policy(kind: str) -> str:
+    """Keras' line for mixed precision in a 16-bit type."""
     return f'keras.mixed_precision.set_global_policy("mixed_{kind}")  # before the model is built'
 
 

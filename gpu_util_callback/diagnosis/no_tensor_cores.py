@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._fixes import has_keras_fit
+from gpu_util_callback.diagnosis._fixes import half_precision, has_keras_fit, keras_policy
 from gpu_util_callback.diagnosis._kernels import capability, plain_matrix_pct
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
@@ -87,7 +87,7 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
             "cores: their sizes may not be multiples of 8. Pad channels, units and vocabulary.",
             "units = 8 * math.ceil(units / 8)",
         )
-    kind = "bfloat16" if able >= 8 else "float16"
+    kind = half_precision(able)
     scaled = "; Keras scales the loss" if has_keras_fit(run) else (
         "; scale the loss with keras.optimizers.LossScaleOptimizer"
     )  # fmt: skip
@@ -97,8 +97,7 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
         f"times as fast in 16 bits. Train in mixed precision ({kind}{{}})."
     )
     if has_keras_fit(run) or run.framework == "tensorflow":
-        policy_line = f'keras.mixed_precision.set_global_policy("mixed_{kind}")'
-        return Advice(text.format(scaled), f"{policy_line}  # before the model is built")
+        return Advice(text.format(scaled), keras_policy(kind))
     if run.framework == "torch":
         return Advice(
             text.format("" if kind == "bfloat16" else "; scale the loss with torch.amp.GradScaler"),
