@@ -1,0 +1,213 @@
+"""Advice about what the GPUs do fits the run: its framework, its loop, its hardware."""
+
+import re
+
+import numpy as np
+import pytest
+from advised import apply
+from advised_runs import (
+    DATALOADER,
+    JAX,
+    KERAS_TORCH,
+    LENGTHS,
+    LOOP,
+    PASCAL,
+    PYDATASET,
+    TF_KERAS,
+    TORCH,
+    TURING,
+    WAITING,
+    check_line,
+    compiles,
+    found,
+    full_memory,
+    nearly_empty,
+    one_gpu_of,
+    plain_kernels,
+    traced,
+)
+
+# name, run, in the code, never in the code
+RUNS = [
+    ("sync", traced("idle_sync"), "steps_per_execution=16", "jit"),
+    ("sync on JAX", traced("idle_sync", framework=JAX), "steps_per_execution=16", "item"),
+    ("sync of Keras on torch", traced("idle_sync", framework=KERAS_TORCH), "ds.batch(128)",
+     "steps_per_execution"),
+    ("sync of a torch loop", traced("idle_sync", framework=TORCH, **LOOP), "loss.item()",
+     "steps_per_execution"),
+    ("sync of a TensorFlow loop", traced("idle_sync", **LOOP), "float(loss)", "model.compile"),
+    ("sync under a strategy", traced("idle_sync", strategy="MirroredStrategy"), "ds.batch(128)",
+     "steps_per_execution"),
+    ("sync, eager", traced("idle_sync", run_eagerly=True), "run_eagerly=False",
+     "steps_per_execution"),
+    ("launch", traced("idle_launch"), "jit_compile=True", "batch"),
+    ("launch, compiled already", traced("idle_launch", jit_compile=True), "ds.batch(128)",
+     "jit_compile"),
+    ("launch, eager", traced("idle_launch", run_eagerly=True), "run_eagerly=False", "jit"),
+    ("launch on JAX", traced("idle_launch", framework=JAX), "ds.batch(128)", "jit_compile"),
+    ("launch of a JAX loop", traced("idle_launch", framework=JAX, **LOOP), "jax.jit(", "keras"),
+    ("launch of Keras on torch", traced("idle_launch", framework=KERAS_TORCH), "jit_compile=True",
+     "torch.compile"),
+    ("launch of a torch loop", traced("idle_launch", framework=TORCH, **LOOP), "torch.compile(",
+     "model.compile"),
+    ("arrays: the batch is fit's", traced("idle_launch", framework=JAX, input_kind="numpy"),
+     "model.fit(..., batch_size=128)", "ds."),
+    ("copies", traced("copy_h2d"), "prefetch_to_device", "pin_memory"),
+    ("copies under a strategy", traced("copy_h2d", strategy="MirroredStrategy"), "Rescaling",
+     "prefetch_to_device"),
+    ("copies from arrays", traced("copy_h2d", input_kind="numpy"), "Rescaling", "prefetch"),
+    ("copies of a torch loader", traced("copy_h2d", framework=TORCH, **DATALOADER, **LOOP),
+     "pin_memory=True", "prefetch_to_device"),
+    ("copies of a pinned loader", traced("copy_h2d", framework=TORCH, input_pin_memory=True,
+     **DATALOADER, **LOOP), "uint8", "pin_memory"),
+    ("copies on JAX", traced("copy_h2d", framework=JAX), "Rescaling", "prefetch_to_device"),
+    ("communication", traced("collective", strategy="MirroredStrategy"), "ds.batch(128)",
+     "gradient_accumulation_steps"),
+    ("communication on JAX", traced("collective", framework=JAX), "ds.batch(128)",
+     "gradient_accumulation_steps"),
+    ("communication on torch", traced("collective", framework=TORCH, **LOOP), "no_sync()", "keras"),
+    ("communication on torch, updated as often", traced("collective", framework=TORCH, **LOOP),
+     "if last:\n    optimizer.step()\n    optimizer.zero_grad()", "keras"),
+    ("32-bit products on Hopper", plain_kernels(), "mixed_bfloat16", "mixed_float16"),
+    ("32-bit products on Turing", plain_kernels(TURING), "mixed_float16", "bfloat16"),
+    ("32-bit products of a torch loop", plain_kernels(framework=TORCH, **LOOP), "torch.autocast",
+     "keras"),
+    ("32-bit products of a JAX loop", plain_kernels(framework=JAX, **LOOP),
+     "x = x.astype(jnp.bfloat16)", "keras"),
+    ("mixed precision is on", plain_kernels(mixed_precision="mixed_bfloat16"), "8 * math.ceil",
+     "policy"),
+    ("full memory", full_memory(), "mixed_bfloat16", "gradient"),
+    ("full memory on Pascal", full_memory(PASCAL), "ds.batch(16)", "mixed"),
+    ("full memory, mixed already", full_memory(mixed_precision="mixed_float16"),
+     "gradient_accumulation_steps=2", "mixed"),
+    ("full memory under a strategy", full_memory(PASCAL, strategy="MirroredStrategy"),
+     "ds.batch(16)", "gradient_accumulation_steps"),
+    ("full memory of tf_keras", full_memory(PASCAL, framework=TF_KERAS), "ds.batch(16)",
+     "gradient_accumulation_steps"),
+    ("full memory of a torch loop, updated half as often", full_memory(framework=TORCH, retries=3,
+     **DATALOADER, **LOOP), "if step % 2 == 1:\n    optimizer.step()", "keras"),
+    ("full memory of a torch loop", full_memory(framework=TORCH, retries=3, **DATALOADER, **LOOP),
+     "batch_size=16", "keras"),
+    ("empty GPU, much memory", nearly_empty(0.05), "ds.batch(256)", "jit"),
+    ("empty GPU, a third used", nearly_empty(0.3), "ds.batch(64)", "256"),
+    ("empty GPU, loader", nearly_empty(0.05, framework=TORCH, **DATALOADER),
+     "DataLoader(dataset, ..., batch_size=256)", "ds."),
+    ("shapes", compiles(input_dims=[[None, None], [None]]), "padded_batch(32", "np.pad"),
+    ("shapes on JAX", compiles(framework=JAX, input_kind="list", input_dims=LENGTHS), "np.pad",
+     "padded_batch"),
+    ("shapes of a dataset", compiles(**PYDATASET, input_dims=LENGTHS), "np.pad", "ds."),
+    ("shapes of batches that differ in size", compiles(framework=JAX, **PYDATASET,
+     input_dims=[[[20, 31], 16], [[20, 31]]]), "np.arange(31)", "np.pad"),
+    ("shapes of a torch loop", compiles(framework=TORCH, **DATALOADER, **LOOP), "dynamic=True",
+     "np.pad"),
+    ("unused GPUs", one_gpu_of(4), "MirroredStrategy", "torchrun"),
+    ("unused GPUs on JAX", one_gpu_of(4, framework=JAX), "DataParallel()", "Mirrored"),
+    ("unused GPUs on torch", one_gpu_of(4, framework=TORCH, script="run.py", **LOOP),
+     "torchrun --nproc-per-node=4 run.py", "python"),
+    ("unused GPUs of a module", one_gpu_of(2, script="lab.train", **LOOP),
+     "CUDA_VISIBLE_DEVICES=0 python -m lab.train", "Mirrored"),
+]  # fmt: skip
+CAUSES = {
+    "sync": "sync_bound",
+    "launch": "launch_bound",
+    "arrays": "launch_bound",
+    "copies": "transfer_bound",
+    "communication": "communication_bound",
+    "32-bit": "no_tensor_cores",
+    "mixed": "no_tensor_cores",
+    "full": "memory_pressure",
+    "empty": "small_batch",
+    "shapes": "recompilation",
+    "unused": "gpus_unused",
+}
+CASES = [
+    pytest.param(run, CAUSES[re.split(r"[ ,:]", name)[0]], *rest, id=name)
+    for name, run, *rest in RUNS
+]
+
+
+@pytest.mark.parametrize("run, cause, there, never", CASES)
+def test_the_line_fits_the_run(run, cause, there, never):
+    check_line(run, cause, None, there, never)
+
+
+def test_launching_gets_threads_of_its_own_where_the_input_takes_all_cores():
+    busy = {"process_cpu_pct": 790, "cpu_pct": 98}
+    code = found(traced("idle_launch", script="fit.py"), "launch_bound", busy)["advice"]["code"]
+    assert code == "TF_GPU_THREAD_MODE=gpu_private python fit.py"
+    for run in (traced("idle_launch", framework=JAX), traced("idle_launch", input_kind="numpy")):
+        assert "THREAD_MODE" not in found(run, "launch_bound", busy)["advice"]["code"]
+    assert (
+        "THREAD_MODE" not in found(traced("idle_launch"), "launch_bound", WAITING)["advice"]["code"]
+    )
+
+
+def test_a_pascal_gpu_is_never_told_to_train_in_16_bits():
+    run = plain_kernels(PASCAL)
+    assert "no_tensor_cores" not in {one["cause"] for one in run.diagnose()["findings"]}
+
+
+@pytest.mark.parametrize("dims, names", [
+    ([[[20, 31], 16], [[20, 31]]], "xy"),
+    ([[8, [40, 500]], [8]], "xy"),
+    ([[8, [40, 300], [40, 300], 3], [8]], "xy"),
+    ([[[5, 8], [40, 300]], [[5, 8], [40, 300]]], "xy"),
+    ([[[5, 8], 7]], "x"),
+])  # fmt: skip
+def test_the_axes_that_vary_are_made_alike_and_no_other(dims, names):
+    claim = found(compiles(framework=JAX, **PYDATASET, input_dims=dims), "recompilation")
+    random, seen = np.random.default_rng(0), set()
+    for _ in range(40):
+        batch = random.integers(*dims[0][0]) if isinstance(dims[0][0], list) else dims[0][0]
+        given = {
+            name: np.ones([
+                batch if axis == 0 else random.integers(*size) if isinstance(size, list) else size
+                for axis, size in enumerate(sizes)
+            ])
+            for name, sizes in zip(names, dims, strict=True)
+        }  # fmt: skip
+        before = {name: array.shape for name, array in given.items()}
+        after = apply(claim["advice"]["code"], np=np, **given)
+        shapes = tuple(after[name].shape for name in names)
+        seen.add(shapes)
+        for name, shape, sizes in zip(names, shapes, dims, strict=True):
+            assert all(now >= was for now, was in zip(shape, before[name], strict=True))
+            fixed = [axis for axis, size in enumerate(sizes) if not isinstance(size, list)]
+            assert [shape[axis] for axis in fixed] == [sizes[axis] for axis in fixed]
+    assert len(seen) <= 4 ** sum(isinstance(size, list) for sizes in dims for size in sizes[1:])
+
+
+@pytest.mark.parametrize("dims, code", [
+    ([[None, 16], [None]], "ds = ds.unbatch().batch(32, drop_remainder=True)"),
+    ([[None, None, None, 3], [None]], "padded_shapes=([512, 512, 3], [])"),
+    ([[None, None], [None, None]], "padded_shapes=([512], [512])"),
+    ([[None, None]], "padded_shapes=[512]"),
+    (None, ""),
+])  # fmt: skip
+def test_ready_batches_of_any_rank_are_batched_again(dims, code):
+    tf = pytest.importorskip("tensorflow")
+    claim = found(compiles(input_dims=dims), "recompilation")
+    assert code in claim["advice"]["code"] and bool(code) == bool(claim["advice"]["code"])
+    if not code:
+        return
+
+    def make():
+        for index in range(12):
+            shapes = [[(24 + index) if size is None else size for size in one] for one in dims]
+            made = tuple(tf.ones([24 + index, *shape[1:]]) for shape in shapes)
+            yield made if len(made) > 1 else made[0]
+
+    specs = tuple(tf.TensorSpec(shape) for shape in dims)
+    ds = tf.data.Dataset.from_generator(
+        make, output_signature=specs if len(specs) > 1 else specs[0]
+    )
+    ds = apply(claim["advice"]["code"], ds=ds)["ds"]
+    batches = [tf.nest.flatten(batch) for batch in ds]
+    assert len(batches) > 5
+    assert len({tuple(tuple(one.shape) for one in batch) for batch in batches}) == 1
+    assert [one.shape.rank for one in batches[0]] == [len(shape) for shape in dims]
+
+
+def test_shapes_that_stay_the_same_are_not_to_blame():
+    claim = found(compiles(framework=JAX, input_dims=[[32, 16], [32]]), "recompilation")
+    assert "stayed the same" in claim["advice"]["text"] and not claim["advice"]["code"]

@@ -1,0 +1,198 @@
+"""Advice about inputs fits the run: the facts decide which line is printed."""
+
+import pytest
+from advised import apply
+from advised_runs import (
+    ALL_CORES,
+    BATCH,
+    COMPUTING,
+    DATALOADER,
+    DECODE,
+    FILTER,
+    JAX,
+    KERAS_TORCH,
+    LOOP,
+    PYDATASET,
+    PYTHON,
+    READER,
+    TF_KERAS,
+    TORCH,
+    TUNED,
+    WAITING,
+    check_line,
+    found,
+    phases,
+    run_of,
+    waits,
+)
+
+from gpu_util_callback.diagnosis._words import what_to_do
+
+# name, run, cause, host, in the code, never in the code
+INPUTS = [
+    ("fixed parallelism", waits(DECODE), None, "num_parallel_calls=tf.data.AUTOTUNE", "prefetch"),
+    ("its name is printed", waits(DECODE), COMPUTING, "ds.map(decode, ", "fn"),
+    ("waiting on more than the cores", waits(DECODE, machine={"cpus": 2}), WAITING,
+     "private_threadpool_size = 12", "cache"),
+    ("waiting on fewer than the cores", waits(PYTHON, machine={"cpus": 64}), WAITING,
+     "ds = ds.map(decode, num_parallel_calls=tf.data.AUTOTUNE", "threadpool"),
+    ("Python that computes", waits(PYTHON), COMPUTING, "without py_function", "threadpool"),
+    ("Python that computes on many threads", waits(("map(decode)", "ParallelMapV2", 240.0, 8.0,
+     "py_function,autotuned,stateful")), {"process_cpu_pct": 105, "cpu_pct": 20},
+     "without py_function", "threadpool"),
+    ("Python that waits on many threads", waits(("map(decode)", "ParallelMapV2", 240.0, 8.0,
+     "py_function,autotuned,stateful")), WAITING, "private_threadpool_size = 32", "without"),
+    ("parallel already, one epoch", waits(TUNED), ALL_CORES, "ds.save(", "cache"),
+    ("parallel already, ten epochs", waits(TUNED, epochs=10), ALL_CORES, "ds.cache()", "AUTOTUNE"),
+    ("fixed at all cores, one epoch", waits(("map(f)", "ParallelMapV2", 240.0, 8.0,
+     "fixed_parallelism")), ALL_CORES, "ds.save(", "AUTOTUNE"),
+    ("one filter, one epoch", waits(FILTER), None, "ds.save(", "cache"),
+    ("one filter, five epochs", waits(FILTER, epochs=5), None, "ds.cache()", "map"),
+    ("records of one file", waits(READER), None, "num_parallel_reads=8", "cache"),
+    ("records of several files", waits(("TFRecordDataset", "TFRecord", 40.0, 1.0, ""),
+     ("flat_map", "FlatMap", 0.1, 1.0, "")), None, "tf.data.TFRecordDataset(filenames, num_par",
+     "interleave"),
+    ("files opened by a function", waits(("map", "Map", 40.0, 1.0, ""),
+     ("interleave(open_file)", "Interleave", 0.1, 1.0, "sequential")), None,
+     "files.interleave(open_file, cycle_length=8, num_parallel_calls=8", "your_function"),
+    ("batching", waits(BATCH), COMPUTING, "ds.batch(32, num_parallel_calls=tf.data.AUTOTUNE)",
+     "cache"),
+    ("autotuning off", waits(input_autotune=False, epochs=5), None,
+     "options.autotune.enabled = True", "cache"),
+    ("stages unknown, one epoch", waits(), None, "ds.save(", "prefetch"),
+    ("a lambda", waits(("map(lambda)", *PYTHON[1:])), WAITING, "ds.map(your_function, ", "lambda"),
+    ("a JAX loop that times its fetches", waits(framework=JAX, input_kind=None, **LOOP), None,
+     "def ahead", "ds."),
+    ("a TensorFlow loop that times its fetches", waits(input_kind=None, epochs=5, **LOOP), None,
+     "def ahead", "cache"),
+    ("a torch loop that times its fetches", waits(framework=TORCH, input_kind=None, **LOOP), None,
+     "torch.utils.data.DataLoader(", "ds."),
+    ("an imported torch trace", waits(framework=TORCH, input_kind=None), None, "num_workers=",
+     "ds."),
+    ("loader without workers", waits(framework=TORCH, **DATALOADER, **LOOP), None,
+     "DataLoader(dataset, ..., num_workers=4, persistent_workers=True, pin_memory=True)", "ds."),
+    ("loader without a GPU", waits(framework=TORCH, gpus=[], **DATALOADER, **LOOP), None,
+     "num_workers=4", "pin_memory"),
+    ("pinned already", waits(framework=TORCH, input_pin_memory=True, **DATALOADER), None,
+     "num_workers=4", "pin_memory"),
+    ("loader with two workers of 8", waits(framework=TORCH, **DATALOADER | {"input_workers": 2}),
+     None, "num_workers=8", "AUTOTUNE"),
+    ("loader with all workers", waits(framework=TORCH, **DATALOADER | {"input_workers": 8}),
+     None, 'dataset = torch.load("data.pt"', "timeit"),
+    ("loader under Keras on JAX", waits(framework=JAX, **DATALOADER), None, "num_workers=", "ds."),
+    ("dataset that waits", waits(framework=JAX, **PYDATASET), WAITING, "dataset.workers = 4",
+     "multiprocessing"),
+    ("dataset that computes", waits(framework=JAX, **PYDATASET), COMPUTING,
+     "dataset.use_multiprocessing = True", "ds."),
+    ("dataset on threads that compute", waits(**PYDATASET | {"input_workers": 4,
+     "input_processes": False}), COMPUTING, "use_multiprocessing = True", "AUTOTUNE"),
+    ("Sequence of tf_keras", waits(framework=TF_KERAS, **PYDATASET), COMPUTING,
+     "model.fit(..., workers=", "dataset."),
+    ("generator on torch", waits(framework=KERAS_TORCH, input_kind="generator"), None,
+     "class Batches(keras.utils.PyDataset)", "DataLoader"),
+    ("generator in a loop on JAX", waits(framework=JAX, input_kind="generator", **LOOP), None,
+     "def ahead(batches)", "keras"),
+    ("generator in a loop on torch", waits(framework=TORCH, input_kind="generator", **LOOP), None,
+     "torch.utils.data.DataLoader(", "keras"),
+    ("arrays on TensorFlow", waits(input_kind="numpy"), None, 'astype("uint8")', "float16"),
+    ("arrays on JAX", waits(framework=JAX, input_kind="numpy"), None, "x[i * 32 : (i + 1) * 32]",
+     "ds."),
+    ("tf.data on torch", waits(DECODE, framework=KERAS_TORCH), None, "tf.data.AUTOTUNE",
+     "DataLoader"),
+    ("grain", waits(framework=JAX, input_kind="grain"), None, "mp_prefetch", "tf.data"),
+]  # fmt: skip
+CASES = [pytest.param(*rest, id=name) for name, *rest in INPUTS]
+
+
+@pytest.mark.parametrize("run, host, there, never", CASES)
+def test_the_line_fits_the_run(run, host, there, never):
+    check_line(run, "input_bound", host, there, never)
+
+
+def test_what_the_cache_saves_is_what_later_epochs_would_wait():
+    for epochs in (2, 4, 10):
+        claim = found(waits(FILTER, epochs=epochs), "input_bound")
+        assert claim["saves_s"] == pytest.approx(claim["lost_s"] * (1 - 1 / epochs), rel=0.03)
+
+
+@pytest.mark.parametrize("cpus, gain", [(2, 0.0), (4, 2.0), (64, 4.0)])
+def test_threads_save_no_more_than_the_cores_allow(cpus, gain):
+    """40 ms a step, 80 ms of work on one thread, a batch needed every 10 ms."""
+    claim = found(waits(DECODE, machine={"cpus": cpus}), "input_bound", COMPUTING)
+    arrives_ms = max(10, 80 / cpus)
+    if gain:
+        assert claim["evidence"]["faster_up_to"] == pytest.approx(40 / arrives_ms, rel=0.05)
+        assert "AUTOTUNE" in claim["advice"]["code"]
+    else:
+        assert "AUTOTUNE" not in claim["advice"]["code"], "two cores cannot make them any faster"
+
+
+def test_containers_have_the_cores_they_may_use():
+    machine = {"cpus": 64, "cpus_allowed": 16, "cpu_quota": 4.0}
+    claim = found(waits(DECODE, machine=machine), "input_bound", COMPUTING)
+    assert claim["evidence"]["faster_up_to"] == pytest.approx(2.0, rel=0.05)
+
+
+def test_the_verdict_promises_what_the_advice_saves():
+    run = waits(FILTER, epochs=2)
+    verdict = run.diagnose()["verdict"]
+    assert "up to 1.6× faster" in verdict, (
+        verdict
+    )  # 40 ms a step, 30 of them waits, half of them kept
+
+
+def test_set_ups_that_follow_one_another_are_one():
+    """Keras begins a PyDataset in three pieces: an epoch is set up once, for their sum."""
+    run = run_of(epochs=6, steps_per_epoch=200, **PYDATASET)
+    for _ in range(6):
+        start = run.now
+        for seconds in (1.5, 0.001, 0.01):
+            run.phase("input_setup", seconds, name="workers", account="input_wait")
+            run.now += 1000
+        run.steps(200, step_ms=10)
+        run.epoch(start)
+    [found] = run.diagnose()["findings"] or run.diagnose()["spans"]
+    assert found["evidence"]["times"] == 6
+    assert found["evidence"]["seconds_each"] == pytest.approx(1.511, abs=0.01)
+    assert "on_epoch_end" in found["advice"]["text"] and not found["advice"]["code"]
+
+
+def test_a_loop_that_times_its_fetches_is_told_of_no_loader_that_it_may_not_have():
+    run = waits(framework=TORCH, input_kind=None, **LOOP)
+    assert "The DataLoader makes" not in found(run, "input_bound")["advice"]["text"]
+
+
+def test_arrays_that_begin_late_wait_for_a_core():
+    """Keras begins them anew in milliseconds; nothing in the script could be set up once."""
+    found = phases("input_setup", "iterator", input_kind="numpy", framework=JAX).diagnose()
+    [claim] = [*found["findings"], *found["spans"]]
+    assert "cores busy" in claim["advice"]["text"] and not claim["advice"]["code"]
+
+
+def test_storing_what_a_dataset_makes_is_a_line_that_can_be_run(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    for given in ({}, {"input_iterable": True}):
+        facts = DATALOADER | {"input_workers": 8} | given
+        advice = found(waits(framework=TORCH, **facts), "input_bound")["advice"]
+        dataset = [(torch.ones(3) * i, i) for i in range(4)]
+        after = apply(advice["code"], torch=torch, dataset=dataset)["dataset"]
+        assert [label for _, label in after] == [0, 1, 2, 3]
+        loader = torch.utils.data.DataLoader(after, batch_size=2)
+        assert [len(labels) for _, labels in loader] == [2, 2]
+        assert what_to_do(advice).startswith("torch.save(")
+
+
+def test_one_worker_is_singular():
+    one = waits(framework=TORCH, **DATALOADER | {"input_workers": 1})
+    assert (
+        "1 worker process of the DataLoader is too few"
+        in found(one, "input_bound")["advice"]["text"]
+    )
+
+
+@pytest.mark.parametrize("wait_ms, told", [(2.5, True), (30.0, False)])
+def test_waits_as_short_as_taking_a_finished_batch_are_said_to_be_perhaps_that(wait_ms, told):
+    facts = DATALOADER | {"input_workers": 2}
+    run = waits(framework=TORCH, wait_ms=wait_ms, step_ms=8, machine={"cpus": 2}, **facts)
+    assert ("handing over" in found(run, "input_bound")["advice"]["text"]) == told

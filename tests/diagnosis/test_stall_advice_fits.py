@@ -1,0 +1,146 @@
+"""Advice about stalls between steps fits the run: who holds it up, and how often."""
+
+import contextlib
+import re
+from types import SimpleNamespace
+
+import pytest
+from advised import Given, apply
+from advised_runs import DATALOADER, LOOP, PYDATASET, check_line, found, hooks, phases
+
+from gpu_util_callback.diagnosis._stall_advice import validation
+from gpu_util_callback.diagnosis._words import what_to_do
+
+# name, run, in the code, never in the code
+RUNS = [
+    ("hook", hooks("Watcher.on_train_batch_end"), "if batch % 100 == 0", "epoch"),
+    ("hook of a loop", hooks("logging", **LOOP), 'monitor.phase("logging")', "batch %"),
+    ("TensorBoard", hooks("TensorBoard.on_train_batch_end"), 'update_freq="epoch"', "if batch"),
+    ("TensorBoard by epoch", hooks("TensorBoard.on_train_batch_end", tensorboard_freq="epoch"),
+     "super().on_train_batch_end(batch)", "update_freq"),
+    ("progress bar", hooks("ProgbarLogger.on_train_batch_end", 1), "verbose=2", "if batch"),
+    ("saving by batch", hooks("BackupAndRestore.on_train_batch_end"),
+     "keras.callbacks.BackupAndRestore(..., save_freq=", "ModelCheckpoint"),
+    ("own saver by batch", hooks("MyCheckpoint.on_train_batch_end"), "if batch % 100",
+     "ModelCheckpoint"),
+    ("saving by epoch", phases("checkpoint", "ModelCheckpoint.on_epoch_end", epochs=100),
+     "ModelCheckpoint(..., save_freq=50 * 200)", "Backup"),
+    ("saving in six epochs", phases("checkpoint", "ModelCheckpoint.on_epoch_end"),
+     "model.save(", "save_freq"),
+    ("callback by epoch", phases("callback", "Plots.on_epoch_end", 0.5, epochs=100),
+     "if epoch % 10 == 0", "batch"),
+    ("callback in six epochs", phases("callback", "Plots.on_epoch_end", 0.5), "on_train_end",
+     "epoch %"),
+    ("validation", phases("validation", "validation", 1), "validation_", "cache"),
+    ("restart", phases("input_setup", "new iterator"), "ds.repeat(), ..., steps_per_epoch=200",
+     "persistent"),
+    ("restart of arrays", phases("input_setup", "new iterator", input_kind="numpy"),
+     "from_tensor_slices((x, y)).shuffle(len(x)).batch(32)", "persistent"),
+    ("restart of a loader", phases("input_setup", "new iterator", **DATALOADER),
+     "persistent_workers=True", "repeat"),
+    ("restart of processes", phases("input_setup", "new iterator", **PYDATASET |
+     {"input_workers": 4, "input_processes": True}), "use_multiprocessing = False", "repeat"),
+    ("validation of a loop", phases("validation", "validation", 1, **LOOP),
+     'with monitor.phase("validation")', "model.fit"),
+]  # fmt: skip
+CAUSES = {
+    "hook": "host_stall",
+    "TensorBoard": "host_stall",
+    "progress": "host_stall",
+    "saving": "host_stall",
+    "own": "host_stall",
+    "callback": "host_stall",
+    "validation": "host_stall",
+    "restart": "input_bound",
+}
+CASES = [
+    pytest.param(run, CAUSES[re.split(r"[ ,:]", name)[0]], *rest, id=name)
+    for name, run, *rest in RUNS
+]
+
+
+@pytest.mark.parametrize("run, cause, there, never", CASES)
+def test_the_line_fits_the_run(run, cause, there, never):
+    check_line(run, cause, None, there, never)
+
+
+def test_what_is_left_of_a_callback_is_not_promised_away():
+    claim = found(hooks("Watcher.on_train_batch_end"), "host_stall")
+    assert claim["saves_s"] == pytest.approx(0.99 * claim["lost_s"], rel=0.005)
+
+
+class Facts:
+    """As much of a run as the advice about a validation asks for: 6 of them, 40 batches each."""
+
+    ended, validation = True, SimpleNamespace(total_rows=240)
+
+    def __init__(self, framework="jax", **facts):
+        self.framework = framework
+        self.facts = {"fit": {"epochs": 6, "input_kind": "numpy"} | facts, "framework": {}}
+
+    def fact(self, group, name, default=None):
+        value = self.facts[group].get(name)
+        return default if value is None else value
+
+
+def slow_validation(waited: float, **facts):
+    took = 6 * 2 * 10**9
+    return validation(
+        Facts(**facts), count=6, took_ns=took, wait_ns=round(waited * took), span_ns=2 * took,
+        pct=50,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("workers, then", [(0, 4), (1, 4), (4, 8)])
+def test_a_validation_that_waits_for_its_own_dataset_gets_workers(workers, then):
+    advice = slow_validation(0.93, validation_kind="PyDataset", validation_workers=workers)
+    dataset = apply(advice.code, val_dataset=SimpleNamespace())["val_dataset"]
+    assert (dataset.workers, dataset.use_multiprocessing) == (then, True)
+    assert "waits for its data 93 %" in advice.text and 0.4 < advice.saves < 0.93
+
+
+def test_a_validation_that_waits_for_a_loader_gets_workers():
+    advice = slow_validation(0.8, framework="torch", validation_kind="torch DataLoader")
+    given = Given(lambda dataset, **settings: settings)
+    apply(advice.code, DataLoader=given, val_dataset=[])
+    assert given.result["num_workers"] == 4
+
+
+def test_a_validation_that_waits_for_batches_of_a_loop_makes_them_once():
+    advice = slow_validation(0.8, loop="custom", validation_kind="generator")
+    assert apply(advice.code, val_dataset=iter([1, 2]))["val_dataset"] == [1, 2]
+
+
+@pytest.mark.parametrize("waited, kind", [(0.3, "PyDataset"), (0.8, "numpy")])
+def test_a_validation_that_computes_is_made_less(waited, kind):
+    assert "model.fit(" in slow_validation(waited, validation_kind=kind).code
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_short_loops_do_a_thing_once(count):
+    """No `epoch % 50` where there are six."""
+    claim = found(phases("callback", "plots", 2, count, **LOOP), "host_stall")
+    done = []
+    for epoch in range(count):
+        apply(
+            claim["advice"]["code"], work=lambda epoch=epoch: done.append(epoch), epoch=epoch,
+            monitor=SimpleNamespace(phase=lambda name: contextlib.nullcontext()),
+        )  # fmt: skip
+    assert done == [count - 1]
+
+
+def test_a_saver_that_saves_every_batch_saves_once_in_a_short_training():
+    run = hooks("ModelCheckpoint.on_train_batch_end", 400, epochs=4, steps_per_epoch=100)
+    assert "model.save(" in found(run, "host_stall")["advice"]["code"]
+
+
+def test_looking_is_nothing_to_do_first():
+    text = "Move the other program away."
+    for code in (
+        "nvidia-smi pmon -i 0 -c 1",
+        "sudo dmesg | grep -i xid",
+        "nvidia-smi -i 0 -q -d X",
+    ):
+        assert what_to_do({"text": text, "code": code}) == text
+    change = "sudo nvidia-smi -i 0 -pl 300"
+    assert what_to_do({"text": text, "code": change}) == change
