@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from gpu_util_callback.arguments import checked_settings
 from gpu_util_callback.frameworks import waits
+from gpu_util_callback.frameworks.handed_over import finished_batches
 from gpu_util_callback.frameworks.inputs import describe_input, describe_validation
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.keras_windows import open_windows
@@ -275,8 +276,11 @@ class _Batches(Generic[Batch]):
         try:
             iterator = iter(dataset)
             local = monitor._watch(iterator, loop.validating)
+            finished = None if loop.validating else finished_batches(iterator, loop.handed)
             while True:
                 tell(loop.request)
+                if finished is not None:
+                    tell(finished.begin)
                 requested = clock()
                 try:
                     batch = waits.fetch(iterator)
@@ -284,6 +288,8 @@ class _Batches(Generic[Batch]):
                     tell(loop.input_ended, requested, clock())
                     return
                 delivered = clock()
+                if finished is not None:
+                    tell(finished.end, delivered - requested)
                 if local is not None and requested <= local() < delivered:
                     delivered = local()
                 tell(loop.step_begin, requested, delivered, shape_signature(batch))

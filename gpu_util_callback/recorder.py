@@ -316,6 +316,7 @@ class Recorder:
         try:
             self._gather_late_facts()
             self._note_shapes()
+            self._note_hand_overs()
             steps = self._assembler.steps if self._assembler is not None else 0
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
@@ -365,6 +366,12 @@ class Recorder:
         fit = self.facts.get("fit")
         if dims is not None and fit is not None:
             self.facts["fit"] = {**fit, "input_dims": dims}
+
+    def _note_hand_overs(self) -> None:
+        """Which batches were finished when the loop asked for them."""
+        told, fit = self.timeline.handed.facts(), self.facts.get("fit")
+        if told and fit is not None:
+            self.facts["fit"] = {**fit, **told}
 
     def _lost(self, steps: int) -> list[tuple[str, str, str]]:
         lost = self._assembler.lost_rows if self._assembler is not None else 0

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis._circumstances import behind_first_epoch, cpus, process_cpu
+from gpu_util_callback.diagnosis._fixes import larger_batch
 from gpu_util_callback.diagnosis._pipeline import Stage
 from gpu_util_callback.diagnosis._rule import Advice, Range
 from gpu_util_callback.diagnosis._run import Run
@@ -14,6 +15,8 @@ __all__ = ["InputWait", "advise_kind", "brief", "keep_it"]
 # More workers than this are seldom of use, and each takes memory.
 MOST_WORKERS = 16
 HANDING_OVER_MS = 5.0  # see `_data_loader`
+# Of the wait: from this share on, the handing over is what it is about.
+MOSTLY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,10 @@ def _data_loader(wait: InputWait) -> Advice:
         " Its IterableDataset must give each worker its own part (torch.utils.data."
         "get_worker_info)." if run.fact("fit", "input_iterable") else ""
     )  # fmt: skip
+    # What taking a finished batch from a worker took; None = nobody could look, or too few were.
+    handing_ms = run.fact("fit", "input_handover_ms") if workers else None
+    if handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms:
+        return _handing_over(wait, handing_ms, workers, not pinned)
     if not workers:
         count = _workers_for(wait, wait.lost_ms)
         return Advice(
@@ -129,7 +136,7 @@ def _data_loader(wait: InputWait) -> Advice:
             f"{workers} worker process{'es' if workers > 1 else ''} of the DataLoader "
             f"{'are' if workers > 1 else 'is'} too few: {wait.pace}.{twice}",
             f"loader = DataLoader(dataset, ..., num_workers={count}, persistent_workers=True{pin})",
-            wait.saves(workers * wait.arrives_ms / count),
+            wait.saves(max(workers * wait.arrives_ms / count, wait.needed_ms + (handing_ms or 0))),
         )
     own = str(run.fact("fit", "input_class") or "dataset")
     iterable = run.fact("fit", "input_iterable")
@@ -137,10 +144,12 @@ def _data_loader(wait: InputWait) -> Advice:
     samples = "list(dataset)" if iterable else "[dataset[i] for i in range(len(dataset))]"
     cost = "" if iterable else " (%timeit dataset[0] tells what one sample costs)"
     # Taking a finished batch from a worker process takes 2-3 ms; more of them or quicker ones do
-    # not change that. Whether it was finished is not recorded.
+    # not change that. Loaders that somebody wraps do not tell whether it was finished.
+    unknown = run.fact("fit", "input_ready_pct") is None
     handing = (
         " Where samples are cheap already, it is the handing over of each batch between "
-        "processes: larger batches need less of it." if wait.lost_ms < HANDING_OVER_MS else ""
+        "processes: larger batches need less of it."
+        if unknown and wait.lost_ms < HANDING_OVER_MS else ""
     )  # fmt: skip
     return Advice(
         f"The DataLoader has {workers} worker{'s' if workers > 1 else ''}, as many as pay off on "
@@ -149,6 +158,28 @@ def _data_loader(wait: InputWait) -> Advice:
         + handing,
         f'torch.save({samples}, "data.pt")  # once\n'
         'dataset = torch.load("data.pt", weights_only=False)',
+    )
+
+
+def _handing_over(wait: InputWait, handing_ms: float, workers: int, pin: bool) -> Advice:
+    """Workers keep up; taking what they have finished is what the loop waits for."""
+    ready = wait.run.fact("fit", "input_ready_pct")
+    says = (
+        f"{ready:.0f} % of the batches were finished when the loop asked for them: more workers do "
+        f"not help. Taking one over from its worker process takes {brief(handing_ms)}."
+    )
+    part = min(1.0, handing_ms / wait.lost_ms)
+    if pin:
+        return Advice(
+            f"{says} With pinned memory, a thread takes the next ones over during the step.",
+            f"loader = DataLoader(dataset, ..., num_workers={workers}, pin_memory=True)",
+            part * wait.saves(handing_ms),
+        )
+    return Advice(
+        f"{says} It costs about the same for a larger batch, and less for one of few tensors than "
+        "of many; making cheap batches in the loop (num_workers=0) may take less than that.",
+        larger_batch(wait.run, 2),
+        part / 2,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.frameworks.base import InputRows
+from gpu_util_callback.frameworks.handed_over import HandedOver
 
 __all__ = ["CALL", "FIRST", "ONE_PIECE", "TRACED", "Calls", "Phase", "Timeline"]
 
@@ -91,6 +92,7 @@ class Timeline:
         self.drain_ns = 0
         self.drain_waited_ns = 0  # of these, without a processor: for Python's lock, as a rule
         self.last_event = perf()
+        self.handed = HandedOver()  # which of the training's batches were finished when asked for
         self.steps_per_execution = 1
         self.serial = False
         self.tail_ns = 0

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_util_callback.frameworks import torch_facts
 from gpu_util_callback.frameworks.base import InputRows
+from gpu_util_callback.frameworks.handed_over import HandedOver
 from gpu_util_callback.frameworks.keras_adapter import PythonAdapter
 from gpu_util_callback.frameworks.keras_fit import given_adapter
 from gpu_util_callback.frameworks.python_functions import FunctionTimer
@@ -57,7 +58,9 @@ class TorchAdapter(PythonAdapter):
         if not hasattr(data_adapter, "get_torch_dataloader") or not timer or not timeline:
             return None
         self._watch(which, data_adapter)
-        loader = LoaderTimer(data_adapter, timer, timeline)
+        # Of a validation nobody asks.
+        handed = timeline.handed if which == "train" else HandedOver()
+        loader = LoaderTimer(data_adapter, timer, timeline, handed)
         loader.attach()
         return loader
 
@@ -79,7 +82,7 @@ class TorchAdapter(PythonAdapter):
 
     def _fed(self, batches: Any, timer: FunctionTimer, timeline: Timeline) -> Any:
         owner = SimpleNamespace(get_torch_dataloader=lambda: batches)
-        LoaderTimer(owner, timer, timeline).attach()
+        LoaderTimer(owner, timer, timeline, HandedOver()).attach()
         return iter(owner.get_torch_dataloader())
 
     def fit_facts(self) -> dict[str, Any]:

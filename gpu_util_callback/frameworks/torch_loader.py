@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpu_util_callback.frameworks import waits
+from gpu_util_callback.frameworks.handed_over import HandedOver, finished_batches
 from gpu_util_callback.frameworks.python_functions import FunctionTimer
 from gpu_util_callback.frameworks.stamps import DeviceProbe, Stamp, busy_until, shape_signature
 from gpu_util_callback.frameworks.timeline import Timeline
@@ -24,10 +25,14 @@ class LoaderTimer:
         data_adapter: the `EpochIterator`'s.
         timer: of the function that is given the batches.
         timeline: told when each step's batch was requested, and of the end of the input.
+        handed: told which batches were finished when they were asked for.
     """
 
-    def __init__(self, data_adapter: Any, timer: FunctionTimer, timeline: Timeline):
+    def __init__(
+        self, data_adapter: Any, timer: FunctionTimer, timeline: Timeline, handed: HandedOver
+    ):
         self.data_adapter = data_adapter
+        self._handed = handed
         self._timer = timer
         self._timeline: Timeline | None = timeline
         self.requesting: Callable[[], None] | None = None  # called before each batch's request
@@ -36,7 +41,7 @@ class LoaderTimer:
         """Start timing the loaders that are asked for from now on."""
         get = getattr(self.data_adapter, _GET)
         self.data_adapter.__dict__[_GET] = lambda: TimedLoader(
-            get(), self._stamp, self._ended, self._timer.probe, self._requesting
+            get(), self._stamp, self._ended, self._timer.probe, self._requesting, self._handed
         )
 
     def detach(self) -> None:
@@ -73,8 +78,10 @@ class TimedLoader:
         ended: Callable[[int, int], None],
         probe: DeviceProbe,
         requesting: Callable[[], None],
+        handed: HandedOver,
     ):
         self._probe = probe
+        self._handed = handed
         self._loader = loader
         self._stamp = came
         self._ended = ended
@@ -88,11 +95,13 @@ class TimedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._loader)
-        return TimedBatches(batches, self._stamp, self._ended, self._probe, self._requesting)
+        return TimedBatches(
+            batches, self._stamp, self._ended, self._probe, self._requesting, self._handed
+        )
 
 
 class TimedBatches:
-    __slots__ = ("_ended", "_iterator", "_probe", "_requesting", "_stamp")
+    __slots__ = ("_ended", "_finished", "_iterator", "_probe", "_requesting", "_stamp")
 
     def __init__(
         self,
@@ -101,9 +110,11 @@ class TimedBatches:
         ended: Callable[[int, int], None],
         probe: DeviceProbe,
         requesting: Callable[[], None],
+        handed: HandedOver,
     ):
         self._probe = probe
         self._iterator = iterator
+        self._finished = finished_batches(iterator, handed)
         self._stamp = stamp
         self._ended = ended
         self._requesting = requesting
@@ -115,6 +126,9 @@ class TimedBatches:
         self._requesting()
         probe = self._probe
         idle = probe.idle()
+        finished = self._finished
+        if finished is not None:
+            finished.begin()
         requested = _clock()
         try:
             data = waits.fetch(self._iterator)
@@ -122,6 +136,8 @@ class TimedBatches:
             self._ended(requested, _clock())
             raise
         delivered = _clock()
+        if finished is not None:
+            finished.end(delivered - requested)
         busy = 0 if idle else busy_until(idle, probe, delivered)
         self._stamp((requested, delivered, shape_signature(data), busy))
         return data

@@ -196,3 +196,38 @@ def test_waits_as_short_as_taking_a_finished_batch_are_said_to_be_perhaps_that(w
     facts = DATALOADER | {"input_workers": 2}
     run = waits(framework=TORCH, wait_ms=wait_ms, step_ms=8, machine={"cpus": 2}, **facts)
     assert ("handing over" in found(run, "input_bound")["advice"]["text"]) == told
+
+
+LOADER = DATALOADER | {"input_workers": 2, "input_pin_memory": True}
+
+
+@pytest.mark.parametrize("handed_ms, more, told, never", [
+    (2.3, {}, "batch_size=64", "too few"),
+    (2.3, {"input_pin_memory": False}, "pin_memory=True", "batch_size"),
+    (0.4, {}, "num_workers=4", "handing"),  # less than half of the wait
+    (None, {}, "num_workers=4", "not help"),  # hardly a batch was finished
+])  # fmt: skip
+def test_finished_batches_need_no_more_workers(handed_ms, more, told, never):
+    facts = LOADER | more | {"input_ready_pct": 98.2, "input_handover_ms": handed_ms}
+    run = waits(framework=TORCH, wait_ms=2.5, step_ms=8, machine={"cpus": 4}, **facts)
+    advice = found(run, "input_bound")["advice"]
+    words = " ".join((advice["text"], advice["code"]))
+    assert told in words and never not in words
+    assert ("98 % of the batches were finished" in words) == (handed_ms == 2.3)
+
+
+def test_more_workers_promise_nothing_of_the_handing_over():
+    claims = [
+        found(waits(framework=TORCH, wait_ms=10, step_ms=5, **LOADER | {
+            "input_ready_pct": 40.0, "input_handover_ms": handed_ms,
+        }), "input_bound")
+        for handed_ms in (None, 4.0)
+    ]  # fmt: skip
+    alone, handed = (claim["evidence"]["faster_up_to"] for claim in claims)
+    assert 1 < handed < alone
+
+
+def test_where_it_is_known_that_batches_come_late_nothing_is_said_of_handing_over():
+    facts = LOADER | {"input_ready_pct": 3.0, "input_handover_ms": None}
+    run = waits(framework=TORCH, wait_ms=2.5, step_ms=8, machine={"cpus": 2}, **facts)
+    assert "handing over" not in found(run, "input_bound")["advice"]["text"]

@@ -1,0 +1,125 @@
+"""Whether workers of a DataLoader had the next batch finished when the loop asked for it.
+
+A wait for a finished batch is the handing over between processes: more workers do not shorten it.
+What is looked at is private to torch: where it has moved, nothing is known.
+"""
+
+from __future__ import annotations
+
+import select
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from typing import Any
+
+__all__ = ["FinishedBatches", "HandedOver", "finished_batches"]
+
+_LAST = 1000  # hand-overs that are remembered
+_ENOUGH = 8  # of them say what one takes
+# A look takes 5 µs, or 50 where the processor has slept. Each of the first batches is looked at,
+# then so many are left out, in a rhythm that no number of workers has.
+_EACH = 32
+_LEFT_OUT = (4, 6, 5, 7, 8)
+_NEVER = 1 << 62
+
+
+class HandedOver:
+    """How many batches were finished when they were asked for, and what taking one took then."""
+
+    def __init__(self) -> None:
+        self.looked = 0
+        self._ready = 0
+        self._taken: deque[int] = deque(maxlen=_LAST)
+
+    def came(self, ready: bool, ns: int) -> None:
+        """A batch came, `ns` after it was asked for."""
+        self.looked += 1
+        if ready:
+            self._ready += 1
+            self._taken.append(ns)
+
+    def facts(self) -> dict[str, float | None]:
+        """For the manifest's `fit`; empty where nobody could look.
+
+        Returns: `input_ready_pct`: batches that were finished when asked for;
+            `input_handover_ms`: what taking such a one took as a rule; None for too few.
+        """
+        if not self.looked:
+            return {}
+        taken = self._taken.copy()
+        ms = round(statistics.median(taken) / 1e6, 3) if len(taken) >= _ENOUGH else None
+        return {
+            "input_ready_pct": round(100 * self._ready / self.looked, 1),
+            "input_handover_ms": ms,
+        }
+
+
+class FinishedBatches:
+    """Looks for the batch that a DataLoader's iterator will return next.
+
+    It is among those that were taken already, out of their turn; or the first in the queue. That
+    one is known to be another's turn only when it has been taken.
+    """
+
+    __slots__ = ("_iterator", "_kept", "_left_out", "_queued", "_ready", "_told", "_until")
+
+    def __init__(self, iterator: Any, queued: Callable[[], Any], told: HandedOver):
+        self._iterator = iterator
+        self._queued = queued
+        self._told = told
+        self._until = 0  # batches before the next look
+        self._left_out = cycle(_LEFT_OUT)
+        self._ready = False
+        self._kept = -1
+
+    def begin(self) -> None:
+        """The batch is about to be asked for."""
+        if self._until > 0:
+            return
+        try:
+            self._look()
+        except Exception:  # not what it was when we began
+            self._until = _NEVER
+
+    def end(self, ns: int) -> None:
+        """It has come, `ns` after it was asked for."""
+        if self._until > 0:
+            self._until -= 1
+            return
+        ready = self._ready and (self._kept < 0 or self._out_of_turn() <= self._kept)
+        self._told.came(ready, ns)
+        if self._told.looked >= _EACH:
+            self._until = next(self._left_out)
+
+    def _look(self) -> None:
+        tasks = self._iterator._task_info
+        wanted = tasks.get(self._iterator._rcvd_idx)
+        self._kept = -1
+        self._ready = wanted is not None and len(wanted) == 2
+        if not self._ready and self._queued():
+            self._ready = True
+            self._kept = self._out_of_turn()
+
+    def _out_of_turn(self) -> int:
+        return sum(len(task) == 2 for task in self._iterator._task_info.values())
+
+
+def finished_batches(iterator: Iterator[Any], told: HandedOver) -> FinishedBatches | None:
+    """How to look into an iterator; None = it is none of a DataLoader with workers."""
+    if type(iterator).__name__ != "_MultiProcessingDataLoaderIter":
+        return None
+    private: Any = iterator
+    try:
+        results, data = private._worker_result_queue, private._data_queue
+        poll = select.poll()
+        poll.register(results._reader.fileno(), select.POLLIN)
+        queued: Callable[[], Any] = lambda: poll.poll(0)  # noqa: E731
+        if data is not results:  # a thread takes them over, pins their memory and queues them again
+            pinned = data.queue
+            queued = lambda: pinned or poll.poll(0)  # noqa: E731
+        found = FinishedBatches(private, queued, told)
+        found._look()  # raises where something else has moved
+    except Exception:  # another version of torch, or a system without `poll`
+        return None
+    return found
