@@ -7,8 +7,9 @@ from gpu_util_callback.diagnosis._rule import Advice
 from gpu_util_callback.diagnosis._run import Run
 
 __all__ = [
-    "batch_code", "command", "driver_number", "half_precision", "has_keras_fit", "keras_policy",
-    "larger_batch", "mixed_precision", "no_room", "optimizer", "room_for",
+    "batch_code", "batches_an_epoch", "command", "driver_number", "half_precision",
+    "has_keras_fit", "keras_policy", "larger_batch", "mixed_precision", "no_room", "optimizer",
+    "room_for",
 ]  # fmt: skip
 
 # A larger batch may fill the memory up to here: what it takes does not grow in proportion.
@@ -53,6 +54,11 @@ def batch_code(run: Run, size: int) -> str:
     if kind == "numpy" and has_keras_fit(run):
         return f"model.fit(..., batch_size={size})"
     return f"batch_size = {size}"
+
+
+def batches_an_epoch(run: Run) -> str:
+    """How many batches an epoch has, as a line of code says it: a name where it is not known."""
+    return str(run.fact("fit", "steps_per_epoch") or "number_of_batches")
 
 
 def room_for(run: Run, factor: int) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis._circumstances import behind_first_epoch, cpus, process_cpu
-from gpu_util_callback.diagnosis._fixes import larger_batch
+from gpu_util_callback.diagnosis._fixes import batches_an_epoch, larger_batch
 from gpu_util_callback.diagnosis._pipeline import Stage
 from gpu_util_callback.diagnosis._rule import Advice, Range
 from gpu_util_callback.diagnosis._run import Run
@@ -246,12 +246,11 @@ def _generator(wait: InputWait) -> Advice:
 
 
 def _batches_class(run: Run, workers: int, batch: str, *, processes: bool) -> str:
-    steps = run.fact("fit", "steps_per_epoch") or "number_of_batches"
     more = ", use_multiprocessing=True" if processes else ""
     return (
         "class Batches(keras.utils.PyDataset):\n"
         "    def __len__(self):\n"
-        f"        return {steps}\n"
+        f"        return {batches_an_epoch(run)}\n"
         "    def __getitem__(self, i):\n"
         f"        return {batch}\n"
         f"dataset = Batches(workers={workers}{more})  # for model.fit(dataset)"

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gpu_util_callback.diagnosis._fixes import batches_an_epoch
 from gpu_util_callback.diagnosis._phases import Occurrences
 from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Advice, Loss
 from gpu_util_callback.diagnosis._run import Run
@@ -79,11 +80,10 @@ def _advice(run: Run, seconds: float, times: int) -> Advice:
             saves,
         )
     if kind in ("", "tf.data"):
-        steps = run.fact("fit", "steps_per_epoch") or "number_of_batches"
         return Advice(
             each + "Let the dataset go on into the next epoch instead of beginning anew: what its "
             "buffers hold is kept.",
-            f"model.fit(ds.repeat(), ..., steps_per_epoch={steps})",
+            f"model.fit(ds.repeat(), ..., steps_per_epoch={batches_an_epoch(run)})",
             saves,
         )
     if "pydataset" in kind and run.fact("fit", "input_processes"):
@@ -101,12 +101,11 @@ def _advice(run: Run, seconds: float, times: int) -> Advice:
         )
     if kind == "numpy" and run.framework == "tensorflow":
         size = run.fact("fit", "batch_size") or 32
-        steps = run.fact("fit", "steps_per_epoch") or "number_of_batches"
         return Advice(
             f"{each}TensorFlow takes down what fed the epoch before, and waits until its threads "
             "wake up. A dataset that goes on over all epochs is set up once.",
             f"ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch({size})\n"
-            f"model.fit(ds.repeat(), ..., steps_per_epoch={steps})",
+            f"model.fit(ds.repeat(), ..., steps_per_epoch={batches_an_epoch(run)})",
             saves,
         )
     if kind == "numpy":

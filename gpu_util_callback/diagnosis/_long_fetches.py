@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu_util_callback.diagnosis._blocks import StepBlocks
+from gpu_util_callback.diagnosis._fixes import batches_an_epoch
 from gpu_util_callback.diagnosis._input_advice import InputWait
 from gpu_util_callback.diagnosis._rule import Advice, Range
 from gpu_util_callback.diagnosis._run import Run
@@ -95,13 +96,12 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     in_time = stage is not None and stage.ms_per_batch < wait.needed_ms
     if not (shuffles and in_time) or run.fact("fit", "loop") == "custom":
         return None
-    steps = run.fact("fit", "steps_per_epoch") or "number_of_batches"
     return Advice(
         f"The first batch of an epoch takes {duration(filling.each_ms / 1e3)}, and these hold "
         f"{percent(100 * filling.share)} of the wait: shuffle fills its buffer before it. Repeat "
         "before you shuffle, and the buffer stays full from one epoch into the next.",
         "ds = ds.repeat().shuffle(buffer_size)  # where it is shuffled now\n"
-        f"model.fit(ds, ..., steps_per_epoch={steps})",
+        f"model.fit(ds, ..., steps_per_epoch={batches_an_epoch(run)})",
         filling.share * (1 - 1 / filling.count),
     )
 
