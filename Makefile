@@ -79,18 +79,19 @@ $(VENV)/bin/python:
 		{ echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; \
 		  rm -rf $(VENV); exit 1; }
 
+# --no-compile: of TensorFlow's, JAX's and PyTorch's modules a tenth is ever imported.
 $(VENV)/.installed: setup.py | $(VENV)/bin/python
-	$(PIP) install -e ".[$(TF)]"
+	$(PIP) install --no-compile -e ".[$(TF)]"
 	@touch $@
 
-$(VENV)/.installed-test: setup.py $(VENV)/.installed
-	$(PIP) install -e ".[$(TF),test]"
-	@touch $@
+$(VENV)/.installed-test: setup.py | $(VENV)/bin/python
+	$(PIP) install --no-compile -e ".[$(TF),test]"
+	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-backends: setup.py $(VENV)/.installed-test
-	@$(PIP) install "$(TORCH)" || \
+	@$(PIP) install --no-compile "$(TORCH)" || \
 		echo "No $(TORCH) for this Python and machine: the tests of PyTorch will be skipped."
-	$(PIP) install -e ".[$(TF),test,backends]"
+	$(PIP) install --no-compile -e ".[$(TF),test,backends]"
 	@touch $@
 
 frontend/node_modules/.installed: frontend/package-lock.json

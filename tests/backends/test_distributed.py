@@ -259,6 +259,7 @@ def test_mirrored_strategy(mirrored, length):
     assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005)
 
 
+@pytest.mark.timed  # with the tests of the same program: it runs once
 def test_mirrored_strategy_with_steps_per_execution_is_keras_own_failure(mirrored):
     one = mirrored["executions"]
     without, with_callback = one["errors"]
