@@ -1,6 +1,7 @@
 """Host stall: training stands still while the host validates, saves or runs a callback."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -180,6 +181,8 @@ class HostStall(Rule):
                 run, name, steps=rows, times=int(run.steps["callback_events"][blocks].sum()),
                 epochs=_epochs_in(run, where), took_ns=took, span_ns=span_ns,
             )  # fmt: skip
+            if name:  # what the others take stays
+                advice = replace(advice, saves=advice.saves * of_it * min(1.0, named / took))
             yield self._loss(_title(name, kind), where, lost,
                              evidence["gpu_active_pct"], run, evidence,
                              {"callback_pct": limits["callback_pct"],

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_util_callback.frameworks.timeline import Phase, Timeline
 
-__all__ = ["CallbackTimer", "HookSums", "find_callback_list", "tensorboard_facts"]
+__all__ = ["CallbackTimer", "HookSums", "find_callback_list"]
 
 # Hooks that run once a batch: summed by name. All others get a row each.
 BATCH_HOOKS = (
@@ -40,15 +40,6 @@ def find_callback_list(callback: Any, depth: int = 8) -> Any | None:
             return owner
         frame = frame.f_back  # type: ignore[assignment]
     return None
-
-
-def tensorboard_facts(callbacks: list[Any]) -> dict[str, Any]:
-    """`tensorboard_freq`, how often Keras' `TensorBoard` writes, where one is in the list."""
-    for callback in callbacks:
-        if type(callback).__name__ == "TensorBoard":
-            freq = getattr(callback, "update_freq", None)
-            return {"tensorboard_freq": freq if isinstance(freq, (int, str)) else None}
-    return {}
 
 
 class HookSums:

@@ -12,7 +12,6 @@ from gpu_util_callback.frameworks.inputs import describe_fit
 from gpu_util_callback.frameworks.keras_callbacks import (
     CallbackTimer,
     find_callback_list,
-    tensorboard_facts,
 )
 from gpu_util_callback.frameworks.keras_fit import FitWatch, InputTimer, calling_fit, is_tf_keras
 from gpu_util_callback.frameworks.keras_windows import KerasWindows, open_windows
@@ -146,7 +145,6 @@ class KerasSession:
         }
         recorder.watch = watch
         others = callbacks.callbacks if callbacks is not None else []
-        recorder.facts["fit"] |= tensorboard_facts(others)
         try:
             self._windows = open_windows(recorder, backend, others, params.get("steps"))
         except Exception as error:

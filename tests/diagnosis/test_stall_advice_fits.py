@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from advised import Given, apply
-from advised_runs import DATALOADER, LOOP, PYDATASET, check_line, found, hooks, phases
+from advised_runs import DATALOADER, LOOP, PYDATASET, check_line, found, hooks, phases, run_of
+from generated_runs import MS
 
 from gpu_util_callback.diagnosis._stall_advice import validation
 from gpu_util_callback.diagnosis._words import what_to_do
@@ -15,9 +16,8 @@ from gpu_util_callback.diagnosis._words import what_to_do
 RUNS = [
     ("hook", hooks("Watcher.on_train_batch_end"), "if batch % 100 == 0", "epoch"),
     ("hook of a loop", hooks("logging", **LOOP), 'monitor.phase("logging")', "batch %"),
-    ("TensorBoard", hooks("TensorBoard.on_train_batch_end"), 'update_freq="epoch"', "if batch"),
-    ("TensorBoard by epoch", hooks("TensorBoard.on_train_batch_end", tensorboard_freq="epoch"),
-     "super().on_train_batch_end(batch)", "update_freq"),
+    ("TensorBoard", hooks("TensorBoard.on_train_batch_end"),
+     "super().on_train_batch_end(batch)", "if batch"),
     ("progress bar", hooks("ProgbarLogger.on_train_batch_end", 1), "verbose=2", "if batch"),
     ("saving by batch", hooks("BackupAndRestore.on_train_batch_end"),
      "keras.callbacks.BackupAndRestore(..., save_freq=", "ModelCheckpoint"),
@@ -67,6 +67,18 @@ def test_the_line_fits_the_run(run, cause, there, never):
 def test_what_is_left_of_a_callback_is_not_promised_away():
     claim = found(hooks("Watcher.on_train_batch_end"), "host_stall")
     assert claim["saves_s"] == pytest.approx(0.99 * claim["lost_s"], rel=0.005)
+
+
+def test_what_other_callbacks_take_is_not_promised():
+    run = run_of()
+    start = run.now
+    run.steps(400, step_ms=10, callback_ms=20)
+    run.hook_detail("TensorBoard.on_train_batch_end", start, run.now, 400 * 12 * MS, 400)
+    run.hook_detail("Watcher.on_train_batch_end", start, run.now, 400 * 6 * MS, 400)
+    claim = found(run, "host_stall")
+    assert claim["title"] == "TensorBoard stalls training"
+    assert claim["lost_s"] == pytest.approx(400 * 0.02, rel=0.01)
+    assert claim["saves_s"] == pytest.approx(400 * 0.012, rel=0.01)
 
 
 class Facts:

@@ -14,7 +14,6 @@ from gpu_util_callback.frameworks.inputs import (
     describe_input,
     describe_validation,
 )
-from gpu_util_callback.frameworks.keras_callbacks import tensorboard_facts
 from gpu_util_callback.frameworks.keras_fit import calling_fit
 from gpu_util_callback.frameworks.stamps import seen_dims, shape_signature
 
@@ -206,9 +205,3 @@ def test_shapes_of_nested_batches_are_no_axes():
     assert seen_dims([shape_signature(({"a": np.ones((2, 3))}, np.ones(2)))]) is None
     assert seen_dims([12.5]) is None and seen_dims([]) is None
 
-
-@pytest.mark.parametrize("freq, said", [("epoch", "epoch"), ("batch", 1), (10, 10)])
-def test_how_often_tensorboard_writes(tmp_path, freq, said):
-    board = keras.callbacks.TensorBoard(str(tmp_path), update_freq=freq)
-    assert tensorboard_facts([keras.callbacks.History(), board]) == {"tensorboard_freq": said}
-    assert tensorboard_facts([keras.callbacks.History()]) == {}

@@ -107,40 +107,23 @@ class Names:
 
 
 @pytest.mark.slow
-def test_tensorboard_writes_once_an_epoch(tmp_path, monkeypatch):
-    board = keras.callbacks.TensorBoard
-    write = board.on_train_batch_end
+@pytest.mark.parametrize("freq, each", [("batch", True), ("epoch", True), (50, False)])
+def test_tensorboard_makes_no_summaries_between_epochs(tmp_path, freq, each, monkeypatch):
+    make = tf.summary.scalar
 
-    def slow_disk(self, batch, logs=None):
-        if self.update_freq == 1:
-            time.sleep(0.02)
-        write(self, batch, logs)
+    def slow(name, data, **kwargs):  # as with many metrics
+        time.sleep(0.012)
+        return make(name, data, **kwargs)
 
-    monkeypatch.setattr(board, "on_train_batch_end", slow_disk)
-    given = Given(board, str(tmp_path / "board"), update_freq="batch")
-    before = fit(tmp_path / "before", Timed(16), labelled(120), callbacks=[given(...)])
+    monkeypatch.setattr(tf.summary, "scalar", slow)
+    given = {"update_freq": freq, "write_steps_per_second": each}
+    board = keras.callbacks.TensorBoard(str(tmp_path / "board"), **given)
+    before = fit(tmp_path / "before", Timed(16), labelled(120), callbacks=[board])
     span = only(before, "host_stall")
     assert span["title"] == "TensorBoard stalls training"
-    apply(span["advice"]["code"], keras=Names(callbacks=Names(TensorBoard=given)))
-    after = fit(tmp_path / "after", Timed(16), labelled(120), callbacks=[given.result])
-    assert_kept(before, after, "host_stall")
-
-
-@pytest.mark.slow
-def test_tensorboard_makes_no_summaries_that_it_does_not_write(tmp_path, monkeypatch):
-    board = keras.callbacks.TensorBoard
-    write = board.on_train_batch_end
-
-    def slow_summaries(self, batch, logs=None):
-        time.sleep(0.02 if logs else 0)
-        write(self, batch, logs)
-
-    monkeypatch.setattr(board, "on_train_batch_end", slow_summaries)
-    folder = str(tmp_path / "board")
-    before = fit(tmp_path / "before", Timed(16), labelled(120), callbacks=[board(folder)])
-    names = {"keras": keras}
-    exec(only(before, "host_stall")["advice"]["code"], names)
-    quiet = names["OncePerEpoch"](folder)
+    *made, used = span["advice"]["code"].splitlines()
+    once = apply("\n".join(made), keras=keras)["OncePerEpoch"]
+    [quiet] = apply(used, OncePerEpoch=Given(once, board.log_dir, **given))["callbacks"]
     after = fit(tmp_path / "after", Timed(16), labelled(120), callbacks=[quiet])
     assert_kept(before, after, "host_stall")
 
