@@ -23,11 +23,22 @@ def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
     training that stands still; only both together of a process that was not there. Without any
     samples nobody can tell.
     """
-    groups = list(groups)
-    times = np.unique(np.concatenate([bins.stamps() for bins in groups] or [np.zeros(0)]))
+    groups = [bins for bins in groups if bins.samples]
+    none = np.zeros((0, 2), np.int64)
+    if not len(steps) or not groups:
+        return none
+    every: list[np.ndarray] = []
+    first = min(bins.origin_ns or 0 for bins in groups)
+    last = max(bins.last_ns or 0 for bins in groups)
+    for bins in groups:
+        every.append(bins.stamps())
+        if np.diff(every[-1], prepend=first, append=last).max() < LEAST_NS:
+            return none  # this one was read all along
+    times = np.sort(np.concatenate(every))
+    times = times[np.diff(times, prepend=-1) > 0]
     apart = np.diff(times)
-    if not len(steps) or not len(apart):
-        return np.zeros((0, 2), np.int64)
+    if not len(apart):
+        return none
     ends = steps["end_ns"]
     usual = max(float(np.median(apart)), float(np.median(ends - steps["start_ns"])))
     long = np.flatnonzero(apart >= max(LEAST_NS, BEYOND * usual))

@@ -11,7 +11,7 @@ HOLD_NS = 2_000_000_000
 
 
 class SampleBins:
-    """Sum, count and maximum per time bin and column of one group of samples.
+    """Sum and count per time bin and column of one group of samples, and each column's maximum.
 
     Bins start at `BASE_NS` and double when `CAPACITY` of them no longer reach the newest sample.
     Values are rounded to 1/64 (bytes to whole ones), so that sums are exact in float64 and do not
@@ -20,26 +20,24 @@ class SampleBins:
 
     CAPACITY = 4096
     BASE_NS = 100_000_000
+    _SLICE = 1 << 14
 
-    def __init__(self, columns: Sequence[str] | None = None):
+    def __init__(self) -> None:
         self.bin_ns = self.BASE_NS
         self.origin_ns: int | None = None
         self.last_ns: int | None = None
         self.samples = 0
-        self._keep = None if columns is None else frozenset(columns)
-        self._sum: dict[str, np.ndarray] = {}
-        self._count: dict[str, np.ndarray] = {}
-        self._max: dict[str, np.ndarray] = {}
-        self._kept: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
-        self._grown: dict[str, tuple[int, np.ndarray]] = {}
+        self._row: dict[str, int] = {}  # column -> its row in the arrays
+        self._sum, self._count = np.zeros((0, self.CAPACITY)), np.zeros((0, self.CAPACITY))
+        self._max = np.zeros(0)
+        # What was asked for since the newest sample.
+        self._places: list[np.ndarray] = []
+        self._known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._tells: dict[int, np.ndarray] = {}
 
     def __contains__(self, column: str) -> bool:
         """Whether this column has at least one value."""
-        return column in self._count and len(self.known(column)[0]) > 0
-
-    @property
-    def columns(self) -> list[str]:
-        return [name for name in self._count if name in self]
+        return column in self._row  # it gets its row with its first value
 
     @property
     def used(self) -> int:
@@ -51,8 +49,12 @@ class SampleBins:
     def add(self, block: Mapping[str, np.ndarray]) -> None:
         """New samples: `time_ns` and one array per column, NaN = absent."""
         times = np.asarray(block.get("time_ns", ()), dtype=np.int64)
-        if not len(times):
-            return
+        for first in range(0, len(times), self._SLICE):
+            part = slice(first, first + self._SLICE)
+            columns = {name: values for name, values in block.items() if name != "time_ns"}
+            self._add(times[part], {name: np.asarray(columns[name])[part] for name in columns})
+
+    def _add(self, times: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
         if self.origin_ns is None:
             self.origin_ns = int(times[0])
         # A sample that arrives late and is older than the first belongs to the first bin.
@@ -62,42 +64,73 @@ class SampleBins:
             self._fold()
         self.last_ns = max(self.last_ns or 0, self.origin_ns + newest)
         self.samples += len(times)
+        self._places, self._known, self._tells = [], {}, {}
+        if not columns:
+            return
+        names = list(columns)
+        values = np.array([columns[name] for name in names], dtype=np.float64)
+        here = np.isfinite(values)
+        some = here.any(axis=1)
+        if not some.all():
+            names = [names[place] for place in np.flatnonzero(some)]
+            values, here = values[some], here[some]
+        if not names:
+            return
+        row = self._rows(names)
+        rows = row[:, None]
+        grain = np.array([[1.0 if name.endswith("_bytes") else 64.0] for name in names])
+        values = np.rint(np.where(here, values, 0.0) * grain) / grain
         at = offsets // self.bin_ns
-        for name, raw in block.items():
-            if name == "time_ns" or (self._keep is not None and name not in self._keep):
-                continue
-            values = np.asarray(raw, dtype=np.float64)
-            here = np.isfinite(values)
-            if not here.any():
-                continue
-            if name not in self._sum:
-                self._sum[name] = np.zeros(self.CAPACITY)
-                self._count[name] = np.zeros(self.CAPACITY)
-                self._max[name] = np.full(self.CAPACITY, -np.inf)
-            grain = 1.0 if name.endswith("_bytes") else 64.0
-            values, where = np.rint(values[here] * grain) / grain, at[here]
-            np.add.at(self._sum[name], where, values)
-            np.add.at(self._count[name], where, 1.0)
-            np.maximum.at(self._max[name], where, values)
+        if (at[1:] < at[:-1]).any():
+            order = np.argsort(at, kind="stable")
+            at, values, here = at[order], values[:, order], here[:, order]
+        heads = np.flatnonzero(np.diff(at, prepend=-1))
+        bins = at[heads]
+        self._sum[rows, bins] += np.add.reduceat(values, heads, axis=1)
+        self._count[rows, bins] += np.add.reduceat(here, heads, axis=1, dtype=np.float64)
+        highest = np.where(here, values, -np.inf).max(axis=1)
+        self._max[row] = np.maximum(self._max[row], highest)
+
+    def _rows(self, names: Sequence[str]) -> np.ndarray:
+        """The rows of these columns; new ones get theirs."""
+        new = [name for name in names if name not in self._row]
+        if new:
+            more = np.zeros((len(new), self.CAPACITY))
+            self._sum, self._count = (np.concatenate([old, more])
+                                      for old in (self._sum, self._count))  # fmt: skip
+            self._max = np.concatenate([self._max, np.full(len(new), -np.inf)])
+            self._row |= {name: len(self._row) + place for place, name in enumerate(new)}
+        return np.array([self._row[name] for name in names])
 
     def known(self, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """The bins with samples of a column, ascending, and the mean in each of them."""
-        kept = self._kept.get(column)
-        if kept is None or kept[0] != self.samples:
-            count = self._count[column][: self.used]
-            at = np.flatnonzero(count)
-            kept = self._kept[column] = self.samples, at, self._sum[column][at] / count[at]
-        return kept[1], kept[2]
+        """The bins with samples of a column, ascending, and the mean in each of them.
+
+        Columns that were sampled at the same times get the very same bins.
+        """
+        if column not in self._known:
+            row = self._row[column]
+            count, total = self._count[row, : self.used], self._sum[row, : self.used]
+            some, used = np.count_nonzero(count), len(count)
+            for at in self._places:
+                if len(at) == some and (some == used or count[at].all()):
+                    break
+            else:
+                at = np.flatnonzero(count)
+                self._places.append(at)
+            means = total / count if some == used else total[at] / count[at]
+            self._known[column] = at, means
+        return self._known[column]
 
     def mean(self, column: str) -> np.ndarray:
         """Mean per bin, NaN where there is no sample; shape `(used,)`."""
-        count = self._count[column][: self.used]
-        with np.errstate(invalid="ignore"):
-            return np.where(count > 0, self._sum[column][: self.used] / count, np.nan)
+        at, means = self.known(column)
+        found = np.full(self.used, np.nan)
+        found[at] = means
+        return found
 
     def maximum(self, column: str) -> float | None:
         """The largest value ever seen, None without one."""
-        return float(self._max[column].max()) if column in self else None
+        return float(self._max[self._row[column]]) if column in self else None
 
     def over(self, column: str, start_ns: int, end_ns: int) -> tuple[float, int] | None:
         """Mean value over time and number of samples between two times; None without a sample.
@@ -113,11 +146,13 @@ class SampleBins:
         if last <= first:
             return None
         at, means = self.known(column)
-        a, b = (int(n) for n in np.searchsorted(at, (first, last)))
+        a, b = at.searchsorted((first, last)).tolist()
         if a == b:
             return None
-        grown = self._grown_of(column)
-        told, weighted, samples = (float(sums[b] - sums[a + 1]) for sums in grown)
+        count, rest = self._count[self._row[column]], slice(a + 1, b)
+        each = self._told(at)[rest]
+        told, weighted = float(np.add.reduce(each)), float(each @ means[rest])
+        samples = float(np.add.reduce(count[int(at[a]) + 1 : int(at[b - 1]) + 1]))
         # What lies across an end: the first bin, for whose time before nothing is known, and the
         # last one.
         since = min(int(at[a] - first + 1) * self.bin_ns, self._hold_ns)
@@ -125,28 +160,23 @@ class SampleBins:
         part = min(right, end_ns) - max(right - since, start_ns)
         inside = min(right, end_ns) - max(right - self.bin_ns, start_ns)
         told, weighted = told + part, weighted + part * float(means[a])
-        samples += self._count[column][at[a]] * inside / self.bin_ns
+        samples += float(count[at[a]]) * inside / self.bin_ns
         beyond = self.origin_ns + int(at[b - 1] + 1) * self.bin_ns - end_ns
         if b - a > 1 and beyond > 0:
             told, weighted = told - beyond, weighted - beyond * float(means[b - 1])
-            samples -= self._count[column][at[b - 1]] * beyond / self.bin_ns
+            samples -= float(count[at[b - 1]]) * beyond / self.bin_ns
         return weighted / told, max(1, round(samples))
 
     @property
     def _hold_ns(self) -> int:
         return max(HOLD_NS, self.bin_ns)
 
-    def _grown_of(self, column: str) -> np.ndarray:
-        """Of the bins before each one: ns they tell of, value times ns, samples; `(3, n + 1)`."""
-        kept = self._grown.get(column)
-        if kept is None or kept[0] != self.samples:
-            at, means = self.known(column)
-            told = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns).astype(float)
-            each = np.stack([told, told * means, self._count[column][at]])
-            kept = self._grown[column] = (
-                self.samples, np.cumsum(np.pad(each, ((0, 0), (1, 0))), axis=1),
-            )  # fmt: skip
-        return kept[1]
+    def _told(self, at: np.ndarray) -> np.ndarray:
+        """How many ns each of these bins, as `known` gives them, tells of."""
+        if id(at) not in self._tells:
+            told = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
+            self._tells[id(at)] = told.astype(np.float64)
+        return self._tells[id(at)]
 
     def reach(self, column: str, start_ns: int, end_ns: int) -> float:
         """From the first to the last sample between two times, as a share (0-1) of that time."""
@@ -155,12 +185,12 @@ class SampleBins:
         at, _ = self.known(column)
         first = (start_ns - self.origin_ns) // self.bin_ns
         last = -(-(end_ns - self.origin_ns) // self.bin_ns)
-        a, b = np.searchsorted(at, (first, last))
+        a, b = at.searchsorted((first, last)).tolist()
         if a == b:
             return 0.0
-        ends = self.origin_ns + (at[[a, b - 1]] + 1) * self.bin_ns
-        begin = max(start_ns, int(ends[0]) - self._hold_ns)
-        return (min(end_ns, int(ends[1]) + self._hold_ns) - begin) / (end_ns - start_ns)
+        one, other = (self.origin_ns + (int(at[i]) + 1) * self.bin_ns for i in (a, b - 1))
+        begin = max(start_ns, one - self._hold_ns)
+        return (min(end_ns, other + self._hold_ns) - begin) / (end_ns - start_ns)
 
     def over_each(
         self, column: str, start_ns: np.ndarray, end_ns: np.ndarray
@@ -172,7 +202,7 @@ class SampleBins:
         if column not in self or self.origin_ns is None:
             return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
         at, means = self.known(column)
-        since = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
+        since = self._told(at)
         right = (at + 1) * self.bin_ns
         edges = np.stack([right - since, right], axis=1).ravel()
 
@@ -182,17 +212,15 @@ class SampleBins:
             last, first = (np.interp(t - self.origin_ns, edges, level) for t in (end_ns, start_ns))
             return last - first
 
-        told = within(since.astype(float))
+        told = within(since)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(told > 0, within(means * since) / told, np.nan)
-        return mean, within(self._count[column][at])
+        return mean, within(self._count[self._row[column], at])
 
     def stamps(self) -> np.ndarray:
         """Start of each bin that holds a sample of any column, ns since the epoch, ascending."""
-        count = np.zeros(self.used)
-        for column in self._count.values():
-            count += column[: self.used]
-        return (self.origin_ns or 0) + np.flatnonzero(count) * self.bin_ns
+        some = np.flatnonzero(self._count[:, : self.used].any(axis=0))
+        return (self.origin_ns or 0) + some * self.bin_ns
 
     def starts(self) -> np.ndarray:
         """Start of each used bin, ns since the epoch."""
@@ -200,8 +228,6 @@ class SampleBins:
 
     def _fold(self) -> None:
         half = self.CAPACITY // 2
-        for column in (*self._sum.values(), *self._count.values()):
-            column[:half], column[half:] = column[0::2] + column[1::2], 0.0
-        for column in self._max.values():
-            column[:half], column[half:] = np.maximum(column[0::2], column[1::2]), -np.inf
+        for sums in (self._sum, self._count):
+            sums[:, :half], sums[:, half:] = sums[:, 0::2] + sums[:, 1::2], 0.0
         self.bin_ns *= 2

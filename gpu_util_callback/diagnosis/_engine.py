@@ -93,9 +93,7 @@ class Diagnosis:
             that could not be judged, with the reason.
         """
         run = self._run
-        if facts is not None:
-            run.facts.update(facts)
-        run.account, run.now_ns, run.ended = account or {}, now_ns, ended
+        run.update(facts, account, now_ns, ended)
         claims: list[Loss] = []
         silent = []
         for rule in RULES:

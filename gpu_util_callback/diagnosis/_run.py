@@ -1,13 +1,13 @@
 """A run as rules see it: bounded sums over its tables and samples, with the questions they ask."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpu_util_callback.diagnosis._absence import absences
-from gpu_util_callback.diagnosis._bins import SampleBins
 from gpu_util_callback.diagnosis._blocks import StepBlocks
+from gpu_util_callback.diagnosis._gauges import MIN_SAMPLES, Gauges
 from gpu_util_callback.diagnosis._phases import Phases
 from gpu_util_callback.diagnosis._pipeline import Pipeline
 from gpu_util_callback.diagnosis._rule import Range
@@ -18,8 +18,6 @@ __all__ = ["Idle", "Run"]
 
 Tables = Mapping[str, Mapping[str, np.ndarray]]
 
-# Fewer samples than this say nothing about a range: NVML averages over up to a second.
-MIN_SAMPLES = 3
 AROUND_NS = 500_000_000
 HALF = 0.5  # of a range must be sampled: an end of it does not speak for the rest
 # So many steps without any waiting are enough to say how fast the run can be.
@@ -41,7 +39,7 @@ class Idle:
     gpus: tuple[int, ...]
 
 
-class Run:
+class Run(Gauges):
     """Everything rules may look at. Rows are added once; memory and cost stay bounded.
 
     Attributes:
@@ -52,20 +50,16 @@ class Run:
     """
 
     def __init__(self, facts: Mapping, floor_ns: int):
+        super().__init__()
         self.facts = dict(facts)
         self.steps = StepBlocks(floor_ns)
         self.validation = StepBlocks(floor_ns)
         self.phases = Phases()
         self.pipeline = Pipeline()
         self.traced = Traced()
-        self.samples: dict[str, SampleBins] = {}
         self.account: Mapping = {}
         self.now_ns: int | None = None
         self.ended = False
-        self._clean: tuple[int, tuple[float, int] | None] | None = None
-        self._absences: tuple[tuple[int, int], np.ndarray] | None = None
-        self._working: tuple[tuple[int, int, int], list[int]] | None = None
-        self._idle: tuple[object, dict[tuple[int, int, int], Idle | None]] = (None, {})
 
     def add(self, tables: Tables, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """New rows of any table and new samples of any group, each row once and in order."""
@@ -75,8 +69,15 @@ class Run:
         self.pipeline.add(tables.get("pipeline", {}))
         self.traced.add_steps(tables.get("traced_steps", {}))
         self.traced.add_kernels(tables.get("kernels", {}))
-        for group, block in samples.items():
-            self.samples.setdefault(group, SampleBins()).add(block)
+        self.add_samples(samples)
+
+    def update(
+        self, facts: Mapping | None, account: Mapping | None, now_ns: int | None, ended: bool
+    ) -> None:
+        """What is known by now beside the rows: newer facts are merged over those before."""
+        self.forget()
+        self.facts.update(facts or {})
+        self.account, self.now_ns, self.ended = account or {}, now_ns, ended
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -105,17 +106,12 @@ class Run:
 
     def absent_ns(self, start_ns: int, end_ns: int) -> int:
         """How much of a range the process was stopped, or its machine asleep."""
-        known = self._known
-        if self._absences is None or self._absences[0] != known:
-            self._absences = known, absences(self.steps, self.samples.values())
-        first, last = self._absences[1].T
+        away = self.once("absences", lambda: absences(self.steps, self.samples.values()))
+        if not len(away):
+            return 0
+        first, last = away.T
         gone = np.minimum(last, end_ns) - np.maximum(first, start_ns)
         return int(np.maximum(gone, 0).sum())
-
-    @property
-    def _known(self) -> tuple[int, int]:
-        """What an answer that is kept rests on: rows of steps, and samples."""
-        return self.steps.total_rows, sum(bins.samples for bins in self.samples.values())
 
     @property
     def first_step(self) -> int:
@@ -147,11 +143,16 @@ class Run:
     @property
     def gpus(self) -> list[Mapping]:
         """The GPUs this process may use, as the manifest lists them."""
-        return [gpu for gpu in self.fact("gpus", default=[]) if isinstance(gpu, Mapping)]
+        return self.once(
+            "gpus", lambda: [g for g in self.fact("gpus", default=[]) if isinstance(g, Mapping)]
+        )
 
     @property
     def used_gpus(self) -> list[int]:
         """Indices of the GPUs that the framework uses."""
+        return self.once("used", self._used_gpus)
+
+    def _used_gpus(self) -> list[int]:
         return [int(gpu.get("index", i)) for i, gpu in enumerate(self.gpus)
                 if gpu.get("used_by_framework")]  # fmt: skip
 
@@ -162,19 +163,16 @@ class Run:
         Frameworks take memory on every GPU they see and may run everything on one: what is seen on
         the others is somebody else's work, or none, and no step waits for it.
         """
+        return self.once("working", self._working_gpus)
+
+    def _working_gpus(self) -> list[int]:
         used = self.used_gpus
         if len(used) < 2 or not len(self.steps):
             return used
-        known = (*self._known, len(used))
-        if self._working is None or self._working[0] != known:
-            span = int(self.steps["start_ns"][0]), int(self.steps["end_ns"].max())
-            own = {gpu: self._own_pct(gpu, *span) for gpu in used}
-            some = any(pct is not None and pct >= OWN_PCT for pct in own.values())
-            self._working = (
-                known,
-                [gpu for gpu, pct in own.items() if not some or pct is None or pct >= OWN_PCT],
-            )
-        return self._working[1]
+        span = int(self.steps["start_ns"][0]), int(self.steps["end_ns"].max())
+        own = {gpu: self._own_pct(gpu, *span) for gpu in used}
+        some = any(pct is not None and pct >= OWN_PCT for pct in own.values())
+        return [gpu for gpu, pct in own.items() if not some or pct is None or pct >= OWN_PCT]
 
     def _own_pct(self, gpu: int, start_ns: int, end_ns: int) -> float | None:
         seen = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns)
@@ -241,13 +239,8 @@ class Run:
         A range too short for three samples is judged by the second around it: NVML's utilization is
         a mean over up to a second anyhow. One whose samples end soon after it began is not judged.
         """
-        # Rules ask for the same ranges.
-        rests_on, asked = (self._known, self.working_gpus), (start_ns, end_ns, at_least)
-        if self._idle[0] != rests_on:
-            self._idle = rests_on, {}
-        if asked not in self._idle[1]:
-            self._idle[1][asked] = self._seen_idle(*asked)
-        return self._idle[1][asked]
+        asked = start_ns, end_ns, at_least
+        return self.once(("idle", *asked), lambda: self._seen_idle(*asked))
 
     def _seen_idle(self, start_ns: int, end_ns: int, at_least: int) -> Idle | None:
         active: list[float] = []
@@ -325,63 +318,12 @@ class Run:
         last = np.interp(start_ns + length_ns - origin, edges, level)
         return np.clip(100 * (last - first) / np.maximum(length_ns, 1), 0, 100)
 
-    def gpu_mean(
-        self,
-        index: int,
-        column: str,
-        start_ns: int,
-        end_ns: int,
-        at_least: int = MIN_SAMPLES,
-        reach: float = 0.0,
-    ) -> tuple[float, int] | None:
-        """Mean of a GPU's column over a range and how many samples it rests on.
-
-        The driver's own buffer is preferred where it covers the range: it holds more samples.
-
-        Args:
-            reach: which share of the range must lie between the first and the last of them.
-        """
-        best: tuple[float, int] | None = None
-        groups: Sequence[str] = (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")
-        for group in groups:
-            bins = self.samples.get(group)
-            seen = bins.over(column, start_ns, end_ns) if bins is not None else None
-            if bins is None or seen is None or seen[1] < at_least:
-                continue
-            if (best is None or seen[1] > best[1]) and bins.reach(
-                column, start_ns, end_ns
-            ) >= reach:
-                best = seen
-        return best
-
-    def column(self, index: int, name: str) -> SampleBins | None:
-        """The group of a GPU that has this column, None if no group has.
-
-        The driver's own buffer, where it is kept, says when each value was taken; a polled one is
-        up to a second old.
-        """
-        found = [
-            bins
-            for part in ("/utilization", "", "/gpm", "/allocator")
-            if (bins := self.samples.get(f"gpu{index}{part}")) is not None and name in bins
-        ]
-        if len(found) > 1 and 2 * found[0].samples < found[1].samples:
-            return found[1]
-        return found[0] if found else None
-
-    def highest(self, index: int, name: str) -> float | None:
-        """The largest value of a GPU's column, None where it was not sampled."""
-        bins = self.column(index, name)
-        return bins.maximum(name) if bins is not None else None
-
     def clean_step_ns(self) -> tuple[float, int] | None:
         """What a step takes that neither waits nor compiles, and how many there are.
 
         The weighted median over blocks, so that the few slow ones do not count; None with too few.
         """
-        if self._clean is None or self._clean[0] != self.steps.total_rows:
-            self._clean = self.steps.total_rows, self._clean_step_ns()
-        return self._clean[1]
+        return self.once("clean", self._clean_step_ns)
 
     def _clean_step_ns(self) -> tuple[float, int] | None:
         rows, spent = self.steps["clean_rows"], self.steps["clean_ns"]
@@ -390,7 +332,7 @@ class Run:
         if total < MIN_CLEAN_STEPS:
             return None
         mean, weight = spent[some] / rows[some], rows[some]
-        order = np.argsort(mean, kind="stable")
+        order = np.argsort(mean)
         at = int(np.searchsorted(np.cumsum(weight[order]), total / 2))
         return float(mean[order][min(at, len(order) - 1)]), total
 

@@ -28,11 +28,14 @@ class Sampled:
     """A GPU's samples of one column, with others read at the same times.
 
     Attributes:
+        bins, places: where the column is kept, and in which of its bins.
         start_ns, length_ns: when each sample begins to hold and for how long, shape `(n,)`.
     """
 
     run: Run
     gpu: int
+    bins: SampleBins
+    places: np.ndarray
     start_ns: np.ndarray
     length_ns: np.ndarray
 
@@ -42,7 +45,17 @@ class Sampled:
     def at(self, column: str, hold_ns: int = HOLD_NS) -> np.ndarray:
         """Another column at these times, NaN where it was not sampled lately; shape `(n,)`."""
         bins = self.run.column(self.gpu, column)
-        return _read(bins, column, self.start_ns, hold_ns) if bins else np.full(len(self), np.nan)
+        if bins is None:
+            return np.full(len(self), np.nan)
+        places, values = bins.known(column)
+        if bins is self.bins and places is self.places:
+            return values
+        # Columns of one group are mostly read at the same times.
+        held, fresh = self.run.once(
+            ("held", id(self.start_ns), id(places), hold_ns),
+            lambda: _held(bins, places, self.start_ns, hold_ns),
+        )
+        return np.where(fresh, values[held], np.nan)
 
     def spans(
         self, lost_ns: np.ndarray, *, enter: float, min_s: float, min_samples: int = 3
@@ -87,13 +100,17 @@ def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> 
     if bins is None:
         return None
     at, _ = bins.known(column)
-    if len(at) < 3 or bins.origin_ns is None:
+    if len(at) < 3:
         return None
-    starts = bins.origin_ns + at * bins.bin_ns
+    return run.once(("sampled", gpu, bins, id(at)), lambda: _sampled(run, gpu, bins, at))
+
+
+def _sampled(run: Run, gpu: int, bins: SampleBins, at: np.ndarray) -> Sampled:
+    starts = (bins.origin_ns or 0) + at * bins.bin_ns
     apart = starts[1:] - starts[:-1]
     usual = int(np.median(apart))
     length = np.minimum(np.append(apart, usual), 3 * usual)
-    return Sampled(run, gpu, starts, length)
+    return Sampled(run, gpu, bins, at, starts, length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +167,17 @@ def _rate(times: np.ndarray, seen: Sampled, lost: np.ndarray) -> np.ndarray:
     return np.where(fresh, np.nan_to_num(lost[held]) / seen.length_ns[held], 0.0)
 
 
-def _read(bins: SampleBins, column: str, times: np.ndarray, hold_ns: int) -> np.ndarray:
-    known, values = bins.known(column)
-    if not len(known) or bins.origin_ns is None:
-        return np.full(len(times), np.nan)
-    stamps = bins.origin_ns + known * bins.bin_ns
+def _held(
+    bins: SampleBins, places: np.ndarray, times: np.ndarray, hold_ns: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the bins at `places` speaks for each of these times, and whether one does."""
+    stamps = (bins.origin_ns or 0) + places * bins.bin_ns
     # The bin the time lies in or the newest one before it; the first one also speaks for a little
     # before (groups of one GPU are read one after the other).
-    at = np.searchsorted(stamps, times, side="right") - 1
+    at = stamps.searchsorted(times, side="right") - 1
     at = np.where((at < 0) & (stamps[0] - times <= hold_ns), 0, at)
-    fresh = (at >= 0) & (times - stamps[np.maximum(at, 0)] <= hold_ns + bins.bin_ns)
-    return np.where(fresh, values[np.maximum(at, 0)], np.nan)
+    held = np.maximum(at, 0)
+    return held, (at >= 0) & (times - stamps[held] <= hold_ns + bins.bin_ns)
 
 
 def link_bytes_per_s(generation: np.ndarray, width: np.ndarray) -> np.ndarray:

@@ -78,8 +78,10 @@ def _at_scale(
     rows = np.where(open_, series.rows, 0)
     lost, total = np.where(open_, series.lost, 0), np.where(open_, series.total, 0)
     top, events = np.where(open_, series.top, 0), np.where(open_, series.events, 0)
-    share = _share(_windowed(lost, window), _windowed(total, window), _highest(top, window))
-    positive = (share >= enter) & open_
+    within, of = _windowed(lost, window), _windowed(total, window)
+    if not ((within >= enter * of) & open_).any():
+        return  # without the largest single loss the share is smaller still
+    positive = (_share(within, of, _highest(top, window)) >= enter) & open_
     if not positive.any():
         return
     score = np.concatenate([[0.0], np.cumsum(lost - enter * total, dtype=np.float64)])
@@ -187,17 +189,23 @@ def _share(lost, total, top):
     return np.maximum(lost - top, 0) / np.maximum(total - top, 1)
 
 
-def _bounds(count: int, window: int) -> tuple[np.ndarray, np.ndarray]:
-    at = np.arange(count)
-    low = np.clip(at - (window - 1) // 2, 0, max(0, count - window))
-    return low, np.minimum(low + window, count)
+def _centred(ahead: np.ndarray, window: int) -> np.ndarray:
+    """From what the windows that begin at each place give, what those around each place give.
+
+    At the ends the window stays whole and leans inwards.
+    """
+    before = (window - 1) // 2
+    whole = np.empty(len(ahead) + window - 1, ahead.dtype)
+    whole[:before], whole[before : before + len(ahead)] = ahead[0], ahead
+    whole[before + len(ahead) :] = ahead[-1]
+    return whole
 
 
 def _windowed(values: np.ndarray, window: int) -> np.ndarray:
-    """Sums over a centred window; at the ends the window stays whole and leans inwards."""
-    low, high = _bounds(len(values), window)
-    sums = np.concatenate([[0], np.cumsum(values)])
-    return sums[high] - sums[low]
+    """Sums over a centred window, at most as wide as there are values."""
+    sums = np.zeros(len(values) + 1, values.dtype)
+    np.cumsum(values, out=sums[1:])
+    return _centred(sums[window:] - sums[:-window], window)
 
 
 def _highest(values: np.ndarray, window: int) -> np.ndarray:
@@ -206,5 +214,5 @@ def _highest(values: np.ndarray, window: int) -> np.ndarray:
     while reach * 2 <= window:
         level = np.maximum(level[: len(level) - reach], level[reach:])
         reach *= 2
-    low, high = _bounds(len(values), window)
-    return np.maximum(level[low], level[np.maximum(high - reach, low)])
+    last = window - reach
+    return _centred(np.maximum(level[: len(level) - last], level[last:]), window)

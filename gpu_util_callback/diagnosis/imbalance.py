@@ -68,8 +68,10 @@ class Imbalance(Rule):
             return
         gpus = [gpu for gpu, works in zip(series, working, strict=True) if works]
         use = use[working]
-        # A second's mean: single samples of GPUs that work in turns are not alike.
-        smooth = np.stack([_smoothed(row, first.length_ns) for row in use])
+        # Two seconds' mean, and no fewer than five samples: single samples scatter, and those of
+        # GPUs that work in turns are not alike.
+        count = max(5, round(2e9 / max(1.0, float(np.median(first.length_ns)))))
+        smooth = np.stack([_smoothed(row, count) for row in use])
         most, mean = np.nanmax(smooth, axis=0), np.nanmean(smooth, axis=0)
         gap = most - np.nanmin(smooth, axis=0)
         uneven = gap >= limits["gap_pct"]
@@ -131,13 +133,14 @@ def _alike(run: Run) -> dict[int, SampleBins]:
 
 def _on(times: np.ndarray, stamps: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Values at other times: those of the sample before."""
+    if np.array_equal(times, stamps):
+        return values
     at = np.clip(np.searchsorted(stamps, times, side="right") - 1, 0, len(stamps) - 1)
     return values[at]
 
 
-def _smoothed(values: np.ndarray, length_ns: np.ndarray) -> np.ndarray:
-    """Means over about two seconds, and no fewer than five samples: single ones scatter."""
-    count = max(5, round(2e9 / max(1.0, float(np.median(length_ns)))))
+def _smoothed(values: np.ndarray, count: int) -> np.ndarray:
+    """Means over so many of them."""
     count = max(1, min(len(values), count))
     kernel = np.ones(count)
     known = np.isfinite(values)

@@ -92,7 +92,7 @@ def test_bins_keep_sums_exactly_while_they_fold(offsets_ms, size):
     seen = whole.over("utilization_pct", START_NS, int(times[-1]) + whole.bin_ns)
     assert seen == parts.over("utilization_pct", START_NS, int(times[-1]) + whole.bin_ns)
     assert seen is not None and 0 <= seen[0] <= 100
-    assert whole._sum["utilization_pct"].sum() == pytest.approx(values.sum(), abs=0.02 * len(times))
+    assert whole._sum.sum() == pytest.approx(values.sum(), abs=0.02 * len(times))
 
 
 def test_a_mean_is_taken_over_time_not_over_samples():
@@ -116,3 +116,39 @@ def test_a_long_run_takes_no_more_memory_than_a_short_one():
     assert len(diagnosis._run.steps) <= StepBlocks.CAPACITY
     [span] = diagnosis.result(now_ns=run.now)["spans"]
     assert abs(span["start_step"] - first) <= 5 and abs(span["end_step"] - end) <= 5
+
+
+def test_what_several_rules_ask_is_summed_once(monkeypatch):
+    """Eight GPUs, and rules that want the same means of the same ranges: none is taken twice."""
+    run = Generated(seed=6, gpus=[GPU | {"index": index} for index in range(8)])
+    for wait_ms in (0, 20, 0, 20):
+        run.steps(500, step_ms=10, wait_ms=wait_ms)
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add(run.tables(), run.samples())
+    asked = []
+    over = SampleBins.over
+    monkeypatch.setattr(
+        SampleBins, "over", lambda bins, *what: asked.append((id(bins), *what)) or over(bins, *what)
+    )
+    assert len(diagnosis.result(now_ns=run.now)["spans"]) == 2
+    assert len(asked) >= 8 * 3  # the run and each span
+    assert len(asked) == len(set(asked))
+
+
+def test_nothing_is_kept_of_rows_that_grew():
+    """An answer given before the newest samples came is asked anew."""
+    run = Generated(seed=7, gpus=[GPU])
+    run.steps(500, step_ms=10)
+    run.steps(500, step_ms=10, wait_ms=30)
+    diagnosis, whole = Diagnosis(run.facts), Diagnosis(run.facts)
+    diagnosis.add(run.tables(), run.samples())
+    assert diagnosis.result(now_ns=run.now)["spans"]
+    rows, samples = run.step, len(run.samples()["gpu0"]["time_ns"])
+    run.steps(900, step_ms=20)  # what a step takes elsewhere is another now
+    run.steps(500, step_ms=10, wait_ms=30)
+    whole.add(run.tables(), run.samples())
+    diagnosis.add(
+        {"steps": {name: column[rows:] for name, column in run.tables()["steps"].items()}},
+        {"gpu0": {name: column[samples:] for name, column in run.samples()["gpu0"].items()}},
+    )
+    assert diagnosis.result(now_ns=run.now) == whole.result(now_ns=run.now)

@@ -1,0 +1,99 @@
+"""What was sampled of GPUs and host, with the questions about single columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from gpu_util_callback.diagnosis._bins import SampleBins
+
+__all__ = ["MIN_SAMPLES", "Gauges"]
+
+# Fewer samples than this say nothing about a range: NVML averages over up to a second.
+MIN_SAMPLES = 3
+_Answer = TypeVar("_Answer")
+
+
+class Gauges:
+    """Samples by group: "gpu<i>" as polled, "gpu<i>/utilization" from the driver's own buffer,
+    "gpu<i>/gpm", "host" and others.
+
+    Rules ask the same of the same rows: answers are kept until there are new ones.
+    """
+
+    def __init__(self) -> None:
+        self.samples: dict[str, SampleBins] = {}
+        self._answers: dict[Hashable, object] = {}
+
+    def add_samples(self, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """New samples of any group, each once and in order."""
+        self.forget()
+        for group, block in samples.items():
+            self.samples.setdefault(group, SampleBins()).add(block)
+
+    def forget(self) -> None:
+        """Something is new: what was answered before may not hold."""
+        self._answers.clear()
+
+    def once(self, question: Hashable, answer: Callable[[], _Answer]) -> _Answer:
+        """What `answer` gives, asked once for all who have this question."""
+        try:
+            return self._answers[question]  # type: ignore[return-value]
+        except KeyError:
+            found = self._answers[question] = answer()
+            return found
+
+    def gpu_mean(
+        self,
+        index: int,
+        column: str,
+        start_ns: int,
+        end_ns: int,
+        at_least: int = MIN_SAMPLES,
+        reach: float = 0.0,
+    ) -> tuple[float, int] | None:
+        """Mean of a GPU's column over a range and how many samples it rests on.
+
+        The driver's own buffer is preferred where it covers the range: it holds more samples.
+
+        Args:
+            reach: which share of the range must lie between the first and the last of them.
+        """
+        best: tuple[float, int] | None = None
+        for part in ("", "/utilization", "/gpm"):
+            bins = self.samples.get(f"gpu{index}{part}")
+            if bins is None or column not in bins:
+                continue
+            asked = column, start_ns, end_ns
+            seen = self.once((bins, *asked), partial(bins.over, *asked))
+            if seen is None or seen[1] < at_least or (best is not None and seen[1] <= best[1]):
+                continue
+            if not reach or bins.reach(*asked) >= reach:
+                best = seen
+        return best
+
+    def column(self, index: int, name: str) -> SampleBins | None:
+        """The group of a GPU that has this column, None if no group has.
+
+        The driver's own buffer, where it is kept, says when each value was taken; a polled one is
+        up to a second old.
+        """
+        return self.once((index, name), lambda: self._column(index, name))
+
+    def _column(self, index: int, name: str) -> SampleBins | None:
+        found = [
+            bins
+            for part in ("/utilization", "", "/gpm", "/allocator")
+            if (bins := self.samples.get(f"gpu{index}{part}")) is not None and name in bins
+        ]
+        if len(found) > 1 and 2 * found[0].samples < found[1].samples:
+            return found[1]
+        return found[0] if found else None
+
+    def highest(self, index: int, name: str) -> float | None:
+        """The largest value of a GPU's column, None where it was not sampled."""
+        bins = self.column(index, name)
+        return bins.maximum(name) if bins is not None else None
