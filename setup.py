@@ -20,6 +20,7 @@ PACKAGES = [
     "gpu_util_callback.gpus",
     "gpu_util_callback.recording",
     "gpu_util_callback.traces",
+    "gpu_util_callback.traces.rules",
     "gpu_util_callback.windows",
     "tensorboard_plugin",
 ]

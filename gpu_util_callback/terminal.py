@@ -1,6 +1,6 @@
 """The report for people: one screen in a terminal, of any width, with or without colour."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
@@ -114,11 +114,11 @@ def _where_to_look(run: Mapping) -> str:
     return next((one["cure"] for one in missing), "")
 
 
-def rules_text(width: int = 80) -> str:
+def rules_text(width: int = 80, rules: Iterable = RULES) -> str:
     """Every cause: when it holds, what it needs, and its thresholds with their reasons."""
     pen = Pen(width, color=False, unicode=True)
     lines: list[str] = []
-    for rule in RULES:
+    for rule in rules:
         lines += ["", *pen.wrap(f"{rule.cause}: {rule.title}")]
         lines += pen.wrap(cleandoc(rule.__doc__ or "").partition("\n\n")[0], "  ")
         lines += pen.wrap(f"needs {'; '.join(rule.sources)}; else: {rule.unknown}", "  ")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_util_callback.cli import _thresholds
 from gpu_util_callback.errors import UnusableInput
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="write the tab and its data into one file")  # fmt: skip
     parser.add_argument("--run", action="append", metavar="NAME",
                         help="only this run (may be repeated)")  # fmt: skip
-    parser.add_argument("--threshold", action="append", default=[], metavar="CAUSE.NAME=VALUE",
-                        help="another threshold for a rule (may be repeated)")  # fmt: skip
+    _thresholds.add_arguments(parser)
     limits = parser.add_argument_group(
         "check",
         "limits for CI: exit with 1 and the reasons where one is broken (0 = all kept, "
@@ -49,16 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-step-ms", type=_length, metavar="MS", help="median step time")
     limits.add_argument("--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]",
                         help="causes that must not be found")  # fmt: skip
-    parser.add_argument(
-        "--rules", action="store_true", help="list the causes and their thresholds, with reasons"
-    )
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code: 1 if a limit of `--check` is broken."""
-    from gpu_util_callback.diagnosis import comparison, failures, logdir_report, parse_threshold
+    from gpu_util_callback.diagnosis import comparison, failures, logdir_report
     from gpu_util_callback.terminal import render, rules_text
 
     if args.rules:
@@ -66,10 +63,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
-    thresholds: dict[str, dict[str, float]] = {}
-    for text in args.threshold:
-        cause, name, value = parse_threshold(text)
-        thresholds.setdefault(cause, {})[name] = value
+    thresholds = _thresholds.given(args)
     check = _check(args)
     recordings = _recordings(args.logdir, args.run)
     if args.html:

@@ -3,11 +3,14 @@
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 
+from gpu_util_callback.cli import _thresholds
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces.findings import limits_of
 from gpu_util_callback.traces.view import render
 
 __all__ = ["add_arguments", "run"]
@@ -18,6 +21,7 @@ _BAR = 30
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trace",
+        nargs="?",
         metavar="FILE|DIR",
         help="a trace of TensorFlow or JAX (*.xplane.pb), PyTorch (*.pt.trace.json[.gz]) or Nsight "
         "Systems (*.sqlite), told apart by content; or a folder with one file per host or rank",
@@ -28,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LOGDIR",
         help="also write a recording there, so that TensorBoard's GPU Utilization tab shows it",
     )
+    _thresholds.add_arguments(parser)
 
 
 class _Progress:
@@ -53,13 +58,24 @@ class _Progress:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Explain the trace; returns the exit code."""
+    if args.rules:
+        from gpu_util_callback.terminal import rules_text
+        from gpu_util_callback.traces.rules import RULES
+
+        print(rules_text(shutil.get_terminal_size((80, 24)).columns, RULES), end="")
+        return 0
+    if not args.trace:
+        raise UnusableInput("which trace? gpu-util trace FILE")
+    thresholds = _thresholds.given(args)
+    limits_of(thresholds)  # a wrong one is told before a large file is read
     progress = _Progress() if sys.stderr.isatty() else None
     try:
         trace = read_trace(args.trace, progress)
     finally:
         if progress:
             progress.clear()
-    analysis = analyse(trace)
+    analysis = analyse(trace, thresholds)
     if args.log_dir:
         from gpu_util_callback.traces.imported import write_recordings
 

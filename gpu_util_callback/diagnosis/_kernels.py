@@ -1,14 +1,16 @@
 """What the profiler windows and GPM say about how full the GPU was while it was active."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpu_util_callback.diagnosis._run import Run
 
-__all__ = ["Fill", "capability", "fill", "headroom", "plain_matrix_pct"]
+__all__ = ["Fill", "MatrixKernels", "capability", "fill", "headroom", "matrix_kernels",
+           "plain_matrix_pct"]  # fmt: skip
 
 _MATRIX = re.compile(
-    r"gemm|conv(?!ert)|cudnn|winograd|matmul|wgrad|dgrad|fprop|attention", re.IGNORECASE
+    r"gemm|conv(?!ert)|cudnn|winograd|matmul|wgrad|dgrad|fprop|attention|Cijk_", re.IGNORECASE
 )
 _HELPER = re.compile(
     r"nchwtonhwc|nhwctonchw|convert|im2col|im3d2col|bn_(fw|bw)|norm|pool|reorder|transpose"
@@ -76,24 +78,45 @@ def capability(run: Run, gpu: int) -> float | None:
         return None
 
 
-def plain_matrix_pct(run: Run, gpu: int) -> tuple[float, float, str, int] | None:
-    """Matrix kernels that surely do not use tensor cores.
+@dataclass(frozen=True, slots=True)
+class MatrixKernels:
+    """Which kernels use the tensor cores, in % of kernel time.
 
-    Returns:
-        Their share of kernel time (%), the share of kernels of which it is not known (%), the name
-        of the largest one, and the share that does use them; None without kernels.
+    Attributes:
+        plain_pct: matrix kernels that surely do not.
+        unknown_pct: kernels of which it is not known.
+        used_pct: kernels that do.
+        largest: the plain one with most time; "" without one.
     """
-    kernels = [kernel for (index, _, _), kernel in run.traced.kernels.items() if index == gpu]
-    total = sum(kernel.total_ns for kernel in kernels)
+
+    plain_pct: float
+    unknown_pct: float
+    used_pct: float
+    largest: str
+
+
+def plain_matrix_pct(run: Run, gpu: int) -> MatrixKernels | None:
+    """Those of a GPU's profiler windows; None without kernels."""
+    return matrix_kernels(
+        (kernel.name, kernel.tensor_core, kernel.total_ns)
+        for (index, _, _), kernel in run.traced.kernels.items() if index == gpu
+    )  # fmt: skip
+
+
+def matrix_kernels(kernels: Iterable[tuple[str, str, int]]) -> MatrixKernels | None:
+    """The same of (name, tensor core "yes", "no" or "unknown", time) in any unit of time."""
+    of: dict[str, int] = {"yes": 0, "no": 0, "unknown": 0}
+    total = plain = most = 0
+    largest = ""
+    for name, tensor_core, spent in kernels:
+        total += spent
+        of[tensor_core] = of.get(tensor_core, 0) + spent
+        if tensor_core == "no" and _MATRIX.search(name) and not _HELPER.search(name):
+            plain += spent
+            if spent > most:
+                most, largest = spent, name
     if not total:
         return None
-    plain = [
-        kernel for kernel in kernels
-        if kernel.tensor_core == "no"
-        and _MATRIX.search(kernel.name) and not _HELPER.search(kernel.name)
-    ]  # fmt: skip
-    unknown = sum(kernel.total_ns for kernel in kernels if kernel.tensor_core == "unknown")
-    used = sum(kernel.total_ns for kernel in kernels if kernel.tensor_core == "yes")
-    largest = max(plain, key=lambda kernel: kernel.total_ns).name if plain else ""
-    share = sum(kernel.total_ns for kernel in plain)
-    return 100 * share / total, 100 * unknown / total, largest, round(100 * used / total)
+    return MatrixKernels(
+        100 * plain / total, 100 * of["unknown"] / total, 100 * of["yes"] / total, largest
+    )

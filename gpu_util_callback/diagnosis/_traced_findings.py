@@ -1,5 +1,6 @@
 """Findings of an imported trace beside those of the rules for whole runs."""
 
+from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["with_trace_findings"]
@@ -12,7 +13,10 @@ def with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -
     few, and every microsecond of those: what it measured stands.
     """
     known = {thing["cause"] for thing in [*found["findings"], *found["spans"]]}
-    added = [finding for finding in of_trace if finding["cause"] not in known]
+    added = [
+        finding for finding in of_trace
+        if finding["cause"] not in known and _holds(finding, found["thresholds_set"])
+    ]  # fmt: skip
     if not added:
         return found
     findings = sorted(
@@ -25,3 +29,14 @@ def with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -
     if findings[0] in added:
         verdict = f"{findings[0]['title']}."
     return {**found, "findings": findings, "silent": silent, "verdict": verdict}
+
+
+def _holds(finding: dict[str, Any], limits_set: Mapping[str, float]) -> bool:
+    """Whether what was measured crosses the limits that the reader set, too, on the same side."""
+    for name, before in finding["threshold"].items():
+        value, now = finding["evidence"].get(name), limits_set.get(f"{finding['cause']}.{name}")
+        if now is None or not isinstance(value, (int, float)):
+            continue
+        if (value >= before and value < now) or (value <= before and value > now):
+            return False
+    return True

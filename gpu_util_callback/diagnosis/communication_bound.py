@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
 
-__all__ = ["CommunicationBound"]
+__all__ = ["CommunicationBound", "advice"]
 
 LESS_OFTEN = 4  # a quarter of the exchanges is left
 
@@ -48,12 +48,13 @@ class CommunicationBound(Rule):
                 "traced_steps": share.steps,
             },
             threshold={"exposed_collective_pct": limits["exposed_collective_pct"]},
-            advice=_advice(run),
+            advice=advice(run),
             gpus=list(share.gpus),
         )
 
 
-def _advice(run: Run) -> Advice:
+def advice(run: Run) -> Advice:
+    """What to do about exchanging gradients: less often."""
     text = "The GPUs exchange gradients for longer than the computation hides. "
     if run.framework == "torch" and not has_keras_fit(run):
         return Advice(

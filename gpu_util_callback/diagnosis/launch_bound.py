@@ -17,7 +17,7 @@ from gpu_util_callback.diagnosis._run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
 
-__all__ = ["LaunchBound"]
+__all__ = ["LaunchBound", "advice"]
 
 # All cores this busy: the thread that launches kernels has to wait for one.
 BUSY_CPU_PCT = 85
@@ -93,7 +93,7 @@ class LaunchBound(Rule):
                 "idle_launch_pct": limits["idle_launch_pct"],
                 "mean_kernel_us": limits["mean_kernel_us"],
             },
-            advice=_advice(run, round(kernels / steps)),
+            advice=advice(run, round(kernels / steps)),
             gpus=list(share.gpus),
         )
 
@@ -204,7 +204,8 @@ def _larger(run: Run, says: str, do: str) -> Advice:
     return Advice(f"{says}{do}", larger_batch(run, factor), 1 - 1 / factor)
 
 
-def _advice(run: Run, per_step: int) -> Advice:
+def advice(run: Run, per_step: int) -> Advice:
+    """What to do about many short kernels: fewer of them, or longer ones."""
     if run.fact("fit", "run_eagerly", default=False):
         return _eager_advice()
     says = f"A step runs {per_step:,} GPU kernels so short that the GPU waits for the next one. "

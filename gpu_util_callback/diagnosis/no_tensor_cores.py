@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis._fixes import half_precision, has_keras_fit, keras_policy
-from gpu_util_callback.diagnosis._kernels import capability, plain_matrix_pct
+from gpu_util_callback.diagnosis._kernels import MatrixKernels, capability, plain_matrix_pct
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._windows import traced_gpus
 
-__all__ = ["NoTensorCores"]
+__all__ = ["NoTensorCores", "advice", "unused"]
 
 
 class NoTensorCores(Rule):
@@ -44,13 +44,8 @@ class NoTensorCores(Rule):
         for gpu in traced_gpus(run):
             busy = run.traced.gpus[gpu]
             kernels = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / busy.duration_ns
-            if kernels < limits["kernel_pct"]:
-                continue
             able, seen = capability(run, gpu), plain_matrix_pct(run, gpu)
-            if able is None or seen is None or able < limits["compute_capability"]:
-                continue
-            plain, unknown, largest, used = seen
-            if plain < limits["plain_matrix_pct"] or unknown >= plain or used >= plain:
+            if able is None or seen is None or not unused(able, kernels, seen, limits):
                 continue
             policy = str(run.fact("fit", "mixed_precision", default=""))
             yield Loss(
@@ -60,11 +55,11 @@ class NoTensorCores(Rule):
                 lost_ns=None,
                 confidence=MEASURED,
                 evidence={
-                    "plain_matrix_pct": round(plain, 1),
+                    "plain_matrix_pct": round(seen.plain_pct, 1),
                     "kernel_pct": round(kernels, 1),
-                    "tensor_core_pct": used,
-                    "unknown_kernels_pct": round(unknown, 1),
-                    "largest_kernel": largest[:120],
+                    "tensor_core_pct": round(seen.used_pct),
+                    "unknown_kernels_pct": round(seen.unknown_pct, 1),
+                    "largest_kernel": seen.largest[:120],
                     "precision": policy or None,
                     "compute_capability": able,
                 },
@@ -73,14 +68,29 @@ class NoTensorCores(Rule):
                     "kernel_pct": limits["kernel_pct"],
                     "compute_capability": limits["compute_capability"],
                 },
-                advice=_advice(run, able, policy),
+                advice=advice(run, able, policy),
                 gpus=[gpu],
                 detail=f"gpu{gpu}",
             )
             return
 
 
-def _advice(run: Run, able: float, policy: str) -> Advice:
+def unused(able: float, kernel_pct: float, seen: MatrixKernels, limits: Limits) -> bool:
+    """Whether kernels of a GPU surely leave its tensor cores unused, and it matters.
+
+    Args:
+        able: its compute capability.
+        kernel_pct: kernels, share of the steps.
+    """
+    if able < limits["compute_capability"] or kernel_pct < limits["kernel_pct"]:
+        return False
+    plain = seen.plain_pct
+    enough = plain >= limits["plain_matrix_pct"]
+    return enough and seen.unknown_pct < plain and round(seen.used_pct) < plain
+
+
+def advice(run: Run, able: float, policy: str) -> Advice:
+    """What to do about it: mixed precision, or sizes that fit where it is on."""
     if policy.startswith("mixed"):
         return Advice(
             "Mixed precision is on, and still the largest matrix kernels do not use the tensor "
@@ -104,8 +114,11 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
             f'with torch.autocast("cuda", dtype=torch.{kind}):\n'
             "    loss = loss_function(model(x), y)",
         )
+    small = "" if kind == "bfloat16" else "; scale the loss, or small gradients get lost"
+    if not run.framework:
+        return Advice(text.format(small))
     return Advice(
-        text.format("" if kind == "bfloat16" else "; scale the loss, or small gradients get lost"),
+        text.format(small),
         f"params = jax.tree.map(lambda leaf: leaf.astype(jnp.{kind}), params)"
         "  # inside the loss function\n"
         f"x = x.astype(jnp.{kind})  # else JAX computes in float32",

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
 
-__all__ = ["SyncBound"]
+__all__ = ["SyncBound", "advice"]
 
 PER_CALL = 16  # a sixteenth of the loss is left
 EVERY = 100
@@ -80,7 +80,7 @@ class SyncBound(Rule):
                 "traced_steps": share.steps,
             },
             threshold={"idle_sync_pct": limits["idle_sync_pct"]},
-            advice=_advice(run),
+            advice=advice(run),
             gpus=list(share.gpus),
         )
 
@@ -130,18 +130,24 @@ class SyncBound(Rule):
                 "step_ms": limits["step_ms"],
                 "idle_ms_per_step": limits["idle_ms_per_step"],
             },
-            advice=_advice(run),
+            advice=advice(run),
             gpus=list(idle.gpus),
         )
 
 
-def _advice(run: Run) -> Advice:
+def advice(run: Run) -> Advice:
+    """What to do about waiting for the GPU: by who reads its results."""
     executed = int(run.fact("fit", "steps_per_execution", default=1))
     if run.fact("fit", "run_eagerly", default=False):
         return Advice(
             "The model runs eagerly, and each value that Python looks at makes the GPU wait for "
             "it. Let Keras compile the step into one graph.",
             "model.compile(..., run_eagerly=False)",
+        )
+    if not run.framework:
+        return Advice(
+            "The program waits for the GPU in every step, and the GPU runs dry meanwhile: read "
+            "results from it less often, and synchronise only where they are needed.",
         )
     if not has_keras_fit(run):
         value = "loss.item()" if run.framework == "torch" else "float(loss)"

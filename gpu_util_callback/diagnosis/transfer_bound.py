@@ -21,7 +21,7 @@ from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
 from gpu_util_callback.diagnosis._words import gpu_names
 from gpu_util_callback.diagnosis._worth import worth_telling
 
-__all__ = ["TransferBound"]
+__all__ = ["TransferBound", "advice"]
 
 
 class TransferBound(Rule):
@@ -83,7 +83,7 @@ class TransferBound(Rule):
                 "traced_steps": share.steps,
             },
             threshold={"exposed_copy_pct": limits["exposed_copy_pct"]},
-            advice=_advice(run, degraded, up.ms_per_step > down.ms_per_step),
+            advice=advice(run, degraded, up.ms_per_step > down.ms_per_step),
             gpus=list(share.gpus),
         )
 
@@ -112,7 +112,7 @@ class TransferBound(Rule):
                     "pcie_link": degraded,
                 },
                 threshold={"link_used_pct": limits["link_used_pct"]},
-                advice=_advice(run, degraded, False, full=True),
+                advice=advice(run, degraded, False, full=True),
                 gpus=found.gpus,
             )
 
@@ -173,7 +173,8 @@ def _degraded(run: Run, gpu: int) -> str | None:
     )
 
 
-def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) -> Advice:
+def advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) -> Advice:
+    """What to do about copies: by the state of the link, their direction and the framework."""
     if degraded:
         return Advice(
             f"The PCIe link runs below what it could ({degraded}). Reseat the card, use another "
@@ -191,6 +192,8 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
     unpinned = run.fact("fit", "input_pin_memory") is not True
     if full:  # more of it at a time does not fit through
         says = "The copies to the GPU fill the link, and the GPU waits for them. "
+    elif run.framework == "" and run.fact("fit", "input_pin_memory") is False:
+        return Advice(f"{says}From pinned memory the copy runs beside the computation.")
     elif run.framework == "torch" and unpinned and ("dataloader" in kind or not kind):
         more = "" if has_keras_fit(run) else "\nx = x.to(device, non_blocking=True)"
         return Advice(
@@ -211,5 +214,6 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
         if has_keras_fit(run) else
         "x = x.to(device, non_blocking=True).float() / 255  # and send uint8"
         if run.framework == "torch" else "x = x.astype(jnp.float32) / 255  # and send uint8"
-        if run.framework == "jax" else "x = tf.cast(x, tf.float32) / 255  # and send uint8",
+        if run.framework == "jax" else "x = tf.cast(x, tf.float32) / 255  # and send uint8"
+        if run.framework else "",
     )  # fmt: skip

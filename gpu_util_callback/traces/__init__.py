@@ -1,11 +1,12 @@
 """Profiler traces: readers into one event model, step breakdown, kernels.
 
-`read_trace(path)` reads any file we know; `analyse(trace)` explains it. Needs numpy and protobuf,
+`read_trace(path)` reads any file we know; `analyse(trace)` explains it, `measure(trace)` only
+accounts for its time. Needs numpy and protobuf,
 never TensorFlow: a teammate reads somebody's trace on a laptop.
 """
 
-from gpu_util_callback.traces.analysis import Analysis, analyse
+from gpu_util_callback.traces.analysis import Analysis, analyse, measure
 from gpu_util_callback.traces.model import Trace
 from gpu_util_callback.traces.read import read_trace
 
-__all__ = ["Analysis", "Trace", "analyse", "read_trace"]
+__all__ = ["Analysis", "Trace", "analyse", "measure", "read_trace"]

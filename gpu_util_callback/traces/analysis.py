@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.traces import frameworks
 from gpu_util_callback.traces.breakdown import DeviceAccount, account, waits
+from gpu_util_callback.traces.frameworks import Wording
 from gpu_util_callback.traces.hostside import (
     AllocatorProfile,
     HostOp,
@@ -28,7 +31,7 @@ from gpu_util_callback.traces.kernels import (
 from gpu_util_callback.traces.model import DeviceKind, HostKind, Process, Trace
 from gpu_util_callback.traces.steps import Steps, find_steps
 
-__all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "analyse"]
+__all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "analyse", "measure"]
 
 _UNLINKED_SHARE = 0.1
 # Fewer kernels in fewer steps are a fragment, not a training: its idle time proves nothing.
@@ -126,11 +129,21 @@ class Analysis:
     findings: list[dict[str, Any]]
     compat: dict[str, Any]
     problems: list[str] = field(default_factory=list)  # the reader's, and what the numbers lack
+    thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # cause -> name -> value
+    silent: list[dict[str, str]] = field(default_factory=list)  # causes that cannot be judged
+    _wording: Wording | None = None
 
     @property
     def devices(self) -> list[DeviceAnalysis]:
         """The GPUs of all processes that did something."""
         return [d for p in self.processes for d in p.devices]
+
+    @property
+    def wording(self) -> Wording:
+        """In whose words to give advice; looked up once, in all names of the trace."""
+        if self._wording is None:
+            self._wording = frameworks.wording(self.trace)
+        return self._wording
 
     def to_json(self) -> dict[str, Any]:
         """The trace JSON of `gpu-util trace --json`: times in milliseconds, unknown = null."""
@@ -154,10 +167,26 @@ class Analysis:
         return recording_tables(self, window, process, epoch_ns)
 
 
-def analyse(trace: Trace) -> Analysis:
-    """Explain a trace: find its steps, account for every GPU's time, sum up its kernels."""
-    from gpu_util_callback.traces.findings import find
+def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
+    """Explain a trace: `measure` it, and say what held its GPUs back.
 
+    Args:
+        thresholds: other limits for the rules, `{"input_bound": {"wait_pct": 10}}` or
+            `{"input_bound.wait_pct": 10}`; `gpu-util trace --rules` lists them.
+    Raises:
+        UnusableInput: a threshold that does not exist or is no number from 0 on.
+    """
+    from gpu_util_callback.traces.findings import find, limits_of
+
+    limits = limits_of(thresholds)
+    analysis = measure(trace)
+    analysis.thresholds = limits
+    analysis.findings, analysis.silent = find(analysis)
+    return analysis
+
+
+def measure(trace: Trace) -> Analysis:
+    """Find a trace's steps, account for every GPU's time, sum up its kernels; without findings."""
     indexes = [d.index for p in trace.processes for d in p.devices if len(d.events)]
     unique = len(set(indexes)) == len(indexes)
     processes = []
@@ -203,9 +232,7 @@ def analyse(trace: Trace) -> Analysis:
         figures = compat(processes[0].process, trace.names)
     notes = [note for p in processes for note in (*_unjudged(p), *_unlinked(p))]
     problems = list(dict.fromkeys([*trace.problems, *notes]))
-    analysis = Analysis(trace, processes, [], figures, problems)
-    analysis.findings = find(analysis)
-    return analysis
+    return Analysis(trace, processes, [], figures, problems)
 
 
 def _op_time(process: Process) -> Intervals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,11 @@ __all__ = [
 ]
 
 _CURVE_POINTS = 512
+# Who waits does nothing: what is waited for is done by somebody else.
+_WAITS = re.compile(
+    r"block_until_ready|try_to_block|blockhostuntil|synchronize|await|\b(wait|join|acquire)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,8 @@ def culprit(process: Process, names: Names, idle: Intervals, share: float = 0.5)
     """What the host did during `idle`: the most specific name that covers `share` of it.
 
     Names nest (a call within a call within a loop); of those that cover enough, the one with the
-    least time of its own beside it says most. "" where nothing covers as much.
+    least time of its own beside it says most. Waiting for another thread is no answer. "" where
+    nothing covers as much.
     """
     events = process.events
     if not len(idle) or not len(events):
@@ -182,6 +189,8 @@ def culprit(process: Process, names: Names, idle: Intervals, share: float = 0.5)
     enough = np.flatnonzero(overlap >= share * idle.total)
     # Overlap of several threads can pass the idle time itself; such a name runs beside, not in it.
     enough = enough[overlap[enough] <= 1.05 * idle.total]
+    works = [not _WAITS.search(names[name]) for name in unique[enough].tolist()]
+    enough = enough[np.array(works, bool)]
     if not len(enough):
         return ""
     return names[int(unique[enough[np.argmin(total[enough] - overlap[enough] * 0.5)]])]

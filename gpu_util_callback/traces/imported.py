@@ -9,14 +9,15 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis, analyse
-from gpu_util_callback.traces.findings import find_in
+from gpu_util_callback.traces.findings import find_in, limits_of, thresholds_set
+from gpu_util_callback.traces.frameworks import facts
 from gpu_util_callback.traces.model import PS_PER_NS
 from gpu_util_callback.traces.read import Progress, read_trace
 
@@ -41,18 +42,21 @@ def import_trace(
     path: str | os.PathLike[str],
     log_dir: str | os.PathLike[str],
     progress: Progress | None = None,
+    thresholds: Mapping | None = None,
 ) -> list[str]:
     """Read a trace and write one recording per process of it.
 
     Args:
         path: a trace file, or a folder with one per host or rank.
         log_dir: the TensorBoard run to write into, or any fsspec URL.
+        thresholds: other limits for the rules; see `analyse`.
 
     Returns: the paths of the recordings.
 
-    Raises: UnusableInput when the trace cannot be read; OSError when `log_dir` cannot be written.
+    Raises: UnusableInput when the trace cannot be read, or for a threshold that does not exist;
+        OSError when `log_dir` cannot be written.
     """
-    return write_recordings(analyse(read_trace(path, progress)), log_dir)
+    return write_recordings(analyse(read_trace(path, progress), thresholds), log_dir)
 
 
 def write_recordings(analysis: Analysis, log_dir: str | os.PathLike[str]) -> list[str]:
@@ -100,31 +104,39 @@ def _write(
     count: int,
     log_dir: str | os.PathLike[str],
 ) -> str:
-    from gpu_util_callback.diagnosis import Diagnosis, with_trace_findings
+    from gpu_util_callback.diagnosis import RULES, Diagnosis, with_trace_findings
+    from gpu_util_callback.diagnosis._thresholds import still_known
     from gpu_util_callback.recording.clock import Clock
     from gpu_util_callback.recording.writer import RecordingWriter
 
     zero, known = _zero_ns(analysis, p)
     start = zero + int(p.steps.start_ps[0]) // PS_PER_NS
     end = zero + int(p.steps.end_ps[-1]) // PS_PER_NS
-    facts = _facts(analysis, p, number, count, start, end, known)
+    manifest = _facts(analysis, p, number, count, start, end, known)
     tables = analysis.tables(process=analysis.processes.index(p), epoch_ns=zero)
     tables["steps"] = _steps(p, zero)
-    writer = RecordingWriter(log_dir, facts, clock=Clock())
+    writer = RecordingWriter(log_dir, manifest, clock=Clock())
     for table, columns in tables.items():
         if columns and len(next(iter(columns.values()))):
             writer.append(table, columns)
     for group, names, time_ns, values in _samples(p, zero):
         writer.append_samples(group, names, time_ns, values)
-    diagnosis = Diagnosis(facts)
+    # Limits that the rules for recordings share are in force there as well.
+    declared = {rule.cause: rule.thresholds for rule in RULES}
+    limits = still_known(declared, thresholds_set(analysis))
+    diagnosis = Diagnosis(manifest, limits)
     diagnosis.add(tables)
     writer.flush()
     found = diagnosis.result(account=writer.account(end), now_ns=end, ended=True)
-    of_trace = find_in(p, analysis)
+    own = {d.index: d.device.index for d in p.devices}
+    of_trace = [
+        {**finding, "gpus": [own[gpu] for gpu in finding["gpus"]]}
+        for finding in find_in(p, analysis)
+    ]
     writer.update(
         diagnosis=with_trace_findings(found, of_trace),
         trace_findings=of_trace,  # for readers with newer rules, who judge anew
-        source={**facts["source"], "problems": analysis.problems},
+        source={**manifest["source"], "problems": analysis.problems},
     )
     writer.close("ended")
     return writer.path
@@ -157,7 +169,7 @@ def _facts(
             {"source": "host", "reason": "host threads were not traced: why the GPU was idle is "
              "unknown", "cure": "trace the host as well"}
         )  # fmt: skip
-    framework = {"kineto": "torch", "xplane": "tensorflow", "nsys": ""}[trace.format]
+    said = facts(p, analysis.wording)
     return {
         "host": p.process.host or socket.gethostname(),
         "pid": p.process.pid or 0,
@@ -166,7 +178,8 @@ def _facts(
         "job": hashlib.sha256("\n".join(trace.paths).encode()).hexdigest()[:16],
         "job_source": "imported trace",
         "fit_index": 0,
-        "framework": {"name": framework},
+        "framework": said["framework"],
+        "fit": said["fit"],
         "source": {
             "tool": tool,
             "format": trace.format,
@@ -258,7 +271,10 @@ def _scalars(p: ProcessAnalysis, writer: Any) -> None:
 
 
 def trace_handler(
-    log_dir: str | os.PathLike[str], *, keep_trace: bool = True
+    log_dir: str | os.PathLike[str],
+    *,
+    keep_trace: bool = True,
+    thresholds: Mapping | None = None,
 ) -> Callable[[Any], None]:
     """For a profile of your own: what PyTorch's profiler measures appears in the tab as a run.
 
@@ -268,8 +284,12 @@ def trace_handler(
     Args:
         log_dir: the TensorBoard run to write into.
         keep_trace: keep each window's `*.pt.trace.json.gz` in `log_dir`, for Perfetto.
+        thresholds: other limits for the rules over a trace, `{"input_bound.wait_pct": 10}`;
+            `gpu-util trace --rules` lists them.
 
     Returns: a function for `on_trace_ready`. It never raises: a failure is logged.
+
+    Raises: UnusableInput for a threshold that does not exist.
 
     Example:
         >>> with torch.profiler.profile(
@@ -280,6 +300,7 @@ def trace_handler(
         ...         train(batch)
         ...         profiler.step()
     """
+    limits_of(thresholds)
     lock = threading.Lock()
 
     def handle(profiler: Any) -> None:
@@ -290,7 +311,7 @@ def trace_handler(
                 worker = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}"
                 path = folder / f"{worker}.pt.trace.json.gz"
                 profiler.export_chrome_trace(str(path))
-                import_trace(path, log_dir)
+                import_trace(path, log_dir, thresholds=thresholds)
         except Exception as error:  # profiling must not end a training
             logger.warning("the profiler's trace was not imported: %s", error)
 

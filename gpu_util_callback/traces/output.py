@@ -70,6 +70,8 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
         "pipeline": [],
         "compat": analysis.compat,
         "findings": analysis.findings,
+        "thresholds": analysis.thresholds,
+        "silent": analysis.silent,
         "problems": analysis.problems,
     }
     for number, p in enumerate(analysis.processes):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 
 import numpy as np
 
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.traces.findings import thresholds_set
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
 
 __all__ = ["render"]
@@ -26,6 +28,7 @@ _LOOK = {
     "other": ("other", "90", "·"),
     "idle": ("idle, not judged", "90", "-"),
 }
+_INDENT: dict = {"initial_indent": "    ", "subsequent_indent": "    "}
 _STEPS_SHOWN = 12
 _ROWS_SHOWN = 10
 
@@ -44,7 +47,10 @@ def render(analysis: Analysis, width: int | None = None, color: bool = False) ->
     out.append(paint("1", _fit(", ".join(trace.paths), width)))
     for p in analysis.processes:
         out.extend(_process(p, len(analysis.processes) > 1, width, paint))
-    out.extend(_findings(analysis, paint))
+    out.extend(_findings(analysis, width, paint))
+    limits = ", ".join(f"{name}={value:g}" for name, value in thresholds_set(analysis).items())
+    if limits:
+        out.append(f"Thresholds set: {limits}.")
     for problem in analysis.problems:
         out.append(paint("33", f"note: {problem}"))
     return "\n".join(line.rstrip() for line in out) + "\n"
@@ -243,7 +249,7 @@ def _op_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
     return out
 
 
-def _findings(analysis: Analysis, paint) -> list[str]:
+def _findings(analysis: Analysis, width: int, paint) -> list[str]:
     findings = analysis.findings
     several = len(analysis.devices) > 1
     if not findings and not all(p.idle_judged or not p.devices for p in analysis.processes):
@@ -263,7 +269,6 @@ def _findings(analysis: Analysis, paint) -> list[str]:
             + lost
             + paint("90", f"  {finding['cause']}")
         )
-        out.append(f"    {finding['advice']['text']}")
-        if finding["advice"]["code"]:
-            out.append(paint("36", f"    {finding['advice']['code']}"))
+        out.extend(textwrap.wrap(finding["advice"]["text"], width, **_INDENT))
+        out.extend(paint("36", f"    {line}") for line in finding["advice"]["code"].splitlines())
     return out

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import measure, read_trace
 
 __all__ = ["TABLES", "load", "main", "run"]
 
@@ -42,7 +42,7 @@ def run(path: str, out: str) -> int:
         UnusableInput: the file cannot be read.
     """
     trace = read_trace(path)
-    analysis = analyse(trace)
+    analysis = measure(trace)
     tables = analysis.tables()
     device_events = sum(len(d.events) for p in trace.processes for d in p.devices)
     arrays: dict[str, Any] = {

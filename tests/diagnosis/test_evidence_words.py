@@ -7,15 +7,16 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 import gpu_util_callback.diagnosis
-import gpu_util_callback.traces.findings
+import gpu_util_callback.traces.rules
 from gpu_util_callback.diagnosis import RULES, run_report
 from gpu_util_callback.diagnosis._evidence import _LABELS, label, labels_of
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.traces.rules import RULES as OF_TRACES
 from tensorboard_plugin.replies import recording_reply
 
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent
 MODULES = [*sorted({rule.cause for rule in RULES}), "_sessions"]
-TRACES = Path(gpu_util_callback.traces.findings.__file__)
+TRACES = Path(gpu_util_callback.traces.rules.__file__).parent
 # Keys of the dictionaries around the evidence, and arguments beside it.
 AROUND = {"advice", "cause", "code", "confidence", "evidence", "gpus", "id", "lost_s", "lost_ps",
           "ranks", "saves_s", "severity", "text", "threshold", "title"}  # fmt: skip
@@ -32,8 +33,6 @@ def names_in(path: Path) -> set[str]:
             found |= {key.value for key in node.keys if isinstance(key, ast.Constant)}
         if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "evidence":
             found.add(getattr(node.slice, "value", None))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_finding":
-            found |= {keyword.arg for keyword in node.keywords if keyword.arg}
     return {name for name in found if isinstance(name, str)} - AROUND - NOT_EVIDENCE
 
 
@@ -55,9 +54,9 @@ def test_every_name_in_a_rules_evidence_has_words(module):
     assert not unknown, f"add words for {sorted(unknown)} to diagnosis/_evidence.py"
 
 
-def test_every_name_in_the_evidence_of_a_trace_has_words():
-    names = names_in(TRACES)
-    assert {"input_wait_share", "host_activity"} <= names
+@pytest.mark.parametrize("rule", OF_TRACES, ids=lambda rule: rule.cause)
+def test_every_name_in_the_evidence_of_a_trace_has_words(rule):
+    names = names_in(TRACES / f"{rule.cause}.py") | set(rule.thresholds)
     unknown = names - set(_LABELS)
     assert not unknown, f"add words for {sorted(unknown)} to diagnosis/_evidence.py"
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_util_callback.traces.findings import _framework
+from gpu_util_callback.traces.frameworks import wording
 from gpu_util_callback.traces.read import read_trace
 
 
@@ -18,7 +18,7 @@ from gpu_util_callback.traces.read import read_trace
 ])  # fmt: skip
 def test_the_framework_is_known_by_its_calls(format, names, framework):
     trace = SimpleNamespace(format=format, names=SimpleNamespace(strings=names))
-    assert _framework(SimpleNamespace(trace=trace)) == framework
+    assert wording(trace).framework == framework
 
 
 @pytest.mark.parametrize("name, framework", [
@@ -30,4 +30,4 @@ def test_the_framework_is_known_by_its_calls(format, names, framework):
 ])  # fmt: skip
 def test_in_public_traces_too(trace_data, name, framework):
     trace = read_trace(trace_data / name)
-    assert _framework(SimpleNamespace(trace=trace)) == framework
+    assert wording(trace).framework == framework

@@ -59,7 +59,7 @@ def test_pageable_copies_that_nothing_hides(explain):
     assert found["kernel"] == pytest.approx(0.39, abs=0.01)
     assert causes(result)[0] == "transfer_bound"
     evidence = result["findings"][0]["evidence"]
-    assert evidence["pageable_share"] == 1.0
+    assert evidence["pageable_pct"] == 100
     assert evidence["gb_per_s"] == pytest.approx((64 << 20) / 6e-3 / 1e9, rel=1e-3)
     assert "pinned" in result["findings"][0]["advice"]["text"].lower()
     copies = result["copies"][0]
