@@ -38,17 +38,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     wanted = next((word for word in argv if not word.startswith("-")), None)
-    modules = {}
-    for name, help_text in COMMANDS.items():
-        sub = commands.add_parser(name, help=help_text, description=help_text.capitalize() + ".")
-        if name == wanted:
-            modules[name] = import_module(f"gpu_util_callback.cli.{name}")
-            modules[name].add_arguments(sub)
-    args = parser.parse_args(argv)
+    known = {
+        name: commands.add_parser(name, help=text, description=text.capitalize() + ".")
+        for name, text in COMMANDS.items()
+    }
+    if wanted not in known or argv[0] != wanted:
+        parser.parse_args(argv)  # says what is wrong with them, helps, or tells the version
+        return 2
+    module = import_module(f"gpu_util_callback.cli.{wanted}")
+    module.add_arguments(known[wanted])
+    # Options may stand before, after and between the paths, in any command.
+    args = known[wanted].parse_intermixed_args(argv[1:])
     try:
-        return modules[args.command].run(args)
+        return module.run(args)
     except UnusableInput as error:
-        print(f"gpu-util {args.command}: {error}", file=sys.stderr)
+        print(f"gpu-util {wanted}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `gpu-util report | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
