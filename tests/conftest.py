@@ -23,12 +23,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
 
 
-def pytest_sessionfinish(session, exitstatus):
-    """What was asked for may all be in the other of the two parts that `make test` runs."""
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.option.markexpr:
-        session.exitstatus = pytest.ExitCode.OK
-
-
 @pytest.fixture(scope="session")
 def trace_data() -> Path:
     """The folder of public traces with known answers, beside the checkout; skips without it."""
