@@ -21,37 +21,99 @@ def input_setup(run: Run, limits: Limits, cause: str) -> list[Loss]:
     """What it costs that the input begins anew with each epoch: workers start, buffers fill."""
     claims = []
     for occurrences in run.phases.of("input_setup", account="input_wait").values():
-        epochs = _epochs_ns(occurrences)
-        if len(epochs) + 1 < LEAST_TIMES:
-            continue
-        first, last = int(occurrences["start_ns"][0]), int(occurrences["end_ns"][-1])
-        where = run.range_of(first, min(run.end_ns, round(last + 1.05 * float(np.median(epochs)))))
-        span_ns = max(1, where.end_ns - where.start_ns)
-        if 100 * usual_ns(occurrences["self_ns"]) < limits["wait_pct"] * span_ns:
-            continue
-        lost, active = lost_in(run, occurrences, where)
-        if 100 * lost < limits["wait_pct"] * span_ns:
-            continue
-        pct = 100 * occurrences.self_ns / span_ns
-        spent_s = _each_s(occurrences)
-        often, each_s = len(spent_s), float(spent_s.mean())
-        claims.append(Loss(
-            cause=cause,
-            title="Input-bound: each epoch sets its input up",
-            where=where,
-            lost_ns=lost,
-            confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
-            evidence=times(occurrences, "wait_pct", pct) | {
-                "times": often, "seconds_each": round(each_s, 3),
-                "longest_s": round(float(spent_s.max()), 3), "gpu_active_meanwhile_pct": active,
-            },
-            threshold={"wait_pct": limits["wait_pct"]},
-            advice=_advice(run, each_s, often),
-            gpus=run.used_gpus,
-            detail="setup",
-            pieces=intervals(occurrences),
-        ))  # fmt: skip
+        claim = _each_time(run, limits, cause, occurrences)
+        claim = claim or _once(run, limits, cause, occurrences)
+        if claim is not None:
+            claims.append(claim)
     return claims
+
+
+def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Loss | None:
+    epochs = _epochs_ns(occurrences)
+    if len(epochs) + 1 < LEAST_TIMES:
+        return None
+    first, last = int(occurrences["start_ns"][0]), int(occurrences["end_ns"][-1])
+    where = run.range_of(first, min(run.end_ns, round(last + 1.05 * float(np.median(epochs)))))
+    span_ns = max(1, where.end_ns - where.start_ns)
+    if 100 * usual_ns(occurrences["self_ns"]) < limits["wait_pct"] * span_ns:
+        return None
+    lost, active = lost_in(run, occurrences, where)
+    if 100 * lost < limits["wait_pct"] * span_ns:
+        return None
+    spent_s = _each_s(occurrences)
+    often, each_s = len(spent_s), float(spent_s.mean())
+    return Loss(
+        cause=cause,
+        title="Input-bound: each epoch sets its input up",
+        where=where,
+        lost_ns=lost,
+        confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
+        evidence=times(occurrences, "wait_pct", 100 * occurrences.self_ns / span_ns) | {
+            "times": often, "seconds_each": round(each_s, 3),
+            "longest_s": round(float(spent_s.max()), 3), "gpu_active_meanwhile_pct": active,
+        },
+        threshold={"wait_pct": limits["wait_pct"]},
+        times=often,
+        advice=_advice(
+            run,
+            f"Setting the input up anew takes {duration(each_s)} each time, and training waits. ",
+            1 - 1 / max(2, often),  # the first one is needed
+        ),
+        gpus=run.used_gpus,
+        detail="setup",
+        pieces=intervals(occurrences),
+    )  # fmt: skip
+
+
+def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Loss | None:
+    """A change of epochs that took long, if only once, in a run that is over: it may have been a
+    hiccup, and says so. What the first epoch begins with had to be.
+    """
+    epochs = run.phases.of("epoch").get("")
+    if not run.ended or occurrences.joined or epochs is None or epochs.count < 2:
+        return None
+    steps = occurrences["step"]
+    least = max(limits["once_s"] * 1e9, limits["once_pct"] / 100 * run.present_ns)
+    found, often = Occurrences(), 0
+    for step in sorted({int(one) for one in steps if one > run.first_step}):
+        rows = np.flatnonzero(steps == step)
+        if int(occurrences["self_ns"][rows].sum()) < least:
+            continue
+        often += 1
+        for row in rows:
+            found.add(*(int(occurrences[name][row]) for name in Occurrences.COLUMNS))
+    if not often:
+        return None
+    beside = round(run.steps.total("duration_ns") / max(1, run.steps.total_rows))
+    first, last = int(found["start_ns"][0]), int(found["end_ns"][-1])
+    where = run.range_of(max(run.start_ns, first - beside), min(run.end_ns, last + beside))
+    lost, active = lost_in(run, found, where)
+    if lost < least:
+        return None
+    each_s = found.self_ns / often / 1e9
+    seen = "once" if often == 1 else "twice" if often == 2 else f"{often} times"
+    return Loss(
+        cause=cause,
+        title="Input-bound: a change of epochs waits for the input",
+        where=where,
+        lost_ns=lost,
+        confidence=ESTIMATED,  # that it comes again
+        evidence={
+            "wait_pct": round(100 * found.self_ns / run.present_ns, 1), "times": often,
+            "seconds_each": round(each_s, 3), "gpu_active_meanwhile_pct": active,
+        },
+        threshold={"wait_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
+        advice=_advice(
+            run,
+            f"Seen {seen} in {epochs.count} epochs, so it may not come again: training waited "
+            f"{duration(each_s)} until the input of one epoch was taken down and that of the next "
+            "set up. ",
+            1.0,
+        ),
+        gpus=run.used_gpus,
+        detail="setup",
+        pieces=intervals(found),
+    )  # fmt: skip
 
 
 def _epochs_ns(occurrences: Occurrences) -> np.ndarray:
@@ -69,11 +131,11 @@ def _each_s(occurrences: Occurrences) -> np.ndarray:
     return np.add.reduceat(occurrences["self_ns"], [0, *begins]) / 1e9
 
 
-def _advice(run: Run, seconds: float, times: int) -> Advice:
-    each = f"Setting the input up anew takes {duration(seconds)} each time, and training waits. "
+def _advice(run: Run, each: str, saves: float) -> Advice:
+    """What to do; `each`: what was seen, as a sentence and a space."""
     kind = str(run.fact("fit", "input_kind", default="")).lower()
-    saves = 1 - 1 / max(2, times)  # the first one is needed
-    if "dataloader" in kind or (run.framework == "torch" and not kind):
+    kept = run.fact("fit", "input_persistent_workers") or run.fact("fit", "input_workers") == 0
+    if ("dataloader" in kind and not kept) or (run.framework == "torch" and not kind):
         return Advice(
             each + "The DataLoader starts its workers for every epoch: keep them.",
             "loader = DataLoader(dataset, ..., persistent_workers=True)",

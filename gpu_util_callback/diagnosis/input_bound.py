@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Range, 
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._stage_advice import advise_stage
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis._worth import worth_telling
+from gpu_util_callback.diagnosis._worth import LEAST_S, least_times, too_little, worth_telling
 
 __all__ = ["InputBound"]
 
@@ -67,6 +67,13 @@ class InputBound(Rule):
             "stages that work less than a twentieth of the wait do not cause it: the machine was "
             "busy otherwise",
         ),
+        "once_pct": Threshold(
+            5, "one change of epochs that takes a twentieth of the run is felt, as XProf's 5 % are"
+        ),
+        "once_s": Threshold(
+            1, "less than a second is a hiccup: closing a pipeline of threads takes 0.1-0.5 s"
+        ),
+        "least_s": LEAST_S,
         "always_s": Threshold(60, "a lost minute is worth a line however long the run is"),
     }
     unknown = "input wait was not measured in this run"
@@ -87,7 +94,8 @@ class InputBound(Rule):
             loss = self._claim(run, limits, where, blocks)
             if loss is not None and loss.lost_ns and loss.lost_ns >= PART * enough:
                 claims.append(loss)
-        told = claims if sum(loss.lost_ns or 0 for loss in claims) >= enough else []
+        few = too_little(claims, limits)
+        told = claims if not few and sum(loss.lost_ns or 0 for loss in claims) >= enough else []
         return [*told, *worth_telling(input_setup(run, limits, self.cause), run.present_ns, limits)]
 
     def _claim(self, run: Run, limits: Limits, where: Range, blocks: slice) -> Loss | None:
@@ -193,6 +201,7 @@ class InputBound(Rule):
             threshold={"wait_pct": limits["wait_pct"]},
             advice=advice,
             gpus=list(idle.gpus) if idle else run.used_gpus,
+            times=least_times(wait, steps["top_wait_ns"][blocks]),
         )
 
 

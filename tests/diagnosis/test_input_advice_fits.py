@@ -26,6 +26,7 @@ from advised_runs import (
     waits,
 )
 
+from gpu_util_callback.diagnosis import Diagnosis
 from gpu_util_callback.diagnosis._words import what_to_do
 
 # name, run, cause, host, in the code, never in the code
@@ -155,6 +156,62 @@ def test_set_ups_that_follow_one_another_are_one():
     assert found["evidence"]["times"] == 6
     assert found["evidence"]["seconds_each"] == pytest.approx(1.511, abs=0.01)
     assert "on_epoch_end" in found["advice"]["text"] and not found["advice"]["code"]
+
+
+def two_epochs(stall_s: float, at: int, before_s: float = 0.3):
+    """Two epochs of 4 s; training stands still as the input of the one numbered `at` begins."""
+    run = run_of(epochs=2, steps_per_epoch=400)
+    for epoch in range(2):
+        start = run.now
+        name = f"epoch {epoch + 1}: iterator"
+        seconds = stall_s if epoch == at else before_s
+        run.phase("input_setup", seconds, name=name, account="input_wait")
+        run.steps(400, step_ms=10)
+        run.phase("input_setup", 0.02, name="end of data", account="input_wait")
+        run.epoch(start)
+    return run
+
+
+def test_a_long_change_of_epochs_is_told_if_only_seen_once():
+    run = two_epochs(3.0, at=1)
+    claim = found(run, "input_bound")
+    assert claim["lost_s"] == pytest.approx(3.02, rel=0.05)
+    assert claim["evidence"]["times"] == 1 and claim["confidence"] == "estimated"
+    assert "Seen once in 2 epochs" in claim["advice"]["text"]
+    assert "steps_per_epoch=400" in claim["advice"]["code"]
+    assert claim["start_step"] <= 400 <= claim["end_step"]
+
+
+@pytest.mark.parametrize("stall_s, at, ended", [
+    (3.0, 0, True),  # what the first epoch begins with had to be
+    (0.9, 1, True),  # a hiccup
+    (3.0, 1, False),  # more epochs may come without
+])  # fmt: skip
+def test_other_waits_at_the_beginning_of_an_epoch_are_not(stall_s, at, ended):
+    run = two_epochs(stall_s, at)
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add(run.tables(), run.samples())
+    result = diagnosis.result(now_ns=run.now, ended=ended)
+    assert not result["spans"] and not result["findings"]
+
+
+def test_one_long_change_of_many_epochs_is_told():
+    run = run_of(epochs=12, steps_per_epoch=200)
+    for epoch in range(12):
+        start = run.now
+        seconds = 6 if epoch == 7 else 0.02
+        run.phase("input_setup", seconds, name="iterator", account="input_wait")
+        run.steps(200, step_ms=10)
+        run.epoch(start)
+    claim = found(run, "input_bound")
+    assert "Seen once in 12 epochs" in claim["advice"]["text"]
+    assert claim["lost_s"] == pytest.approx(6, rel=0.1)
+
+
+def test_workers_that_are_kept_are_not_advised_to_be():
+    kept = {"input_workers": 2, "input_persistent_workers": True}
+    advice = found(phases("input_setup", "iterator", **DATALOADER | kept), "input_bound")["advice"]
+    assert "persistent_workers" not in advice["code"]
 
 
 def test_a_loop_that_times_its_fetches_is_told_of_no_loader_that_it_may_not_have():

@@ -36,8 +36,8 @@ RUNS = [
      "persistent"),
     ("restart of arrays", phases("input_setup", "new iterator", input_kind="numpy"),
      "from_tensor_slices((x, y)).shuffle(len(x)).batch(32)", "persistent"),
-    ("restart of a loader", phases("input_setup", "new iterator", **DATALOADER),
-     "persistent_workers=True", "repeat"),
+    ("restart of a loader", phases("input_setup", "new iterator",
+     **DATALOADER | {"input_workers": 2}), "persistent_workers=True", "repeat"),
     ("restart of processes", phases("input_setup", "new iterator", **PYDATASET |
      {"input_workers": 4, "input_processes": True}), "use_multiprocessing = False", "repeat"),
     ("validation of a loop", phases("validation", "validation", 1, **LOOP),
