@@ -31,7 +31,10 @@ class Allocator:
 
 def allocator(run: Run, gpu: int) -> Allocator | None:
     """None where the framework did not tell; the device's own "used" is no substitute."""
+    return run.once(("allocator", gpu), lambda: _allocator(run, gpu))
 
+
+def _allocator(run: Run, gpu: int) -> Allocator | None:
     def highest(name: str) -> float | None:
         return run.highest(gpu, name)
 

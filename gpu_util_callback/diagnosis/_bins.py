@@ -1,13 +1,25 @@
 """Samples in bounded memory: time bins per group that fold by two as a run grows."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["SampleBins"]
+__all__ = ["Mean", "SampleBins"]
 
 # How long a sample speaks for the time before it: twice as long as the driver takes means over.
 HOLD_NS = 2_000_000_000
+
+
+class Mean(NamedTuple):
+    """A column over a range: the mean over time, and how many samples it rests on.
+
+    `reach` is how much of the range (0-1) lies between the first and the last of them.
+    """
+
+    value: float
+    samples: int
+    reach: float
 
 
 class SampleBins:
@@ -132,8 +144,8 @@ class SampleBins:
         """The largest value ever seen, None without one."""
         return float(self._max[self._row[column]]) if column in self else None
 
-    def over(self, column: str, start_ns: int, end_ns: int) -> tuple[float, int] | None:
-        """Mean value over time and number of samples between two times; None without a sample.
+    def over(self, column: str, start_ns: int, end_ns: int) -> Mean | None:
+        """The column between two times; None without a sample.
 
         A sample tells of the time since the one before it, up to `HOLD_NS`: the driver's buffer is
         dense while a GPU works and sparse while it idles. Bins that lie across an end count with
@@ -152,20 +164,23 @@ class SampleBins:
         count, rest = self._count[self._row[column]], slice(a + 1, b)
         each = self._told(at)[rest]
         told, weighted = float(np.add.reduce(each)), float(each @ means[rest])
-        samples = float(np.add.reduce(count[int(at[a]) + 1 : int(at[b - 1]) + 1]))
+        head, tail = int(at[a]), int(at[b - 1])
+        samples = float(np.add.reduce(count[head + 1 : tail + 1]))
         # What lies across an end: the first bin, for whose time before nothing is known, and the
         # last one.
-        since = min(int(at[a] - first + 1) * self.bin_ns, self._hold_ns)
-        right = self.origin_ns + int(at[a] + 1) * self.bin_ns
+        since = min((head - first + 1) * self.bin_ns, self._hold_ns)
+        right = self.origin_ns + (head + 1) * self.bin_ns
         part = min(right, end_ns) - max(right - since, start_ns)
         inside = min(right, end_ns) - max(right - self.bin_ns, start_ns)
         told, weighted = told + part, weighted + part * float(means[a])
-        samples += float(count[at[a]]) * inside / self.bin_ns
-        beyond = self.origin_ns + int(at[b - 1] + 1) * self.bin_ns - end_ns
+        samples += float(count[head]) * inside / self.bin_ns
+        newest = self.origin_ns + (tail + 1) * self.bin_ns
+        beyond = newest - end_ns
         if b - a > 1 and beyond > 0:
             told, weighted = told - beyond, weighted - beyond * float(means[b - 1])
-            samples -= float(count[at[b - 1]]) * beyond / self.bin_ns
-        return weighted / told, max(1, round(samples))
+            samples -= float(count[tail]) * beyond / self.bin_ns
+        spoken = min(end_ns, newest + self._hold_ns) - max(start_ns, right - self._hold_ns)
+        return Mean(weighted / told, max(1, round(samples)), spoken / (end_ns - start_ns))
 
     @property
     def _hold_ns(self) -> int:
@@ -177,20 +192,6 @@ class SampleBins:
             told = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
             self._tells[id(at)] = told.astype(np.float64)
         return self._tells[id(at)]
-
-    def reach(self, column: str, start_ns: int, end_ns: int) -> float:
-        """From the first to the last sample between two times, as a share (0-1) of that time."""
-        if column not in self or self.origin_ns is None or end_ns <= start_ns:
-            return 0.0
-        at, _ = self.known(column)
-        first = (start_ns - self.origin_ns) // self.bin_ns
-        last = -(-(end_ns - self.origin_ns) // self.bin_ns)
-        a, b = at.searchsorted((first, last)).tolist()
-        if a == b:
-            return 0.0
-        one, other = (self.origin_ns + (int(at[i]) + 1) * self.bin_ns for i in (a, b - 1))
-        begin = max(start_ns, one - self._hold_ns)
-        return (min(end_ns, other + self._hold_ns) - begin) / (end_ns - start_ns)
 
     def over_each(
         self, column: str, start_ns: np.ndarray, end_ns: np.ndarray

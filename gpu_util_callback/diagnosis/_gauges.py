@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis._bins import SampleBins
+from gpu_util_callback.diagnosis._bins import Mean, SampleBins
 
 __all__ = ["MIN_SAMPLES", "Gauges"]
 
@@ -54,24 +54,24 @@ class Gauges:
         end_ns: int,
         at_least: int = MIN_SAMPLES,
         reach: float = 0.0,
-    ) -> tuple[float, int] | None:
-        """Mean of a GPU's column over a range and how many samples it rests on.
+    ) -> Mean | None:
+        """A GPU's column over a range; None with fewer samples than `at_least`.
 
         The driver's own buffer is preferred where it covers the range: it holds more samples.
 
         Args:
             reach: which share of the range must lie between the first and the last of them.
         """
-        best: tuple[float, int] | None = None
+        best: Mean | None = None
         for part in ("", "/utilization", "/gpm"):
             bins = self.samples.get(f"gpu{index}{part}")
             if bins is None or column not in bins:
                 continue
             asked = column, start_ns, end_ns
             seen = self.once((bins, *asked), partial(bins.over, *asked))
-            if seen is None or seen[1] < at_least or (best is not None and seen[1] <= best[1]):
+            if seen is None or seen.samples < at_least or seen.reach < reach:
                 continue
-            if not reach or bins.reach(*asked) >= reach:
+            if best is None or seen.samples > best.samples:
                 best = seen
         return best
 

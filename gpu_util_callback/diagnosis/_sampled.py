@@ -108,7 +108,8 @@ def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> 
 def _sampled(run: Run, gpu: int, bins: SampleBins, at: np.ndarray) -> Sampled:
     starts = (bins.origin_ns or 0) + at * bins.bin_ns
     apart = starts[1:] - starts[:-1]
-    usual = int(np.median(apart))
+    every_bin = int(at[-1] - at[0]) == len(at) - 1
+    usual = bins.bin_ns if every_bin else int(np.median(apart))
     length = np.minimum(np.append(apart, usual), 3 * usual)
     return Sampled(run, gpu, bins, at, starts, length)
 
