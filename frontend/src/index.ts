@@ -9,6 +9,7 @@ import { followTheme } from './theme/theme.ts';
 import { handleKey } from './timeline/keys.ts';
 import { Timeline } from './timeline/timeline.ts';
 import { Root } from './views/app.tsx';
+import { provideTab } from './views/hooks.ts';
 
 export function render(): void {
   const address = addressWindow();
@@ -23,7 +24,8 @@ export function render(): void {
   const begin = (): void => {
     document.body.append(root);
     followTheme(() => timeline.themeChanged());
-    mount(h(Root, { tab: { app, timeline, refresh: () => void loader.refresh() } }), root);
+    provideTab({ app, timeline, refresh: () => void loader.refresh() });
+    mount(h(Root, null), root);
     takeKeys();
   };
   if (isOffline) begin();

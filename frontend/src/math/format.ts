@@ -44,6 +44,9 @@ export function seconds(value: number | null | undefined): string {
   return `${Math.floor(hours / 24)} d ${pad(hours % 24)} h`;
 }
 
+/** 1, "step" -> "1 step"; 6400, "step" -> "6,400 steps". */
+export const plural = (value: number, one: string): string => `${count(value)} ${one}${value === 1 ? '' : 's'}`;
+
 export const nanoseconds = (value: number | null | undefined): string => seconds(known(value) ? value / 1e9 : null);
 
 /** Position on the time axis: "5:03", "1:05:03", with as many decimals as `resolution` needs. */

@@ -1,6 +1,6 @@
 /** Where a recording broke off: a line through its lanes, and what happened, in words. */
 import type { Layout } from '../lanes/layout.ts';
-import { count, elapsed } from '../math/format.ts';
+import { elapsed, plural } from '../math/format.ts';
 import { toPixel } from '../math/range.ts';
 import { statusOf } from '../words/labels.ts';
 import type { Frame, Source } from './frame.ts';
@@ -16,7 +16,7 @@ export function brokeOffAt(frame: Pick<Frame, 'axis'>, source: Pick<Source, 'rec
 export function brokeOffText(source: Pick<Source, 'recording'>): string {
   const { extent, report } = source.recording;
   const steps = extent.last_step + 1 - extent.first_step;
-  return `${statusOf(report.status).title} after ${count(steps)} ${steps === 1 ? 'step' : 'steps'} · ${elapsed(extent.end_ns - extent.start_ns, 1e9)}`;
+  return `${statusOf(report.status).title} after ${plural(steps, 'step')} · ${elapsed(extent.end_ns - extent.start_ns, 1e9)}`;
 }
 
 export function drawEnds(context: CanvasRenderingContext2D, frame: Frame, layout: Layout, scroll: number, height: number): void {

@@ -1,5 +1,5 @@
 /** What moves with the pointer: crosshair with its flag, and the measured range. */
-import { elapsed, count, clock, seconds } from '../math/format.ts';
+import { elapsed, count, clock, plural, seconds } from '../math/format.ts';
 import { span, toPixel } from '../math/range.ts';
 import type { Frame } from './frame.ts';
 import { other } from './frame.ts';
@@ -40,7 +40,7 @@ export function drawOverlay(
     context.globalAlpha = 1;
     for (const x of [left, right - 1]) context.fillRect(Math.round(x), AXIS_TOP, 1, height);
     const size = Math.abs(measure.end - measure.start);
-    const text = frame.axis === 'step' ? `${count(Math.round(size))} ${Math.round(size) === 1 ? 'step' : 'steps'}` : seconds(size / 1e9);
+    const text = frame.axis === 'step' ? plural(Math.round(size), 'step') : seconds(size / 1e9);
     flag(context, frame, (left + right) / 2, headHeight - 21, text, palette.accent, palette.bg);
   }
   if (cursor === null) return;

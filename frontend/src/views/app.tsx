@@ -6,20 +6,20 @@ import { Findings } from './findings.tsx';
 import { Footer } from './footer.tsx';
 import { Help } from './help.tsx';
 import { Kernels } from './kernels.tsx';
-import { TabContext, useApp, type Tab } from './hooks.ts';
+import { useApp } from './hooks.ts';
 import { Broken, Empty, Loading } from './states.tsx';
 import { Tables } from './tables.tsx';
 import { TimelineView } from './timeline.tsx';
 import { TopBar } from './topbar.tsx';
 import { Verdict } from './verdict.tsx';
 
-export function Root({ tab }: { tab: Tab }) {
+export function Root() {
   return (
-    <TabContext.Provider value={tab}>
+    <>
       <Body />
       <Help />
       <Notice />
-    </TabContext.Provider>
+    </>
   );
 }
 

@@ -5,6 +5,7 @@ import { HOST_CATEGORIES, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { sourceLabel } from '../words/labels.ts';
 import { useApp, useTab } from './hooks.ts';
+import { Small } from './small.tsx';
 
 /** Seconds of wall time per step, per sample where both runs know their batch; compilation left out. */
 function pace(report: Report, bySample: boolean): number | null {
@@ -106,9 +107,7 @@ export function Compare() {
                 </td>
                 <td>
                   {one !== base && (
-                    <button type="button" class="small" aria-label={`Stop comparing with ${sourceLabel(one)}`} title="Stop comparing" onClick={() => app.compareWith(one.id, false)}>
-                      ✕
-                    </button>
+                    <Small sign="✕" name={`Stop comparing with ${sourceLabel(one)}`} onClick={() => app.compareWith(one.id, false)} />
                   )}
                 </td>
               </tr>

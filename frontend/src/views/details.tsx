@@ -10,6 +10,7 @@ import { causeStyle, culprit } from '../words/causes.ts';
 import { Contrast } from './contrast.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
+import { Small } from './small.tsx';
 import { TracedWindow } from './window.tsx';
 
 /** Longer values stand below their label. */
@@ -61,22 +62,14 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
         <span>{position >= 0 ? `Span ${position + 1} of ${order.length}` : 'For the whole run'}</span>
         {order.length > 1 && (
           <>
-            <button type="button" class="small" aria-label="Previous span" title="Previous span  [" onClick={() => move(-1)}>
-              ‹
-            </button>
-            <button type="button" class="small" aria-label="Next span" title="Next span  ]" onClick={() => move(1)}>
-              ›
-            </button>
+            <Small sign="‹" name="Previous span" keys="[" onClick={() => move(-1)} />
+            <Small sign="›" name="Next span" keys="]" onClick={() => move(1)} />
           </>
         )}
         {position >= 0 && (
-          <button type="button" class="small" title="Zoom to this span  f" onClick={() => timeline.showSpan(item)}>
-            zoom
-          </button>
+          <Small sign="zoom" name="Zoom to this span" keys="f" onClick={() => timeline.showSpan(item)} />
         )}
-        <button type="button" class="small" aria-label="Close details" title="Close  Esc" onClick={() => app.select(null)}>
-          ✕
-        </button>
+        <Small sign="✕" name="Close details" keys="Esc" onClick={() => app.select(null)} />
       </header>
       <h2>
         <span class="glyph" aria-hidden="true">

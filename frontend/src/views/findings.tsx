@@ -1,7 +1,7 @@
 /** What held the GPU back: spans and whole-run findings by the time they cost. */
 import type { Finding, RecordingReply } from '../api/types.ts';
 import { findingId } from '../lanes/spans.ts';
-import { count, seconds } from '../math/format.ts';
+import { plural, seconds } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import { notJudged, statusOf, stepsText } from '../words/labels.ts';
@@ -74,7 +74,7 @@ function Workers({ gpus, selected, choose }: Omit<CardsProps, 'list'>) {
                   <span class={`status status-${one.status}`}>
                     {' '}
                     <i aria-hidden="true" />
-                    {statusOf(one.status).title} after {count(one.steps ?? 0)} {one.steps === 1 ? 'step' : 'steps'}
+                    {statusOf(one.status).title} after {plural(one.steps ?? 0, 'step')}
                   </span>
                 )}
               </button>

@@ -1,6 +1,5 @@
 /** Preact's view of the stores. */
-import { createContext } from 'preact';
-import { useContext, useEffect, useReducer, useRef } from 'preact/hooks';
+import { useEffect, useReducer, useRef } from 'preact/hooks';
 import type { App, AppState } from '../state/app.ts';
 import type { Store } from '../state/store.ts';
 import type { Timeline } from '../timeline/timeline.ts';
@@ -12,9 +11,12 @@ export interface Tab {
   refresh: () => void;
 }
 
-export const TabContext = createContext<Tab>(null as unknown as Tab);
+let tab: Tab;
 
-export const useTab = (): Tab => useContext(TabContext);
+/** There is one tab in a page: said once, before anything is shown. */
+export const provideTab = (one: Tab): void => void (tab = one);
+
+export const useTab = (): Tab => tab;
 
 /** Renders again only when the selected part of the store changes. */
 export function useSelect<T, S>(store: Store<T>, select: (value: T) => S): S {

@@ -1,6 +1,7 @@
 /** The labels beside the lanes: names, scales, values; they fold, pin, hide and move what they name. */
 import { useEffect, useRef } from 'preact/hooks';
 import { neighbours, type GroupRow, type LaneRow } from '../lanes/layout.ts';
+import { plural } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { EXTRA } from '../timeline/body.ts';
 import type { Timeline } from '../timeline/timeline.ts';
@@ -66,7 +67,7 @@ export function GroupLabel({ row }: { row: GroupRow }) {
     >
       <span aria-hidden="true">{row.collapsed ? '▸' : '▾'}</span>
       <bdi>{row.title}</bdi>
-      {row.collapsed && <small>{row.lanes} {row.lanes === 1 ? 'lane' : 'lanes'}</small>}
+      {row.collapsed && <small>{plural(row.lanes, 'lane')}</small>}
     </button>
   );
 }

@@ -9,6 +9,7 @@ import { clean } from '../math/text.ts';
 import { seriesTitle, stepsText } from '../words/labels.ts';
 import { useEffect } from 'preact/hooks';
 import { useApp, useSelect, useTab } from './hooks.ts';
+import { Small } from './small.tsx';
 
 export function Measure() {
   const { app, timeline } = useTab();
@@ -30,12 +31,8 @@ export function Measure() {
     <article class="measure">
       <header class="selected-nav">
         <span>{one ? 'One step' : 'Measured range'}</span>
-        <button type="button" class="small" title="Zoom to this range  f" onClick={() => timeline.show(range)}>
-          zoom
-        </button>
-        <button type="button" class="small" aria-label="Clear the measured range" title="Clear  Esc" onClick={() => app.measureRange(null)}>
-          ✕
-        </button>
+        <Small sign="zoom" name="Zoom to this range" keys="f" onClick={() => timeline.show(range)} />
+        <Small sign="✕" name="Clear the measured range" keys="Esc" onClick={() => app.measureRange(null)} />
       </header>
       <h2>{one ? `Step ${count(from)}` : Number.isFinite(ns) ? seconds(ns / 1e9) : `${count(Math.round(steps))} steps`}</h2>
       <p class="facts">

@@ -1,6 +1,6 @@
 /** What stands there when there is nothing to show yet: empty, broken, loading. */
 import type { RunsReply } from '../api/types.ts';
-import { count } from '../math/format.ts';
+import { count, plural } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { useTab } from './hooks.ts';
 
@@ -33,7 +33,7 @@ export function Empty({ runs }: { runs: RunsReply }) {
           {names.length === 0 && (runs.logdir_exists === false ? 'nothing: there is no such directory' : 'no run: TensorBoard has not found any in this directory')}
           {names.length > 0 && (
             <>
-              {count(names.length)} {names.length === 1 ? 'run' : 'runs'}:{' '}
+              {plural(names.length, 'run')}:{' '}
               {names.slice(0, 12).map((name, i) => (
                 <>
                   {i > 0 && ', '}

@@ -4,6 +4,7 @@ import { groupKey, laneKey, lanesByGroup } from '../lanes/layout.ts';
 import { clean } from '../math/text.ts';
 import { groupTitles } from '../words/labels.ts';
 import { useApp, useDismiss, useSelect, useTab } from './hooks.ts';
+import { Small } from './small.tsx';
 
 export function ViewBar() {
   const { app, timeline } = useTab();
@@ -16,18 +17,10 @@ export function ViewBar() {
       <button type="button" class="small" aria-haspopup="dialog" aria-expanded={open} title="All lanes: show, hide, pin, move" onClick={() => setOpen(!open)}>
         lanes <span aria-hidden="true">▾</span>
       </button>
-      <button type="button" class="small" aria-label="Undo zoom" title="Undo zoom  z" disabled={!app.canUndo} onClick={() => app.undo()}>
-        ↶
-      </button>
-      <button type="button" class="small" aria-label="Zoom out" title="Zoom out  s" disabled={view === null} onClick={() => timeline.zoom(2, undefined, 'jump')}>
-        −
-      </button>
-      <button type="button" class="small" aria-label="Zoom in" title="Zoom in  w" onClick={() => timeline.zoom(0.5, undefined, 'jump')}>
-        +
-      </button>
-      <button type="button" class="small" aria-label="Whole run" title="The whole run  0" disabled={view === null} onClick={() => app.look(null)}>
-        ⤢
-      </button>
+      <Small sign="↶" name="Undo zoom" keys="z" disabled={!app.canUndo} onClick={() => app.undo()} />
+      <Small sign="−" name="Zoom out" keys="s" disabled={view === null} onClick={() => timeline.zoom(2, undefined, 'jump')} />
+      <Small sign="+" name="Zoom in" keys="w" onClick={() => timeline.zoom(0.5, undefined, 'jump')} />
+      <Small sign="⤢" name="Whole run" keys="0" disabled={view === null} onClick={() => app.look(null)} />
       {open && <LaneList most={(box.current?.closest('.timeline')?.clientHeight ?? 0) - 52} />}
     </div>
   );
@@ -72,12 +65,8 @@ function LaneList({ most }: { most: number }) {
                       <label>
                         <input type="checkbox" checked={!hidden.has(row)} onChange={() => app.toggle('hidden', row)} /> <bdi>{called}</bdi>
                       </label>
-                      <button type="button" class="small" aria-label={`Move ${called} up`} onClick={() => timeline.moveRow(row, -1)}>
-                        ↑
-                      </button>
-                      <button type="button" class="small" aria-label={`Move ${called} down`} onClick={() => timeline.moveRow(row, 1)}>
-                        ↓
-                      </button>
+                      <Small sign="↑" name={`Move ${called} up`} onClick={() => timeline.moveRow(row, -1)} />
+                      <Small sign="↓" name={`Move ${called} down`} onClick={() => timeline.moveRow(row, 1)} />
                       <button type="button" class="small" aria-pressed={pinned.includes(row)} onClick={() => app.togglePin(row)}>
                         {pinned.includes(row) ? 'unpin' : 'pin'}
                       </button>

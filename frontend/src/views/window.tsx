@@ -4,11 +4,12 @@ import { useEffect, useState } from 'preact/hooks';
 import { fetchWindow, hasProfilePlugin } from '../api/client.ts';
 import type { RecordingReply, TracedStep, WindowInfo, WindowReply } from '../api/types.ts';
 import { nearestStep, tracedSteps } from '../lanes/windows.ts';
-import { count, nanoseconds, seconds, share } from '../math/format.ts';
+import { count, nanoseconds, plural, seconds, share } from '../math/format.ts';
 import { held as unbroken } from '../math/text.ts';
 import { addressWindow, type OpenWindow } from '../state/hash.ts';
 import { HOST_STEP_CATEGORIES, TRACED_CATEGORIES, type Category } from '../words/accounts.ts';
 import { useApp, useTab } from './hooks.ts';
+import { Small } from './small.tsx';
 
 const LISTED = 60;
 
@@ -28,7 +29,7 @@ export function Windows({ recording }: { recording: RecordingReply }) {
   return (
     <details class="aside windows" open={windows.length <= 12 && matchMedia('(min-width: 1081px)').matches}>
       <summary>
-        {windows.length} profiler {windows.length === 1 ? 'window' : 'windows'}
+        {plural(windows.length, 'profiler window')}
       </summary>
       <ul>
         {windows.slice(0, LISTED).map((window) => (
@@ -107,9 +108,7 @@ export function TracedWindow({ recording, open }: { recording: RecordingReply; o
         {windows.length > 1 && <Small sign="‹" name="Previous profiler window" onClick={() => to(-1)} />}
         {windows.length > 1 && <Small sign="›" name="Next profiler window" onClick={() => to(1)} />}
         {info && (
-          <button type="button" class="small" title="Zoom to this window" onClick={() => timeline.showWindow(info)}>
-            zoom
-          </button>
+          <Small sign="zoom" name="Zoom to this window" onClick={() => timeline.showWindow(info)} />
         )}
         <Small sign="✕" name="Close the profiler window" onClick={() => app.openWindow(null)} />
       </header>
@@ -129,14 +128,6 @@ export function TracedWindow({ recording, open }: { recording: RecordingReply; o
         </>
       )}
     </article>
-  );
-}
-
-function Small({ sign, name, onClick }: { sign: string; name: string; onClick: () => void }) {
-  return (
-    <button type="button" class="small" aria-label={name} title={name} onClick={onClick}>
-      {sign}
-    </button>
   );
 }
 

@@ -1,6 +1,6 @@
 /** Names of recordings, frameworks and groups as people read them. */
 import type { LaneInfo, RecordingReply, RecordingSummary, Report, Status } from '../api/types.ts';
-import { clock, count, date, seconds } from '../math/format.ts';
+import { clock, count, date, plural, seconds } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 
 export const STATUS: Record<Status, { title: string; hint: string }> = {
@@ -79,7 +79,7 @@ export function frameworkText(framework: unknown): string {
 /** "6,400 steps · median 113 ms a step · 12 m 03 s · Keras 3.15 on TensorFlow 2.21". */
 export function factsLine(report: Report): string[] {
   const parts: string[] = [];
-  if (typeof report.steps === 'number') parts.push(`${count(report.steps)} ${report.steps === 1 ? 'step' : 'steps'}`);
+  if (typeof report.steps === 'number') parts.push(plural(report.steps, 'step'));
   const step = report.step_ms;
   if (typeof step?.p50 === 'number') {
     const tail = typeof step.p95 === 'number' ? ` (p95 ${seconds(step.p95 / 1e3)})` : '';

@@ -1,0 +1,7 @@
+// Where the bundle begins. Modules stand in the order in which they are first imported, and gzip knows
+// again only what stood within 32 kB: these four first put like beside like, and save 300 bytes.
+import '../src/views/announcer.tsx';
+import '../src/timeline/timeline.ts';
+import '../src/timeline/png.ts';
+import '../src/views/account.tsx';
+export { render } from '../src/index.ts';
