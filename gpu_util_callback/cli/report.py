@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_util_callback.cli import _thresholds
+from gpu_util_callback.cli import _remote, _thresholds
 from gpu_util_callback.errors import UnusableInput
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-step-ms", type=_length, metavar="MS", help="median step time")
     limits.add_argument("--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]",
                         help="causes that must not be found")  # fmt: skip
+    parser.add_argument("--timeout", type=_length, default=_remote.ANSWER_S, metavar="S",
+                        help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
     parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
     thresholds = _thresholds.given(args)
     check = _check(args)
-    recordings = _recordings(args.logdir, args.run)
+    recordings = _recordings(args.logdir, args.run, args.timeout)
     if args.html:
         _write_html(args.html, recordings, ", ".join(args.logdir), thresholds)
     report = logdir_report(recordings, thresholds)
@@ -141,7 +143,7 @@ def _check(args: argparse.Namespace) -> "Check | None":
     return check if args.check or check.limited else None
 
 
-def _recordings(logdirs: Iterable[str], only: list[str] | None) -> list:
+def _recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float) -> list:
     from gpu_util_callback.recording import read_recordings
 
     logdirs = list(logdirs)
@@ -154,6 +156,7 @@ def _recordings(logdirs: Iterable[str], only: list[str] | None) -> list:
                 f"{logdir} is a web address: give the log directory itself, the one that "
                 "`tensorboard --logdir` was started with"
             )
+        _remote.wait_for_answer(logdir, timeout_s, " --timeout S waits longer.")
         recordings = read_recordings(logdir)
         for problem in recordings.problems:
             print(f"gpu-util report: {problem.path}: {problem.message}", file=sys.stderr)

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 
-from gpu_util_callback.cli import _thresholds
+from gpu_util_callback.cli import _remote, _thresholds
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import analyse, read_trace
 from gpu_util_callback.traces.findings import limits_of
@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.log_dir:
         from gpu_util_callback.traces.imported import write_recordings
 
+        _remote.wait_for_answer(args.log_dir)
         try:
             for path in write_recordings(analysis, args.log_dir):
                 print(f"written: {path}", file=sys.stderr)

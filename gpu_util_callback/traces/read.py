@@ -91,6 +91,8 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
 
     Returns: (files, number of older sessions left aside).
     """
+    if "://" in os.fspath(path):
+        raise UnusableInput(f"{path}: traces are read from this machine's files; copy it here")
     path = Path(path)
     if path.is_file():
         return [path], 0

@@ -1,0 +1,71 @@
+"""Log directories in object stores: one that does not answer, or not to us, is told in time."""
+
+import logging
+import threading
+
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.storage import is_remote, storage_for
+
+__all__ = ["ANSWER_S", "wait_for_answer"]
+
+# A store answers within a second or two; without credentials its library asks servers for minutes
+# that are not there. Python's network stack may take 10 s for a name that cannot be looked up.
+ANSWER_S = 20.0
+
+_GOOGLE = (
+    "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to "
+    "a key file"
+)
+_AMAZON = (
+    "log in with `aws configure` or `aws sso login`, or set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL for a store that is not Amazon's)"
+)
+_AZURE = "set AZURE_STORAGE_CONNECTION_STRING"
+_LOGIN = {
+    "gs": _GOOGLE, "gcs": _GOOGLE, "s3": _AMAZON, "s3a": _AMAZON, "az": _AZURE, "abfs": _AZURE,
+    "abfss": _AZURE, "adl": _AZURE,
+}  # fmt: skip
+
+
+def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") -> None:
+    """Wait until the store of a log directory has answered; a local one is not asked.
+
+    Whether the directory is there is not looked at: who reads or writes it finds out.
+
+    Args:
+        longer: a sentence that says how to wait longer, where there is a way.
+    Raises:
+        UnusableInput: it cannot be opened, or did not answer in time; with what to do.
+    """
+    if not is_remote(logdir):
+        return
+    # It warns of what we tell better; with a handler of its own it does not reach the terminal.
+    logging.getLogger("gcsfs").addHandler(logging.NullHandler())
+    failed: list[Exception] = []
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            storage, root = storage_for(logdir)
+            storage.names(root)
+        except Exception as error:  # whatever a library raises is told, not lost with its thread
+            failed.append(error)
+        answered.set()
+
+    # A daemon: a library that waits on must not keep the program from ending.
+    threading.Thread(target=ask, name="gpu-util-remote", daemon=True).start()
+    scheme = logdir.partition("://")[0]
+    if not answered.wait(timeout_s):
+        raise UnusableInput(
+            f"no answer from {scheme}:// within {timeout_s:g} s ({logdir}): is this machine "
+            f"online, and logged in there?{_how(scheme)}{longer}"
+        )
+    if failed and not isinstance(failed[0], (FileNotFoundError, NotADirectoryError)):
+        reason = " ".join(str(failed[0]).split()) or type(failed[0]).__name__
+        hint = "" if isinstance(failed[0], ImportError) else _how(scheme)
+        raise UnusableInput(f"{logdir} cannot be opened: {reason.rstrip('.')}.{hint}")
+
+
+def _how(scheme: str) -> str:
+    said = _LOGIN.get(scheme.rpartition("::")[2].lower(), "")
+    return f" To do so, {said}." if said else ""
