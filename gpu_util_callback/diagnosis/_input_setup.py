@@ -9,6 +9,7 @@ from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._stalls import intervals, lost_in, times, usual_ns
 from gpu_util_callback.diagnosis._thresholds import Limits
 from gpu_util_callback.diagnosis._words import duration
+from gpu_util_callback.diagnosis._worth import MANY_TIMES
 
 __all__ = ["input_setup"]
 
@@ -53,7 +54,7 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
             "longest_s": round(float(spent_s.max()), 3), "gpu_active_meanwhile_pct": active,
         },
         threshold={"wait_pct": limits["wait_pct"]},
-        times=often,
+        state=often >= MANY_TIMES,
         advice=_advice(
             run,
             f"Setting the input up anew takes {duration(each_s)} each time, and training waits. ",

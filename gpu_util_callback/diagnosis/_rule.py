@@ -53,6 +53,7 @@ class Loss:
         threshold: the limits that fired, under the names of the evidence they apply to.
         pieces: (start, end) in ns of the times in which all of the loss lies, where they are known;
             empty = anywhere in the range.
+        state: it was seen so often that more of it will follow, however little it cost by now.
         blocking: nothing else is worth fixing first (the framework does not use the GPU).
     """
 
@@ -67,6 +68,7 @@ class Loss:
     gpus: list[int] = field(default_factory=list)
     detail: str = ""
     pieces: list[tuple[int, int]] = field(default_factory=list)
+    state: bool = False
     blocking: bool = False
 
     @property

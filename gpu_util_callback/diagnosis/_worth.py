@@ -2,17 +2,29 @@
 
 from collections.abc import Iterable
 
-from gpu_util_callback.diagnosis._rule import Loss
-from gpu_util_callback.diagnosis._thresholds import Limits
+import numpy as np
 
-__all__ = ["worth_telling"]
+from gpu_util_callback.diagnosis._rule import Loss
+from gpu_util_callback.diagnosis._run import SHORTEST
+from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+
+__all__ = ["LEAST_S", "MANY_TIMES", "in_many_steps", "too_little", "worth_telling"]
 
 # Several spans may reach what is enough together; each must have a part of it, or of their mean.
 PART = 0.25
+# What was seen at so many ends of epochs, or in so many steps, is a state of the run however short
+# that was: more of it follows.
+MANY_TIMES, MANY_STEPS = 16, SHORTEST
+LEAST_S = Threshold(
+    0.5,
+    "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is told only "
+    f"of what came in {MANY_STEPS} steps, or {MANY_TIMES} times otherwise",
+)
 
 
 def worth_telling(claims: Iterable[Loss], present_ns: int, limits: Limits) -> list[Loss]:
-    """The claims whose kind cost at least `min_run_pct` of the run, or `always_s` seconds of it.
+    """The claims whose kind cost at least `min_run_pct` of the run, or `always_s` seconds of it,
+    and `least_s` seconds in any case.
 
     Claims of one `detail` (a GPU, a callback) are added up: a cause that comes and goes costs as
     much as one that stays. Spans that are small beside the others of their kind are left out.
@@ -32,7 +44,19 @@ def worth_telling(claims: Iterable[Loss], present_ns: int, limits: Limits) -> li
     told = []
     for kind in by_kind.values():
         total = sum(claim.lost_ns or 0 for claim in kind)
-        if total >= enough:
+        if total >= enough and not too_little(kind, limits):
             least = PART * min(enough, total / len(kind))
             told += [claim for claim in kind if (claim.lost_ns or 0) >= least]
     return told
+
+
+def too_little(claims: Iterable[Loss], limits: Limits) -> bool:
+    """Whether claims of one kind cost less than `least_s` together, and none of them is a state."""
+    claims = list(claims)
+    lost_ns = sum(claim.lost_ns or 0 for claim in claims)
+    return lost_ns < limits.get("least_s", 0) * 1e9 and not any(claim.state for claim in claims)
+
+
+def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:
+    """Whether what took so long altogether, and at most `top_ns` in a step, came in many steps."""
+    return total_ns >= MANY_STEPS * int(top_ns.max())

@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._sampled import Sampled, sampled, together
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._words import gpu_names
-from gpu_util_callback.diagnosis._worth import worth_telling
+from gpu_util_callback.diagnosis._worth import LEAST_S, worth_telling
 
 __all__ = ["Contention"]
 
@@ -38,6 +38,7 @@ class Contention(Rule):
             2, "the driver's utilization is a mean over up to a second; two make a state"
         ),
         "min_run_pct": Threshold(2, "below 2 % of the run it does not show"),
+        "least_s": LEAST_S,
     }
     unknown = "what other processes do on the GPU was not sampled"
 

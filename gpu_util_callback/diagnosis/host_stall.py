@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._stalls import intervals, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._unmarked import unmarked
-from gpu_util_callback.diagnosis._worth import worth_telling
+from gpu_util_callback.diagnosis._worth import LEAST_S, MANY_TIMES, in_many_steps, worth_telling
 
 __all__ = ["HostStall"]
 
@@ -62,6 +62,7 @@ class HostStall(Rule):
         ),
         "min_steps": Threshold(16, "as for input_bound"),
         "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
+        "least_s": LEAST_S,
         "always_s": Threshold(60, "a lost minute is worth a line however long the run is"),
     }
     unknown = "neither phases nor callback times were recorded"
@@ -183,11 +184,12 @@ class HostStall(Rule):
             )  # fmt: skip
             if name:  # what the others take stays
                 advice = replace(advice, saves=advice.saves * of_it * min(1.0, named / took))
+            often = in_many_steps(took, run.steps["top_callbacks_ns"][blocks])
             yield self._loss(_title(name, kind), where, lost,
                              evidence["gpu_active_pct"], run, evidence,
                              {"callback_pct": limits["callback_pct"],
                               "ms_per_step": limits["ms_per_step"]},
-                             advice, name or "callbacks")  # fmt: skip
+                             advice, name or "callbacks", state=often)  # fmt: skip
 
     # -- what a loop of one's own does not mark ----------------------------------------------------
 
@@ -210,10 +212,11 @@ class HostStall(Rule):
             evidence["longest_s"] = round(seen.longest_ns / 1e9, 3)
         evidence["lost_pct"] = round(100 * seen.lost_ns / span_ns, 1)
         evidence["gpu_active_meanwhile_pct"] = seen.active_pct
+        often = seen.times is None or seen.times >= MANY_TIMES
         claim = self._loss("Work outside steps and phases", seen.where, seen.lost_ns,
                            seen.active_pct, run, evidence,
                            {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
-                           seen.advice, "unmarked")  # fmt: skip
+                           seen.advice, "unmarked", state=often)  # fmt: skip
         claim.pieces = seen.pieces
         yield claim
 
@@ -229,6 +232,7 @@ class HostStall(Rule):
         advice,
         detail,
         occurrences: Occurrences | None = None,
+        state: bool = False,
     ) -> Loss:
         if active is None:
             evidence["counted"] = "the time training stood still: GPU utilization was not measured"
@@ -237,6 +241,7 @@ class HostStall(Rule):
             confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
             evidence=evidence, threshold=threshold, advice=advice, gpus=run.used_gpus,
             detail=detail, pieces=intervals(occurrences) if occurrences else [],
+            state=occurrences.count >= MANY_TIMES if occurrences else state,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._sampled import sampled
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis._worth import worth_telling
+from gpu_util_callback.diagnosis._worth import LEAST_S, worth_telling
 
 __all__ = ["Imbalance"]
 
@@ -42,6 +42,7 @@ class Imbalance(Rule):
             5, "ranks of one job: waits that differ by 5 % of the step are no scatter"
         ),
         "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
+        "least_s": LEAST_S,
     }
     unknown = "fewer than two GPUs of this process were sampled"
 

@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Range, 
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._stage_advice import advise_stage
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis._worth import LEAST_S, least_times, too_little, worth_telling
+from gpu_util_callback.diagnosis._worth import LEAST_S, in_many_steps, too_little, worth_telling
 
 __all__ = ["InputBound"]
 
@@ -201,7 +201,7 @@ class InputBound(Rule):
             threshold={"wait_pct": limits["wait_pct"]},
             advice=advice,
             gpus=list(idle.gpus) if idle else run.used_gpus,
-            times=least_times(wait, steps["top_wait_ns"][blocks]),
+            state=in_many_steps(wait, steps["top_wait_ns"][blocks]),
         )
 
 

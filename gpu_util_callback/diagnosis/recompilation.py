@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._shape_advice import advise_shapes
 from gpu_util_callback.diagnosis._spans import Series
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis._worth import worth_telling
+from gpu_util_callback.diagnosis._worth import LEAST_S, MANY_TIMES, worth_telling
 
 __all__ = ["Recompilation"]
 
@@ -35,6 +35,7 @@ class Recompilation(Rule):
             5, "training, the smaller last batch, and one of each again are normal"
         ),
         "min_run_pct": Threshold(2, "a compilation each hour is not worth a change"),
+        "least_s": LEAST_S,
     }
     unknown = "neither compilation nor the shapes of inputs were recorded"
 
@@ -91,6 +92,7 @@ class Recompilation(Rule):
                 },
                 advice=advise_shapes(run, count),
                 gpus=run.used_gpus,
+                state=count >= MANY_TIMES,
             )
 
 

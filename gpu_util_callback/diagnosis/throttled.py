@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._sampled import RARE_NS, Sampled, sampled, together
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._words import gpu_names
-from gpu_util_callback.diagnosis._worth import worth_telling
+from gpu_util_callback.diagnosis._worth import LEAST_S, worth_telling
 
 __all__ = ["Throttled"]
 
@@ -51,6 +51,7 @@ class Throttled(Rule):
             2, "the driver's utilization is a mean over up to a second; two make a state"
         ),
         "min_run_pct": Threshold(1, "below 1 % of the run, mending it does not show"),
+        "least_s": LEAST_S,
     }
     unknown = "throttle times and clocks of the GPU were not sampled"
 

@@ -19,7 +19,7 @@ from gpu_util_callback.diagnosis._sampled import (
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
 from gpu_util_callback.diagnosis._words import gpu_names
-from gpu_util_callback.diagnosis._worth import worth_telling
+from gpu_util_callback.diagnosis._worth import LEAST_S, worth_telling
 
 __all__ = ["TransferBound", "advice"]
 
@@ -48,6 +48,7 @@ class TransferBound(Rule):
             2, "the driver's utilization is a mean over up to a second; two make a state"
         ),
         "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
+        "least_s": LEAST_S,
     }
     unknown = "neither profiler windows nor PCIe traffic were recorded"
 
