@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpu_util_callback.recording.pyramid import reduce_rows
+from gpu_util_callback.recording.pyramid import extremes, reduce_rows
 
 __all__ = ["FAN_OUT_BITS", "Levels", "Range"]
 
 FAN_OUT_BITS = 4
+ALL = slice(None)
 # (min, max, mean), each float32[columns, count]
 Range = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -53,13 +54,17 @@ class Levels:
         self._levels[0].merge(numbers, reduced.low, reduced.high, reduced.mean, rows)
         self._stale_from = min(self._stale_from, int(numbers[0]))
 
-    def range(self, level: int, first: int, count: int) -> Range:
-        """Buckets [first, first + count) of 2^level keys, `level` at least `shift`."""
+    def range(self, level: int, first: int, count: int, rows: Sequence[int] | slice = ALL) -> Range:
+        """Buckets [first, first + count) of 2^level keys, `level` at least `shift`.
+
+        Args:
+            rows: the numbers of the columns asked for.
+        """
         self._complete()
         depth = min((level - self.shift) // FAN_OUT_BITS, len(self._levels) - 1)
         source = self._levels[depth]
         bits = level - self.shift - depth * FAN_OUT_BITS
-        return source.range(first, count, bits)
+        return source.fold(first, count, bits, rows)[:3]
 
     def _complete(self) -> None:
         """Bring the coarser levels up to date from the first stale bucket."""
@@ -129,25 +134,22 @@ class _Level:
         self.low[:, start:end], self.high[:, start:end] = low, high
         self.mean[:, start:end], self.rows[start:end] = mean, rows
 
-    def range(self, first: int, count: int, bits: int) -> Range:
-        return self.fold(first, count, bits)[:3]
-
-    def fold(self, first: int, count: int, bits: int):
+    def fold(self, first: int, count: int, bits: int, columns: Sequence[int] | slice = ALL):
         """(low, high, mean, rows) of `count` buckets, each 2^bits of this level's."""
         width = 1 << bits
         begin, end = first << bits, (first + count) << bits
         known = slice(min(begin, self.used), min(end, self.used))
         inside = known.stop - known.start
         whole = -(-inside // width)  # buckets with data; the last may be a part
-        shape = (len(self.low), count)
-        low, high, mean = (np.full(shape, np.nan, np.float32) for _ in range(3))
+        part = self.mean[columns, known]
+        low, high, mean = (np.full((len(part), count), np.nan, np.float32) for _ in range(3))
         rows = np.zeros(count, np.float32)
         if whole:
             starts = np.arange(0, inside, width)
-            part = self.mean[:, known]
             weight = np.where(np.isnan(part), np.float32(0), self.rows[known])
-            low[:, :whole] = np.fmin.reduceat(self.low[:, known], starts, axis=1)
-            high[:, :whole] = np.fmax.reduceat(self.high[:, known], starts, axis=1)
+            low[:, :whole], high[:, :whole] = extremes(
+                self.low[columns, known], self.high[columns, known], starts
+            )
             rows[:whole] = np.add.reduceat(self.rows[known], starts)
             total = np.add.reduceat(np.where(weight > 0, part, 0) * weight, starts, axis=1)
             weight = np.add.reduceat(weight, starts, axis=1)

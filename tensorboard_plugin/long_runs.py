@@ -11,8 +11,9 @@ from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.levels import LevelsBuilder
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.segments import Rows
+from tensorboard_plugin.following import Following
 from tensorboard_plugin.levels import Range
-from tensorboard_plugin.merging import empty, reduced, spread
+from tensorboard_plugin.merging import empty, reduced, reduced_rows, spread
 from tensorboard_plugin.raw_rows import Part, RawRows
 from tensorboard_plugin.rows import NewRows
 from tensorboard_plugin.series import Series
@@ -25,7 +26,7 @@ MOST_MADE = 96
 YIELD_S = 0.003
 
 
-class LongRun:
+class LongRun(Following):
     """What `Pyramids` is for a short run, at a small part of its rows' size.
 
     Views as coarse as the entries are answered from memory: exactly on a group's own axis (steps
@@ -34,12 +35,11 @@ class LongRun:
     """
 
     def __init__(self, recording: Recording):
+        super().__init__()
         self.recording = recording
         self.origin_ns = recording.start_ns
         self.raw = RawRows(recording)
-        self._updating = threading.Lock()  # held while reading what is new, and by nobody else
         self._lock = threading.Lock()
-        self._revision: str | None = None
         self._new: NewRows | None = None
         self._builder = LevelsBuilder(self.origin_ns)
         self._series: dict[str, Series] = {}
@@ -47,42 +47,20 @@ class LongRun:
         self._last_steps: tuple[tuple, tuple[np.ndarray, np.ndarray] | None] = ((), None)
 
     @property
-    def ready(self) -> bool:
-        """Whether `update` has been through once."""
-        return self._revision is not None
-
-    @property
     def nbytes(self) -> int:
         # A copy: a group may be added meanwhile.
         return sum(one.nbytes for one in list(self._series.values())) + self.raw.nbytes
 
-    def update(self, revision: str, wait: bool = True) -> bool:
-        """Take in what was recorded since.
-
-        Args:
-            wait: until another thread that does so already is done.
-
-        Returns: whether what there is can be shown.
-        """
-        if revision == self._revision:
-            return True
-        if not self._updating.acquire(blocking=wait):
-            return False
-        try:
-            if revision != self._revision:
-                if self._new is None:
-                    self._new = NewRows(self.recording, self._read_levels())
-                for tables, samples in self._new.read():
-                    self._take(tables, samples)
-                if self._new.open_extent is not None:
-                    name, begin, end = self._new.open_extent
-                    self.raw.learn(name, revision, begin, end)
-                for series in self._series.values():
-                    series.fold(self._steps)
-                self._revision = revision
-        finally:
-            self._updating.release()
-        return True
+    def _take_in(self, revision: str) -> None:
+        if self._new is None:
+            self._new = NewRows(self.recording, self._read_levels())
+        for tables, samples in self._new.read():
+            self._take(tables, samples)
+        if self._new.open_extent is not None:
+            name, begin, end = self._new.open_extent
+            self.raw.learn(name, revision, begin, end)
+        for series in self._series.values():
+            series.fold(self._steps)
 
     def waiting(self, revision: str) -> int:
         """How many segments `update` would open."""
@@ -167,9 +145,8 @@ class LongRun:
         for segment in self.raw.read(wanted, since, until):
             for group, part in segment.items():
                 parts[group].append(part)
-        # Where an entry of steps is no wider than a bucket, it says well enough which step it was.
-        known = self._steps_between(since, until) if level < self.level_of("steps", axis) else None
-        edges = [first << level, (first + count) << level]
+        numbers = np.arange(first, first + count + 1, dtype=np.int64) << level
+        begun = self._begun(level, numbers, since, until) if axis == "step" else numbers
         found = {}
         for group, columns in wanted.items():
             if not parts[group]:
@@ -177,18 +154,26 @@ class LongRun:
                 continue
             times, steps, values = zip(*parts[group], strict=True)
             if group == "steps" and axis == "step":
-                keys = np.concatenate(steps)
+                keys, edges = np.concatenate(steps), numbers
             else:
-                keys = np.maximum(np.concatenate(times) - self.origin_ns, 0)
-                if axis == "step":
-                    keys = self._exact_steps(keys, known)
-            keys = np.maximum.accumulate(keys)
-            begin, end = np.searchsorted(keys, edges)
-            inside = np.concatenate(values, axis=1)[:, begin:end]
-            ones = np.ones(end - begin, np.int64)
-            numbers = (keys[begin:end] >> level) - first
-            found[group] = reduced(numbers, count, inside, inside, inside, ones)
+                keys, edges = np.maximum(np.concatenate(times) - self.origin_ns, 0), begun
+            cuts = np.searchsorted(np.maximum.accumulate(keys), edges)
+            rows = np.empty((len(columns), len(keys)), np.float32)
+            for row, pieces in zip(rows, zip(*values, strict=True), strict=True):
+                np.concatenate(pieces, out=row)
+            at = np.repeat(np.arange(count), np.diff(cuts))
+            found[group] = reduced_rows(at, count, rows[:, cuts[0] : cuts[-1]])
         return found
+
+    def _begun(self, level: int, numbers: np.ndarray, since: int, until: int) -> np.ndarray:
+        """int64, ascending: ns since the start from which on samples fall into these steps."""
+        # Where an entry of steps is no wider than a bucket, it says well enough when one began.
+        finer = level < self.level_of("steps", "step")
+        begun = self._starts_of(numbers, self._steps_between(since, until) if finer else None)
+        begun[np.isnan(begun)] = 2.0**62  # what comes after the last step belongs to it
+        if self._steps is not None:
+            begun[numbers <= self._steps.step[0]] = 0  # and what was before the first, to that
+        return np.maximum.accumulate(np.ceil(begun).astype(np.int64))
 
     def made(
         self, wanted: Mapping[str, Sequence[str]], axis: str, level: int, first: int, count: int
@@ -246,6 +231,10 @@ class LongRun:
             if known is None:
                 return self.step_at(at).astype(np.float64)
             return self._exact_steps(at, known).astype(np.float64)
+        return self._starts_of(at, known)
+
+    def _starts_of(self, at: np.ndarray, known: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
+        """What `start_of` returns, to the nanosecond where the steps' rows are `known`."""
         found = self.start_of(at)
         if known is not None:
             starts, numbers = known

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from gpu_util_callback.recording.pyramid import extremes
 from tensorboard_plugin.levels import Range
 
-__all__ = ["empty", "reduced", "repeated", "spread"]
+__all__ = ["empty", "reduced", "reduced_rows", "repeated", "spread"]
 
 
 def empty(columns: int, count: int) -> Range:
@@ -33,17 +34,12 @@ def reduced(
     result = empty(len(low), count)
     if not len(numbers) or not len(low):
         return result
-    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
-    found = numbers[starts]
-    at: np.ndarray | slice = found
-    if found[-1] - found[0] + 1 == len(found):
-        at = slice(int(found[0]), int(found[-1]) + 1)  # no gap between them
+    starts, at = _runs(numbers)
     if len(starts) == len(numbers):  # a part for each bucket
         for whole, values in zip(result, (low, high, mean), strict=True):
             whole[:, at] = values
         return result
-    result[0][:, at] = np.fmin.reduceat(low, starts, axis=1)
-    result[1][:, at] = np.fmax.reduceat(high, starts, axis=1)
+    result[0][:, at], result[1][:, at] = extremes(low, high, starts)
     known = ~np.isnan(mean)
     if known.all():
         total = np.add.reduceat(mean * rows.astype(np.float64), starts, axis=1)
@@ -55,6 +51,38 @@ def reduced(
     with np.errstate(invalid="ignore", divide="ignore"):
         result[2][:, at] = np.where(weights > 0, total / weights, np.nan)
     return result
+
+
+def reduced_rows(numbers: np.ndarray, count: int, values: np.ndarray) -> Range:
+    """The same of rows, float32[columns, n], which weigh one each."""
+    result = empty(len(values), count)
+    if not len(numbers) or not len(values):
+        return result
+    starts, at = _runs(numbers)
+    if len(starts) == len(numbers):
+        for whole in result:
+            whole[:, at] = values
+        return result
+    result[0][:, at], result[1][:, at] = extremes(values, values, starts)
+    known = ~np.isnan(values)
+    if known.all():
+        weights = np.diff(starts, append=len(numbers))
+    else:
+        values = np.where(known, values, np.float32(0))
+        weights = np.add.reduceat(known, starts, axis=1, dtype=np.int64)
+    total = np.add.reduceat(values, starts, axis=1, dtype=np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        result[2][:, at] = np.where(weights > 0, total / weights, np.nan)
+    return result
+
+
+def _runs(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
+    """(where each bucket's parts begin, which buckets they are)."""
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
+    found = numbers[starts]
+    if found[-1] - found[0] + 1 == len(found):
+        return starts, slice(int(found[0]), int(found[-1]) + 1)  # no gap between them
+    return starts, found
 
 
 def spread(found: Range | None, columns: Sequence[str], known: Sequence[str], count: int) -> Range:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu_util_callback.recording.overview import step_series
-from gpu_util_callback.recording.pyramid import reduce_rows
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
+from tensorboard_plugin.following import Following
 from tensorboard_plugin.levels import FAN_OUT_BITS, Levels, Range
+from tensorboard_plugin.merging import empty, reduced_rows
 from tensorboard_plugin.rows import Growing, NewRows, StepTimes
 
 __all__ = ["Pyramids"]
@@ -17,7 +18,7 @@ __all__ = ["Pyramids"]
 AXES = ("step", "time")
 
 
-class Pyramids:
+class Pyramids(Following):
     """All series and rows of one recording on both axes, brought up to date on demand.
 
     For recordings whose rows fit into memory; see `LongRun` for the others. Keys are step
@@ -25,22 +26,16 @@ class Pyramids:
     """
 
     def __init__(self, recording: Recording):
+        super().__init__()
         self.recording = recording
         self.origin_ns = recording.start_ns
         self.times = StepTimes()
-        self._updating = threading.Lock()  # held while reading what is new, and by nobody else
         self._lock = threading.Lock()
         self._new = NewRows(recording)
-        self._revision: str | None = None
         self._levels: dict[str, dict[str, Levels]] = {axis: {} for axis in AXES}
         self._raw: dict[str, _Raw] = {}
         self._waiting: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         self._known_until = 0
-
-    @property
-    def ready(self) -> bool:
-        """Whether `update` has been through once."""
-        return self._revision is not None
 
     @property
     def nbytes(self) -> int:
@@ -48,51 +43,36 @@ class Pyramids:
         levels = sum(one.nbytes for axis in self._levels.values() for one in axis.values())
         return levels + sum(one.nbytes for one in self._raw.values()) + self.times.nbytes
 
-    def update(self, revision: str, wait: bool = True) -> bool:
-        """Take in what was recorded since.
-
-        Args:
-            revision: says whether there can be anything.
-            wait: until another thread that does so already is done.
-
-        Returns: whether what there is can be shown.
-        """
-        if revision == self._revision:
-            return True
-        if not self._updating.acquire(blocking=wait):
-            return False
-        try:
-            if revision != self._revision:
-                for tables, samples in self._new.read():
-                    with self._lock:
-                        if "steps" in tables:
-                            self._add_steps(tables["steps"])
-                        for group, columns in samples.items():
-                            self._add_samples(group, columns)
-                with self._lock:
-                    self._place_waiting()
-                self._revision = revision
-        finally:
-            self._updating.release()
-        return True
+    def _take_in(self, revision: str) -> None:
+        for tables, samples in self._new.read():
+            with self._lock:
+                if "steps" in tables:
+                    self._add_steps(tables["steps"])
+                for group, columns in samples.items():
+                    self._add_samples(group, columns)
+        with self._lock:
+            self._place_waiting()
 
     def columns(self, group: str) -> list[str]:
         """The columns of "steps" or a sample group, in the order of `range`'s rows."""
         raw = self._raw.get(group)
         return raw.columns if raw is not None else []
 
-    def range(self, group: str, axis: str, level: int, first: int, count: int) -> Range | None:
-        """Min, max and mean of buckets [first, first + count) of 2^level keys.
+    def range(
+        self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int
+    ) -> Range:
+        """Min, max and mean, float32[columns, count], of buckets of 2^level keys.
 
-        Returns: three float32[columns, count], None for an unknown group.
+        Args:
+            columns: some of `columns` of the group.
         """
         with self._lock:
-            if group not in self._raw:
-                return None
+            raw = self._raw[group]
+            rows = [raw.columns.index(column) for column in columns]
             levels = self._level(group, axis)
             if level >= levels.shift:
-                return levels.range(level, first, count)
-            return self._raw[group].range(axis, level, first, count)
+                return levels.range(level, first, count, rows)
+            return raw.range(rows, axis, level, first, count)
 
     # --- taking rows in ---------------------------------------------------------------------------
 
@@ -234,18 +214,14 @@ class _Raw:
         """The step numbers of rows added before; the newest rows may still lack theirs."""
         self._keys["step"].add(steps)
 
-    def range(self, axis: str, level: int, first: int, count: int) -> Range:
-        """Min, max and mean by reducing the rows in the range."""
-        shape = (len(self.columns), count)
-        low, high, mean = (np.full(shape, np.nan, np.float32) for _ in range(3))
+    def range(self, columns: Sequence[int], axis: str, level: int, first: int, count: int) -> Range:
+        """Min, max and mean of columns by their numbers, by reducing the rows in the range."""
         if len(self._parts) > 1:
             self._parts = [np.concatenate(self._parts, axis=1)]
-        if self._parts:
-            keys = self._keys[axis].array
-            begin, end = np.searchsorted(keys, [first << level, (first + count) << level])
-            if end > begin:
-                rows = self._parts[0][:, begin:end]
-                numbers, found = reduce_rows(keys[begin:end], rows, level)
-                at = numbers - first
-                low[:, at], high[:, at], mean[:, at] = found.low, found.high, found.mean
-        return low, high, mean
+        if not self._parts:
+            return empty(len(columns), count)
+        keys = self._keys[axis].array
+        begin, end = np.searchsorted(keys, [first << level, (first + count) << level])
+        return reduced_rows(
+            (keys[begin:end] >> level) - first, count, self._parts[0][columns, begin:end]
+        )

@@ -25,10 +25,10 @@ OPEN_MS, STEPS_MS, SAMPLES_MS, AT_HAND_MS = 0.8, 2.0, 0.25, 0.05
 MOST_SLOWNESS = 20.0
 DISK_WAITS = 10
 
-# Group -> columns; column -> values; (time, step, float32[columns, n]), `step` None for samples.
+# Group -> columns; column -> values; (time, step, float32[n] of each), `step` None for samples.
 Wanted = Mapping[str, Sequence[str]]
 Columns = dict[str, np.ndarray]
-Part = tuple[np.ndarray, np.ndarray | None, np.ndarray]
+Part = tuple[np.ndarray, np.ndarray | None, list[np.ndarray]]
 
 _STEP_COLUMNS = ("step", "start_ns", *STEP_SERIES)
 
@@ -70,7 +70,7 @@ class RawRows:
                 group: (
                     found[group][""],
                     found[group].get("step"),
-                    np.stack([found[group][column] for column in columns]),
+                    [found[group][column] for column in columns],
                 )
                 for group, columns in wanted.items()
                 if len(found[group][""])

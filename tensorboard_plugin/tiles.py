@@ -308,13 +308,10 @@ def _of_pyramids(pyramids: Pyramids, wanted: dict[str, list[str]], view: _View) 
     else:
         answer = _Answer(pyramids.times.start_of(edges))
     for group, columns in wanted.items():
-        found = pyramids.range(group, view.axis, level, first, count)
-        if found is None:
-            continue
-        there = pyramids.columns(group)
-        known = answer.columns[group] = _known(there, columns)
-        rows = [there.index(column) for column in known]
-        answer.ranges[group] = (found[0][rows], found[1][rows], found[2][rows])
+        known = _known(pyramids.columns(group), columns)
+        if known:
+            answer.columns[group] = known
+            answer.ranges[group] = pyramids.range(group, known, view.axis, level, first, count)
     return answer
 
 

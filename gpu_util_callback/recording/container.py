@@ -12,6 +12,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -85,17 +86,13 @@ class Container:
     def array(self, name: str) -> np.ndarray:
         """One member, as stored (read-only)."""
         data = self._read(name + ".npy")
-        stream = io.BytesIO(data)
         try:
-            version = np.lib.format.read_magic(stream)
-            if version != (1, 0):
-                raise Damaged(f"{name}: .npy version {version}")
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+            begin, shape, fortran, dtype = _header(data[: _header_bytes(data)])
         except (ValueError, TypeError, SyntaxError, EOFError) as error:
             raise Damaged(_why(f"{name} is no array", error)) from error
         if dtype.kind not in "iuf" or dtype.hasobject:
             raise Damaged(f"{name} holds {dtype}, not numbers")
-        body = memoryview(data)[stream.tell() :]
+        body = memoryview(data)[begin:]
         count = 1
         for length in shape:  # Python integers: a claimed shape cannot overflow
             count *= length
@@ -112,6 +109,23 @@ class Container:
         except (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, struct.error,
                 NotImplementedError, RuntimeError) as error:  # fmt: skip
             raise Damaged(_why(f"{member} is corrupt", error)) from error
+
+
+def _header_bytes(data: bytes) -> int:
+    """How long the header of an `.npy` says it is, its own first bytes included."""
+    version = np.lib.format.read_magic(io.BytesIO(data[: len(np.lib.format.MAGIC_PREFIX) + 2]))
+    if version != (1, 0):
+        raise ValueError(f".npy version {version}")
+    return 10 + int.from_bytes(data[8:10], "little")
+
+
+@lru_cache(maxsize=256)
+def _header(data: bytes) -> tuple[int, tuple[int, ...], bool, np.dtype]:
+    """(its length, shape, whether columns come first, kind of number): many arrays are alike."""
+    stream = io.BytesIO(data)
+    stream.seek(8)
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    return stream.tell(), shape, fortran, dtype
 
 
 def _why(what: str, error: Exception) -> str:

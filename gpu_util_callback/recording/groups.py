@@ -169,7 +169,5 @@ def _unpack(container: Container, key: str, folded: Folded, used: int) -> None:
     buckets.low[:, :used] = container.array(f"{key}/min")
     buckets.high[:, :used] = container.array(f"{key}/max")
     buckets.count[:, :used] = container.array(f"{key}/count")
-    mean = container.array(f"{key}/mean")
-    buckets.total[:, :used] = (
-        np.where(buckets.count[:, :used] > 0, mean, 0.0) * (buckets.count[:, :used])
-    )
+    count, mean = buckets.count[:, :used], container.array(f"{key}/mean")
+    np.multiply(mean, count, out=buckets.total[:, :used], where=count > 0)

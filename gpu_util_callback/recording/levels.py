@@ -14,7 +14,7 @@ import numpy as np
 from gpu_util_callback.recording.columns import FrameError, decode_frame, encode_frame
 from gpu_util_callback.recording.container import Container, Damaged, pack
 from gpu_util_callback.recording.overview import step_series
-from gpu_util_callback.recording.pyramid import reduce_rows
+from gpu_util_callback.recording.pyramid import extremes, reduce_rows
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows
 
@@ -95,10 +95,10 @@ class Entries:
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(weights > 0, total / weights, np.nan).astype(np.float32)
         last = np.append(starts[1:], len(self)) - 1
+        low, high = extremes(self.low, self.high, starts)
         return Entries(
             self.columns, self.bits + by, self.time[starts], self.end[last], self.step[starts],
-            np.add.reduceat(self.rows, starts), np.fmin.reduceat(self.low, starts, axis=1),
-            np.fmax.reduceat(self.high, starts, axis=1), mean,
+            np.add.reduceat(self.rows, starts), low, high, mean,
         )  # fmt: skip
 
 

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Buckets", "Folded", "Marks", "reduce_rows"]
+__all__ = ["Buckets", "Folded", "Marks", "extremes", "reduce_rows"]
+
+# Runs of up to so many values are gone through all at once, longer ones one by one.
+SHORT = 16
 
 
 class Buckets:
@@ -54,11 +57,42 @@ def reduce_rows(keys: np.ndarray, values: np.ndarray, shift: int) -> tuple[np.nd
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
     result = Buckets(len(values), 0)
     known = ~np.isnan(values)
-    result.low = np.fmin.reduceat(values, starts, axis=1).astype(np.float32)
-    result.high = np.fmax.reduceat(values, starts, axis=1).astype(np.float32)
+    low, high = extremes(values, values, starts)
+    result.low, result.high = low.astype(np.float32), high.astype(np.float32)
     result.total = np.add.reduceat(np.where(known, values, 0.0), starts, axis=1, dtype=np.float64)
     result.count = np.add.reduceat(known, starts, axis=1, dtype=np.int64)
     return numbers[starts], result
+
+
+def extremes(
+    low: np.ndarray, high: np.ndarray, starts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The least of `low` and the most of `high` in each run; NaN where a run has nothing else.
+
+    What `fmin.reduceat` and `fmax.reduceat` give, in less than half the time for many short runs.
+
+    Args:
+        low, high: float[columns, n]; the same array where they are alike.
+        starts: int64[k], where the runs begin, the first at 0.
+    """
+    sizes = np.diff(starts, append=low.shape[1])
+    long = np.flatnonzero(sizes > SHORT)
+    if len(long) > len(starts) // 64:
+        return np.fmin.reduceat(low, starts, axis=1), np.fmax.reduceat(high, starts, axis=1)
+    # The first of all runs, then the second of all, …: one that has no more repeats its last.
+    least = np.take(low, starts, axis=1)
+    most = least.copy() if high is low else np.take(high, starts, axis=1)
+    last = starts + sizes - 1
+    for depth in range(1, min(SHORT, int(sizes.max(initial=0)))):
+        at = np.minimum(starts + depth, last)
+        values = np.take(low, at, axis=1)
+        np.fmin(least, values, out=least)
+        np.fmax(most, values if high is low else np.take(high, at, axis=1), out=most)
+    for run in long.tolist():
+        part = slice(int(starts[run]), int(last[run]) + 1)
+        least[:, run] = np.fmin.reduce(low[:, part], axis=1)
+        most[:, run] = np.fmax.reduce(high[:, part], axis=1)
+    return least, most
 
 
 class Folded:

@@ -13,7 +13,7 @@ from gpu_util_callback.recording import top as top_module
 from gpu_util_callback.recording.container import Container, Damaged
 from gpu_util_callback.recording.groups import SIZE, StoredGroups
 from gpu_util_callback.recording.overview import Overview
-from gpu_util_callback.recording.pyramid import Folded, reduce_rows
+from gpu_util_callback.recording.pyramid import SHORT, Folded, extremes, reduce_rows
 from gpu_util_callback.recording.schema import STEP_SERIES
 from gpu_util_callback.recording.segments import Segment, complete
 from gpu_util_callback.recording.summary import Distribution
@@ -292,3 +292,23 @@ def test_marks_that_cannot_be_true_make_the_overview_a_damaged_one(damage):
     overview.marks["time"].values = damage
     with pytest.raises(Damaged, match="mark"):
         Overview.unpack(Container(overview.pack({})))
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("longest", [1, 3, SHORT, SHORT + 1, 10 * SHORT])
+@pytest.mark.parametrize("few_long", [True, False])
+def test_no_extreme_is_lost_however_long_the_runs_are(alike, longest, few_long):
+    random = np.random.default_rng(longest)
+    sizes = random.integers(1, longest + 1, 400)
+    if few_long:
+        sizes[3:] = np.minimum(sizes[3:], SHORT)
+    starts = np.cumsum(sizes) - sizes
+    low = random.normal(size=(3, sizes.sum())).astype(np.float32)
+    low[0, random.random(low.shape[1]) < 0.4] = np.nan
+    low[1] = np.nan
+    high = low if alike else low + random.random(low.shape, np.float32)
+    before = low.copy()
+    least, most = extremes(low, high, starts)
+    np.testing.assert_array_equal(least, np.fmin.reduceat(low, starts, axis=1))
+    np.testing.assert_array_equal(most, np.fmax.reduceat(high, starts, axis=1))
+    np.testing.assert_array_equal(low, before)
