@@ -37,6 +37,8 @@ _UNLINKED_SHARE = 0.1
 # Fewer kernels in fewer steps are a fragment, not a training: its idle time proves nothing.
 _MIN_KERNELS = 20
 _MIN_STEPS = 3
+# Of the busiest GPU's kernel time: below, a GPU has no part in the steps.
+_AT_WORK = 0.05
 
 
 @dataclass(slots=True)
@@ -76,8 +78,13 @@ class ProcessAnalysis:
 
     @property
     def active(self) -> list[DeviceAnalysis]:
-        """The GPUs that ran kernels, or else all that did anything."""
-        return [d for d in self.devices if d.launches.kernels] or self.devices
+        """The GPUs that computed, or else all that did anything.
+
+        One that ran a few kernels, beside others that ran for long, is not what steps wait for.
+        """
+        most = max((d.kernel_busy.total for d in self.devices), default=0)
+        least = max(1, _AT_WORK * most)
+        return [d for d in self.devices if d.kernel_busy.total >= least] or self.devices
 
     @property
     def has_steps(self) -> bool:
@@ -251,6 +258,12 @@ def _unjudged(p: ProcessAnalysis) -> list[str]:
         some = "one kernel" if kernels == 1 else f"{kernels} kernels"
         notes.append(
             f"too little GPU work to judge idle time: {some} on the busiest GPU of the trace"
+        )
+    aside = [d for d in p.devices if d.launches.kernels and d not in p.active]
+    if aside:
+        indexes = ", ".join(str(d.index) for d in aside)
+        notes.append(
+            f"GPU {indexes} ran hardly any kernels: left out where the GPUs at work are judged"
         )
     if p.unused_devices and p.devices:
         indexes = ", ".join(str(i) for i in sorted(p.unused_devices))

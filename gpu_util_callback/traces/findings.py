@@ -76,14 +76,13 @@ def _of_process(scene: Scene, limits: Mapping[str, Limits]) -> list[Finding]:
 
 
 def _merged(findings: Iterable[Finding]) -> list[Finding]:
-    """The same of several GPUs or processes once; numbers are of the worst one.
+    """A cause of several GPUs or processes once; numbers and advice are of the worst one.
 
     They run side by side: what each of them lost is lost once.
     """
-    alike: dict[tuple[str, str, str], Finding] = {}
+    alike: dict[str, Finding] = {}
     for finding in _in_order(list(findings)):
-        key = (finding["cause"], finding["title"], finding["advice"]["text"])
-        first = alike.setdefault(key, finding)
+        first = alike.setdefault(finding["cause"], finding)
         if first is not finding:
             for of in ("gpus", "ranks"):
                 first[of] = sorted({*first[of], *finding[of]})

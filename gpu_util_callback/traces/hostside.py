@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 _CURVE_POINTS = 512
+_ELEMENT = re.compile(r"\[\d+\]")
 # Who waits does nothing: what is waited for is done by somebody else.
 _WAITS = re.compile(
     r"block_until_ready|try_to_block|blockhostuntil|synchronize|await|\b(wait|join|acquire)\b",
@@ -85,14 +86,17 @@ def pipeline_stages(process: Process, names: Names) -> list[Stage]:
     rows = np.flatnonzero((events.kind == HostKind.PIPELINE) & is_stage[events.name])
     if not len(rows):
         return []
-    rows = rows[np.argsort(events.name[rows], kind="stable")]
-    unique, first = np.unique(events.name[rows], return_index=True)
-    start, end = events.start_ps[rows], events.end_ps[rows]
-    bounds = np.append(first, len(rows)).tolist()
-    active = {
-        names[name]: (low, high, union(start[low:high], end[low:high]))
-        for name, low, high in zip(unique.tolist(), bounds[:-1], bounds[1:], strict=True)
-    }
+    # "FlatMap[3]::TFRecord" is what the fourth element of FlatMap opened: one stage, as all others.
+    unique, which = np.unique(events.name[rows], return_inverse=True)
+    paths = [_ELEMENT.sub("", names[name]) for name in unique.tolist()]
+    numbers = {path: number for number, path in enumerate(dict.fromkeys(paths))}
+    stage = np.array([numbers[path] for path in paths])[which]
+    active = {}
+    known = list(numbers)
+    for number, mine in groups(stage):
+        if not _hands_over(known[number]):
+            start, end = events.start_ps[rows[mine]], events.end_ps[rows[mine]]
+            active[known[number]] = (len(mine), int((end - start).sum()), union(start, end))
     feeding: dict[str, list[Intervals]] = {}
     for path, (_, _, spans) in active.items():
         feeding.setdefault(path.rpartition("::")[0], []).append(spans)
@@ -106,13 +110,23 @@ def pipeline_stages(process: Process, names: Names) -> list[Stage]:
         Stage(
             name=path.rpartition("::")[2],
             path=path,
-            count=high - low,
-            total_ps=int((end[low:high] - start[low:high]).sum()),
+            count=count,
+            total_ps=total_ps,
             self_ps=(spans - pulled.get(path, EMPTY)).total,
         )
-        for path, (low, high, spans) in active.items()
+        for path, (count, total_ps, spans) in active.items()
     ]
     return sorted(stages, key=lambda s: -s.self_ps)
+
+
+def _hands_over(path: str) -> bool:
+    """Whether a stage only waits for another pipeline, to hand its batches to one GPU of several.
+
+    A strategy gives each GPU a pipeline of its own that takes its part from the common one; it is
+    written as a generator. One of Python's, `from_generator`, lies in a FlatMap.
+    """
+    within, _, name = path.rpartition("::")
+    return name.startswith("Generator") and not within.rpartition("::")[2].startswith("FlatMap")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Streamed: memory grows with the number of events (some forty bytes each), not wi
 from __future__ import annotations
 
 import re
+import zlib
 from array import array
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -102,7 +103,7 @@ def read_kineto(
                 f"{path}: holds no trace events; wanted a trace of torch.profiler, or the "
                 "*.trace.json.gz of JAX or TensorFlow"
             ) from None
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise UnusableInput(f"{path}: cannot be read ({error})") from None
         trace.processes.append(process)
         prefix = "" if len(files) == 1 else f"{process.host}: "

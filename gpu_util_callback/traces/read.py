@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -68,7 +69,7 @@ def sniff(path: Path) -> str:
                 file.seek(0)
                 with gzip.open(file) as unpacked:
                     head = unpacked.read(64)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
     if not head:
         raise UnusableInput(f"{path}: empty; the profiler may have been killed while writing")
@@ -156,7 +157,7 @@ def _load(path: Path) -> bytes:
                 return file.read()
             with gzip.open(file) as unpacked:
                 data = unpacked.read(MAX_UNPACKED + 1)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
     if len(data) > MAX_UNPACKED:
         raise UnusableInput(

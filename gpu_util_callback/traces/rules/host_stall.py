@@ -16,6 +16,11 @@ _RUNTIME = re.compile(
     r"PjitFunction\(|FunctionRun|EagerLocalExecute|EagerExecute|EagerKernelExecute|ExecutorState"
     r"|KernelAndDevice|(multi|one)_step_on_|PJRT_|PjRt|Pjrt|TfrtCpu|GpuExecutable|XlaLaunch"
 )
+_COMPILES = re.compile(
+    r"xla.?compil|backend_compile|compile_(fx|or_get)|compileandload|hlo.?pass|autotun|_dynamo"
+    r"|_inductor",
+    re.IGNORECASE,
+)
 
 
 class HostStall(TraceRule):
@@ -54,6 +59,11 @@ class HostStall(TraceRule):
 
 def _advice(name: str) -> Advice:
     name = name.removeprefix("$")  # so the profiler marks functions of Python
+    if _COMPILES.search(name):
+        return Advice(
+            f"Most of that time the host compiles ({name}). Trace later steps; if they compile, "
+            "too, keep the shapes of the batches the same."
+        )
     if _RUNTIME.match(name):
         return Advice(
             f"Most of that time the host is in {name}: the framework itself prepares and starts "

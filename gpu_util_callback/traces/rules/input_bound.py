@@ -1,5 +1,6 @@
 """Input-bound: the GPU idles because the next batch is not there yet."""
 
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -74,7 +75,7 @@ def _stage_advice(stage: Stage) -> Advice:
     """By the kind of the slowest stage of a tf.data pipeline: of its function nothing is known."""
     name = stage.name
     says = f"The input pipeline is too slow; most of its own work is in the stage {name}. "
-    if name.startswith("Map"):
+    if re.fullmatch(r"Map(V\d+)?", name):
         return Advice(
             f"{says}Let several of its calls run at a time, unless its function is Python "
             "(py_function), which runs one at a time: write that with TensorFlow operations.",
@@ -85,10 +86,12 @@ def _stage_advice(stage: Stage) -> Advice:
             f"{says}A Python generator makes one element after the other: read and prepare them "
             "with tf.data stages instead, which run in parallel.",
         )
-    if name.startswith("Batch"):
+    if re.fullmatch(r"(Padded)?Batch(V\d+)?", name):
         return Advice(
             f"{says}One thread copies its elements together. Let several do it.",
-            "ds = ds.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE)",
+            "ds = ds.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE)"
+            if name.startswith("Batch")
+            else "",
         )
     if name.startswith(("TFRecord", "TextLine", "FixedLengthRecord")):
         return Advice(

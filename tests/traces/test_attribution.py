@@ -1,0 +1,195 @@
+"""Whose fault it is: pipelines of several GPUs, GPUs beside the training, what the host does."""
+
+import gzip
+import json
+
+import pytest
+from xspace_builder import Gpu, Space
+
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces import analyse, read_trace
+
+STEPS, STEP_US = 20, 10_000
+
+
+@pytest.fixture
+def explain(tmp_path):
+    def run(space: Space) -> dict:
+        path = tmp_path / "host.xplane.pb"
+        path.write_bytes(space.bytes())
+        return analyse(read_trace(path)).to_json()
+
+    return run
+
+
+def marked() -> tuple[Space, Gpu]:
+    space = Space()
+    python = space.host.line("python", 1)
+    for step in range(STEPS):
+        python.event("train", step * STEP_US, STEP_US - 100, step_num=step, _r=1)
+    return space, Gpu(space, 0, space.host.line("tf_Compute/1", 2))
+
+
+def input_bound(paths: dict[str, float]) -> Space:
+    """Every step waits 8 ms for a batch; `paths`: pipeline stages and their time a step, µs."""
+    space, gpu = marked()
+    fetch = space.host.line("tf_data_iterator_get_next/1", 3)
+    lines = [space.host.line(f"tf_data_worker/{i}", 20 + i) for i in range(len(paths))]
+    for step in range(STEPS):
+        at = step * STEP_US
+        fetch.event("IteratorGetNextOp::DoCompute", at + 10, 8_000, id=step)
+        for line, (path, length_us) in zip(lines, paths.items(), strict=True):
+            line.event(path, at + 10, length_us)
+        gpu.launch("gemm", at + 8_050, at + 8_060, 1_500)
+    return space
+
+
+def the_input_bound(result: dict) -> dict:
+    return next(f for f in result["findings"] if f["cause"] == "input_bound")
+
+
+# As TensorFlow 2.21 names them under MirroredStrategy (seen): each GPU takes its part of the common
+# pipeline by one of its own, and what a repeated or flat-mapped dataset opened is numbered.
+MIRRORED = {
+    "Iterator::Root::Prefetch": 7_900,
+    "Iterator::Root::Prefetch::Generator": 7_890,
+    "Iterator::Root::Prefetch::Rebatch": 7_800,
+    "Iterator::Root::Prefetch::Rebatch::ForeverRepeat": 7_790,
+    "Iterator::Root::Prefetch::Rebatch::ForeverRepeat[0]::Batch": 7_780,
+    "Iterator::Root::Prefetch::Rebatch::ForeverRepeat[0]::Batch::Map": 7_700,
+}
+
+
+def test_the_pipeline_of_each_gpu_is_not_the_slow_one(explain):
+    result = explain(input_bound(MIRRORED))
+    finding = the_input_bound(result)
+    stages = {row["stage"]: row["self_ms"] for row in result["pipeline"]}
+    assert "Generator" not in stages, "it waits for the common pipeline, and makes nothing"
+    assert stages["Map"] == pytest.approx(STEPS * 7.7)
+    assert stages["ForeverRepeat"] == pytest.approx(STEPS * 0.01), "the rest was inside Batch"
+    assert finding["evidence"]["slowest_stage"].endswith("::ForeverRepeat::Batch::Map")
+    assert "num_parallel_calls" in finding["advice"]["code"]
+
+
+def test_a_generator_of_python_is_named(explain):
+    paths = {
+        "Iterator::Root::Prefetch::Batch": 7_800,
+        "Iterator::Root::Prefetch::Batch::FlatMap": 7_700,
+        "Iterator::Root::Prefetch::Batch::FlatMap[0]::Generator": 7_690,
+    }
+    advice = the_input_bound(explain(input_bound(paths)))["advice"]
+    assert "stage Generator" in advice["text"] and "Python generator" in advice["text"]
+
+
+def test_files_of_an_interleave_are_one_stage(explain):
+    paths = {f"Iterator::Root::ParallelInterleaveV4[{i}]::TFRecord": 2_000 for i in range(4)}
+    result = explain(input_bound(paths))
+    assert [row["stage"] for row in result["pipeline"]] == ["TFRecord"]
+    assert result["pipeline"][0]["count"] == 4 * STEPS
+
+
+@pytest.mark.parametrize("stage, code", [
+    ("Map", "num_parallel_calls"), ("ParallelMapV2", 'ds.save("prepared")'),
+    ("MapAndBatch", 'ds.save("prepared")'), ("BatchV2", "ds.batch(batch_size, num_parallel"),
+    ("Shuffle", 'ds.save("prepared")'), ("TFRecord", "interleave"),
+])  # fmt: skip
+def test_what_runs_in_parallel_is_not_told_to(explain, stage, code):
+    paths = {f"Iterator::Root::Prefetch::{stage}": 7_800}
+    assert code in the_input_bound(explain(input_bound(paths)))["advice"]["code"]
+
+
+def test_a_gpu_that_ran_a_few_kernels_is_not_judged(explain):
+    space, gpu = marked()
+    other = Gpu(space, 1, space.host.line("tf_Compute/2", 9))
+    for step in range(STEPS):
+        at = step * STEP_US
+        for k in range(9):
+            gpu.launch("gemm_a", at + 5 + k * 1_100, at + 10 + k * 1_100, 1_090)
+    other.launch("initialise", 100, 110, 50)
+    result = explain(space)
+    assert result["findings"] == [], "its idle time is nobody's loss, and its share no imbalance"
+    assert any("GPU 1 ran hardly any kernels" in problem for problem in result["problems"])
+    assert [device["kernels"] for device in result["devices"]] == [9 * STEPS, 1], "still shown"
+
+
+def idle_while(name: str, kind: str = "python", beside: str = "") -> Space:
+    """The GPU computes 3 ms of every 10; for the rest the host is in `name`."""
+    space, gpu = marked()
+    host = space.host.line(kind, 7)
+    worker = space.host.line("worker", 8)
+    for step in range(STEPS):
+        at = step * STEP_US
+        for k in range(10):
+            gpu.launch("gemm_a", at + 5 + k * 300, at + 10 + k * 300, 295)
+        host.event(name, at + 3_100, 6_700)
+        if beside:
+            worker.event(beside, at + 3_100, 6_600)
+    return space
+
+
+@pytest.mark.parametrize("name, says", [
+    ("SaveTheWorld", "is in SaveTheWorld: move it out of the step"),
+    ("$loop.py:12 write_log", "is in loop.py:12 write_log: move it out"),
+    ("PjitFunction(step)", "the framework itself prepares and starts"),
+    ("backend_compile", "the host compiles (backend_compile)"),
+    ("$api.py:3165 try_to_block", "Look at what the host does"),
+])  # fmt: skip
+def test_advice_fits_what_the_host_does(explain, name, says):
+    (finding,) = [f for f in explain(idle_while(name))["findings"] if f["cause"] == "host_stall"]
+    assert says in finding["advice"]["text"]
+
+
+def test_who_is_waited_for_is_named_not_who_waits(explain):
+    result = explain(idle_while("$api.py:3165 try_to_block", beside="Build buffer allocations"))
+    (finding,) = [f for f in result["findings"] if f["cause"] == "host_stall"]
+    assert finding["evidence"]["host_activity"] == "Build buffer allocations"
+
+
+def test_a_cause_that_all_ranks_have_is_said_once(tmp_path):
+    for rank in range(4):
+        events = []
+        for step in range(10):
+            at = step * 10_000
+            wait = 6_000 + 100 * rank
+            events += [
+                _event("user_annotation", f"ProfilerStep#{step}", at, 10_000, 1, {}),
+                _event("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"
+                       ".__next__", at, wait, 1, {}),
+                _event("cuda_runtime", "cudaLaunchKernel", at + wait + 5, 5, 1,
+                       {"correlation": step + 1}),
+                _event("kernel", "gemm", at + wait + 10, 3_000, 0,
+                       {"correlation": step + 1, "device": rank, "stream": 7}),
+            ]  # fmt: skip
+        document = {"distributedInfo": {"rank": rank}, "traceEvents": events}
+        path = tmp_path / f"rank{rank}.pt.trace.json"
+        path.write_text(json.dumps(document))
+    findings = analyse(read_trace(tmp_path)).findings
+    (finding,) = [f for f in findings if f["cause"] == "input_bound"]
+    assert finding["ranks"] == finding["gpus"] == [0, 1, 2, 3]
+    assert finding["evidence"]["wait_pct"] == pytest.approx(63, abs=1), "of the worst"
+    text = finding["advice"]["text"]
+    assert "some do so already" in text, "these loaders have workers: more of them, or cheaper ones"
+
+
+def _event(cat, name, ts, dur, pid, args) -> dict:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": pid,
+            "args": args}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["xplane.pb", "pt.trace.json"])
+def test_a_packed_file_that_does_not_unpack_is_one_line(tmp_path, kind):
+    whole = marked()[0].bytes()
+    if kind != "xplane.pb":
+        events = [_event("kernel", f"k{i}", i, 1, 0, {"device": 0}) for i in range(500)]
+        whole = json.dumps({"traceEvents": events}).encode()
+    packed = gzip.compress(whole)
+    refused = 0
+    for at in range(12, len(packed) - 8, 7):
+        path = tmp_path / f"damaged.{kind}.gz"
+        path.write_bytes(packed[:at] + bytes([packed[at] ^ 0x55]) + packed[at + 1 :])
+        try:
+            analyse(read_trace(path))
+        except UnusableInput as error:
+            refused += 1
+            assert str(path) in str(error) and "\n" not in str(error)
+    assert refused
