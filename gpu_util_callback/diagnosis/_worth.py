@@ -15,6 +15,8 @@ PART = 0.25
 # What was seen at so many ends of epochs, or in so many steps, is a state of the run however short
 # that was: more of it follows.
 MANY_TIMES, MANY_STEPS = 16, SHORTEST
+# Of `least_s`: less than that says nothing of what follows, either.
+STATE_LEAST = 0.2
 LEAST_S = Threshold(
     0.5,
     "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is told only "
@@ -51,10 +53,10 @@ def worth_telling(claims: Iterable[Loss], present_ns: int, limits: Limits) -> li
 
 
 def too_little(claims: Iterable[Loss], limits: Limits) -> bool:
-    """Whether claims of one kind cost less than `least_s` together, and none of them is a state."""
+    """Whether claims of one kind cost less than `least_s` together, or a part of it as a state."""
     claims = list(claims)
-    lost_ns = sum(claim.lost_ns or 0 for claim in claims)
-    return lost_ns < limits.get("least_s", 0) * 1e9 and not any(claim.state for claim in claims)
+    share = STATE_LEAST if any(claim.state for claim in claims) else 1
+    return sum(claim.lost_ns or 0 for claim in claims) < share * limits.get("least_s", 0) * 1e9
 
 
 def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:

@@ -71,6 +71,13 @@ def test_what_came_in_every_step_is_told_of_ten_steps(part, cause):
     assert causes(run) == {cause}
 
 
+@pytest.mark.parametrize("part", ["wait_ms", "callback_ms"])
+def test_milliseconds_are_noise_in_however_many_steps(part):
+    run = begun()
+    run.steps(40, step_ms=3, gpu_share=0.4, **{part: 1})
+    assert causes(run) == set()
+
+
 def test_the_least_can_be_set():
     run = epochs(5, steps=5, callback=0.05)
     found = run.diagnose(thresholds={"host_stall.least_s": 0.1})
