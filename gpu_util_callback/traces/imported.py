@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -306,13 +307,23 @@ def trace_handler(
     def handle(profiler: Any) -> None:
         try:
             with lock, tempfile.TemporaryDirectory(prefix="gpu-util-") as scratch:
-                folder = Path(log_dir) if keep_trace else Path(scratch)
-                folder.mkdir(parents=True, exist_ok=True)
                 worker = f"{socket.gethostname()}_{os.getpid()}.{time.time_ns()}"
-                path = folder / f"{worker}.pt.trace.json.gz"
+                path = Path(scratch) / f"{worker}.pt.trace.json.gz"
                 profiler.export_chrome_trace(str(path))
+                if keep_trace:
+                    _keep(path, log_dir)
                 import_trace(path, log_dir, thresholds=thresholds)
         except Exception as error:  # profiling must not end a training
             logger.warning("the profiler's trace was not imported: %s", error)
 
     return handle
+
+
+def _keep(file: Path, log_dir: str | os.PathLike[str]) -> None:
+    """Copy a file into a log directory, local or not."""
+    from gpu_util_callback.recording.storage import storage_for
+
+    storage, root = storage_for(log_dir)
+    with contextlib.suppress(FileExistsError):
+        storage.make_folder(root)
+    storage.write(storage.join(root, file.name), file.read_bytes())

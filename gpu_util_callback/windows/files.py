@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gpu_util_callback.recording.storage import is_remote, storage_for
+
 __all__ = ["keep", "publish"]
 
 
@@ -28,9 +30,9 @@ def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | 
     """
     host = file.name.removesuffix(".xplane.pb")
     target_name = f"{redact(host) if redact else host}.xplane.pb"
-    if _is_remote(log_dir):
+    if is_remote(log_dir):
         return _publish_remote(file, log_dir, name, target_name, bool(redact))
-    home = Path(log_dir.removeprefix("file://")) / "plugins" / "profile"
+    home = Path(storage_for(log_dir)[1]) / "plugins" / "profile"
     home.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, 1000):
         folder = home / (name if attempt == 1 else f"{name}_{attempt}")
@@ -76,10 +78,10 @@ def keep(file: Path, log_dir: str) -> None:
     """
     host, _, kind = file.name.partition(".pt.")
     name = f"{host}_{os.getpid()}.{time.time_ns()}.pt.{kind}"
-    if _is_remote(log_dir):
+    if is_remote(log_dir):
         _put(file.read_bytes(), log_dir, name)
         return
-    home = Path(log_dir.removeprefix("file://"))
+    home = Path(storage_for(log_dir)[1])
     home.mkdir(parents=True, exist_ok=True)
     partial = home / f"{name}.part"
     try:
@@ -89,10 +91,6 @@ def keep(file: Path, log_dir: str) -> None:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
-
-
-def _is_remote(log_dir: str) -> bool:
-    return "://" in log_dir and not log_dir.startswith("file://")
 
 
 def _put(data: bytes, log_dir: str, name: str) -> None:

@@ -4,6 +4,7 @@ import gzip
 import json
 import shutil
 
+import fsspec
 import numpy as np
 import pytest
 from packages import need
@@ -191,6 +192,19 @@ def test_handler_for_torch_profiler(trace_file, tmp_path):
     assert len(list(logs.glob("*.pt.trace.json.gz"))) == 2
     trace_handler(tmp_path / "other", keep_trace=False)(FakeProfiler(trace_file))
     assert not list((tmp_path / "other").glob("*.json.gz"))
+
+
+def test_handler_writes_to_an_object_store_and_to_a_home(trace_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for log_dir in ("memory://handler-test/logs", "~/logs"):
+        trace_handler(log_dir)(FakeProfiler(trace_file))
+        assert len(list(read_recordings(log_dir))) == 1
+    assert len(list((tmp_path / "home" / "logs").glob("*.pt.trace.json.gz"))) == 1
+    kept = fsspec.filesystem("memory").glob("/handler-test/logs/*.pt.trace.json.gz")
+    assert len(kept) == 1
+    here = {path.name for path in tmp_path.iterdir()}
+    assert here == {"home", trace_file.name}, "no folder is called memory: or ~"
 
 
 def test_handler_never_raises(tmp_path, caplog):

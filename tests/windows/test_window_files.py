@@ -131,6 +131,14 @@ def test_profiles_of_one_name_keep_their_own_folders(xplane, tmp_path):
     assert all(file.read_bytes() == xplane.read_bytes() for file in files)
 
 
+def test_a_home_is_where_the_recording_takes_it_to_be(xplane, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    publish(xplane, "~/logs", "2026_01_01_step_3")
+    assert list((tmp_path / "home" / "logs" / "plugins" / "profile").glob("*/*.xplane.pb"))
+    assert not (tmp_path / "~").exists()
+
+
 def test_a_profile_can_go_to_an_object_store(xplane):
     import fsspec
 
