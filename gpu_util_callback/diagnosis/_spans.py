@@ -15,6 +15,13 @@ SMALLEST_WINDOW = 16
 NEXT_WINDOW = 8
 MAX_SPANS = 24
 MIN_EVENTS = 4
+# More of one window than this are joined before each is looked at: they will be too many anyhow.
+MANY = 4 * MAX_SPANS
+# What loses half as much as the spans on both its sides goes on there. Spans that are less than a
+# third above what lies between them do not stand out: they are its crests. And what is short beside
+# its neighbours, which are near the threshold themselves, is below it by chance.
+GOES_ON, CREST, CHANCE = 0.5, 0.75, 0.125
+OUTLIER = 2  # times the largest single loss of the spans beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,10 @@ def find_spans(
     makes a span. What recurs more seldom than a window is looked for with windows eight times as
     wide.
 
+    A loss that stays near the threshold crosses it again and again: spans between which it goes on
+    are one where it reaches the threshold over all of it, and none where it does not and they
+    hardly stand out.
+
     Args:
         smallest: the narrowest window, in rows.
     Returns:
@@ -59,7 +70,7 @@ def find_spans(
     if not blocks or not series.lost.any():
         return []
     covered = np.zeros(blocks, bool)
-    window = max(1, smallest // series.step_rows)
+    finest = window = max(1, smallest // series.step_rows)
     while True:
         last = window >= blocks
         for first, end in _at_scale(series, covered, min(window, blocks), enter, min_rows):
@@ -67,7 +78,7 @@ def find_spans(
         if last:
             break
         window *= NEXT_WINDOW
-    found = bounded(list(_runs(covered)))
+    found = bounded(_joined(series, list(_runs(covered)), enter, finest))
     return [_refined(series, first, end) for first, end in found]
 
 
@@ -84,14 +95,18 @@ def _at_scale(
     positive = (_share(within, of, _highest(top, window)) >= enter) & open_
     if not positive.any():
         return
-    score = np.concatenate([[0.0], np.cumsum(lost - enter * total, dtype=np.float64)])
-    merged: list[list[int]] = []
+    score = np.concatenate([[0.0], np.cumsum(lost - enter * total, dtype=np.float64)]).tolist()
+    merged: list[tuple[int, int]] = []
     for first, end in _runs(positive):
-        near = merged and first - merged[-1][1] <= 2 * window
-        if near and score[end] > score[merged[-1][0]] and open_[merged[-1][1] : first].all():
-            merged[-1][1] = end
+        start, before = merged[-1] if merged else (0, 0)
+        near = merged and first - before <= 2 * window
+        if near and score[end] > score[start] and open_[before:first].all():
+            merged[-1] = start, end
         else:
-            merged.append([first, end])
+            merged.append((first, end))
+    if len(merged) > MANY:
+        left = Series(rows, total, lost, top, events, series.step_rows)
+        merged = _joined(left, merged, enter, window)
     for first, end in merged:
         first, end = _settled(lost, total, first, end, window)
         if end <= first or rows[first:end].sum() < min_rows:
@@ -100,6 +115,81 @@ def _at_scale(
             continue
         if _share(lost[first:end].sum(), total[first:end].sum(), top[first:end].max()) >= enter:
             yield first, end
+
+
+class _Sums:
+    """What lies in each of many ranges of blocks; half-open, none of them empty."""
+
+    def __init__(self, series: Series):
+        self._lost, self._total, self._events, self._some = (
+            np.concatenate([[0], np.cumsum(values)])
+            for values in (series.lost, series.total, series.events, series.lost > 0)
+        )
+        self._largest, self._top = np.append(series.lost, 0), np.append(series.top, 0)
+
+    def level(self, at: np.ndarray) -> np.ndarray:
+        """Share lost without the largest single loss."""
+        return self._share(at, self.top(at))
+
+    def top(self, at: np.ndarray) -> np.ndarray:
+        return _most(self._top, at)
+
+    def goes_on(self, at: np.ndarray, level: np.ndarray, top: np.ndarray) -> np.ndarray:
+        """Whether what was lost beside these ranges is lost in them, too, if less of it.
+
+        A loss that is far larger than any beside is an outlier: without it there must be many.
+        """
+        first, end = at.T
+        lost, some = self._lost[end] - self._lost[first], self._some[end] - self._some[first]
+        even = (some >= 0.75 * (end - first)) & (2 * _most(self._largest, at) <= lost)
+        recurs = (self._events[end] - self._events[first] >= MIN_EVENTS) | even
+        alike = self.top(at) <= OUTLIER * top
+        share = self._share(at, np.where(alike, 0, self.top(at)))
+        return (share >= GOES_ON * level) & (alike | recurs)
+
+    def _share(self, at: np.ndarray, top: np.ndarray) -> np.ndarray:
+        first, end = at.T
+        return _share(
+            self._lost[end] - self._lost[first], self._total[end] - self._total[first], top
+        )
+
+
+def _most(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The largest value in each range; `values` has one more than there are blocks."""
+    return np.maximum.reduceat(values, at.ravel())[::2]
+
+
+def _joined(
+    series: Series, spans: list[tuple[int, int]], enter: float, finest: int
+) -> list[tuple[int, int]]:
+    """The spans, with those as one between which the loss goes on near the threshold."""
+    sums, count = _Sums(series), 0
+    at = np.array(spans, np.int64).reshape(-1, 2)
+    while 1 < len(at) != count:
+        count, gap = len(at), np.stack([at[:-1, 1], at[1:, 0]], axis=1)
+        level, top = (np.maximum(each[:-1], each[1:]) for each in (sums.level(at), sums.top(at)))
+        length, apart = at[:, 1] - at[:, 0], gap[:, 1] - gap[:, 0]
+        short = apart <= np.maximum(2 * finest, CHANCE * np.minimum(length[:-1], length[1:]))
+        by_chance = short & (GOES_ON * level < enter)
+        cuts = np.flatnonzero(~(by_chance | sums.goes_on(gap, level, top)))
+        begin, last = np.append(0, cuts + 1), np.append(cuts, count - 1)
+        whole = np.stack([at[begin, 0], at[last, 1]], axis=1)
+        one = (begin == last) | (sums.level(whole) >= enter)
+        stands_out = np.append(0, np.cumsum(sums.level(gap) < CREST * level))
+        apart_still = ~one & (stands_out[last] > stands_out[begin])
+        pieces = [at[a : b + 1] for a, b in zip(begin[apart_still], last[apart_still], strict=True)]
+        at = np.concatenate([whole[one], *pieces])
+        at = at[np.argsort(at[:, 0])]
+    # And what lies before the first of them and behind the last, to the ends of the run.
+    for row, edge in ((0, 0), (-1, len(series.rows))) if len(at) else ():
+        span = at[[row]]
+        outside = np.array([[0, span[0, 0]] if row == 0 else [span[0, 1], edge]])
+        whole = np.array([[min(edge, span[0, 0]), max(edge, span[0, 1])]])
+        if outside[0, 0] < outside[0, 1] and (
+            sums.goes_on(outside, sums.level(span), sums.top(span)) and sums.level(whole) >= enter
+        ):
+            at[row] = whole
+    return [(first, end) for first, end in at.tolist()]
 
 
 def _steady(series: Series, first: int, end: int) -> bool:

@@ -10,10 +10,11 @@ import pytest
 from healthy_cases import healthy
 from scenario_cases import all_along, in_place, pairs
 from scoring import by_cause, score
+from threshold_cases import near_threshold
 
 from gpu_util_callback.diagnosis import RULES
 
-CASES = [*in_place(), *all_along(), *pairs(), *healthy()]
+CASES = [*in_place(), *all_along(), *pairs(), *near_threshold(), *healthy()]
 PRECISION, RECALL, IOU = 1.0, 0.95, 0.9
 
 
