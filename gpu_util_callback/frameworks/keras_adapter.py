@@ -32,7 +32,7 @@ class KerasAdapter(Adapter):
         self._model: Any = None
         self._train: WrappedFunction | None = None
         self._test: WrappedFunction | None = None
-        self._pipelines = TfDataPipelines()
+        self._pipelines = TfDataPipelines(self.unavailable)
 
     def batch_begin(self) -> None:
         if self._train is not None:

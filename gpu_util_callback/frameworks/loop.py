@@ -17,7 +17,7 @@ from gpu_util_callback.frameworks.base import About, Adapter, InputRows
 from gpu_util_callback.frameworks.compile_clock import CompileClock
 from gpu_util_callback.frameworks.loop_timeline import LoopTimeline
 from gpu_util_callback.frameworks.stamps import input_rows, shape_signature
-from gpu_util_callback.frameworks.tf_data import TfDataPipelines, tf_data_iterator
+from gpu_util_callback.frameworks.tf_data import TfDataPipelines
 
 __all__ = ["FRAMEWORKS", "LoopAdapter", "framework_in_use", "is_a_guess"]
 
@@ -94,7 +94,7 @@ class LoopAdapter(Adapter):
         self._guessed = guessed
         self._loop: LoopTimeline | None = None
         self._clock: CompileClock | None = None
-        self._pipelines = TfDataPipelines()
+        self._pipelines = TfDataPipelines(self.unavailable)
         if framework is not None:
             self.about = cast(About, import_module(_PACKAGE + FRAMEWORKS[framework][0]))
 
@@ -140,9 +140,7 @@ class LoopAdapter(Adapter):
 
     def iterates(self, iterator: Any, validating: bool) -> None:
         """The loop iterates over a dataset anew."""
-        own = tf_data_iterator(iterator)
-        if own is not None:
-            self._pipelines.seen("validation" if validating else "train", own)
+        self._pipelines.seen("validation" if validating else "train", iterator)
 
     def pipeline(self) -> list[dict[str, Any]]:
         return self._pipelines.read()

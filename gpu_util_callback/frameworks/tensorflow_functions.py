@@ -165,8 +165,7 @@ class FunctionTimer(WrappedFunction):
 
     def _seen(self, iterator: Any) -> None:
         self._iterator = weakref.ref(iterator)
-        if not is_distributed(iterator):
-            self._tell_seen(iterator)
+        self._tell_seen(iterator)
 
     def _unexpected(self, inner: Callable, iterator: Any) -> Any:
         """A call that does not follow our own hook: the fit we belong to is over."""

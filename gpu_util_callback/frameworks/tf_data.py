@@ -9,24 +9,41 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["TfDataPipelines", "WatchedDataset", "tf_data_iterator"]
+__all__ = ["TfDataPipelines", "WatchedDataset"]
+
+
+HIDDEN = (
+    "pipeline",
+    "a tf.distribute strategy fetches each device's batches ahead, and TensorFlow tells nothing of "
+    "the stages behind that",
+    "train once without the strategy to see the slowest stage",
+)
 
 
 class TfDataPipelines:
-    """Remembers the newest iterator of each pipeline, weakly, and reads their stages."""
+    """Remembers the newest iterator of each pipeline, weakly, and reads their stages.
 
-    def __init__(self) -> None:
+    Args:
+        unavailable: (source, reason, cure) are added to it where stages cannot be read.
+    """
+
+    def __init__(self, unavailable: list[tuple[str, str, str]]) -> None:
         self._iterators: dict[str, weakref.ref] = {}
         self._readers: dict[str, Any] = {}
+        self._unavailable = unavailable
 
     def seen(self, which: str, iterator: Any) -> None:
-        """A pipeline is iterated over anew; on the training thread.
+        """Something is iterated over anew; on the training thread.
 
         Args:
             which: "train" or "validation".
-            iterator: a `tf.data.Iterator`.
+            iterator: any: those without a pipeline of tf.data's are left alone.
         """
-        self._iterators[which] = weakref.ref(iterator)
+        own = _with_pipeline(iterator)
+        if own is not None:
+            self._iterators[which] = weakref.ref(own)
+        elif _parts(iterator) and HIDDEN not in self._unavailable:
+            self._unavailable.append(HIDDEN)
 
     def read(self) -> list[dict[str, Any]]:
         """Rows of the `pipeline` table since the last reading; on any other thread.
@@ -68,15 +85,27 @@ class WatchedDataset:
 
     def __iter__(self) -> Iterator[Any]:
         iterator = iter(self._dataset)
-        own = tf_data_iterator(iterator)
-        if own is not None:
-            self._pipelines.seen(self._which, own)
+        self._pipelines.seen(self._which, iterator)
         return iterator
 
 
-def tf_data_iterator(iterator: Any) -> Any | None:
+def _with_pipeline(iterator: Any) -> Any | None:
     """The iterator of tf.data's within an iterator, if there is one with a pipeline to read."""
-    for candidate in (iterator, getattr(iterator, "_iterator", None)):  # `as_numpy_iterator()`
+    inner = getattr(iterator, "_iterator", None)  # `as_numpy_iterator()`
+    for candidate in (iterator, inner, *_parts(iterator)):
         if getattr(candidate, "_iterator_resource", None) is not None:
             return candidate
     return None
+
+
+def _parts(iterator: Any) -> list[Any]:
+    """What a distributed iterator's workers in this process iterate over; empty = it is none.
+
+    These are tf.data's own only where batches are not to be fetched to the devices
+    (`experimental_fetch_to_device=False`, by replica). The usual ones have a pipeline for each
+    device, which does nothing but fetch from the user's.
+    """
+    workers = getattr(iterator, "_iterators", None)
+    if not isinstance(workers, (list, tuple)):
+        return []
+    return [getattr(worker, "_iterator", None) for worker in workers]

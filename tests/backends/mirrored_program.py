@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import keras
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from injected import Truth, medians, report
 
-from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 
 FOLDER = Path(tempfile.mkdtemp(prefix="mirrored-"))
 BATCH, WIDTH = 8, 16
@@ -76,7 +77,37 @@ def fits() -> None:
             traced=int((recording.steps["compile_ns"] > 0).sum()),
             account=recording.account,
             unavailable=[u["source"] for u in recording.facts["unavailable"]],
+            stages=sorted(set(recording.pipeline.get("stage", ()))),
         )
+
+
+def stages() -> None:
+    """Loops over distributed datasets, those that are fetched to the devices ahead and others."""
+
+    def decode(x):
+        return x * 2
+
+    for name, devices in (("one", ["CPU:0"]), ("two", ["CPU:0", "CPU:1"])):
+        for way, ahead in (("ahead", True), ("late", False)):
+            strategy = tf.distribute.MirroredStrategy(devices)
+            options = None if ahead else tf.distribute.InputOptions(
+                experimental_fetch_to_device=False,
+                experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+            )  # fmt: skip
+            made = tf.data.Dataset.from_tensors(tf.ones((BATCH, WIDTH))).repeat(20).map(decode)
+            batches = strategy.distribute_datasets_from_function(lambda _, made=made: made, options)
+            folder = FOLDER / f"{name}-{way}"
+            with GpuUtilMonitor(folder, framework="tensorflow", report=False) as monitor:
+                for _ in monitor.batches(batches):
+                    time.sleep(0.1)  # long enough that the pipeline is read
+            [recording] = read_recordings(folder)
+            found = {str(stage) for stage in recording.pipeline.get("stage", ())}
+            sources = {u["source"] for u in recording.facts["unavailable"]}
+            report(
+                f"{name}/{way}",
+                stages=sorted(stage for stage in found if "decode" in stage),
+                unavailable=sorted(sources & {"pipeline"}),
+            )
 
 
 def executions() -> None:

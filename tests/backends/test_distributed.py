@@ -242,7 +242,7 @@ def test_uneven_gpus_of_one_process(tmp_path):
 @pytest.fixture
 def mirrored():
     need("tensorflow", "keras")
-    return shared("mirrored_program.py", "fits", "executions", KERAS_BACKEND="tensorflow")
+    return shared("mirrored_program.py", "fits", "executions", "stages", KERAS_BACKEND="tensorflow")
 
 
 @pytest.mark.timed
@@ -255,8 +255,19 @@ def test_mirrored_strategy(mirrored, length):
     assert one["timing"] == "graph" and one["strategy"] == "MirroredStrategy"
     assert [r["device"] for r in one["replicas"]] == ["CPU:0", "CPU:1"]
     assert "input wait" not in one["unavailable"]
+    assert "pipeline" in one["unavailable"] and not one["stages"]
     account = one["account"]
     assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005)
+
+
+@pytest.mark.timed  # with the tests of the same program: it runs once
+def test_stages_behind_a_strategy_are_read_where_tensorflow_tells_them(mirrored):
+    """Of a loop's datasets that are not fetched to the devices ahead; on one device and on two."""
+    for devices in ("one", "two"):
+        assert mirrored[f"{devices}/late"]["stages"] == ["map(decode)"]
+        assert mirrored[f"{devices}/late"]["unavailable"] == []
+        assert mirrored[f"{devices}/ahead"]["stages"] == []
+        assert mirrored[f"{devices}/ahead"]["unavailable"] == ["pipeline"]
 
 
 @pytest.mark.timed  # with the tests of the same program: it runs once
