@@ -114,9 +114,9 @@ def _where_to_look(run: Mapping) -> str:
     return next((one["cure"] for one in missing), "")
 
 
-def rules_text(width: int = 80, rules: Iterable = RULES) -> str:
+def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -> str:
     """Every cause: when it holds, what it needs, and its thresholds with their reasons."""
-    pen = Pen(width, color=False, unicode=True)
+    pen = Pen(width, color=False, unicode=unicode)
     lines: list[str] = []
     for rule in rules:
         lines += ["", *pen.wrap(f"{rule.cause}: {rule.title}")]

@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     module.add_arguments(known[wanted])
     # Options may stand before, after and between the paths, in any command.
     args = known[wanted].parse_intermixed_args(argv[1:])
+    if hasattr(sys.stdout, "reconfigure"):  # names in a recording may hold any character
+        sys.stdout.reconfigure(errors="replace")
     try:
         return module.run(args)
     except UnusableInput as error:

@@ -2,8 +2,8 @@
 
 import argparse
 import json
-import os
-import sys
+
+from gpu_util_callback.cli import _output
 
 __all__ = ["add_arguments", "run"]
 
@@ -29,6 +29,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report.to_json(), indent=1))
     else:
-        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        print(report.render(color=color))
+        print(report.render(color=_output.color()))
     return 0

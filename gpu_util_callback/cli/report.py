@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import os
 import re
 import shutil
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_util_callback.cli import _remote, _thresholds
+from gpu_util_callback.cli import _output, _remote, _thresholds
 from gpu_util_callback.errors import UnusableInput
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from gpu_util_callback.terminal import render, rules_text
 
     if args.rules:
-        print(rules_text(_width(args.width)), end="")
+        print(rules_text(_width(args.width), unicode=_output.unicode()), end="")
         return 0
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
@@ -89,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
             count = len(report["runs"])
             print(f"{count} {'run' if count == 1 else 'runs'} within the limits")
     else:
-        print(render(report, _width(args.width), _color(args.color), _unicode()), end="")
+        color, unicode = _output.color(args.color), _output.unicode()
+        print(render(report, _width(args.width), color, unicode), end="")
     return 1 if broken else 0
 
 
@@ -203,20 +203,3 @@ def _tell_apart(of_logdir: list[tuple[str, list]]) -> None:
 
 def _width(given: int | None) -> int:
     return given if given and given > 0 else shutil.get_terminal_size((80, 24)).columns
-
-
-def _color(wish: str) -> bool:
-    if wish != "auto":
-        return wish == "always"
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return sys.stdout.isatty()
-
-
-def _unicode() -> bool:
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    try:
-        "█■–×µ·".encode(encoding)
-    except (UnicodeError, LookupError):
-        return False
-    return True

@@ -2,12 +2,11 @@
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import time
 
-from gpu_util_callback.cli import _remote, _thresholds
+from gpu_util_callback.cli import _output, _remote, _thresholds
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import analyse, read_trace
 from gpu_util_callback.traces.findings import limits_of
@@ -63,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
         from gpu_util_callback.terminal import rules_text
         from gpu_util_callback.traces.rules import RULES
 
-        print(rules_text(shutil.get_terminal_size((80, 24)).columns, RULES), end="")
+        width = shutil.get_terminal_size((80, 24)).columns
+        print(rules_text(width, RULES, unicode=_output.unicode()), end="")
         return 0
     if not args.trace:
         raise UnusableInput("which trace? gpu-util trace FILE")
@@ -91,6 +91,6 @@ def run(args: argparse.Namespace) -> int:
         json.dump(analysis.to_json(), sys.stdout, allow_nan=False, indent=1)
         sys.stdout.write("\n")
     else:
-        color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        sys.stdout.write(render(analysis, color=color))
+        text = render(analysis, color=_output.color(), unicode=_output.unicode())
+        sys.stdout.write(text)
     return 0

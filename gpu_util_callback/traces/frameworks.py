@@ -62,6 +62,12 @@ def facts(p: ProcessAnalysis, said: Wording) -> dict[str, Any]:
         fit["input_kind"] = "DataLoader"
     if said.workers is False:
         fit["input_workers"] = 0
+    # Tensor cores and what kernels on them are called: of NVIDIA's GPUs only something is known.
+    able = {
+        d.index: d.device.facts.get("compute_capability")
+        for d in p.devices
+        if str(d.device.facts.get("vendor", "Nvidia")).lower() == "nvidia"
+    }
     down = [c for d in p.active for c in d.copies if c.direction == "h2d"]
     known = sum(c.total_ps for c in down if c.memory in ("pageable", "pinned"))
     if known:
@@ -75,7 +81,7 @@ def facts(p: ProcessAnalysis, said: Wording) -> dict[str, Any]:
                 "index": d.index,
                 "used_by_framework": True,
                 "memory_total_bytes": d.device.facts.get("memory_bytes"),
-                "compute_capability": d.device.facts.get("compute_capability"),
+                "compute_capability": able.get(d.index),
             }
             for d in p.devices
         ],

@@ -190,15 +190,13 @@ def _facts(
         },
         "gpus": [
             {
+                **of_rules,
                 "index": d.device.index,
                 "name": d.device.name,
                 "uuid": d.device.facts.get("uuid"),
-                "used_by_framework": True,
-                "memory_total_bytes": d.device.facts.get("memory_bytes"),
-                "compute_capability": d.device.facts.get("compute_capability"),
                 "label": f"GPU {d.device.index}",
             }
-            for d in p.devices
+            for d, of_rules in zip(p.devices, said["gpus"], strict=True)
         ],
         "unavailable": cannot,
         "started_ns": start_ns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 
@@ -28,23 +29,29 @@ _LOOK = {
     "other": ("other", "90", "·"),
     "idle": ("idle, not judged", "90", "-"),
 }
+_ASCII = str.maketrans({"█": "#", "▒": "=", "▓": "%", "■": "#", "●": "*", "·": ".", "µ": "u",
+                        "…": "~", "←": "<", "–": "-", "×": "x"})  # fmt: skip
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _INDENT: dict = {"initial_indent": "    ", "subsequent_indent": "    "}
 _STEPS_SHOWN = 12
 _ROWS_SHOWN = 10
 
 
-def render(analysis: Analysis, width: int | None = None, color: bool = False) -> str:
+def render(
+    analysis: Analysis, width: int | None = None, color: bool = False, unicode: bool = True
+) -> str:
     """The analysis as text for a terminal.
 
     Args:
         width: columns to use; default: the terminal's.
         color: whether to use ANSI colours.
+        unicode: False = ASCII characters only.
     """
     width = max(60, min(width or shutil.get_terminal_size((100, 24)).columns, 140))
     out: list[str] = []
     paint = _painter(color)
     trace = analysis.trace
-    out.append(paint("1", _fit(", ".join(trace.paths), width)))
+    out.append(paint("1", _fit(_clean(", ".join(trace.paths)), width)))
     for p in analysis.processes:
         out.extend(_process(p, len(analysis.processes) > 1, width, paint))
     out.extend(_findings(analysis, width, paint))
@@ -52,8 +59,14 @@ def render(analysis: Analysis, width: int | None = None, color: bool = False) ->
     if limits:
         out.append(f"Thresholds set: {limits}.")
     for problem in analysis.problems:
-        out.append(paint("33", f"note: {problem}"))
-    return "\n".join(line.rstrip() for line in out) + "\n"
+        out.append(paint("33", f"note: {_clean(problem)}"))
+    text = "\n".join(line.rstrip() for line in out) + "\n"
+    return text if unicode else text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+
+
+def _clean(text: str) -> str:
+    """A name from a file, without characters that would steer the terminal."""
+    return _CONTROL.sub("?", text)
 
 
 def _painter(color: bool):
@@ -89,7 +102,7 @@ def _process(p: ProcessAnalysis, several: bool, width: int, paint) -> list[str]:
     duration = p.steps.end_ps - p.steps.start_ps
     if several:
         pid = f" pid {p.process.pid}" if p.process.pid is not None else ""
-        out.append(paint("1", f"{p.process.host}{pid}"))
+        out.append(paint("1", f"{_clean(p.process.host)}{pid}"))
     if len(p.steps):
         first, last = int(p.steps.label[0]), int(p.steps.label[-1])
         basis = _BASIS[p.steps.basis]
@@ -141,7 +154,7 @@ def _each(p: ProcessAnalysis) -> str:
 
 def _title(d: DeviceAnalysis) -> str:
     """The GPU's number, and its model where the trace knows one."""
-    name = d.device.name
+    name = _clean(d.device.name)
     if name.startswith("GPU (") and name.endswith(")"):
         name = f"compute capability {name[5:-1]}"
     return f"GPU {d.index}" if name in ("", "GPU") else f"GPU {d.index}  {name}"
@@ -227,8 +240,9 @@ def _kernel_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
             f"{_time(k.total_ps / k.count):>8} {mark:>4}  {gpu}"
         )
         room = width - len(left) - 2
-        origin = f"  ← {_tail(k.op, room // 2 - 4)}" if k.op else ""
-        out.append("  " + left + _fit(k.name.removeprefix("void "), room - len(origin)) + origin)
+        origin = f"  ← {_tail(_clean(k.op), room // 2 - 4)}" if k.op else ""
+        name = _clean(k.name.removeprefix("void "))
+        out.append("  " + left + _fit(name, room - len(origin)) + origin)
     if len(rows) > _ROWS_SHOWN:
         out.append(f"  … {len(rows) - _ROWS_SHOWN} more (--json has all)")
     return out
@@ -241,11 +255,11 @@ def _op_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
     for op in p.host_ops[:_ROWS_SHOWN]:
         kind = f" ({op.kind})" if op.kind else ""
         left = f"  {_time(op.total_ps):>9} {op.count:7d}  "
-        out.append(left + _fit(op.name + kind, width - len(left)))
+        out.append(left + _fit(_clean(op.name + kind), width - len(left)))
     if p.stages:
         out += ["", paint("1", "Input pipeline"), "       self   calls  stage"]
         for stage in p.stages[:_ROWS_SHOWN]:
-            out.append(f"  {_time(stage.self_ps):>9} {stage.count:7d}  {stage.path}")
+            out.append(f"  {_time(stage.self_ps):>9} {stage.count:7d}  {_clean(stage.path)}")
     return out
 
 
@@ -269,6 +283,6 @@ def _findings(analysis: Analysis, width: int, paint) -> list[str]:
             + lost
             + paint("90", f"  {finding['cause']}")
         )
-        out.extend(textwrap.wrap(finding["advice"]["text"], width, **_INDENT))
+        out.extend(textwrap.wrap(_clean(finding["advice"]["text"]), width, **_INDENT))
         out.extend(paint("36", f"    {line}") for line in finding["advice"]["code"].splitlines())
     return out

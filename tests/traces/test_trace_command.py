@@ -1,6 +1,7 @@
 """`gpu-util trace`: what people and programs get, and the same without TensorFlow."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ class Block(importlib.abc.MetaPathFinder):
             raise ImportError(f"{name} must not be imported")
 sys.meta_path.insert(0, Block())
 """
+MAIN = "import sys; from gpu_util_callback.cli import main; sys.exit(main())"
 RUN = """
 import sys
 from gpu_util_callback.cli import main
@@ -72,6 +74,34 @@ def test_terminal_view(trace_file, capsys, monkeypatch):
     assert "The GPU waits for input 60 % of the time" in out
     assert "\x1b" not in out
     assert max(len(line) for line in out.splitlines()[1:]) <= 140
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("args", [[], ["--rules"], ["--json"]])
+def test_any_terminal_can_show_it(trace_file, encoding, args):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-c", MAIN, "trace", str(trace_file), *args]
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode(encoding)
+    assert "input_bound" in text and ("█" in text) == (encoding == "utf-8" and not args)
+
+
+def test_names_do_not_steer_the_terminal(tmp_path, capsys):
+    space = Space(host="evil\x1b[2J")
+    python = space.host.line("python", 1)
+    gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2), gpu_device_name="GPU\x07\x9b31m")
+    for step in range(5):
+        at = step * 10_000
+        python.event("train", at, 9_900, step_num=step, _r=1)
+        python.event("\x1b]0;owned\x07", at + 3_000, 6_800)
+        gpu.launch("kernel\x1b[31m", at + 5, at + 10, 2_900, tf_op="a\rb/c:D")
+    path = tmp_path / "host.xplane.pb"
+    path.write_bytes(space.bytes())
+    assert main(["trace", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "owned" in out and "kernel?[31m" in out
+    assert not [c for c in out if (c < " " and c != "\n") or "\x7f" <= c <= "\x9f"]
 
 
 def test_view_with_colour_and_narrow(trace_file):

@@ -30,7 +30,7 @@ class NoTensorCores(TraceRule):
     def find(self, scene: Scene, limits: Limits) -> Iterable[Finding]:
         for d in scene.p.active:
             able, seen = capability(scene.run, d.index), _seen(d)
-            if able is None or seen is None or not _has_them(d):
+            if able is None or seen is None:
                 continue
             spent = int(d.kernel_busy.measure(scene.p.steps.start_ps, scene.p.steps.end_ps).sum())
             kernel_pct = 100 * spent / max(1, scene.total_ps)
@@ -59,8 +59,3 @@ def _seen(d: DeviceAnalysis):
     return matrix_kernels(
         (k.name, k.tensor_core, k.total_ps) for k in d.kernels if not k.collective
     )
-
-
-def _has_them(d: DeviceAnalysis) -> bool:
-    """Whether what tells tensor-core kernels apart, NVIDIA's names and versions, applies."""
-    return str(d.device.facts.get("vendor", "Nvidia")).lower() == "nvidia"
