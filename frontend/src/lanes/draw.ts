@@ -100,6 +100,9 @@ export function drawBand(
     context.fill();
   }
   context.restore();
+  const centre = (i: number): number => middle(i) - 0.5;
+  edgeMarks(context, points, rect, centre, (i) => (max[i] as number) > style.top * 1.001 && style.colour);
+  edgeMarks(context, points, rect, centre, (i) => (min[i] as number) < style.top * -0.001 && style.colour, true);
 }
 
 const edge = (points: Points, i: number, rect: Rect, left: boolean): number =>
@@ -163,7 +166,10 @@ export function drawStack(context: CanvasRenderingContext2D, points: Points, rec
     if (open >= 0) context.fill();
   }
   context.restore();
-  offScale(context, points, rect, style, totals);
+  edgeMarks(context, points, rect, (i) => rect.x + (points.x0[i] as number), (i) => {
+    const { part, excess } = worst(points, i, series);
+    return (totals[i] as number) + excess > style.top * 1.001 && (style.colours[part] as string);
+  });
 }
 
 const zero = (values: Float32Array | undefined, i: number): number => {
@@ -207,26 +213,27 @@ export function worst(points: Points, i: number, series: number): { part: number
   return { part, excess };
 }
 
-/** Small triangles at the top edge over columns that do not fit. */
-function offScale(
+/** Small triangles at the edge beyond which values lie, in the colour that `mark` gives, at most one every 7 pixels. */
+function edgeMarks(
   context: CanvasRenderingContext2D,
   points: Points,
   rect: Rect,
-  style: StackStyle,
-  totals: Float32Array,
+  at: (i: number) => number,
+  mark: (i: number) => string | false,
+  below = false,
 ): void {
+  const [edge, tip] = below ? [rect.y + rect.height - 2, 6] : [rect.y + 1, -6];
   let last = -Infinity;
   for (let i = 0; i < points.n; i++) {
-    const { part, excess } = worst(points, i, style.colours.length);
-    if ((totals[i] as number) + excess <= style.top * 1.001) continue;
-    const x = rect.x + (points.x0[i] as number);
-    if (x - last < 7 || x < rect.x - 3 || x > rect.x + rect.width + 3) continue;
+    const colour = mark(i);
+    const x = at(i);
+    if (!colour || x - last < 7 || x < rect.x - 3 || x > rect.x + rect.width + 3) continue;
     last = x;
-    context.fillStyle = style.colours[part] as string;
+    context.fillStyle = colour;
     context.beginPath();
-    context.moveTo(x - 3.5, rect.y + 1);
-    context.lineTo(x + 4.5, rect.y + 1);
-    context.lineTo(x + 0.5, rect.y - 5);
+    context.moveTo(x - 3.5, edge);
+    context.lineTo(x + 4.5, edge);
+    context.lineTo(x + 0.5, edge + tip);
     context.fill();
   }
 }

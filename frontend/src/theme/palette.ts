@@ -32,6 +32,8 @@ export interface Palette {
   onInverse: string;
   stripe: string;
   font: string;
+  /** How strong the grid is: where the system chooses the colours, its line is as strong as text. */
+  grid: number;
   dark: boolean;
 }
 
@@ -45,6 +47,7 @@ export function readPalette(element: Element): Palette {
   return {
     hue: (name) => hues.get(name) ?? (hues.get('grey') as string),
     bg, panel, text, muted, line, strongLine, accent, inverse, onInverse, stripe,
+    grid: matchMedia('(forced-colors: active)').matches ? 0.25 : 0.6,
     font: style.getPropertyValue('--font').trim() || 'system-ui, sans-serif',
     dark: element.classList.contains('dark'),
   };

@@ -2,9 +2,10 @@
 import type { LaneInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
 import { groupKey, type LaneRow, type Layout } from '../lanes/layout.ts';
+import { drawThrottled, throttledRanges, throttleLane } from '../lanes/throttle.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import { spanRange } from '../lanes/spans.ts';
-import { shift, span, toPixel } from '../math/range.ts';
+import { shift, span, toPixel, type Range } from '../math/range.ts';
 import { niceTop } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
 import { laneColour, seriesColour } from '../words/accounts.ts';
@@ -26,7 +27,11 @@ interface Prepared {
   points: Points[];
   level: number;
   top: number;
+  /** Where the GPU was throttled, in lanes that show the effect. */
+  throttled: [number, number][];
 }
+
+type Throttled = Map<LaneInfo, Prepared['throttled']>;
 
 const pool = new Map<string, Points[]>();
 
@@ -50,16 +55,17 @@ export function drawBody(
   context.clearRect(0, 0, width, height);
   const visible = layout.rows.filter((row) => row.top - scroll <= height && row.top + row.height - scroll >= 0);
   const prepared: Prepared[] = [];
+  const throttled: Throttled = new Map();
   for (const row of visible) {
     const source = row.type === 'lane' ? frame.sources.find(({ id }) => id === row.source) : undefined;
-    if (row.type === 'lane' && source) prepared.push(prepare(frame, source, row));
+    if (row.type === 'lane' && source) prepared.push(prepare(frame, source, row, throttled));
   }
   const scales = shareScales(prepared);
   for (const row of visible) {
     if (row.type === 'group' || row.source === frame.sources[0]?.id) drawTints(context, frame, row.top - scroll, row.height);
   }
   context.fillStyle = palette.line;
-  context.globalAlpha = 0.6;
+  context.globalAlpha = palette.grid;
   for (const tick of axisTicks(frame).values) {
     context.fillRect(Math.round(toPixel(view, width, tick)), 0, 1, height);
   }
@@ -160,7 +166,7 @@ function drawTints(context: CanvasRenderingContext2D, frame: Frame, top: number,
 /** Lanes whose mean reads well as a filled area: shares of a whole and of a capacity. */
 const isShare = (lane: LaneInfo): boolean => lane.unit === '%' || lane.unit === 'pct' || (lane.max ?? 0) > 0;
 
-function prepare(frame: Frame, source: Source, row: LaneRow): Prepared {
+function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttled): Prepared {
   const { axis, width, level } = frame;
   const view = shift(frame.view, -source.shift);
   const { lane } = row;
@@ -174,7 +180,7 @@ function prepare(frame: Frame, source: Source, row: LaneRow): Prepared {
       for (let s = 0; s < keys.length; s++) sum += (all.mean[s]?.[i] as number) || 0;
       return sum;
     };
-    return { row, points, level, top: robustTop(all, total, 0.01) * 1.1 };
+    return { row, points, level, top: robustTop(all, total, 0.01) * 1.1, throttled: [] };
   }
   const points = pointsFor(row.key, keys.length).slice(0, keys.length);
   let drawn = level;
@@ -186,7 +192,22 @@ function prepare(frame: Frame, source: Source, row: LaneRow): Prepared {
     if (lane.max) return;
     top = Math.max(top, robustTop(one, (i) => one.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
   });
-  return { row, points, level: drawn, top };
+  return { row, points, level: drawn, top, throttled: throttledIn(frame, source, lane, view, throttled) };
+}
+
+const scratch = new Points();
+
+/** `found` holds those of this frame already: the lanes of a GPU share them. */
+function throttledIn({ axis, level, width }: Frame, source: Source, lane: LaneInfo, view: Range, found: Throttled): [number, number][] {
+  const by = throttleLane(source.recording, lane);
+  if (!by) return [];
+  const old = found.get(by);
+  if (old) return old;
+  const keys = by.series.map(({ name }) => seriesKey(by.id, name));
+  const points = resample(source.tiles.best(axis, level, view, keys[0] as string), keys, view, width, scratch);
+  const ranges = throttledRanges(points, keys.length, joinLimit(points, axis, level));
+  found.set(by, ranges);
+  return ranges;
 }
 
 function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepared, y: number, top: number): void {
@@ -204,6 +225,7 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
     const colour = palette.hue(s === 0 ? laneColour(lane.id) : (EXTRA[(s - 1) % EXTRA.length] as string));
     drawBand(context, one, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joinLimit(one, axis, level));
   });
+  drawThrottled(context, prepared.throttled, y + 1, width, palette);
 }
 
 /** Colours of a band lane's further series. */

@@ -1,8 +1,9 @@
 /** Ties state, tiles and canvases together: decides what to fetch and redraws once a frame. */
 import { fetchTiles } from '../api/client.ts';
 import type { Finding, RecordingReply, WindowInfo } from '../api/types.ts';
-import { layOut, neighbours, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
+import { layOut, neighbours, type LaneSource, type Layout } from '../lanes/layout.ts';
 import { spanRange, type PixelBox } from '../lanes/spans.ts';
+import { throttleLane } from '../lanes/throttle.ts';
 import { windowRange } from '../lanes/windows.ts';
 import { clamp, padded, shift, span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
 import type { App } from '../state/app.ts';
@@ -252,11 +253,16 @@ export class Timeline {
     const { axis, level, overviewLevel, view, bounds } = frame;
     const { tables } = this.app.state.get();
     for (const source of frame.sources) {
-      const lanes = layout.rows
-        .filter((row): row is LaneRow => row.type === 'lane' && row.source === source.id)
+      const wanted = new Set<string>();
+      for (const row of layout.rows) {
+        if (row.type !== 'lane' || row.source !== source.id) continue;
         // Lanes far out of sight wait until they are scrolled near, unless the tables show them.
-        .filter((row) => tables || (row.top < scroll + height * 2 && row.top + row.height > scroll - height))
-        .map(({ lane }) => lane.id);
+        if (!tables && (row.top >= scroll + height * 2 || row.top + row.height <= scroll - height)) continue;
+        wanted.add(row.lane.id);
+        const throttled = throttleLane(source.recording, row.lane);
+        if (throttled) wanted.add(throttled.id);
+      }
+      const lanes = [...wanted];
       const overview = overviewLanes(source);
       const own = (range: Range): Range => shift(range, -source.shift);
       const requests: Parameters<TileStore['want']>[0] = [{ axis, level, range: own(view), lanes }];

@@ -79,7 +79,8 @@ export function Help() {
       <h3>How to read it</h3>
       <p>
         A lane's line is the mean of what a pixel covers; the band around it runs from the least to the greatest value, so that no spike is
-        lost. ▲ at the top of the step lane: steps longer than the scale. Gaps: nothing was measured. Hatched bars: somebody waited.
+        lost. ▲ or ▼ at a lane's edge: values beyond its scale. Gaps: nothing was measured. Hatched bars: somebody waited. A hatched strip over power, clock
+        and temperature: the driver had lowered the clocks.
       </p>
       <button type="button" class="pill" onClick={() => app.state.set({ help: false })}>
         Close

@@ -1,0 +1,50 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { drawBand } from './draw.ts';
+import { Points } from './resample.ts';
+import { throttledRanges } from './throttle.ts';
+
+/** Four points, 20 pixels apart, of one series with these least and greatest values. */
+function four(min: number[], max: number[]): Points {
+  const points = new Points();
+  points.reset(4, 1);
+  points.n = 4;
+  for (let i = 0; i < 4; i++) {
+    points.x0[i] = 20 * i;
+    points.x1[i] = 20 * i + 5;
+    points.time[i] = i;
+    for (const [of, values] of [['min', min], ['max', max], ['mean', [1, 1, 1, 1]]] as const) (points[of][0] as Float32Array)[i] = values[i] as number;
+  }
+  return points;
+}
+
+/** Tips of the triangles drawn: the last corner before each fill outside of the clipped part. */
+function tips(min: number[], max: number[]): [number, number][] {
+  const found: [number, number][] = [];
+  let at: [number, number] = [NaN, NaN];
+  let clipped = 0;
+  const context = new Proxy({} as Record<string, unknown>, {
+    get: (_, name) => (...values: number[]) => {
+      if (name === 'save') clipped++;
+      if (name === 'restore') clipped--;
+      if (name === 'lineTo') at = [values[0] as number, values[1] as number];
+      if (name === 'fill' && clipped === 0) found.push(at);
+    },
+    set: () => true,
+  });
+  drawBand(context as unknown as CanvasRenderingContext2D, four(min, max), 0, { x: 0, y: 10, width: 80, height: 40 }, { colour: 'blue', area: false, top: 10 }, Infinity);
+  return found;
+}
+
+test('a value beyond the scale of a band is marked at the edge it left by', () => {
+  assert.deepEqual(tips([0, 0, 0, 0], [10, 10, 10, 10]), []);
+  assert.deepEqual(tips([0, 0, 0, 0], [2, 99, 2, 10]), [[22.5, 5]]);
+  assert.deepEqual(tips([0, -3, 0, 0], [2, 2, 2, 2]), [[22.5, 54]]);
+});
+
+test('a throttled share above zero is a range, neighbours are one', () => {
+  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 0, 0, 0]), 1, 1), []);
+  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 1, 0.1, 0]), 1, 1), [[20, 45]]);
+  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 1, 0.1, 0]), 1, 0.5), [[20, 25], [40, 45]], 'a gap between them');
+  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [3, 0, NaN, 5]), 1, 1), [[0, 5], [60, 65]]);
+});
