@@ -81,12 +81,15 @@ def run(args: argparse.Namespace) -> int:
 
         _remote.wait_for_answer(args.log_dir)
         try:
-            for path in write_recordings(analysis, args.log_dir):
-                print(f"written: {path}", file=sys.stderr)
+            written = write_recordings(analysis, args.log_dir)
         except OSError as error:
             raise UnusableInput(
                 f"{args.log_dir}: cannot be written ({error.strerror or error})"
             ) from None
+        if not written:
+            raise UnusableInput(f"{args.trace}: nothing was recorded in it: no recording to write")
+        for path in written:
+            print(f"written: {path}", file=sys.stderr)
     if args.json:
         json.dump(analysis.to_json(), sys.stdout, allow_nan=False, indent=1)
         sys.stdout.write("\n")

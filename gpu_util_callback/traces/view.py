@@ -268,8 +268,14 @@ def _findings(analysis: Analysis, width: int, paint) -> list[str]:
     several = len(analysis.devices) > 1
     if not findings and not all(p.idle_judged or not p.devices for p in analysis.processes):
         return ["", "No findings; what could not be judged is noted below."]
+    if not findings and not analysis.devices:
+        return ["", "No findings: what a GPU did is not in this trace."]
     if not findings:
-        return ["", paint("32", "Nothing found that holds the GPU back.")]
+        return [
+            "",
+            paint("32", "Nothing found that holds the GPU back."),
+            *_silent(analysis, paint),
+        ]
     out = ["", paint("1", "Findings")]
     steps = max(len(p.steps) for p in analysis.processes)
     for finding in findings:
@@ -285,4 +291,13 @@ def _findings(analysis: Analysis, width: int, paint) -> list[str]:
         )
         out.extend(textwrap.wrap(_clean(finding["advice"]["text"]), width, **_INDENT))
         out.extend(paint("36", f"    {line}") for line in finding["advice"]["code"].splitlines())
-    return out
+    return [*out, *_silent(analysis, paint)]
+
+
+def _silent(analysis: Analysis, paint) -> list[str]:
+    """The causes of which nothing can be said; that GPUs are alike goes without saying for one."""
+    alone = len(analysis.devices) < 2
+    causes = [one["cause"] for one in analysis.silent if one["cause"] != "imbalance" or not alone]
+    if not causes or not analysis.devices:
+        return []
+    return [paint("90", f"Could not be judged: {', '.join(causes)} (--json says why).")]

@@ -115,6 +115,20 @@ def test_view_with_colour_and_narrow(trace_file):
     assert bar.count("█") == 56
 
 
+def test_a_trace_of_nothing_is_no_recording_and_no_praise(tmp_path, capsys):
+    space = Space()
+    space.gpu(0)
+    path = tmp_path / "host.xplane.pb"
+    path.write_bytes(space.bytes())
+    assert main(["trace", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "nothing was recorded" in out and "No findings: what a GPU did" in out
+    assert main(["trace", str(path), "--log-dir", str(tmp_path / "logs")]) == 2
+    err = capsys.readouterr().err
+    assert "no recording to write" in err and err.count("\n") == 1
+    assert not (tmp_path / "logs").exists()
+
+
 def test_unusable_input_is_one_line_and_exit_2(tmp_path, capsys):
     path = tmp_path / "x.xplane.pb"
     path.write_bytes(b"nonsense that is no trace")
