@@ -12,6 +12,7 @@ busy cores decide is no truth. All causes, and where each is executed:
 | input_bound: files read one after the other (interleave, flat_map) | here |
 | input_bound: a cheap map called for each element | here |
 | input_bound: data made anew in each epoch (cache) | here |
+| input_bound: a shuffle that fills its buffer as each epoch begins | here |
 | input_bound: generator, tf.data generator, PyDataset without workers | here |
 | input_bound: torch DataLoader, PyDataset and generator on JAX and torch, own loops | \
 test_advice_backends |
@@ -33,6 +34,7 @@ copy, no allocator and no tensor core |
 
 import hashlib
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,7 +42,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 import numpy as np  # noqa: E402
-from advised import apply, assert_kept, claims, only, paced  # noqa: E402
+from advised import Given, apply, assert_kept, claims, only, paced  # noqa: E402
 from timed_fit import Timed, batches, fit, pause, slowly  # noqa: E402
 
 from gpu_util_callback import read_recordings  # noqa: E402
@@ -182,6 +184,23 @@ def test_what_every_epoch_makes_anew_is_kept(tmp_path):
     assert paced(after) == pytest.approx(paced(before) - saves, rel=0.2)
     for span in claims(after, "input_bound"):  # the first epoch waits as it did, the others do not
         assert span["end_step"] <= 60
+
+
+@pytest.mark.slow
+def test_a_shuffle_buffer_stays_full_from_one_epoch_into_the_next(tmp_path):
+    from tensorflow.python.data.experimental.ops import testing
+
+    count, epochs = 80, 4  # a batch takes less than a step: only the fills are waited for
+    source = batches(count).apply(testing.sleep(20_000)).map(lambda x: (x, x[:, :1]))
+    before = fit(tmp_path / "before", Timed(30), source.shuffle(count), epochs=epochs)
+    spans = claims(before, "input_bound")
+    assert spans and all("shuffle fills its buffer" in one["advice"]["text"] for one in spans)
+    again = Given(
+        lambda ds, **kwargs: fit(tmp_path / "after", Timed(30), ds, **kwargs), epochs=epochs
+    )
+    model = SimpleNamespace(fit=again)
+    apply(spans[0]["advice"]["code"], ds=source, buffer_size=count, model=model)
+    assert_kept(before, again.result, "input_bound")
 
 
 class Batches(keras.utils.PyDataset):
