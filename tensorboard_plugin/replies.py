@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis._evidence import labels_of
-from gpu_util_callback.recording.reader import Problem, Recording
+from gpu_util_callback.recording.problems import Problem
+from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.windows import windows_of

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MAX_FILE_BYTES", "Container", "Damaged", "pack"]
+__all__ = ["MAX_FILE_BYTES", "Container", "Damaged", "OtherFormat", "pack"]
 
 # Far above what the writer makes (segments are sealed at 256 kB, merged up to 1 MB).
 MAX_FILE_BYTES = 64 << 20
@@ -31,6 +31,13 @@ _STAMP = (1980, 1, 1, 0, 0, 0)
 
 class Damaged(ValueError):
     """The file is not what it should be; the message says in one line what is wrong."""
+
+
+class OtherFormat(Damaged):
+    """Another version of this package wrote the file."""
+
+    def __init__(self, what: str, found: Any, expected: int):
+        super().__init__(f"{what} format {found!r}, expected {expected}")
 
 
 def pack(index: Mapping[str, Any], arrays: Mapping[str, np.ndarray], level: int = 6) -> bytes:

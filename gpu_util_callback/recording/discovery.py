@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.manifest import NewerFormat
-from gpu_util_callback.recording.reader import Problem, Recording
+from gpu_util_callback.recording.problems import Problem, unreadable
+from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import Storage, storage_for
 
@@ -114,7 +115,7 @@ def recordings_of_run(
     except FileNotFoundError:
         return [], []
     except OSError as error:
-        return [], [Problem(folder, str(error))]
+        return [], [Problem(folder, unreadable(error))]
     for name in names:
         _open(storage, storage.join(folder, name), run, recordings, problems)
     return recordings, problems
@@ -144,7 +145,7 @@ def _runs(
     try:
         folders = storage.folders(path)
     except OSError as error:
-        problems.append(Problem(path, str(error)))
+        problems.append(Problem(path, unreadable(error)))
         return
     if "plugins" in folders:
         yield run, path

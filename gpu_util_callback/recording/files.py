@@ -6,27 +6,16 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
+from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.sealed import holds_of
 from gpu_util_callback.recording.segment_list import SegmentInfo, list_segments
 from gpu_util_callback.recording.segments import Segment
 from gpu_util_callback.recording.storage import Storage
 
-__all__ = ["Problem", "RecordingFiles", "reason"]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that could not be read: where, and in one line what."""
-
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
+__all__ = ["RecordingFiles"]
 
 
 class RecordingFiles:
@@ -46,6 +35,12 @@ class RecordingFiles:
         # where it turned out to be damaged.
         self._top_file: tuple[Any, Container] | None = None
         self._bad_top: tuple | None = None
+        self.unanswered = False
+
+    @property
+    def remote(self) -> bool:
+        """Whether reading may take long, or never end."""
+        return self._storage.remote
 
     def _stored_top(self) -> Container | None:
         """`overview.npz`, kept until another segment is sealed; None where there is none."""
@@ -113,7 +108,7 @@ class RecordingFiles:
         self._problem(path, f"damaged: {reason(error)}; the first view lacks it")
 
     def _overview_problem(self, error: Exception) -> None:
-        if isinstance(error, FileNotFoundError) and self._is_deleted():
+        if isinstance(error, FileNotFoundError) and self._is_gone():
             return
         path = self._storage.join(self.path, "overview.npz")
         self._problem(path, f"damaged: {reason(error)}; reading all segments instead")
@@ -124,7 +119,7 @@ class RecordingFiles:
         return self._cached("segments", self._list_segments)
 
     def _list_segments(self) -> list[SegmentInfo]:
-        if self._is_deleted():
+        if self._is_gone():
             return []
         sealed = self.facts.get("sealed")
         infos, gaps = list_segments(
@@ -141,7 +136,8 @@ class RecordingFiles:
         what = "its rows are not shown"
         if gap.steps > 0:
             what = f"steps {gap.first_step} to {gap.last_step} are not shown"
-        self._problem(self._storage.join(self.path, gap.name), f"missing; {what}")
+        message = f"missing; {what}: {remedy(FileNotFoundError())}"
+        self._problem(self._storage.join(self.path, gap.name), message)
 
     def opened(
         self, after: int = -1, table: str | None = None, last: int | None = None
@@ -192,18 +188,25 @@ class RecordingFiles:
     def _read(self, name: str) -> bytes:
         return self._storage.read(self._storage.join(self.path, name), MAX_FILE_BYTES)
 
-    def _is_deleted(self) -> bool:
+    def _is_gone(self) -> bool:
+        """Whether its folder was deleted or cannot be read any more, which becomes a problem."""
         try:
             self._storage.names(self.path)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             self._problem(self.path, "this recording was deleted while it was open")
-            return True
-        return False
+        except OSError as error:
+            self._problem(self.path, unreadable(error))
+        else:
+            return False
+        return True
 
     def damaged(self, name: str, error: Exception) -> None:
         """A file turned out to be damaged; what is in it is left out."""
         path = self._storage.join(self.path, name)
-        self._problem(path, f"damaged: {reason(error)}; its rows are not shown")
+        what = "damaged"
+        if not isinstance(error, Damaged):
+            what, self.unanswered = "cannot be read", True
+        self._problem(path, f"{what}: {reason(error)}; its rows are not shown: {remedy(error)}")
 
     def _problem(self, path: str, message: str) -> None:
         with self._lock:
@@ -229,9 +232,3 @@ class RecordingFiles:
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(isinstance(n, int) for n in value)
-
-
-def reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split())[:300] or type(error).__name__

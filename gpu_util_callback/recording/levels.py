@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.recording.columns import FrameError, decode_frame, encode_frame
-from gpu_util_callback.recording.container import Container, Damaged, pack
+from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, pack
 from gpu_util_callback.recording.overview import step_series
 from gpu_util_callback.recording.pyramid import extremes, reduce_rows
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
@@ -209,7 +209,7 @@ class LevelsFile:
         self._container = Container(data)
         index = self._container.index
         if index.get("format") != FORMAT_MAJOR:
-            raise Damaged(f"levels format {index.get('format')!r}, expected {FORMAT_MAJOR}")
+            raise OtherFormat("levels", index.get("format"), FORMAT_MAJOR)
         self.sizes: dict[str, tuple[list[str], int]] = {}
         try:
             self._shift = int(index["origin_ns"]) - origin_ns

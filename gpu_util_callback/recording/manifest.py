@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,14 @@ import numpy as np
 
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR
 
-__all__ = ["ManifestError", "NewerFormat", "dumps", "lost", "parse", "process_facts", "safe_name"]
+__all__ = [
+    "PATIENCE_S", "ManifestError", "NewerFormat", "dumps", "folder_stamp", "lost", "named_start",
+    "parse", "process_facts", "safe_name",
+]  # fmt: skip
 
 MAX_BYTES = 32 << 20
+# How old the last sign of a writer may be; more for one that flushes seldom.
+PATIENCE_S = 30.0
 
 
 class ManifestError(ValueError):
@@ -108,6 +114,21 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "_", text).strip("._")[:40] or "unknown"
 
 
+def folder_stamp(start_ns: int) -> str:
+    """How the name of a recording's folder begins: its start in UTC, to the millisecond."""
+    started = datetime.fromtimestamp(start_ns / 1e9, UTC)
+    return started.strftime("%Y%m%dT%H%M%S.") + f"{started.microsecond // 1000:03d}Z"
+
+
+def named_start(folder: str) -> int:
+    """The start that a folder's name tells, in ns since the epoch; 0 where it tells none."""
+    try:
+        stamp = datetime.strptime(folder.partition("-")[0], "%Y%m%dT%H%M%S.%fZ")
+    except ValueError:
+        return 0
+    return round(stamp.replace(tzinfo=UTC).timestamp() * 1e3) * 1_000_000
+
+
 # --- is the writer still there? -------------------------------------------------------------------
 
 
@@ -181,7 +202,7 @@ def lost(manifest: dict[str, Any], age_s: float | None = None, now_s: float | No
         return True
     heartbeat = manifest.get("heartbeat_wall_ns")
     flush_s = manifest.get("flush_s")
-    patience = max(30.0, 5 * flush_s) if isinstance(flush_s, (int, float)) else 30.0
+    patience = max(PATIENCE_S, 5 * flush_s) if isinstance(flush_s, (int, float)) else PATIENCE_S
     ages = [] if age_s is None else [age_s]
     if isinstance(heartbeat, (int, float)):
         age = (time.time() if now_s is None else now_s) - heartbeat / 1e9

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording.container import Container, Damaged, pack
+from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, pack
 from gpu_util_callback.recording.groups import (
     SIZE,
     Groups,
@@ -155,7 +155,7 @@ class Overview:
         """
         index = container.index
         if index.get("format") != FORMAT_MAJOR:
-            raise Damaged(f"overview format {index.get('format')!r}, expected {FORMAT_MAJOR}")
+            raise OtherFormat("overview", index.get("format"), FORMAT_MAJOR)
         try:
             overview = cls(int(index["origin_ns"]))
             overview.last_step = int(index["last_step"])

@@ -11,10 +11,11 @@ import numpy as np
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.account import account
 from gpu_util_callback.recording.container import Container, Damaged
-from gpu_util_callback.recording.files import Problem, RecordingFiles, reason
+from gpu_util_callback.recording.files import RecordingFiles
 from gpu_util_callback.recording.levels import LevelsFile, levels_name
 from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
 from gpu_util_callback.recording.overview import Overview
+from gpu_util_callback.recording.problems import Problem, reason, remedy
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.sealed import longest
 from gpu_util_callback.recording.segments import Rows, concatenate, empty_column
@@ -22,7 +23,7 @@ from gpu_util_callback.recording.storage import Storage
 from gpu_util_callback.recording.summary import Summary
 from gpu_util_callback.recording.top import Top
 
-__all__ = ["Problem", "Recording"]
+__all__ = ["Recording"]
 
 
 class Recording(RecordingFiles):
@@ -39,6 +40,7 @@ class Recording(RecordingFiles):
         session: recordings with the same one were made together (ranks of one job).
         facts: everything the manifest says.
         problems: what could not be read, so far.
+        unanswered: whether some of it may be read by who opens the recording again.
     """
 
     def __init__(self, storage: Storage, path: str, run: str = ".", id: str | None = None):
@@ -73,29 +75,47 @@ class Recording(RecordingFiles):
             except (OSError, ManifestError) as error:
                 return self._without_manifest(error)
             with self._lock:
-                self._problems.pop(self.path, None)
-                self._problems.pop(path, None)
+                back = [self._problems.pop(one, None) for one in (self.path, path)]
                 changed = facts != self.facts
                 self._stamp = stamp
                 if changed:
                     if self.facts:
                         self._changed_at = time.monotonic()
                     self.facts = facts
+                if changed or any(back):
                     self._forget()
-                return changed
+                return changed or any(back)
 
     def _without_manifest(self, error: Exception) -> bool:
         path = self._storage.join(self.path, "manifest.json")
         known = self.path in self._problems
+        self._stamp = None  # what comes back may be as it was
         self._forget()
-        if self._is_deleted():
+        if self._is_gone():
             return not known
+        if self._is_starting():
+            return False
         message = str(error) if isinstance(error, ManifestError) else reason(error)
         if isinstance(error, FileNotFoundError):
             message = "manifest.json is missing"
+        elif isinstance(error, OSError):
+            self.unanswered = True
         before = self._problems.get(path)
-        self._problem(path, f"{message}; showing what the segments hold")
+        self._problem(path, f"{message}; showing what the segments hold: {remedy(error)}")
         return before != self._problems[path]
+
+    def _is_starting(self) -> bool:
+        """Whether its folder was made just now, and nothing has been written into it yet."""
+        if self.facts:
+            return False
+        try:
+            names = self._storage.names(self.path)
+            age = self._storage.age_s(self.path, time.time())
+        except OSError:
+            return False
+        # Whose clock is ahead of ours by more than the patience tells nothing.
+        young = age is not None and abs(age) < manifests.PATIENCE_S
+        return young and all(name.startswith(".") for name in names)
 
     @property
     def status(self) -> str:
@@ -104,7 +124,7 @@ class Recording(RecordingFiles):
         if status in ("ended", "interrupted"):
             return status
         if status != "live":
-            return "lost"
+            return "live" if self._is_starting() else "lost"
         try:
             age = self._storage.age_s(self._storage.join(self.path, "manifest.json"), time.time())
         except OSError:
@@ -200,6 +220,9 @@ class Recording(RecordingFiles):
     def _extent(self) -> tuple[int, int]:
         steps = self.steps
         times = [group["time_ns"] for group in self.samples.values()]
+        if not times and not len(steps["step"]):
+            named = manifests.named_start(self.folder)
+            return named, named
         starts = [t[0] for t in (steps["start_ns"], *times) if len(t)]
         ends = [t[-1] for t in times if len(t)]
         if len(steps["step"]):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording.columns import FrameError, Prediction, decode_frame, encode_frame
-from gpu_util_callback.recording.container import Container, Damaged, pack
+from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, pack
 from gpu_util_callback.recording.schema import ABSENT_INT, FORMAT_MAJOR, SAMPLE_QUANTA, TABLES
 
 __all__ = [
@@ -161,7 +161,7 @@ class Segment:
         self._container = Container(data)
         index = self._container.index
         if index.get("format") != FORMAT_MAJOR:
-            raise Damaged(f"segment format {index.get('format')!r}, expected {FORMAT_MAJOR}")
+            raise OtherFormat("segment", index.get("format"), FORMAT_MAJOR)
         self._frames: dict[str, dict[str, Any]] = {}
         for kind in ("tables", "samples"):
             frames = index.get(kind)

@@ -21,6 +21,7 @@ class Storage(Protocol):
     """What reader and writer need of a file system; every failure is an OSError."""
 
     default_flush_s: float
+    remote: bool  # whether others answer, who may take long or not answer at all
 
     def join(self, *parts: str) -> str: ...
     def make_folder(self, path: str) -> None: ...
@@ -63,6 +64,7 @@ class LocalStorage:
     """Plain files; a file is replaced under a temporary name, so readers see old or new."""
 
     default_flush_s = 2.0
+    remote = False
 
     def join(self, *parts: str) -> str:
         return os.path.join(*parts)
@@ -116,6 +118,7 @@ class RemoteStorage:
     """Any fsspec file system."""
 
     default_flush_s = 30.0
+    remote = True
 
     def __init__(self, fs: Any):
         self._fs = fs

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -340,8 +339,7 @@ class RecordingWriter:
     def _make_folder(self, root: str, host: str) -> tuple[str, str]:
         """A folder of our own, named without asking anybody."""
         join = self._storage.join
-        started = datetime.fromtimestamp(self.facts["started_ns"] / 1e9, UTC)
-        stamp = started.strftime("%Y%m%dT%H%M%S.") + f"{started.microsecond // 1000:03d}Z"
+        stamp = manifests.folder_stamp(self.facts["started_ns"])
         if self._redact is not None:
             who, process = hashed_host(host), self._redact.token
         else:

@@ -50,14 +50,16 @@ def test_each_missing_segment_is_one_problem_that_names_its_steps(three_segments
     assert len(one.samples["host"]["time_ns"]) == 10
     (problem,) = found.problems
     assert problem.path.endswith("segment-000001.npz")
-    assert problem.message == "missing; steps 100 to 199 are not shown"
+    assert problem.message.startswith("missing; steps 100 to 199 are not shown: ")
+    assert "copy it again" in problem.message
 
 
 def test_the_last_segment_may_be_missing_too(three_segments, tmp_path):
     (three_segments / "segment-000002.npz").unlink()
     (one,) = read_recordings(tmp_path)
     assert len(one.steps["step"]) == 200
-    assert [p.message for p in one.problems] == ["missing; steps 200 to 299 are not shown"]
+    (problem,) = one.problems
+    assert problem.message.startswith("missing; steps 200 to 299 are not shown: ")
 
 
 def test_every_truncation_of_a_segment_is_one_problem(three_segments, tmp_path):
@@ -73,6 +75,7 @@ def test_every_truncation_of_a_segment_is_one_problem(three_segments, tmp_path):
         assert one.problems[0].path == str(path)
         assert "\n" not in one.problems[0].message
         assert one.problems[0].message.startswith("damaged: ")
+        assert one.problems[0].message.endswith("if this folder is a copy, copy it again")
 
 
 def test_a_flipped_byte_anywhere_is_a_problem_or_harmless(three_segments, tmp_path):
@@ -114,7 +117,7 @@ def test_an_unreadable_manifest_leaves_the_rows(three_segments, tmp_path, conten
     assert one.end_ns > one.start_ns > 0
     (problem,) = one.problems
     assert problem.path.endswith("manifest.json")
-    assert problem.message.endswith("showing what the segments hold")
+    assert "; showing what the segments hold: if this folder is a copy" in problem.message
 
 
 def test_a_missing_manifest_leaves_the_rows(three_segments, tmp_path):
@@ -122,7 +125,8 @@ def test_a_missing_manifest_leaves_the_rows(three_segments, tmp_path):
     (one,) = read_recordings(tmp_path)
     assert len(one.steps["step"]) == 300
     assert [p.message for p in one.problems] == [
-        "manifest.json is missing; showing what the segments hold"
+        "manifest.json is missing; showing what the segments hold: "
+        "if this folder is a copy, copy it again"
     ]
 
 
@@ -177,7 +181,8 @@ def test_a_segment_of_another_format_is_a_problem(three_segments, tmp_path):
     (one,) = read_recordings(tmp_path)
     assert len(one.steps["step"]) == 200
     assert [p.message for p in one.problems] == [
-        "damaged: segment format 2, expected 1; its rows are not shown"
+        "damaged: segment format 2, expected 1; its rows are not shown: "
+        "pip install --upgrade gpu-util-callback"
     ]
 
 
@@ -449,9 +454,76 @@ def test_segment_names():
         assert segment_range(name) is None, name
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_an_unreadable_segment_is_a_problem(three_segments, tmp_path):
-    (three_segments / "segment-000001.npz").chmod(0)
+def refusing(monkeypatch, method, part, error):
+    """`LocalStorage.method` raises `error` for paths that end with `part` (root reads all)."""
+    real = getattr(LocalStorage, method)
+
+    def refused(self, path, *more):
+        if path.endswith(part):
+            raise error
+        return real(self, path, *more)
+
+    monkeypatch.setattr(LocalStorage, method, refused)
+
+
+DENIED = PermissionError(13, "Permission denied")
+
+
+def test_an_unreadable_segment_is_a_problem(three_segments, tmp_path, monkeypatch):
+    refusing(monkeypatch, "read", "segment-000001.npz", DENIED)
     (one,) = read_recordings(tmp_path)
     assert len(one.steps["step"]) == 200
-    assert "Permission denied" in one.problems[0].message
+    (problem,) = one.problems
+    assert problem.message.startswith("cannot be read: Permission denied; its rows are not shown: ")
+    assert "chmod -R a+rX" in problem.message
+
+
+def test_a_folder_that_cannot_be_listed_any_more_was_not_deleted(
+    three_segments, tmp_path, monkeypatch
+):
+    (one,) = read_recordings(tmp_path)
+    for method in ("names", "stamp"):
+        refusing(monkeypatch, method, "manifest.json" if method == "stamp" else one.folder, DENIED)
+    assert one.refresh() is True
+    assert len(one.steps["step"]) == 0
+    assert [p.message.partition(": let")[0] for p in one.problems] == [
+        "cannot be read: Permission denied"
+    ]
+    monkeypatch.undo()
+    assert one.refresh() is True
+    assert len(one.steps["step"]) == 300
+    assert one.problems == []
+
+
+def test_a_run_whose_folder_cannot_be_listed_is_named_beside_the_others(
+    three_segments, tmp_path, monkeypatch
+):
+    make_recording(tmp_path / "other", "healthy", steps=30)
+    refusing(monkeypatch, "folders", "other/plugins/gpu_utilization", DENIED)
+    found = read_recordings(tmp_path)
+    assert [one.folder for one in found] == [three_segments.name]
+    (problem,) = found.problems
+    assert problem.message.startswith("cannot be read: Permission denied: ")
+
+
+def test_a_folder_made_just_now_is_live_until_its_manifest_should_be_there(tmp_path, make_writer):
+    whole = Path(make_writer().path)
+    begun = whole.parent / "20260102T030405.678Z-host-0-1"
+    begun.mkdir()
+    (begun / ".manifest.json.tmp").write_bytes(b"{")
+    one = next(one for one in read_recordings(tmp_path) if one.folder == begun.name)
+    assert (one.status, one.problems) == ("live", [])
+    assert one.start_ns == one.end_ns == 1_767_323_045_678_000_000
+    assert one.refresh() is False
+    old = time.time() - 3600
+    os.utime(begun, (old, old))
+    assert one.refresh() is True
+    assert one.status == "lost"
+    assert "manifest.json is missing" in one.problems[0].message
+    shutil.copy(whole / "manifest.json", begun)
+    assert one.refresh() is True
+    assert one.problems == []
+    (whole / "manifest.json").unlink()  # with rows beside it, it was there before
+    (whole / "segment-000000.npz").write_bytes(b"")
+    other = next(one for one in read_recordings(tmp_path) if one.folder == whole.name)
+    assert other.status == "lost"

@@ -1,0 +1,44 @@
+"""What could not be read: where, why, and what a person can do about it."""
+
+from dataclasses import dataclass
+
+from gpu_util_callback.recording.container import Damaged, OtherFormat
+from gpu_util_callback.recording.manifest import ManifestError
+
+__all__ = ["Problem", "reason", "remedy", "unreadable"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that could not be read: where, and in one line what and what to do."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+def reason(error: Exception) -> str:
+    """Why, in a few words on one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def remedy(error: Exception) -> str:
+    """What to do about it, on one line."""
+    if isinstance(error, OtherFormat):
+        return "pip install --upgrade gpu-util-callback"
+    if isinstance(error, (Damaged, ManifestError, FileNotFoundError)):
+        return "if this folder is a copy, copy it again"
+    if isinstance(error, PermissionError):
+        return "let who runs this read it, as `chmod -R a+rX` does on the log directory"
+    if isinstance(error, ImportError):
+        return "install what the message names"
+    return "see that the disk or the store that holds it answers"
+
+
+def unreadable(error: Exception) -> str:
+    """The whole message of something that cannot be opened at all."""
+    return f"cannot be read: {reason(error)}: {remedy(error)}"
