@@ -18,6 +18,7 @@ from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
 from tensorboard_plugin.export import csv_lines, step_columns
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.offline import html_report
+from tensorboard_plugin.patience import NoAnswer, Patience
 from tensorboard_plugin.replies import (
     listed,
     looked_in,
@@ -77,7 +78,8 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             lambda: run_directories(self._logdir, self._names, self._multiplexer)
         )
         self._clocks = SessionClocks()
-        self._reports: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._reports: dict[str, tuple[Recording, str, dict[str, Any]]] = {}
+        self._patience = Patience() if "://" in self._logdir + self._spec else None
         # Made once: while TensorBoard reads event files in Python, each file that is opened during
         # its plugin listing costs milliseconds of waiting for the interpreter.
         self._metadata = FrontendMetadata(
@@ -107,7 +109,14 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "/export.json": self._serve_json,
             "/export.html": self._serve_html,
         }
-        return {route: _app(handler) for route, handler in routes.items()}
+        return {route: _app(self._in_time(handler)) for route, handler in routes.items()}
+
+    def _in_time(self, handler: Handler) -> Handler:
+        """The same, that gives up where a log directory's store does not answer."""
+        patience = self._patience
+        if patience is None:
+            return handler
+        return lambda request: patience.ask(request.args.get("id", ""), lambda: handler(request))
 
     # --- routes -----------------------------------------------------------------------------------
 
@@ -235,13 +244,13 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
 
     def _report(self, recording: Recording, revision: str) -> dict[str, Any]:
         known = self._reports.get(recording.id)
-        if known is None or known[0] != revision:
+        if known is None or known[0] is not recording or known[1] != revision:
             # Nobody waits for newer rules to go through ten million steps: theirs may be older.
-            known = (revision, run_report(recording, anew=not is_long(recording)))
+            known = (recording, revision, run_report(recording, anew=not is_long(recording)))
             self._reports[recording.id] = known
             while len(self._reports) > MAX_REPORTS:
                 self._reports.pop(next(iter(self._reports)), None)  # or another request has
-        return known[1]
+        return known[2]
 
 
 def _frontend_digest() -> str:
@@ -258,6 +267,8 @@ def _app(handler: Handler) -> Any:
             return handler(request)
         except _Refused as refused:
             return _json(request, {"error": str(refused)}, refused.status)
+        except NoAnswer as late:
+            return _json(request, {"error": str(late)}, 504)
         except Exception:
             # A recording may hold anything; TensorBoard's log says where it led.
             logger.exception("answering %s failed", request.path[:200])

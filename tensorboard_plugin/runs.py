@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from gpu_util_callback.recording.discovery import group_sessions, recording_id
 from gpu_util_callback.recording.manifest import NewerFormat
-from gpu_util_callback.recording.reader import Problem, Recording
+from gpu_util_callback.recording.problems import Problem, remedy, unreadable
+from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 
@@ -26,6 +27,8 @@ REMOTE_S = 30.0
 GRANULARITY_S = 3.0
 # A request waits this long for the look at all runs; it then answers with what is known so far.
 PATIENCE_S = 2.0
+# A store that said nothing for so long is not waited for; its runs are shown once it answers.
+SILENT_S = 5.0
 
 
 def run_directories(logdir: str, names: list[str], multiplexer) -> dict[str, str]:
@@ -54,6 +57,11 @@ class Known:
     looked_at: float
     live: bool
     row: tuple[tuple, str] | None = None
+    opened_at: float = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether to open it anew: what could not be read of it may be by now."""
+        return self.recording.unanswered and now - self.opened_at > REMOTE_S
 
 
 @dataclass
@@ -70,12 +78,69 @@ class _Run:
     listed_at: float = float("-inf")
 
 
+# (run, its directory, what to call at each answer) -> (whether anything changed, problems)
+_LookAtRun = Callable[[str, str, Callable[[], None]], tuple[bool, list[Problem]]]
+
+
+class _Look:
+    """A look at the runs that one store holds, on a thread of its own."""
+
+    def __init__(self, runs: Mapping[str, str], look: _LookAtRun):
+        self.done = threading.Event()
+        self._found: list[Problem] = []
+        self._changes = self._taken = 0
+        self._at, self._since = "", time.monotonic()
+        # A daemon: what never answers must not keep TensorBoard from ending.
+        threading.Thread(
+            target=self._work, args=(runs, look), name="gpu-util-runs", daemon=True
+        ).start()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing has come for long."""
+        return not self.done.is_set() and time.monotonic() - self._since > SILENT_S
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Those found so far, and that there is no answer."""
+        found = list(self._found)
+        if self.is_silent:
+            message = "no answer; what it holds is shown once there is one"
+            found.append(Problem(self._at, f"{message}: {remedy(OSError())}"))
+        return found
+
+    def take_change(self) -> bool:
+        """Whether something changed since this was asked last."""
+        before, self._taken = self._taken, self._changes
+        return self._taken > before
+
+    def _heard(self) -> None:
+        self._since = time.monotonic()
+
+    def _work(self, runs: Mapping[str, str], look: _LookAtRun) -> None:
+        try:
+            for name, path in runs.items():
+                self._heard()
+                self._at = path
+                try:
+                    changed, problems = look(name, path, self._heard)
+                    self._found += problems
+                    self._changes += changed
+                except (OSError, ImportError) as error:
+                    self._found.append(Problem(path, unreadable(error)))
+        except Exception:
+            logger.exception("looking for recordings failed")
+        finally:
+            self.done.set()
+
+
 class RunIndex:
     """The recordings of all runs, opened once and refreshed when asked.
 
     Thousands of runs cost a look at one folder each: its time of change tells whether there is a
-    new recording, and only those being written are read again each time. The look is taken on a
-    thread of its own, so that a slow file system holds up no request for long.
+    new recording, and only those being written are read again each time. The look is taken on
+    threads of their own, one for each store, so that a slow or silent one holds up no request for
+    long, and no other store at all.
 
     Args:
         directories: what gives the current runs: name -> directory.
@@ -86,6 +151,7 @@ class RunIndex:
         self._clock = clock
         self._lock = threading.Lock()  # who looks; and the state below
         self._looking: threading.Event | None = None
+        self._looks: dict[str, _Look] = {}  # by store, the last one at each
         self._runs: dict[str, _Run] = {}
         self._by_id: dict[str, Known] = {}
         self._ordered: list[Known] = []
@@ -152,34 +218,54 @@ class RunIndex:
 
     def _look_at_all(self) -> None:
         directories = self._directories()
-        changed, self._changed = self._changed, False
         for gone in set(self._runs) - set(directories):
             del self._runs[gone]
-            changed = True
-        problems: list[Problem] = []
-        published = time.monotonic()
-        for name, path in directories.items():
-            try:
-                changed |= self._look_at_run(name, path)
-                problems += self._runs[name].problems.values()
-            except (OSError, ImportError) as error:
-                problems.append(Problem(path, str(error)))
-            if changed and time.monotonic() - published > PATIENCE_S / 4:
+            self._changed = True
+        pending = looks = self._begin(directories)
+        changed, self._changed = self._changed, False
+        while True:
+            # One that does not answer is left alone: what it holds is shown once it does.
+            pending = [one for one in pending if not one.done.is_set() and not one.is_silent]
+            for one in looks:
+                changed |= one.take_change()
+            problems = [problem for one in looks for problem in one.problems]
+            if changed or (not pending and problems != self.problems):
                 self._publish(problems)
-                published = time.monotonic()
-        if changed or problems != self.problems:
-            self._publish(problems)
+                changed = False
+            if not pending:
+                break
+            pending[0].done.wait(PATIENCE_S / 4)
+
+    def _begin(self, directories: Mapping[str, str]) -> list["_Look"]:
+        """A look at each store's runs, on a thread of its own; those under way go on."""
+        stores: dict[str, dict[str, str]] = {}
+        for name, path in directories.items():
+            stores.setdefault(_store(path), {})[name] = path
+        for store, runs in stores.items():
+            known = self._looks.get(store)
+            if known is None or known.done.is_set():
+                self._changed |= known is not None and known.take_change()
+                self._looks[store] = _Look(runs, self._look_at_run)
+        return [self._looks[store] for store in stores]
 
     def _publish(self, problems: list[Problem]) -> None:
-        found = [one for run in list(self._runs.values()) for one in run.known.values()]
+        found = [one for run in list(self._runs.values()) for one in list(run.known.values())]
         group_sessions(one.recording for one in found)
         found.sort(key=lambda one: (one.recording.start_ns, one.recording.id))
         self._by_id = {one.recording.id: one for one in found}
         self._ordered = found
         self.problems = list(problems)
 
-    def _look_at_run(self, name: str, path: str) -> bool:
-        """Refresh one run; True if its list of recordings, or what one says, changed."""
+    def _look_at_run(
+        self, name: str, path: str, heard: Callable[[], None]
+    ) -> tuple[bool, list[Problem]]:
+        """Refresh one run.
+
+        Args:
+            heard: called at each answer of the store.
+
+        Returns: (whether its list of recordings, or what one says, changed; its problems).
+        """
         run = self._runs.get(name)
         if run is None:
             storage, root = storage_for(path)
@@ -192,14 +278,19 @@ class RunIndex:
             changed = True
         now = self._clock()
         for folder in folders:
+            heard()
             known = run.known.get(folder)
             if known is not None and not known.live and now - known.looked_at < SETTLED_S:
                 continue
             place = run.storage.join(run.folder, folder)
             try:
-                if known is None:
+                if known is None or known.is_due(now):
                     one = Recording(run.storage, place, name, recording_id(name, folder))
-                    run.known[folder] = Known(one, now, one.status == "live")
+                    if run.remote and one.unanswered and not one.facts:
+                        # Whoever asked it anything more would have to wait, too.
+                        run.problems[folder] = Problem(place, unreadable(OSError("no answer")))
+                        continue
+                    run.known[folder] = Known(one, now, one.status == "live", opened_at=now)
                     changed = True
                 else:
                     changed |= known.recording.refresh()
@@ -208,7 +299,7 @@ class RunIndex:
             except NewerFormat as error:
                 changed |= run.known.pop(folder, None) is not None
                 run.problems[folder] = Problem(place, str(error))
-        return changed
+        return changed, list(run.problems.values())
 
     def _folders(self, run: _Run) -> list[str]:
         """The folders of a run's recordings, listed again where they may have changed."""
@@ -227,3 +318,8 @@ class RunIndex:
         except FileNotFoundError:
             run.folders, run.stamp, run.listed_at = [], None, now
         return run.folders
+
+
+def _store(path: str) -> str:
+    """What answers for a path: the local machine "", or a URL's host or bucket."""
+    return "/".join(path.split("/")[:3]) if is_remote(path) else ""

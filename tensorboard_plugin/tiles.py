@@ -1,20 +1,17 @@
 """Tiles: the buckets a view asks for, as bytes."""
 
-import ctypes
 import json
-import logging
 import struct
 import threading
-import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
+from tensorboard_plugin.beside import Beside
 from tensorboard_plugin.lanes import STACK
 from tensorboard_plugin.levels import Range
 from tensorboard_plugin.long_runs import LongRun
@@ -30,8 +27,6 @@ from tensorboard_plugin.pyramids import Pyramids
 
 __all__ = ["MAX_COUNT", "MAX_LEVEL", "BadTile", "TileServer", "is_long"]
 
-logger = logging.getLogger("gpu_util_callback")
-
 MAX_COUNT = 4096
 MAX_LEVEL = 62
 MAX_LANES = 512
@@ -42,8 +37,6 @@ MAX_BYTES = 256 << 20
 LONG_CELLS = 1 << 20
 # Reading that takes longer than about this is done beside the request.
 PATIENCE_MS = 6.0
-# Work beside requests begins after this, so that the requests of a first view are through.
-PAUSE_S = 0.1
 # Segments that a watched run may have grown by for its rows to be taken in within a request.
 FEW_SEGMENTS = 2
 
@@ -90,7 +83,8 @@ class TileServer:
         self._patient = patient
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Pyramids | LongRun] = OrderedDict()
-        self._beside = _Beside()
+        self._local = Beside()
+        self._remote: dict[str, Beside] = {}  # by recording: who does not answer holds up no other
 
     def tile(
         self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]
@@ -175,7 +169,7 @@ class TileServer:
             else:
                 behind = not known.update(revision, wait)
             answer = self._of_long_run(known, wanted, view)
-            self._beside.tidy()
+            self._local.tidy()
         else:
             self._read_beside(known, recording)
             answer = _of_overview(recording, wanted, view)
@@ -188,7 +182,9 @@ class TileServer:
         """Whether all readings of the pipeline are at hand; if not, they soon will be."""
         if not stages_are_gathered(recording):
             if not self._patient:
-                self._beside.do(f"{recording.id} stages", lambda: gather_stages(recording))
+                self._beside(recording).do(
+                    f"{recording.id} stages", lambda: gather_stages(recording)
+                )
                 return False
             gather_stages(recording)
         return True
@@ -206,7 +202,9 @@ class TileServer:
             if run.raw.cost_ms(lacking, since, until, PATIENCE_MS) > PATIENCE_MS:
                 coarse = set(lacking)
                 id = f"{run.recording.id} {axis} {level} {first} {count} {sorted(lacking.items())}"
-                self._beside.do(id, lambda: run.make(lacking, axis, level, first, count))
+                self._beside(run.recording).do(
+                    id, lambda: run.make(lacking, axis, level, first, count)
+                )
         answer = _Answer(np.zeros(0), known, coarse=coarse)
         end = run.last_step + 1 if axis == "step" else run.recording.end_ns - run.origin_ns
         now = {group: columns for group, columns in lacking.items() if group not in coarse}
@@ -230,7 +228,13 @@ class TileServer:
             run.update(recording.revision)
             recording.overview.release()  # it is needed no more
 
-        self._beside.do(recording.id, read)
+        self._beside(recording).do(recording.id, read)
+
+    def _beside(self, recording: Recording) -> Beside:
+        if not recording.remote:
+            return self._local
+        with self._lock:
+            return self._remote.setdefault(recording.id, Beside())
 
     def _of(self, recording: Recording) -> Pyramids | LongRun:
         long = is_long(recording)
@@ -251,53 +255,6 @@ class TileServer:
             total = sum(one.nbytes for one in self._known.values())
             while total > self._max_bytes and len(self._known) > 1:
                 total -= self._known.popitem(last=False)[1].nbytes
-
-
-class _Beside:
-    """Jobs done one after the other on a thread of their own, the newest first."""
-
-    MOST = 16
-    TIDY_S = 1.0
-
-    def __init__(self) -> None:
-        self._tidied = 0.0
-        self._lock = threading.Lock()
-        self._jobs: OrderedDict[str, Callable[[], None]] = OrderedDict()
-        self._current: str | None = None
-        self._runs = False
-
-    def do(self, id: str, job: Callable[[], None]) -> None:
-        """Run `job` soon, unless one with this id waits or runs already."""
-        with self._lock:
-            if id in self._jobs or id == self._current:
-                return
-            self._jobs[id] = job
-            while len(self._jobs) > self.MOST:
-                self._jobs.popitem(last=False)  # whoever still wants it asks again
-            if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._work, name="gpu-util-tiles", daemon=True).start()
-
-    def tidy(self) -> None:
-        """Give free memory back soon, unless that was done just now."""
-        if time.monotonic() - self._tidied > self.TIDY_S:
-            self.do("tidy", lambda: None)
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                self._current = None
-                if not self._jobs:
-                    self._runs = False
-                    break
-                self._current, job = self._jobs.popitem()
-            time.sleep(PAUSE_S)
-            try:
-                job()
-            except Exception:
-                logger.exception("reading a recording for its tiles failed")
-        self._tidied = time.monotonic()
-        _return_free_memory()
 
 
 def _of_pyramids(pyramids: Pyramids, wanted: dict[str, list[str]], view: _View) -> _Answer:
@@ -349,17 +306,6 @@ def is_long(recording: Recording) -> bool:
     summary = recording.summary.values()
     cells = sum(column.get("count", 0) for group in summary for column in group.values())
     return cells > LONG_CELLS
-
-
-def _return_free_memory() -> None:
-    """Give pages back that reading hundreds of segments left scattered over the heap.
-
-    Seen: half of what a long run's pyramids took remained with the allocator otherwise.
-    """
-    try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-    except (OSError, AttributeError):
-        pass  # another C library: its allocator decides
 
 
 def _series(lane: str) -> list[tuple[str, str, str, float]]:

@@ -167,7 +167,7 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
     monkeypatch.setattr(
         type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
     )
-    monkeypatch.setattr(server._beside, "do", lambda id, job: None)
+    monkeypatch.setattr(server._beside(recording), "do", lambda id, job: None)
     coarse = ask(server, recording, "step", 6, 0, 940)
     by_time = ask(server, recording, "time", 30, 0, 300)
     fine = ask(server, recording, "step", 3, 0, 512)

@@ -159,3 +159,30 @@ def test_the_same_list_from_many_threads(index, clock, tmp_path):
         thread.join(30)
     assert not failures, failures[0]
     assert all(one == ["a", "b", "c", "d"] for one in found)
+
+
+def test_what_a_disk_refused_once_is_asked_for_again(index, clock, tmp_path, monkeypatch):
+    path = make_recording(tmp_path / "a", "healthy", steps=60, scalars=False)
+    real, broken = LocalStorage.read, [True]
+
+    def read(self, name, limit):
+        if broken[0] and "segment-" in name:
+            raise OSError(5, "Input/output error")
+        return real(self, name, limit)
+
+    monkeypatch.setattr(LocalStorage, "read", read)
+    clock.now += 1
+    (one,) = index.recordings()
+    assert len(one.steps["step"]) == 0
+    (problem,) = one.problems
+    assert problem.path.startswith(str(path))
+    assert "cannot be read: Input/output error" in problem.message
+    broken[0] = False
+    clock.now += 20
+    assert index.recordings() == [one]
+    clock.now += 20
+    (again,) = index.recordings()
+    assert again.id == one.id
+    assert len(again.steps["step"]) == 60
+    assert again.problems == []
+    assert index.find(one.id) is again

@@ -1,0 +1,161 @@
+"""A store that does not answer holds up nothing but what it holds itself."""
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import ClassVar
+from urllib.parse import quote
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from make_recording import make_recording
+from tensorboard.plugins import base_plugin
+from werkzeug.test import Client
+
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.storage import storage_for
+from tensorboard_plugin import patience as patience_module
+from tensorboard_plugin import runs as runs_module
+from tensorboard_plugin import tiles as tiles_module
+from tensorboard_plugin.plugin import GpuUtilizationPlugin
+from tensorboard_plugin.runs import RunIndex
+from tensorboard_plugin.tiles import TileServer
+
+
+class SilentFileSystem(MemoryFileSystem):
+    """Answers once `answers` is set."""
+
+    protocol = "silent"
+    store: ClassVar[dict] = {}
+    pseudo_dirs: ClassVar[list] = [""]
+    answers = threading.Event()
+    asked = 0
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("silent://"))
+
+    def _wait(self):
+        type(self).asked += 1
+        assert self.answers.wait(60)
+
+    def ls(self, path, detail=True, **options):
+        self._wait()
+        return super().ls(path, detail, **options)
+
+    def info(self, path, **options):
+        self._wait()
+        return super().info(path, **options)
+
+    def cat_file(self, path, start=None, end=None, **options):
+        self._wait()
+        return super().cat_file(path, start, end, **options)
+
+
+fsspec.register_implementation("silent", SilentFileSystem, clobber=True)
+
+
+@pytest.fixture
+def silent(tmp_path):
+    """A recording in such a store, which answers from `silent.set()` on."""
+    SilentFileSystem.answers = threading.Event()
+    fs = SilentFileSystem()
+    path = make_recording(tmp_path / "made", "thirds", steps=60, scalars=False)
+    for file in path.iterdir():
+        folder = f"/bucket/run/plugins/gpu_utilization/{path.name}"
+        MemoryFileSystem.pipe_file(fs, f"{folder}/{file.name}", file.read_bytes())
+    yield SilentFileSystem.answers
+    SilentFileSystem.answers.set()
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(runs_module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(runs_module, "SILENT_S", 0.3)
+    monkeypatch.setattr(runs_module, "FRESH_S", 0.0)
+    monkeypatch.setattr(patience_module, "ANSWER_S", 0.5)
+
+
+def until(true):
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_other_stores_are_listed_and_it_is_once_it_answers(silent, impatient, tmp_path):
+    make_recording(tmp_path / "here", "healthy", steps=30, scalars=False)
+    places = {"there": "silent://bucket/run", "here": str(tmp_path / "here")}
+    index = RunIndex(lambda: places)
+    until(lambda: [one.run for one in index.recordings()] == ["here"])
+    until(lambda: index.complete)
+    (problem,) = index.problems
+    assert problem.path == "silent://bucket/run"
+    assert problem.message.startswith("no answer; ")
+    make_recording(tmp_path / "here", "healthy", steps=30, scalars=False)
+    until(lambda: len(index.recordings()) == 2)
+    threads = sum(one.name == "gpu-util-runs" for one in threading.enumerate())
+    for _ in range(5):
+        index.recordings()
+        until(lambda: index.complete)
+    assert sum(one.name == "gpu-util-runs" for one in threading.enumerate()) <= threads
+    silent.set()
+    until(lambda: sorted({one.run for one in index.recordings()}) == ["here", "there"])
+    until(lambda: not index.problems)
+
+
+def test_requests_for_it_end_and_those_for_others_are_answered(silent, impatient, tmp_path):
+    make_recording(tmp_path / "here", "healthy", steps=30, scalars=False)
+    places = {"there": "silent://bucket/run", "here": str(tmp_path / "here")}
+    runs = [SimpleNamespace(run_name=name) for name in places]
+    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
+        logdir="", data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
+        multiplexer=SimpleNamespace(RunPaths=lambda: places),
+        flags=SimpleNamespace(logdir_spec="there:silent://bucket/run,here:/there"),
+    ))  # fmt: skip
+    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+
+    def ask(route, **query):
+        text = "&".join(f"{name}={quote(str(value))}" for name, value in query.items())
+        reply = apps[route].get(f"{route}?{text}")
+        return reply.status_code, reply.json
+
+    silent.set()
+    until(lambda: len(ask("/runs")[1]["recordings"]) == 2)
+    ids = {one["run"]: one["id"] for one in ask("/runs")[1]["recordings"]}
+    silent.clear()
+    statuses = [ask("/recording", id=ids["there"]) for _ in range(2)]
+    assert [status for status, _ in statuses] == [504, 504]
+    assert "does not answer" in statuses[0][1]["error"]
+    asked = SilentFileSystem.asked
+    assert ask("/recording", id=ids["there"])[0] == 504
+    assert SilentFileSystem.asked == asked, "no third request waits for it"
+    status, reply = ask("/recording", id=ids["here"])
+    assert status == 200
+    assert reply["report"]["steps"] == 30
+    assert ask("/runs")[0] == 200
+    silent.set()
+    until(lambda: ask("/recording", id=ids["there"])[0] == 200)
+
+
+def test_lanes_of_others_are_refined_meanwhile(silent, tmp_path, monkeypatch):
+    monkeypatch.setattr(tiles_module, "LONG_CELLS", 0)
+    silent.set()
+    storage, _ = storage_for("silent://bucket/run")
+    (folder,) = storage.folders("/bucket/run/plugins/gpu_utilization")
+    there = Recording(storage, f"/bucket/run/plugins/gpu_utilization/{folder}", id="there")
+    here = Recording(*storage_for(make_recording(tmp_path / "b", "thirds", steps=600)), id="here")
+    assert there.overview.last_step == 59
+    server = TileServer()
+    silent.clear()
+    asked = SilentFileSystem.asked
+    server.prepare(there)
+    until(lambda: SilentFileSystem.asked > asked)
+    server.prepare(here)
+    until(lambda: server._of(here).ready)
+    assert not server._of(there).ready
+    silent.set()
+    until(lambda: server._of(there).ready)
