@@ -87,10 +87,11 @@ class Diagnosis:
             account: `{"wall_s", "time_s"}` of the run, for the verdict.
             now_ns: the end of the run so far on the recording's clock; None = the last row.
         Returns:
-            `{"rules_version", "thresholds", "thresholds_set", "verdict", "findings", "spans",
-            "silent"}`; findings and spans are the contract's objects with "id" and "title", ordered
-            by `lost_s`; "thresholds_set" has those that are not the default, "silent" the causes
-            that could not be judged, with the reason.
+            `{"rules_version", "thresholds", "thresholds_set", "verdict", "gpu_active_pct",
+            "findings", "spans", "silent"}`; findings and spans are the contract's objects with "id"
+            and "title", ordered by `lost_s`; "thresholds_set" has those that are not the default,
+            "gpu_active_pct" each sampled GPU's mean over the run's time, by its index, and
+            "silent" the causes that could not be judged, with the reason.
         """
         run = self._run
         run.update(facts, account, now_ns, ended)
@@ -113,6 +114,7 @@ class Diagnosis:
             "thresholds": self.thresholds,
             "thresholds_set": changed(_DECLARED, self.thresholds),
             "verdict": sentence(run, claims),
+            "gpu_active_pct": _active_pct(run),
             "findings": findings,
             "spans": spans,
             "silent": silent,
@@ -152,6 +154,16 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
             f": {recording.problems[0].message}." if recording.problems else "."
         )
     return with_trace_findings(found, recording.facts.get("trace_findings") or [])
+
+
+def _active_pct(run: Run) -> dict[str, float]:
+    """By GPU, what the verdict rests on: samples are denser while a GPU works than while it idles,
+    so their plain mean is another number."""
+    seen = {
+        index: run.gpu_mean(index, "utilization_pct", run.start_ns, run.end_ns)
+        for index in (int(gpu.get("index", place)) for place, gpu in enumerate(run.gpus))
+    }
+    return {str(index): round(mean.value, 4) for index, mean in seen.items() if mean is not None}
 
 
 def _first(claim: Loss) -> tuple:

@@ -79,7 +79,8 @@ def run_report(recording, thresholds: Mapping | None = None, *, anew: bool = Tru
     traced.add_steps(recording.traced_steps)
     wall_s = account.get("wall_s")
     kept = recording.summary  # distributions kept while recording: no rows need to be read
-    gpus = [_gpu(gpu, place, kept) for place, gpu in enumerate(facts.get("gpus") or [])]
+    active = found.get("gpu_active_pct") or {}
+    gpus = [_gpu(gpu, place, kept, active) for place, gpu in enumerate(facts.get("gpus") or [])]
     return {
         "run": recording.run,
         "id": recording.id,
@@ -148,7 +149,9 @@ def _step_ms(durations: Mapping[str, float]) -> dict[str, float | None]:
     }
 
 
-def _gpu(gpu: Mapping, place: int, kept: Distributions) -> dict:
+def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, float]) -> dict:
+    """A GPU's distributions over its samples; its mean utilization is that over the run's time,
+    which the verdict speaks of, too (of recordings that have none: that of the samples)."""
     index = int(gpu.get("index", place))
     groups = [kept.get(group, {}) for group in
               (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")]  # fmt: skip
@@ -169,6 +172,9 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions) -> dict:
     def whole(number: float | None) -> int | None:
         return None if number is None else int(number)
 
+    use = spread("utilization_pct")
+    if use["mean"] is not None:
+        use["mean"] = active.get(str(index), use["mean"])
     return {
         "index": index,
         "nvml_index": gpu.get("nvml_index"),
@@ -177,7 +183,7 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions) -> dict:
         "label": gpu.get("label"),
         "used_by_framework": bool(gpu.get("used_by_framework")),
         "compute_capability": gpu.get("compute_capability"),
-        "utilization_pct": spread("utilization_pct"),
+        "utilization_pct": use,
         "sm_active_pct": spread("sm_active_pct"),
         "throttled_pct": {
             why: spread(f"throttle_{why}_pct")["mean"] for why in ("thermal", "power", "other")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis._rule import Loss
-from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._run import Idle, Run
 from gpu_util_callback.diagnosis._traced import shows_no_steps
 from gpu_util_callback.diagnosis._words import duration, percent, times
 
@@ -89,10 +89,21 @@ def _healthy(run: Run) -> str:
         why = "GPU utilization was not measured" if run.used_gpus else "no GPU in use"
         opening = "Nothing held training back" if mostly else UNKNOWN
         return f"{opening}: {clear} ({why})."
-    active = f"{percent(idle.active_pct)} of the time"
+    many = len(idle.gpus) > 1
+    gpu = "the GPUs were" if many else "the GPU was"
+    active = f"{percent(idle.active_pct)} of the time{' on average' if many else ''}"
+    if _others_pct(run, idle) >= 1:
+        active += " (without what other programs computed)"
     if idle.active_pct < _BUSY_PCT:
-        return f"{UNKNOWN}, but the GPU was active only {active}: {unclear}."
-    return f"Nothing held training back: {clear}, the GPU was active {active}."
+        return f"{UNKNOWN}, but {gpu} active only {active}: {unclear}."
+    return f"Nothing held training back: {clear}, {gpu} active {active}."
+
+
+def _others_pct(run: Run, idle: Idle) -> float:
+    """How much more active the GPUs were over the run than they were for this training."""
+    seen = [run.gpu_mean(gpu, "utilization_pct", run.start_ns, run.end_ns) for gpu in idle.gpus]
+    known = [mean.value for mean in seen if mean is not None]
+    return sum(known) / len(known) - idle.active_pct if known else 0.0
 
 
 def _largest(known: Mapping[str, float | None], wall: float) -> str:

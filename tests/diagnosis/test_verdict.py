@@ -7,6 +7,7 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
+from gpu_util_callback.diagnosis._words import percent
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.terminal import render
 from gpu_util_callback.terminal_compare import comparison_table
@@ -86,3 +87,50 @@ def test_a_model_that_runs_eagerly_is_said_to(tmp_path, eagerly):
     write(run, tmp_path / "run")
     text = render(logdir_report(read_recordings(tmp_path / "run")))
     assert ("(run_eagerly=True)" in text) == eagerly
+
+
+def _shown(verdict: str) -> str:
+    return verdict.split("active ")[1].split(" %")[0].removeprefix("only ")
+
+
+@pytest.mark.parametrize("busy", [0.97, 0.6])
+def test_verdict_card_and_bar_name_one_share(tmp_path, busy):
+    """Samples are denser while the GPU works; what is shown is its share of the run's time."""
+    run = run_of([GPU], gpu_share=busy)
+    run.phase("callback", 6, name="Export")
+    run.drop_samples = 0.0
+    samples = run.samples
+
+    def thinned():
+        blocks = samples()
+        for block in blocks.values():
+            seconds = (block["time_ns"] - block["time_ns"][0]) / 1e9
+            kept = (block["utilization_pct"] > 10) | (np.arange(len(seconds)) % 10 == 0)
+            blocks["gpu0"] = {name: column[kept] for name, column in block.items()}
+        return blocks
+
+    run.samples = thinned
+    write(run, tmp_path / "run")
+    [recording] = read_recordings(tmp_path / "run")
+    report = run_report(recording)
+    [gpu] = report["gpus"]
+    shown = _shown(report["verdict"])
+    assert percent(gpu["utilization_pct"]["mean"]) == f"{shown} %"
+    account = report["gpu_time_est"]["0"]
+    assert account["basis"] == "nvml"
+    assert percent(100 * account["kernel_active"] / report["wall_s"]) == f"{shown} %"
+    plain = recording.summary["gpu0"]["utilization_pct"]["mean"]
+    assert plain > gpu["utilization_pct"]["mean"] + 5, "else this test shows nothing"
+    assert f"kernel active {shown} %" in render(logdir_report([recording]))
+
+
+def test_several_gpus_are_named_as_several():
+    run = run_of([GPU, GPU | {"index": 1}])
+    assert "the GPUs were active 97 % of the time on average" in run.diagnose()["verdict"]
+
+
+def test_what_other_programs_compute_is_said_to_be_left_out():
+    run = run_of([GPU])
+    run.gpu_value("utilization_other_pct", 30, 8)
+    verdict = run.diagnose()["verdict"]
+    assert "active 88 % of the time (without what other programs computed)" in verdict
