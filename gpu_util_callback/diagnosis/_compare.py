@@ -3,7 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from gpu_util_callback.diagnosis._worth import LEAST_S
 from gpu_util_callback.recording.redaction import hashed_script
+
+# A run that trained on half as many samples as another is as good a witness.
+HALF = 0.5
 
 __all__ = ["add_promises", "comparison", "ms_per_sample"]
 
@@ -25,6 +29,8 @@ def comparison(runs: Sequence[Mapping]) -> dict:
         rows.append({
             "id": run["id"],
             "run": run["run"],
+            "session": run["session"],
+            "status": run["status"],
             "steps": run["steps"],
             "ms_per_step": run["step_ms"]["mean"],
             "batch_size": _batch(run),
@@ -47,14 +53,15 @@ def add_promises(runs: Sequence[dict]) -> None:
     The same job is a model of as many parameters, trained by the same framework and the same
     script, whatever the model is called; where a script is not known, models of one name (but for
     the number Keras appends) are the same. A job that the user named is another one than a job of
-    another name. `since` stays None for the first one, and where no cause with a known cost went
-    away. Both numbers are about the whole run, as its verdict is.
+    another name, and so is one of more workers, or on other GPUs. `since` stays None for the first
+    one, and where no cause with a known cost went away, or the run is too short to say so. Both
+    numbers are about the whole run, as its verdict is.
 
     Args:
         runs: of one report, oldest first.
     """
-    # The newest run of each job by its script and its model's name.
-    latest: dict[tuple, dict[tuple[str | None, str], dict]] = {}
+    # The newest run of each job by its script, its model's name and its GPUs.
+    latest: dict[tuple, dict[tuple[str | None, str, frozenset], dict]] = {}
     for run in runs:
         run["since"] = None
         key = _same_job(run)
@@ -64,20 +71,24 @@ def add_promises(runs: Sequence[dict]) -> None:
         name = re.sub(r"_\d+$", "", str((run.get("model") or {}).get("name") or ""))
         known = latest.setdefault(key, {})
         # An older recording does not tell its script, nor does a notebook.
-        alike = [one for (its, called), one in known.items()
-                 if (its == script if None not in (its, script) else called == name)]  # fmt: skip
+        gpus = frozenset(gpu.get("name") for gpu in run.get("gpus") or ()
+                         if gpu["used_by_framework"])  # fmt: skip
+        alike = [one for (its, called, on), one in known.items()
+                 if (its == script if None not in (its, script) else called == name)
+                 and (on == gpus or not (on and gpus))]  # fmt: skip
         previous = max(alike, key=lambda one: one["start_ns"] or 0, default=None)
         if previous is not None and previous["session"] != run["session"]:
             run["since"] = _since(previous, run)
         if run["steps"]:
-            known[script, name] = run
+            known[script, name, gpus] = run
 
 
 def _since(previous: Mapping, run: Mapping) -> dict | None:
     """The promise is about the parts of the run that lost time: the steps, and the stalls if some
     of them went away; what changed elsewhere (a longer validation) does not touch it."""
     now = _causes(run)
-    gone = [claim for claim in _claims(previous) if claim["cause"] not in now and claim["lost_s"]]
+    gone = [claim for claim in _claims(previous)
+            if claim["cause"] not in now and _would_show(claim, previous, run)]  # fmt: skip
     stalls = any(claim["cause"] == "host_stall" for claim in gone)
     old, new = _seconds(previous, stalls), _seconds(run, stalls)
     if not gone or not old or not new:
@@ -93,6 +104,17 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
         "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
         "got": round(whole / max(1e-9, whole - old + took), 2),
     }
+
+
+def _would_show(claim: Mapping, previous: Mapping, run: Mapping) -> bool:
+    """Whether a run is long enough to have the cause, too, if it went on at the old rate."""
+    share = _samples(run, previous) / max(1.0, _samples(previous, run))
+    if (claim["lost_s"] or 0) * share < LEAST_S.default:
+        return False
+    # What comes at the ends of epochs does not come before.
+    epochs = (run.get("fit") or {}).get("epochs") or 0
+    seldom = claim["cause"] == "host_stall" or "setup" in claim.get("id", "")
+    return not seldom or share >= HALF or (run["status"] == "ended" and epochs > 1)
 
 
 def _saves(claim: Mapping) -> float:
@@ -123,7 +145,7 @@ def _same_job(run: Mapping) -> tuple | None:
     # Only a name the user gave lasts: what a launcher gives is another one at every start.
     named = run.get("job") if run.get("job_source") == "argument" else None
     backend = framework.get("backend") or framework.get("name")
-    return backend, model["parameters"], run.get("rank"), named
+    return backend, model["parameters"], run.get("rank"), run.get("world_size") or 1, named
 
 
 def _speed(base: Mapping, run: Mapping) -> float | None:

@@ -97,3 +97,58 @@ def test_however_python_is_started(tmp_path, way, name):
         [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert said.stdout.strip() == str(name)
+
+
+@pytest.mark.parametrize("changed", [
+    {"gpus": [GPU | {"name": "NVIDIA T4"}]}, {"world_size": 4},
+])  # fmt: skip
+def test_another_machine_keeps_no_promise(tmp_path, changed):
+    write(run_of(0), tmp_path / "a")
+    for place in (1, 2):
+        run = run_of(place)
+        run.facts |= changed if place == 1 else {}
+        write(run, tmp_path / "b" / str(place))
+    _, other, again = logdir_report(read_recordings(tmp_path))["runs"]
+    assert other["since"] is None
+    assert again["since"]["run"] == "a"
+
+
+@pytest.mark.parametrize("steps, status, seen", [
+    (600, "ended", True), (350, "interrupted", True), (60, "ended", True), (20, "ended", False),
+    (5, "interrupted", False),
+])  # fmt: skip
+def test_a_run_too_short_to_show_a_cause_does_not_say_that_it_went_away(
+    tmp_path, steps, status, seen
+):
+    write(run_of(0), tmp_path / "before")  # lost 6 s in 600 steps
+    after = run_of(1)
+    after = Generated(seed=1, gpus=[GPU], model=after.facts["model"])
+    after.now += 10**11
+    after.facts["started_ns"] = after.now
+    after.steps(steps, step_ms=10)
+    write(after, tmp_path / "since", status=status)
+    _, second = logdir_report(read_recordings(tmp_path))["runs"]
+    assert (second["since"] is not None) == seen
+
+
+@pytest.mark.parametrize("epochs, steps, status, seen", [
+    (4, 200, "ended", True), (2, 100, "ended", True), (1, 150, "ended", False),
+    (4, 80, "interrupted", False), (4, 450, "interrupted", True),
+])  # fmt: skip
+def test_validation_did_not_go_away_before_its_time(tmp_path, epochs, steps, status, seen):
+    """Four epochs of 200 steps with a validation of 2 s each, then epochs without any."""
+    for place in range(2):
+        run = Generated(seed=1, gpus=[GPU], model={"name": "m", "parameters": 1_000})
+        run.now += place * 10**11
+        run.facts["started_ns"] = run.now
+        run.facts["fit"] |= {"epochs": epochs if place else 4}
+        if place:
+            run.steps(steps if status != "ended" else epochs * steps, step_ms=10)
+        for _ in range(0 if place else 4):
+            start = run.now
+            run.steps(200, step_ms=10)
+            run.phase("validation", 2)
+            run.epoch(start)
+        write(run, tmp_path / str(place), status=status if place else "ended")
+    _, second = logdir_report(read_recordings(tmp_path))["runs"]
+    assert (second["since"] is not None) == seen
