@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis._compare import comparison
 from gpu_util_callback.diagnosis._verdict import UNKNOWN
 from gpu_util_callback.diagnosis._words import duration, percent, times, what_to_do
 from gpu_util_callback.terminal_claims import claim_lines, code_lines
-from gpu_util_callback.terminal_compare import comparison_table, told_apart
+from gpu_util_callback.terminal_compare import comparison_table, headline, told_apart
 from gpu_util_callback.terminal_pen import Pen
 from gpu_util_callback.windows.profiler_windows import SOURCE as WINDOWS
 
@@ -56,8 +56,10 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     runs = report["runs"]
     apart = told_apart(runs)
     if len(runs) > 1:
-        table = comparison_table(comparison(runs), pen.width, apart)
-        lines += [pen.bold(f"{len(runs)} runs"), *table]
+        compared = comparison(runs)
+        said = ": ".join(filter(None, [f"{len(runs)} runs", headline(compared, apart)]))
+        lines += [pen.bold(line) for line in pen.wrap(said)]
+        lines += comparison_table(compared, pen.width, apart)
     shared = _missing_everywhere(runs)
     # Of runs that share one name --run cannot choose: the newest is the one that is asked about.
     newest = runs[-1] if len(runs) > _MAX_FULL and len({run["run"] for run in runs}) == 1 else None
@@ -160,6 +162,7 @@ def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping] = (), which: str = ""
 def _brief(run: Mapping, pen: Pen, which: str) -> list[str]:
     lines = [pen.bold(line) for line in pen.wrap(run["verdict"])]
     lines += [pen.dim(line) for line in pen.wrap(_subtitle(run, which))]
+    lines += _since(run, pen)
     for claim in _claims(run)[:1]:
         lines += code_lines(claim["advice"]["code"], pen)
     return lines

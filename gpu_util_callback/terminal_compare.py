@@ -5,10 +5,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from gpu_util_callback.diagnosis._words import percent
+from gpu_util_callback.diagnosis._words import percent, times
 
-__all__ = ["comparison_table", "told_apart"]
+__all__ = ["comparison_table", "headline", "told_apart"]
 
+# Fewer steps say little about how fast a run is; runs closer than this are about as fast.
+FEW_STEPS, ALIKE = 20, 1.05
+_UNFINISHED = {"live": "still running", "lost": "lost", "interrupted": "interrupted"}
 _COLUMNS = ("run", "speed", "ms/step", "ms/sample", "GPU", "input", "stalls", "causes")
 
 
@@ -39,6 +42,48 @@ def _ways(run: Mapping) -> tuple[str | None, ...]:
     )
 
 
+def headline(comparison: Mapping, apart: Mapping[str, str] | None = None) -> str:
+    """What the comparison comes to, in a sentence: which run is the fastest, and what went away.
+
+    "" where the runs' speeds cannot be held against one another: workers of one training, or batch
+    sizes that only some of them know.
+
+    Args:
+        apart: as `told_apart` says it.
+    """
+    rows = comparison["runs"]
+    known = [row for row in rows if row["speed"] and row["steps"] >= FEW_STEPS]
+    together = len({row["session"] for row in rows}) < len(rows)
+    if len(known) < 2 or together or _basis(known) is None:
+        return ""
+    names = _names(comparison, apart)
+    fastest, second = sorted(known, key=lambda row: -row["speed"])[:2]
+    first = known[0]
+    other = second if fastest is first else first
+    factor = fastest["speed"] / other["speed"]
+    slowest = min(row["speed"] for row in known)
+    if fastest["speed"] < ALIKE * slowest:
+        return f"{'both' if len(known) == 2 else 'all'} are about as fast"
+    said = f"{names[fastest['id']]} is the fast{'er' if len(known) == 2 else 'est'}"
+    near = factor < ALIKE
+    said += f", {names[other['id']]} about as fast" if near else (
+        f", {times(factor)} as fast as {names[other['id']]}"
+    )  # fmt: skip
+    changed = [f"without {', '.join(fastest['gone'])}"] if fastest["gone"] else []
+    return "; ".join([said, *changed])
+
+
+def _basis(rows: Sequence[Mapping]) -> str | None:
+    """What speeds are about: a sample or a step; None of some this, of others that."""
+    sized = {row["batch_size"] is not None for row in rows}
+    return None if len(sized) > 1 else "sample" if True in sized else "step"
+
+
+def _names(comparison: Mapping, apart: Mapping[str, str] | None) -> dict[str, str]:
+    return {row["id"]: f"{row['run']} {(apart or {}).get(row['id'], '')}".rstrip()
+            for row in comparison["runs"]}  # fmt: skip
+
+
 def comparison_table(
     comparison: Mapping, width: int, apart: Mapping[str, str] | None = None
 ) -> list[str]:
@@ -47,10 +92,7 @@ def comparison_table(
     Args:
         apart: as `told_apart` says it.
     """
-    names_of = {
-        row["id"]: f"{row['run']} {(apart or {}).get(row['id'], '')}".rstrip()
-        for row in comparison["runs"]
-    }
+    names_of = _names(comparison, apart)
     rows = [
         {**_cells(row, row["id"] == comparison["baseline"]), "run": names_of[row["id"]]}
         for row in comparison["runs"]
@@ -74,7 +116,9 @@ def comparison_table(
         lines.append(_line(cells, names, sizes))
     notes = []
     if "speed" in names:
-        notes.append("speed: how many times as fast as the first, without compilation")
+        basis = _basis([row for row in comparison["runs"] if row["speed"]])
+        per = f"per {basis}" if basis else "per sample, or per step where a batch size is unknown"
+        notes.append(f"speed: times as fast as the first, {per}, without compilation")
     shown = [name for name in ("ms/step", "ms/sample") if name in names]
     if shown:
         notes.append(
@@ -84,7 +128,8 @@ def comparison_table(
         notes.append("GPU: mean share of time in which a kernel ran")
     lines += textwrap.wrap("; ".join(notes), width)
     for row in comparison["runs"]:
-        changes = [f"without {', '.join(row['gone'])}" if row["gone"] else "",
+        changes = [_UNFINISHED.get(row["status"], ""),
+                   f"without {', '.join(row['gone'])}" if row["gone"] else "",
                    f"new: {', '.join(row['new'])}" if row["new"] else ""]  # fmt: skip
         said = "; ".join(change for change in changes if change)
         if said:

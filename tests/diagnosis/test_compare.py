@@ -112,6 +112,54 @@ def test_command_compares_log_directories(before_and_after, capsys):
     assert all(len(line) <= 70 for line in table.splitlines()), table
 
 
+def first_line(folder) -> str:
+    report = logdir_report(read_recordings(folder))
+    return render(report, width=200).splitlines()[0]
+
+
+def test_the_first_line_says_which_of_a_sweep_is_the_fastest(tmp_path):
+    for place, (batch, step_ms) in enumerate([(32, 10), (64, 12), (128, 30)]):
+        write(run_of(0, batch=batch, step_ms=step_ms, later_s=50 * place), tmp_path / f"b{batch}")
+    said = "b64 is the fastest, 1.7× as fast as b32"
+    assert first_line(tmp_path) == f"3 runs: {said}"
+
+
+def test_the_first_line_says_whether_a_change_helped(before_and_after, tmp_path):
+    said = "after/run is the faster, 2× as fast as before/run; without input_bound"
+    assert first_line(before_and_after) == f"2 runs: {said}"
+    write(run_of(10, later_s=200), tmp_path / "worse")
+    assert first_line(tmp_path).startswith("3 runs: after/run is the fastest, 2× as fast as before")
+
+
+@pytest.mark.parametrize("step_ms, steps, said", [
+    (10.2, 600, "2 runs: both are about as fast"),
+    (5, 12, "2 runs"),  # began only
+])  # fmt: skip
+def test_the_first_line_makes_nothing_of_noise(tmp_path, step_ms, steps, said):
+    write(run_of(0), tmp_path / "a")
+    other = Generated(seed=2, gpus=[GPU])
+    other.now += 10**11
+    other.facts["started_ns"] = other.now
+    other.steps(steps, step_ms=step_ms)
+    write(other, tmp_path / "b", status="interrupted")
+    assert first_line(tmp_path) == said
+    text = render(logdir_report(read_recordings(tmp_path)), width=200)
+    assert "\nb: interrupted\n" in text
+
+
+def test_workers_of_one_training_do_not_race(tmp_path):
+    for rank, step_ms in enumerate((10, 20)):
+        run = run_of(0, step_ms=step_ms, job="abc", rank=rank, world_size=2, fit_index=0)
+        write(run, tmp_path / f"worker{rank}")
+    assert first_line(tmp_path) == "2 runs"
+
+
+def test_steps_of_unknown_batches_are_not_held_against_samples(tmp_path):
+    for place, batch in enumerate((32, 64, None)):
+        write(run_of(0, batch=batch, later_s=50 * place), tmp_path / str(batch))
+    assert first_line(tmp_path) == "3 runs"
+
+
 def test_many_runs_are_shown_in_brief(tmp_path, capsys):
     for number in range(6):
         write(run_of(number, seed=number, later_s=number * 30), tmp_path / f"trial_{number}")
@@ -119,6 +167,14 @@ def test_many_runs_are_shown_in_brief(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "6 runs" in text and "--run NAME" in text
     assert len(text.splitlines()) < 60
+
+
+def test_a_promise_is_held_against_what_was_got_in_brief_too(before_and_after, tmp_path):
+    for place in range(3):
+        write(run_of(0, later_s=200 + 50 * place), tmp_path / f"more{place}")
+    text = render(logdir_report(read_recordings(tmp_path)))
+    assert "gpu-util report LOGDIR --run NAME" in text
+    assert text.count("Since before/run: input_bound gone; promised up to 2×, got 2×.") == 1
 
 
 @pytest.mark.parametrize("limits, reasons", [
