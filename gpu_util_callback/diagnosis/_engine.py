@@ -160,7 +160,7 @@ def _active_pct(run: Run) -> dict[str, float]:
     """By GPU, what the verdict rests on: samples are denser while a GPU works than while it idles,
     so their plain mean is another number."""
     seen = {
-        index: run.gpu_mean(index, "utilization_pct", run.start_ns, run.end_ns)
+        index: run.use(index, run.start_ns, run.end_ns)
         for index in (int(gpu.get("index", place)) for place, gpu in enumerate(run.gpus))
     }
     return {str(index): round(mean.value, 4) for index, mean in seen.items() if mean is not None}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.diagnosis._absence import absences
+from gpu_util_callback.diagnosis._bins import Mean
 from gpu_util_callback.diagnosis._blocks import StepBlocks
 from gpu_util_callback.diagnosis._gauges import MIN_SAMPLES, Gauges
 from gpu_util_callback.diagnosis._phases import Phases
@@ -234,23 +235,29 @@ class Run(Gauges):
         return where, inner
 
     def idle(self, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Idle | None:
-        """How idle the GPUs at work were; None where utilization was not sampled enough.
+        """How idle the GPUs at work were; None where utilization was not sampled enough."""
+        asked = start_ns, end_ns, at_least
+        return self.once(("idle", *asked), lambda: self._seen_idle(*asked))
+
+    def use(
+        self, gpu: int, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES
+    ) -> Mean | None:
+        """A GPU's utilization over a range, whoever used it; None where not sampled enough.
 
         A range too short for three samples is judged by the second around it: NVML's utilization is
         a mean over up to a second anyhow. One whose samples end soon after it began is not judged.
         """
-        asked = start_ns, end_ns, at_least
-        return self.once(("idle", *asked), lambda: self._seen_idle(*asked))
+        seen = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, at_least, HALF)
+        if seen is None:
+            around = start_ns - AROUND_NS, end_ns + AROUND_NS
+            seen = self.gpu_mean(gpu, "utilization_pct", *around, at_least, HALF)
+        return seen
 
     def _seen_idle(self, start_ns: int, end_ns: int, at_least: int) -> Idle | None:
         active: list[float] = []
         samples, gpus = 0, []
         for index in self.working_gpus:
-            seen = self.gpu_mean(
-                index, "utilization_pct", start_ns, end_ns, at_least, HALF
-            ) or self.gpu_mean(
-                index, "utilization_pct", start_ns - AROUND_NS, end_ns + AROUND_NS, at_least, HALF
-            )
+            seen = self.use(index, start_ns, end_ns, at_least)
             if seen is not None:
                 # Others may work while we do not: that is no work of ours.
                 others = self.gpu_mean(index, "utilization_other_pct", start_ns, end_ns, 1)

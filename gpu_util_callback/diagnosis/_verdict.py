@@ -101,7 +101,7 @@ def _healthy(run: Run) -> str:
 
 def _others_pct(run: Run, idle: Idle) -> float:
     """How much more active the GPUs were over the run than they were for this training."""
-    seen = [run.gpu_mean(gpu, "utilization_pct", run.start_ns, run.end_ns) for gpu in idle.gpus]
+    seen = [run.use(gpu, run.start_ns, run.end_ns) for gpu in idle.gpus]
     known = [mean.value for mean in seen if mean is not None]
     return sum(known) / len(known) - idle.active_pct if known else 0.0
 
