@@ -239,9 +239,7 @@ class Run(Gauges):
         asked = start_ns, end_ns, at_least
         return self.once(("idle", *asked), lambda: self._seen_idle(*asked))
 
-    def use(
-        self, gpu: int, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES
-    ) -> Mean | None:
+    def use(self, gpu: int, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Mean | None:
         """A GPU's utilization over a range, whoever used it; None where not sampled enough.
 
         A range too short for three samples is judged by the second around it: NVML's utilization is
