@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis._bins import SampleBins
-from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Range, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._sampled import sampled
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -18,6 +18,9 @@ __all__ = ["Imbalance"]
 MOSTLY = 0.5
 # Means of fewer samples differ by chance.
 LEAST_SAMPLES = 8
+# The means of two GPUs must be so many standard errors apart: of many alike that idle in turns,
+# for which each misses other samples, two are three apart somewhere in a run.
+SURELY = 3.5
 UTILIZATION = "utilization_pct"
 
 
@@ -85,7 +88,10 @@ class Imbalance(Rule):
             spread = np.nanmean(use[:, mask], axis=1)
             if float(spread.max() - spread.min()) < limits["gap_pct"]:
                 continue
-            low, high = gpus[int(spread.argmin())], gpus[int(spread.argmax())]
+            least, busiest = int(spread.argmin()), int(spread.argmax())
+            if not _surely(use[busiest, mask] - use[least, mask], where, limits["gap_pct"]):
+                continue
+            low, high = gpus[least], gpus[busiest]
             yield Loss(
                 cause=self.cause,
                 title=self.title,
@@ -110,6 +116,18 @@ class Imbalance(Rule):
                 ),
                 gpus=sorted(gpus, key=lambda gpu: gpu != high),
             )  # fmt: skip
+
+
+def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
+    """Whether two GPUs' samples, taken together, differ by more than their scatter explains.
+
+    Samples of one second are one value: the driver's utilization is a mean over up to that.
+    """
+    apart = apart[np.isfinite(apart)]
+    seconds = (where.end_ns - where.start_ns) / 1e9
+    count = max(1.0, min(float(len(apart)), seconds))
+    mean, scatter = float(apart.mean()), float(apart.std())
+    return mean >= gap_pct and mean >= SURELY * scatter / np.sqrt(count)
 
 
 def _named(run: Run, gpu: int) -> str:
