@@ -26,6 +26,9 @@ class Gauges:
 
     def __init__(self) -> None:
         self.samples: dict[str, SampleBins] = {}
+        # GPU -> the driver's error number (Xid) -> when it was told last. Several come at once, of
+        # which a bin would hold the mean.
+        self.errors: dict[str, dict[int, int]] = {}
         self._answers: dict[Hashable, object] = {}
 
     def add_samples(self, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
@@ -33,6 +36,11 @@ class Gauges:
         self.forget()
         for group, block in samples.items():
             self.samples.setdefault(group, SampleBins()).add(block)
+            if group.endswith("/xid") and "xid" in block:
+                told = self.errors.setdefault(group.removesuffix("/xid"), {})
+                for time_ns, number in zip(block["time_ns"], block["xid"], strict=True):
+                    if np.isfinite(number):
+                        told[int(number)] = int(time_ns)
 
     def forget(self) -> None:
         """Something is new: what was answered before may not hold."""

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-import numpy as np
-
 from gpu_util_callback.diagnosis._rule import MEASURED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._spans import bounded
@@ -83,11 +81,8 @@ def _reason(run: Run, index: int) -> str | None:
 
 def _fallen(run: Run, index: int) -> list[tuple[int, int, bool]]:
     """From the driver's own message that it fell off the bus, if nothing was read since."""
-    errors, bins = run.samples.get(f"gpu{index}/xid"), run.samples.get(f"gpu{index}")
-    if errors is None or "xid" not in errors:
-        return []
-    fallen = np.flatnonzero(errors.mean("xid") == OFF_THE_BUS)
-    at = int(errors.starts()[fallen[0]]) if len(fallen) else None
+    bins = run.samples.get(f"gpu{index}")
+    at = run.errors.get(f"gpu{index}", {}).get(OFF_THE_BUS)
     if at is None or (bins is not None and bins.last_ns and bins.last_ns > at + AFTER_NS):
         return []
     return [(at, run.end_ns, False)]

@@ -188,6 +188,17 @@ def _(job, vary):
     return {"gpu_lost": [span]}
 
 
+@case("Xid 79 with what else the driver has to say at once", board=A100, status="interrupted")
+def _(job, vary):
+    job.train(700, gpu=50)
+    for number in (79, 154, 119):  # fallen off, the recovery it asks for, a call that timed out
+        job.mark("gpu0/xid", number)
+        job.now += 300_000
+    began, span = job.now, job.train(vary.count(100), gpu=50)
+    job.missed.append((began, job.now))
+    return {"gpu_lost": [span]}
+
+
 @case("Xid 13 and 31: the program's own faults", board=A100, status="interrupted")
 def _(job, vary):
     job.train(700, gpu=50)
