@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gpu_util_callback.recording.discovery import group_sessions, recording_id
 from gpu_util_callback.recording.manifest import NewerFormat
-from gpu_util_callback.recording.problems import Problem, remedy, unreadable
+from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
@@ -128,8 +128,9 @@ class _Look:
                     self._changes += changed
                 except (OSError, ImportError) as error:
                     self._found.append(Problem(path, unreadable(error)))
-        except Exception:
-            logger.exception("looking for recordings failed")
+                except Exception as error:  # whatever it holds, it must not hide the others
+                    logger.exception("looking for recordings in %s failed", path)
+                    self._found.append(Problem(path, f"cannot be read: {reason(error)}"))
         finally:
             self.done.set()
 

@@ -42,7 +42,8 @@ def windows_of(recording: Recording) -> list[dict[str, Any]]:
     phases = recording.phases
     for at in np.flatnonzero(phases["kind"] == "profiler_window").tolist():
         number = str(phases["name"][at]).removeprefix("window ")
-        entry = found.get(int(number)) if number.isascii() and number.isdigit() else None
+        plain = number.isascii() and number.isdigit() and len(number) < 16
+        entry = found.get(int(number)) if plain else None
         if entry is not None:
             entry["start_ns"] = int(phases["start_ns"][at])
             entry["end_ns"] = int(phases["end_ns"][at])

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MAX_FILE_BYTES", "Container", "Damaged", "OtherFormat", "pack"]
+__all__ = ["MAX_FILE_BYTES", "Container", "Damaged", "OtherFormat", "checked_ns", "pack"]
 
 # Far above what the writer makes (segments are sealed at 256 kB, merged up to 1 MB).
 MAX_FILE_BYTES = 64 << 20
@@ -38,6 +38,13 @@ class OtherFormat(Damaged):
 
     def __init__(self, what: str, found: Any, expected: int):
         super().__init__(f"{what} format {found!r}, expected {expected}")
+
+
+def checked_ns(value: Any) -> int:
+    """A time in an index. Raises: Damaged where it is none."""
+    if not isinstance(value, int) or not 0 <= value < 2**62:
+        raise Damaged(f"a time of {str(value)[:40]} ns")
+    return value
 
 
 def pack(index: Mapping[str, Any], arrays: Mapping[str, np.ndarray], level: int = 6) -> bytes:
@@ -74,6 +81,9 @@ class Container:
             raise Damaged(f"{len(members)} members, more than {MAX_MEMBERS}")
         total = 0
         for member in members:
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                # Others would be inflated before anybody can look at how much comes.
+                raise Damaged(f"{member.filename[:60]!r} is packed in another way; refused")
             total += member.file_size
             if member.file_size > MAX_MEMBER_BYTES or total > MAX_TOTAL_BYTES:
                 raise Damaged(

@@ -123,9 +123,9 @@ def recordings_of_run(
 
 def recording_id(run: str, folder: str) -> str:
     """An id for URLs: run and folder, all but the plainest characters written as ~hex."""
-    return "/".join(
-        quote(part, safe="/").replace("~", "~7E").replace("%", "~") for part in (run, folder)
-    )
+    # Names of files need not be text.
+    parts = (quote(part, safe="/", errors="surrogateescape") for part in (run, folder))
+    return "/".join(part.replace("~", "~7E").replace("%", "~") for part in parts)
 
 
 def _open(

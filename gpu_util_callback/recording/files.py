@@ -97,7 +97,7 @@ class RecordingFiles:
             return {
                 (entry[0], entry[1]): entry
                 for entry in entries
-                if len(entry) == 8 and all(isinstance(number, int) for number in entry)
+                if len(entry) == 8 and all(_is_number(number) for number in entry)
             }
         except (KeyError, TypeError, IndexError) as error:
             self._overview_problem(error)
@@ -230,5 +230,9 @@ class RecordingFiles:
             self._cache = {}
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < 2**62
+
+
 def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(n, int) for n in value)
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))

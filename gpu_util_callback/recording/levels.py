@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.recording.columns import FrameError, decode_frame, encode_frame
-from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, pack
+from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, checked_ns, pack
 from gpu_util_callback.recording.overview import step_series
 from gpu_util_callback.recording.pyramid import extremes, reduce_rows
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
@@ -212,7 +212,7 @@ class LevelsFile:
             raise OtherFormat("levels", index.get("format"), FORMAT_MAJOR)
         self.sizes: dict[str, tuple[list[str], int]] = {}
         try:
-            self._shift = int(index["origin_ns"]) - origin_ns
+            self._shift = checked_ns(index["origin_ns"]) - origin_ns
             self._groups: dict[str, dict] = index["groups"]
             for group, about in self._groups.items():
                 count, bits = int(about["keys"]["rows"]), int(about["bits"])

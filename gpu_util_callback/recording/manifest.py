@@ -90,6 +90,8 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("framework", "model", "fit", "overhead", "rows", "account"), dict),
     "diagnosis": dict,
 }
+# Beyond it nothing can be added to a time any more.
+MOST = 2**62
 _LISTS = frozenset({"gpus", "windows", "unavailable"})
 
 
@@ -99,7 +101,7 @@ def _is_as_written(name: str, value: Any) -> bool:
     if name in _LISTS:
         return isinstance(value, list)
     kind = _KINDS.get(name)
-    if kind is int and isinstance(value, bool):
+    if kind is int and (isinstance(value, bool) or (isinstance(value, int) and abs(value) > MOST)):
         return False
     return kind is None or isinstance(value, kind)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, pack
+from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, checked_ns, pack
 from gpu_util_callback.recording.groups import (
     SIZE,
     Groups,
@@ -157,9 +157,9 @@ class Overview:
         if index.get("format") != FORMAT_MAJOR:
             raise OtherFormat("overview", index.get("format"), FORMAT_MAJOR)
         try:
-            overview = cls(int(index["origin_ns"]))
+            overview = cls(checked_ns(index["origin_ns"]))
             overview.last_step = int(index["last_step"])
-            overview._last_start_ns = int(index["last_start_ns"])
+            overview._last_start_ns = checked_ns(index["last_start_ns"])
             for axis in AXES:
                 marks = overview.marks[axis]
                 marks.shift = checked_shift(index["marks"][axis])

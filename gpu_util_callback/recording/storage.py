@@ -9,12 +9,16 @@ is ever appended, because object stores cannot.
 
 import os
 import posixpath
+import stat
 from typing import Any, Protocol
 
 __all__ = ["Storage", "is_remote", "storage_for"]
 
 # Stores that replace an object as a whole by themselves; elsewhere a temporary name is renamed.
 _ATOMIC_PUT = {"abfs", "abfss", "az", "adl", "gcs", "gs", "memory", "oci", "s3", "s3a", "r2"}
+
+
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 
 class Storage(Protocol):
@@ -77,10 +81,13 @@ class LocalStorage:
 
     def folders(self, path: str) -> list[str]:
         with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
+            return sorted(entry.name for entry in entries if _is_folder(entry))
 
     def read(self, path: str, limit: int) -> bytes:
-        with open(path, "rb") as file:
+        # Without waiting for who writes into a pipe: anything may lie in a log directory.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("not a regular file; refused")
             data = file.read(limit + 1)
         if len(data) > limit:
             raise OSError(f"larger than {limit >> 20} MiB; refused")
@@ -107,11 +114,18 @@ class LocalStorage:
         return os.path.exists(path)
 
     def stamp(self, path: str) -> tuple:
-        stat = os.stat(path)
-        return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        found = os.stat(path)
+        return (found.st_ino, found.st_size, found.st_mtime_ns)
 
     def age_s(self, path: str, now_s: float) -> float | None:
         return now_s - os.stat(path).st_mtime
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 class RemoteStorage:

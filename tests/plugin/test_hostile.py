@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 import shutil
 import threading
@@ -9,6 +10,7 @@ import time
 from types import SimpleNamespace
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 from make_recording import SyntheticRun, make_recording
 from tensorboard.plugins import base_plugin
@@ -16,9 +18,12 @@ from tile_reply import decode_tile
 from werkzeug.test import Client
 
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording.container import Container, Damaged, pack
+from gpu_util_callback.recording.overview import Overview
 from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin import tiles as tiles_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
+from tensorboard_plugin.runs import RunIndex
 
 RTL, NUL = "\u202egnp.exe\u202c", "a\0b"
 IDS = [
@@ -152,6 +157,57 @@ def test_names_of_runs_and_facts_may_be_anything(tmp_path):
             assert app.tile(one["id"])[0] == 200
         else:
             assert app.get("/recording", id=one["id"])[0] < 500
+
+
+def test_what_else_lies_in_a_log_directory_hides_no_recording(tmp_path):
+    """A pipe that nobody writes, a link to itself, a name that is no text, times beyond all."""
+    good = make_recording(tmp_path / "a" / "good", "healthy", steps=60, gpus=1, scalars=False)
+    folder = good.parent
+    pipe = folder / "pipe"
+    pipe.mkdir()
+    os.mkfifo(pipe / "manifest.json")
+    (folder / "loop").symlink_to("loop")
+    shutil.copytree(os.fsencode(good), os.fsencode(folder) + b"/caf\xe9")
+    far = folder / "far"
+    shutil.copytree(good, far)
+    facts = json.loads((far / "manifest.json").read_text())
+    big = {"started_ns": 10**30, "ended_ns": 10**40, "sealed": 10**25}
+    (far / "manifest.json").write_text(json.dumps({**facts, **big}))
+    index = RunIndex(lambda: {"good": str(tmp_path / "a" / "good")})
+    found = {one.folder: one for one in index.recordings()}
+    assert index.complete
+    assert {good.name, "pipe", "far"} < set(found)
+    assert len(found) == 4
+    assert all(one.id.isascii() for one in found.values())
+    assert "not a regular file" in found["pipe"].problems[0].message
+    assert [len(one.steps["step"]) for one in found.values() if one.folder != "pipe"] == [60] * 3
+    assert abs(found["far"].start_ns - found[good.name].start_ns) < 1_000_000_000
+    assert {one.folder for one in read_recordings(tmp_path)} == set(found)
+
+
+def test_times_that_nothing_can_be_added_to_are_damage(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiles_module, "LONG_CELLS", 100)
+    path = make_recording(tmp_path / "a", "thirds", steps=600, gpus=1)
+    stored = (path / "overview.npz").read_bytes()
+    overview = Container(stored)
+    arrays = {name[:-4]: overview.array(name[:-4]) for name in overview._names if ".npy" in name}
+    for change in ({"origin_ns": 10**30}, {"last_start_ns": -(10**25)}, {"origin_ns": 1e300}):
+        with pytest.raises(Damaged, match="a time of"):
+            Overview.unpack(Container(pack({**overview.index, **change}, arrays)))
+    (entry,) = overview.index["segments"]
+    far = {"segments": [[*entry[:6], 10**30, 10**31]]}
+    (path / "overview.npz").write_bytes(pack({**overview.index, **far}, arrays))
+    app = App(tmp_path)
+    (one,) = app.json("/runs")[1]["recordings"]
+    assert app.tile(one["id"])[0] == 200
+    end = time.monotonic() + 20
+    while not app.plugin._tiles._known[one["id"]].ready:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    status, body = app.tile(one["id"])
+    assert status == 200
+    _, _, mean = decode_tile(body).series["steps", "step"]
+    assert np.isfinite(mean).all()
 
 
 def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):

@@ -39,6 +39,15 @@ def test_a_zip_bomb_is_refused_before_it_inflates(monkeypatch):
         Container(bomb)
 
 
+@pytest.mark.parametrize("how", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_what_cannot_be_inflated_piece_by_piece_is_refused(how):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", how) as archive:
+        archive.writestr("index.json", "{}")
+    with pytest.raises(Damaged, match="packed in another way"):
+        Container(out.getvalue())
+
+
 def test_the_sum_of_all_members_is_bounded_too(monkeypatch):
     monkeypatch.setattr(container, "MAX_TOTAL_BYTES", 1 << 20)
     with pytest.raises(Damaged, match="would inflate to"):
