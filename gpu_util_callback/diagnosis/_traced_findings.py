@@ -10,13 +10,16 @@ def with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -
     """The rules' result with what they leave out for want of steps.
 
     The rules judge a run of thousands of steps and ask for many before they speak. A trace holds
-    few, and every microsecond of those: what it measured stands.
+    few, and every microsecond of those: what it measured stands, and its advice, too, which knows
+    the stages of the input pipeline and what the host did.
     """
+    of_trace = [finding for finding in of_trace if _holds(finding, found["thresholds_set"])]
+    measured = {finding["cause"]: finding["advice"] for finding in of_trace}
+    found = dict(found)
+    for of in ("findings", "spans"):
+        found[of] = [_advised(thing, measured.get(thing["cause"])) for thing in found[of]]
     known = {thing["cause"] for thing in [*found["findings"], *found["spans"]]}
-    added = [
-        finding for finding in of_trace
-        if finding["cause"] not in known and _holds(finding, found["thresholds_set"])
-    ]  # fmt: skip
+    added = [finding for finding in of_trace if finding["cause"] not in known]
     if not added:
         return found
     findings = sorted(
@@ -29,6 +32,13 @@ def with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -
     if findings[0] in added:
         verdict = f"{findings[0]['title']}."
     return {**found, "findings": findings, "silent": silent, "verdict": verdict}
+
+
+def _advised(thing: dict[str, Any], advice: dict[str, str] | None) -> dict[str, Any]:
+    """A claim with the trace's advice; of another one it is not known how little it may save."""
+    if advice is None or advice == thing["advice"]:
+        return thing
+    return {**thing, "advice": advice, "saves_s": thing["lost_s"]}
 
 
 def _holds(finding: dict[str, Any], limits_set: Mapping[str, float]) -> bool:

@@ -157,6 +157,17 @@ def test_limits_set_for_an_import_are_in_force_in_its_recording(trace_file, tmp_
     assert not report["findings"] and not report["spans"]
 
 
+def test_a_recording_of_a_trace_advises_as_the_trace_does(tmp_path, reference):
+    name = reference("xplane/cpu_tf221_inputbound_plus_synthetic_gpu.xplane.pb")
+    (of_trace,) = analyse(read_trace(name)).findings
+    import_trace(name, tmp_path / "logs")
+    (recording,) = read_recordings(tmp_path / "logs")
+    for report in (run_report(recording), run_report(recording, {"input_bound.floor_ms": 0.3})):
+        (claim,) = [*report["findings"], *report["spans"]]
+        assert claim["advice"] == of_trace["advice"] and "stage Map" in claim["advice"]["text"]
+        assert claim["saves_s"] == claim["lost_s"]
+
+
 def test_a_wrong_limit_ends_no_training_but_is_told_before_it():
     with pytest.raises(UnusableInput, match="did you mean"):
         trace_handler("logs", thresholds={"input_bound.wait": 3})
