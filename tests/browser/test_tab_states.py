@@ -39,17 +39,9 @@ def test_empty_says_what_was_looked_for_and_what_to_add(open_tab, tmp_path):
         assert "callbacks=[GpuUtilCallback(" in text
         # Training begins: the tab finds it by itself or when asked.
         make_recording(tmp_path / "first", "healthy", steps=100, gpus=1)
-
-        def found() -> bool:
-            if tab.find("h1").inner_text() != "No recording here yet":
-                return True
-            if tab.button("Look again").count():
-                tab.button("Look again").click()
-            tab.page.wait_for_timeout(300)
-            return False
-
-        wait_until(found, 30, "finding the first recording")
-        tab.wait_for(".tl-value:not(:empty)")
+        # Nobody touches it: it looks again in so many seconds, as it says.
+        assert "by itself every 15 seconds" in text
+        tab.wait_for(".tl-value:not(:empty)", timeout=90)
         tab.page.close()
 
 
@@ -236,6 +228,23 @@ def test_every_frame_fits(open_tab, server, width, height, scale):
     assert tab.plot()["width"] > 0.4 * min(width, 1000)
     if width >= 1081:
         assert tab.plot()["y"] + 60 < height, "the lanes are there at first glance"
+
+
+@pytest.mark.parametrize(("width", "height"), [(800, 900), (1280, 720), (1440, 900), (390, 780)])
+def test_lanes_keep_their_room_beside_the_tables(open_tab, tmp_path, width, height):
+    windows = [(100, 110), (300, 310)]
+    make_recording(tmp_path / "traced", "thirds", steps=600, gpus=1, epochs=1, windows=windows)
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url, width=width, height=height)
+        tab.open("&p.gpu_utilization.window=1&p.gpu_utilization.tables=1")
+        tab.wait_for(".kernels td")
+        tab.settle()
+        assert tab.find(".tl-scroll").bounding_box()["height"] >= 195
+        # All of it can be reached: nothing is cut off below.
+        for table in (".kernels .table-scroll", ".tables:last-child table"):
+            tab.find(table).first.scroll_into_view_if_needed()
+            box = tab.find(table).first.bounding_box()
+            assert box["y"] < height - 20 and box["height"] > 60, (table, box)
 
 
 def test_system_theme_and_forced_colours(open_tab, server):

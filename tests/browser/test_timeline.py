@@ -171,6 +171,17 @@ def test_the_axis_changes_under_the_same_part_of_the_run(tab):
     assert abs(again[0] - steps[0]) < 6 and abs(again[1] - steps[1]) < 6
 
 
+def test_a_zoom_is_undone_on_the_other_axis(tab):
+    plot = tab.plot()
+    tab.zoom_wheel(plot["x"] + plot["width"] / 2, plot["y"] + 60, 12)
+    zoomed = tab.view()
+    tab.button("time").click()
+    assert tab.view() is not None
+    tab.page.keyboard.press("z")
+    wait_until(lambda: tab.view() is None, what="undoing the zoom made on the step axis")
+    assert zoomed[1] - zoomed[0] < 1200
+
+
 def test_keyboard_moves_zooms_and_steps_through_spans(tab):
     tab.page.keyboard.press("w")
     zoomed = tab.view()

@@ -68,6 +68,21 @@ test('the axis keeps the same part of the run in view', () => {
   assert.deepEqual(tab.state.get().view, { start: 10e9, end: 20e9 });
 });
 
+test('zooms can be undone on the other axis, too', () => {
+  const { app: tab } = app();
+  tab.look({ start: 10, end: 20 });
+  tab.look({ start: 12, end: 13 });
+  tab.look({ start: 14, end: 15 });
+  // What was at 12 to 13 is not known on the other axis: it is left out.
+  tab.setAxis('time', (range) => (range.start === 12 ? null : { start: range.start * 1e9, end: range.end * 1e9 }));
+  assert.deepEqual(tab.state.get().view, { start: 14e9, end: 15e9 });
+  tab.undo();
+  assert.deepEqual(tab.state.get().view, { start: 10e9, end: 20e9 });
+  tab.undo();
+  assert.equal(tab.state.get().view, null);
+  assert.equal(tab.canUndo, false);
+});
+
 test('pinned lanes keep the order they are given', () => {
   const { app: tab } = app();
   for (const key of ['x', 'y', 'z']) tab.togglePin(key);

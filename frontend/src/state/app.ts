@@ -137,7 +137,7 @@ export class App {
     this.state.set({ axisSaid: true });
     if (axis === old) return;
     if ((axis === 'steps') !== (old === 'steps')) {
-      this.past = [];
+      this.past = this.past.map((range) => range && convert(range)).filter((range, i) => range || !this.past[i]);
       this.cursor.set({ at: null });
       this.state.set({ axis, view: view && convert(view), measure: measure && convert(measure) });
     } else this.state.set({ axis });

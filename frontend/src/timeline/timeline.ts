@@ -5,7 +5,7 @@ import { layOut, neighbours, type LaneSource, type Layout } from '../lanes/layou
 import { spanRange, type PixelBox } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
 import { windowRange } from '../lanes/windows.ts';
-import { clamp, padded, shift, span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
+import { clamp, levelFor, padded, shift, span, toPixel, toValue, zoomAt, type Range } from '../math/range.ts';
 import type { App } from '../state/app.ts';
 import { createStore, type Store } from '../state/store.ts';
 import { readPalette, type Palette } from '../theme/palette.ts';
@@ -357,7 +357,7 @@ export class Timeline {
     const { frame } = this;
     const source = frame?.sources[0];
     this.app.setAxis(axis, (range) =>
-      frame && source ? convertRange(source, frame.axis, frame.level, range) : null,
+      frame && source ? convertRange(source, frame.axis, Math.min(frame.level, levelFor(range, frame.width)), range) : null,
     );
   }
 }

@@ -1,10 +1,11 @@
 /** Chooses the recording and those to compare it with; finds its way in thousands of runs. */
 import { useRef, useState } from 'preact/hooks';
 import type { RecordingSummary } from '../api/types.ts';
-import { count } from '../math/format.ts';
+import { count, plural } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { fitLabel, runName, statusOf } from '../words/labels.ts';
 import { useApp, useDismiss, useTab } from './hooks.ts';
+import { Prose } from './prose.tsx';
 
 /** Rows have one height, so that of thousands only those in sight are made. */
 const ROW = 54;
@@ -33,6 +34,11 @@ export function Chooser() {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const found = [...list].sort((a, b) => (b.start_ns ?? 0) - (a.start_ns ?? 0)).filter((item) => matches(item, words));
   const first = Math.max(0, Math.min(Math.floor(scroll / ROW) - 3, found.length - SHOWN));
+  // What it said when it was well would mislead.
+  const trouble = ({ id: of }: RecordingSummary): string | undefined => {
+    const found = runs?.problems.find(({ path }) => path.endsWith(of.slice(of.lastIndexOf('/'))));
+    return found && `⚠ ${found.message}`;
+  };
   const shown = found.slice(first, first + SHOWN);
   return (
     <div class="menu chooser" ref={box}>
@@ -81,7 +87,7 @@ export function Chooser() {
                     </span>
                   </span>
                   <span class="choice-text clip">
-                    <bdi>{clean(item.verdict, 200) || `${count(item.steps)} steps`}</bdi>
+                    <bdi>{clean(trouble(item) ?? item.verdict, 200) || plural(item.steps ?? 0, 'step')}</bdi>
                   </span>
                 </button>
                 {item.id !== id && (
@@ -103,7 +109,10 @@ export function Chooser() {
           {found.length === 0 && <p class="dim">No recording matches.</p>}
           {runs?.problems.slice(0, 20).map(({ path, message }, i) => (
             <p key={i} class="missing">
-              <bdi>{clean(path, 200)}</bdi> <bdi>{clean(message, 300)}</bdi>
+              <bdi>{clean(path, 200)}</bdi>{' '}
+              <bdi>
+                <Prose text={message} />
+              </bdi>
             </p>
           ))}
         </div>

@@ -57,7 +57,7 @@ function GpuTable({ gpus, report }: { gpus: Gpu[]; report: Report }) {
           <tr>
             <th scope="col">GPU</th>
             <th scope="col" colSpan={2} title={traced ? TRACED_HINT : USE_HINT}>
-              {traced ? 'kernels, traced' : 'kernel active'}
+              {traced ? 'kernels, traced' : 'kernel active, median'}
             </th>
             <th scope="col" title={VRAM_HINT}>
               VRAM peak
@@ -123,7 +123,7 @@ function GpuCard({ gpu, traced }: { gpu: Gpu; traced: number | null }) {
         </p>
       )}
       {traced === null ? (
-        <Meter label="kernel active" hint={USE_HINT} value={percent(use?.p50)} extra={spread(gpu)} at={use?.p50} low={use?.p5} high={use?.p95} colour="blue" />
+        <Meter label="kernel active, median" hint={USE_HINT} value={percent(use?.p50)} extra={spread(gpu)} at={use?.p50} low={use?.p5} high={use?.p95} colour="blue" />
       ) : (
         <Meter label="kernels, traced steps" hint={TRACED_HINT} value={percent(traced)} extra="" at={traced} colour="blue" />
       )}

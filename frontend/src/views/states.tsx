@@ -3,6 +3,7 @@ import type { RunsReply } from '../api/types.ts';
 import { count, plural } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { useTab } from './hooks.ts';
+import { Prose } from './prose.tsx';
 
 const CODE = `from gpu_util_callback import GpuUtilCallback
 
@@ -50,7 +51,7 @@ export function Empty({ runs }: { runs: RunsReply }) {
         <button type="button" class="pill" onClick={refresh}>
           Look again
         </button>{' '}
-        <span class="dim">The tab looks again by itself every few seconds.</span>
+        <span class="dim">The tab looks again by itself every 15 seconds.</span>
       </p>
     </main>
   );
@@ -64,7 +65,9 @@ function Problems({ runs }: { runs: RunsReply }) {
       <ul>
         {runs.problems.slice(0, 20).map((problem, i) => (
           <li key={i}>
-            <bdi class="path">{clean(problem.path, 200)}</bdi>: <bdi>{clean(problem.message, 300)}</bdi>
+            <bdi class="path">{clean(problem.path, 200)}</bdi>: <bdi>
+              <Prose text={problem.message} />
+            </bdi>
           </li>
         ))}
       </ul>
@@ -84,7 +87,7 @@ export function Broken({ message, what }: { message: string; what: string }) {
         <button type="button" class="pill" onClick={refresh}>
           Try again
         </button>{' '}
-        <span class="dim">It is tried again by itself every few seconds.</span>
+        <span class="dim">It is tried again by itself.</span>
       </p>
     </main>
   );

@@ -47,7 +47,9 @@ function SpanTable({ recording }: { recording: RecordingReply }) {
         <thead>
           <tr>
             <th scope="col">cause</th>
-            <th scope="col">what</th>
+            <th scope="col" class="words">
+              what
+            </th>
             <th scope="col">steps</th>
             <th scope="col">from</th>
             <th scope="col">length</th>
@@ -57,7 +59,7 @@ function SpanTable({ recording }: { recording: RecordingReply }) {
         <tbody>
           {[...spans, ...findings].map(({ item, id }) => (
             <tr key={id} aria-current={id === selected}>
-              <td>{causeStyle(item.cause).title}</td>
+              <td class="words">{causeStyle(item.cause).title}</td>
               <th scope="row">
                 <button type="button" class="linklike" onClick={() => app.select(id)}>
                   <bdi>{clean(item.title, 120) || causeStyle(item.cause).title}</bdi>
