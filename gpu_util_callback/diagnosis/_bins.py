@@ -22,6 +22,19 @@ class Mean(NamedTuple):
     reach: float
 
 
+class _Part(NamedTuple):
+    """What lies of some bins in a range, the same for all columns that were sampled in them."""
+
+    places: slice  # of those bins, the ones in the range
+    head: int  # the first of them and the last one
+    tail: int
+    tells: np.ndarray  # ns of the range that each tells of
+    told: float
+    before: float  # which share of the first one lies before the range
+    beyond: float  # and of the last one behind it
+    reach: float
+
+
 class SampleBins:
     """Sum and count per time bin and column of one group of samples, and each column's maximum.
 
@@ -46,6 +59,7 @@ class SampleBins:
         self._places: list[np.ndarray] = []
         self._known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._tells: dict[int, np.ndarray] = {}
+        self._cut: tuple[np.ndarray, int, int, _Part | None] | None = None
 
     def __contains__(self, column: str) -> bool:
         """Whether this column has at least one value."""
@@ -76,7 +90,7 @@ class SampleBins:
             self._fold()
         self.last_ns = max(self.last_ns or 0, self.origin_ns + newest)
         self.samples += len(times)
-        self._places, self._known, self._tells = [], {}, {}
+        self._places, self._known, self._tells, self._cut = [], {}, {}, None
         if not columns:
             return
         names = list(columns)
@@ -151,36 +165,42 @@ class SampleBins:
         dense while a GPU works and sparse while it idles. Bins that lie across an end count with
         the share that lies inside.
         """
-        if column not in self or self.origin_ns is None or end_ns <= start_ns:
+        if column not in self:
+            return None
+        at, means = self.known(column)
+        # Columns that were sampled together are asked for one after the other.
+        if self._cut is None or self._cut[0] is not at or self._cut[1:3] != (start_ns, end_ns):
+            self._cut = at, start_ns, end_ns, self._part(at, start_ns, end_ns)
+        part = self._cut[3]
+        if part is None:
+            return None
+        count = self._count[self._row[column], part.head : part.tail + 1]
+        samples = float(np.add.reduce(count))
+        samples -= float(count[0]) * part.before + float(count[-1]) * part.beyond
+        mean = float(part.tells @ means[part.places]) / part.told
+        return Mean(mean, max(1, round(samples)), part.reach)
+
+    def _part(self, at: np.ndarray, start_ns: int, end_ns: int) -> "_Part | None":
+        if self.origin_ns is None or end_ns <= start_ns:
             return None
         first = max(0, (start_ns - self.origin_ns) // self.bin_ns)
         last = min(self.used, -(-(end_ns - self.origin_ns) // self.bin_ns))
-        if last <= first:
-            return None
-        at, means = self.known(column)
         a, b = at.searchsorted((first, last)).tolist()
-        if a == b:
+        if a >= b:
             return None
-        count, rest = self._count[self._row[column]], slice(a + 1, b)
-        each = self._told(at)[rest]
-        told, weighted = float(np.add.reduce(each)), float(each @ means[rest])
+        tells = self._told(at)[a:b].copy()
         head, tail = int(at[a]), int(at[b - 1])
-        samples = float(np.add.reduce(count[head + 1 : tail + 1]))
-        # What lies across an end: the first bin, for whose time before nothing is known, and the
-        # last one.
+        # For the time before the first bin nothing is known; both ends may lie within a bin.
         since = min((head - first + 1) * self.bin_ns, self._hold_ns)
         right = self.origin_ns + (head + 1) * self.bin_ns
-        part = min(right, end_ns) - max(right - since, start_ns)
-        inside = min(right, end_ns) - max(right - self.bin_ns, start_ns)
-        told, weighted = told + part, weighted + part * float(means[a])
-        samples += float(count[head]) * inside / self.bin_ns
         newest = self.origin_ns + (tail + 1) * self.bin_ns
-        beyond = newest - end_ns
-        if b - a > 1 and beyond > 0:
-            told, weighted = told - beyond, weighted - beyond * float(means[b - 1])
-            samples -= float(count[tail]) * beyond / self.bin_ns
+        tells[0] = right - max(right - since, start_ns)
+        tells[-1] -= max(0, newest - end_ns)
+        before = max(0, start_ns - (right - self.bin_ns)) / self.bin_ns
+        beyond = max(0, newest - end_ns) / self.bin_ns
         spoken = min(end_ns, newest + self._hold_ns) - max(start_ns, right - self._hold_ns)
-        return Mean(weighted / told, max(1, round(samples)), spoken / (end_ns - start_ns))
+        return _Part(slice(a, b), head, tail, tells, float(tells.sum()), before, beyond,
+                     spoken / (end_ns - start_ns))  # fmt: skip
 
     @property
     def _hold_ns(self) -> int:
