@@ -86,16 +86,17 @@ def _at_scale(
     series: Series, covered: np.ndarray, window: int, enter: float, min_rows: int
 ) -> Iterator[tuple[int, int]]:
     open_ = ~covered  # what a finer window explained is taken out
-    rows = np.where(open_, series.rows, 0)
     lost, total = np.where(open_, series.lost, 0), np.where(open_, series.total, 0)
-    top, events = np.where(open_, series.top, 0), np.where(open_, series.events, 0)
     within, of = _windowed(lost, window), _windowed(total, window)
     if not ((within >= enter * of) & open_).any():
         return  # without the largest single loss the share is smaller still
+    rows, top, events = (
+        np.where(open_, values, 0) for values in (series.rows, series.top, series.events)
+    )
     positive = (_share(within, of, _highest(top, window)) >= enter) & open_
     if not positive.any():
         return
-    score = np.concatenate([[0.0], np.cumsum(lost - enter * total, dtype=np.float64)]).tolist()
+    score = np.concatenate([[0.0], np.cumsum(lost - enter * total, dtype=np.float64)])
     merged: list[tuple[int, int]] = []
     for first, end in _runs(positive):
         start, before = merged[-1] if merged else (0, 0)
