@@ -11,6 +11,9 @@ _PLAIN = str.maketrans({"×": "x", "–": "-", "—": "-", "·": "-", "µ": "u",
 # A number and its unit stay on one line.
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµum]?s|[mhd]|[GM]iB|GB/s|MHz|W)\b)")
 _HELD = "\u00a0"
+# Names come from files: what would steer the terminal, or turn its lines round, is no name. Colours
+# are ours.
+_STEERS = re.compile(r"(\x1b\[\d+m)|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Pen:
@@ -40,7 +43,8 @@ class Pen:
         )  # fmt: skip
 
     def finish(self, lines: Sequence[str]) -> str:
-        text = "\n".join(line.rstrip() for line in lines).replace(_HELD, " ") + "\n"
+        tame = (_STEERS.sub(lambda found: found[1] or "?", line).rstrip() for line in lines)
+        text = "\n".join(tame).replace(_HELD, " ") + "\n"
         if not self.unicode:
             text = text.translate(_PLAIN).encode("ascii", "replace").decode("ascii")
         return text
