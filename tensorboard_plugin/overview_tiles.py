@@ -33,20 +33,20 @@ class OverviewTiles:
         self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int
     ) -> Range:
         """Min, max and mean, float32[columns, count], of buckets of 2^level keys."""
-        folded = self._overview.axes[axis].get(group)
-        if folded is None:
+        groups = self._overview.axes[axis]
+        if group not in groups:
             return spread(None, columns, [], count)
-        bits = level - folded.shift
-        begin, end = (min(at << bits, folded.used) for at in (first, first + count))
-        known = [column for column in columns if column in folded.columns]
-        rows = [folded.columns.index(column) for column in known]
-        buckets, part = folded.buckets, slice(begin, end)
-        counts = buckets.count[rows, part]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(counts > 0, buckets.total[rows, part] / counts, np.nan)
+        cells = groups.cells(group)
+        bits = level - cells.shift
+        begin, end = (min(at << bits, cells.low.shape[1]) for at in (first, first + count))
+        known = [column for column in columns if column in cells.columns]
+        rows, part = [cells.columns.index(column) for column in known], slice(begin, end)
         numbers = (np.arange(begin, end) >> bits) - first
-        low, high = buckets.low[rows, part], buckets.high[rows, part]
-        return spread(reduced(numbers, count, low, high, mean, counts), columns, known, count)
+        found = reduced(
+            numbers, count, cells.low[rows, part], cells.high[rows, part], cells.mean[rows, part],
+            cells.count[rows, part].astype(np.int64),
+        )  # fmt: skip
+        return spread(found, columns, known, count)
 
     def edges(self, axis: str, level: int, first: int, count: int) -> np.ndarray:
         """The other axis at each bucket's start: float64[count] ns, or step numbers."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,21 @@ import numpy as np
 from gpu_util_callback.recording.container import Container, Damaged
 from gpu_util_callback.recording.pyramid import Folded
 
-__all__ = ["SIZE", "Groups", "GrownGroups", "StoredGroups", "checked_shift"]
+__all__ = ["SIZE", "Cells", "Groups", "GrownGroups", "StoredGroups", "checked_shift"]
 
 SIZE = 1024
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The buckets of a group that are in use: [columns, buckets] each, to be read only."""
+
+    columns: list[str]
+    shift: int
+    low: np.ndarray
+    high: np.ndarray
+    mean: np.ndarray
+    count: np.ndarray
 
 
 class Groups:
@@ -30,6 +43,15 @@ class Groups:
     def get(self, group: str) -> Folded | None:
         """A group's buckets; None for an unknown group."""
         return self[group] if group in self else None  # noqa: SIM401
+
+    def cells(self, group: str) -> Cells:
+        """What is in a group's buckets; cheaper than the buckets where those are in a file."""
+        folded = self[group]
+        buckets, used = folded.buckets, slice(0, folded.used)
+        return Cells(
+            folded.columns, folded.shift, buckets.low[:, used], buckets.high[:, used],
+            buckets.mean[:, used], buckets.count[:, used],
+        )  # fmt: skip
 
     def names(self) -> list[str]:
         """All groups, whether they are in memory or not."""
@@ -68,6 +90,7 @@ class StoredGroups(Groups):
         super().__init__(0)
         self._container, self._axis, self._on_damage = container, axis, on_damage
         self._stored = {str(group): _described(about) for group, about in stored.items()}
+        self._cells: dict[str, Cells] = {}
 
     def __getitem__(self, group: str) -> Folded:
         made = self._made.get(group)
@@ -84,19 +107,44 @@ class StoredGroups(Groups):
     def about(self, group: str) -> tuple[list[str], int]:
         return self._stored[group][:2]
 
-    def release(self) -> None:
-        self._made = {}
+    @property
+    def in_memory(self) -> int:
+        return len({*self._made, *self._cells})
 
-    def _unpacked(self, group: str) -> Folded:
+    def release(self) -> None:
+        self._made, self._cells = {}, {}
+
+    def cells(self, group: str) -> Cells:
+        found = self._cells.get(group)
+        if found is None:
+            found = self._cells[group] = self._read(group)
+        return found
+
+    def _read(self, group: str) -> Cells:
         columns, shift, used = self._stored[group]
-        folded = Folded(columns, shift, SIZE)
         try:
-            _unpack(self._container, f"{self._axis}/{group}", folded, used)
-        except (Damaged, ValueError) as error:
+            arrays = [
+                self._container.array(f"{self._axis}/{group}/{name}")
+                for name in ("min", "max", "mean", "count")
+            ]
+            if any(array.shape != (len(columns), used) for array in arrays):
+                raise Damaged(f"{group}: buckets of another shape than {len(columns)} × {used}")
+        except Damaged as error:
             if self._on_damage is None:
                 raise
-            self._on_damage(error if isinstance(error, Damaged) else Damaged(str(error)))
-            folded = Folded(columns, shift, SIZE)
+            self._on_damage(error)
+            nothing = np.zeros((len(columns), 0), np.float32)
+            arrays = [nothing] * 4
+        return Cells(columns, shift, *arrays)
+
+    def _unpacked(self, group: str) -> Folded:
+        cells = self.cells(group)
+        folded = Folded(cells.columns, cells.shift, SIZE)
+        folded.used = used = cells.low.shape[1]
+        buckets = folded.buckets
+        buckets.low[:, :used], buckets.high[:, :used] = cells.low, cells.high
+        buckets.count[:, :used] = cells.count
+        np.multiply(cells.mean, cells.count, out=buckets.total[:, :used], where=cells.count > 0)
         return folded
 
 
@@ -162,12 +210,3 @@ def _described(about: Any) -> tuple[list[str], int, int]:
     if not 0 <= used <= SIZE:
         raise Damaged(f"{used} buckets claimed, more than {SIZE}")
     return columns, checked_shift(about["shift"]), used
-
-
-def _unpack(container: Container, key: str, folded: Folded, used: int) -> None:
-    folded.used, buckets = used, folded.buckets
-    buckets.low[:, :used] = container.array(f"{key}/min")
-    buckets.high[:, :used] = container.array(f"{key}/max")
-    buckets.count[:, :used] = container.array(f"{key}/count")
-    count, mean = buckets.count[:, :used], container.array(f"{key}/mean")
-    np.multiply(mean, count, out=buckets.total[:, :used], where=count > 0)
