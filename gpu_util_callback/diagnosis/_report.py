@@ -107,7 +107,7 @@ def run_report(recording, thresholds: Mapping | None = None, *, anew: bool = Tru
         "time_s": dict(account.get("time_s") or {}),
         "gpu_time_est": {
             str(gpu["index"]): _gpu_time(
-                gpu, traced, wall_s, account,
+                gpu, traced, recording.step_count or 0, wall_s, account,
                 why_idle=not shows_no_steps(facts, recording.step_count or 0),
             ) for gpu in gpus if gpu["used_by_framework"]
         },
@@ -201,7 +201,12 @@ UNLIKE = 0.15
 
 
 def _gpu_time(
-    gpu: Mapping, traced: Traced, wall_s: float | None, account: Mapping, why_idle: bool
+    gpu: Mapping,
+    traced: Traced,
+    steps: int,
+    wall_s: float | None,
+    account: Mapping,
+    why_idle: bool,
 ) -> dict:
     """Estimated seconds of the run per category of one GPU; they add up to the wall time.
 
@@ -212,7 +217,7 @@ def _gpu_time(
     they lie in steps far busier than the run's, as NVML shows, they do not speak for it.
     """
     active = gpu["utilization_pct"]["mean"]
-    seen = traced.gpus.get(gpu["index"])
+    seen = traced.for_all(gpu["index"], steps)
     times = account.get("time_s") or {}
     in_steps = float(times.get("step") or 0) + float(times.get("input_wait") or 0)
     in_steps = min(wall_s or 0.0, in_steps)

@@ -1,17 +1,21 @@
 """Profiler windows in bounded memory: GPU time by category, and kernels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["CATEGORIES", "Kernel", "Traced", "TracedGpu", "shows_no_steps"]
+__all__ = ["CATEGORIES", "Kernel", "Traced", "TracedGpu", "edges_of", "shows_no_steps"]
 
 CATEGORIES = (
     "kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective",
     "idle_input", "idle_launch", "idle_sync", "idle_host", "other",
 )  # fmt: skip
 MAX_KERNELS = 4096
+# Windows kept apart; of more, neighbours are added up. The recorder takes a hundred in a run of
+# ten thousand times the first one's age.
+MAX_WINDOWS = 256
 
 
 def shows_no_steps(facts: Mapping, steps: int) -> bool:
@@ -38,12 +42,35 @@ class TracedGpu:
     end_step: int = 0
     ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
 
+    def add(self, other: "TracedGpu") -> None:
+        """Adds what other windows saw of the same GPU."""
+        self.steps += other.steps
+        self.duration_ns += other.duration_ns
+        self.kernels += other.kernels
+        self.kernel_busy_ns += other.kernel_busy_ns
+        self.any_busy_ns += other.any_busy_ns
+        if other.first_step >= 0:
+            first = other.first_step
+            self.first_step = first if self.first_step < 0 else min(self.first_step, first)
+        self.end_step = max(self.end_step, other.end_step)
+        for name in CATEGORIES:
+            self.ns[name] += other.ns[name]
+
     def share(self, *categories: str) -> float:
         """Share of the traced time in these categories, 0-1."""
         return sum(self.ns[name] for name in categories) / max(1, self.duration_ns)
 
     def per_step_ms(self, category: str) -> float:
         return self.ns[category] / max(1, self.steps) / 1e6
+
+
+def edges_of(windows: Sequence[TracedGpu], first: int, end: int) -> np.ndarray:
+    """The steps [first, end) shared out among windows, half-way between two: shape `(n + 1,)`.
+
+    The recorder takes windows ever more rarely as a run grows: the later stand for more steps.
+    """
+    between = [(a.end_step + b.first_step) / 2 for a, b in pairwise(windows)]
+    return np.maximum.accumulate(np.clip([first, *between, end], first, end))
 
 
 @dataclass(slots=True)
@@ -65,14 +92,51 @@ class Traced:
     """Sums over the `traced_steps` and `kernels` tables."""
 
     def __init__(self) -> None:
-        self.gpus: dict[int, TracedGpu] = {}
         self.kernels: dict[tuple[int, str, str], Kernel] = {}
         self.windows: set[int] = set()
+        # Sums over `_per_slot` windows each: slot -> gpu -> what they saw.
+        self._slots: dict[int, dict[int, TracedGpu]] = {}
+        self._per_slot = 1
+        self._gpus: dict[int, TracedGpu] | None = None
+
+    @property
+    def gpus(self) -> dict[int, TracedGpu]:
+        """What all windows saw of each GPU; rows of the host alone are under -1."""
+        if self._gpus is None:
+            self._gpus = {}
+            for slot in self._slots.values():
+                for index, seen in slot.items():
+                    self._gpus.setdefault(index, TracedGpu()).add(seen)
+        return self._gpus
+
+    def of(self, index: int) -> list[TracedGpu]:
+        """What each window saw of a GPU, in the order of the steps; neighbours may be added up."""
+        seen = [slot[index] for slot in self._slots.values() if index in slot]
+        return sorted(seen, key=lambda one: one.first_step)
+
+    def for_all(self, index: int, steps: int) -> TracedGpu | None:
+        """What windows saw of a GPU, each as often as the steps of the run it stands for."""
+        windows = self.of(index)
+        rows = np.diff(edges_of(windows, 0, max(1, steps))) if windows else np.zeros(0)
+        if len(windows) < 2 or not rows.any():
+            return self.gpus.get(index)
+        whole = TracedGpu()
+        for one, count in zip(windows, rows, strict=True):
+            often = count / max(1, one.steps)
+            whole.steps += round(count)
+            whole.duration_ns += round(often * one.duration_ns)
+            for name in CATEGORIES:
+                whole.ns[name] += round(often * one.ns[name])
+        return whole
 
     def add_steps(self, table: Mapping[str, np.ndarray]) -> None:
         """New rows of `traced_steps`; rows of the host alone (gpu -1) are kept under -1."""
+        self._gpus = None
         for i in range(len(table["step"]) if "step" in table else 0):
-            gpu = self.gpus.setdefault(int(table["gpu"][i]), TracedGpu())
+            window = _positive(table, "window", i)
+            self.windows.add(window)
+            slot = self._slots.setdefault(window // self._per_slot, {})
+            gpu = slot.setdefault(int(table["gpu"][i]), TracedGpu())
             step = int(table["step"][i])
             gpu.steps += 1
             gpu.duration_ns += max(0, int(table["duration_ns"][i]))
@@ -83,7 +147,16 @@ class Traced:
             gpu.kernels += _positive(table, "kernels", i)
             gpu.kernel_busy_ns += _positive(table, "kernel_busy_ns", i)
             gpu.any_busy_ns += _positive(table, "any_busy_ns", i)
-            self.windows.add(_positive(table, "window", i))
+            while len(self._slots) > MAX_WINDOWS:
+                self._fold()
+
+    def _fold(self) -> None:
+        slots, self._slots = self._slots, {}
+        self._per_slot *= 2
+        for number in sorted(slots):
+            slot = self._slots.setdefault(number // 2, {})
+            for index, seen in slots[number].items():
+                slot.setdefault(index, TracedGpu()).add(seen)
 
     def add_kernels(self, table: Mapping[str, np.ndarray]) -> None:
         """New rows of `kernels`."""

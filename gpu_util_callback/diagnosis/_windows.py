@@ -2,12 +2,22 @@
 
 from dataclasses import dataclass
 
-from gpu_util_callback.diagnosis._run import Run
+import numpy as np
 
-__all__ = ["WINDOW_STEPS", "Share", "share_of", "traced_gpus"]
+from gpu_util_callback.diagnosis._rule import Range
+from gpu_util_callback.diagnosis._run import Run
+from gpu_util_callback.diagnosis._traced import TracedGpu, edges_of
+
+__all__ = ["WINDOW_STEPS", "Share", "share_of", "stretches_of", "traced_gpus"]
 
 # Steps a window must have before it stands for the run.
 WINDOW_STEPS = 3
+# Windows that differ from the rest must be so many in a row: one may have met a checkpoint.
+IN_A_ROW = 2
+# Where a window shows less than this share of the limit, the state is over.
+OVER = 0.5
+# A stretch below this share of the run is not told apart: mending it does not show.
+LEAST_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +25,11 @@ class Share:
     """A category over the traced GPUs that ran kernels.
 
     Attributes:
-        pct: of the traced steps, waiting for input included (as the timeline shows it).
-        lost_ns: extrapolated to all steps of the run.
+        pct: of the steps, waiting for input included (as the timeline shows it).
+        lost_ns: extrapolated to all steps of the range.
         ms_per_step: mean over steps and GPUs.
+        steps: how many were traced.
+        seen: what the windows saw of these GPUs, added up.
     """
 
     pct: float
@@ -25,6 +37,7 @@ class Share:
     ms_per_step: float
     steps: int
     gpus: tuple[int, ...]
+    seen: TracedGpu
 
 
 def traced_gpus(run: Run) -> list[int]:
@@ -34,7 +47,7 @@ def traced_gpus(run: Run) -> list[int]:
             and gpu.kernel_busy_ns + gpu.ns["kernel"] > 0]  # fmt: skip
 
 
-def _idle_at_most(run: Run, index: int) -> float:
+def _idle_at_most(run: Run, index: int, where: Range | None) -> float:
     """The largest share of the steps in which no kernel can have run, 0-1.
 
     SMs are active only while kernels run: where GPM counted more than a window left room for, the
@@ -43,37 +56,134 @@ def _idle_at_most(run: Run, index: int) -> float:
     if not len(run.steps):
         return 1.0
     start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
+    if where is not None:
+        start, end = where.start_ns, where.end_ns
     seen = run.gpu_mean(index, "sm_active_pct", start, end)
     return 1.0 if seen is None else max(0.0, 1 - seen[0] / 100)
 
 
-def share_of(run: Run, *categories: str) -> Share | None:
+def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | None:
     """How much of the steps the categories take, mean over the traced GPUs; None if untraced.
 
-    Steps outside the windows are taken to be like those inside, apart from their input wait and
-    compilation, which are known for every step.
+    A window stands for the steps around it, half-way to its neighbours: the recorder takes them
+    ever more rarely as a run grows. Those steps are taken to be like the traced ones, apart from
+    their input wait and compilation, which are known for every step.
+
+    Args:
+        where: only the windows, and the steps, of this range; None = of the run.
     """
     gpus = traced_gpus(run)
     if not gpus:
         return None
-    pct = working = per_step = 0.0
+    pct = lost = per_step = 0.0
+    every, count, seen_steps = TracedGpu(), 0, 0
     for index in gpus:
-        gpu = run.traced.gpus[index]
-        spent = sum(gpu.ns[name] for name in categories)
-        if "collective" not in categories:
-            spent = min(spent, round(_idle_at_most(run, index) * gpu.duration_ns))
-        pct += 100 * spent / gpu.duration_ns
-        working += spent / max(1, gpu.duration_ns - gpu.ns["idle_input"])
-        per_step += spent / gpu.steps / 1e6
+        windows = _inside(run.traced.of(index), where)
+        if not windows:
+            continue
+        rows, spent_ns, working_ns = _stood_for(run, windows, where)
+        traced = np.array([one.duration_ns for one in windows], float)
+        waiting = np.array([one.ns["idle_input"] for one in windows], float)
+        steps = np.array([one.steps for one in windows], float)
+        found = np.array([sum(one.ns[name] for name in categories) for one in windows], float)
+        share = float(np.average(found / np.maximum(traced, 1), weights=spent_ns))
+        at_most = 1.0 if "collective" in categories else _idle_at_most(run, index, where)
+        kept = min(1.0, at_most / share) if share > 0 else 1.0
+        pct += 100 * share * kept
+        lost += kept * float((found / np.maximum(traced - waiting, 1) * working_ns).sum())
+        per_step += kept * float(np.average(found / steps, weights=rows)) / 1e6
+        count += 1
+        for one in windows:
+            every.add(one)
+        seen_steps = max(seen_steps, int(steps.sum()))
+    if not count:
+        return None
+    lost_ns = max(0, round(lost / count))
+    return Share(pct / count, lost_ns, per_step / count, seen_steps, tuple(gpus), every)
+
+
+def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Range | None]:
+    """Where the categories take at least `limit_pct` of the steps; `[None]`: in the whole run.
+
+    Several windows in a row that show much less than those of another part of the run end a
+    stretch, half-way to the one before.
+    """
+    whole = share_of(run, *categories)
+    if whole is None:
+        return []
+    parts = _parts(run, limit_pct, *categories) if len(run.steps) else []
+    if not parts:
+        return [None] if whole.pct >= limit_pct else []
+    found: list[Range | None] = []
+    for where in parts:
+        share = share_of(run, *categories, where=where)
+        if share is None or share.pct < limit_pct or share.steps < WINDOW_STEPS:
+            continue
+        if share.lost_ns >= LEAST_SHARE * run.present_ns:
+            found.append(where)
+    return found
+
+
+def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
+    """The stretches of windows above the limit; none where it is one state all along."""
+    gpu = max(traced_gpus(run), key=lambda index: len(run.traced.of(index)))
+    windows = run.traced.of(gpu)
+    pct = np.array([100 * one.share(*categories) for one in windows])
+    above = False
+    runs: list[list] = []  # [above, first, end] of windows in one state
+    for at, value in enumerate(pct):
+        state = value >= (OVER * limit_pct if above else limit_pct)
+        if not runs or state != above:
+            runs.append([state, at, at + 1])
+        runs[-1][2], above = at + 1, state
+    joined: list[list] = []
+    for state, first, end in runs:
+        if joined and (state == joined[-1][0] or end - first < IN_A_ROW):
+            joined[-1][2] = end
+        else:
+            joined.append([state, first, end])
+    if len(joined) > 1 and joined[0][2] - joined[0][1] < IN_A_ROW:
+        joined[1][1] = joined.pop(0)[1]
+    if len({state for state, _, _ in joined}) < 2:
+        return []
+    edges = edges_of(windows, run.first_step, run.end_step)
+    return [_range(run, edges[first], edges[end]) for state, first, end in joined if state]
+
+
+def _inside(windows: list[TracedGpu], where: Range | None) -> list[TracedGpu]:
+    if where is None:
+        return windows
+    return [one for one in windows if where.start_step <= _middle(one) < where.end_step]
+
+
+def _middle(window: TracedGpu) -> float:
+    return (window.first_step + window.end_step) / 2
+
+
+def _stood_for(
+    run: Run, windows: list[TracedGpu], where: Range | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What each window stands for: rows, their time in ns, and that without waits and the like."""
     steps = run.steps
-    untouched = steps.total("duration_ns") - sum(
-        steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
+    traced = np.array([one.duration_ns for one in windows], float)
+    if not len(steps):  # a trace alone
+        rows = np.array([one.steps for one in windows], float)
+        return rows, np.maximum(traced, 1), np.zeros(len(windows))
+    first, end = (where.start_step, where.end_step) if where else (run.first_step, run.end_step)
+    edges = edges_of(windows, first, end)
+    at = np.append(steps["first_step"], run.end_step)
+    idle = steps["input_wait_ns"] + steps["compile_ns"] + steps["callbacks_ns"]
+    rows, spent, working = (
+        np.diff(np.interp(edges, at, np.concatenate([[0], np.cumsum(column)])))
+        for column in (steps["rows"], steps["duration_ns"], steps["duration_ns"] - idle)
     )
-    count = len(gpus)
-    return Share(
-        pct / count,
-        max(0, round(working / count * untouched)),
-        per_step / count,
-        max(run.traced.gpus[index].steps for index in gpus),
-        tuple(gpus),
-    )
+    # Windows that share a step, or lie outside the rows known by now, still count a little.
+    return np.maximum(rows, 1e-9), np.maximum(spent, 1e-9), np.maximum(working, 0)
+
+
+def _range(run: Run, first: float, end: float) -> Range:
+    steps = run.steps
+    at = np.append(steps["first_step"], run.end_step)
+    times = np.append(steps["start_ns"], steps["end_ns"].max()) - steps["start_ns"][0]
+    begin_ns, end_ns = (int(steps["start_ns"][0] + np.interp(x, at, times)) for x in (first, end))
+    return Range(round(first), round(end), begin_ns, max(end_ns, begin_ns + 1))

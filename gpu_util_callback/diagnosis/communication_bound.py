@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch, no_r
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
+from gpu_util_callback.diagnosis._windows import share_of, stretches_of, traced_gpus
 
 __all__ = ["CommunicationBound", "advice"]
 
@@ -31,26 +31,27 @@ class CommunicationBound(Rule):
         return not traced_gpus(run)
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        share = share_of(run, "collective")
-        if share is None or share.pct < limits["exposed_collective_pct"]:
-            return
-        yield Loss(
-            cause=self.cause,
-            title=self.title,
-            where=None,
-            lost_ns=share.lost_ns,
-            confidence=ESTIMATED,
-            evidence={
-                "exposed_collective_pct": round(share.pct, 1),
-                "collective_ms_per_step": round(share.ms_per_step, 3),
-                "gpus": len(run.used_gpus) or len(share.gpus),
-                "world_size": run.fact("world_size"),
-                "traced_steps": share.steps,
-            },
-            threshold={"exposed_collective_pct": limits["exposed_collective_pct"]},
-            advice=advice(run),
-            gpus=list(share.gpus),
-        )
+        limit = limits["exposed_collective_pct"]
+        for where in stretches_of(run, limit, "collective"):
+            share = share_of(run, "collective", where=where)
+            assert share is not None
+            yield Loss(
+                cause=self.cause,
+                title=self.title,
+                where=where,
+                lost_ns=share.lost_ns,
+                confidence=ESTIMATED,
+                evidence={
+                    "exposed_collective_pct": round(share.pct, 1),
+                    "collective_ms_per_step": round(share.ms_per_step, 3),
+                    "gpus": len(run.used_gpus) or len(share.gpus),
+                    "world_size": run.fact("world_size"),
+                    "traced_steps": share.steps,
+                },
+                threshold={"exposed_collective_pct": limit},
+                advice=advice(run),
+                gpus=list(share.gpus),
+            )
 
 
 def advice(run: Run) -> Advice:

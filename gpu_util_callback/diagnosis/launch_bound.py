@@ -15,7 +15,7 @@ from gpu_util_callback.diagnosis._fixes import (
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
+from gpu_util_callback.diagnosis._windows import share_of, stretches_of, traced_gpus
 
 __all__ = ["LaunchBound", "advice"]
 
@@ -63,39 +63,36 @@ class LaunchBound(Rule):
             yield from self._eager(run, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        share = share_of(run, "idle_launch")
-        assert share is not None
-        kernels = sum(run.traced.gpus[gpu].kernels for gpu in share.gpus)
-        steps = sum(run.traced.gpus[gpu].steps for gpu in share.gpus)
-        busy = sum(
-            run.traced.gpus[gpu].kernel_busy_ns or run.traced.gpus[gpu].ns["kernel"]
-            for gpu in share.gpus
-        )
-        if share.pct < limits["idle_launch_pct"] or not kernels:
-            return
-        mean_us = busy / kernels / 1e3
-        if mean_us > limits["mean_kernel_us"]:
-            return
-        yield Loss(
-            cause=self.cause,
-            title=self.title,
-            where=None,
-            lost_ns=share.lost_ns,
-            confidence=ESTIMATED,
-            evidence={
-                "idle_launch_pct": round(share.pct, 1),
-                "mean_kernel_us": round(mean_us, 1),
-                "kernels_per_step": round(kernels / steps),
-                "idle_launch_ms_per_step": round(share.ms_per_step, 3),
-                "traced_steps": share.steps,
-            },
-            threshold={
-                "idle_launch_pct": limits["idle_launch_pct"],
-                "mean_kernel_us": limits["mean_kernel_us"],
-            },
-            advice=advice(run, round(kernels / steps)),
-            gpus=list(share.gpus),
-        )
+        for where in stretches_of(run, limits["idle_launch_pct"], "idle_launch"):
+            share = share_of(run, "idle_launch", where=where)
+            assert share is not None
+            seen = share.seen
+            if not seen.kernels:
+                continue
+            mean_us = (seen.kernel_busy_ns or seen.ns["kernel"]) / seen.kernels / 1e3
+            if mean_us > limits["mean_kernel_us"]:
+                continue
+            per_step = round(seen.kernels / seen.steps)
+            yield Loss(
+                cause=self.cause,
+                title=self.title,
+                where=where,
+                lost_ns=share.lost_ns,
+                confidence=ESTIMATED,
+                evidence={
+                    "idle_launch_pct": round(share.pct, 1),
+                    "mean_kernel_us": round(mean_us, 1),
+                    "kernels_per_step": per_step,
+                    "idle_launch_ms_per_step": round(share.ms_per_step, 3),
+                    "traced_steps": share.steps,
+                },
+                threshold={
+                    "idle_launch_pct": limits["idle_launch_pct"],
+                    "mean_kernel_us": limits["mean_kernel_us"],
+                },
+                advice=advice(run, per_step),
+                gpus=list(share.gpus),
+            )
 
     def _host(self, run: Run, limits: Limits) -> Iterable[Loss]:
         share = share_of(run, "idle_host", "idle_launch")

@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch, no_r
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
+from gpu_util_callback.diagnosis._windows import share_of, stretches_of, traced_gpus
 
 __all__ = ["SyncBound", "advice"]
 
@@ -64,25 +64,25 @@ class SyncBound(Rule):
             yield from self._outside(run, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        share = share_of(run, "idle_sync")
-        if share is None or share.pct < limits["idle_sync_pct"]:
-            return
-        yield Loss(
-            cause=self.cause,
-            title=self.title,
-            where=None,
-            lost_ns=share.lost_ns,
-            confidence=ESTIMATED,
-            evidence={
-                "idle_sync_pct": round(share.pct, 1),
-                "idle_sync_ms_per_step": round(share.ms_per_step, 3),
-                "steps_per_execution": int(run.fact("fit", "steps_per_execution", default=1)),
-                "traced_steps": share.steps,
-            },
-            threshold={"idle_sync_pct": limits["idle_sync_pct"]},
-            advice=advice(run),
-            gpus=list(share.gpus),
-        )
+        for where in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
+            share = share_of(run, "idle_sync", where=where)
+            assert share is not None
+            yield Loss(
+                cause=self.cause,
+                title=self.title,
+                where=where,
+                lost_ns=share.lost_ns,
+                confidence=ESTIMATED,
+                evidence={
+                    "idle_sync_pct": round(share.pct, 1),
+                    "idle_sync_ms_per_step": round(share.ms_per_step, 3),
+                    "steps_per_execution": int(run.fact("fit", "steps_per_execution", default=1)),
+                    "traced_steps": share.steps,
+                },
+                threshold={"idle_sync_pct": limits["idle_sync_pct"]},
+                advice=advice(run),
+                gpus=list(share.gpus),
+            )
 
     def _outside(self, run: Run, limits: Limits) -> Iterable[Loss]:
         steps = run.steps

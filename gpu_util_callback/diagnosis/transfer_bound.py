@@ -17,7 +17,7 @@ from gpu_util_callback.diagnosis._sampled import (
     together,
 )
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis._windows import share_of, traced_gpus
+from gpu_util_callback.diagnosis._windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis._words import gpu_names
 from gpu_util_callback.diagnosis._worth import LEAST_S, worth_telling
 
@@ -64,29 +64,29 @@ class TransferBound(Rule):
             yield from worth_telling(self._full_links(run, limits), run.present_ns, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        share = share_of(run, "copy_h2d", "copy_d2h")
-        if share is None or share.pct < limits["exposed_copy_pct"]:
-            return
-        down, up = share_of(run, "copy_h2d"), share_of(run, "copy_d2h")
-        assert down is not None and up is not None
-        degraded = next((text for gpu in share.gpus if (text := _degraded(run, gpu))), None)
-        yield Loss(
-            cause=self.cause,
-            title=self.title,
-            where=None,
-            lost_ns=share.lost_ns,
-            confidence=ESTIMATED,
-            evidence={
-                "exposed_copy_pct": round(share.pct, 1),
-                "to_gpu_ms_per_step": round(down.ms_per_step, 3),
-                "from_gpu_ms_per_step": round(up.ms_per_step, 3),
-                "pcie_link": degraded,
-                "traced_steps": share.steps,
-            },
-            threshold={"exposed_copy_pct": limits["exposed_copy_pct"]},
-            advice=advice(run, degraded, up.ms_per_step > down.ms_per_step),
-            gpus=list(share.gpus),
-        )
+        limit = limits["exposed_copy_pct"]
+        for where in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
+            share = share_of(run, "copy_h2d", "copy_d2h", where=where)
+            down, up = (share_of(run, way, where=where) for way in ("copy_h2d", "copy_d2h"))
+            assert share is not None and down is not None and up is not None
+            degraded = next((text for gpu in share.gpus if (text := _degraded(run, gpu))), None)
+            yield Loss(
+                cause=self.cause,
+                title=self.title,
+                where=where,
+                lost_ns=share.lost_ns,
+                confidence=ESTIMATED,
+                evidence={
+                    "exposed_copy_pct": round(share.pct, 1),
+                    "to_gpu_ms_per_step": round(down.ms_per_step, 3),
+                    "from_gpu_ms_per_step": round(up.ms_per_step, 3),
+                    "pcie_link": degraded,
+                    "traced_steps": share.steps,
+                },
+                threshold={"exposed_copy_pct": limit},
+                advice=advice(run, degraded, up.ms_per_step > down.ms_per_step),
+                gpus=list(share.gpus),
+            )
 
     def _full_links(self, run: Run, limits: Limits) -> Iterable[Loss]:
         links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}

@@ -1,5 +1,6 @@
 """Made-up jobs of which profiler windows or Hopper's counters tell the cause."""
 
+import numpy as np
 from job_case import collect
 from simulated_boards import A100, H100, LAPTOP, RTX2080, T4, V100
 from simulated_noise import lognormal, normal
@@ -16,6 +17,48 @@ def around(job, count, step_ms, *, idle=0.0, windows=2, kernels=300, **shares):
         job.train(count, gpu=step_ms * (1 - idle), host=step_ms * idle)
         job.window(6, step_ms, kernels=kernels, **shares)
     job.train(count, gpu=step_ms * (1 - idle), host=step_ms * idle)
+
+
+def ever_rarer(job, count, step_ms, held, *, kernels=300, **shares):
+    """Training with windows as the recorder takes them, each at 1.1 times the age of the last.
+
+    Args:
+        held: from where to where, in shares of the run, steps are held back by the shares.
+    Returns: the steps held back.
+    """
+    first, end = (round(part * count) for part in held)
+    idle = sum(part for name, part in shares.items() if name != "collective")
+    windows = set((60 * 1.1 ** np.arange(200)).astype(int).tolist())
+    stops = sorted(stop for stop in {*windows, first, end, count} if job.step < stop <= count)
+    for stop in stops:
+        slow = first <= job.step < end
+        if job.step in windows:
+            job.window(6, step_ms, kernels=kernels, **(shares if slow else {}))
+        host = step_ms * idle if slow else 0.0
+        job.train(stop - job.step, gpu=step_ms - host, host=host)
+    return [(first, end)]
+
+
+@case("copies in the first tenth, windows ever rarer", board=A100, framework="torch", hz=1)
+def _(job, vary):
+    return {"transfer_bound": ever_rarer(job, 20_000, 40, (0, 0.1), copy_h2d=vary(0.5))}
+
+
+@case("all-reduce in the last half, mild, windows ever rarer", board=V100, gpus=2, hz=1)
+def _(job, vary):
+    held = ever_rarer(job, 20_000, 60, (0.5, 1), collective=vary(0.16, 0.1))
+    return {"communication_bound": held}
+
+
+@case("tiny kernels in the middle, windows ever rarer", board=T4, framework="jax", hz=1)
+def _(job, vary):
+    held = ever_rarer(job, 30_000, 20, (0.2, 0.6), kernels=900, idle_launch=vary(0.4))
+    return {"launch_bound": held}
+
+
+@case("metrics read in each step of the second part, windows ever rarer", board=H100, hz=1)
+def _(job, vary):
+    return {"sync_bound": ever_rarer(job, 40_000, 8, (0.3, 1), kernels=60, idle_sync=vary(0.3))}
 
 
 @case("pageable copies before each step", board=A100, framework="torch")

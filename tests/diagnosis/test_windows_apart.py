@@ -1,0 +1,100 @@
+"""Profiler windows that do not lie evenly: each stands for the steps around it."""
+
+import numpy as np
+import pytest
+from generated_runs import GPU, Generated, write
+
+from gpu_util_callback.diagnosis import Diagnosis, run_report
+from gpu_util_callback.diagnosis._traced import MAX_WINDOWS, Traced
+from gpu_util_callback.recording import read_recordings
+
+STEPS, STEP_MS, SHARE = 12_000, 20, 0.5
+
+
+def ever_rarer(first: int, end: int) -> Generated:
+    """Synchronisations in steps [first, end); windows as the recorder takes them."""
+    run = Generated(seed=2, gpus=[GPU])
+    windows = {int(50 * 1.1**k) for k in range(60)} - {first, end}
+    for stop in sorted({*(x for x in windows if x < STEPS), first, end, STEPS} - {0}):
+        held = first <= run.step < end
+        if run.step in windows:
+            run.trace(6, STEP_MS, **({"idle_sync": SHARE} if held else {}))
+        run.steps(stop - run.step, step_ms=STEP_MS, gpu_share=1 - SHARE if held else 0.98)
+    return run
+
+
+def claims(run: Generated) -> list[dict]:
+    found = run.diagnose()
+    return [*found["spans"], *found["findings"]]
+
+
+@pytest.mark.parametrize("first, end", [
+    (0, 1200), (6000, STEPS), (2000, 5000), (0, STEPS),
+])  # fmt: skip
+def test_what_was_lost_is_that_of_the_steps_windows_stand_for(first, end):
+    [claim] = claims(ever_rarer(first, end))
+    assert claim["cause"] == "sync_bound"
+    lost = (end - first) * STEP_MS / 1000 * SHARE
+    assert claim["lost_s"] == pytest.approx(lost, rel=0.15)
+    if end - first == STEPS:
+        assert "start_step" not in claim
+    else:
+        assert claim["start_step"] == pytest.approx(first, abs=0.06 * STEPS)
+        assert claim["end_step"] == pytest.approx(end, abs=0.06 * STEPS)
+
+
+def test_a_window_that_differs_alone_is_no_state():
+    run = Generated(seed=3, gpus=[GPU])
+    for part in range(12):
+        run.trace(6, STEP_MS, **({"idle_sync": 0.9} if part == 5 else {}))
+        run.steps(300, step_ms=STEP_MS)
+    assert claims(run) == []
+    run = Generated(seed=3, gpus=[GPU])
+    for part in range(12):
+        run.trace(6, STEP_MS, **({} if part == 5 else {"idle_sync": SHARE}))
+        run.steps(300, step_ms=STEP_MS, gpu_share=1 - SHARE)
+    [claim] = claims(run)
+    assert "start_step" not in claim
+
+
+def test_the_gpu_account_weighs_windows_alike(tmp_path):
+    write(ever_rarer(0, 1200), tmp_path)
+    [recording] = read_recordings(tmp_path)
+    account = run_report(recording)["gpu_time_est"]["0"]
+    assert account["basis"] == "windows"
+    assert account["idle_sync"] == pytest.approx(1200 * STEP_MS / 1000 * SHARE, rel=0.15)
+
+
+def test_windows_of_a_long_run_are_added_up():
+    """Memory stays bounded, nothing is lost, and it does not matter how rows came."""
+    count = 3 * MAX_WINDOWS
+    rows = {"step": np.arange(count) * 100, "gpu": np.zeros(count, int),
+            "window": np.arange(count), "duration_ns": np.full(count, 10),
+            "idle_sync_ns": np.arange(count)}  # fmt: skip
+    whole, piecewise = Traced(), Traced()
+    whole.add_steps(rows)
+    for at in range(0, count, 7):
+        piecewise.add_steps({name: column[at : at + 7] for name, column in rows.items()})
+    assert whole.of(0) == piecewise.of(0)
+    assert MAX_WINDOWS / 2 <= len(whole.of(0)) <= MAX_WINDOWS
+    assert whole.gpus[0].ns["idle_sync"] == rows["idle_sync_ns"].sum()
+
+
+def test_spans_are_the_same_however_rows_came():
+    run = ever_rarer(2000, 5000)
+    tables, samples = run.tables(), run.samples()
+    cuts = np.linspace(0, run.now - run.facts["started_ns"], 9)[1:] + run.facts["started_ns"]
+    pieces, before = Diagnosis(run.facts), 0
+    for cut in cuts:
+
+        def part(table, column, cut=cut, before=before):
+            return {name: values[(table[column] >= before) & (table[column] <= cut)]
+                    for name, values in table.items()} if table else {}  # fmt: skip
+
+        pieces.add(
+            {name: part(table, "start_ns") for name, table in tables.items() if table},
+            {name: part(group, "time_ns") for name, group in samples.items()},
+        )
+        before = cut + 1
+    found = pieces.result(now_ns=run.now, ended=True)
+    assert [one["id"] for one in found["spans"]] == [one["id"] for one in run.diagnose()["spans"]]
