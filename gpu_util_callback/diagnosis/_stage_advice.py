@@ -18,10 +18,12 @@ MANY_ELEMENTS = 16  # elements a batch from which working on whole batches pays 
 # Several files or calls at a time: more seldom help, and each takes memory.
 LEAST_AT_ONCE, MOST_AT_ONCE = 4, 32
 # All cores this busy: who computes and who waits is hard to tell, programs take turns.
-FULL_CPU_PCT = 85
+FULL_CPU_PCT = 75
 # A function that waits takes less CPU time than this share of its time; with full cores one that
 # computes may get as little as a quarter.
 WAITS, WAITS_WHEN_FULL = 0.5, 0.15
+# One that computes uses all of it; the process' CPU time holds the training's, too.
+COMPUTES = 0.75
 # An advice that leaves more than this of the wait is not worth giving where there is another.
 WORTH_IT = 0.25
 
@@ -122,12 +124,15 @@ def _python(wait: InputWait, stage: Stage) -> Advice | None:
     own = _function(stage)
     rewrite = f"ds = ds.map({own}, num_parallel_calls=tf.data.AUTOTUNE)"
     rewrite += f"  # {own} without py_function and numpy_function"
-    if _one_at_a_time(wait, stage) and process_cpu(wait.run, wait.where) is None:
+    share = _cpu_share(wait, stage)
+    if _one_at_a_time(wait, stage) and (share is None or share < COMPUTES):
+        at_once = cpus(wait.run)
         return Advice(
             f"{_takes(wait, stage)}. It calls Python, one element at a time. Parallel calls help "
             "if it waits, for files or a network; if it computes, write it with TensorFlow "
             "operations instead.",
             _mapped(stage),
+            wait.saves(stage.work_ms_per_batch / at_once) if at_once else 1.0,
         )
     return Advice(
         f"{_takes(wait, stage)}. It computes in Python, which runs one thread at a time: write it "
@@ -182,16 +187,10 @@ def _more_threads(wait: InputWait, stage: Stage) -> Advice | None:
 
 def _threads(wait: InputWait, stage: Stage) -> Advice | None:
     """Parallel calls for a stage that is known to wait, not compute; None for any other."""
-    busy, most = process_cpu(wait.run, wait.where), cpus(wait.run)
-    if busy is None or most is None:
+    share, most = _cpu_share(wait, stage), cpus(wait.run)
+    if share is None or most is None:
         return None
     full = (cpu_pct(wait.run, wait.where) or 0) >= FULL_CPU_PCT
-    work_ms = stage.work_ms_per_batch
-    if "py_function" in stage.flags:
-        # Python computes in one thread at a time: those that stand in line for it wait, too.
-        work_ms = min(work_ms, wait.arrives_ms)
-    # CPU time of the whole process in the time of a batch: the stage can have used no more.
-    share = busy * wait.arrives_ms / max(1e-9, work_ms)
     if share > (WAITS_WHEN_FULL if full else WAITS):
         return None
     wanted = math.ceil(1.5 * stage.work_ms_per_batch / max(0.1, wait.needed_ms))
@@ -214,6 +213,20 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
         "ds = ds.with_options(options)",
         wait.saves(stage.work_ms_per_batch / wanted),
     )
+
+
+def _cpu_share(wait: InputWait, stage: Stage) -> float | None:
+    """CPU time of the whole process in the time of a batch, of what the stage takes for one: the
+    stage can have used no more. None = not sampled.
+    """
+    busy = process_cpu(wait.run, wait.where)
+    if busy is None:
+        return None
+    work_ms = stage.work_ms_per_batch
+    if "py_function" in stage.flags:
+        # Python computes in one thread at a time: those that stand in line for it wait, too.
+        work_ms = min(work_ms, wait.arrives_ms)
+    return busy * wait.arrives_ms / max(1e-9, work_ms)
 
 
 def _nobody(wait: InputWait) -> Advice:

@@ -255,6 +255,26 @@ def test_waits_as_short_as_taking_a_finished_batch_are_said_to_be_perhaps_that(w
     assert ("handing over" in found(run, "input_bound")["advice"]["text"]) == told
 
 
+@pytest.mark.parametrize("process_cpu_pct, told, never", [
+    (20, "It mostly waits", "computes in Python"),
+    (60, "Parallel calls help if it waits", "computes in Python"),  # the training's, or its own?
+    (130, "computes in Python", "waits"),
+])  # fmt: skip
+def test_python_is_said_to_compute_where_it_may_have_all_along(process_cpu_pct, told, never):
+    host = {"process_cpu_pct": process_cpu_pct, "cpu_pct": 40}
+    text = found(waits(PYTHON, wait_ms=35), "input_bound", host)["advice"]["text"]
+    assert told in text and never not in text
+
+
+@pytest.mark.parametrize("cpu_pct, told", [(83, "ds.cache()"), (40, "private_threadpool_size")])
+def test_calls_that_share_few_cores_are_not_said_to_wait(cpu_pct, told):
+    """Images decoded on two cores that another program uses, too."""
+    stage = ("map(decode)", "ParallelMapV2", 90.0, 4.0, "autotuned")
+    run = waits(stage, wait_ms=27, epochs=3, machine={"cpus": 2, "cpus_allowed": 2})
+    host = {"process_cpu_pct": 100, "cpu_pct": cpu_pct}
+    assert told in found(run, "input_bound", host)["advice"]["code"]
+
+
 LOADER = DATALOADER | {"input_workers": 2, "input_pin_memory": True}
 
 
