@@ -172,6 +172,7 @@ def _joined(
         length, apart = at[:, 1] - at[:, 0], gap[:, 1] - gap[:, 0]
         short = apart <= np.maximum(2 * finest, CHANCE * np.minimum(length[:-1], length[1:]))
         by_chance = short & (GOES_ON * level < enter)
+        # Chains of neighbours between which it goes on: each becomes one span, stays, or leaves.
         cuts = np.flatnonzero(~(by_chance | sums.goes_on(gap, level, top)))
         begin, last = np.append(0, cuts + 1), np.append(cuts, count - 1)
         whole = np.stack([at[begin, 0], at[last, 1]], axis=1)
