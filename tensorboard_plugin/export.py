@@ -24,9 +24,15 @@ def step_columns(recording: Recording, first: int, last: int) -> dict[str, list]
 
 
 def csv_lines(
-    recording: Recording, table: str, first: int | None = None, last: int | None = None
-) -> Iterator[str]:
-    """A table as CSV, header first; `first` and `last` (included) select by step number."""
+    recording: Recording, table: str, first: int | None = None, last: int | None = None,
+    run: str | None = None, header: bool = True,
+) -> Iterator[str]:  # fmt: skip
+    """A table as CSV, header first; `first` and `last` (included) select by step number.
+
+    With `run` the first column says it, so that tables of several runs can follow each other.
+    """
+    # A name may hold anything, and must not be taken for a formula.
+    own = [] if run is None else ["'" + run if run[:1] in "=+-@" else run]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
 
@@ -36,8 +42,9 @@ def csv_lines(
         out.truncate()
         return text
 
-    writer.writerow(TABLES[table])
-    yield taken()
+    if header:
+        writer.writerow(["run"] * len(own) + list(TABLES[table]))
+        yield taken()
     by_step = table == "steps"
     parts = _steps_between(recording, first, last) if by_step else _rows(recording, table)
     for rows in parts:
@@ -45,7 +52,8 @@ def csv_lines(
             rows = _selected(rows, first, last)
         columns = [_plain(table, name, values) for name, values in rows.items()]
         writer.writerows(
-            ["" if value is None else value for value in row] for row in zip(*columns, strict=True)
+            own + ["" if value is None else value for value in row]
+            for row in zip(*columns, strict=True)
         )
         yield taken()
 

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpu_util_callback._version import __version__
@@ -49,7 +49,10 @@ PAGE = """<!doctype html>
 
 
 def html_report(
-    recordings: Iterable[Recording], logdir: str = "", thresholds: Mapping | None = None
+    recordings: Iterable[Recording],
+    logdir: str = "",
+    thresholds: Mapping | None = None,
+    shown: Sequence[str] = (),
 ) -> str:
     """A page with everything in it: reports, spans, and lanes at a resolution that fits a file.
 
@@ -57,6 +60,7 @@ def html_report(
         recordings: at least one; the first is not shown first, the newest is.
         logdir: where they are from, as the page is to name it.
         thresholds: for the rules, as for `diagnose`.
+        shown: ids of those that are open at first: one, and what it is compared with.
 
     Raises: UnusableInput when there is no recording, or the tab was not built.
     """
@@ -79,6 +83,7 @@ def html_report(
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
             "recordings": [listed(one, per_run[one.run]) for one in recordings], "problems": [],
         },
+        "shown": list(shown),
         "recordings": {
             one.id: {
                 **_recording(server, one, reports[one.id], room),

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from tensorboard.backend import http_util
@@ -38,6 +39,8 @@ logger = logging.getLogger("gpu_util_callback")
 MAX_STEPS = 1000
 # A job's reply needs the reports of all its workers, and of fits before it: they must all be kept.
 MAX_REPORTS = 2 * MAX_WORKERS
+# As many as the tab compares.
+MAX_COMPARED = 8
 # One fixed table: some Windows registries give .js another type.
 TYPES = {
     "js": "text/javascript", "css": "text/css", "map": "application/json", "svg": "image/svg+xml",
@@ -201,13 +204,17 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return _json(request, reply)
 
     def _serve_csv(self, request: wrappers.Request) -> wrappers.Response:
-        recording = self._recording(request)
+        recordings = self._recordings(request)
         table = request.args.get("table", "steps")
         if table not in TABLES:
             raise _Refused(400, f"no table {table[:40]!r}; there are {', '.join(TABLES)}")
-        first = _integer(request, "first") if "first" in request.args else None
-        last = _integer(request, "last") if "last" in request.args else None
-        return _download(csv_lines(recording, table, first, last), "text/csv", f"{table}.csv")
+        several = len(recordings) > 1
+        lines = [
+            csv_lines(one, table, _bound(request, "first", i), _bound(request, "last", i),
+                      run=one.id if several else None, header=i == 0)
+            for i, one in enumerate(recordings)
+        ]  # fmt: skip
+        return _download(chain.from_iterable(lines), "text/csv", f"{table}.csv")
 
     def _serve_json(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)
@@ -215,7 +222,9 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return _json(request, {"version": 1, "runs": [report]}, download="report.json")
 
     def _serve_html(self, request: wrappers.Request) -> wrappers.Response:
-        page = html_report([self._recording(request)], self._logdir or self._spec)
+        recordings = self._recordings(request)
+        shown = [one.id for one in recordings]
+        page = html_report(recordings, self._logdir or self._spec, shown=shown)
         # A file to keep, never a page of this server: its scripts are its own.
         return _download([page], "application/octet-stream", "gpu-utilization.html")
 
@@ -230,8 +239,15 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         )
         self._names = sorted(run.run_name for run in runs)
 
-    def _recording(self, request: wrappers.Request) -> Recording:
-        id = request.args.get("id", "")
+    def _recordings(self, request: wrappers.Request) -> list[Recording]:
+        """All that are asked for, as they are compared: the first and what is beside it."""
+        ids = list(dict.fromkeys(request.args.getlist("id"))) or [""]
+        if len(ids) > MAX_COMPARED:
+            raise _Refused(400, f"at most {MAX_COMPARED} recordings at once")
+        return [self._recording(request, id) for id in ids]
+
+    def _recording(self, request: wrappers.Request, id: str | None = None) -> Recording:
+        id = request.args.get("id", "") if id is None else id
         if not id:
             raise _Refused(400, "which recording? give its id, as in ./runs")
         recording = self._index.find(id)
@@ -313,8 +329,14 @@ def _download(lines: Iterable[str], kind: str, name: str) -> wrappers.Response:
     return response
 
 
-def _integer(request: wrappers.Request, name: str) -> int:
-    text = request.args.get(name, "")
+def _bound(request: wrappers.Request, name: str, of: int) -> int | None:
+    """An integer that may be absent: one for all recordings, or one for each."""
+    given = request.args.getlist(name)
+    return _integer(request, name, min(of, len(given) - 1)) if given else None
+
+
+def _integer(request: wrappers.Request, name: str, of: int = 0) -> int:
+    text = [*request.args.getlist(name), ""][of]
     try:
         if len(text) > 20:
             raise ValueError

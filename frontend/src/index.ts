@@ -1,6 +1,6 @@
 /** Entry point: TensorBoard imports this module in the tab's iframe and calls `render()`. */
 import { h, render as mount } from 'preact';
-import { isOffline } from './api/client.ts';
+import { isOffline, openAtFirst } from './api/client.ts';
 import { findingId } from './lanes/spans.ts';
 import { App, toLink } from './state/app.ts';
 import { addressWindow, decodeHash, encodeHash } from './state/hash.ts';
@@ -13,7 +13,9 @@ import { provideTab } from './views/hooks.ts';
 
 export function render(): void {
   const address = addressWindow();
-  const app = new App(decodeHash(address.location.hash));
+  const link = decodeHash(address.location.hash);
+  const [id = null, ...compare] = openAtFirst;
+  const app = new App(link.id === null ? { ...link, id, compare } : link);
   const timeline = new Timeline(app);
   const loader = new Loader(app, (id, before, after) => timeline.grown(id, before, after));
 

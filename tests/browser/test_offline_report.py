@@ -1,5 +1,6 @@
 """The report in one file: opened from disk, without a server, it shows what the tab shows."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -78,6 +79,30 @@ def test_the_tab_saves_itself_as_a_file(tab, open_file, tmp_path):
     page.keyboard.press("0")
     shown = page.locator(".tl-value").first
     wait_until(lambda: re.search(r"\d", shown.inner_text()), what="values on the time axis")
+
+
+def test_runs_that_are_compared_are_saved_together(tab, open_file, tmp_path):
+    tab.find(".chooser-button").click()
+    tab.find(".choice-compare input").first.check()
+    tab.page.keyboard.press("Escape")
+    tab.wait_for(".compare tbody tr:nth-child(2)")
+    tab.settle()
+    names = tab.find(".compare tbody th").all_inner_texts()
+    ids = [tab.link()["id"], tab.link()["with"].replace("%2F", "/")]
+
+    def saved(title: str, name: str):
+        tab.button("Export").click()
+        with tab.page.expect_download() as waiting:
+            tab.find(f".popover :text('{title}')").click()
+        waiting.value.save_as(tmp_path / name)
+        return tmp_path / name
+
+    steps = list(csv.DictReader(saved("Steps of this view", "steps.csv").open(newline="")))
+    assert list(dict.fromkeys(row["run"] for row in steps)) == ids
+    assert len({(row["run"], row["step"]) for row in steps}) == len(steps) == 2400 + 600
+    page = open_file(saved("This tab as one file", "both.html"))
+    page.locator(".compare tbody tr").nth(1).wait_for()
+    assert page.locator(".compare tbody th").all_inner_texts() == names
 
 
 def test_the_command_writes_all_runs_into_one_file(logdir, open_file, tmp_path, capsys):

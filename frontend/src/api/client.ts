@@ -8,6 +8,9 @@ const offline = readEmbedded();
 /** True in a report that is one file: there is no server to ask. */
 export const isOffline = offline !== null;
 
+/** What a report in one file opens on, where its link says nothing else. */
+export const openAtFirst: readonly string[] = offline?.shown ?? [];
+
 /** What went wrong, in a line a person can act upon. */
 export class ApiError extends Error {
   constructor(
@@ -101,14 +104,12 @@ export async function fetchTiles(request: TileRequest, signal?: AbortSignal): Pr
 
 export const kernelsUrl = (id: string): string => `./export.csv?${new URLSearchParams({ id, table: 'kernels' }).toString()}`;
 
-export function exportUrl(kind: 'csv' | 'html', id: string, first?: number, last?: number): string {
-  const query = new URLSearchParams({ id });
-  if (kind === 'csv') {
-    query.set('table', 'steps');
-    if (first !== undefined && last !== undefined) {
-      query.set('first', String(first));
-      query.set('last', String(last));
-    }
+/** `steps`: first and last step of each recording, where they are known of all. */
+export function exportUrl(kind: 'csv' | 'html', ids: readonly string[], steps: readonly (readonly [number, number] | null)[] = []): string {
+  const query = new URLSearchParams(ids.map((id) => ['id', id]));
+  for (const range of steps.includes(null) ? [] : steps) {
+    query.append('first', String(range?.[0]));
+    query.append('last', String(range?.[1]));
   }
   return `./export.${kind}?${query.toString()}`;
 }

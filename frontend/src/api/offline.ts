@@ -13,6 +13,8 @@ interface EmbeddedTiles {
 
 export interface Embedded {
   runs: RunsReply;
+  /** Ids of those that are open at first: one, and what it is compared with. */
+  shown?: string[];
   recordings: Record<string, { reply: RecordingReply; tiles: Record<Axis, EmbeddedTiles>; windows?: Record<string, WindowReply | null>; job?: JobReply }>;
 }
 
@@ -20,6 +22,10 @@ export class OfflineSource {
   private blocks = new Map<string, Promise<TileBlock[]>>();
 
   constructor(private readonly data: Embedded) {}
+
+  get shown(): string[] {
+    return this.data.shown ?? [];
+  }
 
   runs(): RunsReply {
     // Nothing goes on any more in a file, whatever the run's status was when it was made.

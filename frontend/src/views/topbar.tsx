@@ -2,11 +2,12 @@
 import { useRef, useState } from 'preact/hooks';
 import { exportUrl, isOffline } from '../api/client.ts';
 import type { RecordingReply } from '../api/types.ts';
+import { shift } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import type { AxisChoice } from '../state/hash.ts';
 import { addressWindow } from '../state/hash.ts';
 import { exportReport, exportValues } from '../timeline/export.ts';
-import { convertRange, type Source } from '../timeline/frame.ts';
+import { convertRange, type Frame } from '../timeline/frame.ts';
 import { exportPng } from '../timeline/png.ts';
 import { statusOf } from '../words/labels.ts';
 import { Chooser } from './chooser.tsx';
@@ -72,10 +73,14 @@ function Actions({ recording }: { recording: RecordingReply }) {
     const link = addressWindow().location.href;
     app.notice((await copyText(link)) ? 'Link to this view copied' : 'Copy the link from the address bar: it holds this view');
   };
-  const steps = (): [number, number] | [] => {
+  const ids = [recording.id, ...useApp((state) => state.compare)];
+  const steps = (): ([number, number] | null)[] => {
     const { frame } = timeline;
-    const range = frame && (frame.axis === 'step' ? frame.view : convertRange(frame.sources[0] as Source, 'time', frame.level, frame.view));
-    return range ? [Math.max(0, Math.floor(range.start)), Math.ceil(range.end) - 1] : [];
+    return (frame?.sources ?? []).map((source) => {
+      const { axis, level, view } = frame as Frame;
+      const range = axis === 'step' ? view : convertRange(source, axis, level, shift(view, -source.shift));
+      return range && [Math.max(0, Math.floor(range.start)), Math.ceil(range.end) - 1];
+    });
   };
   const save = (what: () => void | Promise<void>) => () => {
     setOpen(false);
@@ -103,7 +108,7 @@ function Actions({ recording }: { recording: RecordingReply }) {
               Lanes of this view <small>CSV</small>
             </button>
             {!isOffline && (
-              <a href={exportUrl('csv', recording.id, ...steps())} download onClick={() => setOpen(false)}>
+              <a href={exportUrl('csv', ids, steps())} download onClick={() => setOpen(false)}>
                 Steps of this view <small>CSV</small>
               </a>
             )}
@@ -111,7 +116,7 @@ function Actions({ recording }: { recording: RecordingReply }) {
               Report and this view <small>JSON</small>
             </button>
             {!isOffline && (
-              <a href={exportUrl('html', recording.id)} download onClick={() => setOpen(false)}>
+              <a href={exportUrl('html', ids)} download onClick={() => setOpen(false)}>
                 This tab as one file <small>HTML</small>
               </a>
             )}
