@@ -4,7 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_util_callback.diagnosis._circumstances import behind_first_epoch, cpus, process_cpu
+from gpu_util_callback.diagnosis._circumstances import (
+    behind_first_epoch,
+    cpu_pct,
+    cpus,
+    process_cpu,
+)
 from gpu_util_callback.diagnosis._fixes import batches_an_epoch, larger_batch
 from gpu_util_callback.diagnosis._pipeline import Stage
 from gpu_util_callback.diagnosis._rule import Advice, Range
@@ -89,11 +94,24 @@ def advise_kind(wait: InputWait) -> Advice | None:
     return _ahead(wait, f"Batches are made while the loop waits: {wait.pace}.")
 
 
-def _workers_for(wait: InputWait, one_ms: float) -> int:
-    """Workers that keep up when one of them needs `one_ms` a batch, with a fifth to spare."""
+def _workers_for(wait: InputWait, one_ms: float, *, waiting: bool = False) -> int:
+    """Workers that keep up when one of them needs `one_ms` a batch, with a fifth to spare.
+
+    Args:
+        waiting: whether they mostly wait: then more of them than cores pay off.
+    """
     wanted = math.ceil(1.2 * one_ms / max(0.1, wait.needed_ms))
     most = min(MOST_WORKERS, max(2, cpus(wait.run) or MOST_WORKERS))
-    return max(2, min(most, wanted))
+    return max(2, min(MOST_WORKERS if waiting else most, wanted))
+
+
+def _workers_wait(wait: InputWait, workers: int) -> bool:
+    """Whether processes that make batches mostly wait (for files, a network): all of the machine
+    computes less than half as much as they could."""
+    busy, cores = cpu_pct(wait.run, wait.where), wait.run.fact("machine", "cpus")
+    if busy is None or not cores:
+        return False
+    return busy / 100 * cores < 0.5 * min(workers, cpus(wait.run) or cores)
 
 
 def keep_it(wait: InputWait, where: str = "") -> Advice | None:
@@ -130,7 +148,8 @@ def _data_loader(wait: InputWait) -> Advice:
             f"loader = DataLoader(dataset, ..., num_workers={count}, persistent_workers=True{pin})",
             wait.saves(wait.lost_ms / count),
         )
-    count = _workers_for(wait, workers * wait.arrives_ms)
+    waiting = _workers_wait(wait, workers)
+    count = _workers_for(wait, workers * wait.arrives_ms, waiting=waiting)
     if count > workers:
         return Advice(
             f"{workers} worker process{'es' if workers > 1 else ''} of the DataLoader "

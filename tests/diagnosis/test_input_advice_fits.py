@@ -308,3 +308,14 @@ def test_where_it_is_known_that_batches_come_late_nothing_is_said_of_handing_ove
     facts = LOADER | {"input_ready_pct": 3.0, "input_handover_ms": None}
     run = waits(framework=TORCH, wait_ms=2.5, step_ms=8, machine={"cpus": 2}, **facts)
     assert "handing over" not in found(run, "input_bound")["advice"]["text"]
+
+
+@pytest.mark.parametrize("workers, cpu_pct, told", [
+    (8, 20, "num_workers=16"),  # all cores have a worker, and idle: it waits
+    (8, 70, "torch.save"),
+    (2, 20, "num_workers=8"),  # two of eight cores compute
+])  # fmt: skip
+def test_workers_that_wait_may_be_more_than_cores(workers, cpu_pct, told):
+    run = waits(framework=TORCH, **DATALOADER | {"input_workers": workers})
+    host = {"process_cpu_pct": 30, "cpu_pct": cpu_pct}
+    assert told in found(run, "input_bound", host)["advice"]["code"]
