@@ -1,12 +1,11 @@
 """Profiler windows in bounded memory: GPU time by category, and kernels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["CATEGORIES", "Kernel", "Traced", "TracedGpu", "edges_of", "shows_no_steps"]
+__all__ = ["CATEGORIES", "Kernel", "Traced", "TracedGpu", "Windows", "shows_no_steps"]
 
 CATEGORIES = (
     "kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective",
@@ -64,13 +63,41 @@ class TracedGpu:
         return self.ns[category] / max(1, self.steps) / 1e6
 
 
-def edges_of(windows: Sequence[TracedGpu], first: int, end: int) -> np.ndarray:
-    """The steps [first, end) shared out among windows, half-way between two: shape `(n + 1,)`.
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What each window saw of one GPU, in the order of the steps: arrays of shape `(n,)`."""
 
-    The recorder takes windows ever more rarely as a run grows: the later stand for more steps.
-    """
-    between = [(a.end_step + b.first_step) / 2 for a, b in pairwise(windows)]
-    return np.maximum.accumulate(np.clip([first, *between, end], first, end))
+    first_step: np.ndarray
+    end_step: np.ndarray
+    steps: np.ndarray
+    duration_ns: np.ndarray
+    kernels: np.ndarray
+    kernel_busy_ns: np.ndarray
+    ns: dict[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def spent_ns(self, *categories: str) -> np.ndarray:
+        return sum((self.ns[name] for name in categories), np.zeros(len(self), np.int64))
+
+    def inside(self, first: float, end: float) -> "Windows":
+        """Those whose middle lies in the steps [first, end)."""
+        middle = (self.first_step + self.end_step) / 2
+        kept = (middle >= first) & (middle < end)
+        return Windows(
+            self.first_step[kept], self.end_step[kept], self.steps[kept], self.duration_ns[kept],
+            self.kernels[kept], self.kernel_busy_ns[kept],
+            {name: values[kept] for name, values in self.ns.items()},
+        )  # fmt: skip
+
+    def edges(self, first: int, end: int) -> np.ndarray:
+        """The steps [first, end) shared out among them, half-way between two: shape `(n + 1,)`.
+
+        The recorder takes windows ever more rarely as a run grows: the later stand for more steps.
+        """
+        between = (self.end_step[:-1] + self.first_step[1:]) / 2
+        return np.maximum.accumulate(np.clip([first, *between, end], first, end))
 
 
 @dataclass(slots=True)
@@ -98,6 +125,7 @@ class Traced:
         self._slots: dict[int, dict[int, TracedGpu]] = {}
         self._per_slot = 1
         self._gpus: dict[int, TracedGpu] | None = None
+        self._windows_of: dict[int, Windows] = {}
 
     @property
     def gpus(self) -> dict[int, TracedGpu]:
@@ -109,30 +137,41 @@ class Traced:
                     self._gpus.setdefault(index, TracedGpu()).add(seen)
         return self._gpus
 
-    def of(self, index: int) -> list[TracedGpu]:
-        """What each window saw of a GPU, in the order of the steps; neighbours may be added up."""
-        seen = [slot[index] for slot in self._slots.values() if index in slot]
-        return sorted(seen, key=lambda one: one.first_step)
+    def of(self, index: int) -> Windows:
+        """What each window saw of a GPU; neighbours may be added up."""
+        if index not in self._windows_of:
+            seen = [slot[index] for slot in self._slots.values() if index in slot]
+            seen.sort(key=lambda one: one.first_step)
+
+            def column(name: str) -> np.ndarray:
+                return np.array([getattr(one, name) for one in seen], np.int64)
+
+            self._windows_of[index] = Windows(
+                column("first_step"), column("end_step"), column("steps"), column("duration_ns"),
+                column("kernels"), column("kernel_busy_ns"),
+                {name: np.array([one.ns[name] for one in seen], np.int64) for name in CATEGORIES},
+            )  # fmt: skip
+        return self._windows_of[index]
 
     def for_all(self, index: int, steps: int) -> TracedGpu | None:
         """What windows saw of a GPU, each as often as the steps of the run it stands for."""
         windows = self.of(index)
-        rows = np.diff(edges_of(windows, 0, max(1, steps))) if windows else np.zeros(0)
+        rows = np.diff(windows.edges(0, max(1, steps)))
         if len(windows) < 2 or not rows.any():
             return self.gpus.get(index)
-        whole = TracedGpu()
-        for one, count in zip(windows, rows, strict=True):
-            often = count / max(1, one.steps)
-            whole.steps += round(count)
-            whole.duration_ns += round(often * one.duration_ns)
-            for name in CATEGORIES:
-                whole.ns[name] += round(often * one.ns[name])
+        often = rows / np.maximum(windows.steps, 1)
+        whole = TracedGpu(steps=steps, duration_ns=round((often * windows.duration_ns).sum()))
+        for name in CATEGORIES:
+            whole.ns[name] = round((often * windows.ns[name]).sum())
         return whole
 
     def add_steps(self, table: Mapping[str, np.ndarray]) -> None:
         """New rows of `traced_steps`; rows of the host alone (gpu -1) are kept under -1."""
+        if not len(table.get("step", ())):
+            return
         self._gpus = None
-        for i in range(len(table["step"]) if "step" in table else 0):
+        self._windows_of.clear()
+        for i in range(len(table["step"])):
             window = _positive(table, "window", i)
             self.windows.add(window)
             slot = self._slots.setdefault(window // self._per_slot, {})

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis._rule import Range
 from gpu_util_callback.diagnosis._run import Run
-from gpu_util_callback.diagnosis._traced import TracedGpu, edges_of
+from gpu_util_callback.diagnosis._traced import Windows
 
 __all__ = ["WINDOW_STEPS", "Share", "share_of", "stretches_of", "traced_gpus"]
 
@@ -29,7 +29,7 @@ class Share:
         lost_ns: extrapolated to all steps of the range.
         ms_per_step: mean over steps and GPUs.
         steps: how many were traced.
-        seen: what the windows saw of these GPUs, added up.
+        kernels_per_step, kernel_us: how many kernels, and how long one takes.
     """
 
     pct: float
@@ -37,7 +37,8 @@ class Share:
     ms_per_step: float
     steps: int
     gpus: tuple[int, ...]
-    seen: TracedGpu
+    kernels_per_step: float
+    kernel_us: float
 
 
 def traced_gpus(run: Run) -> list[int]:
@@ -76,30 +77,31 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
     if not gpus:
         return None
     pct = lost = per_step = 0.0
-    every, count, seen_steps = TracedGpu(), 0, 0
+    count = most = traced_steps = kernels = busy_ns = 0
     for index in gpus:
-        windows = _inside(run.traced.of(index), where)
-        if not windows:
+        windows = _windows_of(run, index, where)
+        if not len(windows):
             continue
-        rows, spent_ns, working_ns = _stood_for(run, windows, where)
-        traced = np.array([one.duration_ns for one in windows], float)
-        waiting = np.array([one.ns["idle_input"] for one in windows], float)
-        steps = np.array([one.steps for one in windows], float)
-        found = np.array([sum(one.ns[name] for name in categories) for one in windows], float)
-        share = float(np.average(found / np.maximum(traced, 1), weights=spent_ns))
+        rows, spent_ns, working_ns = _stood_for(run, index, where)
+        traced, found = np.maximum(windows.duration_ns, 1), windows.spent_ns(*categories)
+        share = float(np.average(found / traced, weights=spent_ns))
         at_most = 1.0 if "collective" in categories else _idle_at_most(run, index, where)
         kept = min(1.0, at_most / share) if share > 0 else 1.0
+        at_work = np.maximum(traced - windows.ns["idle_input"], 1)
         pct += 100 * share * kept
-        lost += kept * float((found / np.maximum(traced - waiting, 1) * working_ns).sum())
-        per_step += kept * float(np.average(found / steps, weights=rows)) / 1e6
+        lost += kept * float((found / at_work * working_ns).sum())
+        per_step += kept * float(np.average(found / windows.steps, weights=rows)) / 1e6
         count += 1
-        for one in windows:
-            every.add(one)
-        seen_steps = max(seen_steps, int(steps.sum()))
+        most = max(most, int(windows.steps.sum()))
+        traced_steps += int(windows.steps.sum())
+        kernels += int(windows.kernels.sum())
+        busy_ns += int(windows.kernel_busy_ns.sum() or windows.ns["kernel"].sum())
     if not count:
         return None
-    lost_ns = max(0, round(lost / count))
-    return Share(pct / count, lost_ns, per_step / count, seen_steps, tuple(gpus), every)
+    return Share(
+        pct / count, max(0, round(lost / count)), per_step / count, most, tuple(gpus),
+        kernels / traced_steps, busy_ns / max(1, kernels) / 1e3,
+    )  # fmt: skip
 
 
 def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Range | None]:
@@ -108,12 +110,14 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Range | N
     Several windows in a row that show much less than those of another part of the run end a
     stretch, half-way to the one before.
     """
-    whole = share_of(run, *categories)
+    highest = max((_pct(run, index, *categories).max() for index in traced_gpus(run)), default=0)
+    whole = share_of(run, *categories) if highest >= limit_pct else None
     if whole is None:
         return []
     parts = _parts(run, limit_pct, *categories) if len(run.steps) else []
     if not parts:
-        return [None] if whole.pct >= limit_pct else []
+        held = whole.pct >= limit_pct and not _alone(run, OVER * limit_pct, *categories)
+        return [None] if held else []
     found: list[Range | None] = []
     for where in parts:
         share = share_of(run, *categories, where=where)
@@ -128,7 +132,7 @@ def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
     """The stretches of windows above the limit; none where it is one state all along."""
     gpu = max(traced_gpus(run), key=lambda index: len(run.traced.of(index)))
     windows = run.traced.of(gpu)
-    pct = np.array([100 * one.share(*categories) for one in windows])
+    pct = _pct(run, gpu, *categories)
     above = False
     runs: list[list] = []  # [above, first, end] of windows in one state
     for at, value in enumerate(pct):
@@ -143,42 +147,62 @@ def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
         else:
             joined.append([state, first, end])
     if len(joined) > 1 and joined[0][2] - joined[0][1] < IN_A_ROW:
-        joined[1][1] = joined.pop(0)[1]
+        first = joined.pop(0)[1]
+        joined[0][1] = first
     if len({state for state, _, _ in joined}) < 2:
         return []
-    edges = edges_of(windows, run.first_step, run.end_step)
+    edges = windows.edges(run.first_step, run.end_step)
     return [_range(run, edges[first], edges[end]) for state, first, end in joined if state]
 
 
-def _inside(windows: list[TracedGpu], where: Range | None) -> list[TracedGpu]:
+def _alone(run: Run, pct: float, *categories: str) -> bool:
+    """Whether one of several windows shows it and no other: that says nothing of the run."""
+    each = [_pct(run, index, *categories) for index in traced_gpus(run)]
+    return all(len(one) >= 2 * IN_A_ROW and (one >= pct).sum() < IN_A_ROW for one in each)
+
+
+def _pct(run: Run, index: int, *categories: str) -> np.ndarray:
+    """The categories' share of the steps in each window."""
+    windows = run.traced.of(index)
+    return 100 * windows.spent_ns(*categories) / np.maximum(windows.duration_ns, 1)
+
+
+def _windows_of(run: Run, index: int, where: Range | None) -> Windows:
+    windows = run.traced.of(index)
     if where is None:
         return windows
-    return [one for one in windows if where.start_step <= _middle(one) < where.end_step]
-
-
-def _middle(window: TracedGpu) -> float:
-    return (window.first_step + window.end_step) / 2
+    inside = windows.inside
+    return run.once(("windows", index, where), lambda: inside(where.start_step, where.end_step))
 
 
 def _stood_for(
-    run: Run, windows: list[TracedGpu], where: Range | None
+    run: Run, index: int, where: Range | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What each window stands for: rows, their time in ns, and that without waits and the like."""
-    steps = run.steps
-    traced = np.array([one.duration_ns for one in windows], float)
+    return run.once(("stood for", index, where), lambda: _shared_out(run, index, where))
+
+
+def _shared_out(
+    run: Run, index: int, where: Range | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    steps, windows = run.steps, _windows_of(run, index, where)
     if not len(steps):  # a trace alone
-        rows = np.array([one.steps for one in windows], float)
-        return rows, np.maximum(traced, 1), np.zeros(len(windows))
+        return windows.steps, np.maximum(windows.duration_ns, 1), np.zeros(len(windows))
     first, end = (where.start_step, where.end_step) if where else (run.first_step, run.end_step)
-    edges = edges_of(windows, first, end)
-    at = np.append(steps["first_step"], run.end_step)
-    idle = steps["input_wait_ns"] + steps["compile_ns"] + steps["callbacks_ns"]
-    rows, spent, working = (
-        np.diff(np.interp(edges, at, np.concatenate([[0], np.cumsum(column)])))
-        for column in (steps["rows"], steps["duration_ns"], steps["duration_ns"] - idle)
-    )
+    edges = windows.edges(first, end)
+    at, *grown = run.once("grown", lambda: _grown(run))
+    rows, spent, working = (np.diff(np.interp(edges, at, sums)) for sums in grown)
     # Windows that share a step, or lie outside the rows known by now, still count a little.
     return np.maximum(rows, 1e-9), np.maximum(spent, 1e-9), np.maximum(working, 0)
+
+
+def _grown(run: Run) -> list[np.ndarray]:
+    """Steps, and what there was before each: rows, their time, and that without waits."""
+    steps = run.steps
+    idle = steps["input_wait_ns"] + steps["compile_ns"] + steps["callbacks_ns"]
+    columns = steps["rows"], steps["duration_ns"], steps["duration_ns"] - idle
+    sums = [np.concatenate([[0], np.cumsum(column)]) for column in columns]
+    return [np.append(steps["first_step"], run.end_step), *sums]
 
 
 def _range(run: Run, first: float, end: float) -> Range:

@@ -66,13 +66,9 @@ class LaunchBound(Rule):
         for where in stretches_of(run, limits["idle_launch_pct"], "idle_launch"):
             share = share_of(run, "idle_launch", where=where)
             assert share is not None
-            seen = share.seen
-            if not seen.kernels:
+            if not share.kernels_per_step or share.kernel_us > limits["mean_kernel_us"]:
                 continue
-            mean_us = (seen.kernel_busy_ns or seen.ns["kernel"]) / seen.kernels / 1e3
-            if mean_us > limits["mean_kernel_us"]:
-                continue
-            per_step = round(seen.kernels / seen.steps)
+            per_step = round(share.kernels_per_step)
             yield Loss(
                 cause=self.cause,
                 title=self.title,
@@ -81,7 +77,7 @@ class LaunchBound(Rule):
                 confidence=ESTIMATED,
                 evidence={
                     "idle_launch_pct": round(share.pct, 1),
-                    "mean_kernel_us": round(mean_us, 1),
+                    "mean_kernel_us": round(share.kernel_us, 1),
                     "kernels_per_step": per_step,
                     "idle_launch_ms_per_step": round(share.ms_per_step, 3),
                     "traced_steps": share.steps,

@@ -43,15 +43,16 @@ def test_what_was_lost_is_that_of_the_steps_windows_stand_for(first, end):
         assert claim["end_step"] == pytest.approx(end, abs=0.06 * STEPS)
 
 
-def test_a_window_that_differs_alone_is_no_state():
+@pytest.mark.parametrize("alone", [0, 5, 11])
+def test_a_window_that_differs_alone_is_no_state(alone):
     run = Generated(seed=3, gpus=[GPU])
     for part in range(12):
-        run.trace(6, STEP_MS, **({"idle_sync": 0.9} if part == 5 else {}))
+        run.trace(6, STEP_MS, **({"idle_sync": 0.9} if part == alone else {}))
         run.steps(300, step_ms=STEP_MS)
     assert claims(run) == []
     run = Generated(seed=3, gpus=[GPU])
     for part in range(12):
-        run.trace(6, STEP_MS, **({} if part == 5 else {"idle_sync": SHARE}))
+        run.trace(6, STEP_MS, **({} if part == alone else {"idle_sync": SHARE}))
         run.steps(300, step_ms=STEP_MS, gpu_share=1 - SHARE)
     [claim] = claims(run)
     assert "start_step" not in claim
@@ -75,7 +76,11 @@ def test_windows_of_a_long_run_are_added_up():
     whole.add_steps(rows)
     for at in range(0, count, 7):
         piecewise.add_steps({name: column[at : at + 7] for name, column in rows.items()})
-    assert whole.of(0) == piecewise.of(0)
+    for one in (whole.of(0), piecewise.of(0)):
+        assert one.first_step.tolist() == sorted(set(one.first_step.tolist()))
+    assert (
+        whole.of(0).spent_ns("idle_sync").tolist() == piecewise.of(0).spent_ns("idle_sync").tolist()
+    )
     assert MAX_WINDOWS / 2 <= len(whole.of(0)) <= MAX_WINDOWS
     assert whole.gpus[0].ns["idle_sync"] == rows["idle_sync_ns"].sum()
 
