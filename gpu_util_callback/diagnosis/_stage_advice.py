@@ -22,8 +22,8 @@ FULL_CPU_PCT = 75
 # A function that waits takes less CPU time than this share of its time; with full cores one that
 # computes may get as little as a quarter.
 WAITS, WAITS_WHEN_FULL = 0.5, 0.15
-# One that computes uses all of it; the process' CPU time holds the training's, too.
-COMPUTES = 0.75
+# One that computes uses all of it where a core is free: below this, that is not said.
+COMPUTES = 0.65
 # An advice that leaves more than this of the wait is not worth giving where there is another.
 WORTH_IT = 0.25
 
@@ -125,7 +125,8 @@ def _python(wait: InputWait, stage: Stage) -> Advice | None:
     rewrite = f"ds = ds.map({own}, num_parallel_calls=tf.data.AUTOTUNE)"
     rewrite += f"  # {own} without py_function and numpy_function"
     share = _cpu_share(wait, stage)
-    if _one_at_a_time(wait, stage) and (share is None or share < COMPUTES):
+    unclear = share is None or (share < COMPUTES and not _cores_full(wait))
+    if unclear and _one_at_a_time(wait, stage):
         at_once = cpus(wait.run)
         return Advice(
             f"{_takes(wait, stage)}. It calls Python, one element at a time. Parallel calls help "
@@ -190,8 +191,7 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
     share, most = _cpu_share(wait, stage), cpus(wait.run)
     if share is None or most is None:
         return None
-    full = (cpu_pct(wait.run, wait.where) or 0) >= FULL_CPU_PCT
-    if share > (WAITS_WHEN_FULL if full else WAITS):
+    if share > (WAITS_WHEN_FULL if _cores_full(wait) else WAITS):
         return None
     wanted = math.ceil(1.5 * stage.work_ms_per_batch / max(0.1, wait.needed_ms))
     wanted = max(2, min(MOST_AT_ONCE, wanted))
@@ -227,6 +227,10 @@ def _cpu_share(wait: InputWait, stage: Stage) -> float | None:
         # Python computes in one thread at a time: those that stand in line for it wait, too.
         work_ms = min(work_ms, wait.arrives_ms)
     return busy * wait.arrives_ms / max(1e-9, work_ms)
+
+
+def _cores_full(wait: InputWait) -> bool:
+    return (cpu_pct(wait.run, wait.where) or 0) >= FULL_CPU_PCT
 
 
 def _nobody(wait: InputWait) -> Advice:
