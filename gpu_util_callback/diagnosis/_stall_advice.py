@@ -181,7 +181,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
         )
     if who == "TensorBoard":
         return Advice(
-            f"{says}Histograms and images of all weights are what takes long.",
+            f"{says}It is mostly histograms and images of all weights that take long: write none.",
             "keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
         )
     if not hook and once and run.ended:

@@ -17,6 +17,7 @@ from advised import (  # noqa: E402
     assert_gone,
     assert_kept,
     only,
+    paced,
 )
 from timed_fit import Timed, batches, fit, pause, slowly  # noqa: E402
 
@@ -77,6 +78,21 @@ def test_a_callback_after_every_epoch_works_less_often(tmp_path):
     Plots.code = span["advice"]["code"]
     after = fit(tmp_path / "after", Timed(40), labelled(12), epochs=16, callbacks=[Plots()])
     assert_kept(before, after, "host_stall")
+
+
+@pytest.mark.slow
+def test_a_callback_of_a_short_training_works_once_at_its_end(tmp_path):
+    class Plots(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            time.sleep(0.3)
+
+    before = fit(tmp_path / "before", Timed(40), labelled(12), epochs=8, callbacks=[Plots()])
+    code = only(before, "host_stall")["advice"]["code"]
+    hook = apply(code, work=lambda: time.sleep(0.3))["on_train_end"]
+    once = type("Once", (keras.callbacks.Callback,), {"on_train_end": hook})
+    after = fit(tmp_path / "after", Timed(40), labelled(12), epochs=8, callbacks=[once()])
+    assert_kept(before, after, "host_stall")
+    assert after["time_s"]["callbacks"] > 0.3
 
 
 @pytest.mark.slow
@@ -159,7 +175,7 @@ class Evaluated(Timed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs, steps, batches_each, setting", [
-    (10, 24, 8, "validation_freq"), (4, 30, 40, "validation_steps"),
+    (10, 24, 8, "validation_freq"), (4, 30, 40, "validation_steps"), (4, 20, 6, "validation_freq=4"),
 ])  # fmt: skip
 def test_validation_is_made_less(tmp_path, epochs, steps, batches_each, setting):
     kwargs = {"epochs": epochs, "validation_data": labelled(batches_each)}
@@ -184,6 +200,28 @@ def test_validation_data_is_kept(tmp_path):
         tmp_path / "after", Timed(40), labelled(16), validation_data=names["val_ds"], **kwargs
     )
     assert_kept(before, after, "host_stall")
+
+
+class Slow(keras.utils.PyDataset):
+    """Batches each of which waits, as reading from a slow disk does."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        time.sleep(0.12)
+        return np.ones((4, 8), "float32"), np.ones((4, 1), "float32")
+
+
+@pytest.mark.slow
+def test_validation_data_gets_workers(tmp_path):
+    data, kwargs = Slow(), {"epochs": 3}
+    before = fit(tmp_path / "before", Timed(60), labelled(16), validation_data=data, **kwargs)
+    names = apply(only(before, "host_stall")["advice"]["code"], val_dataset=Slow())
+    data = names["val_dataset"]
+    after = fit(tmp_path / "after", Timed(60), labelled(16), validation_data=data, **kwargs)
+    saves = only(before, "host_stall")["saves_s"]
+    assert_faster(paced(before, "host_stall"), paced(after, "host_stall"), saves)
 
 
 def loop(log_dir, logs: str = "...", validates: str = "...") -> dict:
