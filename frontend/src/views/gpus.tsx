@@ -123,7 +123,7 @@ function GpuCard({ gpu, traced }: { gpu: Gpu; traced: number | null }) {
         </p>
       )}
       {traced === null ? (
-        <Meter label="kernel active, median" hint={USE_HINT} value={percent(use?.p50)} extra={spread(gpu)} at={use?.p50} low={use?.p5} high={use?.p95} colour="blue" />
+        <Meter label="kernel active" hint={USE_HINT} kind="median" value={percent(use?.p50)} extra={spread(gpu)} at={use?.p50} low={use?.p5} high={use?.p95} colour="blue" />
       ) : (
         <Meter label="kernels, traced steps" hint={TRACED_HINT} value={percent(traced)} extra="" at={traced} colour="blue" />
       )}
@@ -143,6 +143,8 @@ function GpuCard({ gpu, traced }: { gpu: Gpu; traced: number | null }) {
 interface MeterProps {
   label: string;
   hint: string;
+  /** What the value is of many. */
+  kind?: string;
   value: string;
   extra: string;
   at?: number | null | undefined;
@@ -151,11 +153,12 @@ interface MeterProps {
   colour: string;
 }
 
-function Meter({ label, hint, value, extra, at, low, high, colour }: MeterProps) {
+function Meter({ label, hint, kind, value, extra, at, low, high, colour }: MeterProps) {
   return (
     <div class="meter" title={hint}>
       <span class="meter-label">{label}</span>
       <span class="meter-value">
+        {kind && <small>{kind} </small>}
         <b>{value}</b> {extra && <small>{extra}</small>}
       </span>
       <Track at={at} low={low} high={high} colour={colour} />
