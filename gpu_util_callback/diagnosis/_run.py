@@ -319,9 +319,15 @@ class Run(Gauges):
         origin = int(begin[0])
         edges = np.stack([begin, end], axis=1).ravel() - origin
         level = np.stack([grown - spent, grown], axis=1).ravel()
-        first = np.interp(start_ns - origin, edges, level)
-        last = np.interp(start_ns + length_ns - origin, edges, level)
-        return np.clip(100 * (last - first) / np.maximum(length_ns, 1), 0, 100)
+
+        def spent_by(at: np.ndarray) -> np.ndarray:
+            # Before the first step and behind the last one nothing trains either.
+            outside = np.minimum(at - edges[0], 0) + np.maximum(at - edges[-1], 0)
+            return np.interp(at, edges, level) + outside
+
+        begun = start_ns - origin
+        stood = spent_by(begun + length_ns) - spent_by(begun)
+        return np.clip(100 * stood / np.maximum(length_ns, 1), 0, 100)
 
     def clean_step_ns(self) -> tuple[float, int] | None:
         """What a step takes that neither waits nor compiles, and how many there are.

@@ -181,3 +181,20 @@ def test_waiting_for_a_slow_gpu_is_not_lost_a_second_time(why, cause):
     lost = {span["cause"]: span["lost_s"] for span in run.diagnose()["spans"]}
     assert set(lost) == {"imbalance", cause} - {None}
     assert (lost["imbalance"] is None) == (cause is not None)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_others_take_before_the_first_step_or_behind_the_last_is_not_taken_from_us(first):
+    run = Generated(seed=9, gpus=[GPU])
+
+    def training():
+        run.steps(500, step_ms=20)
+        run.gpu_value("utilization_other_pct", 10, 0)
+
+    def others_alone():
+        run.phase("callback", 20, name="Export", gpu_share=0.97)
+        run.gpu_value("utilization_other_pct", 20, 97)
+
+    for part in (others_alone, training) if first else (training, others_alone):
+        part()
+    assert run.diagnose()["spans"] == []
