@@ -176,7 +176,6 @@ class Evaluated(Timed):
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs, steps, batches_each, setting", [
     (10, 24, 8, "validation_freq"), (4, 30, 40, "validation_steps"),
-    (4, 20, 6, "validation_freq=4"),
 ])  # fmt: skip
 def test_validation_is_made_less(tmp_path, epochs, steps, batches_each, setting):
     kwargs = {"epochs": epochs, "validation_data": labelled(batches_each)}
