@@ -52,7 +52,7 @@ def test_a_click_on_a_window_opens_the_nearest_traced_step(open_tab, traced, axi
     tab = open_tab(traced.url, host=True)
     tab.button(axis).click()
     tab.find(".window-button").first.click()
-    tab.button("zoom").click()
+    tab.button("Zoom to this window").click()
     tab.settle()
     start, end = tab.view()
     served = reply(tab, 0)
