@@ -70,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         _write_html(args.html, recordings, ", ".join(args.logdir), thresholds)
     report = logdir_report(recordings, thresholds)
+    # As they were named: the first one is what the others are compared with.
+    named = [recording.id for recording in recordings]
+    report["runs"].sort(key=lambda run: named.index(run["id"]))
     broken = failures(report, check) if check is not None else []
     if args.json:
         if len(report["runs"]) > 1:
@@ -160,7 +163,7 @@ def _recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float
         recordings = read_recordings(logdir)
         for problem in recordings.problems:
             print(f"gpu-util report: {problem.path}: {problem.message}", file=sys.stderr)
-        here = list(recordings)
+        here = sorted(recordings, key=lambda one: one.start_ns or 0)
         if not here:
             raise UnusableInput(
                 f"no recording in {logdir}: looked for <run>/plugins/gpu_utilization/*/"

@@ -117,6 +117,17 @@ def first_line(folder) -> str:
     return render(report, width=200).splitlines()[0]
 
 
+def test_the_log_directory_named_first_is_what_others_are_held_against(before_and_after, capsys):
+    for names in (("before", "after"), ("after", "before")):
+        folders = [str(before_and_after / name) for name in names]
+        assert main(["report", "--json", *folders]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert [run["run"].split("/")[0] for run in report["runs"]] == list(names)
+        assert report["comparison"]["baseline"] == report["runs"][0]["id"]
+        since = {run["run"].split("/")[0]: run["since"] for run in report["runs"]}
+        assert since["before"] is None and since["after"], "what came first in time stays so"
+
+
 def test_the_first_line_says_which_of_a_sweep_is_the_fastest(tmp_path):
     for place, (batch, step_ms) in enumerate([(32, 10), (64, 12), (128, 30)]):
         write(run_of(0, batch=batch, step_ms=step_ms, later_s=50 * place), tmp_path / f"b{batch}")
