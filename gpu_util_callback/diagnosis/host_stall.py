@@ -156,7 +156,8 @@ class HostStall(Rule):
         )
         for where, blocks in spans:
             took = int(run.steps["callbacks_ns"][blocks].sum())
-            span_ns = where.end_ns - where.start_ns
+            # Of the steps: a span may lie across validations, which are told by themselves.
+            steps_ns = max(1, int(run.steps["duration_ns"][blocks].sum()))
             rows = max(1, where.end_step - where.start_step)
             if took < limits["ms_per_step"] * 1e6 * rows:
                 continue
@@ -165,12 +166,11 @@ class HostStall(Rule):
                 continue  # Keras' own dispatch, or threads that compete for Python's lock
             idle = run.idle(where.start_ns, where.end_ns)
             lost = min(took, idle.idle_ns) if idle else took
-            pct = 100 * took / max(1, span_ns)
-            if 100 * lost / max(1, span_ns) < limits["callback_pct"]:
+            if 100 * lost < limits["callback_pct"] * steps_ns:
                 continue
             evidence: dict[str, object] = {
                 "callback": name or "not known which",
-                "callback_pct": round(pct, 1),
+                "callback_pct": round(100 * took / steps_ns, 1),
                 "ms_per_step": round(took / rows / 1e6, 3),
                 "steps": rows,
                 "gpu_active_pct": round(idle.active_pct, 1) if idle else None,
@@ -180,7 +180,8 @@ class HostStall(Rule):
             kind = "checkpoint" if "Checkpoint" in name or "Backup" in name else "callback"
             advice = _stall_advice.in_steps(
                 run, name, steps=rows, times=int(run.steps["callback_events"][blocks].sum()),
-                epochs=_epochs_in(run, where), took_ns=took, span_ns=span_ns,
+                epochs=_epochs_in(run, where), took_ns=took,
+                span_ns=where.end_ns - where.start_ns,
             )  # fmt: skip
             if name:  # what the others take stays
                 advice = replace(advice, saves=advice.saves * of_it * min(1.0, named / took))

@@ -107,6 +107,18 @@ def test_a_small_callback_is_normal():
     assert stalls(run) == []
 
 
+def test_a_hook_beside_long_validations_is_held_against_the_steps():
+    """7 % of the steps, 4 % of the time from the first to the last."""
+    run = Generated(seed=1)
+    for _ in range(4):
+        start = run.now
+        run.steps(500, step_ms=10, callback_ms=0.75)
+        run.phase("validation", 4, name="validation")
+        run.epoch(start)
+    [hook] = [one for one in stalls(run) if "callback" in one["evidence"]]
+    assert hook["evidence"]["callback_pct"] == pytest.approx(7, abs=0.5)
+
+
 def test_a_heavy_batch_hook_is_a_span_and_named():
     run = Generated(seed=7)
     run.steps(400, step_ms=10)
