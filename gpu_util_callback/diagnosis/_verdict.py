@@ -11,8 +11,11 @@ __all__ = ["UNKNOWN", "sentence"]
 
 # cause -> how the sentence begins; the title serves where a cause is not listed.
 _OPENINGS = {
-    "input_bound": "The input pipeline starves the GPU",
+    "input_bound": "The GPU waits for its input",
 }
+# ... and where it cost a good part of the run.
+STARVED = 0.2
+_STARVING = "The input pipeline starves the GPU"
 # Without a GPU in use the training waits, not the GPU.
 _OPENINGS_WITHOUT_GPU = {
     "input_bound": "Training waits for its input",
@@ -61,6 +64,8 @@ def sentence(run: Run, claims: Sequence[Loss]) -> str:
     lost = min(lost, wall)
     openings = _OPENINGS if run.used_gpus else _OPENINGS_WITHOUT_GPU
     opening = openings.get(cause) or title or _OPENINGS[cause]
+    if opening == _OPENINGS["input_bound"] and lost >= STARVED * wall:
+        opening = _STARVING
     gain = wall / max(1, wall - saved)
     said = f"{opening}: {duration(lost / 1e9)} of {duration(wall / 1e9)}"
     if gain >= 1.05:

@@ -1,4 +1,4 @@
-"""What the verdict says of a run in which no rule found a cause."""
+"""What the verdict says of a run, and of one in which no rule found a cause."""
 
 from pathlib import Path
 
@@ -31,6 +31,13 @@ def test_a_busy_gpu_and_a_run_of_steps_are():
     busy = run_of([GPU], gpu_share=0.97).diagnose()["verdict"]
     assert busy.startswith("Nothing held training back") and "active 9" in busy
     assert run_of().diagnose()["verdict"].startswith("Nothing held training back: ")
+
+
+@pytest.mark.parametrize("wait_ms, said", [
+    (3, "The GPU waits for its input: "), (20, "The input pipeline starves the GPU: "),
+])  # fmt: skip
+def test_a_gpu_that_waits_now_and_then_does_not_starve(wait_ms, said):
+    assert run_of([GPU], wait_ms=wait_ms).diagnose()["verdict"].startswith(said)
 
 
 def test_what_took_most_of_the_rest_is_named(tmp_path):
