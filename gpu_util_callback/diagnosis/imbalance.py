@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis._bins import SampleBins
+from gpu_util_callback.diagnosis._fixes import batch_code
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Range, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._sampled import sampled
@@ -111,11 +112,22 @@ class Imbalance(Rule):
                     f"{_named(run, low)} {spread.min():.0f} %, and every step waits for the "
                     "busiest. Give each the same share of the batch, and keep other work off "
                     "the busiest.",
-                    f"ds = ds.batch({len(gpus)} * batch_per_gpu, drop_remainder=True)"
-                    if run.framework == "tensorflow" else "",
+                    _equal_shares(run, len(gpus)),
                 ),
                 gpus=sorted(gpus, key=lambda gpu: gpu != high),
             )  # fmt: skip
+
+
+def _equal_shares(run: Run, gpus: int) -> str:
+    """The line for a batch that divides by the GPUs; "" where it does, or others divide it."""
+    size = run.fact("fit", "batch_size")
+    if run.framework != "tensorflow":
+        return ""
+    if not isinstance(size, int):
+        return f"batch_size += -batch_size % {gpus}  # to the next multiple of {gpus}"
+    if size % gpus == 0:
+        return ""
+    return batch_code(run, -(-size // gpus) * gpus)
 
 
 def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:

@@ -261,8 +261,8 @@ def test_every_gpu_gets_its_share_of_the_batch(world):
     before = world(gpus, "before", run, used=(0, 1))
     claim = only(before, "imbalance")
     assert claim["evidence"]["busiest"] == "gpu0"
-    names = apply(claim["advice"]["code"], ds=samples, batch_per_gpu=2)
-    gpus, run = train(names["ds"])
+    size = apply(claim["advice"]["code"], batch_size=3)["batch_size"]
+    gpus, run = train(samples.batch(size))
     assert_kept(before, world(gpus, "after", run, used=(0, 1)), "imbalance")
 
 
