@@ -204,4 +204,3 @@ def test_what_varies_in_the_shapes_of_batches(shapes, dims):
 def test_shapes_of_nested_batches_are_no_axes():
     assert seen_dims([shape_signature(({"a": np.ones((2, 3))}, np.ones(2)))]) is None
     assert seen_dims([12.5]) is None and seen_dims([]) is None
-
