@@ -17,6 +17,8 @@ from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.recording import session_clocks
 
+pytestmark = pytest.mark.timed  # two or more processes at a time, and who waited for whom
+
 
 def ports(n: int) -> list[int]:
     """Free ports of the loopback address."""
@@ -168,7 +170,6 @@ def test_a_worker_that_is_killed(tmp_path):
     logdir_report([first, killed])
 
 
-@pytest.mark.timed
 def test_data_parallel_over_forced_devices():
     need("keras", "jax")
     flags = "--xla_force_host_platform_device_count=8"
@@ -180,7 +181,6 @@ def test_data_parallel_over_forced_devices():
     assert [r["device"] for r in one["fit"]["replicas"]] == [f"cpu:{i}" for i in range(8)]
 
 
-@pytest.mark.timed
 def test_model_parallel_over_forced_devices():
     need("keras", "jax")
     flags = "--xla_force_host_platform_device_count=8"
@@ -245,7 +245,6 @@ def mirrored():
     return shared("mirrored_program.py", "fits", "executions", "stages", KERAS_BACKEND="tensorflow")
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("length", ["known", "unknown"])
 def test_mirrored_strategy(mirrored, length):
     one = mirrored[length]
@@ -260,7 +259,6 @@ def test_mirrored_strategy(mirrored, length):
     assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005)
 
 
-@pytest.mark.timed  # with the tests of the same program: it runs once
 def test_stages_behind_a_strategy_are_read_where_tensorflow_tells_them(mirrored):
     """Of a loop's datasets that are not fetched to the devices ahead; on one device and on two."""
     for devices in ("one", "two"):
@@ -270,7 +268,6 @@ def test_stages_behind_a_strategy_are_read_where_tensorflow_tells_them(mirrored)
         assert mirrored[f"{devices}/ahead"]["unavailable"] == ["pipeline"]
 
 
-@pytest.mark.timed  # with the tests of the same program: it runs once
 def test_mirrored_strategy_with_steps_per_execution_is_keras_own_failure(mirrored):
     one = mirrored["executions"]
     without, with_callback = one["errors"]
