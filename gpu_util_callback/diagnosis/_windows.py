@@ -25,6 +25,7 @@ class Share:
     """A category over the traced GPUs that ran kernels.
 
     Attributes:
+        where: the range it holds for, None = the run.
         pct: of the steps, waiting for input included (as the timeline shows it).
         lost_ns: extrapolated to all steps of the range.
         ms_per_step: mean over steps and GPUs.
@@ -32,6 +33,7 @@ class Share:
         kernels_per_step, kernel_us: how many kernels, and how long one takes.
     """
 
+    where: Range | None
     pct: float
     lost_ns: int
     ms_per_step: float
@@ -99,13 +101,13 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
     if not count:
         return None
     return Share(
-        pct / count, max(0, round(lost / count)), per_step / count, most, tuple(gpus),
+        where, pct / count, max(0, round(lost / count)), per_step / count, most, tuple(gpus),
         kernels / traced_steps, busy_ns / max(1, kernels) / 1e3,
     )  # fmt: skip
 
 
-def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Range | None]:
-    """Where the categories take at least `limit_pct` of the steps; `[None]`: in the whole run.
+def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
+    """Where the categories take at least `limit_pct` of the steps: in stretches, or the whole run.
 
     Several windows in a row that show much less than those of another part of the run end a
     stretch, half-way to the one before.
@@ -117,14 +119,14 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Range | N
     parts = _parts(run, limit_pct, *categories) if len(run.steps) else []
     if not parts:
         held = whole.pct >= limit_pct and not _alone(run, OVER * limit_pct, *categories)
-        return [None] if held else []
-    found: list[Range | None] = []
+        return [whole] if held else []
+    found = []
     for where in parts:
         share = share_of(run, *categories, where=where)
         if share is None or share.pct < limit_pct or share.steps < WINDOW_STEPS:
             continue
         if share.lost_ns >= LEAST_SHARE * run.present_ns:
-            found.append(where)
+            found.append(share)
     return found
 
 

@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch, no_r
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis._windows import share_of, stretches_of, traced_gpus
+from gpu_util_callback.diagnosis._windows import stretches_of, traced_gpus
 
 __all__ = ["CommunicationBound", "advice"]
 
@@ -32,13 +32,11 @@ class CommunicationBound(Rule):
 
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
         limit = limits["exposed_collective_pct"]
-        for where in stretches_of(run, limit, "collective"):
-            share = share_of(run, "collective", where=where)
-            assert share is not None
+        for share in stretches_of(run, limit, "collective"):
             yield Loss(
                 cause=self.cause,
                 title=self.title,
-                where=where,
+                where=share.where,
                 lost_ns=share.lost_ns,
                 confidence=ESTIMATED,
                 evidence={

@@ -63,16 +63,14 @@ class LaunchBound(Rule):
             yield from self._eager(run, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        for where in stretches_of(run, limits["idle_launch_pct"], "idle_launch"):
-            share = share_of(run, "idle_launch", where=where)
-            assert share is not None
+        for share in stretches_of(run, limits["idle_launch_pct"], "idle_launch"):
             if not share.kernels_per_step or share.kernel_us > limits["mean_kernel_us"]:
                 continue
             per_step = round(share.kernels_per_step)
             yield Loss(
                 cause=self.cause,
                 title=self.title,
-                where=where,
+                where=share.where,
                 lost_ns=share.lost_ns,
                 confidence=ESTIMATED,
                 evidence={

@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch, no_r
 from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis._windows import share_of, stretches_of, traced_gpus
+from gpu_util_callback.diagnosis._windows import stretches_of, traced_gpus
 
 __all__ = ["SyncBound", "advice"]
 
@@ -64,13 +64,11 @@ class SyncBound(Rule):
             yield from self._outside(run, limits)
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        for where in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
-            share = share_of(run, "idle_sync", where=where)
-            assert share is not None
+        for share in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
             yield Loss(
                 cause=self.cause,
                 title=self.title,
-                where=where,
+                where=share.where,
                 lost_ns=share.lost_ns,
                 confidence=ESTIMATED,
                 evidence={

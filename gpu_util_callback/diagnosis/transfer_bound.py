@@ -65,15 +65,14 @@ class TransferBound(Rule):
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
         limit = limits["exposed_copy_pct"]
-        for where in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
-            share = share_of(run, "copy_h2d", "copy_d2h", where=where)
-            down, up = (share_of(run, way, where=where) for way in ("copy_h2d", "copy_d2h"))
-            assert share is not None and down is not None and up is not None
+        for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
+            down, up = (share_of(run, way, where=share.where) for way in ("copy_h2d", "copy_d2h"))
+            assert down is not None and up is not None
             degraded = next((text for gpu in share.gpus if (text := _degraded(run, gpu))), None)
             yield Loss(
                 cause=self.cause,
                 title=self.title,
-                where=where,
+                where=share.where,
                 lost_ns=share.lost_ns,
                 confidence=ESTIMATED,
                 evidence={
