@@ -16,6 +16,8 @@ WINDOW_STEPS = 3
 IN_A_ROW = 2
 # Where a window shows less than this share of the limit, the state is over.
 OVER = 0.5
+# No step waits for a GPU that computes less than this share of what the busiest does.
+AT_WORK = 0.05
 # A stretch below this share of the run is not told apart: mending it does not show.
 LEAST_SHARE = 0.02
 
@@ -44,10 +46,14 @@ class Share:
 
 
 def traced_gpus(run: Run) -> list[int]:
-    """The GPUs that ran kernels in enough traced steps."""
-    return [index for index, gpu in sorted(run.traced.gpus.items())
-            if index >= 0 and gpu.steps >= WINDOW_STEPS and gpu.duration_ns > 0
-            and gpu.kernel_busy_ns + gpu.ns["kernel"] > 0]  # fmt: skip
+    """The GPUs that computed in enough traced steps; not one that ran a few kernels beside them."""
+    busy = {
+        index: (gpu.kernel_busy_ns + gpu.ns["kernel"]) / gpu.duration_ns
+        for index, gpu in sorted(run.traced.gpus.items())
+        if index >= 0 and gpu.steps >= WINDOW_STEPS and gpu.duration_ns > 0
+    }
+    most = max(busy.values(), default=0)
+    return [index for index, share in busy.items() if share > 0 and share >= AT_WORK * most]
 
 
 def _idle_at_most(run: Run, index: int, where: Range | None) -> float:

@@ -28,6 +28,17 @@ def claims(run: Generated) -> list[dict]:
     return [*found["spans"], *found["findings"]]
 
 
+def test_a_gpu_with_a_few_kernels_does_not_halve_what_the_other_shows():
+    run = Generated(seed=2, gpus=[GPU, GPU | {"index": 1, "nvml_index": 1}])
+    for _ in range(3):
+        run.steps(200, step_ms=STEP_MS, gpu_share=1 - SHARE)
+        run.trace(6, STEP_MS, idle_sync=SHARE)
+        run.trace(6, STEP_MS, gpu=1, other=0.99)
+    [claim] = [one for one in claims(run) if one["cause"] == "sync_bound"]
+    assert claim["evidence"]["idle_sync_pct"] == pytest.approx(100 * SHARE, abs=1)
+    assert claim["gpus"] == [0]
+
+
 @pytest.mark.parametrize("first, end", [
     (0, 1200), (6000, STEPS), (2000, 5000), (0, STEPS),
 ])  # fmt: skip
