@@ -27,8 +27,11 @@ def ours(folder) -> GpuUtilCallback:
     return GpuUtilCallback(str(folder), report=False)
 
 
-def check(folder, caplog, *steps: int):
-    """The recordings in a folder, of so many steps each, complete and without a word."""
+def check(folder, caplog, *steps: int, hidden: tuple[str, ...] = ()):
+    """The recordings in a folder, of so many steps each, complete and without a word.
+
+    `hidden`: sources that this kind of fit does not let us read.
+    """
     found = sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
     assert [one.status for one in found] == ["ended"] * len(steps)
     for one, count in zip(found, steps, strict=True):
@@ -36,7 +39,8 @@ def check(folder, caplog, *steps: int):
         assert (one.steps["duration_ns"] > 0).all()
         assert (one.steps["input_wait_ns"] >= 0).all()
         assert (one.steps["gpu_wait_ns"] >= 0).all()
-        assert {u["source"] for u in one.facts["unavailable"]} <= {"NVML", "profiler windows"}
+        missing = {u["source"] for u in one.facts["unavailable"]}
+        assert missing <= {"NVML", "profiler windows", *hidden}
         assert not one.problems
     said = [r.getMessage() for r in caplog.records if r.name == "gpu_util_callback"]
     assert all("no GPU samples" in line for line in said), said
@@ -143,7 +147,7 @@ def test_a_strategy_of_one_device(tmp_path, caplog):
     with tf.distribute.OneDeviceStrategy("CPU:0").scope():
         model = compiled()
         model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0, callbacks=[ours(tmp_path)])
-    check(tmp_path, caplog, 2 * N)
+    check(tmp_path, caplog, 2 * N, hidden=("pipeline",))  # TensorFlow does not tell its stages
 
 
 def test_callbacks_that_set_weights_and_stop(tmp_path, caplog):
