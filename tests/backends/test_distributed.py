@@ -17,8 +17,6 @@ from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.recording import session_clocks
 
-pytestmark = pytest.mark.timed  # two or more processes at a time, and who waited for whom
-
 
 def ports(n: int) -> list[int]:
     """Free ports of the loopback address."""
@@ -83,6 +81,8 @@ def check_straggler(framework: str, log_dir, workers: int, steps=50, **how) -> l
     return told
 
 
+# Beside other tests a step takes longer than the slow input, and no wait is left to find.
+@pytest.mark.timed
 @pytest.mark.parametrize("framework", ["tensorflow", "jax"])  # torch: with wrong clocks, below
 def test_the_worker_with_the_slow_input_is_found(framework, tmp_path):
     need(framework)
@@ -170,6 +170,7 @@ def test_a_worker_that_is_killed(tmp_path):
     logdir_report([first, killed])
 
 
+@pytest.mark.timed
 def test_data_parallel_over_forced_devices():
     need("keras", "jax")
     flags = "--xla_force_host_platform_device_count=8"
@@ -181,6 +182,7 @@ def test_data_parallel_over_forced_devices():
     assert [r["device"] for r in one["fit"]["replicas"]] == [f"cpu:{i}" for i in range(8)]
 
 
+@pytest.mark.timed
 def test_model_parallel_over_forced_devices():
     need("keras", "jax")
     flags = "--xla_force_host_platform_device_count=8"
@@ -245,6 +247,7 @@ def mirrored():
     return shared("mirrored_program.py", "fits", "executions", "stages", KERAS_BACKEND="tensorflow")
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("length", ["known", "unknown"])
 def test_mirrored_strategy(mirrored, length):
     one = mirrored[length]
@@ -259,6 +262,7 @@ def test_mirrored_strategy(mirrored, length):
     assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], rel=0.005)
 
 
+@pytest.mark.timed  # with the tests of the same program: it runs once
 def test_stages_behind_a_strategy_are_read_where_tensorflow_tells_them(mirrored):
     """Of a loop's datasets that are not fetched to the devices ahead; on one device and on two."""
     for devices in ("one", "two"):
@@ -268,6 +272,7 @@ def test_stages_behind_a_strategy_are_read_where_tensorflow_tells_them(mirrored)
         assert mirrored[f"{devices}/ahead"]["unavailable"] == ["pipeline"]
 
 
+@pytest.mark.timed
 def test_mirrored_strategy_with_steps_per_execution_is_keras_own_failure(mirrored):
     one = mirrored["executions"]
     without, with_callback = one["errors"]

@@ -50,7 +50,7 @@ def check_straggler(one):
     assert abs(clock["offset_ms"]) < 3, "both workers read one clock"
 
 
-@pytest.mark.timed
+@pytest.mark.slow
 def test_the_workers_of_ray_train_are_one_session(tmp_path):
     need("ray", "torch")
     one = train(tmp_path, "torch")["torch"]
