@@ -161,6 +161,11 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
     says = f"{who} takes {duration(each_s)} each time, and training waits. "
     if who in _SAVERS and once:
         return _save_once(says, who, total)
+    if who == "TensorBoard":
+        return Advice(
+            f"{says}It is mostly histograms and images of all weights that take long: write none.",
+            "keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
+        )
     if once and hook:
         return Advice(
             f"{says}Do it once, at the end of this short training.",
@@ -178,11 +183,6 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
             f"{says}Save every {_th(every)} epoch.{slim}",
             _save_every(run, who, every),
             1 - (count // every) / count,
-        )
-    if who == "TensorBoard":
-        return Advice(
-            f"{says}It is mostly histograms and images of all weights that take long: write none.",
-            "keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
         )
     if not hook and once and run.ended:
         return Advice(

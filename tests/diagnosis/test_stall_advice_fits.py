@@ -16,6 +16,8 @@ from gpu_util_callback.diagnosis._words import what_to_do
 RUNS = [
     ("hook", hooks("Watcher.on_train_batch_end"), "if batch % 100 == 0", "epoch"),
     ("hook of a loop", hooks("logging", **LOOP), 'monitor.phase("logging")', "batch %"),
+    ("TensorBoard in six epochs", phases("callback", "TensorBoard.on_epoch_end", 0.5),
+     "histogram_freq=0", "on_train_end"),
     ("TensorBoard", hooks("TensorBoard.on_train_batch_end"),
      "super().on_train_batch_end(batch)", "if batch"),
     ("progress bar", hooks("ProgbarLogger.on_train_batch_end", 1), "verbose=2", "if batch"),
