@@ -142,7 +142,9 @@ def test_wait_is_the_truth(kind, mode, step, determinism, tmp_path):
     once_more(attempt)
 
 
-@pytest.mark.parametrize("mode", ["plain", "eager", "determinism"])
+@pytest.mark.parametrize("mode", [
+    "plain", "determinism", pytest.param("eager", marks=pytest.mark.slow),
+])  # fmt: skip
 @pytest.mark.parametrize("work_ms", [1, 8])
 @pytest.mark.parametrize("delay_ms", [0, 3, 12])
 def test_waits_under_several_steps_per_execution(delay_ms, work_ms, mode, determinism, tmp_path):
