@@ -1,10 +1,11 @@
 """From profiler windows to the run: a category's share, and what it costs over all steps."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.diagnosis._rule import Range
+from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Range, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._traced import Windows
 
@@ -43,6 +44,16 @@ class Share:
     gpus: tuple[int, ...]
     kernels_per_step: float
     kernel_us: float
+
+    def loss(
+        self, rule: Rule, advice: Advice, threshold: Mapping[str, float], evidence: dict
+    ) -> Loss:
+        """What a rule claims where these steps show its cause."""
+        return Loss(
+            cause=rule.cause, title=rule.title, where=self.where, lost_ns=self.lost_ns,
+            confidence=ESTIMATED, evidence=evidence | {"traced_steps": self.steps},
+            threshold=dict(threshold), advice=advice, gpus=list(self.gpus),
+        )  # fmt: skip
 
 
 def traced_gpus(run: Run) -> list[int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis._fixes import has_keras_fit, larger_batch, no_room, room_for
-from gpu_util_callback.diagnosis._rule import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis._rule import Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis._windows import stretches_of, traced_gpus
@@ -33,22 +33,16 @@ class CommunicationBound(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
         limit = limits["exposed_collective_pct"]
         for share in stretches_of(run, limit, "collective"):
-            yield Loss(
-                cause=self.cause,
-                title=self.title,
-                where=share.where,
-                lost_ns=share.lost_ns,
-                confidence=ESTIMATED,
+            yield share.loss(
+                self,
+                advice(run),
+                threshold={"exposed_collective_pct": limit},
                 evidence={
                     "exposed_collective_pct": round(share.pct, 1),
                     "collective_ms_per_step": round(share.ms_per_step, 3),
                     "gpus": len(run.used_gpus) or len(share.gpus),
                     "world_size": run.fact("world_size"),
-                    "traced_steps": share.steps,
                 },
-                threshold={"exposed_collective_pct": limit},
-                advice=advice(run),
-                gpus=list(share.gpus),
             )
 
 

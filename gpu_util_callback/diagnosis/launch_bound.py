@@ -67,25 +67,19 @@ class LaunchBound(Rule):
             if not share.kernels_per_step or share.kernel_us > limits["mean_kernel_us"]:
                 continue
             per_step = round(share.kernels_per_step)
-            yield Loss(
-                cause=self.cause,
-                title=self.title,
-                where=share.where,
-                lost_ns=share.lost_ns,
-                confidence=ESTIMATED,
+            yield share.loss(
+                self,
+                advice(run, per_step),
+                threshold={
+                    "idle_launch_pct": limits["idle_launch_pct"],
+                    "mean_kernel_us": limits["mean_kernel_us"],
+                },
                 evidence={
                     "idle_launch_pct": round(share.pct, 1),
                     "mean_kernel_us": round(share.kernel_us, 1),
                     "kernels_per_step": per_step,
                     "idle_launch_ms_per_step": round(share.ms_per_step, 3),
-                    "traced_steps": share.steps,
                 },
-                threshold={
-                    "idle_launch_pct": limits["idle_launch_pct"],
-                    "mean_kernel_us": limits["mean_kernel_us"],
-                },
-                advice=advice(run, per_step),
-                gpus=list(share.gpus),
             )
 
     def _host(self, run: Run, limits: Limits) -> Iterable[Loss]:

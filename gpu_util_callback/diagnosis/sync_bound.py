@@ -65,21 +65,15 @@ class SyncBound(Rule):
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
         for share in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
-            yield Loss(
-                cause=self.cause,
-                title=self.title,
-                where=share.where,
-                lost_ns=share.lost_ns,
-                confidence=ESTIMATED,
+            yield share.loss(
+                self,
+                advice(run),
+                threshold={"idle_sync_pct": limits["idle_sync_pct"]},
                 evidence={
                     "idle_sync_pct": round(share.pct, 1),
                     "idle_sync_ms_per_step": round(share.ms_per_step, 3),
                     "steps_per_execution": int(run.fact("fit", "steps_per_execution", default=1)),
-                    "traced_steps": share.steps,
                 },
-                threshold={"idle_sync_pct": limits["idle_sync_pct"]},
-                advice=advice(run),
-                gpus=list(share.gpus),
             )
 
     def _outside(self, run: Run, limits: Limits) -> Iterable[Loss]:

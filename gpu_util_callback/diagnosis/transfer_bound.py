@@ -69,22 +69,16 @@ class TransferBound(Rule):
             down, up = (share_of(run, way, where=share.where) for way in ("copy_h2d", "copy_d2h"))
             assert down is not None and up is not None
             degraded = next((text for gpu in share.gpus if (text := _degraded(run, gpu))), None)
-            yield Loss(
-                cause=self.cause,
-                title=self.title,
-                where=share.where,
-                lost_ns=share.lost_ns,
-                confidence=ESTIMATED,
+            yield share.loss(
+                self,
+                advice(run, degraded, up.ms_per_step > down.ms_per_step),
+                threshold={"exposed_copy_pct": limit},
                 evidence={
                     "exposed_copy_pct": round(share.pct, 1),
                     "to_gpu_ms_per_step": round(down.ms_per_step, 3),
                     "from_gpu_ms_per_step": round(up.ms_per_step, 3),
                     "pcie_link": degraded,
-                    "traced_steps": share.steps,
                 },
-                threshold={"exposed_copy_pct": limit},
-                advice=advice(run, degraded, up.ms_per_step > down.ms_per_step),
-                gpus=list(share.gpus),
             )
 
     def _full_links(self, run: Run, limits: Limits) -> Iterable[Loss]:

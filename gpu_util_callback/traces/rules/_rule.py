@@ -86,6 +86,21 @@ class TraceRule:
         """What only several processes beside each other show."""
         return ()
 
+    def of_steps(
+        self,
+        scene: Scene,
+        pct: float,
+        title: str,
+        advice: Advice,
+        threshold: Mapping[str, float],
+        evidence: Mapping[str, Any],
+    ) -> Finding:
+        """A finding of what takes so much of all steps, on the GPUs at work; see `finding`."""
+        return self.finding(
+            title, advice, lost_ps=pct / 100 * scene.total_ps, severity=pct / 100,
+            gpus=scene.gpus, threshold=threshold, evidence=evidence,
+        )  # fmt: skip
+
     def finding(
         self,
         title: str,

@@ -28,12 +28,11 @@ class CommunicationBound(TraceRule):
         pct = scene.pct("collective")
         if pct < limits[LIMIT]:
             return
-        yield self.finding(
+        yield self.of_steps(
+            scene,
+            pct,
             f"Communication that nothing hides takes {pct:.0f} % of the {scene.whole}",
             of_runs.advice(scene.run),
-            lost_ps=pct / 100 * scene.total_ps,
-            severity=pct / 100,
-            gpus=scene.gpus,
             threshold={LIMIT: limits[LIMIT]},
             evidence={LIMIT: pct},
         )

@@ -44,12 +44,11 @@ class LaunchBound(TraceRule):
             return
         if mean_us > limits[LENGTH] or per_step < limits[COUNT]:
             return
-        yield self.finding(
+        yield self.of_steps(
+            scene,
+            pct,
             f"The GPU waits {pct:.0f} % of the time between short kernels",
             of_runs.advice(scene.run, round(per_step)),
-            lost_ps=pct / 100 * scene.total_ps,
-            severity=pct / 100,
-            gpus=scene.gpus,
             threshold={name: limits[name] for name in (LIMIT, LENGTH, COUNT, LINKED)},
             evidence={
                 LIMIT: pct,

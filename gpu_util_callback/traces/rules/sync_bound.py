@@ -28,12 +28,11 @@ class SyncBound(TraceRule):
         pct = scene.pct("idle_sync")
         if pct < limits[LIMIT]:
             return
-        yield self.finding(
+        yield self.of_steps(
+            scene,
+            pct,
             f"The GPU runs dry {pct:.0f} % of the time because the host waits for it",
             of_runs.advice(scene.run),
-            lost_ps=pct / 100 * scene.total_ps,
-            severity=pct / 100,
-            gpus=scene.gpus,
             threshold={LIMIT: limits[LIMIT]},
             evidence={LIMIT: pct},
         )

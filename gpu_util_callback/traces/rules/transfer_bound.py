@@ -33,12 +33,11 @@ class TransferBound(TraceRule):
         pageable = sum(c.total_ps for c in copies if c.memory == "pageable")
         total = sum(c.total_ps for c in copies) or 1
         worst = max(copies, key=lambda c: c.total_ps, default=None)
-        yield self.finding(
+        yield self.of_steps(
+            scene,
+            pct,
             f"Copies that nothing hides take {pct:.0f} % of the {scene.whole}",
             of_runs.advice(scene.run, None, up > down),
-            lost_ps=pct / 100 * scene.total_ps,
-            severity=pct / 100,
-            gpus=scene.gpus,
             threshold={LIMIT: limits[LIMIT]},
             evidence={
                 LIMIT: pct,
