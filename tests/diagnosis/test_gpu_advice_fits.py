@@ -1,7 +1,5 @@
 """Advice about what the GPUs do fits the run: its framework, its loop, its hardware."""
 
-import re
-
 import numpy as np
 import pytest
 from advised import apply
@@ -17,6 +15,7 @@ from advised_runs import (
     TORCH,
     TURING,
     WAITING,
+    cases,
     check_line,
     compiles,
     found,
@@ -120,13 +119,9 @@ CAUSES = {
     "shapes": "recompilation",
     "unused": "gpus_unused",
 }
-CASES = [
-    pytest.param(run, CAUSES[re.split(r"[ ,:]", name)[0]], *rest, id=name)
-    for name, run, *rest in RUNS
-]
 
 
-@pytest.mark.parametrize("run, cause, there, never", CASES)
+@pytest.mark.parametrize("run, cause, there, never", cases(RUNS, CAUSES))
 def test_the_line_fits_the_run(run, cause, there, never):
     check_line(run, cause, None, there, never)
 

@@ -1,12 +1,21 @@
 """Advice about stalls between steps fits the run: who holds it up, and how often."""
 
 import contextlib
-import re
 from types import SimpleNamespace
 
 import pytest
 from advised import Given, apply
-from advised_runs import DATALOADER, LOOP, PYDATASET, check_line, found, hooks, phases, run_of
+from advised_runs import (
+    DATALOADER,
+    LOOP,
+    PYDATASET,
+    cases,
+    check_line,
+    found,
+    hooks,
+    phases,
+    run_of,
+)
 from generated_runs import MS
 
 from gpu_util_callback.diagnosis._stall_advice import validation
@@ -55,13 +64,9 @@ CAUSES = {
     "validation": "host_stall",
     "restart": "input_bound",
 }
-CASES = [
-    pytest.param(run, CAUSES[re.split(r"[ ,:]", name)[0]], *rest, id=name)
-    for name, run, *rest in RUNS
-]
 
 
-@pytest.mark.parametrize("run, cause, there, never", CASES)
+@pytest.mark.parametrize("run, cause, there, never", cases(RUNS, CAUSES))
 def test_the_line_fits_the_run(run, cause, there, never):
     check_line(run, cause, None, there, never)
 

@@ -4,6 +4,7 @@ import ast
 import re
 
 import numpy as np
+import pytest
 from generated_runs import GPU, START_NS, Generated
 
 from gpu_util_callback.diagnosis import Diagnosis
@@ -145,6 +146,14 @@ LENGTHS = [[32, [40, 500]], [32]]
 
 SHELL = ("pip ", "nvidia-smi ", "sudo ", "gpu-util ", "torchrun ", "python ", "top ", "unset ")
 OURS = re.compile(r"_ns\b|_pct\b|lost_s|unstarved|innocent|claim|\bGPM\b|stage_|None|nan|\bfn\b")
+
+
+def cases(runs: list[tuple], causes: dict[str, str]) -> list:
+    """(name, run, ...) as parameters (run, cause, ...); a name begins with the word for it."""
+    return [
+        pytest.param(run, causes[re.split(r"[ ,:]", name)[0]], *rest, id=name)
+        for name, run, *rest in runs
+    ]
 
 
 def check_line(run: Generated, cause: str, host: dict | None, there: str, never: str) -> None:
