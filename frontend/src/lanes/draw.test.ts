@@ -42,9 +42,9 @@ test('a value beyond the scale of a band is marked at the edge it left by', () =
   assert.deepEqual(tips([0, -3, 0, 0], [2, 2, 2, 2]), [[22.5, 54]]);
 });
 
-test('a throttled share above zero is a range, neighbours are one', () => {
-  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 0, 0, 0]), 1, 1), []);
-  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 1, 0.1, 0]), 1, 1), [[20, 45]]);
-  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 1, 0.1, 0]), 1, 0.5), [[20, 25], [40, 45]], 'a gap between them');
-  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [3, 0, NaN, 5]), 1, 1), [[0, 5], [60, 65]]);
+test('a tenth of the time throttled is marked, neighbours are one', () => {
+  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 9, 0, 0]), 1, 1), [], 'a moment at the power cap');
+  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 90, 10, 0]), 1, 1), [[20, 45]]);
+  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [0, 90, 10, 0]), 1, 0.5), [[20, 25], [40, 45]], 'a gap between them');
+  assert.deepEqual(throttledRanges(four([0, 0, 0, 0], [30, 0, NaN, 50]), 1, 1), [[0, 5], [60, 65]]);
 });

@@ -47,6 +47,14 @@ test('buckets without data are no points', () => {
   assert.equal(points.x1[3], 310);
 });
 
+test('between two samples a line goes on to both of them, beyond the edges of what is in view', () => {
+  const values = Array.from({ length: 300 }, (_, i) => (i % 50 === 0 ? i : null));
+  for (const key of [['a/a'], ['a/a', 'a/a']]) {
+    const points = resample(tilesOf(values), key, { start: 60, end: 90 }, 300, new Points());
+    assert.deepEqual([...points.x0.subarray(0, points.n)], [-100, 400], `${key.length} series`);
+  }
+});
+
 test('samples a tenth of a second apart are one line; two seconds without any are a gap', () => {
   const every = (n: number): (number | null)[] => Array.from({ length: 500 }, (_, i) => (i % n === 0 ? 1 : null));
   const limit = (values: (number | null)[]): number =>

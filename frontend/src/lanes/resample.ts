@@ -34,7 +34,7 @@ export class Points {
 
 /**
  * Merges the buckets of `tiles` that share a pixel of `width` and skips those without data.
- * One bucket beyond each edge of `range` is kept so that lines reach the border.
+ * The next bucket with data beyond each edge of `range` is kept so that lines reach the border.
  */
 export function resample(tiles: Tile[], keys: string[], range: Range, width: number, out: Points): Points {
   const level = tiles[0]?.level ?? 0;
@@ -49,8 +49,7 @@ export function resample(tiles: Tile[], keys: string[], range: Range, width: num
     const data = keys.map((key) => tile.series.get(key));
     if (data.some((series) => !series)) continue;
     const tileStart = tile.index * TILE;
-    const from = Math.max(0, Math.floor(range.start / size) - 1 - tileStart);
-    const to = Math.min(TILE, Math.ceil(range.end / size) + 1 - tileStart);
+    const [from, to] = bucketsOf(tile, (data[0] as { mean: Float32Array }).mean, range, size);
     for (let i = from; i < to; i++) {
       let some = false;
       for (const series of data) if (!Number.isNaN((series as { mean: Float32Array }).mean[i])) some = true;
@@ -91,6 +90,15 @@ export function resample(tiles: Tile[], keys: string[], range: Range, width: num
   return out;
 }
 
+/** Half-open: the buckets of `tile` in `range`, and the nearest with data beyond each of its edges. */
+function bucketsOf({ index }: Tile, mean: Float32Array, range: Range, size: number): [number, number] {
+  let from = Math.max(0, Math.floor(range.start / size) - 1 - index * TILE);
+  let to = Math.min(TILE, Math.ceil(range.end / size) + 1 - index * TILE);
+  while (from > 0 && Number.isNaN(mean[from])) from--;
+  while (to > 0 && to < TILE && Number.isNaN(mean[to - 1])) to++;
+  return [from, to];
+}
+
 /** The same for one series, as nearly all lanes have it. */
 function resampleOne(tiles: Tile[], key: string, range: Range, scale: number, size: number, out: Points): Points {
   const { x0, x1, time } = out;
@@ -103,10 +111,8 @@ function resampleOne(tiles: Tile[], key: string, range: Range, scale: number, si
   for (const tile of tiles) {
     const series = tile.series.get(key);
     if (!series) continue;
-    const start = tile.index * TILE;
-    const from = Math.max(0, Math.floor(range.start / size) - 1 - start);
-    const to = Math.min(TILE, Math.ceil(range.end / size) + 1 - start);
-    let left = ((start + from) * size - range.start) * scale;
+    const [from, to] = bucketsOf(tile, series.mean, range, size);
+    let left = ((tile.index * TILE + from) * size - range.start) * scale;
     for (let i = from; i < to; i++, left += wide) {
       const value = series.mean[i] as number;
       if (value !== value) continue; // NaN

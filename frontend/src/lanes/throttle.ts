@@ -15,13 +15,16 @@ export function throttleLane(recording: RecordingReply, lane: LaneInfo): LaneInf
   return /:(power|temperature|sm_clock)_/.test(lane.id) ? found.get(lane.group) : undefined;
 }
 
-/** Pixel ranges in which a throttled share is above zero; points no farther apart than `limit` ns are one range. */
+/** A driver caps its power for moments all the time: from this share of a sample's time on, in percent, it is marked. */
+const MARKED_PCT = 10;
+
+/** Pixel ranges in which a GPU was throttled; points no farther apart than `limit` ns are one range. */
 export function throttledRanges(points: Points, series: number, limit: number): [number, number][] {
   const ranges: [number, number][] = [];
   let before = -1;
   for (let i = 0; i < points.n; i++) {
     let some = false;
-    for (let s = 0; s < series; s++) if ((points.max[s]?.[i] as number) > 0) some = true;
+    for (let s = 0; s < series; s++) if ((points.max[s]?.[i] as number) >= MARKED_PCT) some = true;
     if (!some) continue;
     const [from, to] = [points.x0[i] as number, Math.max(points.x1[i] as number, (points.x0[i] as number) + 2)];
     const last = ranges[ranges.length - 1];

@@ -18,6 +18,8 @@ const PAD = 7;
 
 export interface LaneScale {
   top: number;
+  /** How long a point's line goes on to the next one, in nanoseconds: so long its value holds. */
+  join: number;
 }
 
 /** A lane's points, ready to be drawn; kept between frames so that panning allocates nothing. */
@@ -25,7 +27,8 @@ interface Prepared {
   row: LaneRow;
   /** One per series of a band; one for all series of a stack. */
   points: Points[];
-  level: number;
+  /** Of each of the points: the longest time to the next one that is no gap, in nanoseconds. */
+  joins: number[];
   top: number;
   /** Where the GPU was throttled, in lanes that show the effect. */
   throttled: [number, number][];
@@ -112,11 +115,11 @@ function shareScales(prepared: Prepared[]): Map<string, LaneScale> {
     if (row.lane.kind === 'stack') step = Math.max(step, top);
   }
   const scales = new Map<string, LaneScale>();
-  for (const { row } of prepared) {
+  for (const { row, joins } of prepared) {
     let top = tops.get(quantity(row)) as number;
     // A wait of microseconds must not look like one of the step: a tenth of a step is the least scale.
     if (row.lane.unit === 'ms' && row.lane.kind !== 'stack') top = Math.max(top, step / 10);
-    scales.set(row.key, { top: row.lane.max ? top : niceTop(top, /^bytes/.test(row.lane.unit)) });
+    scales.set(row.key, { top: row.lane.max ? top : niceTop(top, /^bytes/.test(row.lane.unit)), join: Math.max(2e9, ...joins) });
   }
   return scales;
 }
@@ -180,19 +183,17 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
       for (let s = 0; s < keys.length; s++) sum += (all.mean[s]?.[i] as number) || 0;
       return sum;
     };
-    return { row, points, level, top: robustTop(all, total, 0.01) * 1.1, throttled: [] };
+    return { row, points, joins: [], top: robustTop(all, total, 0.01) * 1.1, throttled: [] };
   }
   const points = pointsFor(row.key, keys.length).slice(0, keys.length);
-  let drawn = level;
   let top = lane.max ?? 0;
-  keys.forEach((key, s) => {
+  const joins = keys.map((key, s) => {
     const tiles = source.tiles.best(axis, level, view, key);
     const one = resample(tiles, [key], view, width, points[s] as Points);
-    drawn = tiles[0]?.level ?? level;
-    if (lane.max) return;
-    top = Math.max(top, robustTop(one, (i) => one.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
+    if (!lane.max) top = Math.max(top, robustTop(one, (i) => one.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
+    return joinLimit(one, axis, tiles[0]?.level ?? level);
   });
-  return { row, points, level: drawn, top, throttled: throttledIn(frame, source, lane, view, throttled) };
+  return { row, points, joins, top, throttled: throttledIn(frame, source, lane, view, throttled) };
 }
 
 const scratch = new Points();
@@ -212,7 +213,7 @@ function throttledIn({ axis, level, width }: Frame, source: Source, lane: LaneIn
 
 function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepared, y: number, top: number): void {
   const { palette, axis, view, width } = frame;
-  const { row, points, level } = prepared;
+  const { row, points, joins } = prepared;
   const { lane } = row;
   const rect: Rect = { x: 0, y: y + PAD, width, height: row.height - PAD - 4 };
   if (lane.kind === 'stack') {
@@ -223,7 +224,7 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
   }
   points.forEach((one, s) => {
     const colour = palette.hue(s === 0 ? laneColour(lane.id) : (EXTRA[(s - 1) % EXTRA.length] as string));
-    drawBand(context, one, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joinLimit(one, axis, level));
+    drawBand(context, one, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joins[s] as number);
   });
   drawThrottled(context, prepared.throttled, y + 1, width, palette);
 }

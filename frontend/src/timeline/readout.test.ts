@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { LaneInfo } from '../api/types.ts';
+import type { LaneInfo, RecordingReply } from '../api/types.ts';
 import { TileStore } from '../tiles/store.ts';
 import { answer } from '../tiles/testing.ts';
 import { other } from './frame.ts';
-import { readLane, valueAt, valueOver } from './readout.ts';
+import { reachOf, readLane, valueAt, valueOver } from './readout.ts';
 
 const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: 'ms', kind: 'band', series: [{ name: id }] });
 
@@ -21,6 +21,21 @@ test('the value under the cursor is that of its bucket, or the last one before i
   assert.equal(valueAt(tiles, 'step', 0, 'a', 'a', 57, 20)?.mean, 51);
   assert.equal(valueAt(tiles, 'step', 0, 'a', 'a', 57, 3), null, 'too long ago');
   assert.equal(valueAt(tiles, 'step', 0, 'a', 'b', 57, 20), null);
+});
+
+test('a value holds as long as its line is drawn, however short the steps are', () => {
+  const recording = { report: { step_ms: { mean: 4 } } } as RecordingReply;
+  assert.equal(reachOf({ axis: 'step', level: 0 }, recording), 500, 'two seconds of steps');
+  assert.equal(reachOf({ axis: 'step', level: 0 }, recording, 20e9), 5000, 'a sample every five seconds');
+  assert.equal(reachOf({ axis: 'time', level: 20 }, recording), 2e9);
+  assert.equal(reachOf({ axis: 'time', level: 32 }, recording), 4 * 2 ** 32, 'a few buckets of a whole day');
+});
+
+test('a value of this tile is read where the tile before it is not there', async () => {
+  const tiles = new TileStore('id', (request) => Promise.resolve(answer(request, (_, bucket) => [bucket, bucket, bucket], (at) => at)), () => {});
+  tiles.want([{ axis: 'step', level: 0, range: { start: 512, end: 1024 }, lanes: ['a'] }, { axis: 'step', level: 3, range: { start: 0, end: 4096 }, lanes: ['a'] }]);
+  await new Promise((resolve) => setTimeout(resolve, 5));
+  assert.equal(valueAt(tiles, 'step', 0, 'a', 'a', 515.5, 20)?.mean, 515);
 });
 
 test('a range weighs the buckets at its edges by their share', async () => {

@@ -1,7 +1,8 @@
 /** Values under the cursor and means over a range, read from the tiles a view has. */
-import type { LaneInfo } from '../api/types.ts';
+import type { LaneInfo, RecordingReply } from '../api/types.ts';
 import type { Range } from '../math/range.ts';
 import { seriesKey } from '../tiles/decode.ts';
+import type { Frame } from './frame.ts';
 import { TILE, type Axis, type TileStore } from '../tiles/store.ts';
 
 export interface Value {
@@ -21,20 +22,17 @@ export function valueAt(
   reach: number,
 ): Value | null {
   const key = seriesKey(lane, series);
-  const found = tiles.best(axis, level, { start: Math.max(0, at - reach), end: at + 1e-6 }, key);
-  for (let t = found.length - 1; t >= 0; t--) {
-    const tile = found[t];
-    const data = tile?.series.get(key);
-    if (!tile || !data) continue;
-    const size = 2 ** tile.level;
-    const last = Math.min(TILE - 1, Math.floor(at / size) - tile.index * TILE);
-    for (let i = last; i >= 0; i--) {
-      const bucket = (tile.index * TILE + i) * size;
-      if (bucket + size < at - reach) return null;
-      const mean = data.mean[i] as number;
-      if (!Number.isNaN(mean)) return { min: data.min[i] as number, max: data.max[i] as number, mean };
+  // The tile before this one only where this one has nothing: both may be there more coarsely alone.
+  for (const start of [at, Math.max(0, at - reach)])
+    for (const tile of tiles.best(axis, level, { start, end: at + 1e-6 }, key).reverse()) {
+      const data = tile.series.get(key);
+      const size = 2 ** tile.level;
+      let i = Math.min(TILE - 1, Math.floor(at / size) - tile.index * TILE);
+      for (; data && i >= 0 && (tile.index * TILE + i + 1) * size >= at - reach; i--) {
+        const mean = data.mean[i] as number;
+        if (!Number.isNaN(mean)) return { min: data.min[i] as number, max: data.max[i] as number, mean };
+      }
     }
-  }
   return null;
 }
 
@@ -114,6 +112,11 @@ export function readLane(lane: LaneInfo, read: (series: string) => Value | null)
   return { series, heads: means.length > 2 ? [Math.max(...means)] : means };
 }
 
-/** How far back a value still counts as current: a few buckets, and at least two seconds or twenty steps. */
-export const reachOf = (axis: Axis, level: number): number =>
-  axis === 'time' ? Math.max(2e9, 4 * 2 ** level) : Math.max(20, 4 * 2 ** level);
+export function stepsIn({ report }: RecordingReply, seconds: number): number {
+  const ms = report.step_ms?.mean;
+  return ms && ms > 0 ? (seconds * 1e3) / ms : 100;
+}
+
+/** How far back a value still counts as current, in axis units: as far as a line is drawn, or a few buckets. */
+export const reachOf = ({ axis, level }: Pick<Frame, 'axis' | 'level'>, recording: RecordingReply, join = 2e9): number =>
+  Math.max(axis === 'time' ? join : Math.max(20, stepsIn(recording, join / 1e9)), 4 * 2 ** level);

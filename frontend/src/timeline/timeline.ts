@@ -16,6 +16,7 @@ import { drawBody, type LaneScale } from './body.ts';
 import { boundsOf, convertRange, extentRange, levelsOf, NARROWEST, resolveView, type Frame, type Source } from './frame.ts';
 import { drawHead, layOutHead, windowAt, type Head } from './head.ts';
 import { drawOverlay } from './overlay.ts';
+import { stepsIn } from './readout.ts';
 
 export interface Surfaces {
   root: HTMLElement;
@@ -366,11 +367,6 @@ const clampTo = (range: Range, bounds: Range): Range => ({
   start: Math.max(range.start, bounds.start),
   end: Math.min(range.end, bounds.end),
 });
-
-function stepsIn(recording: RecordingReply, seconds: number): number {
-  const ms = recording.report.step_ms?.mean;
-  return ms && ms > 0 ? (seconds * 1e3) / ms : 100;
-}
 
 function overviewLanes(source: Source): string[] {
   const { lanes } = source.recording;

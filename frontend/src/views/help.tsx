@@ -80,7 +80,7 @@ export function Help() {
       <p>
         A lane's line is the mean of what a pixel covers; the band around it runs from the least to the greatest value, so that no spike is
         lost. ▲ or ▼ at a lane's edge: values beyond its scale. Gaps: nothing was measured. Hatched bars: somebody waited. A hatched strip over power, clock
-        and temperature: the driver had lowered the clocks.
+        and temperature: the driver had lowered the clocks for a tenth of the time or more.
       </p>
       <button type="button" class="pill" onClick={() => app.state.set({ help: false })}>
         Close

@@ -96,7 +96,7 @@ function writeValues(timeline: Timeline, root: HTMLElement): void {
     if (!scale || !source || !label) continue; // out of sight
     const { axis, level, view } = frame;
     const { lane } = row;
-    const reach = reachOf(axis, level);
+    const reach = reachOf(frame, source.recording, scale.join);
     const value = readLane(lane, (series) =>
       at === null
         ? valueOver(source.tiles, axis, level, lane, series, shift(view, -source.shift))

@@ -103,7 +103,7 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
   for (const source of frame.sources) {
     const lane = source.recording.lanes.find(({ id }) => laneKey(source.id, id) === key);
     if (!lane) continue;
-    const reach = reachOf(frame.axis, frame.level);
+    const reach = reachOf(frame, source.recording, timeline.scales.get(key)?.join);
     const value = readLane(lane, (series) => valueAt(source.tiles, frame.axis, frame.level, lane.id, series, at - source.shift, reach));
     const lines: Line[] = [];
     if (value.heads.length === 0) lines.push({ title: 'no data here', value: '' });
