@@ -40,6 +40,7 @@ _GPU_PARTS = (
 )
 _MAX_SHOWN = 6  # claims of a run
 _MAX_FULL = 3  # runs that are shown in full; of more, each only in brief
+_MAX_BRIEF = 8  # of more, only those with something to say
 
 
 def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool = True) -> str:
@@ -64,13 +65,14 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     # Of runs that share one name --run cannot choose: the newest is the one that is asked about.
     newest = runs[-1] if len(runs) > _MAX_FULL and len({run["run"] for run in runs}) == 1 else None
     for run in runs:
+        if len(runs) > _MAX_BRIEF and not _claims(run) and run is not newest:
+            continue  # that it has no cause, the table says
         if len(runs) > 1:
             lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
-        which = apart.get(run["id"], "")
         if len(runs) <= _MAX_FULL or run is newest:
-            lines += _run(run, pen, shared if run is not newest else (), which)
+            lines += _run(run, pen, shared if run is not newest else (), apart)
         else:
-            lines += _brief(run, pen, which)
+            lines += _brief(run, pen, apart)
     if shared and len(runs) <= _MAX_FULL:
         lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
         lines += [pen.bold("Not measured in any of these runs"), *_missing_lines(shared, pen)]
@@ -129,11 +131,11 @@ def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -
     return pen.finish(lines[1:])
 
 
-def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping] = (), which: str = "") -> list[str]:
+def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping], apart: Mapping[str, str]) -> list[str]:
     lines = pen.wrap(run["verdict"])
     lines = [pen.bold(line) for line in lines]
-    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run, which))]
-    lines += _since(run, pen)
+    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run, apart.get(run["id"], "")))]
+    lines += _since(run, pen, apart)
     lines += _account_bar(run, pen)
     lines += _gpu_cards(run, pen)
     lines += _gpu_account(run, pen)
@@ -159,22 +161,25 @@ def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping] = (), which: str = ""
     return lines
 
 
-def _brief(run: Mapping, pen: Pen, which: str) -> list[str]:
+def _brief(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
     lines = [pen.bold(line) for line in pen.wrap(run["verdict"])]
-    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run, which))]
-    lines += _since(run, pen)
+    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run, apart.get(run["id"], "")))]
+    lines += _since(run, pen, apart)
     for claim in _claims(run)[:1]:
         lines += code_lines(claim["advice"]["code"], pen)
     return lines
 
 
-def _since(run: Mapping, pen: Pen) -> list[str]:
+def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
     """Whether what the run before was told came true."""
     since = run.get("since")
     if not since:
         return []
+    called = since["run"]
+    if called == run["run"]:
+        called = apart.get(since["id"]) or "the run before"
     text = (
-        f"Since {since['run']}: {', '.join(since['gone'])} gone; "
+        f"Since {called}: {', '.join(since['gone'])} gone; "
         f"promised up to {times(since['promised_up_to'])}, got {times(since['got'])}."
     )
     return pen.wrap(text)

@@ -1,9 +1,11 @@
 """What decides whether an advice helps here: cores, epochs to come, who keeps the CPU busy."""
 
+import numpy as np
+
 from gpu_util_callback.diagnosis._rule import Range
 from gpu_util_callback.diagnosis._run import Run
 
-__all__ = ["behind_first_epoch", "cpu_pct", "cpus", "process_cpu"]
+__all__ = ["behind_first_epoch", "cpu_pct", "cpus", "process_cpu", "steps_an_epoch"]
 
 # One second apart: two readings are the least that says something of a short span.
 _HOST_SAMPLES = 2
@@ -45,11 +47,20 @@ def behind_first_epoch(run: Run, where: Range) -> float:
     if epochs is not None and int(epochs) < 2:
         return 0.0
     ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows)]
-    per_epoch = run.fact("fit", "steps_per_epoch")
-    first_end = run.step_at(min(ends)) if ends else int(per_epoch or 0)
+    first_end = run.step_at(min(ends)) if ends else int(steps_an_epoch(run) or 0)
     rows = where.end_step - where.start_step
     if rows <= 0:
         return 1.0
     if where.end_step <= first_end and not run.ended and epochs is not None:
         return 1 - 1 / int(epochs)  # the others are still to come
     return max(0.0, min(1.0, (where.end_step - max(first_end, where.start_step)) / rows))
+
+
+def steps_an_epoch(run: Run) -> int | None:
+    """Steps of an epoch: as `fit` was told, or as all of the first ones were alike."""
+    told = run.fact("fit", "steps_per_epoch")
+    epochs = run.phases.of("epoch").get("")
+    if told or epochs is None or epochs.joined or len(epochs) < 2:
+        return int(told) if told else None
+    seen = np.unique(np.diff(epochs["step"], prepend=run.first_step))
+    return int(seen[0]) if len(seen) == 1 and seen[0] > 0 else None

@@ -83,12 +83,17 @@ def add_promises(runs: Sequence[dict]) -> None:
             known[script, name, gpus] = run
 
 
+# cause -> the part of the account in which its time is counted
+_PART_OF = {"input_bound": "input_wait", "recompilation": "compile"}
+
+
 def _since(previous: Mapping, run: Mapping) -> dict | None:
     """The promise is about the parts of the run that lost time: the steps, and the stalls if some
     of them went away; what changed elsewhere (a longer validation) does not touch it."""
     now = _causes(run)
     gone = [claim for claim in _claims(previous)
-            if claim["cause"] not in now and _would_show(claim, previous, run)]  # fmt: skip
+            if claim["cause"] not in now and _would_show(claim, previous, run)
+            and _went_down(claim, previous, run)]  # fmt: skip
     stalls = any(claim["cause"] == "host_stall" for claim in gone)
     old, new = _seconds(previous, stalls), _seconds(run, stalls)
     if not gone or not old or not new:
@@ -115,6 +120,20 @@ def _would_show(claim: Mapping, previous: Mapping, run: Mapping) -> bool:
     epochs = (run.get("fit") or {}).get("epochs") or 0
     seldom = claim["cause"] == "host_stall" or "setup" in claim.get("id", "")
     return not seldom or share >= HALF or (run["status"] == "ended" and epochs > 1)
+
+
+def _went_down(claim: Mapping, previous: Mapping, run: Mapping) -> bool:
+    """Whether most of what it cost is gone from the account, too: one that was told just above its
+    limit may be just below it now, with nothing changed."""
+    part = _PART_OF.get(claim["cause"])
+    if claim["cause"] == "host_stall":
+        what = claim.get("id", "").partition("@")[0].partition(":")[2]
+        part = {"validation": "validation", "unmarked": "other"}.get(what, "callbacks")
+    before, after = ((one["time_s"] or {}).get(part) for one in (previous, run))
+    if before is None or after is None:
+        return True
+    share = _samples(run, previous) / max(1.0, _samples(previous, run))
+    return after < share * (before - HALF * (claim["lost_s"] or 0))
 
 
 def _saves(claim: Mapping) -> float:

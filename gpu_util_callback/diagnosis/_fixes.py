@@ -2,6 +2,7 @@
 
 import re
 
+from gpu_util_callback.diagnosis._circumstances import steps_an_epoch
 from gpu_util_callback.diagnosis._kernels import capability, headroom
 from gpu_util_callback.diagnosis._rule import Advice
 from gpu_util_callback.diagnosis._run import Run
@@ -58,7 +59,7 @@ def batch_code(run: Run, size: int) -> str:
 
 def batches_an_epoch(run: Run) -> str:
     """How many batches an epoch has, as a line of code says it: a name where it is not known."""
-    return str(run.fact("fit", "steps_per_epoch") or "number_of_batches")
+    return str(steps_an_epoch(run) or "number_of_batches")
 
 
 def room_for(run: Run, factor: int) -> int:

@@ -115,9 +115,9 @@ def _workers_wait(wait: InputWait, workers: int) -> bool:
 
 
 def keep_it(wait: InputWait, where: str = "") -> Advice | None:
-    """`ds.cache()`, where a later epoch could use what was kept."""
+    """`ds.cache()`, where a later epoch could use what was kept, and none is kept yet."""
     saves = behind_first_epoch(wait.run, wait.where)
-    if saves <= 0:
+    if saves <= 0 or any(stage.cached for stage in wait.stages):
         return None
     return Advice(
         f"{where}If the result is the same in every epoch and fits into memory, keep it: the first "
@@ -212,7 +212,8 @@ def _py_dataset(wait: InputWait) -> Advice:
     processes = bool(run.fact("fit", "input_processes"))
     one_ms = wait.arrives_ms if run.framework == "tensorflow" else wait.lost_ms
     if not workers or workers == 1:
-        count, waits = _workers_for(wait, one_ms), _waits(wait)
+        waits = _waits(wait)
+        count = _workers_for(wait, one_ms, waiting=waits)
         kind, care = (
             ("threads", "__getitem__ must not change anything that they share")
             if waits
@@ -231,7 +232,22 @@ def _py_dataset(wait: InputWait) -> Advice:
             _with_workers(workers, True, legacy),
             wait.saves(wait.arrives_ms / workers),
         )
-    count = min(MOST_WORKERS, max(_workers_for(wait, workers * wait.arrives_ms), 2 * workers))
+    if processes and workers >= (cpus(run) or MOST_WORKERS) and not _workers_wait(wait, workers):
+        return Advice(
+            f"{own} has {workers} worker processes, as many as pay off on this machine, and still "
+            f"{wait.pace}. Make __getitem__ cheaper (%timeit dataset[0] tells what one batch "
+            "costs): what comes before random augmentation can be done once, and kept where it "
+            "fits into memory.",
+            "made = [dataset[i] for i in range(len(dataset))]  # once\n"
+            "class Made(keras.utils.PyDataset):\n"
+            "    def __len__(self):\n"
+            "        return len(made)\n"
+            "    def __getitem__(self, i):\n"
+            "        return made[i]\n"
+            "dataset = Made()",
+        )
+    needed = _workers_for(wait, workers * wait.arrives_ms, waiting=_waits(wait))
+    count = min(MOST_WORKERS, max(needed, 2 * workers))
     return Advice(
         f"{workers} workers of {own} are too few: {wait.pace}. Use more of them, or make "
         "__getitem__ cheaper.",
@@ -255,7 +271,7 @@ def _generator(wait: InputWait) -> Advice:
         return _ahead(wait, f"{name} makes each batch while the loop waits: {wait.pace}.")
     # On TensorFlow a thread asks it for the next batch during the step, elsewhere it cannot.
     one_ms = wait.arrives_ms if run.framework == "tensorflow" else wait.lost_ms
-    count = _workers_for(wait, one_ms)
+    count = _workers_for(wait, one_ms, waiting=_waits(wait))
     return Advice(
         f"{name} makes one batch after the other: {wait.pace}. A keras.utils.PyDataset makes "
         "several at a time, if you can say how to make batch number i.",

@@ -15,7 +15,8 @@ __all__ = ["input_setup"]
 
 # The first one had to be; after another two, the next will come as well.
 LEAST_TIMES = 3
-APART = 0.2
+# The longest takes so much longer than they do on average: that is said.
+UNEVEN = 2
 
 
 def input_setup(run: Run, limits: Limits, cause: str) -> list[Loss]:
@@ -30,7 +31,7 @@ def input_setup(run: Run, limits: Limits, cause: str) -> list[Loss]:
 
 
 def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Loss | None:
-    epochs = _epochs_ns(occurrences)
+    epochs = _epochs_ns(run, occurrences)
     if len(epochs) + 1 < LEAST_TIMES:
         return None
     first, last = int(occurrences["start_ns"][0]), int(occurrences["end_ns"][-1])
@@ -41,8 +42,11 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
     lost, active = lost_in(run, occurrences, where)
     if 100 * lost < limits["wait_pct"] * span_ns:
         return None
-    spent_s = _each_s(occurrences)
-    often, each_s = len(spent_s), float(spent_s.mean())
+    spent_s = _each_s(run, occurrences)
+    often, each_s, most_s = len(spent_s), float(spent_s.mean()), float(spent_s.max())
+    each = f"takes {duration(each_s)} each time"
+    if most_s > UNEVEN * each_s:
+        each = f"takes {duration(each_s)} on average, {duration(most_s)} at most"
     return Loss(
         cause=cause,
         title="Input-bound: each epoch sets its input up",
@@ -51,13 +55,13 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
         confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
         evidence=times(occurrences, "wait_pct", 100 * occurrences.self_ns / span_ns) | {
             "times": often, "seconds_each": round(each_s, 3),
-            "longest_s": round(float(spent_s.max()), 3), "gpu_active_meanwhile_pct": active,
+            "longest_s": round(most_s, 3), "gpu_active_meanwhile_pct": active,
         },
         threshold={"wait_pct": limits["wait_pct"]},
         state=often >= MANY_TIMES,
         advice=_advice(
             run,
-            f"Setting the input up anew takes {duration(each_s)} each time, and training waits. ",
+            f"Setting the input up anew {each}, and training waits. ",
             1 - 1 / max(2, often),  # the first one is needed
         ),
         gpus=run.used_gpus,
@@ -100,10 +104,10 @@ def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Los
         lost_ns=lost,
         confidence=ESTIMATED,  # that it comes again
         evidence={
-            "wait_pct": round(100 * found.self_ns / run.present_ns, 1), "times": often,
+            "once_pct": round(100 * found.self_ns / run.present_ns, 1), "times": often,
             "seconds_each": round(each_s, 3), "gpu_active_meanwhile_pct": active,
         },
-        threshold={"wait_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
+        threshold={"once_pct": limits["once_pct"], "seconds_each": limits["once_s"]},
         advice=_advice(
             run,
             f"Seen {seen} in {epochs.count} epochs, so it may not come again: training waited "
@@ -117,19 +121,31 @@ def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Los
     )  # fmt: skip
 
 
-def _epochs_ns(occurrences: Occurrences) -> np.ndarray:
-    """What lay between set-ups; an epoch may have several, which follow one another at once."""
+def _epochs_ns(run: Run, occurrences: Occurrences) -> np.ndarray:
+    """What lay between the set-ups of one epoch and those of the next."""
     apart = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
-    return apart[apart > APART * apart.mean()] if len(apart) else apart
+    if occurrences.joined:
+        return apart
+    return apart[np.diff(_epoch_of(run, occurrences)) > 0]
 
 
-def _each_s(occurrences: Occurrences) -> np.ndarray:
+def _each_s(run: Run, occurrences: Occurrences) -> np.ndarray:
     """Seconds the set-ups of each epoch took together; those kept joined, each on average."""
     if occurrences.joined:
         return np.full(occurrences.count, occurrences.self_ns / max(1, occurrences.count) / 1e9)
-    apart = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
-    begins = (np.flatnonzero(apart > APART * apart.mean()) + 1).tolist() if len(apart) else []
-    return np.add.reduceat(occurrences["self_ns"], [0, *begins]) / 1e9
+    return np.bincount(_epoch_of(run, occurrences), weights=occurrences["self_ns"]) / 1e9
+
+
+def _epoch_of(run: Run, occurrences: Occurrences) -> np.ndarray:
+    """Numbers the epochs that set-ups belong to, from 0: those at one step, between which there
+    may be a validation. Where they begin epochs, what follows the last step takes the input of the
+    last one down.
+    """
+    steps = occurrences["step"].copy()
+    earlier = steps[steps < run.end_step]
+    if len(earlier) and earlier.min() <= run.first_step:
+        steps[steps >= run.end_step] = earlier.max()
+    return np.unique(steps, return_inverse=True)[1]
 
 
 def _advice(run: Run, each: str, saves: float) -> Advice:
@@ -163,12 +179,10 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
             saves,
         )
     if kind == "numpy" and run.framework == "tensorflow":
-        size = run.fact("fit", "batch_size") or 32
         return Advice(
             f"{each}TensorFlow takes down what fed the epoch before, and waits until its threads "
             "wake up. A dataset that goes on over all epochs is set up once.",
-            f"ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch({size})\n"
-            f"model.fit(ds.repeat(), ..., steps_per_epoch={batches_an_epoch(run)})",
+            _arrays_once(run),
             saves,
         )
     if kind == "numpy":
@@ -179,3 +193,18 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
             saves,
         )
     return Advice(f"{each}Set it up once, and let it go on over all epochs.", "", saves)
+
+
+def _arrays_once(run: Run) -> str:
+    """Lines that make a dataset of the arrays `x` and `y`, which goes on over all epochs."""
+    size = run.fact("fit", "batch_size") or 32
+    split = run.fact("fit", "validation_split")
+    count, part, validation = "len(x)", "(x, y)", ""
+    first = ""
+    if split:  # of arrays only
+        first = f"n = int(len(x) * (1 - {split}))  # instead of validation_split\n"
+        count, part, validation = "n", "(x[:n], y[:n])", ", validation_data=(x[n:], y[n:])"
+    return (
+        f"{first}ds = tf.data.Dataset.from_tensor_slices({part}).shuffle({count}).batch({size})\n"
+        f"model.fit(ds.repeat(), ..., steps_per_epoch={batches_an_epoch(run)}{validation})"
+    )

@@ -7,6 +7,9 @@ import numpy as np
 
 __all__ = ["Pipeline", "Stage"]
 
+# The flag of a stage that `cache()` spares from the second epoch on.
+CACHED = "cached"
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -21,6 +24,11 @@ class Stage:
     flags: frozenset[str]
     elements_per_batch: float = 1.0
     inside: "Stage | None" = None  # the interleave or flat_map that opens it once per file
+
+    @property
+    def cached(self) -> bool:
+        """Whether a cache keeps what it makes: it works in the first epoch alone."""
+        return CACHED in self.flags
 
     @property
     def opens_files(self) -> bool:
@@ -47,6 +55,7 @@ class Pipeline:
         """New rows of the `pipeline` table; the rows of one reading share `time_ns`."""
         rows = len(table["time_ns"]) if "time_ns" in table else 0
         openers = _openers(table) if rows else []
+        cached = _cached(table) if rows else []
         elements = _elements(table) if rows else []
         for i in range(rows):
             if str(table["which"][i] if "which" in table else "train") != "train":
@@ -58,7 +67,7 @@ class Pipeline:
             self._open.add(
                 stage=str(table["stage"][i]),
                 op=str(table["op"][i]) if "op" in table else "",
-                flags=str(table["flags"][i]) if "flags" in table else "",
+                flags=(str(table["flags"][i]) if "flags" in table else "") + cached[i],
                 inside=openers[i],
                 batches=int(table["elements"][i]) if int(table["parent"][i]) == -1 else 0,
                 elements=elements[i],
@@ -187,6 +196,24 @@ def _openers(table: Mapping[str, np.ndarray]) -> list[_Written | None]:
                     opener = (str(table["stage"][row]), op, str(table["flags"][row]))
         found.append(opener)
     return found
+
+
+def _cached(table: Mapping[str, np.ndarray]) -> list[str]:
+    """Per row, the flag of what works until a cache behind it is full; "" for others."""
+    rows = len(table["time_ns"])
+    if not all(name in table for name in ("node", "parent", "op")):
+        return [""] * rows
+    at = {(int(table["time_ns"][i]), int(table["node"][i])): i for i in range(rows)}
+    behind = [False] * rows
+    for i in range(rows):
+        row, seen = i, 0
+        while not behind[i] and seen < rows:
+            above = at.get((int(table["time_ns"][row]), int(table["parent"][row])))
+            if above is None:
+                break
+            row, seen = above, seen + 1
+            behind[i] = "Cache" in str(table["op"][row])
+    return [f",{CACHED}" if one else "" for one in behind]
 
 
 def _elements(table: Mapping[str, np.ndarray]) -> list[int]:

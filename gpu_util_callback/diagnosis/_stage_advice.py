@@ -255,6 +255,18 @@ def _cheaper(wait: InputWait, stage: Stage) -> Advice:
     """Nothing is left but to do less."""
     several = stage.parallelism >= 1.5 and not wait.overlaps
     shared = f" on {stage.parallelism:.0f} threads already" if several else ""
+    after_cache = not stage.cached and any(one.cached for one in wait.stages)
+    if after_cache and stage.name.startswith("map"):
+        again = f"{_takes(wait, stage, shared)}. It comes after the cache, so that every epoch"
+        if "stateful" in stage.flags:
+            return Advice(
+                f"{again} does it again. Random augmentation can be layers of the model, on the "
+                "GPU; do the rest before the cache."
+            )
+        return Advice(
+            f"{again} does it again: do before the cache what is not random.",
+            f"ds = ds.map({_function(stage)}, num_parallel_calls=tf.data.AUTOTUNE).cache()",
+        )
     if not stage.name.startswith("map"):
         return Advice(
             f"{_takes(wait, stage, shared)}. Do less in it, or "

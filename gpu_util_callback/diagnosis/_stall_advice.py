@@ -2,6 +2,7 @@
 
 import math
 
+from gpu_util_callback.diagnosis._circumstances import steps_an_epoch
 from gpu_util_callback.diagnosis._input_advice import brief
 from gpu_util_callback.diagnosis._rule import Advice
 from gpu_util_callback.diagnosis._run import Run
@@ -9,7 +10,9 @@ from gpu_util_callback.diagnosis._words import duration
 
 __all__ = ["at_epoch_end", "in_steps", "validation"]
 
-EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows
+EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
+SELDOM = 10  # ... where it works in most; one that works less often than this takes long each time
+BATCHES = tuple(one * ten for ten in (100, 1_000, 10_000) for one in (1, 2, 5))
 # Every so many epochs a callback may work, and what share of the time it may still take then.
 EPOCHS = (2, 3, 5, 10, 20, 50, 100)
 LEFT = 0.045
@@ -214,9 +217,12 @@ def in_steps(
     """
     each_ms = took_ns / steps / 1e6
     who, _ = _parts(name)
-    says = f"{who} takes {brief(each_ms)} a step, and the GPU waits. "
-    if not run.used_gpus:
-        says = f"{who} takes {brief(each_ms)} a step, and training waits. "
+    waits = "the GPU waits" if run.used_gpus else "training waits"
+    says = f"{who} takes {brief(each_ms)} a step, and {waits}. "
+    period = steps / times if times else 1.0
+    if period >= SELDOM:
+        spent = duration(took_ns / times / 1e9)
+        says = f"About every {period:.0f} steps, {who} takes {spent}, and {waits}. "
     if who in _SAVERS:
         saved_ns = took_ns / max(1, times) * epochs  # if it were once an epoch
         every = _epochs_between(saved_ns, span_ns - took_ns)
@@ -244,27 +250,48 @@ def in_steps(
             "Print one line an epoch instead.",
             "model.fit(..., verbose=2)",
         )
-    often = max(1.0, times / max(1, epochs))  # in an epoch, where Keras counts batches from 0
-    kept = min(1.0, math.ceil(steps / max(1, epochs) / EVERY_BATCH) / often)
-    if run.fact("fit", "loop") == "custom":
+    own = run.fact("fit", "loop") == "custom"
+    per_epoch = steps / (1 if own else max(1, epochs))  # Keras counts from 0 in each epoch
+    every = _batches_between(period, took_ns, span_ns - took_ns)
+    often = max(1.0, per_epoch / period)
+    kept = min(1.0, math.ceil(per_epoch / every) / often)
+    if own:
         return Advice(
-            f"{says}Do it every {_th(EVERY_BATCH)} step, or let a thread do it.",
-            f'if step % {EVERY_BATCH} == 0:\n    with monitor.phase("{name}"): ...',
+            f"{says}Do it every {_th(every)} step, or let a thread do it.",
+            f'if step % {every} == 0:\n    with monitor.phase("{name}"): ...',
+            1 - kept,
+        )
+    if every >= per_epoch and often > 1 and every > EVERY_BATCH:
+        return Advice(
+            f"{says}Do it once an epoch, or let a thread do it.",
+            f"def on_epoch_end(self, epoch, logs=None): ...  # what {name} does",
             1 - kept,
         )
     return Advice(
-        f"{says}Do it every {_th(EVERY_BATCH)} batch, or let a thread do it.",
-        f"if batch % {EVERY_BATCH} == 0: ...  # in {name or 'the callback'}",
+        f"{says}Do it every {_th(every)} batch, or let a thread do it.",
+        f"if batch % {every} == 0: ...  # in {name or 'the callback'}",
         1 - kept,
     )
 
 
 def _save_once(says: str, who: str, times: int) -> Advice:
+    best = (
+        " If it is to keep the best only, EarlyStopping(restore_best_weights=True) does, in memory."
+        if who == "ModelCheckpoint" else ""
+    )  # fmt: skip
     return Advice(
-        f"{says}Save once, at the end of this short training.",
+        f"{says}Save once, at the end of this short training.{best}",
         f'model.save("model.keras")  # after fit, instead of {who}',
         1 - 1 / times,
     )
+
+
+def _batches_between(period: float, took_ns: float, rest_ns: float) -> int:
+    """Every how many batches something may take its time that now does every `period` of them."""
+    if period < SELDOM:
+        return EVERY_BATCH
+    wanted = period * took_ns / max(1.0, rest_ns) / LEFT
+    return next((every for every in BATCHES if every >= wanted), BATCHES[-1])
 
 
 def _epochs_between(took_ns: float, rest_ns: float) -> int:
@@ -276,7 +303,7 @@ def _epochs_between(took_ns: float, rest_ns: float) -> int:
 def _save_every(run: Run, who: str, epochs: int) -> str:
     if epochs == 1:
         return f'keras.callbacks.{who}(..., save_freq="epoch")'
-    steps = run.fact("fit", "steps_per_epoch") or "steps_per_epoch"
+    steps = steps_an_epoch(run) or "steps_per_epoch"
     comment = "  # in batches"
     if who == "ModelCheckpoint":
         comment += ", where val_loss is not known: without save_best_only"

@@ -136,7 +136,7 @@ def _place(
         each = duration(took / epochs.count / 1e9)
         return epochs.count, "after each epoch", Advice(
             f"After each epoch {each} pass that no step and no phase explains. {says}{mark}",
-            'with monitor.phase("validation"): ...  # or "checkpoint": what runs after each epoch',
+            'with monitor.phase("validation"): ...  # what runs after each epoch, by its name',
             0.0,
         )  # fmt: skip
     rows = run.steps.total_rows

@@ -1,9 +1,10 @@
 """Input-bound: the GPU idles because the next batch is not there yet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._input_advice import InputWait, advise_kind, brief
+from gpu_util_callback.diagnosis._circumstances import behind_first_epoch
+from gpu_util_callback.diagnosis._input_advice import InputWait, advise_kind
 from gpu_util_callback.diagnosis._input_setup import input_setup
 from gpu_util_callback.diagnosis._long_fetches import (
     advise_fills,
@@ -16,6 +17,7 @@ from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Range, 
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._stage_advice import advise_stage
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis._words import duration as said
 from gpu_util_callback.diagnosis._worth import LEAST_S, in_many_steps, too_little, worth_telling
 
 __all__ = ["InputBound"]
@@ -28,6 +30,8 @@ BEYOND_DOUBT = 0.1
 AFTER = 0.25
 # Several spans may reach what is enough together; one of them must have this part of it.
 PART = 0.25
+# Steps behind the first epoch, from which on a full cache is what the span is about.
+MOSTLY = 0.5
 
 
 class InputBound(Rule):
@@ -123,7 +127,7 @@ class InputBound(Rule):
         filling = fills(run, where, wait, max(0, running - raw) / rows)
         long = long_fetches(steps, blocks, rows)
         if long is not None:
-            evidence["long_fetches"] = f"{long.count} of {rows}, {brief(long.each_ms)} each"
+            evidence["long_fetches"] = f"{long.count} of {rows}, {said(long.each_ms / 1e3)} each"
             evidence["long_fetches_hold_pct"] = round(100 * long.share, 1)
         lost = wait
         idle = run.idle(where.start_ns, where.end_ns)
@@ -158,7 +162,7 @@ class InputBound(Rule):
         evidence["step_here_without_its_wait_ms"] = round(needed_ms, 3)
         evidence["faster_up_to"] = round(duration / max(1, duration - lost), 2)
         stages = run.pipeline.stages(where.start_ns, where.end_ns)
-        slowest = stages[0] if stages else None
+        slowest = _to_blame(stages, behind_first_epoch(run, where))
         work_ms = sum(stage.ms_per_batch for stage in stages)
         innocent = bool(stages) and work_ms < limits["explained_pct"] / 100 * wait / rows / 1e6
         if innocent and lost < BEYOND_DOUBT * run.present_ns:
@@ -203,6 +207,16 @@ class InputBound(Rule):
             gpus=list(idle.gpus) if idle else run.used_gpus,
             state=in_many_steps(wait, steps["top_wait_ns"][blocks]),
         )
+
+
+def _to_blame(stages: Sequence[Stage], later: float) -> Stage | None:
+    """The slowest stage, of those that still work where a cache is full; None = none is known.
+
+    Args:
+        later: share of the steps behind the first epoch.
+    """
+    at_work = [stage for stage in stages if not stage.cached and stage.work_ms_per_batch > 0]
+    return next(iter(at_work if at_work and later > MOSTLY else stages), None)
 
 
 def _overlaps(stage: Stage, step_ns: float) -> bool:

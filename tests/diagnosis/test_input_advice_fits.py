@@ -1,7 +1,10 @@
 """Advice about inputs fits the run: the facts decide which line is printed."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
-from advised import apply
+from advised import Given, apply
 from advised_runs import (
     ALL_CORES,
     BATCH,
@@ -156,6 +159,112 @@ def test_set_ups_that_follow_one_another_are_one():
     assert found["evidence"]["times"] == 6
     assert found["evidence"]["seconds_each"] == pytest.approx(1.511, abs=0.01)
     assert "on_epoch_end" in found["advice"]["text"] and not found["advice"]["code"]
+
+
+def set_up_beside_validation(seconds, **facts):
+    """Epochs whose input is taken down before their validation, and set up behind it."""
+    run = run_of(epochs=len(seconds), steps_per_epoch=100, **facts)
+    for epoch_s in seconds:
+        start = run.now
+        run.phase("input_setup", epoch_s, name="iterator", account="input_wait")
+        run.steps(100, step_ms=10)
+        run.phase("input_setup", 0.04, name="new iterator", account="input_wait")
+        run.phase("validation", 0.05, name="validation", account="validation")
+        run.epoch(start)
+    return run
+
+
+def test_what_lies_on_both_sides_of_a_validation_is_one_set_up():
+    claim = found(set_up_beside_validation([0.5] * 5), "input_bound")
+    assert claim["evidence"]["times"] == 5
+    assert claim["evidence"]["seconds_each"] == pytest.approx(0.54, abs=0.01)
+    assert "takes 0.5 s each time" in claim["advice"]["text"]
+
+
+def test_set_ups_of_which_some_take_long_are_told_by_their_mean_and_their_longest():
+    claim = found(set_up_beside_validation([0.1, 0.1, 0.9, 0.1, 0.8, 0.1, 0.1]), "input_bound")
+    assert "takes 0.4 s on average, 0.9 s at most" in claim["advice"]["text"]
+
+
+def test_arrays_that_are_split_are_split_before_they_become_a_dataset():
+    tf = pytest.importorskip("tensorflow")
+    facts = {"input_kind": "numpy", "batch_size": 32, "validation_split": 0.1}
+    claim = found(set_up_beside_validation([0.5] * 5, **facts), "input_bound")
+    x = np.arange(64.0)
+    given = Given(lambda *data, **more: (data, more), x, x, validation_split=0.1)
+    model = SimpleNamespace(fit=given)
+    apply(claim["advice"]["code"], tf=tf, x=x, y=2 * x, model=model)
+    (trained, *_), more = given.result
+    assert next(iter(trained))[0].shape == (32,) and more["steps_per_epoch"] == 100
+    assert [len(part) for part in more["validation_data"]] == [7, 7]
+    assert more["validation_data"][0].tolist() == list(range(57, 64)), "as Keras would split them"
+
+
+@pytest.mark.parametrize("lengths, told", [
+    ((100, 100, 100), "steps_per_epoch=100"), ((100, 90, 100), "number_of_batches"),
+])  # fmt: skip
+def test_how_many_batches_an_epoch_has_is_seen_where_nobody_told(lengths, told):
+    run = run_of(epochs=3, steps_per_epoch=None)
+    for length in lengths:
+        start = run.now
+        run.phase("input_setup", 0.5, name="iterator", account="input_wait")
+        run.steps(length, step_ms=10)
+        run.epoch(start)
+    assert told in found(run, "input_bound")["advice"]["code"]
+
+
+CACHED = (
+    ("map(load)", "ParallelMapV2", 60.0, 2.0, "autotuned"), ("cache", "MemoryCache", 0.0, 1.0, ""),
+)  # fmt: skip
+BEHIND = ("map(augment)", "ParallelMapV2", 50.0, 2.0, "autotuned")
+
+
+@pytest.mark.parametrize("flags, told, code", [
+    ("autotuned", "what is not random", "ds.map(augment, "), ("autotuned,stateful", "layers", None),
+])  # fmt: skip
+def test_what_is_cached_is_blamed_for_the_first_epoch_alone(flags, told, code):
+    """Later epochs wait for what comes after the cache; another cache is no help."""
+    run = waits(*CACHED, (*BEHIND[:4], flags), epochs=5)
+    claim = found(run, "input_bound", ALL_CORES)
+    assert claim["evidence"]["slowest_stage"] == "map(augment)"
+    assert "after the cache" in claim["advice"]["text"] and told in claim["advice"]["text"]
+    assert (
+        claim["advice"]["code"].startswith(f"ds = {code}") if code else not claim["advice"]["code"]
+    )
+    first = found(waits(*CACHED, BEHIND), "input_bound", ALL_CORES)
+    assert first["evidence"]["slowest_stage"] == "map(load)"
+    assert "cache()" not in first["advice"]["code"]
+
+
+@pytest.mark.parametrize("kind", ["PyDataset", "generator"])
+def test_threads_that_wait_may_be_more_than_cores(kind):
+    facts = {"input_kind": kind, "input_workers": 0, "machine": {"cpus": 2}}
+    run = waits(**facts)
+    assert "workers = 5" in found(run, "input_bound", WAITING)["advice"]["code"].replace(
+        "s=", "s = "
+    )
+    assert "workers = 2" in found(run, "input_bound", COMPUTING)["advice"]["code"].replace(
+        "s=", "s = "
+    )
+
+
+@pytest.mark.parametrize("cpus, cpu_pct, told", [
+    (2, 95, "as many as pay off"), (2, 20, "workers = 16"), (16, 30, "workers = 16"),
+])  # fmt: skip
+def test_processes_that_have_all_cores_are_not_to_be_more(cpus, cpu_pct, told):
+    facts = PYDATASET | {"input_workers": 4, "input_processes": True, "machine": {"cpus": cpus}}
+    host = {"process_cpu_pct": 30, "cpu_pct": cpu_pct}
+    advice = found(waits(**facts), "input_bound", host)["advice"]
+    assert told in " ".join(advice.values())
+
+
+def test_batches_that_are_made_once_stay_the_same():
+    keras = pytest.importorskip("keras")
+    facts = PYDATASET | {"input_workers": 4, "input_processes": True, "machine": {"cpus": 2}}
+    host = {"process_cpu_pct": 30, "cpu_pct": 95}
+    code = found(waits(**facts), "input_bound", host)["advice"]["code"]
+    dataset = apply(code, keras=keras, dataset=[(1, 2), (3, 4)])["dataset"]
+    assert [dataset[i] for i in range(len(dataset))] == [(1, 2), (3, 4)]
 
 
 def two_epochs(stall_s: float, at: int, before_s: float = 0.3):

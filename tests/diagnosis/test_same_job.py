@@ -11,6 +11,7 @@ from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.redaction import hashed_script
 from gpu_util_callback.script import script_name
+from gpu_util_callback.terminal import render
 
 
 def run_of(place: int, **facts) -> Generated:
@@ -152,3 +153,36 @@ def test_validation_did_not_go_away_before_its_time(tmp_path, epochs, steps, sta
         write(run, tmp_path / str(place), status=status if place else "ended")
     _, second = logdir_report(read_recordings(tmp_path))["runs"]
     assert (second["since"] is not None) == seen
+
+
+@pytest.mark.parametrize("after_s, gone", [(0.95, False), (0.1, True)])
+def test_what_is_just_below_its_limit_is_not_gone(tmp_path, after_s, gone):
+    """Folds of one training: the validation of one takes 21 % of its time, of another 19 %."""
+    for place, seconds in enumerate((1.1, after_s)):
+        run = Generated(seed=1, model={"name": "m", "parameters": 100}, script="train.py",
+                        fit={"epochs": 6})  # fmt: skip
+        run.now += place * 100 * 10**9
+        run.facts["started_ns"] = run.now
+        for _ in range(6):
+            start = run.now
+            run.steps(200, step_ms=20)
+            run.phase("validation", seconds, account="validation")
+            run.epoch(start)
+        account = {"validation": 6 * seconds, "step": 24.0}
+        write(run, tmp_path / "logs", account={"wall_s": sum(account.values()), "time_s": account},
+              fit_index=place)  # fmt: skip
+    report = logdir_report(read_recordings(tmp_path))
+    first, second = report["runs"]
+    assert first["spans"] and not second["spans"]
+    assert (second["since"] is not None) == gone
+    assert ("Since fit 1: host_stall gone" in render(report, 100)) == gone
+
+
+def test_of_many_runs_those_without_a_cause_stand_in_the_table_alone(tmp_path):
+    for place in range(10):
+        run = run_of(place, script="train.py")
+        write(run, tmp_path / "logs", fit_index=place)
+    text = render(logdir_report(read_recordings(tmp_path)), 100)
+    assert text.count("Nothing held training back") == 1, "the newest run is shown in full"
+    assert text.count("starves the GPU") == 1
+    assert all(f"fit {place + 1} " in text for place in range(10))

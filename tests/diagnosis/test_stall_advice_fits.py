@@ -3,6 +3,7 @@
 import contextlib
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from advised import Given, apply
 from advised_runs import (
@@ -163,3 +164,25 @@ def test_looking_is_nothing_to_do_first():
         assert what_to_do({"text": text, "code": code}) == text
     change = "sudo nvidia-smi -i 0 -pl 300"
     assert what_to_do({"text": text, "code": change}) == change
+
+
+@pytest.mark.parametrize("every, each_ms, told, code", [
+    (1, 20, "takes 20 ms a step", "if batch % 100 == 0"),
+    (50, 600, "steps, Watcher takes 0.6 s", "def on_epoch_end"),
+    (20, 100, "About every 20 steps, Watcher takes 0.1 s", "if batch % 500 == 0"),
+])  # fmt: skip
+def test_a_hook_that_works_now_and_then_is_told_so(every, each_ms, told, code):
+    run = run_of(epochs=2, steps_per_epoch=1000)
+    start = run.now
+    spent = np.where(np.arange(2000) % every == every - 1, each_ms, 0.0)
+    run.steps(2000, step_ms=10, callback_ms=spent)
+    run.hook_detail("Watcher.on_train_batch_end", start, run.now, round(spent.sum() * 1e6), 2000)
+    claim = found(run, "host_stall")
+    assert told in claim["advice"]["text"] and claim["advice"]["code"].startswith(code)
+    assert claim["saves_s"] > 0.5 * claim["lost_s"]
+
+
+def test_saving_once_says_what_keeps_the_best():
+    for who, told in (("ModelCheckpoint", True), ("BackupAndRestore", False)):
+        claim = found(phases("checkpoint", f"{who}.on_epoch_end"), "host_stall")
+        assert ("restore_best_weights=True" in claim["advice"]["text"]) == told

@@ -51,7 +51,7 @@ def test_numbers_stand_beside_their_thresholds_in_words(report):
     text = " ".join(render({"runs": [slow]}, 100).split())
     (span,) = slow["spans"]
     seen, limit = (percent(span[of]["wait_pct"]) for of in ("evidence", "threshold"))
-    assert f"aiting for input, share of a step: {seen} (≥ {limit})" in text
+    assert f"aiting for input, share of these steps' time: {seen} (≥ {limit})" in text
     assert "wait_pct" not in text
 
 
