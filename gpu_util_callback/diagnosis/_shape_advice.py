@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis._run import Run
 __all__ = ["advise_shapes"]
 
 FEW_SHAPES = 2  # that are left when inputs are padded to a few lengths: two at least
-MULTIPLE = 128
+MULTIPLE = 128  # lengths that divide by it suit a GPU; shorter ones are padded to a half of them
 _NAMES = ("x", "y", "sample_weight")
 
 # As the recording's `input_dims`: for each tensor of a batch its sizes, None where one may vary,
@@ -77,6 +77,7 @@ def _tf_data(run: Run, dims: Dims, text: str) -> Advice:
 def _arrays(run: Run, dims: Dims, text: str, few: float) -> Advice:
     """For batches that Python makes."""
     lines, says = [], []
+    multiple = _multiple(dims)
     names = _NAMES[: len(dims)]
     if _batch_varies(dims):
         size = _largest(dims[0][0]) or run.fact("fit", "batch_size")
@@ -97,12 +98,12 @@ def _arrays(run: Run, dims: Dims, text: str, few: float) -> Advice:
             continue
         name = names[tensor]
         pads = ", ".join(
-            f"(0, -{name}.shape[{axis}] % {MULTIPLE})" if axis in axes else "(0, 0)"
+            f"(0, -{name}.shape[{axis}] % {multiple})" if axis in axes else "(0, 0)"
             for axis in range(len(sizes))
         )
         lines.append(f"{name} = np.pad({name}, [{pads}])")
     if _others(dims):
-        says.insert(0, f"Pad what varies to a few lengths, here to multiples of {MULTIPLE}")
+        says.insert(0, f"Pad what varies to a few lengths, here to multiples of {multiple}")
     return Advice(
         f"{text}{', and '.join(says)}.",
         "\n".join(lines),
@@ -129,6 +130,12 @@ def _largest(size: Any) -> int | None:
 
 def _rounded(size: int) -> int:
     return -(-size // MULTIPLE) * MULTIPLE
+
+
+def _multiple(dims: Dims) -> int:
+    """What lengths are padded to multiples of: two at least are left of them."""
+    longest = max((size or 2 * MULTIPLE for _, _, size in _others(dims)), default=2 * MULTIPLE)
+    return min(MULTIPLE, 1 << (max(2, longest - 1) // 2).bit_length())
 
 
 def _batch_varies(dims: Dims) -> bool:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis import _stall_advice
+from gpu_util_callback.diagnosis._fixes import has_keras_fit
 from gpu_util_callback.diagnosis._phases import Occurrences
 from gpu_util_callback.diagnosis._rule import ESTIMATED, MEASURED, Loss, Range, Rule
 from gpu_util_callback.diagnosis._run import Run
@@ -93,8 +94,12 @@ class HostStall(Rule):
             again = usual_ns(np.maximum(occurrences["self_ns"] - _compiled(run, occurrences), 0))
             if 100 * again < limits["validation_idle_pct"] * span_ns:
                 continue
-            pct = 100 * took / span_ns
             lost, active = lost_in(run, occurrences, where)
+            if _holds_steps(run):
+                if active is None:
+                    continue  # nobody saw how much of it was validation
+                again, took = round(lost * again / max(1, took)), lost
+            pct = 100 * took / span_ns
             if 100 * again >= limits["validation_pct"] * span_ns:
                 least: str = "lost_pct"
                 fired: tuple[str, ...] = ("validation_pct", "lost_pct")
@@ -244,6 +249,15 @@ class HostStall(Rule):
             detail=detail, pieces=intervals(occurrences) if occurrences else [],
             state=occurrences.count >= MANY_TIMES if occurrences else state,
         )  # fmt: skip
+
+
+def _holds_steps(run: Run) -> bool:
+    """Whether the time of a validation holds training steps as well.
+
+    JAX takes steps on without waiting for them, and Keras waits at the end of the validation: what
+    the device still had to do of the epoch is counted there. What a GPU idled was neither.
+    """
+    return run.framework == "jax" and has_keras_fit(run)
 
 
 def _epochs_in(run: Run, where: Range) -> int:

@@ -172,6 +172,15 @@ def test_the_axes_that_vary_are_made_alike_and_no_other(dims, names):
     assert len(seen) <= 4 ** sum(isinstance(size, list) for sizes in dims for size in sizes[1:])
 
 
+@pytest.mark.parametrize("longest, multiple", [(59, 32), (129, 128), (500, 128), (None, 128)])
+def test_short_inputs_are_not_padded_to_long_ones(longest, multiple):
+    sizes = [20, longest] if longest else None
+    claim = found(
+        compiles(framework=JAX, **PYDATASET, input_dims=[[8, sizes], [8]]), "recompilation"
+    )
+    assert f"% {multiple})" in claim["advice"]["code"]
+
+
 @pytest.mark.parametrize("dims, code", [
     ([[None, 16], [None]], "ds = ds.unbatch().batch(32, drop_remainder=True)"),
     ([[None, None, None, 3], [None]], "padded_shapes=([512, 512, 3], [])"),
