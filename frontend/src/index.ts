@@ -2,7 +2,7 @@
 import { h, render as mount } from 'preact';
 import { isOffline, openAtFirst } from './api/client.ts';
 import { findingId } from './lanes/spans.ts';
-import { App, toLink } from './state/app.ts';
+import { App } from './state/app.ts';
 import { addressWindow, decodeHash, encodeHash } from './state/hash.ts';
 import { Loader } from './state/loader.ts';
 import { followTheme } from './theme/theme.ts';
@@ -96,7 +96,7 @@ function writeLink(app: App, address: Window): () => void {
     timer = setTimeout(() => {
       if (innerHeight === 0) return; // another tab is shown: the hash is theirs
       const { hash, pathname, search } = address.location;
-      const next = encodeHash(hash, toLink(app.state.get()));
+      const next = encodeHash(hash, app.state.get());
       // A bare hash would resolve against <base>, which is not where the page is.
       if (next !== hash) address.history.replaceState(address.history.state, '', pathname + search + next);
     }, 80);
@@ -106,7 +106,7 @@ function writeLink(app: App, address: Window): () => void {
 /** A link opened into a tab that is already running. */
 function readLink(app: App, address: Window, refresh: () => void): void {
   const { hash } = address.location;
-  if (!hash.startsWith('#gpu_utilization&') || !hash.includes('p.gpu_utilization.id=') || hash === encodeHash(hash, toLink(app.state.get()))) return;
+  if (!hash.startsWith('#gpu_utilization&') || !hash.includes('p.gpu_utilization.id=') || hash === encodeHash(hash, app.state.get())) return;
   const link = decodeHash(hash);
   app.state.set({ ...link, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden) });
   refresh();

@@ -130,3 +130,19 @@ def test_a_window_of_the_host_alone_shows_its_ops(open_tab, traced):
         "the rest of the step", "waiting for input", "step",
     ]  # fmt: skip
     assert "no GPU was traced" in tab.text(".traced caption")
+
+
+def test_a_window_shows_kernels_at_once_on_a_laptops_screen(open_tab, traced):
+    tab = open_tab(traced.url, width=1280, height=720, host=True)
+    tab.find(".window-button").first.click()
+    tab.wait_for(".kernels td")
+    tab.settle()
+    rows = tab.find(".kernels tbody tr")
+    bottom = tab.find(".middle").bounding_box()
+    for at in range(2):
+        box = rows.nth(at).bounding_box()
+        assert box["y"] + box["height"] <= bottom["y"] + bottom["height"] + 14, at
+    tab.button("More room for the lanes").click()
+    tab.settle()
+    box = rows.nth(4).bounding_box()
+    assert box["y"] + box["height"] <= bottom["y"] + bottom["height"]

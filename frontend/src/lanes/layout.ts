@@ -54,6 +54,12 @@ export interface Layout {
 
 export const GROUP_HEIGHT = 24;
 
+/** Whether `gpus`, as a finding names them, hold the GPU of a row's key; those of a row that is no GPU's never do. */
+export function isAbout(gpus: readonly unknown[], key: string): boolean {
+  const own = /#gpu(\d+)[^#]*$/.exec(key)?.[1];
+  return gpus.some((gpu) => String(gpu).replace(/^gpu/, '') === own);
+}
+
 export const laneKey = (source: string, lane: string): string => `${source}#${lane}`;
 export const groupKey = (source: string, group: string): string => `${source}#${group}`;
 
@@ -77,7 +83,7 @@ const startsClosed = (group: string): boolean => group === CORES || group.endsWi
 
 export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
   if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 116));
-  if (lane.series.length > 1) return Math.round(room * (lane.series.length > 2 ? 70 : 58));
+  if (lane.series.length > 1) return Math.round(room * (lane.series.length > 2 ? 70 : 62));
   if (lane.id.endsWith(':utilization_pct')) return Math.round(room * (compact ? 44 : 56));
   return Math.round(room * (compact ? 36 : 44));
 }

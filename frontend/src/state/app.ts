@@ -47,23 +47,6 @@ export function initialState(link: LinkState = EMPTY_LINK): AppState {
   };
 }
 
-export const toLink = (state: AppState): LinkState => ({
-  id: state.id,
-  compare: state.compare,
-  axis: state.axis,
-  axisSaid: state.axisSaid,
-  view: state.view,
-  selected: state.selected,
-  touched: state.touched,
-  tables: state.tables,
-  measure: state.measure,
-  collapsed: [...state.collapsed],
-  pinned: state.pinned,
-  hidden: [...state.hidden],
-  order: state.order,
-  window: state.window,
-});
-
 const HISTORY = 100;
 const COALESCE_MS = 700;
 

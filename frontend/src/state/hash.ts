@@ -14,6 +14,8 @@ export interface LinkState {
   /** A span was chosen or closed: the costliest is then not shown by itself. */
   touched: boolean;
   tables: boolean;
+  /** The verdict's sentence alone, so that the lanes have its room. */
+  brief: boolean;
   measure: Range | null;
   collapsed: string[];
   pinned: string[];
@@ -31,7 +33,7 @@ export interface OpenWindow {
 }
 
 export const EMPTY_LINK: LinkState = {
-  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, selected: null, touched: false, tables: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
+  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, selected: null, touched: false, tables: false, brief: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
 };
 
 export const PLUGIN = 'gpu_utilization';
@@ -58,7 +60,7 @@ function decodeWindow(text: string | undefined): OpenWindow | null {
   return found ? { number: Number(found[1]), step: found[2] === undefined ? null : Number(found[2]) } : null;
 }
 
-const encodeList = (list: readonly string[]): string => list.map(encodeURIComponent).join(',');
+const encodeList = (list: Iterable<string>): string => [...list].map(encodeURIComponent).join(',');
 
 function decode(text: string): string {
   try {
@@ -71,8 +73,11 @@ function decode(text: string): string {
 const decodeList = (text: string | undefined): string[] =>
   (text ?? '').split(',').map(decode).filter((item) => item !== '').slice(0, 500);
 
+/** What a link is made of: the state of the tab, or another link. */
+type Linked = Omit<LinkState, 'collapsed' | 'hidden'> & Record<'collapsed' | 'hidden', Iterable<string>>;
+
 /** `hash` with our keys replaced by `state`; everybody else's keys stay. */
-export function encodeHash(hash: string, state: LinkState): string {
+export function encodeHash(hash: string, state: Linked): string {
   const foreign = hash.replace(/^#/, '').split('&').filter((part) => part && !part.startsWith(PREFIX) && part.includes('='));
   const ours: Record<string, string> = {
     id: state.id ?? '',
@@ -83,6 +88,7 @@ export function encodeHash(hash: string, state: LinkState): string {
     range: encodeRange(state.measure),
     window: encodeWindow(state.window),
     tables: state.tables ? '1' : '',
+    brief: state.brief ? '1' : '',
     closed: encodeList(state.collapsed),
     pinned: encodeList(state.pinned),
     hidden: encodeList(state.hidden),
@@ -112,6 +118,7 @@ export function decodeHash(hash: string): LinkState {
     selected: span && span !== NONE ? span : null,
     touched: !!(span || window),
     tables: found.has('tables'),
+    brief: found.has('brief'),
     measure: decodeRange(found.get('range')),
     collapsed: decodeList(found.get('closed')),
     pinned: decodeList(found.get('pinned')),

@@ -1,7 +1,7 @@
 /** The lanes: grid, span tints, bands and stacks of the rows that are scrolled into sight. */
 import type { LaneInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
-import { groupKey, type LaneRow, type Layout } from '../lanes/layout.ts';
+import { groupKey, isAbout, type LaneRow, type Layout } from '../lanes/layout.ts';
 import { drawThrottled, throttledRanges, throttleLane } from '../lanes/throttle.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import { spanRange } from '../lanes/spans.ts';
@@ -65,7 +65,7 @@ export function drawBody(
   }
   const scales = shareScales(prepared);
   for (const row of visible) {
-    if (row.type === 'group' || row.source === frame.sources[0]?.id) drawTints(context, frame, row.top - scroll, row.height);
+    if (row.type === 'lane' && row.source === frame.sources[0]?.id) drawTints(context, frame, row, row.top - scroll);
   }
   context.fillStyle = palette.line;
   context.globalAlpha = palette.grid;
@@ -141,13 +141,15 @@ function drawStrips(context: CanvasRenderingContext2D, frame: Frame, source: Sou
 }
 
 /** Columns of colour behind the lanes: the selected span clearly, the others as a hint. */
-function drawTints(context: CanvasRenderingContext2D, frame: Frame, top: number, height: number): void {
+function drawTints(context: CanvasRenderingContext2D, frame: Frame, { key, height }: LaneRow, top: number): void {
   const { palette, view, width, axis, selected } = frame;
   const source = frame.sources[0];
   if (!source) return;
   const list = source.recording.report.spans ?? [];
   for (const item of list) {
     const own = item === selected?.item;
+    // Not over the lanes of a GPU that it is not about.
+    if (item.gpus?.length && /#gpu\d/.test(key) && !isAbout(item.gpus, key)) continue;
     const range = spanRange(item, axis, source.recording.extent);
     if (!range) continue;
     const left = toPixel(view, width, range.start);

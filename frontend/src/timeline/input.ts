@@ -167,26 +167,18 @@ export function attachPointer(timeline: Timeline, surface: HTMLElement, head: HT
     else timeline.zoom(1 / 3, toValue(frame.view, frame.width, x), 'jump');
   };
 
+  const detached = new AbortController();
+  const options = { passive: false, signal: detached.signal };
   for (const element of [surface, head]) {
-    element.addEventListener('pointerdown', down);
-    element.addEventListener('pointermove', move);
-    element.addEventListener('pointerup', up);
-    element.addEventListener('pointercancel', up);
-    element.addEventListener('pointerleave', leave);
-    element.addEventListener('wheel', wheel, { passive: false });
-    element.addEventListener('dblclick', double);
+    element.addEventListener('pointerdown', down, options);
+    element.addEventListener('pointermove', move, options);
+    element.addEventListener('pointerup', up, options);
+    element.addEventListener('pointercancel', up, options);
+    element.addEventListener('pointerleave', leave, options);
+    element.addEventListener('wheel', wheel, options);
+    element.addEventListener('dblclick', double, options);
   }
-  return () => {
-    for (const element of [surface, head]) {
-      element.removeEventListener('pointerdown', down);
-      element.removeEventListener('pointermove', move);
-      element.removeEventListener('pointerup', up);
-      element.removeEventListener('pointercancel', up);
-      element.removeEventListener('pointerleave', leave);
-      element.removeEventListener('wheel', wheel);
-      element.removeEventListener('dblclick', double);
-    }
-  };
+  return () => detached.abort();
 }
 
 const ordered = (range: Range): Range => ({
@@ -267,7 +259,7 @@ function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boo
   }
   if (inHead) {
     const hit = spanAt(timeline, x, y);
-    if (hit) app.select(hit.id);
+    if (hit) timeline.choose(hit.id);
     else if (windowUnder(timeline, x, y)) timeline.openWindowAt(toValue(frame.view, frame.width, x));
     return;
   }

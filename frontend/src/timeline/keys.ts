@@ -43,6 +43,8 @@ export function handleKey(timeline: Timeline, event: KeyboardEvent, targets: Key
       return done(timeline.fit());
     case 'KeyM':
       return mark(timeline);
+    case 'KeyV':
+      return done(app.state.set({ brief: !app.state.get().brief }));
     case 'KeyT':
       return done(app.state.set({ tables: !app.state.get().tables }));
   }
@@ -61,10 +63,10 @@ export function handleKey(timeline: Timeline, event: KeyboardEvent, targets: Key
       return done(app.look(null));
     case '[':
     case ',':
-      return toSpan(timeline, -1);
+      return done(timeline.toSpan(-1));
     case ']':
     case '.':
-      return toSpan(timeline, 1);
+      return done(timeline.toSpan(1));
     case 'z':
     case 'Backspace':
       return done(app.undo());
@@ -102,17 +104,6 @@ function mark(timeline: Timeline): true {
     const [start, end] = [Math.min(from, at), Math.max(from, at)].map((value) => Math.floor(value / least) * least) as [number, number];
     app.measureRange({ start, end: end + least });
   }
-  return true;
-}
-
-function toSpan(timeline: Timeline, by: number): true {
-  const id = timeline.app.neighbour(by);
-  if (id === null) return true;
-  timeline.app.select(id);
-  const selection = timeline.app.selection;
-  const { frame } = timeline;
-  // Already zoomed in: follow. At the whole run everything is in sight.
-  if (selection && frame && span(frame.view) < span(frame.bounds)) timeline.showSpan(selection.item);
   return true;
 }
 

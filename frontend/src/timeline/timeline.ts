@@ -1,7 +1,7 @@
 /** Ties state, tiles and canvases together: decides what to fetch and redraws once a frame. */
 import { fetchTiles } from '../api/client.ts';
 import type { Finding, RecordingReply, WindowInfo } from '../api/types.ts';
-import { layOut, neighbours, type LaneSource, type Layout } from '../lanes/layout.ts';
+import { isAbout, layOut, neighbours, type LaneSource, type Layout } from '../lanes/layout.ts';
 import { spanRange, type PixelBox } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
 import { windowRange } from '../lanes/windows.ts';
@@ -317,6 +317,29 @@ export class Timeline {
       const wide = span(range) >= least ? range : { start: centre - least / 2, end: centre + least / 2 };
       this.show(padded(wide, 0.15));
     }
+  }
+
+  /** Selects a span, and scrolls to the lanes of its GPU where it is about some of them only. */
+  choose(id: string): void {
+    const { app, surfaces } = this;
+    app.select(id);
+    const gpus = app.selection?.item.gpus ?? [];
+    const all = app.recording?.report.gpus?.length ?? 0;
+    const { rows } = this.shape.get().layout;
+    const row = rows.find(({ type, key }) => type === 'group' && isAbout(gpus, key));
+    if (!surfaces || !row || 2 * gpus.length > all) return;
+    const { scroller } = surfaces;
+    const hidden = row.top < scroller.scrollTop || row.top + 160 > scroller.scrollTop + scroller.clientHeight;
+    if (hidden) scroller.scrollTop = row.top;
+  }
+
+  /** The next or the last span; where the view is zoomed in it follows. */
+  toSpan(by: number): void {
+    const { app, frame } = this;
+    const id = app.neighbour(by);
+    if (id === null) return;
+    this.choose(id);
+    if (app.selection && frame && span(frame.view) < span(frame.bounds)) this.showSpan(app.selection.item);
   }
 
   /** Brings a profiler window into view, with its neighbourhood. */

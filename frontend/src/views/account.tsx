@@ -59,11 +59,11 @@ export function AccountBar({ title, mark, markHint, bars, total }: Props) {
   );
 }
 
-/** Pixels of a bar and between bars: however many there are, they take no more than about 100. */
+/** Pixels of a bar and between bars: however many there are, they take no more than 64. */
 function barSize(bars: number): { height: number; gap: number } {
   if (bars === 1) return { height: 24, gap: 0 };
   const gap = bars <= 8 ? 2 : bars <= 24 ? 1 : 0;
-  return { height: Math.max(1, Math.min(16, Math.floor((bars <= 4 ? 60 : 92) / bars) - gap)), gap };
+  return { height: Math.max(1, Math.min(16, Math.floor(64 / bars) - gap)), gap };
 }
 
 const sumOf = (slices: Slice[]): number => slices.reduce((all, slice) => all + slice.seconds, 0);

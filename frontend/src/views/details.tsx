@@ -52,18 +52,14 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
     ({ key }) => !item.saves_s || (key !== 'faster_up_to' && key !== 'promise_rests_on'), // said beside the advice
   );
   const length = typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? item.end_ns - item.start_ns : null;
-  const move = (by: number): void => {
-    const next = app.neighbour(by);
-    if (next !== null) app.select(next);
-  };
   return (
     <article class="selected" style={{ '--cause': `var(--${style.colour})` }}>
       <header class="selected-nav">
         <span>{position >= 0 ? `Span ${position + 1} of ${order.length}` : 'For the whole run'}</span>
         {order.length > 1 && (
           <>
-            <Small sign="‹" name="Previous span" keys="[" onClick={() => move(-1)} />
-            <Small sign="›" name="Next span" keys="]" onClick={() => move(1)} />
+            <Small sign="‹" name="Previous span" keys="[" onClick={() => timeline.toSpan(-1)} />
+            <Small sign="›" name="Next span" keys="]" onClick={() => timeline.toSpan(1)} />
           </>
         )}
         {position >= 0 && (

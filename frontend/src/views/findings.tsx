@@ -13,7 +13,7 @@ import { Prose, Remedy } from './prose.tsx';
 const byLoss = (a: { item: Finding }, b: { item: Finding }): number => (b.item.lost_s ?? -1) - (a.item.lost_s ?? -1);
 
 export function Findings({ recording }: { recording: RecordingReply }) {
-  const { app, timeline } = useTab();
+  const { timeline } = useTab();
   const selected = useApp((state) => (state.window ? null : state.selected));
   const spans = (recording.report.spans ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
   const whole = (recording.report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
@@ -21,7 +21,7 @@ export function Findings({ recording }: { recording: RecordingReply }) {
   const title = recording.report.gpus?.some((gpu) => gpu.used_by_framework !== false) ? 'What held the GPU back' : 'What held training back';
   const choose = (id: string, item: Finding): void => {
     if (selected === id) timeline.showSpan(item);
-    else app.select(id);
+    else timeline.choose(id);
     // In a narrow frame the details are below the lanes.
     requestAnimationFrame(() => document.querySelector('.details')?.scrollIntoView({ block: 'nearest' }));
   };

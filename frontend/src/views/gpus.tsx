@@ -57,7 +57,7 @@ function GpuTable({ gpus, report }: { gpus: Gpu[]; report: Report }) {
           <tr>
             <th scope="col">GPU</th>
             <th scope="col" colSpan={2} title={traced ? TRACED_HINT : USE_HINT}>
-              {traced ? 'kernels, traced' : 'kernel active, median'}
+              {traced ? 'kernels, traced' : 'kernel active, median (p5–p95)'}
             </th>
             <th scope="col" title={VRAM_HINT}>
               VRAM peak

@@ -23,6 +23,7 @@ const KEYS: [string, [string, string][]][] = [
       ['Enter', 'open the span or profiler window at the cursor'],
       ['m', 'mark the cursor; again: measure between both'],
       ['t', 'the numbers as tables'],
+      ['v', 'the verdict alone: more room for the lanes'],
       ['Esc', 'clear range, cursor, selection'],
       ['?', 'this help'],
     ],

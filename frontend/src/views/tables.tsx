@@ -35,7 +35,7 @@ export function Tables({ recording }: { recording: RecordingReply }) {
 }
 
 function SpanTable({ recording }: { recording: RecordingReply }) {
-  const { app } = useTab();
+  const { timeline } = useTab();
   const selected = useApp((state) => state.selected);
   const spans = inOrder(recording.report.spans ?? []);
   const findings = (recording.report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }));
@@ -61,7 +61,7 @@ function SpanTable({ recording }: { recording: RecordingReply }) {
             <tr key={id} aria-current={id === selected}>
               <td class="words">{causeStyle(item.cause).title}</td>
               <th scope="row">
-                <button type="button" class="linklike" onClick={() => app.select(id)}>
+                <button type="button" class="linklike" onClick={() => timeline.choose(id)}>
                   <bdi>{clean(item.title, 120) || causeStyle(item.cause).title}</bdi>
                 </button>
               </th>

@@ -41,7 +41,7 @@ export function TimelineView() {
   }, []);
   const headHeight = shape.head?.height ?? SPANS_TOP + 40;
   return (
-    <section class="timeline" ref={root} aria-label="Timeline" style={{ minHeight: `${headHeight + 200}px` }}>
+    <section class="timeline" ref={root} aria-label="Timeline" style={{ '--head': `${headHeight}px` }}>
       <div class="tl-head" style={{ height: `${headHeight}px` }}>
         <ViewBar />
         <div class="tl-head-labels" aria-hidden="true">

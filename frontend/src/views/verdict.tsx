@@ -8,40 +8,46 @@ import { factsLine, runName } from '../words/labels.ts';
 import { AccountBar } from './account.tsx';
 import { GpuCards } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
+import { Small } from './small.tsx';
 
 export function Verdict({ report }: { report: Report }) {
+  const { app } = useTab();
+  const brief = useApp((state) => state.brief);
   const host = slices(report.time_s, HOST_CATEGORIES);
   const gpus = Object.entries(report.gpu_time_est ?? {})
     .map(([index, account]) => ({ index, parts: slices(account, GPU_CATEGORIES) }))
     .filter(({ parts }) => parts.length > 0);
   return (
-    <section class="verdict" aria-label="Verdict">
-      <div class="verdict-main">
+    <section class={brief ? 'verdict brief' : 'verdict'} aria-label="Verdict">
+      <div class="verdict-head">
         <h1>
           <bdi>{held(clean(report.verdict, 400)) || fallback(report)}</bdi>
         </h1>
+        <Small sign={brief ? '▾' : '▴'} name={brief ? 'Show where the time went' : 'More room for the lanes'} keys="v" onClick={() => app.state.set({ brief: !brief })} />
+      </div>
+      <div class="verdict-facts">
         <p class="facts">{held(factsLine(report).join(' · '))}</p>
         <Since />
-        <div class="accounts">
-          {host.length > 0 && (
-            <AccountBar
-              title="Training thread"
-              mark="measured"
-              markHint="Every second of the thread that runs fit, measured; the parts add up to the wall time."
-              bars={[{ name: '', slices: host }]}
-              total={report.wall_s ?? 0}
-            />
-          )}
-          {gpus.length > 0 && (
-            <AccountBar
-              title={gpus.length === 1 ? `gpu${gpus[0]?.index}` : `${gpus.length} GPUs`}
-              mark="estimate"
-              markHint={estimateHint(report)}
-              bars={gpus.map(({ index, parts }) => ({ name: `gpu${clean(index, 8)}`, slices: parts }))}
-              total={report.wall_s ?? 0}
-            />
-          )}
-        </div>
+      </div>
+      <div class="accounts">
+        {host.length > 0 && (
+          <AccountBar
+            title="Training thread"
+            mark="measured"
+            markHint="Every second of the thread that runs fit, measured; the parts add up to the wall time."
+            bars={[{ name: '', slices: host }]}
+            total={report.wall_s ?? 0}
+          />
+        )}
+        {gpus.length > 0 && (
+          <AccountBar
+            title={gpus.length === 1 ? `gpu${gpus[0]?.index}` : `${gpus.length} GPUs`}
+            mark="estimate"
+            markHint={estimateHint(report)}
+            bars={gpus.map(({ index, parts }) => ({ name: `gpu${clean(index, 8)}`, slices: parts }))}
+            total={report.wall_s ?? 0}
+          />
+        )}
       </div>
       <GpuCards report={report} />
     </section>
