@@ -7,12 +7,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-__all__ = ["Beside"]
+__all__ = ["FIRST_PAUSE_S", "Beside"]
 
 logger = logging.getLogger("gpu_util_callback")
 
-# Work beside requests begins after this, so that the requests of a first view are through.
-PAUSE_S = 0.1
+# Work beside requests begins after this, so that the requests of a view are through; of a first
+# view, there are more.
+PAUSE_S, FIRST_PAUSE_S = 0.02, 0.1
 
 
 class Beside:
@@ -24,16 +25,21 @@ class Beside:
     def __init__(self) -> None:
         self._tidied = 0.0
         self._lock = threading.Lock()
-        self._jobs: OrderedDict[str, Callable[[], None]] = OrderedDict()
+        self._jobs: OrderedDict[str, tuple[Callable[[], None], float]] = OrderedDict()
         self._current: str | None = None
         self._runs = False
 
-    def do(self, id: str, job: Callable[[], None]) -> None:
+    def has(self, id: str) -> bool:
+        """Whether a job with this id waits or runs."""
+        with self._lock:
+            return id in self._jobs or id == self._current
+
+    def do(self, id: str, job: Callable[[], None], pause_s: float = PAUSE_S) -> None:
         """Run `job` soon, unless one with this id waits or runs already."""
         with self._lock:
             if id in self._jobs or id == self._current:
                 return
-            self._jobs[id] = job
+            self._jobs[id] = (job, pause_s)
             while len(self._jobs) > self.MOST:
                 self._jobs.popitem(last=False)  # whoever still wants it asks again
             if not self._runs:
@@ -52,8 +58,8 @@ class Beside:
                 if not self._jobs:
                     self._runs = False
                     break
-                self._current, job = self._jobs.popitem()
-            time.sleep(PAUSE_S)
+                self._current, (job, pause_s) = self._jobs.popitem()
+            time.sleep(pause_s)
             try:
                 job()
             except Exception:

@@ -14,14 +14,17 @@ from gpu_util_callback.recording.segments import Rows
 from tensorboard_plugin.following import Following
 from tensorboard_plugin.levels import Range
 from tensorboard_plugin.merging import empty, reduced, reduced_rows, spread
-from tensorboard_plugin.raw_rows import Part, RawRows
+from tensorboard_plugin.raw_rows import GROUP_MS, VALUE_MS, Part, RawRows
 from tensorboard_plugin.rows import NewRows
 from tensorboard_plugin.series import Series
 
 __all__ = ["LongRun"]
 
-# Ranges of groups that were made beside requests and are kept for when they are asked for again.
-MOST_MADE = 96
+# Of ranges that were made beside requests so much is kept for when they are asked for again: a
+# view of 64 GPUs, or a dozen of those that a person begins with.
+MADE_BYTES = 12 << 20
+# How many times longer than it should making buckets is believed to take, at most.
+MOST_PACE = 8.0
 # Between two files, requests go first.
 YIELD_S = 0.003
 
@@ -44,12 +47,14 @@ class LongRun(Following):
         self._builder = LevelsBuilder(self.origin_ns)
         self._series: dict[str, Series] = {}
         self._made: OrderedDict[tuple, tuple[list[str], Range]] = OrderedDict()
+        self._pace = 1.0  # of making buckets, lately: see `cost_ms`
         self._last_steps: tuple[tuple, tuple[np.ndarray, np.ndarray] | None] = ((), None)
 
     @property
     def nbytes(self) -> int:
         # A copy: a group may be added meanwhile.
-        return sum(one.nbytes for one in list(self._series.values())) + self.raw.nbytes
+        made = sum(map(_nbytes, list(self._made.values())))
+        return sum(one.nbytes for one in list(self._series.values())) + self.raw.nbytes + made
 
     def _take_in(self, revision: str) -> None:
         if self._new is None:
@@ -136,6 +141,19 @@ class LongRun(Following):
         found = reduced((keys >> level) - first, count, *parts, rows)
         return spread(found, columns, known, count)
 
+    def cost_ms(
+        self,
+        wanted: Mapping[str, Sequence[str]],
+        axis: str,
+        level: int,
+        first: int,
+        count: int,
+        enough: float,
+    ) -> float:
+        """About how long `ranges_of_rows` takes; above `enough`, that it is more."""
+        since, until = self.stretch(axis, level, first, count)
+        return self.raw.cost_ms(wanted, since, until, enough, self._pace)
+
     def ranges_of_rows(
         self, wanted: Mapping[str, Sequence[str]], axis: str, level: int, first: int, count: int
     ) -> dict[str, Range]:
@@ -146,6 +164,7 @@ class LongRun(Following):
             for group, part in segment.items():
                 parts[group].append(part)
         numbers = np.arange(first, first + count + 1, dtype=np.int64) << level
+        worked, values_in = time.thread_time(), 0
         begun = self._begun(level, numbers, since, until) if axis == "step" else numbers
         found = {}
         for group, columns in wanted.items():
@@ -163,6 +182,10 @@ class LongRun(Following):
                 np.concatenate(pieces, out=row)
             at = np.repeat(np.arange(count), np.diff(cuts))
             found[group] = reduced_rows(at, count, rows[:, cuts[0] : cuts[-1]])
+            values_in += rows.size
+        expected = GROUP_MS * len(wanted) + VALUE_MS * values_in
+        took = 1e3 * (time.thread_time() - worked) / expected
+        self._pace += 0.2 * (min(max(took, 0.2), MOST_PACE) - self._pace)
         return found
 
     def _begun(self, level: int, numbers: np.ndarray, since: int, until: int) -> np.ndarray:
@@ -195,8 +218,9 @@ class LongRun(Following):
         for group, found in self.ranges_of_rows(wanted, axis, level, first, count).items():
             with self._lock:
                 key = (group, tuple(wanted[group]), axis, level, first, count)
+                self._made.pop(key, None)
                 self._made[key] = (segments, found)
-                while len(self._made) > MOST_MADE:
+                while sum(map(_nbytes, self._made.values())) > MADE_BYTES and len(self._made) > 1:
                     self._made.popitem(last=False)
 
     def _steps_between(self, since: int, until: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -286,3 +310,7 @@ class LongRun(Following):
                 self._series[group] = Series(entries.columns)
             self._series[group].add(entries)
         self._builder.clear()
+
+
+def _nbytes(made: tuple[list[str], Range]) -> int:
+    return sum(part.nbytes for part in made[1])

@@ -20,6 +20,8 @@ __all__ = ["Part", "RawRows"]
 MAX_BYTES = 12 << 20
 # What it takes, roughly: opening a segment, its steps, a group of its samples; and either at hand.
 OPEN_MS, STEPS_MS, SAMPLES_MS, AT_HAND_MS = 0.8, 2.0, 0.25, 0.05
+# And to make buckets of rows at hand: of a group, and of each of its values.
+GROUP_MS, VALUE_MS = 0.2, 8e-6
 # A slow disk multiplies that: how far at most this is believed, and how many times longer than it
 # works a thread must wait for it to be the disk.
 MOST_SLOWNESS = 20.0
@@ -48,15 +50,24 @@ class RawRows:
         self._extents: tuple[list[SegmentInfo], np.ndarray, np.ndarray] = ([], none, none)
         self.nbytes = 0
 
-    def cost_ms(self, wanted: Wanted, since: int, until: int, enough: float = math.inf) -> float:
-        """About how long it takes to `read` these groups; above `enough`, that it is more."""
+    def cost_ms(
+        self, wanted: Wanted, since: int, until: int, enough: float = math.inf, pace: float = 1.0
+    ) -> float:
+        """About how long it takes to `read` these groups and to make buckets of their rows.
+
+        Args:
+            enough: above it, that it is more suffices.
+            pace: how many times as long as it should making buckets takes.
+        """
         infos = self._between(since, until)
-        total = AT_HAND_MS * len(infos) * len(wanted)
+        total = AT_HAND_MS * len(infos) * len(wanted) + pace * GROUP_MS * len(wanted)
         for info in infos:
             if total > enough:
                 break
-            _, missing = self._at_hand(info, wanted)
+            found, missing = self._at_hand(info, wanted)
             total += self._slowness * _reading_ms(missing)
+            at_hand = (len(wanted[g]) * len(values[""]) for g, values in found.items() if values)
+            total += pace * VALUE_MS * sum(at_hand)
         return total
 
     def read(self, wanted: Wanted, since: int, until: int) -> Iterator[dict[str, Part]]:

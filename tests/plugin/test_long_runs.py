@@ -15,6 +15,7 @@ from tile_reply import decode_tile
 from gpu_util_callback.diagnosis import RULES_VERSION, run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording import writer as writer_module
+from tensorboard_plugin import long_runs as long_runs_module
 from tensorboard_plugin import tiles as tiles_module
 from tensorboard_plugin.long_runs import LongRun
 from tensorboard_plugin.tiles import TileServer
@@ -167,7 +168,7 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
     monkeypatch.setattr(
         type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
     )
-    monkeypatch.setattr(server._beside(recording), "do", lambda id, job: None)
+    monkeypatch.setattr(server._beside(recording), "do", lambda *job: None)
     coarse = ask(server, recording, "step", 6, 0, 940)
     by_time = ask(server, recording, "time", 30, 0, 300)
     fine = ask(server, recording, "step", 3, 0, 512)
@@ -305,6 +306,60 @@ def test_what_was_made_of_sealed_rows_stays_while_a_run_goes_on(tmp_path, monkey
     assert ask(server, one, *early, ["steps"]).header["refining"] == []
     assert ask(server, one, *late, ["steps"]).header["refining"] == ["steps"], "the open segment"
     settled(server, one, *late, ["steps"])
+
+
+def test_what_is_being_made_is_not_made_twice(recording, monkeypatch):
+    """Its rows are at hand by then: but somebody is at it, on the one core that there may be."""
+    server, view = TileServer(), ("step", 2, 3_000, 1_000)
+    settled(server, recording, "step", 6, 0, 900)
+    go_on, made_by = threading.Event(), []
+    make = LongRun.ranges_of_rows
+
+    def slowly(self, *request):
+        made_by.append(threading.current_thread())
+        found = make(self, *request)
+        assert go_on.wait(60)
+        return found
+
+    monkeypatch.setattr(LongRun, "ranges_of_rows", slowly)
+    monkeypatch.setattr(tiles_module, "PATIENCE_MS", -1.0)
+    assert ask(server, recording, *view).header["refining"] == LANES
+    end = time.monotonic() + 60
+    while not made_by and time.monotonic() < end:
+        time.sleep(0.01)
+    monkeypatch.setattr(tiles_module, "PATIENCE_MS", 1e9)
+    assert ask(server, recording, *view).header["refining"] == LANES
+    go_on.set()
+    settled(server, recording, *view)
+    assert len(made_by) == 1
+    assert made_by[0] is not threading.current_thread()
+
+
+def test_rows_at_hand_cost_what_making_buckets_of_them_takes(recording):
+    run = LongRun(recording)
+    run.update(recording.revision)
+    wanted = {"steps": ["body_ns", "input_wait_ns"], "gpu0": ["power_mw"]}
+    narrow, wide = ("step", 0, 30_000, 500), ("step", 4, 0, 3_750)
+    run.ranges_of_rows(wanted, *wide)
+    few, many = (run.cost_ms(wanted, *view, 1e9) for view in (narrow, wide))
+    assert few < many
+    run._pace *= 4
+    assert run.cost_ms(wanted, *wide, 1e9) > 2 * many, "as long as it takes on this machine"
+
+
+def test_what_was_made_is_kept_for_a_view_of_many_groups_and_not_for_ever(recording, monkeypatch):
+    run = LongRun(recording)
+    run.update(recording.revision)
+    wanted = {"steps": ["body_ns"], "gpu0": ["power_mw"], "gpu1": ["power_mw"]}
+    before, one = run.nbytes, 3 * 4 * 500
+    monkeypatch.setattr(long_runs_module, "MADE_BYTES", 7 * one)
+    views = [("step", 0, 500 * number, 500) for number in range(4)]
+    for view in views:
+        run.make(wanted, *view)
+    assert set(run.made(wanted, *views[-1])) == set(wanted)
+    assert not run.made(wanted, *views[0])
+    run.raw._kept.clear()
+    assert run.nbytes - run.raw.nbytes - before == 7 * one
 
 
 def test_a_run_that_grew_unseen_is_refined_to_its_end(tmp_path, monkeypatch):
