@@ -9,7 +9,12 @@ from typing import Any
 import keras
 
 from gpu_util_callback.arguments import checked_settings
-from gpu_util_callback.frameworks.keras_session import KerasSession, announce_known_failure
+from gpu_util_callback.frameworks.keras_callbacks import needless_when_listed
+from gpu_util_callback.frameworks.keras_session import (
+    KerasSession,
+    announce_known_failure,
+    leave_out,
+)
 
 __all__ = ["GpuUtilCallback"]
 
@@ -98,28 +103,43 @@ class GpuUtilCallback(keras.callbacks.Callback):
             redact=redact,
             report=report,
         )
-        self._session: KerasSession | None = None
+        self._session: KerasSession | None = None  # of the fit that is recorded
         try:
             announce_known_failure(keras.backend.backend())
         except Exception as error:
             log.debug("gpu_util_callback: %s", error, exc_info=True)
 
+    def __getstate__(self):
+        """A copy, also of one in the middle of a fit, has a fit of its own before it."""
+        state = {name: value for name, value in vars(self).items() if not name.startswith("on_")}
+        return state | {"_session": None}
+
     def on_train_begin(self, logs=None):
-        if self._session is not None and self._session.begun_in_this_fit():
+        outer = self._session
+        if outer is not None and outer.begun_in_this_fit():
             log.warning("gpu_util_callback: this fit lists the same GpuUtilCallback twice")
             return
-        session = KerasSession(self, self._settings)
+        if outer is not None and not outer.goes_on():
+            outer = None
+        if outer is not None and not outer.on_this_thread():
+            log.warning(
+                "gpu_util_callback: this fit is not recorded: its GpuUtilCallback records another "
+                "one, on another thread; give each fit its own"
+            )
+            leave_out(self)
+            return
+        session = self._session = KerasSession(self, self._settings, outer)
         try:
             session.begin(self._model, self.params, keras.backend.backend())
-            self._session = session
         except Exception as error:
-            self._session = None
+            self._session = outer
             log.warning(
                 "gpu_util_callback: this fit is not recorded (%s: %s); training goes on",
                 type(error).__name__,
                 error,
             )
 
+    @needless_when_listed
     def on_train_batch_begin(self, batch, logs=None):
         session = self._session
         if session is not None:
@@ -128,6 +148,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             except Exception as error:
                 self._give_up(session, error)
 
+    @needless_when_listed
     def on_train_batch_end(self, batch, logs=None):
         session = self._session
         if session is not None and not session.listed:
@@ -152,8 +173,9 @@ class GpuUtilCallback(keras.callbacks.Callback):
         self._pass_on("test_end")
 
     def on_train_end(self, logs=None):
+        session = self._session
         self._pass_on("end")
-        self._session = None
+        self._session = session.outer if session is not None else None
 
     def _pass_on(self, hook: str, *args: Any) -> None:
         session = self._session

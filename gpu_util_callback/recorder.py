@@ -378,8 +378,8 @@ class Recorder:
         if not lost or any(source == "input wait" for source, *_ in self.adapter.unavailable):
             return []  # none, or it is known why nothing is written down
         reason = (
-            f"it is missing for {lost} of {steps} steps: what the train function wrote down was "
-            "overwritten before it could be read, or did not fit its calls"
+            f"it is missing for {lost} of {steps} steps: what the train function wrote down did "
+            "not fit its calls"
         )
         return [("input wait", reason, "")]
 

@@ -91,7 +91,7 @@ class Assembler:
     def _train(
         self, block: Calls, phases: list[tuple[Phase, int]]
     ) -> tuple[Columns | None, np.ndarray]:
-        calls = block.calls
+        calls = block.table()
         rows = block.rows() if block.rows is not None else None
         per_call = share_rows(rows, len(calls), block.steps_per_execution) if rows else None
         if rows is not None and per_call is None:
@@ -288,7 +288,7 @@ class Assembler:
     # ---- validation ----------------------------------------------------------------------
 
     def _validation(self, block: Calls, phases: list[tuple[Phase, int]]) -> Columns | None:
-        calls, most = block.calls, block.steps_per_execution
+        calls, most = block.table(), block.steps_per_execution
         rows = block.rows() if block.rows is not None else None
         per_call = share_rows(rows, len(calls), most) if rows else None
         if per_call is None or rows is None:

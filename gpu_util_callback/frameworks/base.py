@@ -76,7 +76,7 @@ class About(Protocol):
 class Adapter:
     """How one framework's training loop is timed. The base class times nothing but the hooks.
 
-    `begin`, `batch_begin`, `drain`, `test_begin`, `test_end` and `end` run on the training thread
+    `begin`, `drain`, `test_begin`, `test_end` and `end` run on the training thread
     and must be short; `facts` and `pipeline` run on the recorder's thread. Any of them may raise:
     the recorder then switches that source off and says why.
     """
@@ -108,8 +108,12 @@ class Adapter:
             failed: to be told (source, error) of whatever fails.
         """
 
-    def batch_begin(self) -> None:
-        """A training batch begins; the next call of the train function is this fit's."""
+    def begins_batches(self) -> Callable[[], None]:
+        """What is to be called as each training batch begins.
+
+        The next call of the train function is this fit's, then.
+        """
+        return lambda: None
 
     def test_begin(self) -> None:
         """A validation of this fit begins."""

@@ -34,9 +34,8 @@ class KerasAdapter(Adapter):
         self._test: WrappedFunction | None = None
         self._pipelines = TfDataPipelines(self.unavailable)
 
-    def batch_begin(self) -> None:
-        if self._train is not None:
-            self._train.arm()
+    def begins_batches(self) -> Callable[[], None]:
+        return self._train.arm if self._train is not None else super().begins_batches()
 
     def test_begin(self) -> None:
         if self._test is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import MethodType
 from typing import Any
 
 from gpu_util_callback.frameworks.timeline import Phase, Timeline
 
-__all__ = ["CallbackTimer", "HookSums", "find_callback_list"]
+__all__ = ["CallbackTimer", "HookSums", "find_callback_list", "needless_when_listed"]
 
 # Hooks that run once a batch: summed by name. All others get a row each.
 BATCH_HOOKS = (
@@ -42,6 +44,12 @@ def find_callback_list(callback: Any, depth: int = 8) -> Any | None:
     return None
 
 
+def needless_when_listed(hook: Callable) -> Callable:
+    """Marks a hook of our own callback that has nothing to do where its `CallbackList` is timed."""
+    hook._gpu_util_needless = True  # type: ignore[attr-defined]
+    return hook
+
+
 class HookSums:
     """Time spent in one batch hook of one callback. Its time is counted in the steps."""
 
@@ -69,21 +77,33 @@ class CallbackTimer:
     """Wraps the hooks of a `CallbackList` and of its callbacks on the instances; puts them back.
 
     The list's own hooks give the moments a step is made of; the callbacks' hooks give the names.
+    What runs every step is written for speed: with the least calls, and attributes set in place.
+
+    Args:
+        timeline: what is timed goes there.
+        ours: our own callback, which is not timed.
+        failed: told of an error of ours.
+        begun: takes the place of our own callback's `on_train_batch_begin`.
     """
 
-    def __init__(self, timeline: Timeline, ours: Any, failed: Callable[[BaseException], None]):
+    def __init__(
+        self,
+        timeline: Timeline,
+        ours: Any,
+        failed: Callable[[BaseException], None],
+        begun: Callable[..., None] | None = None,
+    ):
         self._timeline = timeline
         self._ours = ours
         self._failed = failed
+        self._begun = begun
         self._undo: list[tuple[Any, str, bool, Any]] = []
         self.sums: list[HookSums] = []
 
     def attach(self, callback_list: Any) -> None:
         """Start timing; on the training thread, inside `on_train_begin`."""
         timeline = self._timeline
-        moments = {
-            "on_train_batch_begin": (timeline.batch_begin, timeline.hooks_done),
-            "on_train_batch_end": (None, timeline.batch_end),
+        moments: dict[str, tuple[Any, Any]] = {
             "on_epoch_begin": (None, timeline.epoch_begun),
             "on_epoch_end": (None, timeline.epoch_ended),
             "on_test_begin": (timeline.test_begin, None),
@@ -103,16 +123,17 @@ class CallbackTimer:
         for callback in callbacks:
             if callback is not self._ours:
                 self._time_callback(callback, pooled)
-        if "on_train_batch_end" in pooled:  # nobody waits for the logs on this thread
-            moments["on_train_batch_end"] = (timeline.logs_ready, timeline.batch_end)
-            if callbacks:
-                self._stamp(
-                    callbacks[0], "on_train_batch_end", timeline.device_reached, arguments=1
-                )
-        elif callbacks:
-            self._stamp(callbacks[0], "on_train_batch_end", timeline.logs_ready)
+            elif self._begun is not None and _needless(callback, "on_train_batch_begin"):
+                self._replace(callback, "on_train_batch_begin", self._begun)
         if callbacks:
-            self._stamp(callbacks[0], "on_epoch_end", timeline.epoch_end)
+            if "on_train_batch_end" in pooled:
+                self._stamp(callbacks[0], "on_train_batch_end", timeline.device_reached)
+            else:
+                self._stamp(callbacks[0], "on_train_batch_end", timeline.logs_ready)
+            self._stamp(callbacks[0], "on_epoch_end", lambda *_: timeline.epoch_end())
+        self._batch_begins(callback_list)
+        # On other threads nobody waits for the logs on this one.
+        self._batch_ends(callback_list, "on_train_batch_end" in pooled)
         for hook, (before, after) in moments.items():
             self._around(callback_list, hook, before, after)
 
@@ -156,18 +177,57 @@ class CallbackTimer:
 
         self._replace(owner, name, timed)
 
-    def _stamp(
-        self, callback: Any, name: str, stamp: Callable[..., None], arguments: int = 0
-    ) -> None:
+    def _batch_begins(self, owner: Any) -> None:
+        hook = owner.on_train_batch_begin
+        begins, hooks_done = self._timeline.batch_begin, self._timeline.hooks_done
+        failed = self._failed
+
+        def timed(batch: int, logs: Any = None) -> Any:
+            try:
+                begins()
+            except Exception as error:
+                failed(error)
+            result = hook(batch) if logs is None else hook(batch, logs)
+            hooks_done()
+            return result
+
+        self._replace(owner, "on_train_batch_begin", timed)
+
+    def _batch_ends(self, owner: Any, logs_are_ready: bool) -> None:
+        hook = owner.on_train_batch_end
+        timeline = self._timeline
+
+        def timed(batch: int, logs: Any = None) -> Any:
+            if logs_are_ready:
+                timeline.logs_ready()
+            result = hook(batch, logs)
+            timeline.batch_end()
+            return result
+
+        self._replace(owner, "on_train_batch_end", timed)
+
+    def _replace_hook(self, callback: Any, name: str, function: Callable) -> None:
+        """Put a function, given the callback and a hook's arguments, in place of that hook.
+
+        As a method of that name: a callback that is copied or pickled in the middle of a fit then
+        takes its own hook along.
+        """
+        function.__name__ = name
+        self._replace(callback, name, MethodType(function, callback))
+
+    def _stamp(self, callback: Any, name: str, stamp: Callable[..., None]) -> None:
         # Keras has turned the logs into Python numbers, which waits for the device, before it calls
         # the first callback.
-        hook = getattr(callback, name)
+        if _needless(callback, name):
+            self._replace(callback, name, stamp)
+            return
+        hook = _function(callback, name)
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            stamp(*args[:arguments])
-            return hook(*args, **kwargs)
+        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            stamp(*args[:1])
+            return hook(self, *args, **kwargs)
 
-        self._replace(callback, name, timed)
+        self._replace_hook(callback, name, timed)
 
     def _time_callback(self, callback: Any, pooled: set[str]) -> None:
         name = type(callback).__name__
@@ -182,43 +242,80 @@ class CallbackTimer:
 
     def _sum_up(self, callback: Any, name: str, sums: HookSums) -> None:
         self.sums.append(sums)
-        hook = getattr(callback, name)
+        hook = _function(callback, name)
         clock = time.perf_counter_ns
         write = self._timeline.hook
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def add(start: int, end: int) -> None:
+            spent = end - start
+            if spent < LONG_NS:
+                if not sums.count:
+                    sums.start = start
+                sums.end = end
+                sums.total += spent
+                sums.count += 1
+            else:  # counted in its step (or validation): a detail, not an account
+                write(sums.kind, sums.name, start, end, "")
+
+        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
             start = clock()
             try:
-                return hook(*args, **kwargs)
+                return hook(self, *args, **kwargs)
             finally:
-                end = clock()
-                if end - start < LONG_NS:
-                    if not sums.count:
-                        sums.start = start
-                    sums.end = end
-                    sums.total += end - start
-                    sums.count += 1
-                else:  # counted in its step (or validation): a detail, not an account
-                    write(sums.kind, sums.name, start, end, "")
+                add(start, clock())
 
-        self._replace(callback, name, timed)
+        def plain(self: Any, batch: int, logs: Any = None) -> Any:
+            start = clock()
+            try:
+                return hook(self, batch, logs)
+            finally:
+                add(start, clock())
+
+        self._replace_hook(callback, name, plain if _is_plain(hook) else timed)
 
     def _write_down(self, callback: Any, name: str, title: str, kind: str) -> None:
-        hook = getattr(callback, name)
+        hook = _function(callback, name)
         clock = time.perf_counter_ns
         write = self._timeline.hook
         account = "" if name.startswith("on_test") else "callbacks"
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
             start = clock()
             try:
-                return hook(*args, **kwargs)
+                return hook(self, *args, **kwargs)
             finally:
                 end = clock()
                 if end - start >= SHORT_NS:
                     write(kind, title, start, end, account)
 
-        self._replace(callback, name, timed)
+        self._replace_hook(callback, name, timed)
+
+
+def _function(callback: Any, name: str) -> Callable:
+    """A callback's hook as a function of the callback and the hook's arguments."""
+    hook = getattr(callback, name)
+    if isinstance(hook, MethodType) and hook.__self__ is callback:
+        return hook.__func__
+    return lambda self, *args, **kwargs: hook(*args, **kwargs)
+
+
+def _is_plain(hook: Any) -> bool:
+    """Whether a batch hook takes what Keras documents, and thus needs no `*args, **kwargs`.
+
+    To pass those on takes more time than all the rest of timing a hook.
+    """
+    code = getattr(hook, "__code__", None)
+    return (
+        code is not None
+        and (code.co_argcount, code.co_kwonlyargcount) == (3, 0)
+        and code.co_varnames[1:3] == ("batch", "logs")
+        and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
+        and hook.__defaults__ == (None,)
+    )
+
+
+def _needless(callback: Any, name: str) -> bool:
+    return hasattr(getattr(type(callback), name, None), "_gpu_util_needless")
 
 
 def _overridden(callback: Any, hook: str) -> bool:

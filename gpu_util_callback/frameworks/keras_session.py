@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from gpu_util_callback.frameworks.base import adapter_for
@@ -18,7 +20,7 @@ from gpu_util_callback.frameworks.keras_windows import KerasWindows, open_window
 from gpu_util_callback.recorder import Recorder, close_left_over
 from gpu_util_callback.settings import Settings
 
-__all__ = ["KerasSession", "announce_known_failure"]
+__all__ = ["KerasSession", "announce_known_failure", "leave_out"]
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -40,6 +42,13 @@ def announce_known_failure(backend: str) -> None:
         log.warning("gpu_util_callback: %s: %s", *failure)
 
 
+def leave_out(callback: Any) -> None:
+    """Have the fit that is calling `callback` call it no more."""
+    callbacks = find_callback_list(callback)
+    if callbacks is not None:  # a new list: Keras is going through the old one
+        callbacks.callbacks = [one for one in callbacks.callbacks if one is not callback]
+
+
 def _goes_on(other: FitWatch, new: FitWatch) -> bool:
     """Whether a recorded fit goes on while a new one begins (in a callback, on a thread)."""
     return other.known and not other.over() and not other.same_place(new)
@@ -51,16 +60,21 @@ class KerasSession:
     Args:
         callback: the callback that fit calls.
         settings: its checked arguments.
+        outer: the same callback's session of a fit that waits for this one, within it.
     """
 
-    def __init__(self, callback: Any, settings: Settings):
+    def __init__(self, callback: Any, settings: Settings, outer: KerasSession | None = None):
+        self.outer = outer
         self._callback = callback
         self._settings = settings
+        self._thread = threading.get_ident()
+        self._beginning = True
         self._recorder: Recorder | None = None
         self._timer: CallbackTimer | None = None
         self._input: InputTimer | None = None
         self._windows: KerasWindows | None = None
         self.listed = False  # the CallbackList is timed itself, so our own hooks need not
+        self._arm: Callable[[], None] = lambda: None  # says that a batch begins
         self._testing = False
         self._fit: Any = None  # the CallbackList of the fit, a new one in every fit
 
@@ -68,8 +82,25 @@ class KerasSession:
         """Whether the fit that is calling now began this session: a callback listed twice."""
         return self._fit is not None and find_callback_list(self._callback) is self._fit
 
+    def on_this_thread(self) -> bool:
+        """Whether the fit is one of the calling thread's."""
+        return self._thread == threading.get_ident()
+
+    def goes_on(self) -> bool:
+        """Whether the fit is still under way, as far as that can be seen."""
+        recorder = self._recorder
+        if recorder is None or self._beginning:
+            return self._beginning
+        return not recorder.off and not recorder.watch.over()
+
     def begin(self, model: Any, params: dict | None, backend: str) -> None:
         """Training begins: put everything in place; on the training thread."""
+        try:
+            self._begin(model, params, backend)
+        finally:
+            self._beginning = False
+
+    def _begin(self, model: Any, params: dict | None, backend: str) -> None:
         callbacks = find_callback_list(self._callback)
         self._fit = callbacks
         if callbacks is not None:
@@ -118,9 +149,13 @@ class KerasSession:
         except Exception as error:
             adapter.end()
             recorder.fail("input wait", error)
+        self._arm = adapter.begins_batches()
         if callbacks is not None:
             self._timer = CallbackTimer(
-                timeline, self._callback, lambda error: recorder.fail("callback times", error)
+                timeline,
+                self._callback,
+                lambda error: recorder.fail("callback times", error),
+                self._begun,
             )
             try:
                 self._timer.attach(callbacks)
@@ -185,16 +220,25 @@ class KerasSession:
 
     # ---- hooks; each is called on the training thread ----------------------------------------
 
-    def batch_begin(self) -> None:
-        """A training batch begins."""
+    def _begun(self, batch: int, logs: Any = None) -> None:
+        """A training batch begins, where the list of callbacks was found; runs every step."""
         recorder = self._recorder
         if recorder is None or recorder.status:
             return
-        if not self.listed:
-            recorder.timeline.batch_begin()
-        if self._windows is not None:
-            self._windows.batch_begin()
-        recorder.adapter.batch_begin()
+        try:
+            if self._windows is not None:
+                self._windows.batch_begin()
+            self._arm()
+        except Exception as error:
+            self._callback._give_up(self, error)
+
+    def batch_begin(self) -> None:
+        """A training batch begins; needed only where the list of callbacks was not found."""
+        recorder = self._recorder
+        if recorder is None or recorder.status:
+            return
+        recorder.timeline.batch_begin()
+        self._begun(0)
 
     def batch_end(self) -> None:
         """A training batch ended; needed only where the list of callbacks was not found."""

@@ -118,10 +118,9 @@ class KerasWindows:
 
     def _step_begins(self, call: int) -> None:
         self._begun = call + 1
-        step = self._first + call * self._per_call
-        before = time.perf_counter_ns()
-        self._windows.step_begins(step)
-        self._timeline.ours(time.perf_counter_ns() - before)  # opening one takes seconds on a GPU
+        since = self._windows.step_begins(self._first + call * self._per_call)
+        if since:  # opening one takes seconds on a GPU
+            self._timeline.ours(time.perf_counter_ns() - since)
 
     def test_begin(self) -> None:
         """A validation begins: its steps are not training's."""

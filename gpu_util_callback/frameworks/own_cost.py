@@ -35,7 +35,12 @@ class _Hooks:
 
 
 class _Callback(_Hooks):
-    on_train_batch_begin = on_train_batch_end = _Hooks.nothing
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        pass
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        pass
+
     on_train_begin = on_train_end = _Hooks.nothing
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -67,19 +68,27 @@ def shape_signature(data: Any) -> float:
     Args:
         data: arrays or tensors in any nest of tuples, lists and dictionaries.
     """
-    try:  # (x, y) as a rule
-        shapes = [tuple(part.shape) for part in data] if type(data) is tuple else None
-    except Exception:
-        shapes = None
+    plain = type(data) is tuple  # (x, y) as a rule
     try:
-        if shapes is None:
-            shapes = []
+        if plain:  # the same as before, as a rule
+            known = _signatures.get(tuple(map(_shape_of, data)))
+            if known is not None:
+                return known
+    except Exception:
+        plain = False
+    try:
+        shapes: list[Any] = []
+        if plain:
+            shapes += [tuple(part.shape) for part in data]
+        else:
             _collect(data, shapes)
         if not shapes:
             return 0.0
         signature = float(1 + (hash(tuple(shapes)) & 0xFFFFFFFFFFFF))  # exact as a float64
         if signature not in _seen and len(_seen) < _MOST_SEEN:
             _seen[signature] = tuple(shapes) if _is_plain(data) else ()
+        if plain and len(_signatures) < _MOST_SEEN:
+            _signatures[tuple(map(_shape_of, data))] = signature
         return signature
     except Exception:  # a batch may be anything, and what it calls its shape, too
         return 0.0
@@ -121,6 +130,8 @@ _SEQUENCES = (tuple, list)
 # those that are known.
 _MOST_SEEN = 1000
 _seen: dict[float, tuple[tuple[int, ...], ...]] = {}
+_signatures: dict[tuple[Any, ...], float] = {}  # the same from shapes as they are, for speed
+_shape_of = operator.attrgetter("shape")
 
 
 def _collect(data: Any, shapes: list[Any]) -> None:

@@ -140,8 +140,8 @@ class TensorFlowAdapter(KerasAdapter):
         for timer in (self._train, self._test):
             if timer is None:
                 continue
-            if timer.ring is not None and timer.ring.failure:
-                found.append(("input wait", timer.ring.failure, "report it"))
+            if timer.rows is not None and timer.rows.failure:
+                found.append(("input wait", timer.rows.failure, "report it"))
         return found
 
     def own_us(self) -> float:

@@ -15,17 +15,18 @@ from gpu_util_callback.frameworks.tensorflow_distribute import is_distributed, t
 from gpu_util_callback.frameworks.tensorflow_iterator import (
     KEY,
     PythonIterator,
+    current,
     stamp_goes_first,
     timed,
     timing_into,
 )
-from gpu_util_callback.frameworks.tensorflow_ring import Ring
+from gpu_util_callback.frameworks.tensorflow_rows import RowQueue
 from gpu_util_callback.frameworks.timeline import TRACED
 from gpu_util_callback.frameworks.wrapped_function import WrappedFunction
 
 __all__ = ["FunctionTimer"]
 
-_KEPT = "_gpu_util_kept"  # on the function: its ring and its shapes, for the next fit
+_KEPT = "_gpu_util_kept"  # on the function: its rows and its shapes, for the next fit
 
 
 class FunctionTimer(WrappedFunction):
@@ -53,30 +54,29 @@ class FunctionTimer(WrappedFunction):
     ):
         super().__init__(model, name, called=called, no_batch=no_batch, stale=stale, raised=raised)
         self.way = way
-        self.ring: Ring | None = None
+        self.rows: RowQueue | None = None
         self.shapes: dict[float, int] = {}
         self._stamps: list[tuple[int, int]] = []
-        self._left: list[np.ndarray] = []  # of a ring that was replaced
+        self._left: list[np.ndarray] = []  # of a queue that was replaced
         self._left_ends: list[np.ndarray] = []
         self._iterator: Any = None  # a weak reference to the newest dataset iterator
         self._tell_seen = seen
         self._failed = failed
         self._anchor = _anchor()
 
-    def _use_ring(self, inner: Any) -> None:
-        """Write into the ring that is kept on the model's function."""
-        size = 2 * max(256, int(getattr(self.model, "steps_per_execution", 1) or 1))
+    def _use_rows(self, inner: Any) -> None:
+        """Write into the queue that is kept on the model's function."""
         kept = inner.__dict__.get(_KEPT)
-        if kept is None or kept[0].size < size:
-            kept = (Ring(size), {})
+        if kept is None:
+            kept = (RowQueue(), {})
             if self._ends_are_seen():
-                kept[0].ends = Ring(size)
+                kept[0].ends = RowQueue()
             inner.__dict__[_KEPT] = kept
-        if self.ring is not None:  # rows of calls that are not handed over yet
-            self._left.append(self.ring.drain())
+        if self.rows is not None:  # rows of calls that are not handed over yet
+            self._left.append(self.rows.drain())
             self._left_ends.append(self._drain_ends())
-        self.ring = kept[0]
-        self.ring.drain()  # rows of a fit that was not ended properly
+        self.rows = kept[0]
+        self.rows.drain()  # rows of a fit that was not ended properly
         self._drain_ends()
         self.shapes.update(kept[1])
         kept[1].update(self.shapes)
@@ -87,9 +87,9 @@ class FunctionTimer(WrappedFunction):
         if self.way != "graph":
             stamps, self._stamps = self._stamps, []
             return lambda: InputRows.from_stamps(stamps)
-        if self.ring is None:
+        if self.rows is None:
             return None
-        rows = self.ring.drain()
+        rows = self.rows.drain()
         ends = self._drain_ends()
         if self._left:
             rows = np.concatenate([*self._left, rows])
@@ -109,47 +109,53 @@ class FunctionTimer(WrappedFunction):
         )
 
     def _drain_ends(self) -> np.ndarray:
-        ends = self.ring.ends if self.ring is not None else None
-        return ends.drain() if ends is not None else np.empty((0, Ring.WIDTH))
+        ends = self.rows.ends if self.rows is not None else None
+        return ends.drain() if ends is not None else np.empty((0, RowQueue.WIDTH))
 
     def _make(self, inner: Callable) -> Callable:
         if self.way == "graph":
-            self._use_ring(inner)
+            self._use_rows(inner)
         clock = time.perf_counter_ns
-        ring = self.ring
-        into_ring = timing_into(ring)
-        # A ring counts its traces by itself; elsewhere the functions are asked.
-        functions = _compiled_functions(inner) if self.way == "python" else []
+        rows = self.rows
+        into_rows = timing_into(rows)
+        python = self.way == "python"
+        # A queue counts its traces by itself; elsewhere the functions are asked.
+        functions = _compiled_functions(inner) if python else []
 
+        # Runs every step, hence so few calls in it.
         def function(iterator):
             known = self._iterator
             if known is None or known() is not iterator:
                 if not is_iterator(iterator):
                     return inner(iterator)  # `train_on_batch` passes a generator
-                into_ring.stamp_first = stamp_goes_first(iterator)
+                into_rows.stamp_first = stamp_goes_first(iterator)
                 self._seen(iterator)
             if not self.armed:
                 return self._unexpected(inner, iterator)
             self.armed = False
-            try:
-                given = self._twin(iterator)
-            except Exception as error:
-                self._failed(error)
-                self.unwrap()
-                return inner(iterator)
-            traces = ring.traces if ring is not None else _traces(functions)
+            given = None if python else getattr(iterator, KEY, None)
+            if given is None:
+                try:
+                    given = self._twin(iterator)
+                except Exception as error:
+                    self._failed(error)
+                    self.unwrap()
+                    return inner(iterator)
+            traces = rows.traces if rows is not None else _traces(functions)
             start = clock()
+            current.timing = into_rows if rows is not None else timing_into(None, self._stamps)
             try:
-                with into_ring if ring is not None else timing_into(None, self._stamps):
-                    result = inner(given)
+                result = inner(given)
             except (StopIteration, tf.errors.OutOfRangeError):
                 self._no_batch(start, clock())
                 raise
             except BaseException:
                 self._raised()
                 raise
+            finally:
+                current.timing = None
             end = clock()
-            traced = (ring.traces if ring is not None else _traces(functions)) != traces
+            traced = (rows.traces if rows is not None else _traces(functions)) != traces
             self._called(start, end, TRACED if traced else 0)
             return result
 
@@ -158,9 +164,6 @@ class FunctionTimer(WrappedFunction):
     def _twin(self, iterator: Any) -> Any:
         if self.way == "python":
             return PythonIterator(iterator, self._stamps)
-        twin = getattr(iterator, KEY, None)
-        if twin is not None:
-            return twin
         return timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
 
     def _seen(self, iterator: Any) -> None:
@@ -216,13 +219,13 @@ def convert(
     after: tuple[int, int],
     ends: np.ndarray | None = None,
 ) -> InputRows:
-    """Ring rows in wall-clock seconds, on the monotonic clock.
+    """RowQueue rows in wall-clock seconds, on the monotonic clock.
 
     Args:
-        rows: float64 (n, 4) of a `Ring`.
+        rows: float64 (n, 3) of a `RowQueue`.
         before: a reading of both clocks (monotonic, wall) from before the rows were written.
         after: the same from after.
-        ends: rows of a ring of steps' ends, or None.
+        ends: the same of steps' ends, or None.
 
     Where the wall clock was set in between, each row takes the offset that puts it between the two
     readings.

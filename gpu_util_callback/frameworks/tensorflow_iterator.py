@@ -8,12 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.frameworks.tensorflow_ring import Ring
+from gpu_util_callback.frameworks.tensorflow_rows import RowQueue
 
 __all__ = [
     "KEY",
     "PythonIterator",
     "TimedIterator",
+    "current",
     "probe",
     "stamp_goes_first",
     "stamped",
@@ -22,7 +23,7 @@ __all__ = [
     "timing_into",
 ]
 
-_current = threading.local()
+current = threading.local()  # its `timing`: the active one of this thread, or None
 KEY = "_gpu_util_timed"
 _STAMPED = "_gpu_util_stamped"  # on a graph: how many stamps come before all that follows
 # The type behind iter(dataset), by a public road.
@@ -30,28 +31,25 @@ _OwnedIterator: Any = tf.data.IteratorSpec(tf.TensorSpec([])).value_type
 
 
 class timing_into:
-    """While active, functions traced on this thread write their input times into `ring`.
+    """While active, functions traced on this thread write their input times into `rows`.
 
     Args:
-        ring: None where nothing is written.
+        rows: None where nothing is written.
         stamps: (requested, delivered) of batches fetched eagerly.
     """
 
-    __slots__ = ("_ring", "_stamps", "stamp_first")
+    __slots__ = ("rows", "stamp_first", "stamps")
 
-    def __init__(self, ring: Ring | None, stamps: list[tuple[int, int]] | None = None):
-        self._ring = ring
-        self._stamps = stamps
+    def __init__(self, rows: RowQueue | None, stamps: list[tuple[int, int]] | None = None):
+        self.rows = rows
+        self.stamps = stamps
         self.stamp_first = False  # whether what follows a batch waits for its stamp
 
     def __enter__(self):
-        _current.ring = self._ring
-        _current.stamps = self._stamps
-        _current.stamp_first = self.stamp_first
+        current.timing = self
 
     def __exit__(self, *_):
-        _current.ring = None
-        _current.stamps = None
+        current.timing = None
 
 
 class TimedIterator(_OwnedIterator):
@@ -127,31 +125,34 @@ def _op_threads() -> int:
 
 def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
     """Fetch, and write down when. Whatever fails in the stamping leaves the fetch alone."""
-    ring: Ring | None = getattr(_current, "ring", None)
+    timing: timing_into | None = getattr(current, "timing", None)
+    if timing is None:
+        return fetch()
     if tf.executing_eagerly():
-        return _stamped_eagerly(fetch, optional)
-    if ring is None:
+        return _stamped_eagerly(fetch, timing.stamps, optional)
+    rows = timing.rows
+    if rows is None:
         return fetch()
     with tf.device("CPU:0"):
         requested = tf.timestamp()
     with tf.control_dependencies([requested]):
         data = fetch()
     try:
-        delivered = _write_down(ring, requested, data, element_spec, optional)
-        if _current.stamp_first:
+        delivered = _write_down(rows, requested, data, element_spec, optional)
+        if timing.stamp_first:
             _first_of_all(delivered)
     except Exception as error:
-        ring.failure = ring.failure or f"{type(error).__name__}: {error}".splitlines()[0]
-    if optional and ring.ends is not None:
+        rows.failure = rows.failure or f"{type(error).__name__}: {error}".splitlines()[0]
+    if optional and rows.ends is not None:
         try:
-            _write_step_end(ring.ends)
+            _write_step_end(rows.ends)
         except Exception:  # ends are estimated then
-            ring.ends = None
-    ring.traces += 1
+            rows.ends = None
+    rows.traces += 1
     return data
 
 
-def _write_step_end(ends: Ring) -> None:
+def _write_step_end(ends: RowQueue) -> None:
     """In a loop of several steps: write down when the step before this fetch is over.
 
     Keras fetches in a branch of the loop's body, beside the step, which is the branch before. The
@@ -164,11 +165,10 @@ def _write_step_end(ends: Ring) -> None:
     if not steps:
         return
     with body.as_default(), tf.control_dependencies([steps[-1]]), tf.device("CPU:0"):
-        nothing = tf.constant(0.0, tf.float64)
-        ends.record(nothing, tf.timestamp(), nothing)
+        ends.record(tf.constant(0.0, tf.float64), tf.timestamp(), tf.constant(0, tf.int64))
 
 
-def _write_down(ring: Ring, requested, data, element_spec, optional: bool) -> tf.Tensor:
+def _write_down(rows: RowQueue, requested, data, element_spec, optional: bool) -> tf.Tensor:
     """Add the second stamp and the row; returns the stamp. The row is written beside the step."""
     arrived = [data._variant_tensor] if optional else tf.nest.flatten(data, expand_composites=True)
     with tf.device("CPU:0"):
@@ -177,16 +177,16 @@ def _write_down(ring: Ring, requested, data, element_spec, optional: bool) -> tf
         if optional:
             has_value = data.has_value()
             delivered = tf.where(has_value, delivered, tf.constant(-1.0, tf.float64))
-            signature = tf.constant(0.0, tf.float64)
+            signature = tf.constant(0, tf.int64)
             if _dynamic(element_spec):
                 signature = tf.cond(
                     has_value,
                     lambda: _signature(data.get_value()),
-                    lambda: tf.constant(0.0, tf.float64),
+                    lambda: tf.constant(0, tf.int64),
                 )
         else:
             signature = _signature(data)
-        ring.record(requested, delivered, signature)
+        rows.record(requested, delivered, signature)
     return stamp
 
 
@@ -205,8 +205,9 @@ def _first_of_all(stamp: tf.Tensor) -> None:
     setattr(graph, _STAMPED, len(contexts) + 1)
 
 
-def _stamped_eagerly(fetch: Callable[[], Any], optional: bool):
-    stamps: list[tuple[int, int]] | None = getattr(_current, "stamps", None)
+def _stamped_eagerly(
+    fetch: Callable[[], Any], stamps: list[tuple[int, int]] | None, optional: bool
+):
     if stamps is None:
         return fetch()
     requested = time.perf_counter_ns()
@@ -235,7 +236,7 @@ def _signature(data) -> tf.Tensor:
     tensors = _dynamic(data)
     if tensors and all(_only_batch(tensor) for tensor in tensors):
         # Keras wants one batch size for all: any tensor tells it.
-        return tf.cast(tf.size(tensors[0]), tf.float64)
+        return tf.size(tensors[0], out_type=tf.int64)
     for tensor in tensors:
         if tensor.shape.rank is not None and sum(d is None for d in tensor.shape) == 1:
             sizes.append(tf.size(tensor, out_type=tf.int64))
@@ -243,12 +244,13 @@ def _signature(data) -> tf.Tensor:
             shapes.append(tf.shape(tensor, out_type=tf.int64))
     parts = ([tf.stack(sizes)] if sizes else []) + shapes
     if not parts:
-        return tf.constant(0.0, tf.float64)
-    numbers = tf.cast(parts[0] if len(parts) == 1 else tf.concat(parts, 0), tf.float64) + 1.0
+        return tf.constant(0, tf.int64)
+    numbers = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
     if numbers.shape.rank == 1 and numbers.shape[0] is not None:
-        weights = tf.constant([_weight(i) for i in range(numbers.shape[0])], tf.float64)
+        weights = tf.constant([_weight(i) for i in range(numbers.shape[0])], tf.int64)
     else:  # a rank is unknown: as many weights as there turn out to be numbers
-        weights = tf.range(1.0, tf.cast(tf.size(numbers), tf.float64) * 2, 2.0, tf.float64)
+        numbers += 1
+        weights = tf.range(1, tf.size(numbers, out_type=tf.int64) * 2, 2, tf.int64)
     return tf.reduce_sum(numbers * weights)
 
 
@@ -258,8 +260,8 @@ def _only_batch(tensor) -> bool:
     return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
 
 
-def _weight(i: int) -> float:
-    return float((i * 7919 * 2 + 1) % 104729)  # odd, distinct and small: sums stay exact
+def _weight(i: int) -> int:
+    return (i * 7919 * 2 + 1) % 104729  # odd, distinct and small: sums are exact as float64, too
 
 
 class PythonIterator:
@@ -322,18 +324,18 @@ def _deterministic() -> bool:
 
 def _try_out() -> str:
     try:
-        ring = Ring(4)
-        into_ring = timing_into(ring)
-        into_ring.stamp_first = True
+        queue = RowQueue()
+        into_queue = timing_into(queue)
+        into_queue.stamp_first = True
 
         @tf.function(autograph=False)
         def fetch(iterator):
             return iterator.get_next()
 
         dataset = tf.data.Dataset.range(7, 8)
-        with into_ring:
+        with into_queue:
             value = int(fetch(timed(iter(dataset))))
-        rows = ring.drain()
+        rows = queue.drain()
         if value != 7 or len(rows) != 1 or not 0 <= rows[0, 1] - rows[0, 0] < 60:
             return f"a trial fetch was recorded as {rows.tolist()}"
     except Exception as error:
@@ -359,14 +361,14 @@ _tail: list[int] = []
 
 
 def _measure_tail(runs: int = 6) -> int:
-    ring = Ring(64)
-    empty = tf.constant(0.0, tf.float64)
+    rows = RowQueue()
+    empty, static = tf.constant(0.0, tf.float64), tf.constant(0, tf.int64)
 
     @tf.function(autograph=False)
     def work(value):
         done = tf.cast(value, tf.float64)
         with tf.control_dependencies([done]), tf.device("CPU:0"):
-            ring.record(empty, tf.timestamp(), empty)
+            rows.record(empty, tf.timestamp(), static)
         return done
 
     @tf.function(autograph=False)
@@ -391,5 +393,5 @@ def _measure_tail(runs: int = 6) -> int:
         if result.has_value():
             result.get_value()
         returned = time.time_ns()
-        tails.append(returned - int(ring.drain()[-1, 1] * 1e9))
+        tails.append(returned - int(rows.drain()[-1, 1] * 1e9))
     return max(int(sorted(tails)[len(tails) // 2]), 0)

@@ -7,7 +7,6 @@ into a queue, and `assemble` turns them into rows on the recorder's thread.
 from __future__ import annotations
 
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,8 +40,8 @@ TRACED = 1  # the function was traced in this call
 FIRST = 2  # the first call of an epoch
 ONE_PIECE = 4  # the call holds the wait for the device, if there was one
 
-# The ring is drained long before it is full, and often enough that a killed process loses little.
-DRAIN_ROWS = 256
+# How often rows are handed over: a killed process loses little, and none is long.
+_DRAIN_SIZE = 256 * len(CALL)
 DRAIN_EVERY_NS = 250_000_000
 
 
@@ -51,11 +50,15 @@ class Calls:
     """A block of calls and the input rows they wrote."""
 
     which: str  # "train" or "validation"
-    calls: np.ndarray  # int64 (n, len(CALL))
+    numbers: list[int] | np.ndarray  # row after row of `CALL`
     rows: Callable[[], InputRows] | None
     steps_per_execution: int
     serial: bool = False  # batches are fetched one by one between the steps, not ahead of them
     tail_ns: int = 0  # how long after its last step a call returns
+
+    def table(self) -> np.ndarray:
+        """int64 (n, len(CALL)); made by who reads it, not on the training thread."""
+        return np.array(self.numbers, np.int64).reshape(-1, len(CALL))
 
 
 @dataclass
@@ -99,8 +102,10 @@ class Timeline:
         self._drain_train = drain
         self._drain_test = drain_test
         self._perf = perf
-        self._train = array("q")
-        self._test = array("q")
+        # Row after row of `CALL`: numbers in a list, which takes a row in a sixth of the time that
+        # an array of them does.
+        self._train: list[int] = []
+        self._test: list[int] = []
         self.device_done: dict[int, int] = {}  # when the device had done a call, by its number
         self._epoch_call = 0  # calls before this epoch
         self._epoch = -1
@@ -135,7 +140,7 @@ class Timeline:
         elif self._first:
             self._input_set_up(begin)
         self._start = begin
-        if now >= self._drain_at or len(self._train) >= DRAIN_ROWS * len(CALL):
+        if now >= self._drain_at or len(self._train) >= _DRAIN_SIZE:
             self.drain()
             now = self.last_event = self._perf()
         self._hooks = self._hooks_end = now
@@ -154,7 +159,8 @@ class Timeline:
 
     def hooks_done(self) -> None:
         """The begin hooks have returned."""
-        self._hooks_end = max(self._hooks, self._perf() - self._ours)
+        now = self._perf()
+        self._hooks_end = max(self._hooks, now - self._ours) if self._ours else now
 
     def called(self, start: int, end: int, flags: int) -> None:
         """The train function ran from `start` to `end`."""
@@ -169,11 +175,11 @@ class Timeline:
         self._cursor = end
         self._start = 0
 
-    def logs_ready(self) -> None:
+    def logs_ready(self, batch: int = 0, logs: Any = None) -> None:
         """The first callback's end hook is about to run: the logs are Python numbers by now."""
         self._logs = self._perf()
 
-    def device_reached(self, batch: int) -> None:
+    def device_reached(self, batch: int, logs: Any = None) -> None:
         """The device has done a call that ended with this batch of the epoch. Any thread."""
         call = self._epoch_call + batch // self.steps_per_execution
         self.device_done[call] = self._perf()
@@ -184,11 +190,9 @@ class Timeline:
         self._open = True
 
     def _close_step(self, end: int) -> None:
-        self._train.extend(
-            (
-                self._start, self._hooks, self._hooks_end, self._call, self._call_end,
-                self._logs, self._logs_end, end, self._flags,
-            )
+        self._train += (
+            self._start, self._hooks, self._hooks_end, self._call, self._call_end,
+            self._logs, self._logs_end, end, self._flags,
         )  # fmt: skip
         self.calls += 1
         self._flags = 0
@@ -243,7 +247,7 @@ class Timeline:
         self._start = begin
         self._hooks = now
         self._call = self._call_end = self._flags = self._logs = 0
-        if now >= self._drain_at or len(self._test) >= DRAIN_ROWS * len(CALL):
+        if now >= self._drain_at or len(self._test) >= _DRAIN_SIZE:
             self.drain()
 
     def test_batch_end(self) -> None:
@@ -256,11 +260,9 @@ class Timeline:
         self._open = False
 
     def _close_test(self, end: int) -> None:
-        self._test.extend(
-            (
-                self._start, self._hooks, self._hooks, self._call, self._call_end,
-                self._logs, self._logs_end, end, self._flags,
-            )
+        self._test += (
+            self._start, self._hooks, self._hooks, self._call, self._call_end,
+            self._logs, self._logs_end, end, self._flags,
         )  # fmt: skip
         self._open = False
 
@@ -320,10 +322,10 @@ class Timeline:
         """Hand over what is complete."""
         start, working = self._perf(), time.thread_time_ns()
         if self._train:
-            calls, self._train = self._train, array("q")
+            calls, self._train = self._train, []
             self._hand_over("train", calls, self._drain_train())
         if self._test:
-            calls, self._test = self._test, array("q")
+            calls, self._test = self._test, []
             self._hand_over("validation", calls, self._drain_test())
         end = self._perf()
         self._drain_at = end + DRAIN_EVERY_NS
@@ -331,10 +333,11 @@ class Timeline:
         self.drain_ns += end - start
         self.drain_waited_ns += max(end - start - (time.thread_time_ns() - working), 0)
 
-    def _hand_over(self, which: str, calls: array, rows: Callable[[], InputRows] | None) -> None:
-        table = np.frombuffer(calls, np.int64).reshape(-1, len(CALL))
+    def _hand_over(
+        self, which: str, calls: list[int], rows: Callable[[], InputRows] | None
+    ) -> None:
         self.queue.append(
-            Calls(which, table, rows, self.steps_per_execution, self.serial, self.tail_ns)
+            Calls(which, calls, rows, self.steps_per_execution, self.serial, self.tail_ns)
         )
 
     def latest(self) -> int:

@@ -39,6 +39,7 @@ SOURCE = "profiler windows"
 # its steps.
 FIRST_GUESS_S = 0.6
 FIRST_GUESS_GPU_S = 3.0
+_NONE = Action.NONE
 STOP_WAIT_S = 5.0  # how long a named window waits for the one before it to be stopped
 
 _all: weakref.WeakSet[ProfilerWindows] = weakref.WeakSet()
@@ -138,30 +139,33 @@ class ProfilerWindows:
         except Exception as error:
             self._failed(error)
 
-    def step_begins(self, step: int) -> None:
-        """A call of the train function begins with batch number `step` of the fit."""
-        if self._off:
-            return
+    def step_begins(self, step: int) -> int:
+        """A call of the train function begins with batch number `step` of the fit.
+
+        Returns: `time.perf_counter_ns` when this began; 0 where there was nothing to do.
+        """
+        planner = self._planner
+        if self._off or planner is None:
+            return 0
+        now = time.perf_counter_ns()
         try:
+            action = planner.boundary(step, now)
+            if action is _NONE and self._marker is None:
+                return 0
             marker, self._marker = self._marker, None
-            planner = self._planner
-            action = Action.NONE
-            if planner is not None:
-                action = planner.boundary(step, time.perf_counter_ns())
             if action is Action.CLOSE:
                 self._settle()  # within the last step's marker: its work is that step's
             if marker is not None:
                 marker.close()
-            if planner is None or action is Action.NONE:
-                return
             if action is Action.MARK:
                 self._marker = self._session.mark(step)
             elif action is Action.OPEN:
                 self._open_window(planner, step)
-            else:
+            elif action is Action.CLOSE:
                 self._close_window(planner.closed())
         except Exception as error:
             self._failed(error)
+        return now
 
     def steps_pause(self, steps: int | None = None) -> None:
         """No step follows at once: an epoch has ended, or a validation begins.

@@ -348,16 +348,19 @@ def test_setting_up_the_input_counts_as_input(tmp_path):
 
 
 def test_waits_that_were_lost_are_named(tmp_path, monkeypatch):
-    """More steps than the ring holds before anybody reads it: the oldest rows are overwritten."""
+    """Fewer rows than calls: nobody can say any more whose are whose."""
     from gpu_util_callback.frameworks import timeline
+    from gpu_util_callback.frameworks.tensorflow_rows import RowQueue
 
-    monkeypatch.setattr(timeline, "DRAIN_ROWS", 10**9)
+    drain = RowQueue.drain
+    monkeypatch.setattr(RowQueue, "drain", lambda self: drain(self)[1:])
     monkeypatch.setattr(timeline, "DRAIN_EVERY_NS", 10**15)
+    monkeypatch.setattr("gpu_util_callback.frameworks.tensorflow.probe", lambda: "")
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     data = tf.data.Dataset.from_tensors((tf.ones((2, 4)), tf.ones((2, 1)))).repeat()
-    recording = recorded_fit(model, tmp_path, x=data, steps_per_epoch=700)
-    assert len(recording.steps["step"]) == 700
+    recording = recorded_fit(model, tmp_path, x=data, steps_per_epoch=70)
+    assert len(recording.steps["step"]) == 70
     assert (recording.steps["input_wait_ns"] == -1).all(), "absent, not zero"
     (lost,) = [u for u in recording.facts["unavailable"] if u["source"] == "input wait"]
-    assert "700 of 700 steps" in lost["reason"]
+    assert "70 of 70 steps" in lost["reason"]

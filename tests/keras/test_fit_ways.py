@@ -410,14 +410,13 @@ def test_validation_is_timed_in_every_epoch(model, tmp_path):
     assert untouched(model)
 
 
-def test_a_ring_overrun_loses_only_waits(model, tmp_path, monkeypatch):
-    """Rows that were overwritten are absent, never made up."""
+def test_rows_that_nobody_takes_for_long_are_all_there(model, tmp_path, monkeypatch):
     from gpu_util_callback.frameworks import timeline
 
-    monkeypatch.setattr(timeline, "DRAIN_ROWS", 100_000)
+    monkeypatch.setattr(timeline, "_DRAIN_SIZE", 10**9)
     monkeypatch.setattr(timeline, "DRAIN_EVERY_NS", 10**12)
     dataset = tf.data.Dataset.from_tensors((X[:BATCH], Y[:BATCH])).repeat(600)
     recording = recorded_fit(model, tmp_path / "logs", x=dataset)
     assert len(recording.steps["step"]) == 600
-    assert (recording.steps["input_wait_ns"] == -1).all()
+    assert (recording.steps["input_wait_ns"] >= 0).all()
     assert (recording.steps["duration_ns"] > 0).all()

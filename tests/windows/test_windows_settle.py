@@ -113,7 +113,9 @@ class SlowWindows:
         pass
 
     def step_begins(self, step):
+        since = time.perf_counter_ns()
         time.sleep(self.seconds)
+        return since
 
 
 @pytest.fixture

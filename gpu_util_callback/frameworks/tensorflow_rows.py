@@ -1,0 +1,81 @@
+"""A queue of rows that a compiled TensorFlow function fills and Python empties in blocks."""
+
+import collections
+import itertools
+import os
+import threading
+import weakref
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = ["RowQueue"]
+
+_names = itertools.count()
+
+
+class RowQueue:
+    """Rows of (requested, delivered, shape signature), written in a graph, oldest first.
+
+    A queue of TensorFlow's takes one op a row, where a ring in a variable takes six: on a processor
+    that runs the step's ops, too, each of them counts. It grows until it is drained, which every
+    few hundred calls see to.
+
+    Rows are two wall-clock times in seconds since the epoch (`tf.timestamp`; the second is -1 where
+    no batch came), and a signature of the dynamic dimensions (0 where the shapes are static).
+    """
+
+    TYPES = (tf.float64, tf.float64, tf.int64)
+    WIDTH = len(TYPES)
+
+    def __init__(self) -> None:
+        self.traces = 0  # how often a function was traced with this queue: a free retrace counter
+        self.failure = ""  # why a trace could not be given its stamps
+        # Where steps' ends are written by a loop of several steps; None = they cannot be seen.
+        self.ends: RowQueue | None = None
+        self._taking = threading.Lock()
+        with tf.init_scope(), tf.device("CPU:0"):
+            _free_collected()
+            self._handle = tf.raw_ops.FIFOQueueV2(
+                component_types=self.TYPES,
+                shapes=[[]] * self.WIDTH,
+                capacity=-1,  # no end: a full one would hold up the step
+                shared_name=f"gpu_util_rows_{os.getpid()}_{next(_names)}",
+            )
+        # Only the traced functions that hold this handle use it, and they go together with the
+        # function that this queue is kept on.
+        weakref.finalize(self, _collected.append, self._handle).atexit = False
+
+    def record(self, requested: tf.Tensor, delivered: tf.Tensor, signature: tf.Tensor) -> None:
+        """Write a row, as an op of the graph being traced: scalars of `TYPES`."""
+        with tf.device("CPU:0"):
+            tf.raw_ops.QueueEnqueueV2(
+                handle=self._handle, components=[requested, delivered, signature]
+            )
+
+    def drain(self) -> np.ndarray:
+        """The rows written since the last drain, oldest first: float64 (rows, WIDTH)."""
+        # To take more rows than there are would wait for them: nobody takes any in between.
+        with self._taking:
+            count = tf.raw_ops.QueueSizeV2(handle=self._handle)
+            if not int(count):
+                return np.empty((0, self.WIDTH))
+            columns = tf.raw_ops.QueueDequeueManyV2(
+                handle=self._handle, n=count, component_types=self.TYPES
+            )
+        return np.stack([column.numpy() for column in columns], 1)
+
+
+# Resources of queues that are gone. The garbage collector may come at any moment, also while
+# TensorFlow builds a graph and holds its lock: an op there would wait for that lock for ever. So
+# they are freed when the next queue is made.
+_collected: collections.deque[tf.Tensor] = collections.deque()
+
+
+def _free_collected() -> None:
+    while _collected:
+        handle = _collected.popleft()
+        try:
+            tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+        except Exception:  # the runtime frees the memory itself in the end
+            pass

@@ -1,0 +1,124 @@
+"""Callbacks that are copied in the middle of a fit, or given to fits that overlap."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+
+import keras
+import numpy as np
+import pytest
+from fit_truth import BATCH, WIDTH, small_model
+
+from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.frameworks.wrapped_function import unwrapped
+
+X = np.zeros((BATCH * 12, WIDTH), np.float32)
+
+
+def trained(model, *callbacks, epochs=1):
+    model.fit(X, X[:, :1], BATCH, epochs=epochs, verbose=0, callbacks=list(callbacks))
+
+
+@pytest.fixture
+def models():
+    found = [small_model() for _ in range(2)]
+    for model in found:
+        model.compile("sgd", "mse")
+    return found
+
+
+@pytest.fixture
+def ours(tmp_path):
+    return GpuUtilCallback(str(tmp_path), report=False)
+
+
+def found_in(tmp_path):
+    return sorted(
+        (r.facts["fit_index"], r.status, len(r.steps["step"])) for r in read_recordings(tmp_path)
+    )
+
+
+def hooks_left(*callbacks):
+    return [name for callback in callbacks for name in vars(callback) if name.startswith("on_")]
+
+
+class Counts(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+
+    def on_epoch_end(self, epoch, logs=None):
+        pass
+
+
+class Copies(keras.callbacks.Callback):
+    """Copies other callbacks in the middle of a fit, both ways, without their model."""
+
+    def __init__(self, *others):
+        super().__init__()
+        self.others = others
+        self.copies = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch != 5:
+            return
+        for other in self.others:
+            model, other._model = other._model, None
+            self.copies += [pickle.loads(pickle.dumps(other)), copy.deepcopy(other)]
+            other._model = model
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["ours first", "ours last"])
+def test_copies_made_in_the_middle_of_a_fit_are_callbacks_of_their_own(
+    first, models, ours, tmp_path
+):
+    counts = Counts()
+    copies = Copies(counts, ours)
+    trained(models[0], *([ours, counts, copies] if first else [counts, copies, ours]))
+    assert counts.batches == 12 and not hooks_left(counts, ours)
+    for one in copies.copies[:2]:  # count for themselves, and nobody else
+        before = one.batches
+        one.on_train_batch_end(0, logs={})
+        assert one.batches == before + 1 and counts.batches == 12
+    for one in copies.copies[2:]:
+        trained(models[1], one)
+    assert found_in(tmp_path) == [(0, "ended", 12), (1, "ended", 12), (2, "ended", 12)]
+
+
+def test_one_callback_in_a_fit_and_in_a_fit_within_it(models, ours, tmp_path):
+    outer, inner = models
+
+    class Within(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            trained(inner, ours)
+
+    trained(outer, ours, Within(), epochs=2)
+    assert found_in(tmp_path) == [(0, "ended", 24), (1, "ended", 12), (2, "ended", 12)]
+    assert all(m.train_function is unwrapped(m.train_function) for m in models)
+    assert not hooks_left(ours)
+
+
+def test_one_callback_in_fits_on_two_threads_records_one_of_them_whole(
+    models, ours, tmp_path, caplog
+):
+    both = threading.Barrier(2)
+
+    class Meets(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 3:
+                both.wait(60)
+
+    threads = [threading.Thread(target=trained, args=(m, ours, Meets())) for m in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert found_in(tmp_path) == [(0, "ended", 12)]
+    assert "records another one" in caplog.text
+    assert all(m.train_function is unwrapped(m.train_function) for m in models)
+    assert not hooks_left(ours)
