@@ -73,7 +73,8 @@ class FunctionTimer(WrappedFunction):
     def _convert(self, stamps: list[Stamp], calls: list[int]) -> InputRows:
         done = self._done
         found: list[Stamp] = []
-        for (requested, delivered, signature, busy), call in zip(stamps, calls, strict=True):
+        # A call that raised, having fetched, has stamps and no number: the fit was left there.
+        for (requested, delivered, signature, busy), call in zip(stamps, calls, strict=False):
             if busy == ENDED_MEANWHILE:  # the device's end is seen a little late, never early
                 busy = min(done.get(call - 1, delivered), delivered)
             found.append((requested, delivered, signature, busy))
