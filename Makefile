@@ -13,7 +13,7 @@ TF     := $(if $(shell command -v nvidia-smi 2>/dev/null),tensorflow-gpu,tensorf
 # never the several GB of its CUDA build; TORCH=torch takes what there is.
 BACKENDS ?=
 TORCH    ?= torch==2.13.0+cpu
-READY    := $(VENV)/.installed-test $(if $(filter-out 0,$(BACKENDS)),$(VENV)/.installed-backends)
+READY    := $(VENV)/.installed-$(if $(filter-out 0,$(BACKENDS)),backends,test)
 
 # Most tests run side by side; then those that time things, by themselves. Pytest ends with 5 where
 # it was to run no test: what PYTEST_ARGS names may all be in one of the two parts, but not in none.
@@ -29,7 +29,7 @@ define tests
 	esac
 endef
 
-.PHONY: demo test test-all bench matrix lint frontend frontend-check browser screenshots clean help
+.PHONY: demo test test-all bench matrix checks lint frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
@@ -46,11 +46,15 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/python demo/train.py $(DEMO_ARGS)
 
-test: lint frontend-check browser
+test: checks
 	$(call tests,and not slow)
 
-test-all: lint frontend-check browser
+test-all: checks
 	$(call tests,)
+
+# Side by side: pip, npm and apt mostly wait for their downloads.
+checks:
+	+@$(MAKE) --no-print-directory --jobs=3 lint frontend-check browser
 
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks
@@ -70,10 +74,10 @@ frontend: frontend/node_modules/.installed
 frontend-check: frontend/node_modules/.installed
 	cd frontend && npm test && npm run check-static
 
-browser: $(READY)
+browser: | $(VENV)/bin/python
 	$(BIN)/python tests/support/chromium.py --install
 
-screenshots: browser
+screenshots: browser $(READY)
 	$(BIN)/python demo/screenshots.py
 
 $(VENV)/bin/python:
@@ -83,7 +87,10 @@ $(VENV)/bin/python:
 		{ echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; \
 		  rm -rf $(VENV); exit 1; }
 
-# --no-compile: of TensorFlow's, JAX's and PyTorch's modules a tenth is ever imported.
+# --no-compile: of TensorFlow's, JAX's and PyTorch's modules a tenth is ever imported, and compiled
+# then; but only once, whatever the environment says: hundreds of processes import them.
+unexport PYTHONDONTWRITEBYTECODE
+
 $(VENV)/.installed: setup.py | $(VENV)/bin/python
 	$(PIP) install --no-compile -e ".[$(TF)]"
 	@touch $@
@@ -92,11 +99,11 @@ $(VENV)/.installed-test: setup.py | $(VENV)/bin/python
 	$(PIP) install --no-compile -e ".[$(TF),test]"
 	@touch $(VENV)/.installed $@
 
-$(VENV)/.installed-backends: setup.py $(VENV)/.installed-test
-	@$(PIP) install --no-compile "$(TORCH)" || \
-		echo "No $(TORCH) for this Python and machine: the tests of PyTorch will be skipped."
-	$(PIP) install --no-compile -e ".[$(TF),test,backends]"
-	@touch $@
+$(VENV)/.installed-backends: setup.py | $(VENV)/bin/python
+	$(PIP) install --no-compile -e ".[$(TF),test,backends]" "$(TORCH)" || { \
+		echo "Not installed with $(TORCH); without it, the tests of PyTorch will be skipped."; \
+		$(PIP) install --no-compile -e ".[$(TF),test,backends]"; }
+	@touch $(VENV)/.installed $(VENV)/.installed-test $@
 
 frontend/node_modules/.installed: frontend/package-lock.json
 	@command -v npm >/dev/null || \

@@ -42,7 +42,9 @@ TEST = [
 # CPU build is at hand"; the Makefile can.
 BACKENDS = [
     "jax>=0.10",
-    "moto[server,s3]>=5",  # an S3 server on loopback
+    "moto[s3]>=5",  # an S3 server on loopback; of its [server], which serves all of AWS,
+    "flask",  # this is enough
+    "flask-cors",
     "ray[train,tune]>=2.60",
     "s3fs>=2023.5",
     "tf_keras>=2.21",

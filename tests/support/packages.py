@@ -12,7 +12,7 @@ BY_BACKENDS = {
     "torch": "torch==2.13.0+cpu",  # the Makefile's; plain `torch` brings CUDA's gigabytes
     "ray": "'ray[train,tune]'",
     "tf_keras": "tf_keras",
-    "moto": "'moto[server,s3]'",
+    "moto": "'moto[s3]' flask flask-cors",
     "s3fs": "s3fs",
 }
 BY_EXTRA = {
