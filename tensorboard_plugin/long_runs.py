@@ -66,6 +66,9 @@ class LongRun(Following):
             self.raw.learn(name, revision, begin, end)
         for series in self._series.values():
             series.fold(self._steps)
+            if not self.ready:  # no request waits yet: the first to ask would take milliseconds
+                for axis in ("step", "time"):
+                    series.width(axis, self._steps)
 
     def waiting(self, revision: str) -> int:
         """How many segments `update` would open."""
@@ -130,16 +133,33 @@ class LongRun(Following):
                 end = 2**61
         return self.origin_ns + begin, self.origin_ns + end
 
-    def range(
-        self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int
-    ) -> Range:
+    def ranges(
+        self, wanted: Mapping[str, Sequence[str]], axis: str, level: int, first: int, count: int
+    ) -> dict[str, Range]:
         """Min, max and mean, float32[columns, count], of buckets out of the entries in memory."""
-        series = self._series[group]
-        known = [column for column in columns if column in series.columns]
         within = (first << level, (first + count) << level)
-        keys, rows, parts = series.between(known, level, axis, self._steps, within)
-        found = reduced((keys >> level) - first, count, *parts, rows)
-        return spread(found, columns, known, count)
+        # Groups of as many columns go through as one after the other: of few entries, what takes
+        # time is the calls.
+        bunches: dict[int, list[tuple[str, list[str], np.ndarray, np.ndarray, Range]]] = {}
+        for group, columns in wanted.items():
+            series = self._series[group]
+            known = [column for column in columns if column in series.columns]
+            keys, rows, parts = series.between(known, level, axis, self._steps, within)
+            bunch = bunches.setdefault(len(known), [])
+            numbers = (keys >> level) - first + count * len(bunch)
+            bunch.append((group, known, numbers, rows, parts))
+        found: dict[str, Range] = {}
+        for bunch in bunches.values():
+            _, _, numbers_of, rows_of, parts_of = zip(*bunch, strict=True)
+            low, high, mean = (np.concatenate(one, axis=1) for one in zip(*parts_of, strict=True))
+            whole = reduced(
+                np.concatenate(numbers_of), count * len(bunch), low, high, mean,
+                np.concatenate(rows_of),
+            )  # fmt: skip
+            for at, (group, known, *_) in enumerate(bunch):
+                low, high, mean = (one[:, count * at : count * (at + 1)] for one in whole)
+                found[group] = spread((low, high, mean), wanted[group], known, count)
+        return found
 
     def cost_ms(
         self,

@@ -1,13 +1,13 @@
 """Min, max and mean of parts put together into the buckets of a view."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from gpu_util_callback.recording.pyramid import extremes
 from tensorboard_plugin.levels import Range
 
-__all__ = ["empty", "reduced", "reduced_rows", "repeated", "spread"]
+__all__ = ["around", "empty", "reduced", "reduced_rows", "spread"]
 
 
 def empty(columns: int, count: int) -> Range:
@@ -96,31 +96,8 @@ def spread(found: Range | None, columns: Sequence[str], known: Sequence[str], co
     return wider
 
 
-def repeated(
-    make: Callable[[int, int, int], Range],
-    level: int,
-    coarse: int,
-    first: int,
-    count: int,
-    end: int,
-) -> Range:
-    """Buckets of `level` that say what the wider bucket around them says.
-
-    Args:
-        make: (level, first, count) -> the wider buckets.
-        end: buckets that begin at this key or later stay empty.
-    """
-    bits = coarse - level
+def around(level: int, wider: int, first: int, count: int) -> tuple[int, int]:
+    """(first, count) of the buckets of a `wider` level that hold those of `level`."""
+    bits = wider - level
     begin = first >> bits
-    found = make(coarse, begin, ((first + count - 1) >> bits) - begin + 1)
-    skip = first - (begin << bits)
-    known = max(0, min(count, -(-end >> level) - first))  # those that begin before `end`
-    low, high, mean = (
-        np.repeat(part, 1 << bits, axis=1)[:, skip : skip + count]
-        if bits < 12
-        else part[:, ((np.arange(count) + first) >> bits) - begin]
-        for part in found
-    )
-    for part in (low, high, mean):
-        part[:, known:] = np.nan
-    return low, high, mean
+    return begin, ((first + count - 1) >> bits) - begin + 1

@@ -83,8 +83,6 @@ class Series:
             self._complete()
             for level in self._levels if not self.of_steps else ():
                 level.place(steps)
-        for axis in ("step", "time"):
-            self.width(axis, steps)
 
     def step_at(self, since_ns: np.ndarray) -> np.ndarray:
         """int64: the step under way at these times, within an entry's steps; of steps alone."""

@@ -6,6 +6,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from tensorboard_plugin.beside import FIRST_PAUSE_S, Beside
 from tensorboard_plugin.lanes import STACK
 from tensorboard_plugin.levels import Range
 from tensorboard_plugin.long_runs import LongRun
-from tensorboard_plugin.merging import repeated
+from tensorboard_plugin.merging import around
 from tensorboard_plugin.overview_tiles import OverviewTiles
 from tensorboard_plugin.packing import gzipped
 from tensorboard_plugin.pipeline import (
@@ -64,12 +65,18 @@ class _View:
 
 @dataclass
 class _Answer:
-    """Ranges by group, their rows in the order of `columns`; `other`: the other axis."""
+    """Ranges by group, their rows in the order of `columns`; `other`: the other axis.
+
+    Of `coarse` groups something finer is being read. Those in `bits` have buckets so many bits
+    wider, around those that are asked for; of these the first `filled` have begun by the end.
+    """
 
     other: np.ndarray
     columns: dict[str, list[str]] = field(default_factory=dict)
     ranges: dict[str, Range] = field(default_factory=dict)
-    coarse: set[str] = field(default_factory=set)  # groups that are being read more finely
+    coarse: set[str] = field(default_factory=set)
+    bits: dict[str, int] = field(default_factory=dict)
+    filled: int = 0
 
 
 class TileServer:
@@ -93,7 +100,11 @@ class TileServer:
     ) -> bytes:
         """One reply, gzipped: u32 header length, JSON header, padding to 8, float32s, float64s.
 
-        Of the float32s all first bytes come first, then all second ones, and so on.
+        The float32s are min, max and mean of one series after the other; one array for all three
+        where the header says that they are `alike`. Where it says `bits`, they are of the buckets
+        so many bits wider around those that are asked for, of which the first `filled` say what
+        the wider ones do and the others are empty. Of all float32s first bytes come first, then
+        all second ones, and so on.
 
         The header names lanes as `refining` whose buckets only repeat wider ones, because what is
         finer is still being read: asked again in a moment, it is there.
@@ -121,8 +132,8 @@ class TileServer:
                     columns.append(column)
         view = _View(axis, level, first, count)
         answer = self._answer(recording, revision, wanted, view)
-        series: list[dict[str, str]] = []
-        arrays: list[np.ndarray] = []
+        series: list[dict[str, Any]] = []
+        arrays: list[tuple[np.ndarray, ...]] = []
         refining: list[str] = []
         for lane in lanes:
             if lane == LANE:
@@ -130,20 +141,22 @@ class TileServer:
                     refining.append(lane)
                 for name, found in stage_ranges(recording, axis, level, first, count):
                     series.append({"lane": lane, "name": name})
-                    arrays += found
+                    arrays.append(tuple(found))
             for name, group, column, scale in _series(lane):
                 columns = answer.columns.get(group, [])
                 if column not in columns:
                     continue
                 row = columns.index(column)
                 series.append({"lane": lane, "name": name})
-                arrays += [part[row] * np.float32(scale) for part in answer.ranges[group]]
+                if answer.bits.get(group):
+                    series[-1]["bits"] = answer.bits[group]
+                arrays.append(tuple(part[row] * np.float32(scale) for part in answer.ranges[group]))
                 if group in answer.coarse and lane not in refining:
                     refining.append(lane)
         edges = np.arange(first, first + count, dtype=np.float64) * 2.0**level
         header = {
             "axis": axis, "level": level, "first": first, "count": count, "revision": revision,
-            "series": series, "steps_at": True, "refining": refining,
+            "series": series, "refining": refining, "filled": answer.filled,
         }  # fmt: skip
         both = [edges, answer.other] if axis == "time" else [answer.other, edges]
         return _packed(header, arrays, both)
@@ -212,16 +225,15 @@ class TileServer:
         now = {group: columns for group, columns in lacking.items() if group not in coarse}
         if now:
             ready |= run.ranges_of_rows(now, axis, level, first, count)
-        for group, columns in known.items():
-            if group in ready:
-                answer.ranges[group] = ready[group]
-            elif group in coarse:
-                answer.ranges[group] = repeated(
-                    lambda *at, g=group, c=columns: run.range(g, c, axis, *at),
-                    level, run.level_of(group, axis), first, count, end,
-                )  # fmt: skip
-            else:
-                answer.ranges[group] = run.range(group, columns, axis, level, first, count)
+        answer.ranges.update(ready)
+        by_level: dict[int, dict[str, list[str]]] = {}
+        for group in known.keys() - ready.keys():
+            wide = run.level_of(group, axis) if group in coarse else level
+            by_level.setdefault(wide, {})[group] = known[group]
+        for wide, groups in by_level.items():
+            answer.ranges.update(run.ranges(groups, axis, wide, *around(level, wide, first, count)))
+            answer.bits.update(dict.fromkeys(groups, wide - level))
+        answer.filled = _begun(end, view)
         answer.other = run.edges(axis, level, first, count)
         return answer
 
@@ -295,11 +307,16 @@ def _of_overview(recording: Recording, wanted: dict[str, list[str]], view: _View
             answer.ranges[group] = tiles.range(group, known, axis, level, first, count)
             continue
         answer.coarse.add(group)
-        answer.ranges[group] = repeated(
-            lambda *at, g=group, c=known: tiles.range(g, c, axis, *at),
-            level, finest, first, count, end,
-        )  # fmt: skip
+        answer.bits[group] = finest - level
+        wide = around(level, finest, first, count)
+        answer.ranges[group] = tiles.range(group, known, axis, finest, *wide)
+    answer.filled = _begun(end, view)
     return answer
+
+
+def _begun(end: int, view: _View) -> int:
+    """How many buckets of a view begin before this key."""
+    return max(0, min(view.count, -(-end >> view.level) - view.first))
 
 
 def _known(there: list[str], columns: list[str]) -> list[str]:
@@ -325,18 +342,27 @@ def _series(lane: str) -> list[tuple[str, str, str, float]]:
     return [(name, group, name, 1.0) for name in column.split("+")] if group else []
 
 
-def _packed(header: dict, singles: list[np.ndarray], doubles: list[np.ndarray]) -> bytes:
+def _packed(
+    header: dict[str, Any], series: list[tuple[np.ndarray, ...]], doubles: list[np.ndarray]
+) -> bytes:
+    singles: list[np.ndarray] = []
+    buckets = same = 0
+    for about, (low, high, mean) in zip(header["series"], series, strict=True):
+        bits = low.view(np.int32)  # two that hold no data are alike
+        equal = int(np.count_nonzero(bits == high.view(np.int32)))
+        if equal == len(bits) and (bits == mean.view(np.int32)).all():
+            about["alike"] = True
+            singles.append(low)
+            continue
+        singles += [low, high, mean]
+        buckets, same = buckets + len(bits), same + equal
     text = json.dumps(header, separators=(",", ":")).encode()
     head = struct.pack("<I", len(text)) + text
     head += b"\0" * (-len(head) % 8)
     values = np.concatenate(singles, dtype="<f4") if singles else np.zeros(0, "<f4")
-    octets = values.view(np.uint8)
     # Neighbours share exponents, seldom mantissas: with each byte of the floats beside its like,
-    # looking for runs alone is the fastest way to pack a tile. Where many buckets hold one value, a
-    # series' minimum, maximum and mean repeat each other: searching for that is as fast, and packs
-    # a third better.
-    bits = values.view("<i4").reshape(-1, 3, header["count"])
-    alike = 4 * np.count_nonzero(bits[:, 0] == bits[:, 1]) > bits[:, 0].size
-    strategy = zlib.Z_DEFAULT_STRATEGY if alike else zlib.Z_RLE
-    planes = [plane.data for plane in np.ascontiguousarray(octets.reshape(-1, 4).T)]
+    # looking for runs alone is the fastest way to pack a tile. Where in many buckets a minimum is
+    # the maximum, they repeat each other: searching for that packs a third better.
+    strategy = zlib.Z_DEFAULT_STRATEGY if 4 * same > buckets else zlib.Z_RLE
+    planes = [plane.data for plane in np.ascontiguousarray(values.view(np.uint8).reshape(-1, 4).T)]
     return gzipped([head, *planes, *(array.astype("<f8").tobytes() for array in doubles)], strategy)

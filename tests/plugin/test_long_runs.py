@@ -172,6 +172,7 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
     coarse = ask(server, recording, "step", 6, 0, 940)
     by_time = ask(server, recording, "time", 30, 0, 300)
     fine = ask(server, recording, "step", 3, 0, 512)
+    last = ask(server, recording, "step", 3, STEPS // 8 - 100, 512)
     assert set(opened) <= {"overview.npz"}
     assert coarse.header["refining"] == []
     assert fine.header["refining"] == LANES
@@ -186,6 +187,9 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
     truth = reduced(since, samples["utilization_pct"], 30, 0, 300)
     found = np.stack(by_time.series[("gpu0:utilization_pct", "utilization_pct")])
     np.testing.assert_allclose(found, truth, rtol=2e-5)
+    for values in last.series.values():
+        assert not np.isnan(values[0][: 100 - 8]).any()
+        assert np.isnan(values[0][100:]).all(), "there are no steps beyond the last"
     # What only repeats a wider bucket holds all that is in it.
     truth = reduced(steps["step"], steps["body_ns"] / 1e6, 3, 0, 512)
     low, high, _ = fine.series[("steps", "step")]
@@ -207,11 +211,27 @@ def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
     run.ranges_of_rows(wanted, "step", 1, 15_050, 100)
     assert len(opened) <= 2, "what was decoded is at hand"
     opened.clear()
-    run.range("steps", ["body_ns"], "step", 5, 0, 2_000)
-    run.range("gpu0", ["power_mw"], "step", 10, 0, 60)
+    run.ranges({"steps": ["body_ns"]}, "step", 5, 0, 2_000)
+    run.ranges({"gpu0": ["power_mw"]}, "step", 10, 0, 60)
     assert opened == []
     rows = STEPS * 7 * 4
     assert run.nbytes - run.raw.nbytes < rows / 2
+
+
+@pytest.mark.parametrize(("axis", "level", "count"), [("step", 7, 400), ("time", 32, 90)])
+def test_many_groups_at_once_are_what_each_is_alone(recording, axis, level, count):
+    run = LongRun(recording)
+    run.update(recording.revision)
+    wanted = {
+        "gpu0": ["power_mw", "utilization_pct"], "steps": ["body_ns", "input_wait_ns"],
+        "gpu1": ["utilization_pct", "not_there", "power_mw"],
+    }  # fmt: skip
+    together = run.ranges(wanted, axis, level, 3, count)
+    assert list(together) == list(wanted)
+    for group, columns in wanted.items():
+        alone = run.ranges({group: columns}, axis, level, 3, count)[group]
+        np.testing.assert_array_equal(np.stack(together[group]), np.stack(alone))
+        assert (~np.isnan(alone[0])).any(axis=1).tolist() == [c != "not_there" for c in columns]
 
 
 def test_a_long_run_that_goes_on_is_followed(tmp_path, monkeypatch):

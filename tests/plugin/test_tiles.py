@@ -192,6 +192,16 @@ def test_columns_that_appear_later(tmp_path):
     )
 
 
+def test_what_is_alike_is_sent_once(recording, server):
+    lanes = ["steps", "input_wait"]
+    fine, coarse = (ask(server, recording, "step", level, 0, 90, lanes) for level in (0, 5))
+    assert all(one["alike"] for one in fine.header["series"])
+    body = [one for one in coarse.header["series"] if one["name"] == "step"]
+    assert "alike" not in body[0]
+    low, high, _ = coarse.series["steps", "step"]
+    assert (low < high).all()
+
+
 def test_unknown_lanes_are_left_out(recording):
     lanes = ["steps", "gpu9:utilization_pct", "gpu0:nothing", "x", ":", "gpu0:"]
     reply = ask(TileServer(), recording, "step", 0, 0, 4, lanes)

@@ -18,13 +18,27 @@ class TileReply:
 def decode_tile(body: bytes) -> TileReply:
     (length,) = struct.unpack_from("<I", body)
     header = json.loads(body[4 : 4 + length])
-    count, at = header["count"], -(-(4 + length) // 8) * 8
-    cells = 3 * count * len(header["series"])
+    count, first, at = header["count"], header["first"], -(-(4 + length) // 8) * 8
+    sizes = [_wide(first, count, one.get("bits", 0))[1] for one in header["series"]]
+    cells = sum(
+        size * (1 if one.get("alike") else 3)
+        for one, size in zip(header["series"], sizes, strict=True)
+    )
     planes = np.frombuffer(body, np.uint8, 4 * cells, at).reshape(4, cells)
-    parts = np.ascontiguousarray(planes.T).view("<f4").reshape(-1, 3, count)
-    series = {
-        (one["lane"], one["name"]): tuple(values)
-        for one, values in zip(header["series"], parts, strict=True)
-    }
-    start, first = np.frombuffer(body[at + 4 * cells :], "<f8").reshape(2, count)
-    return TileReply(header, series, start, first)
+    values, series = np.ascontiguousarray(planes.T).view("<f4").ravel(), {}
+    for one, size in zip(header["series"], sizes, strict=True):
+        parts, bits = [], one.get("bits", 0)
+        for _ in range(1 if one.get("alike") else 3):
+            part, values = values[:size], values[size:]
+            if bits:
+                part = part[((np.arange(count) + first) >> bits) - (first >> bits)]
+                part[header["filled"] :] = np.nan
+            parts.append(part)
+        series[one["lane"], one["name"]] = tuple(parts if len(parts) == 3 else 3 * parts)
+    start, first_step = np.frombuffer(body[at + 4 * cells :], "<f8").reshape(2, count)
+    return TileReply(header, series, start, first_step)
+
+
+def _wide(first: int, count: int, bits: int) -> tuple[int, int]:
+    """(first, count) of the buckets so many bits wider around those asked for."""
+    return first >> bits, ((first + count - 1) >> bits) - (first >> bits) + 1

@@ -32,3 +32,26 @@ test('a reply that was cut off is refused', () => {
   const whole = encode(HEADER, () => [1, 1, 1]);
   for (const length of [0, 3, 10, 100, whole.byteLength - 8]) assert.throws(() => decodeTiles(whole.slice(0, length)), RangeError);
 });
+
+test('what is alike is sent once', () => {
+  const one = { ...HEADER, series: HEADER.series.map((series) => ({ ...series, alike: true })) };
+  const bytes = encode(one, (_, bucket) => [bucket, bucket, bucket]);
+  const whole = encode(HEADER, (_, bucket) => [bucket, bucket, bucket]);
+  assert.equal(whole.byteLength - bytes.byteLength >= 2 * 2 * 4 * HEADER.count - 32, true);
+  for (const [key, tile] of decodeTiles(whole).series) assert.deepEqual(decodeTiles(bytes).series.get(key), tile);
+});
+
+test('wider buckets are repeated, up to the end of the recording', () => {
+  for (const first of [8, 9, 11, 2 ** 40 + 3]) {
+    for (const filled of [0, 1, 5, 7]) {
+      const series = [{ lane: 'l', name: 'wide', bits: 2 }, { lane: 'l', name: 'one', bits: 2, alike: true }, { lane: 'l', name: 'all', bits: 50 }, { lane: 'l', name: 'fine' }];
+      const block = decodeTiles(encode({ ...HEADER, first, filled, series }, (_, bucket) => [bucket % 64, (bucket % 64) + 2, (bucket % 64) + 1]));
+      const wide = Array.from({ length: HEADER.count }, (_, i) => (i < filled ? (Math.floor((first + i) / 4) * 4) % 64 : NaN));
+      assert.deepEqual([...block.series.get('l/wide')!.min], wide);
+      assert.deepEqual([...block.series.get('l/wide')!.mean], wide.map((value) => value + 1));
+      assert.deepEqual([...block.series.get('l/one')!.max], wide);
+      assert.deepEqual([...block.series.get('l/all')!.max], wide.map((value) => value * 0 + 2));
+      assert.deepEqual([...block.series.get('l/fine')!.min], wide.map((_, i) => (first + i) % 64));
+    }
+  }
+});

@@ -1,6 +1,7 @@
 /**
  * The binary reply of `./tiles`: JSON header, then min, max and mean of each series as float32, all
- * of their first bytes before all of their second ones and so on, because that packs better.
+ * of their first bytes before all of their second ones and so on, because that packs better. Where
+ * the three are alike they are sent once; buckets that only repeat wider ones are sent as those.
  */
 
 export interface SeriesTile {
@@ -32,8 +33,19 @@ interface Header {
   first: number;
   count: number;
   revision: number | string;
-  series: { lane: string; name: string }[];
+  series: SeriesHeader[];
   refining?: string[];
+  /** Of buckets that repeat wider ones, those from here on are empty. */
+  filled?: number;
+}
+
+export interface SeriesHeader {
+  lane: string;
+  name: string;
+  /** One array is min, max and mean. */
+  alike?: boolean;
+  /** Its buckets are so many bits wider, around those that were asked for. */
+  bits?: number;
 }
 
 export const seriesKey = (lane: string, name: string): string => `${lane}/${name}`;
@@ -44,10 +56,11 @@ export function decodeTiles(buffer: ArrayBuffer): TileBlock {
   const headerLength = new DataView(buffer).getUint32(0, true);
   if (4 + headerLength > buffer.byteLength) throw new RangeError('tile reply is cut off in its header');
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, headerLength))) as Header;
-  const { count } = header;
+  const { count, first, filled = count } = header;
+  const begin = (bits: number): number => Math.floor(first / 2 ** bits);
+  const length = (bits = 0): number => Math.floor((first + count - 1) / 2 ** bits) - begin(bits) + 1;
   const offset = Math.ceil((4 + headerLength) / 8) * 8;
-  const floats = header.series.length * 3 * count * 4;
-  // The two float64 arrays start on a multiple of 8 when the float32 part is odd in length.
+  const floats = header.series.reduce((sum, { alike, bits }) => sum + (alike ? 4 : 12) * length(bits), 0);
   const doublesAt = buffer.byteLength - 2 * count * 8;
   if (doublesAt < offset + floats) throw new RangeError('tile reply is cut off in its data');
   const planes = new Uint8Array(buffer, offset, floats);
@@ -55,11 +68,22 @@ export function decodeTiles(buffer: ArrayBuffer): TileBlock {
   for (let i = 0, from = 0; i < 4; i++) {
     for (let to = i; to < floats; to += 4) values[to] = planes[from++]!;
   }
-  let taken = 0;
-  const take = (): Float32Array => new Float32Array(values.buffer, 4 * count * taken++, count);
+  let at = 0;
+  const take = (bits = 0): Float32Array => {
+    const sent = new Float32Array(values.buffer, at, length(bits));
+    at += sent.byteLength;
+    if (bits === 0) return sent;
+    const all = new Float32Array(count).fill(NaN);
+    sent.forEach((value, i) => {
+      const [from, to] = [0, 1].map((next) => Math.max(0, (begin(bits) + i + next) * 2 ** bits - first));
+      all.fill(value, from, Math.min(to!, filled));
+    });
+    return all;
+  };
   const series = new Map<string, SeriesTile>();
-  for (const { lane, name } of header.series) {
-    series.set(seriesKey(lane, name), { min: take(), max: take(), mean: take() });
+  for (const { lane, name, alike, bits } of header.series) {
+    const min = take(bits);
+    series.set(seriesKey(lane, name), alike ? { min, max: min, mean: min } : { min, max: take(bits), mean: take(bits) });
   }
   const doubles = (at: number): Float64Array => new Float64Array(buffer.slice(at, at + count * 8));
   return {

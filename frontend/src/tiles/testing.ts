@@ -1,36 +1,36 @@
 /** Makes the binary tile reply as the server does, for tests. */
 import type { TileRequest } from '../api/client.ts';
 import type { Range } from '../math/range.ts';
-import { decodeTiles, type TileBlock } from './decode.ts';
+import { decodeTiles, type SeriesHeader, type TileBlock } from './decode.ts';
 import type { Axis, TileStore } from './store.ts';
 
 export type Sample = (series: string, bucket: number) => [min: number, max: number, mean: number] | null;
 
 export function encode(
-  header: { axis: 'step' | 'time'; level: number; first: number; count: number; series: { lane: string; name: string }[]; revision?: number },
+  header: { axis: 'step' | 'time'; level: number; first: number; count: number; series: SeriesHeader[]; filled?: number },
   sample: Sample,
   other: (bucket: number) => number = (bucket) => bucket,
 ): ArrayBuffer {
   const { count, first, level } = header;
-  const json = new TextEncoder().encode(JSON.stringify({ revision: 1, steps_at: true, ...header }));
+  const json = new TextEncoder().encode(JSON.stringify({ revision: 1, ...header }));
   const start = Math.ceil((4 + json.length) / 8) * 8;
-  const doubles = start + header.series.length * 3 * count * 4;
+  const values: number[] = [];
+  for (const { lane, name, alike, bits = 0 } of header.series) {
+    const begin = Math.floor(first / 2 ** bits);
+    const end = Math.floor((first + count - 1) / 2 ** bits);
+    for (let part = 0; part < (alike ? 1 : 3); part++) {
+      for (let i = begin; i <= end; i++) values.push((sample(`${lane}/${name}`, i * 2 ** bits) ?? [NaN, NaN, NaN])[part]!);
+    }
+  }
+  const doubles = start + values.length * 4;
   const buffer = new ArrayBuffer(doubles + 2 * count * 8);
   const view = new DataView(buffer);
   view.setUint32(0, json.length, true);
   new Uint8Array(buffer, 4).set(json);
-  const cells = header.series.length * 3 * count;
   const four = new DataView(new ArrayBuffer(4));
-  header.series.forEach(({ lane, name }, s) => {
-    for (let i = 0; i < count; i++) {
-      const values = sample(`${lane}/${name}`, first + i) ?? [NaN, NaN, NaN];
-      values.forEach((value, part) => {
-        four.setFloat32(0, value, true);
-        for (let plane = 0; plane < 4; plane++) {
-          view.setUint8(start + plane * cells + (s * 3 + part) * count + i, four.getUint8(plane));
-        }
-      });
-    }
+  values.forEach((value, i) => {
+    four.setFloat32(0, value, true);
+    for (let plane = 0; plane < 4; plane++) view.setUint8(start + plane * values.length + i, four.getUint8(plane));
   });
   for (let i = 0; i < count; i++) {
     const at = (first + i) * 2 ** level;
