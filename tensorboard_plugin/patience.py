@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 __all__ = ["NoAnswer", "Patience"]
@@ -59,6 +59,21 @@ class Patience:
         if error is not None:
             raise error
         return value
+
+    def stream(self, what: str, lines: Iterator[str]) -> Iterator[str]:
+        """The lines of a download; where one takes too long, a last one that says so.
+
+        Raises: NoAnswer after that, so that what was begun does not look complete.
+        """
+        while True:
+            try:
+                line = self.ask(what, lambda: next(lines, None))
+            except NoAnswer as late:
+                yield f"# incomplete: {late}\n"
+                raise
+            if line is None:
+                return
+            yield line
 
 
 _MESSAGE = (

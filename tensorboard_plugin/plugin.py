@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -209,12 +209,15 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         if table not in TABLES:
             raise _Refused(400, f"no table {table[:40]!r}; there are {', '.join(TABLES)}")
         several = len(recordings) > 1
-        lines = [
+        tables = [
             csv_lines(one, table, _bound(request, "first", i), _bound(request, "last", i),
                       run=one.id if several else None, header=i == 0)
             for i, one in enumerate(recordings)
         ]  # fmt: skip
-        return _download(chain.from_iterable(lines), "text/csv", f"{table}.csv")
+        lines: Iterator[str] = chain.from_iterable(tables)
+        if self._patience is not None:  # rows are read as they are sent
+            lines = self._patience.stream(request.args.get("id", ""), lines)
+        return _download(lines, "text/csv", f"{table}.csv")
 
     def _serve_json(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)

@@ -18,6 +18,7 @@ from gpu_util_callback.recording.storage import storage_for
 from tensorboard_plugin import patience as patience_module
 from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin import tiles as tiles_module
+from tensorboard_plugin.patience import NoAnswer
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import RunIndex
 from tensorboard_plugin.tiles import TileServer
@@ -107,16 +108,40 @@ def test_other_stores_are_listed_and_it_is_once_it_answers(silent, impatient, tm
     until(lambda: not index.problems)
 
 
-def test_requests_for_it_end_and_those_for_others_are_answered(silent, impatient, tmp_path):
-    make_recording(tmp_path / "here", "healthy", steps=30, scalars=False)
-    places = {"there": "silent://bucket/run", "here": str(tmp_path / "here")}
+def served(places):
+    """Route -> a client of it, of a plugin over these runs."""
     runs = [SimpleNamespace(run_name=name) for name in places]
     plugin = GpuUtilizationPlugin(base_plugin.TBContext(
         logdir="", data_provider=SimpleNamespace(list_runs=lambda context, experiment_id: runs),
         multiplexer=SimpleNamespace(RunPaths=lambda: places),
         flags=SimpleNamespace(logdir_spec="there:silent://bucket/run,here:/there"),
     ))  # fmt: skip
-    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    return {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+
+
+def test_a_download_ends_and_says_that_it_is_incomplete(silent, impatient):
+    apps = served({"there": "silent://bucket/run"})
+    silent.set()
+    until(lambda: apps["/runs"].get("/runs").json["recordings"])
+    (one,) = apps["/runs"].get("/runs").json["recordings"]
+    address = f"/export.csv?id={quote(one['id'])}"
+    whole = apps["/export.csv"].get(address).text
+    assert whole.count("\n") == 61
+    begun = apps["/export.csv"].get(address, buffered=False).response
+    lines = iter(begun)
+    assert next(lines).decode() == whole[: whole.index("\n") + 1]
+    silent.clear()
+    asked = SilentFileSystem.asked
+    assert b"incomplete" in next(lines)
+    assert SilentFileSystem.asked > asked, "it waited for something else"
+    with pytest.raises(NoAnswer, match="does not answer"):
+        next(lines)
+
+
+def test_requests_for_it_end_and_those_for_others_are_answered(silent, impatient, tmp_path):
+    make_recording(tmp_path / "here", "healthy", steps=30, scalars=False)
+    places = {"there": "silent://bucket/run", "here": str(tmp_path / "here")}
+    apps = served(places)
 
     def ask(route, **query):
         text = "&".join(f"{name}={quote(str(value))}" for name, value in query.items())
