@@ -1,9 +1,14 @@
 """What the recording's tests share."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
-from scripted_runs import ScriptedTime
+from scripted_runs import ScriptedTime, step_rows
 
 from gpu_util_callback.recording import RecordingWriter
+
+START = 1_700_000_000_000_000_000
 
 
 @pytest.fixture
@@ -19,3 +24,20 @@ def make_writer(tmp_path, scripted_time):
         return RecordingWriter(log_dir, facts or {}, clock=scripted_time.clock(), **options)
 
     return make
+
+
+@pytest.fixture
+def three_segments(make_writer, scripted_time):
+    """The folder of an ended recording: steps 0-99, 100-199 and 200-299, each with samples."""
+    writer = make_writer()
+    for first in (0, 100, 200):
+        writer.append("steps", step_rows(100, first=first))
+        writer.append_samples(
+            "host", ["cpu_pct"], START + np.arange(5) + first, np.full((5, 1), 1.0)
+        )
+        writer.flush()
+        scripted_time.advance(61)
+        writer.flush()
+    writer.close("ended")
+    assert len(list(Path(writer.path).glob("segment-*"))) == 3
+    return Path(writer.path)

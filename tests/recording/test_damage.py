@@ -1,0 +1,153 @@
+"""Whatever is damaged, one clear line says so and the rest is still shown."""
+
+import json
+
+import numpy as np
+import pytest
+from make_recording import make_recording
+
+from gpu_util_callback import read_recordings
+
+
+def test_each_missing_segment_is_one_problem_that_names_its_steps(three_segments, tmp_path):
+    (three_segments / "segment-000001.npz").unlink()
+    found = read_recordings(tmp_path)
+    (one,) = found
+    assert one.steps["step"].tolist() == [*range(100), *range(200, 300)]
+    assert len(one.samples["host"]["time_ns"]) == 10
+    (problem,) = found.problems
+    assert problem.path.endswith("segment-000001.npz")
+    assert problem.message.startswith("missing; steps 100 to 199 are not shown: ")
+    assert "copy it again" in problem.message
+
+
+def test_the_last_segment_may_be_missing_too(three_segments, tmp_path):
+    (three_segments / "segment-000002.npz").unlink()
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 200
+    (problem,) = one.problems
+    assert problem.message.startswith("missing; steps 200 to 299 are not shown: ")
+
+
+def test_every_truncation_of_a_segment_is_one_problem(three_segments, tmp_path):
+    path = three_segments / "segment-000001.npz"
+    content = path.read_bytes()
+    lengths = sorted({0, 1, 4, 30, len(content) - 1, len(content) - 22, len(content) // 2,
+                      *range(0, len(content), 97)})  # fmt: skip
+    for length in lengths:
+        path.write_bytes(content[:length])
+        (one,) = read_recordings(tmp_path)
+        assert len(one.steps["step"]) == 200, length
+        assert len(one.problems) == 1, (length, one.problems)
+        assert one.problems[0].path == str(path)
+        assert "\n" not in one.problems[0].message
+        assert one.problems[0].message.startswith("damaged: ")
+        assert one.problems[0].message.endswith("if this folder is a copy, copy it again")
+
+
+def test_a_flipped_byte_anywhere_is_a_problem_or_harmless(three_segments, tmp_path):
+    (whole,) = read_recordings(tmp_path)
+    truth = whole.steps
+    path = three_segments / "segment-000001.npz"
+    content = path.read_bytes()
+    told = 0
+    for at in range(0, len(content), 11):
+        spoiled = bytearray(content)
+        spoiled[at] ^= 0xFF
+        path.write_bytes(bytes(spoiled))
+        (one,) = read_recordings(tmp_path)
+        steps, samples = one.steps, one.samples
+        assert len(one.problems) <= 1
+        told += len(one.problems)
+        rows = {300: slice(None), 200: np.r_[0:100, 200:300]}[len(steps["step"])]
+        for name in steps:
+            assert (steps[name] == truth[name][rows]).all(), (at, name)
+        if len(steps["step"]) == 200 or len(samples["host"]["time_ns"]) == 10:
+            assert len(one.problems) == 1, at
+    assert told > 10
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"format": "x"}', b'{"status": "ended"}',
+     b"[" * 50_000],
+    ids=lambda content: repr(content[:12]),
+)  # fmt: skip
+def test_an_unreadable_manifest_leaves_the_rows(three_segments, tmp_path, content):
+    (three_segments / "manifest.json").write_bytes(content)
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 300
+    assert len(one.samples["host"]["time_ns"]) == 15
+    assert one.status == "lost"
+    assert one.step_count == 300
+    assert one.account["time_s"]["step"] > 0
+    assert one.end_ns > one.start_ns > 0
+    (problem,) = one.problems
+    assert problem.path.endswith("manifest.json")
+    assert "; showing what the segments hold: if this folder is a copy" in problem.message
+
+
+def test_a_missing_manifest_leaves_the_rows(three_segments, tmp_path):
+    (three_segments / "manifest.json").unlink()
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 300
+    assert [p.message for p in one.problems] == [
+        "manifest.json is missing; showing what the segments hold: "
+        "if this folder is a copy, copy it again"
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rows": 5}, {"rows": {"steps": "many"}}, {"sealed": "x"}, {"account": 3}, {"gpus": 7},
+     {"started_ns": "yesterday"}, {"ended_ns": None, "heartbeat_ns": []}, {"flush_s": "x"},
+     {"diagnosis": 1, "summary": []}, {"status": "sleeping"}, {"job": {"a": 1}, "rank": []},
+     {"dropped_rows": "x"}, {"flushes": {}}],
+    ids=str,
+)  # fmt: skip
+def test_nonsense_in_a_manifest_breaks_nothing(three_segments, tmp_path, change):
+    manifest = json.loads((three_segments / "manifest.json").read_text())
+    (three_segments / "manifest.json").write_text(json.dumps({**manifest, **change}))
+    found = read_recordings(tmp_path)
+    (one,) = found
+    assert len(one.steps["step"]) == 300
+    assert isinstance(one.status, str)
+    assert isinstance(one.account["time_s"], dict)
+    assert isinstance(one.step_count, int)
+    assert isinstance(one.stored, dict)
+    assert one.end_ns >= one.start_ns
+    assert "<table>" in found._repr_html_()
+    assert one.revision
+
+
+def test_a_newer_major_version_is_refused_with_what_to_do(three_segments, tmp_path):
+    path = three_segments / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "format": [2, 0], "writer": "9.1"}))
+    make_recording(tmp_path / "other", "healthy", steps=30)
+    found = read_recordings(tmp_path)
+    assert [one.run for one in found] == ["other"]
+    (problem,) = found.problems
+    assert "gpu-util-callback 9.1 in format 2" in problem.message
+    assert "pip install --upgrade gpu-util-callback" in problem.message
+
+
+def test_a_newer_minor_version_is_read(three_segments, tmp_path):
+    path = three_segments / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "format": [1, 7], "unheard_of": {"x": 1}}))
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 300
+    assert one.problems == []
+
+
+def test_a_segment_of_another_format_is_a_problem(three_segments, tmp_path):
+    from gpu_util_callback.recording.container import pack
+
+    (three_segments / "segment-000001.npz").write_bytes(pack({"format": 2}, {}))
+    (one,) = read_recordings(tmp_path)
+    assert len(one.steps["step"]) == 200
+    assert [p.message for p in one.problems] == [
+        "damaged: segment format 2, expected 1; its rows are not shown: "
+        "pip install --upgrade gpu-util-callback"
+    ]
