@@ -86,6 +86,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
+        self.trained_by = threading.current_thread()  # `start` knows better
         self._started_ns = 0
         self._ended_ns = 0
         self._end_called = 0.0  # `time.monotonic` of the first `end`
@@ -107,6 +108,7 @@ class Recorder:
     def start(self, watch: FitWatch) -> None:
         """Begin to record. Returns at once: all that may take time happens on the thread."""
         self.watch = watch
+        self.trained_by = threading.current_thread()
         key = os.path.abspath(self.settings.log_dir)  # noqa: PTH100 - may be a URL
         index = _fits[key] = _fits.get(key, -1) + 1
         self.facts["fit_index"] = index
@@ -449,12 +451,19 @@ def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -
             recorder.end("interrupted", deadline_s=2.0)
 
 
-def _finish_at_exit() -> None:
-    """The process ends, and its threads with it: wait for what they still write, not for ever."""
-    until = time.monotonic() + EXIT_S
+def _finish_at_exit(own_thread: bool = False) -> None:
+    """The process ends, and its threads with it: wait for what they still write, not for ever.
+
+    Args:
+        own_thread: leave out what is trained on another thread, which may still go on.
+    """
+    until, main = time.monotonic() + EXIT_S, threading.main_thread()
     for recorder in _mine():
+        if own_thread and not recorder.status and recorder.trained_by is not main:
+            continue
         recorder.end("interrupted", deadline_s=max(until - time.monotonic(), 0.1))
         if recorder in _active:
+            _active.discard(recorder)  # once is enough
             log.warning(
                 "gpu_util_callback: the recording's end could not be written to %s within %g s; "
                 "it is missing",
@@ -467,4 +476,8 @@ def _mine() -> list[Recorder]:
     return [recorder for recorder in _active if recorder._pid == os.getpid()]
 
 
+try:  # While thread pools still take work: object stores connect through them.
+    threading._register_atexit(_finish_at_exit, own_thread=True)  # type: ignore[attr-defined]
+except (AttributeError, RuntimeError):  # not there, or the process ends already
+    pass
 atexit.register(_finish_at_exit)

@@ -215,3 +215,50 @@ def test_the_end_of_the_process_waits_for_the_end_of_the_recording(tmp_path):
     assert done.returncode == 0 and "over" in done.stdout, done.stderr
     (recording,) = read_recordings(tmp_path)
     assert recording.status == "ended" and len(recording.steps["step"]) == STEPS
+
+
+POOLED = """
+import sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+from gpu_util_callback import GpuUtilMonitor, recorder
+
+class Pooled(LocalFileSystem):
+    protocol = "pooled"
+    def _open(self, path, mode="rb", **options):  # as object stores look names up: in a pool
+        time.sleep(0.2)
+        return ThreadPoolExecutor(1).submit(super()._open, path, mode, **options).result()
+    def mv(self, one, other, **options):
+        return ThreadPoolExecutor(1).submit(super().mv, one, other, **options).result()
+
+fsspec.register_implementation("pooled", Pooled)
+recorder.Recorder.end.__defaults__ = (0.1,)
+
+def train(log_dir, steps):
+    with GpuUtilMonitor(log_dir, report=False) as monitor:
+        for _ in monitor.batches(range(steps)):
+            time.sleep(0.01)
+        if sys.argv[2] == "left":
+            raise SystemExit("left")
+
+if sys.argv[2] == "another thread":  # which lives longer than the main thread, and its pools
+    threading.Thread(target=train, args=(sys.argv[1], 200)).start()
+    time.sleep(0.5)
+else:
+    train(f"pooled://{sys.argv[1]}", 20)
+"""
+
+
+@pytest.mark.parametrize("how", ["over", "left", "another thread"])
+def test_an_object_store_gets_the_end_while_the_process_ends(how, tmp_path):
+    """Thread pools take no more work once the interpreter has begun to end its threads."""
+    done = subprocess.run(
+        [sys.executable, "-c", POOLED, str(tmp_path), how],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "shutdown" not in done.stderr, done.stderr
+    (recording,) = read_recordings(tmp_path)
+    steps = 200 if how == "another thread" else STEPS
+    assert recording.status == ("interrupted" if how == "left" else "ended"), done.stderr
+    assert len(recording.steps["step"]) == steps
