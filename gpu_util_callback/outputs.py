@@ -144,7 +144,8 @@ class Outputs:
             self._lose_scalars(error)
 
     def _lose_scalars(self, error: Exception) -> None:
-        self._fail("scalars", f"{self._settings.log_dir}: {reason_of(error)}", "make room")
+        where = self._settings.log_dir
+        self._fail("scalars", f"{where}: {reason_of(error)}", self._cure(error))
         self._scalars = None
 
     def diagnose(
@@ -184,13 +185,25 @@ class Outputs:
             self._writer.flush()
             self._full_since = None
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in FULL and self._full_since is None:
+            if self._is_full(error) and self._full_since is None:
                 self._full_since = time.monotonic()
             self._fail(
                 "writing the recording",
                 f"{self._settings.log_dir}: {reason_of(error)}; it is tried again",
-                "make room, or give another log_dir",
+                self._cure(error),
             )
+
+    @staticmethod
+    def _is_full(error: Exception) -> bool:
+        return isinstance(error, OSError) and error.errno in FULL
+
+    def _cure(self, error: Exception) -> str:
+        """What to do where writing to log_dir failed."""
+        if self._is_full(error):
+            return "make room, or give another log_dir"
+        if "://" in self._settings.log_dir:
+            return "check the network and this process's credentials, or give another log_dir"
+        return "see that this process may write there, or give another log_dir"
 
     def close(self, status: str) -> None:
         """Seal everything. Where that fails it is tried again for some seconds."""
@@ -216,7 +229,7 @@ class Outputs:
                     self._fail(
                         "the recording's end",
                         f"{self._settings.log_dir}: {reason_of(error)}; it is missing",
-                        "make room, or give another log_dir",
+                        self._cure(error),
                     )
                     return
             time.sleep(pause)

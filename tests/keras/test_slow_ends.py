@@ -84,8 +84,12 @@ def test_a_failed_end_is_tried_again(tmp_path, monkeypatch):
     assert len(recording.steps["step"]) == STEPS
 
 
-@pytest.mark.parametrize(("number", "tries"), [(errno.ENOSPC, 2), (errno.EIO, 4)])
-def test_a_disk_that_was_full_for_long_is_not_waited_for(number, tries, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "tries", "cure"), [(errno.ENOSPC, 2, "make room"), (errno.EIO, 4, "may write there")]
+)
+def test_a_disk_that_was_full_for_long_is_not_waited_for(
+    number, tries, cure, tmp_path, monkeypatch
+):
     """Other failures may pass, and are tried again as often as there is patience for."""
     pauses: list[float] = []
     sleep, write = time.sleep, LocalStorage.write
@@ -113,6 +117,8 @@ def test_a_disk_that_was_full_for_long_is_not_waited_for(number, tries, tmp_path
         sleep(0.02)
     assert not recorded._thread.is_alive()
     assert len(pauses) == tries - 1
+    cures = {missing["source"]: missing["cure"] for missing in recorded.unavailable}
+    assert cure in cures["the recording's end"]
 
 
 def check_rows_come_before_the_end(log_dir, released):
