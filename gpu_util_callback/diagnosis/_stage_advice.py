@@ -89,9 +89,10 @@ def _opened(wait: InputWait, opener: Stage, reader: str | None = None) -> Advice
 
 def _read(wait: InputWait, why: str, reader: str, saves: float | None = None) -> Advice:
     at_once = _at_once(wait)
+    who = "it" if why.startswith(f"{reader}Dataset") else f"{reader}Dataset"
     size = "record_bytes, " if reader == "FixedLengthRecord" else ""
     return Advice(
-        f"{why}: {reader}Dataset reads one file after the other. Read {at_once} at a time (split a "
+        f"{why}: {who} reads one file after the other. Read {at_once} at a time (split a "
         "single large file), from a local disk if you can.",
         f"ds = tf.data.{reader}Dataset(filenames, {size}num_parallel_reads={at_once})",
         wait.saves(wait.arrives_ms / at_once) if saves is None else saves,
@@ -284,10 +285,12 @@ def _cheaper(wait: InputWait, stage: Stage) -> Advice:
 def _takes(wait: InputWait, stage: Stage, on: str = "") -> str:
     """What a stage takes; `on`: on how many threads, where that is to be said."""
     summed = ", summed over its threads" if wait.overlaps else on
-    return (
-        f"{stage.name} takes {brief(stage.work_ms_per_batch)} a batch{summed}, and the model could "
-        f"take one every {brief(wait.needed_ms)}"
-    )
+    took, needed = brief(stage.work_ms_per_batch), brief(wait.needed_ms)
+    if stage.name in ("batch", "padded_batch"):
+        each = f"Putting a batch together takes {took}{summed}"
+    else:
+        each = f"{stage.name} takes {took} a batch{summed}"
+    return f"{each}, and the model could take one every {needed}"
 
 
 def _one_at_a_time(wait: InputWait, stage: Stage) -> bool:

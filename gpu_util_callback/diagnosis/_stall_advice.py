@@ -68,10 +68,14 @@ def validation(
         )
     if factor > int(epochs or factor) / 2 and batches >= 2 * factor:
         steps = max(1, round(batches / factor))
+        # Of arrays Keras makes so many batches of all that there is, unless it is told their size.
+        arrays = run.fact("fit", "validation_kind") == "numpy"
+        known = run.fact("fit", "batch_size") or "batch_size"
+        size = f", validation_batch_size={known}" if arrays else ""
         return Advice(
             f"{text}On {steps} of its {batches:.0f} batches {then}; evaluate on all of them at the "
             "end.",
-            f"model.fit(..., validation_steps={steps})",
+            f"model.fit(..., validation_steps={steps}{size})",
             1 - steps / batches,
         )
     done = max(count, int(epochs or count)) if not run.ended else count

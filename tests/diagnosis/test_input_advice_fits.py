@@ -429,3 +429,13 @@ def test_workers_that_wait_may_be_more_than_cores(workers, cpu_pct, told):
     run = waits(framework=TORCH, **DATALOADER | {"input_workers": workers})
     host = {"process_cpu_pct": 30, "cpu_pct": cpu_pct}
     assert told in found(run, "input_bound", host)["advice"]["code"]
+
+
+@pytest.mark.parametrize("stage, told", [
+    (("batch", "Batch", 38.0, 1.0, ""), "Putting a batch together takes 38 ms, and the model"),
+    (("TFRecordDataset", "TFRecord", 38.0, 1.0, ""), "every 10 ms: it reads one file after"),
+    (READER, "it reads one file after"),
+])  # fmt: skip
+def test_nothing_is_named_twice_in_a_sentence(stage, told):
+    text = found(waits(stage), "input_bound", COMPUTING)["advice"]["text"]
+    assert told in text and text.count("Dataset") <= 1

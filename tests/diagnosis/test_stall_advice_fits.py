@@ -186,3 +186,17 @@ def test_saving_once_says_what_keeps_the_best():
     for who, told in (("ModelCheckpoint", True), ("BackupAndRestore", False)):
         claim = found(phases("checkpoint", f"{who}.on_epoch_end"), "host_stall")
         assert ("restore_best_weights=True" in claim["advice"]["text"]) == told
+
+
+@pytest.mark.parametrize("kind, told", [
+    ("numpy", "validation_steps=6, validation_batch_size=64)"), ("tf.data", "validation_steps=6)"),
+])  # fmt: skip
+def test_a_part_of_validation_arrays_is_cut_into_batches_of_their_size(kind, told):
+    """Keras would make six batches of all of them."""
+    facts = {"validation_kind": kind, "batch_size": 64, "epochs": 4}
+    run = SimpleNamespace(
+        framework="tensorflow", ended=False, validation=SimpleNamespace(total_rows=200),
+        fact=lambda group, name, default=None: facts.get(name, default),
+    )  # fmt: skip
+    advice = validation(run, count=2, took_ns=20, wait_ns=0, span_ns=30, pct=67)
+    assert told in advice.code

@@ -134,6 +134,26 @@ def loop_loader():
     return loader(loop, "loop-loader")
 
 
+def starts_late(worker):
+    time.sleep(0.6)
+
+
+def fit_workers():
+    """Worker processes that take their time to start, in every epoch; and such that stay."""
+    global MAKE_S, WORK_S
+    MAKE_S, WORK_S = 0.0, 0.08  # long beside the handing over of a batch
+    torch, dataset = torch_data()
+    few = torch.utils.data.Subset(dataset, range(8))
+    fit("workers-0", torch.utils.data.DataLoader(few, batch_size=4))
+    given = Given(
+        torch.utils.data.DataLoader, torch.utils.data.Subset(dataset, range(40)), batch_size=4,
+        num_workers=1, worker_init_fn=starts_late,
+    )  # fmt: skip
+    before = fit("workers-1", given(...), epochs=5)
+    apply(told(before), DataLoader=given, dataset=given.arguments[0])
+    return before, fit("workers-2", given.result, epochs=5)
+
+
 def loop_generator():
     global MAKE_S, WORK_S
     MAKE_S, WORK_S = 0.03, 0.05  # one thread can keep up

@@ -22,8 +22,11 @@ test_advice_stalls |
 | launch_bound: run_eagerly; gpus_unused, contention, throttled (power limit), cpu_fallback, \
 memory_limit, small_batch, imbalance of GPUs | test_advice_gpus, over the stand-in driver |
 | imbalance of workers | test_advice_gpus |
-| input_bound: TFRecord files from a slow disk, batching large elements, arrays, a dataset set up \
-anew in each epoch | no: how fast a disk, memory and workers' start are is the machine's |
+| input_bound: a DataLoader that starts its workers for each epoch | test_advice_backends |
+| input_bound: arrays or a dataset that TensorFlow sets up anew in each epoch | no: it stalls in \
+some epochs only (by hand: 13.3 s to 8.6 s, 61 s to 26 s) |
+| input_bound: TFRecord files from a slow disk, batching large elements, arrays that are copied | \
+no: how fast a disk and memory are is the machine's |
 | input_bound: grain | no: it is in no test environment |
 | recompilation of torch.compile | no: it needs a C++ compiler and a minute per shape |
 | sync_bound, launch_bound of short kernels, transfer_bound, communication_bound, no_tensor_cores, \

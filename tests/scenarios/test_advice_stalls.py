@@ -176,6 +176,7 @@ class Evaluated(Timed):
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs, steps, batches_each, setting", [
     (10, 24, 8, "validation_freq"), (4, 30, 40, "validation_steps"),
+    (4, 12, 8, "validation_freq=4"),  # once, at the end
 ])  # fmt: skip
 def test_validation_is_made_less(tmp_path, epochs, steps, batches_each, setting):
     kwargs = {"epochs": epochs, "validation_data": labelled(batches_each)}
@@ -185,6 +186,21 @@ def test_validation_is_made_less(tmp_path, epochs, steps, batches_each, setting)
     assert setting in span["advice"]["code"]
     given.arguments = (tmp_path / "after", Evaluated(40), labelled(steps))
     apply(span["advice"]["code"], model=Names(fit=given))
+    assert_kept(before, given.result, "host_stall")
+
+
+@pytest.mark.slow
+def test_validation_is_made_on_a_part_of_its_arrays(tmp_path):
+    """Keras cuts all of them into as many batches as it is asked for, unless told their size."""
+    x = np.ones((160, 8), "float32")
+    kwargs = {"y": x[:120, :1], "batch_size": 4, "epochs": 4, "validation_data": (x, x[:, :1])}
+    given = Given(fit, tmp_path / "before", Evaluated(40), x[:120], **kwargs)
+    before = given(...)
+    given.arguments = (tmp_path / "after", Evaluated(40), x[:120])
+    apply(only(before, "host_stall")["advice"]["code"], model=Names(fit=given))
+    samples = [len(read_recordings(tmp_path / name)[0].validation_steps["step"])
+               for name in ("before", "after")]  # fmt: skip
+    assert samples[0] == 160 and samples[1] < 40
     assert_kept(before, given.result, "host_stall")
 
 
@@ -284,6 +300,28 @@ def test_new_shapes_are_padded_to_one(tmp_path):
     assert_compiled_less(before, after, left=1)
     [recording] = read_recordings(tmp_path / "after")
     assert list(recording.phases["kind"]).count("compilation") == 1
+
+
+@pytest.mark.slow
+def test_batches_of_any_size_become_batches_of_one(tmp_path):
+    def train(name, ds, **kwargs):
+        model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(8), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=True)
+        rest = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(2))
+        return fit(tmp_path / name, model, ds, callbacks=[rest], **kwargs)
+
+    def sized(sizes):
+        made = tf.data.Dataset.from_tensor_slices(sizes)
+        return made.map(lambda size: (tf.ones([size, 16]), tf.ones([size, 1])))
+
+    train("first", sized([4] * 3))  # XLA begins to work
+    ds = sized([8 + i % 20 for i in range(40)])
+    before = train("before", ds, epochs=2)
+    span = only(before, "recompilation")
+    assert "unbatch().batch(batch_size, drop_remainder=True)" in span["advice"]["code"]
+    names = apply(span["advice"]["code"], ds=ds, batch_size=16)
+    after = train("after", names["ds"], epochs=2)
+    assert_compiled_less(before, after, left=1)
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 __all__ = [
-    "Given", "apply", "assert_compiled_less", "assert_faster", "assert_gone", "assert_kept",
-    "claims", "only", "paced",
+    "TOLERANCE", "Given", "apply", "assert_compiled_less", "assert_faster", "assert_gone",
+    "assert_kept", "claims", "only", "paced",
 ]  # fmt: skip
 
 # What the promise may differ from what was got: the machine is shared, fits scatter by 10-20 %.
