@@ -17,11 +17,13 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import chromium
+import numpy as np
 from tensorboard_server import TensorBoardServer
 
 TAB = "data/plugin_entry.html?name=gpu_utilization"
 FRAMES = 90
 REPEATS = 3
+THROTTLED = ("throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct")
 DRAWN = ".tl-value:not(:empty)"
 LIVE_S = 12
 
@@ -69,14 +71,12 @@ def compare(folder: Path) -> None:
 
 
 def _frames(browser, folder: Path) -> None:
-    from make_recording import make_recording
-
     print(f"\nframes, script of the thread in ms; load average {os.getloadavg()[0]:.1f}")
     print(f"{'GPUs':>6} {'lanes':>6} {'first paint':>12} {'drawn':>7} {'zoom p50/p95':>14} {'pan'}")
     for gpus, lanes in ((8, 16), (64, 16), (64, 64)):
         logdir = folder / f"{gpus}-gpus"
         if not logdir.is_dir():
-            make_recording(logdir / "run", "thirds", steps=6400, gpus=gpus)
+            _throttled(logdir / "run", gpus)
         with TensorBoardServer(logdir, load_fast=True) as server:
             page = browser.new_page(viewport={"width": 1600, "height": 1080})
             began = time.perf_counter()
@@ -110,6 +110,21 @@ def _frames(browser, folder: Path) -> None:
                 flush=True,
             )
             page.close()
+
+
+def _throttled(path: Path, gpus: int) -> None:
+    """A run whose GPUs are slowed down in two seconds of ten: their lanes carry marks of it."""
+    from make_recording import SyntheticRun
+
+    class Hot(SyntheticRun):
+        def _put_samples(self, group, names, times, values):
+            super()._put_samples(group, names, times, values)
+            if group.startswith("gpu"):
+                pct = np.where((times // 1_000_000_000) % 10 < 2, 35.0, 0.0)
+                counters = np.stack([pct, 0.5 * pct, 0 * pct], axis=1)
+                super()._put_samples(f"{group}/counters", THROTTLED, times, counters)
+
+    Hot(path, "thirds", 6400, gpus).advance(6400).close()
 
 
 def _script_ms(browser, page, move: list | None, meanwhile=None) -> list[float]:
