@@ -114,7 +114,8 @@ class KerasWindows:
         call = self._timeline.calls - self._calls
         if call >= self._begun:
             self._step_begins(call)
-        self._begun = call + 1
+        else:
+            self._begun = call + 1
 
     def _step_begins(self, call: int) -> None:
         self._begun = call + 1

@@ -189,6 +189,48 @@ class Timeline:
         self._logs_end = self._perf()
         self._open = True
 
+    # The same around the list's hooks, in as few calls as can be: these run every step.
+
+    def around_begin(self, hook: Callable, failed: Callable[[BaseException], None]) -> Callable:
+        """A list's `on_train_batch_begin` between `batch_begin` and `hooks_done`.
+
+        Args:
+            failed: told of an error of ours.
+        """
+        begin, perf = self.batch_begin, self._perf
+
+        def timed(batch: int, logs: Any = None) -> Any:
+            try:
+                begin()
+            except Exception as error:
+                failed(error)
+            result = hook(batch) if logs is None else hook(batch, logs)
+            if self._ours:
+                self.hooks_done()
+            else:
+                self._hooks_end = perf()
+            return result
+
+        return timed
+
+    def around_end(self, hook: Callable, logs_are_ready: bool) -> Callable:
+        """A list's `on_train_batch_end`, and then `batch_end`.
+
+        Args:
+            logs_are_ready: `logs_ready` comes first; nobody else tells.
+        """
+        perf = self._perf
+
+        def timed(batch: int, logs: Any = None) -> Any:
+            if logs_are_ready:
+                self._logs = perf()
+            result = hook(batch, logs)
+            self._logs_end = perf()
+            self._open = True
+            return result
+
+        return timed
+
     def _close_step(self, end: int) -> None:
         self._train += (
             self._start, self._hooks, self._hooks_end, self._call, self._call_end,
