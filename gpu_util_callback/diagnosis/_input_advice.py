@@ -360,5 +360,5 @@ def _waits(wait: InputWait) -> bool:
 
 
 def brief(ms: float) -> str:
-    """`12 ms`, `3.4 ms`, `under 1 ms`."""
-    return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.1f} ms" if ms >= 1 else "under 1 ms"
+    """`12 ms`, `3.4 ms`, `0.8 ms`, `under 0.1 ms`."""
+    return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.1f} ms" if ms >= 0.05 else "under 0.1 ms"

@@ -196,15 +196,22 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
 
 
 def _arrays_once(run: Run) -> str:
-    """Lines that make a dataset of the arrays `x` and `y`, which goes on over all epochs."""
+    """Lines that make a dataset of the arrays that `fit` got, which goes on over all epochs."""
     size = run.fact("fit", "batch_size") or 32
     split = run.fact("fit", "validation_split")
-    count, part, validation = "len(x)", "(x, y)", ""
-    first = ""
-    if split:  # of arrays only
+    arrays = ["x", *run.fact("fit", "input_beside", default=["y"])]
+    if not split:
+        first, count, validation = "", "len(x)", ""
+        given = _tuple(arrays)
+    else:
         first = f"n = int(len(x) * (1 - {split}))  # instead of validation_split\n"
-        count, part, validation = "n", "(x[:n], y[:n])", ", validation_data=(x[n:], y[n:])"
+        count, given = "n", _tuple([f"{name}[:n]" for name in arrays])
+        validation = f", validation_data={_tuple([f'{name}[n:]' for name in arrays])}"
     return (
-        f"{first}ds = tf.data.Dataset.from_tensor_slices({part}).shuffle({count}).batch({size})\n"
+        f"{first}ds = tf.data.Dataset.from_tensor_slices({given}).shuffle({count}).batch({size})\n"
         f"model.fit(ds.repeat(), ..., steps_per_epoch={batches_an_epoch(run)}{validation})"
     )
+
+
+def _tuple(names: list[str]) -> str:
+    return f"({', '.join(names)})" if names[1:] else names[0]

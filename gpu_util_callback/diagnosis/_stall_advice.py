@@ -57,13 +57,14 @@ def validation(
     if run.fact("fit", "loop") == "custom" and run.ended and factor >= count > 1:
         return Advice(
             f"{text}Validate once, at the end.",
-            f'if epoch == {count - 1}:\n    with monitor.phase("validation"): ...',
+            _in_loop(run, "validation", count, last=True),
             1 - 1 / count,
         )
     if run.fact("fit", "loop") == "custom":
+        seldom = f"every {_th(factor)} epoch" if _has_epochs(run) else f"{factor} times as seldom"
         return Advice(
-            f"{text}Done every {_th(factor)} epoch, {then}.",
-            f'if epoch % {factor} == 0:\n    with monitor.phase("validation"): ...',
+            f"{text}Done {seldom}, {then}.",
+            _in_loop(run, "validation", count, factor),
             1 - math.ceil(count / factor) / count,
         )
     if factor > int(epochs or factor) / 2 and batches >= 2 * factor:
@@ -194,13 +195,13 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
     if not hook and once and run.ended:
         return Advice(
             f"{says}Do it once, at the end of this short training, or let a thread do it.",
-            f'if epoch == {total - 1}:\n    with monitor.phase("{name}"): ...',
+            _in_loop(run, name, total, last=True),
             1 - 1 / total,
         )
     if not hook:  # a phase of the user's own loop
         return Advice(
             f"{says}Do it less often, or let a thread do it.",
-            f'if epoch % {every} == 0:\n    with monitor.phase("{name}"): ...',
+            _in_loop(run, name, count, every),
             1 - kept,
         )
     return Advice(
@@ -288,6 +289,22 @@ def _save_once(says: str, who: str, times: int) -> Advice:
         f'model.save("model.keras")  # after fit, instead of {who}',
         1 - 1 / times,
     )
+
+
+def _has_epochs(run: Run) -> bool:
+    """Whether a loop passes over its data several times, as far as the monitor saw."""
+    return any(rows.count for rows in run.phases.of("epoch").values())
+
+
+def _in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = False) -> str:
+    """The lines round what a loop does `count` times, for every `factor`th or the last of them."""
+    body = f'    with monitor.phase("{phase}"): ...'
+    if _has_epochs(run):
+        when = f"epoch == {count - 1}" if last else f"epoch % {factor} == 0"
+    else:
+        total, period = run.steps.total_rows, max(1, round(run.steps.total_rows / count))
+        when = f"step == {total - 1}" if last else f"step % {factor * period} == 0"
+    return f"if {when}:\n{body}"
 
 
 def _batches_between(period: float, took_ns: float, rest_ns: float) -> int:

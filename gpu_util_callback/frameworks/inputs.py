@@ -91,6 +91,9 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, Any]:
     if dims is not None:
         facts["input_dims"] = dims
     facts.update(describe_validation(frame.f_locals.get("validation_data")))
+    if kind == "numpy":
+        beside = ("y", "sample_weight")
+        facts["input_beside"] = [one for one in beside if frame.f_locals.get(one) is not None]
     if frame.f_locals.get("validation_split"):
         facts["validation_split"] = float(frame.f_locals["validation_split"])
     if handler is not None and kind in ("PyDataset", "generator"):  # told to `fit` there

@@ -30,6 +30,7 @@ from advised_runs import (
 )
 
 from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis._input_advice import brief
 from gpu_util_callback.diagnosis._words import what_to_do
 
 # name, run, cause, host, in the code, never in the code
@@ -439,3 +440,24 @@ def test_workers_that_wait_may_be_more_than_cores(workers, cpu_pct, told):
 def test_nothing_is_named_twice_in_a_sentence(stage, told):
     text = found(waits(stage), "input_bound", COMPUTING)["advice"]["text"]
     assert told in text and text.count("Dataset") <= 1
+
+
+@pytest.mark.parametrize("beside, given", [
+    ([], "slices(x)"), (["y"], "slices((x, y))"),
+    (["y", "sample_weight"], "slices((x, y, sample_weight))"), (None, "slices((x, y))"),
+])  # fmt: skip
+def test_a_dataset_is_made_of_all_arrays_that_were_given(beside, given):
+    facts = {"input_kind": "numpy", "input_beside": beside}
+    code = found(set_up_beside_validation([0.5] * 5, **facts), "input_bound")["advice"]["code"]
+    assert given in code
+    split = {"validation_split": 0.25}
+    code = found(set_up_beside_validation([0.5] * 5, **facts, **split), "input_bound")["advice"][
+        "code"
+    ]
+    arrays = ["x", *(["y"] if beside is None else beside)]
+    assert all(f"{name}[:n]" in code and f"{name}[n:]" in code for name in arrays)
+
+
+@pytest.mark.parametrize("ms, said", [(0.77, "0.8 ms"), (0.04, "under 0.1 ms"), (3.4, "3.4 ms")])
+def test_short_times_are_said(ms, said):
+    assert brief(ms) == said

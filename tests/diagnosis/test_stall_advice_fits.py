@@ -200,3 +200,29 @@ def test_a_part_of_validation_arrays_is_cut_into_batches_of_their_size(kind, tol
     )  # fmt: skip
     advice = validation(run, count=2, took_ns=20, wait_ns=0, span_ns=30, pct=67)
     assert told in advice.code
+
+
+@pytest.mark.parametrize("passes, code", [
+    (True, "if epoch == 5:"), (False, "if step == 1199:"),
+])  # fmt: skip
+def test_a_loop_without_epochs_counts_its_steps(passes, code):
+    run = run_of(**LOOP)
+    for _ in range(6):
+        start = run.now
+        run.steps(200, step_ms=10)
+        run.phase("validation", 2.0)
+        if passes:
+            run.epoch(start)
+    advice = found(run, "host_stall")["advice"]
+    assert advice["code"].startswith(code)
+    assert "Validate once" in advice["text"]
+
+
+def test_a_loop_without_epochs_validates_every_so_many_steps():
+    run = run_of(**LOOP)
+    for _ in range(20):
+        run.steps(100, step_ms=10)
+        run.phase("validation", 0.5)
+    advice = found(run, "host_stall")["advice"]
+    assert "5 times as seldom" in advice["text"]
+    assert advice["code"].startswith("if step % 500 == 0:")

@@ -54,7 +54,10 @@ def described(**given) -> dict:
 def test_arrays():
     x, y = np.ones((16, 4), np.float32), np.ones((16, 1), np.float32)
     found = described(x=x, y=y, batch_size=8)
-    assert found["tensorflow"] == found["jax"] == {"input_kind": "numpy", "batch_size": 8}
+    facts = {"input_kind": "numpy", "batch_size": 8, "input_beside": ["y"]}
+    assert found["tensorflow"] == found["jax"] == facts
+    split = described(x=x, y=y, sample_weight=y[:, 0], validation_split=0.25)["tensorflow"]
+    assert (split["input_beside"], split["validation_split"]) == (["y", "sample_weight"], 0.25)
 
 
 def test_tf_data():
