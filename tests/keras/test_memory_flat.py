@@ -1,0 +1,63 @@
+"""What a long fit leaves in memory: what was handed on is gone."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import gpu_util_callback
+from gpu_util_callback import GpuUtilCallback, read_recordings, recorder
+
+EPOCHS, STEPS = 4, 600
+ROW = 9 * 32  # a step is nine numbers, each of them an object of 32 bytes
+# Not the writer's and the rules' buffers, which have a size of their own.
+OURS = tracemalloc.Filter(True, str(Path(gpu_util_callback.__file__).parent / "frameworks" / "*"))
+
+
+class Weighs(keras.callbacks.Callback):
+    """What the lines that time steps have allocated and not given back, epoch by epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        pass
+
+    def on_epoch_end(self, epoch, logs=None):
+        time.sleep(0.3)  # the recorder takes what there is every tenth of a second
+        taken = tracemalloc.take_snapshot().filter_traces([OURS])
+        self.bytes.append(sum(trace.size for trace in taken.traces))
+
+
+def test_steps_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "FLUSH_S", 0.1)
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    batch = np.zeros((2, 4), np.float32), np.zeros((2, 1), np.float32)
+
+    def batches():
+        while True:
+            yield batch
+
+    model.fit(batches(), steps_per_epoch=1, verbose=0)
+    model.make_train_function = lambda force=False: None  # steps that take no time
+    model.train_function = lambda iterator: {"loss": 1.0}
+    weighs = Weighs()
+    tracemalloc.start()
+    try:
+        model.fit(
+            batches(), steps_per_epoch=STEPS, epochs=EPOCHS, verbose=0,
+            callbacks=[GpuUtilCallback(str(tmp_path), report=False), weighs],
+        )  # fmt: skip
+    finally:
+        tracemalloc.stop()
+    (recording,) = read_recordings(tmp_path)
+    assert len(recording.steps["step"]) == EPOCHS * STEPS
+    # The last epoch's steps may be waiting for a recorder that comes late.
+    assert weighs.bytes[-1] < 1.5 * STEPS * ROW + 100_000, weighs.bytes
+    assert EPOCHS * STEPS * ROW > 1.5 * (1.5 * STEPS * ROW + 100_000), "kept rows would show"
