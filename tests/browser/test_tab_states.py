@@ -135,6 +135,31 @@ def test_a_recording_of_a_newer_version_is_named_beside_the_others(open_tab, tmp
         assert "/new/" in said and "pip install --upgrade" in said
 
 
+def test_a_recording_that_was_damaged_says_so_in_the_list(open_tab, server):
+    """What it said when it was well would mislead."""
+    tab = open_tab(server.url)
+    listing = tab._json(f"{server.url}/data/plugin/gpu_utilization/runs")
+    hurt = next(one["id"] for one in listing["recordings"] if one["run"] == "thirds")
+    problem = {
+        "path": f"/logs/plugins/{hurt.split('/')[-1]}",
+        "message": "cut off: <b>copy</b> again",
+    }
+    tab.page.route(
+        "**/gpu_utilization/runs*",
+        lambda route: route.fulfill(json={**listing, "problems": [problem]}),
+    )
+    tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    tab.find(".chooser-button").click()
+    said = tab.find(".chooser-list .choice-text")
+    rows = tab.find(".chooser-list li")
+    wait_until(lambda: said.filter(has_text="⚠").count(), what="the list to be read anew")
+    texts = dict(
+        zip(rows.locator(".choice b").all_inner_texts(), said.all_inner_texts(), strict=True)
+    )
+    assert texts["thirds"] == "⚠ cut off: <b>copy</b> again"
+    assert "Nothing held" in texts["healthy"]
+
+
 def test_a_recording_that_cannot_be_opened_leaves_the_others(open_tab, server):
     tab = open_tab(server.url)
     tab.expect_errors = True
