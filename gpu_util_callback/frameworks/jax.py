@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +31,7 @@ class JaxAdapter(PythonAdapter):
     def __init__(self) -> None:
         super().__init__("jax", "python", jax_facts, JaxCompileClock())
         self._distribution: Any = None
+        self._probe = OutputProbe()
 
     def begin(
         self,
@@ -43,25 +46,49 @@ class JaxAdapter(PythonAdapter):
         )
         # An accelerator works on while Keras fetches the next batch of the same call.
         timeline.serial = jax_facts.on_cpu() or bool(getattr(model, "run_eagerly", False))
-        self._begin(model, timeline, stale, failed, OutputProbe())
+        self._begin(model, timeline, stale, failed, self._probe)
         self._watch("train", given_adapter())
+
+    def test_begin(self) -> None:
+        super().test_begin()
+        if not self._probe.idle():
+            waiting = threading.Thread(target=self._wait_for, args=(self._probe.output,))
+            waiting.daemon = True
+            waiting.start()
+
+    def _wait_for(self, output: Any) -> None:
+        """Tell when the device has done the epoch's steps: a validation stands in line behind them.
+
+        The training thread does not wait here: it sets the validation up meanwhile, as ever.
+        """
+        assert self._timeline is not None
+        start = time.perf_counter_ns()
+        try:
+            output.block_until_ready()
+        except Exception:  # deleted, or the computation failed, which Keras will meet, too
+            return
+        self._timeline.steps_computed(start, time.perf_counter_ns())
 
     def fit_facts(self) -> dict[str, Any]:
         return jax_facts.distribution(self._distribution)
 
 
 class OutputProbe(DeviceProbe):
-    """Asks a step's logs whether they have been computed."""
+    """Asks a step's logs whether they have been computed.
+
+    Attributes:
+        output: a number of the last call's logs, an array of the device; None without any.
+    """
 
     def __init__(self) -> None:
-        self._output: Any = None
+        self.output: Any = None
 
     def mark(self, result: Any) -> None:
         logs = result[0]  # of (logs, state)
-        self._output = next(iter(logs.values()), None) if isinstance(logs, dict) else None
+        self.output = next(iter(logs.values()), None) if isinstance(logs, dict) else None
 
     def idle(self) -> bool:
-        ready = getattr(self._output, "is_ready", None)
+        ready = getattr(self.output, "is_ready", None)
         return ready is None or bool(ready())
 
 

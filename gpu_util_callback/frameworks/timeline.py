@@ -109,6 +109,7 @@ class Timeline:
         self.device_done: dict[int, int] = {}  # when the device had done a call, by its number
         self._epoch_call = 0  # calls before this epoch
         self._epoch = -1
+        self._computed: tuple[int, int] | None = None  # the device's steps within a validation
         self._epoch_start = 0
         self._cursor = perf()
         self._first = True  # the next batch is the first of its epoch
@@ -277,6 +278,7 @@ class Timeline:
         self.drain()
         self._in_test = True
         self._test_start = self._cursor
+        self._computed = None
         self._first = False
 
     def test_batch_begin(self) -> None:
@@ -314,10 +316,18 @@ class Timeline:
             self._close_test(self._logs_end)
         self.drain()
 
+    def steps_computed(self, start: int, end: int) -> None:
+        """From `start` to `end` a validation stood behind the steps before it. Any thread."""
+        self._computed = (start, end)
+
     def test_ended(self) -> None:
         """The test-end hooks have returned."""
         now = self._perf()
         start = self._test_start
+        if self._computed is not None and self._computed[0] >= start:
+            begun, done = self._computed
+            self._phase("gap", "steps of the epoch", begun, done, "step", done - begun)
+            self._input_ns += done - begun
         self._phase(
             "validation", "validation", start, now, "validation", now - start - self._input_ns
         )

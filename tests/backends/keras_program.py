@@ -390,6 +390,25 @@ def epochs() -> None:
     )  # fmt: skip
 
 
+def behind() -> None:
+    """Steps that the device is still at when a validation, of one batch, begins."""
+    layers = [keras.layers.Dense(1000) for _ in range(4)]
+    trained = keras.Sequential([keras.Input((1000,)), *layers])
+    trained.compile("sgd", "mse")
+    x = np.ones((20 * 64, 1000), np.float32)
+    arguments = {"x": x, "y": x, "batch_size": 64, "shuffle": False}
+    trained.fit(verbose=0, validation_data=(x[:64], x[:64]), **arguments)
+    recording = fit(trained, "behind", epochs=2, validation_data=(x[:64], x[:64]), **arguments)
+    phases = recording.phases
+    validations = phases["kind"] == "validation"
+    report(
+        "behind",
+        **summary(recording),
+        validations_s=float((phases["end_ns"] - phases["start_ns"])[validations].sum() / 1e9),
+        behind=int((phases["name"] == "steps of the epoch").sum()),
+    )
+
+
 def interrupted() -> None:
     """Ctrl-C in the middle, and a fit after it without us."""
     trained = model()

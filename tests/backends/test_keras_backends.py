@@ -13,8 +13,8 @@ pytestmark = pytest.mark.timed
 
 GROUPS = {
     "jax": (
-        "waits", "stages", "hidden", "executions", "shapes", "epochs", "interrupted", "remade",
-        "on_batch", "synchronisations",
+        "waits", "stages", "hidden", "executions", "shapes", "epochs", "behind", "interrupted",
+        "remade", "on_batch", "synchronisations",
     ),
     "torch": (
         "waits", "stages", "epochs", "interrupted", "remade", "on_batch", "synchronisations",
@@ -73,6 +73,14 @@ def test_wait_is_the_truth(backend, found):
         assert found["waits/DataLoader/plain/short"]["fit"]["input_workers"] == 0
     timing = {one["fit"]["timing"] for one in found.values() if "fit" in one}
     assert timing == {{"jax": "python", "torch": "loader"}[backend]}
+
+
+def test_steps_that_the_device_has_yet_to_do_are_no_validation():
+    one = run("jax", *GROUPS["jax"])["behind"]
+    summed_up(one)
+    assert one["behind"] == 2, "one validation an epoch, with steps of its epoch before it"
+    assert one["account"]["time_s"]["validation"] < 0.3 * one["validations_s"]
+    assert one["account"]["time_s"]["step"] > 0.5 * one["account"]["wall_s"]
 
 
 def test_stages_of_tf_data_are_read_outside_of_tensorflow_too(found):
