@@ -20,7 +20,7 @@ def duration(seconds: float) -> str:
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes < 100:
+    if minutes < 60:
         return f"{minutes} m {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} m"

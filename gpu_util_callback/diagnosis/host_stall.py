@@ -254,8 +254,8 @@ class HostStall(Rule):
 def _holds_steps(run: Run) -> bool:
     """Whether the time of a validation holds training steps as well.
 
-    JAX takes steps on without waiting for them, and Keras waits at the end of the validation, behind
-    what the device still had to do of the epoch. What a GPU idled was neither.
+    JAX takes steps on without waiting for them, and Keras waits at the end of the validation, which
+    stands behind what the device still had to do of the epoch. What a GPU idled was neither.
     """
     return run.framework == "jax" and has_keras_fit(run)
 
