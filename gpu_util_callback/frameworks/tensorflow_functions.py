@@ -89,15 +89,16 @@ class FunctionTimer(WrappedFunction):
             return lambda: InputRows.from_stamps(stamps)
         if self.rows is None:
             return None
-        rows = self.rows.drain()
-        ends = self._drain_ends()
-        if self._left:
-            rows = np.concatenate([*self._left, rows])
-            ends = np.concatenate([*self._left_ends, ends])
-            self._left, self._left_ends = [], []
+        taken, ends = self.rows.take(), self._drain_ends()
+        left, self._left = self._left, []
+        left_ends, self._left_ends = self._left_ends, []
         before, self._anchor = self._anchor, _anchor()
         after = self._anchor
-        return lambda: convert(rows, before, after, ends)
+        return lambda: convert(
+            np.concatenate([*left, RowQueue.table(taken)]),
+            before, after,
+            np.concatenate([*left_ends, ends]),
+        )  # fmt: skip
 
     def _ends_are_seen(self) -> bool:
         """Whether a step's end in the graph is the end of its work: not where a GPU does it."""

@@ -53,17 +53,31 @@ class RowQueue:
                 handle=self._handle, components=[requested, delivered, signature]
             )
 
-    def drain(self) -> np.ndarray:
-        """The rows written since the last drain, oldest first: float64 (rows, WIDTH)."""
+    def take(self) -> list[tf.Tensor]:
+        """The rows written since the last time, oldest first, as columns of `TYPES`; [] = none.
+
+        Each number that Python reads lets go of its lock, and may wait long to have it back: what
+        is in the columns is read elsewhere (`table`).
+        """
         # To take more rows than there are would wait for them: nobody takes any in between.
         with self._taking:
             count = tf.raw_ops.QueueSizeV2(handle=self._handle)
             if not int(count):
-                return np.empty((0, self.WIDTH))
-            columns = tf.raw_ops.QueueDequeueManyV2(
+                return []
+            return tf.raw_ops.QueueDequeueManyV2(
                 handle=self._handle, n=count, component_types=self.TYPES
             )
+
+    @classmethod
+    def table(cls, columns: list[tf.Tensor]) -> np.ndarray:
+        """What was taken, as float64 (rows, WIDTH); on any thread."""
+        if not columns:
+            return np.empty((0, cls.WIDTH))
         return np.stack([column.numpy() for column in columns], 1)
+
+    def drain(self) -> np.ndarray:
+        """The rows written since the last time, oldest first: float64 (rows, WIDTH)."""
+        return self.table(self.take())
 
 
 # Resources of queues that are gone. The garbage collector may come at any moment, also while

@@ -352,8 +352,8 @@ def test_waits_that_were_lost_are_named(tmp_path, monkeypatch):
     from gpu_util_callback.frameworks import timeline
     from gpu_util_callback.frameworks.tensorflow_rows import RowQueue
 
-    drain = RowQueue.drain
-    monkeypatch.setattr(RowQueue, "drain", lambda self: drain(self)[1:])
+    take = RowQueue.take
+    monkeypatch.setattr(RowQueue, "take", lambda self: [one[1:] for one in take(self)])
     monkeypatch.setattr(timeline, "DRAIN_EVERY_NS", 10**15)
     monkeypatch.setattr("gpu_util_callback.frameworks.tensorflow.probe", lambda: "")
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
