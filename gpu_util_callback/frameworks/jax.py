@@ -52,9 +52,8 @@ class JaxAdapter(PythonAdapter):
     def test_begin(self) -> None:
         super().test_begin()
         if not self._probe.idle():
-            waiting = threading.Thread(target=self._wait_for, args=(self._probe.output,))
-            waiting.daemon = True
-            waiting.start()
+            output = self._probe.output
+            threading.Thread(target=self._wait_for, args=(output,), daemon=True).start()
 
     def _wait_for(self, output: Any) -> None:
         """Tell when the device has done the epoch's steps: a validation stands in line behind them.
