@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpu_util_callback.diagnosis._losses import settle, share_idle, silence_echoes
-from gpu_util_callback.diagnosis._rule import Loss, Rule
+from gpu_util_callback.diagnosis._rule import Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._thresholds import changed, resolve, still_known
 from gpu_util_callback.diagnosis._traced_findings import with_trace_findings
@@ -32,13 +32,15 @@ from gpu_util_callback.diagnosis.transfer_bound import TransferBound
 __all__ = ["RULES", "RULES_VERSION", "Diagnosis", "diagnose"]
 
 # Raised whenever a rule or a default changes what it says about a recording.
-RULES_VERSION = 14
+RULES_VERSION = 15
 
 RULES: tuple[Rule, ...] = (
     InputBound(), HostStall(), Recompilation(), TransferBound(), LaunchBound(), SyncBound(),
     CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(), MemoryPressure(),
     MemoryLimit(), CpuFallback(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
 )  # fmt: skip
+# Nobody should change the batch size or the precision for less.
+ALTERING_GAINS = 1.10
 _DECLARED = {rule.cause: rule.thresholds for rule in RULES}
 
 
@@ -105,6 +107,8 @@ class Diagnosis:
         silence_echoes(claims)
         claims = settle(claims, (run.start_ns, run.end_ns))
         share_idle(claims, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
+        for claim in claims:
+            claim.advice = _permitted(claim, run)
         claims.sort(key=_first)
         objects = _named([_object(claim, run) for claim in claims])
         findings = [thing for thing in objects if "start_step" not in thing]
@@ -164,6 +168,18 @@ def _active_pct(run: Run) -> dict[str, float]:
         for index in (int(gpu.get("index", place)) for place, gpu in enumerate(run.gpus))
     }
     return {str(index): round(mean.value, 4) for index, mean in seen.items() if mean is not None}
+
+
+def _permitted(claim: Loss, run: Run) -> Advice:
+    """The advice, or its alternative where it is not safe here, or alters the training for little.
+
+    What altering it gains is not always known: then it stays.
+    """
+    advice = claim.advice.safe_on(run.framework, run.device)
+    if claim.lost_ns is None:
+        return advice
+    saved = round(claim.lost_ns * advice.saves)
+    return advice.worth_altering(run.wall_ns / max(1, run.wall_ns - saved), ALTERING_GAINS)
 
 
 def _first(claim: Loss) -> tuple:

@@ -82,6 +82,7 @@ def no_room(run: Run, says: str) -> Advice:
                 f"{says}A larger batch would help, but does not fit into the GPU's memory. Mixed "
                 "precision makes room for it.",
                 line,
+                alters_training=True,
             )
     return Advice(
         f"{says}A larger batch would help, but does not fit into the GPU's memory.", "", 0.0

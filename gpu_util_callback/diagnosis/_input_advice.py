@@ -11,14 +11,19 @@ from gpu_util_callback.diagnosis._circumstances import (
     process_cpu,
 )
 from gpu_util_callback.diagnosis._fixes import batches_an_epoch, larger_batch
-from gpu_util_callback.diagnosis._pipeline import Stage
-from gpu_util_callback.diagnosis._rule import Advice, Range
+from gpu_util_callback.diagnosis._pipeline import Stage, chain_ms
+from gpu_util_callback.diagnosis._rule import FORK_SAFE, Advice, Range
 from gpu_util_callback.diagnosis._run import Run
 
-__all__ = ["InputWait", "advise_kind", "brief", "keep_it"]
+__all__ = [
+    "InputWait", "advise_kind", "ahead_code", "brief", "keep_it", "loader_workers",
+    "py_dataset_workers",
+]  # fmt: skip
 
 # More workers than this are seldom of use, and each takes memory.
 MOST_WORKERS = 16
+# A process that takes fewer cores' worth of CPU time than this mostly waits.
+WAITS = 0.5
 HANDING_OVER_MS = 5.0  # see `_data_loader`
 # Of the wait: from this share on, the handing over is what it is about.
 MOSTLY = 0.5
@@ -60,6 +65,38 @@ class InputWait:
         left = max(0.0, arrives_ms - self.needed_ms)
         return max(0.0, min(1.0, 1 - left / self.lost_ms))
 
+    def after(self, stage: Stage, stage_ms: float) -> float:
+        """How far apart batches come when a stage works ahead and takes so long for one: no sooner
+        than the other stages make them, and no part of these takes longer than batches do now.
+        """
+        first, slowest = chain_ms(self.stages, stage, stage_ms)
+        others = max(min(slowest, self.arrives_ms), min(first, self.arrives_ms) + self.needed_ms)
+        return max(stage_ms, others, self.cores_ms)
+
+    @property
+    def works_ahead(self) -> bool:
+        """Whether stages are known, and one of them makes batches while steps run."""
+        return any(stage.threaded for stage in self.stages)
+
+    @property
+    def cpu_ms(self) -> float:
+        """CPU time of this process for a batch and its step together; 0.0 = not sampled."""
+        return (process_cpu(self.run, self.where) or 0.0) * self.arrives_ms
+
+    @property
+    def cores_ms(self) -> float:
+        """How far apart batches come at least when the same work is spread over all cores."""
+        return self.cpu_ms / (cpus(self.run) or math.inf)
+
+    @property
+    def python_ms(self) -> float:
+        """How long making a batch computes at most: in Python, no thread does that beside another.
+
+        The step's own CPU time is not the input's; it is not known, and rarely more than one
+        core's.
+        """
+        return max(0.0, self.cpu_ms - self.needed_ms)
+
     @property
     def pace(self) -> str:
         return (
@@ -70,14 +107,18 @@ class InputWait:
 
 def advise_kind(wait: InputWait) -> Advice | None:
     """The advice where it goes by the kind of the input; None where a tf.data stage decides."""
+    advice = _by_kind(wait)
+    return None if advice is None else advice.safe_on(wait.run.framework, wait.run.device)
+
+
+def _by_kind(wait: InputWait) -> Advice | None:
     run = wait.run
     kind = str(run.fact("fit", "input_kind", default="")).lower()
     if "dataloader" in kind:
         return _data_loader(wait)
     if "pydataset" in kind or "sequence" in kind:
         return _py_dataset(wait)
-    generated = wait.stage is not None and wait.stage.op.startswith("Generator")
-    if "generator" in kind or generated:
+    if "generator" in kind:
         return _generator(wait)
     if kind == "numpy":
         return _arrays(wait)
@@ -86,12 +127,12 @@ def advise_kind(wait: InputWait) -> Advice | None:
     if kind == "" and wait.stage is None:
         # A loop that fetches by itself, in `monitor.fetch()`: from what is not known.
         if run.fact("fit", "loop") == "custom" or run.framework == "jax":
-            return _ahead(wait, f"{wait.pace[:1].upper()}{wait.pace[1:]}.")
+            return _in_loop(wait, f"{wait.pace[:1].upper()}{wait.pace[1:]}.")
         if run.framework == "torch":
             return _data_loader(wait)  # of an imported trace nothing more is known
     if kind in ("", "tf.data") or wait.stage is not None:
         return None
-    return _ahead(wait, f"Batches are made while the loop waits: {wait.pace}.")
+    return _in_loop(wait, f"Batches are made while the loop waits: {wait.pace}.")
 
 
 def _workers_for(wait: InputWait, one_ms: float, *, waiting: bool = False) -> int:
@@ -142,16 +183,16 @@ def _data_loader(wait: InputWait) -> Advice:
         return _handing_over(wait, handing_ms, workers, not pinned)
     if not workers:
         count = _workers_for(wait, wait.lost_ms)
-        return Advice(
+        return loader_workers(
             "The DataLoader makes every batch in the training process, while the model waits "
             f"({wait.pace}). Let worker processes make them ahead of time.{twice}",
             f"loader = DataLoader(dataset, ..., num_workers={count}, persistent_workers=True{pin})",
-            wait.saves(wait.lost_ms / count),
+            wait.saves(max(wait.lost_ms / count, wait.cores_ms)),
         )
     waiting = _workers_wait(wait, workers)
     count = _workers_for(wait, workers * wait.arrives_ms, waiting=waiting)
     if count > workers:
-        return Advice(
+        return loader_workers(
             f"{workers} worker process{'es' if workers > 1 else ''} of the DataLoader "
             f"{'are' if workers > 1 else 'is'} too few: {wait.pace}.{twice}",
             f"loader = DataLoader(dataset, ..., num_workers={count}, persistent_workers=True{pin})",
@@ -180,6 +221,24 @@ def _data_loader(wait: InputWait) -> Advice:
     )
 
 
+_NO_FORK = "JAX cannot be forked while it holds a GPU: these start anew and import the script"
+_GUARD = '  # under if __name__ == "__main__":'
+
+
+def loader_workers(text: str, code: str, saves: float) -> Advice:
+    """Advice for worker processes of a DataLoader, which are forked unless `code` says otherwise.
+
+    Args:
+        code: a call of DataLoader that ends in `)`.
+    """
+    spawned = Advice(
+        f"{text} {_NO_FORK}.",
+        f'{code[:-1]}, multiprocessing_context="spawn"){_GUARD}',
+        saves,
+    )
+    return Advice(text, code, saves, safe=FORK_SAFE, otherwise=spawned)
+
+
 def _handing_over(wait: InputWait, handing_ms: float, workers: int, pin: bool) -> Advice:
     """Workers keep up; taking what they have finished is what the loop waits for."""
     ready = wait.run.fact("fit", "input_ready_pct")
@@ -199,39 +258,38 @@ def _handing_over(wait: InputWait, handing_ms: float, workers: int, pin: bool) -
         "of many; making cheap batches in the loop (num_workers=0) may take less than that.",
         larger_batch(wait.run, 2),
         part / 2,
-    )
+        alters_training=True,
+        otherwise=Advice(
+            f"{says} Fewer tensors a batch need less of it, and cheap batches none: "
+            "num_workers=0 makes them in the loop.", "", 0.0,
+        ),
+    )  # fmt: skip
 
 
 def _py_dataset(wait: InputWait) -> Advice:
     run = wait.run
     own = str(run.fact("fit", "input_class") or "PyDataset")
     if run.fact("fit", "loop") == "custom":
-        return _ahead(wait, f"{own} makes each batch while the loop waits: {wait.pace}.")
-    legacy = "tf_keras" in str(run.fact("framework", "keras", default=""))
+        made = ("dataset.__getitem__", "len(dataset)")
+        return _in_loop(wait, f"{own} makes each batch while the loop waits: {wait.pace}.", made)
     workers = run.fact("fit", "input_workers")
     processes = bool(run.fact("fit", "input_processes"))
-    one_ms = wait.arrives_ms if run.framework == "tensorflow" else wait.lost_ms
+    one_ms = _one_ms(wait)
     if not workers or workers == 1:
         waits = _waits(wait)
         count = _workers_for(wait, one_ms, waiting=waits)
-        kind, care = (
-            ("threads", "__getitem__ must not change anything that they share")
-            if waits
-            else ("processes", "what __getitem__ changes stays in its own process")
-        )
-        return Advice(
-            f"{own} makes one batch after the other: {wait.pace}. Let several {kind} make them "
-            f"ahead of time; {care}.",
-            _with_workers(count, not waits, legacy),
-            wait.saves(one_ms / count),
-        )
+        return py_dataset_workers(
+            run, f"{own} makes one batch after the other: {wait.pace}.", "dataset", count,
+            processes=not waits, saves=_side_by_side(wait, one_ms, count, not waits),
+        )  # fmt: skip
     if not processes and not _waits(wait):
-        return Advice(
+        return py_dataset_workers(
+            run,
             f"{own} makes its batches in {workers} threads, which share Python's one lock: "
-            f"{wait.pace}. Use processes; {own} must then be picklable.",
-            _with_workers(workers, True, legacy),
-            wait.saves(wait.arrives_ms / workers),
-        )
+            f"{wait.pace}.",
+            "dataset", workers, processes=True,
+            saves=_side_by_side(wait, wait.arrives_ms, workers, True),
+        )  # fmt: skip
     if processes and workers >= (cpus(run) or MOST_WORKERS) and not _workers_wait(wait, workers):
         return Advice(
             f"{own} has {workers} worker processes, as many as pay off on this machine, and still "
@@ -248,19 +306,91 @@ def _py_dataset(wait: InputWait) -> Advice:
         )
     needed = _workers_for(wait, workers * wait.arrives_ms, waiting=_waits(wait))
     count = min(MOST_WORKERS, max(needed, 2 * workers))
+    return py_dataset_workers(
+        run, f"{workers} workers of {own} are too few, or __getitem__ too slow: {wait.pace}.",
+        "dataset", count, processes=processes, saves=wait.saves(workers * wait.arrives_ms / count),
+    )  # fmt: skip
+
+
+def _one_ms(wait: InputWait) -> float:
+    """How long a batch takes that Keras' `fit` has made by one thread, or by none: on TensorFlow
+    a thread makes the next one during the step, elsewhere it is made while the loop waits."""
+    return wait.arrives_ms if wait.run.framework == "tensorflow" else wait.lost_ms
+
+
+def _side_by_side(wait: InputWait, one_ms: float, workers: int, processes: bool) -> float:
+    """Share of the wait that is gone when so many workers make batches that take `one_ms` each.
+
+    Threads make none faster than their Python part allows, processes none faster than the cores.
+    """
+    least = wait.cores_ms if processes else wait.python_ms
+    return wait.saves(max(one_ms / workers, least))
+
+
+def py_dataset_workers(
+    run: Run, says: str, name: str, count: int, *, processes: bool, saves: float
+) -> Advice:
+    """Advice to have workers make a PyDataset's batches.
+
+    Args:
+        says: what was seen, as a sentence.
+        name: the PyDataset's in the code.
+        processes: whether what they do computes in Python, so that threads do not help.
+    """
+    threads = Advice(
+        f"{says} Let {count} threads make them ahead of time; __getitem__ must not change anything "
+        "that they share.",
+        _with_workers(run, name, count, processes=False),
+        saves,
+    )
+    if not processes:
+        return threads
+    spawned = Advice(
+        f"{says} Let {count} processes make them ahead of time. {_NO_FORK} (Grain's mp_prefetch "
+        "does so, too).",
+        _spawned(name, count),
+        saves,
+    )
     return Advice(
-        f"{workers} workers of {own} are too few: {wait.pace}. Use more of them, or make "
-        "__getitem__ cheaper.",
-        _with_workers(count, processes, legacy),
-        wait.saves(workers * wait.arrives_ms / count),
+        f"{says} Let {count} processes make them ahead of time; what __getitem__ changes stays in "
+        "its own process.",
+        _with_workers(run, name, count, processes=True),
+        saves,
+        safe=FORK_SAFE,
+        otherwise=spawned,
     )
 
 
-def _with_workers(count: int, processes: bool, legacy: bool) -> str:
-    if legacy:
+def _with_workers(run: Run, name: str, count: int, *, processes: bool) -> str:
+    if "tf_keras" in str(run.fact("framework", "keras", default="")):
         return f"model.fit(..., workers={count}, use_multiprocessing={processes})"
-    line = f"dataset.workers = {count}  # your PyDataset, before model.fit(dataset)"
-    return line + ("\ndataset.use_multiprocessing = True" if processes else "")
+    line = f"{name}.workers = {count}  # your PyDataset, before model.fit"
+    return line + (f"\n{name}.use_multiprocessing = True" if processes else "")
+
+
+def _spawned(name: str, count: int) -> str:
+    """A PyDataset whose threads wait for new processes, which hold a copy of the one of `name`."""
+    return f"""\
+import concurrent.futures, multiprocessing
+
+def hold(dataset):
+    global held
+    held = dataset
+
+def held_batch(i):
+    return held[i]
+
+class Spawned(keras.utils.PyDataset):
+    def __init__(self, dataset, workers):
+        super().__init__(workers=workers)
+        self.count = len(dataset)
+        self.pool = concurrent.futures.ProcessPoolExecutor(
+            workers, multiprocessing.get_context("spawn"), hold, (dataset,))
+    def __len__(self):
+        return self.count
+    def __getitem__(self, i):
+        return self.pool.submit(held_batch, i).result()
+{name} = Spawned({name}, workers={count}){_GUARD}"""
 
 
 def _generator(wait: InputWait) -> Advice:
@@ -268,19 +398,28 @@ def _generator(wait: InputWait) -> Advice:
     own = run.fact("fit", "input_class")
     name = f"The generator {own}" if own else "The generator"
     if run.fact("fit", "loop") == "custom":
-        return _ahead(wait, f"{name} makes each batch while the loop waits: {wait.pace}.")
-    # On TensorFlow a thread asks it for the next batch during the step, elsewhere it cannot.
-    one_ms = wait.arrives_ms if run.framework == "tensorflow" else wait.lost_ms
-    count = _workers_for(wait, one_ms, waiting=_waits(wait))
-    return Advice(
+        return _in_loop(wait, f"{name} makes each batch while the loop waits: {wait.pace}.")
+    one_ms, waits = _one_ms(wait), _waits(wait)
+    count = _workers_for(wait, one_ms, waiting=waits)
+    says = (
         f"{name} makes one batch after the other: {wait.pace}. A keras.utils.PyDataset makes "
-        "several at a time, if you can say how to make batch number i.",
-        _batches_class(run, count, "make_batch(i)", processes=not _waits(wait)),
-        wait.saves(one_ms / count),
+        "several at a time, if you can say how to make batch number i."
     )
+    saves = _side_by_side(wait, one_ms, count, not waits)
+    threads = Advice(says, _batches_class(run, count, "make_batch(i)", processes=False), saves)
+    if waits:
+        return threads
+    several = _batches_class(run, count, "make_batch(i)", processes=True)
+    spawned = Advice(
+        f"{says} {_NO_FORK}.",
+        f"{_batches_class(run, 0, 'make_batch(i)', processes=False)}\n{_spawned('dataset', count)}",
+        saves,
+    )
+    return Advice(says, several, saves, safe=FORK_SAFE, otherwise=spawned)
 
 
 def _batches_class(run: Run, workers: int, batch: str, *, processes: bool) -> str:
+    given = f"workers={workers}" if workers else ""
     more = ", use_multiprocessing=True" if processes else ""
     return (
         "class Batches(keras.utils.PyDataset):\n"
@@ -288,7 +427,7 @@ def _batches_class(run: Run, workers: int, batch: str, *, processes: bool) -> st
         f"        return {batches_an_epoch(run)}\n"
         "    def __getitem__(self, i):\n"
         f"        return {batch}\n"
-        f"dataset = Batches(workers={workers}{more})  # for model.fit(dataset)"
+        f"dataset = Batches({given}{more})  # for model.fit"
     )
 
 
@@ -296,7 +435,7 @@ def _arrays(wait: InputWait) -> Advice:
     run = wait.run
     size = run.fact("fit", "batch_size", default=32)
     if run.fact("fit", "loop") == "custom":
-        return _ahead(wait, f"Batches are made while the loop waits: {wait.pace}.")
+        return _in_loop(wait, f"Batches are made while the loop waits: {wait.pace}.")
     if run.framework == "tensorflow":
         return Advice(
             # Keras turns other types of floats into its own before it begins.
@@ -327,36 +466,109 @@ def _grain(wait: InputWait) -> Advice:
     )
 
 
-def _ahead(wait: InputWait, why: str) -> Advice:
-    """For loops of somebody's own, whatever they iterate over."""
-    if wait.run.framework == "torch":
+def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> Advice:
+    """For loops of somebody's own, whatever they iterate over.
+
+    Args:
+        made: code for a function that makes batch number i, and for how many there are.
+    """
+    run = wait.run
+    kind = str(run.fact("fit", "input_kind", default=""))
+    pooled = kind == "Pooled"
+    if run.framework == "torch" and not pooled:
         count = _workers_for(wait, wait.lost_ms)
-        return Advice(
+        return loader_workers(
             f"{why} Let worker processes of a DataLoader do that. If they come from one already, "
             "give it to monitor.batches() itself: enumerate(monitor.batches(loader)).",
             f"loader = torch.utils.data.DataLoader(dataset, ..., num_workers={count}, "
             "persistent_workers=True)",
-            wait.saves(wait.lost_ms / count),
+            wait.saves(max(wait.lost_ms / count, wait.cores_ms)),
         )
+    if pooled:
+        return Advice(
+            f"{why} They are made side by side already: use more workers, or make each cheaper."
+        )
+    # What makes them in a thread already is waited for only as far as it is slower than the step.
+    ahead = kind == "Ahead"
+    if not ahead and wait.lost_ms <= wait.needed_ms:
+        unless = " (unless a thread makes them already)" if not kind else ""
+        return Advice(
+            f"{why} Let a thread make the next one during the step{unless}.",
+            ahead_code(kind == "generator", str(run.fact("fit", "input_class") or "generate")),
+            wait.saves(wait.lost_ms),
+        )
+    one_ms = wait.arrives_ms if ahead else wait.lost_ms
+    waits = _waits(wait)
+    count = _workers_for(wait, one_ms, waiting=waits)
+    how = "threads" if waits else "processes (Python computes in one thread at a time)"
+    if_known = "" if made else ", if you can say how to make batch number i"
+    guard = "" if waits else _GUARD
+    function, number = made or ("make_batch", batches_an_epoch(run))
     return Advice(
-        f"{why} Let a thread make the next one during the step.",
-        "import concurrent.futures\n\n"
-        "def ahead(batches):\n"
-        "    with concurrent.futures.ThreadPoolExecutor(1) as pool:\n"
-        "        batches = iter(batches)\n"
-        "        coming = pool.submit(next, batches, None)\n"
-        "        while (batch := coming.result()) is not None:\n"
-        "            coming = pool.submit(next, batches, None)\n"
-        "            yield batch\n"
-        "dataset = ahead(dataset)  # for each pass over the data",
-        wait.saves(wait.lost_ms),
+        f"{why} That is slower than the step: let {count} {how} make several at a time{if_known}.",
+        _POOLED.format(**(_THREADS if waits else _PROCESSES), workers=count)
+        + f"\ndataset = Pooled({function}, {number}){guard or '  # once, before the epochs'}",
+        _side_by_side(wait, one_ms, count, not waits),
     )
+
+
+def ahead_code(generator: bool, function: str, ready: int = 1, *, fit: bool = False) -> str:
+    """Code for a thread that makes the next batches, in every pass over the data.
+
+    Args:
+        generator: whether `function` makes a new generator for each pass.
+        ready: how many are kept ready.
+        fit: whether Keras' `fit` takes it, which wants a generator, one for all epochs.
+    """
+    generator = generator and not fit
+    code = _AHEAD.format(batches="self.batches()" if generator else "self.batches", ready=ready)
+    if generator:
+        return f"{code}\ndataset = Ahead(lambda: {function}(...))  # instead of {function}(...)"
+    return f"{code}\ndataset = {'iter(Ahead(dataset))' if fit else 'Ahead(dataset)'}"
+
+
+_AHEAD = """\
+import collections, concurrent.futures
+
+class Ahead:
+    def __init__(self, batches):
+        self.batches = batches
+    def __iter__(self):
+        pool, batches = concurrent.futures.ThreadPoolExecutor(1), iter({batches})
+        coming = collections.deque(pool.submit(next, batches, self) for _ in range({ready}))
+        try:
+            while (batch := coming.popleft().result()) is not self:
+                coming.append(pool.submit(next, batches, self))
+                yield batch
+        finally:
+            pool.shutdown(cancel_futures=True)"""
+
+_THREADS = {"more": "", "kind": "Thread", "spawn": ""}
+_PROCESSES = {
+    "more": ", multiprocessing", "kind": "Process",
+    "spawn": ', multiprocessing.get_context("spawn")',
+}  # fmt: skip
+_POOLED = """\
+import collections, concurrent.futures{more}
+
+class Pooled:
+    def __init__(self, make_batch, count):
+        self.make_batch, self.count = make_batch, count
+        self.pool = concurrent.futures.{kind}PoolExecutor({workers}{spawn})
+    def __iter__(self):
+        coming = collections.deque()
+        for i in range(self.count):
+            coming.append(self.pool.submit(self.make_batch, i))
+            if len(coming) > 2 * {workers}:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()"""
 
 
 def _waits(wait: InputWait) -> bool:
     """Whether making batches mostly waits (for files, a network): the process hardly computes."""
     busy = process_cpu(wait.run, wait.where)
-    return busy is not None and busy < 0.5
+    return busy is not None and busy < WAITS
 
 
 def brief(ms: float) -> str:

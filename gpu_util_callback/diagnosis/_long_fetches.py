@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis._blocks import StepBlocks
 from gpu_util_callback.diagnosis._fixes import batches_an_epoch
-from gpu_util_callback.diagnosis._input_advice import InputWait
+from gpu_util_callback.diagnosis._input_advice import InputWait, ahead_code, loader_workers
 from gpu_util_callback.diagnosis._rule import Advice, Range
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._words import duration, percent
@@ -25,19 +25,6 @@ LEAST = 3
 MOST_READY = 256
 # Buffers that fill as each epoch begins are what the wait is about from this share of it.
 MOSTLY, LEAST_FILLS = 0.6, 2
-
-_AHEAD = """import collections, concurrent.futures
-
-def ahead(batches, ready={ready}):
-    pool, batches = concurrent.futures.ThreadPoolExecutor(1), iter(batches)
-    coming = collections.deque(pool.submit(next, batches, None) for _ in range(ready))
-    try:
-        while (batch := coming.popleft().result()) is not None:
-            coming.append(pool.submit(next, batches, None))
-            yield batch
-    finally:
-        pool.shutdown(cancel_futures=True)
-dataset = ahead(dataset)  # for each pass over the data"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +117,15 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     workers = int(run.fact("fit", "input_workers") or 0)
     if "dataloader" in kind:
         workers = max(2, workers)
-        code = (
+        # What several of them meet at the same time is waited for once.
+        shared = max(1, workers // max(1, int(run.fact("fit", "input_workers") or 0)))
+        return loader_workers(
+            says,
             f"loader = DataLoader(dataset, ..., num_workers={workers}, persistent_workers=True, "
-            f"prefetch_factor={math.ceil(ready / workers)})"
-        )
-    elif "pydataset" in kind and run.fact("fit", "loop") != "custom":
+            f"prefetch_factor={math.ceil(ready / workers)})",
+            wait.saves(wait.lost_ms) * (1 - (1 - min(1.0, ready / wanted)) / shared),
+        ).safe_on(run.framework, run.device)
+    if "pydataset" in kind and run.fact("fit", "loop") != "custom":
         code = (
             f"dataset.workers = {max(2, workers)}  # your PyDataset, before model.fit(dataset)\n"
             f"dataset.max_queue_size = {ready}"
@@ -142,5 +133,8 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     elif kind == "tf.data":
         code = f"ds = ds.prefetch({ready})  # as its last step"
     else:
-        code = _AHEAD.format(ready=ready)
+        code = ahead_code(
+            kind == "generator", str(run.fact("fit", "input_class") or "generate"), ready,
+            fit=run.fact("fit", "loop") != "custom",
+        )  # fmt: skip
     return Advice(says, code, saves)

@@ -1,14 +1,17 @@
 """The stages of the input pipeline: which one is slow, and how it is written."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Pipeline", "Stage"]
+__all__ = ["Pipeline", "Stage", "chain_ms"]
 
 # The flag of a stage that `cache()` spares from the second epoch on.
 CACHED = "cached"
+# Stages that run on threads of their own, and let what follows them go on meanwhile.
+_THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class Stage:
     flags: frozenset[str]
     elements_per_batch: float = 1.0
     inside: "Stage | None" = None  # the interleave or flat_map that opens it once per file
+    place: int = 0  # in the pipeline, from its end: the stage that makes the batches comes first
 
     @property
     def cached(self) -> bool:
@@ -31,10 +35,44 @@ class Stage:
         return CACHED in self.flags
 
     @property
+    def threaded(self) -> bool:
+        """Whether it works ahead, on threads of its own."""
+        return _THREADED.match(self.op) is not None
+
+    @property
     def opens_files(self) -> bool:
         """Whether it is an interleave or flat_map, and not what from_generator is made of."""
         opens = "Interleave" in self.op or "FlatMap" in self.op
         return opens and not self.name.startswith("from_generator")
+
+
+def chain_ms(
+    stages: Sequence[Stage], changed: Stage | None = None, changed_ms: float = 0.0
+) -> tuple[float, float]:
+    """How long a batch takes through a pipeline whose threaded stages work side by side.
+
+    Args:
+        stages: all of them, in any order.
+        changed: one that is to work ahead on threads of its own ...
+        changed_ms: ... and takes so long for a batch then.
+    Returns: what the loop itself makes of it before each step, and the slowest of the parts that
+        work during steps (0.0 where nothing does).
+    """
+    parts = [0.0]
+    alone, at_once = 0.0, 1.0
+    for stage in sorted(stages, key=lambda one: one.place):
+        took = stage.ms_per_batch / at_once
+        if stage is changed:
+            alone = max(alone, changed_ms)
+            parts.append(0.0)
+        elif stage.threaded:
+            alone = max(alone, took)
+            parts.append(0.0)
+        else:
+            parts[-1] += took
+        if stage.op.startswith(("ParallelInterleave", "ParallelFlatMap")):
+            at_once = stage.parallelism  # what it opens works on so many threads
+    return parts[0], max([alone, *parts[1:]])
 
 
 class Pipeline:
@@ -153,7 +191,7 @@ class _Reading:
     def stages(self) -> list[Stage]:
         batches = self.batches or max((node[1] for node in self.nodes.values()), default=0)
         found = []
-        for (name, op, flags, inside), node in self.nodes.items():
+        for place, ((name, op, flags, inside), node) in enumerate(self.nodes.items()):
             if not batches:
                 continue
             work, elements, parallelism, buffered, _limit, with_buffer, seen = node
@@ -164,6 +202,7 @@ class _Reading:
                 buffered / with_buffer if with_buffer else float("nan"),
                 _flags(flags), elements / batches,
                 inside and Stage(inside[0], inside[1], 0.0, 0.0, 1.0, np.nan, _flags(inside[2])),
+                place,
             ))  # fmt: skip
         return sorted(found, key=lambda stage: (-stage.ms_per_batch, stage.name))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
@@ -9,12 +10,19 @@ from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis._run import Run
 
-__all__ = ["ESTIMATED", "MEASURED", "Advice", "Loss", "Range", "Rule"]
+__all__ = [
+    "ESTIMATED", "EVERYWHERE", "FORK_SAFE", "MEASURED", "Advice", "Loss", "Range", "Rule",
+]  # fmt: skip
 
 MEASURED = "measured"
 ESTIMATED = "estimated"
 
 Evidence = dict[str, object]
+Place = tuple[str, str]  # backend, device
+
+EVERYWHERE: frozenset[Place] = frozenset(product(("tensorflow", "jax", "torch"), ("cpu", "gpu")))
+# A process forked from one in which JAX holds a GPU hangs or aborts.
+FORK_SAFE = EVERYWHERE - {("jax", "gpu")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +33,37 @@ class Advice:
         code: to copy; `...` stands for the arguments and statements that are there already.
         saves: share of the lost time (0-1) that doing so saves: `cache()` still reads everything
             once, a callback every hundredth batch still runs a hundredth of the time.
+        safe: the (backend, device) pairs on which the code may be followed.
+        alters_training: it changes what is computed (batch size, precision), not only how fast.
+        otherwise: the advice where this one is not safe, or not worth altering the training for.
     """
 
     text: str
     code: str = ""
     saves: float = 1.0
+    safe: frozenset[Place] = EVERYWHERE
+    alters_training: bool = False
+    otherwise: "Advice | None" = None
+
+    def safe_on(self, backend: str, device: str) -> "Advice":
+        """This advice, or the first of its alternatives that is safe there."""
+        place = (backend, device)
+        if place in self.safe or place not in EVERYWHERE:
+            return self
+        if self.otherwise is not None:
+            return self.otherwise.safe_on(backend, device)
+        return Advice(f"{self.text} The usual way to do so is not safe on {backend} here.", "", 0.0)
+
+    def worth_altering(self, gain: float, least: float) -> "Advice":
+        """This advice, or its alternative where it alters the training for less than `least`."""
+        if not self.alters_training or gain >= least:
+            return self
+        if self.otherwise is not None:
+            return self.otherwise.worth_altering(gain, least)
+        return Advice(
+            "What helps here is a change of the training itself, of its batch size or precision, "
+            f"and gains less than {100 * (least - 1):.0f} %: leave it as it is.", "", 0.0,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

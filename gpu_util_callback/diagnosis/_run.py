@@ -142,6 +142,12 @@ class Run(Gauges):
         return str(backend).lower()
 
     @property
+    def device(self) -> str:
+        """What the training runs on: "gpu" or "cpu"."""
+        seen = self.fact("framework", "device")  # without a driver library no GPU is listed
+        return "gpu" if self.used_gpus or seen == "gpu" else "cpu"
+
+    @property
     def gpus(self) -> list[Mapping]:
         """The GPUs this process may use, as the manifest lists them."""
         return self.once(

@@ -5,7 +5,7 @@ import re
 
 from gpu_util_callback.diagnosis._circumstances import cpu_pct, cpus, process_cpu
 from gpu_util_callback.diagnosis._input_advice import InputWait, brief, keep_it
-from gpu_util_callback.diagnosis._pipeline import Stage
+from gpu_util_callback.diagnosis._pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis._rule import Advice
 
 __all__ = ["advise_stage"]
@@ -48,11 +48,60 @@ def advise_stage(wait: InputWait) -> Advice:
             "it cheaper, or store what it makes once and read that.",
             STORED,
         )
-    for variant in (_several_files, _whole_batches, _python, _parallel, _batching, _more_threads):
+    if not wait.works_ahead and wait.lost_ms <= wait.needed_ms:
+        return Advice(
+            f"{_sentence(wait.pace)}. The pipeline makes each batch while the loop waits: let it "
+            "make the next one during the step.",
+            "ds = ds.prefetch(tf.data.AUTOTUNE)  # as its last step",
+            wait.saves(wait.lost_ms),
+        )
+    for variant in (
+        _generated, _several_files, _whole_batches, _python, _parallel, _batching, _more_threads,
+    ):  # fmt: skip
         advice = variant(wait, stage)
         if advice is not None and advice.saves >= WORTH_IT:
             return advice
     return keep_it(wait, f"{_takes(wait, stage)}. ") or _cheaper(wait, stage)
+
+
+def _generated(wait: InputWait, stage: Stage) -> Advice | None:
+    """A Python generator: it makes one element after the other, and nobody can split it but who
+    wrote it. Several of them wait at a time; those that compute share one lock.
+    """
+    if not stage.op.startswith("Generator"):
+        return None
+    several = any(one.op.startswith("ParallelInterleave") for one in wait.stages)
+    takes = f"The generator takes {brief(stage.work_ms_per_batch)} a batch"
+    takes += f", and the model could take one every {brief(wait.needed_ms)}"
+    share = _cpu_share(wait, stage)
+    if share is not None and share < WAITS:
+        at_once = _enough(wait, wait.after(stage, 0.0), 1.2 * stage.work_ms_per_batch)
+        says = "" if not several else " Several of them run already: let more of them."
+        return Advice(
+            f"{takes}. It mostly waits, for files or a network.{says} Split what it reads into "
+            f"{at_once} parts, each with a generator of its own.",
+            "options = tf.data.Options()\n"
+            f"options.threading.private_threadpool_size = {at_once + 1}\n"
+            "def part(k):\n"
+            "    return tf.data.Dataset.from_generator(your_generator, ..., args=(k,))"
+            f"  # every {at_once}th element from k on\n"
+            f"ds = tf.data.Dataset.range({at_once}).interleave(part, cycle_length={at_once}, "
+            f"num_parallel_calls={at_once}, deterministic=False)\n"
+            "ds = ds.with_options(options)",
+            wait.saves(wait.after(stage, max(stage.work_ms_per_batch / at_once, wait.python_ms))),
+        )
+    return Advice(
+        f"{takes}. Threads do not make it faster where it computes in Python: let it yield what is "
+        "cheap (a path, an index), and make the rest of it in a map of TensorFlow operations.",
+        "ds = ds.map(your_function, num_parallel_calls=tf.data.AUTOTUNE)",
+        wait.saves(wait.after(stage, 0.0)),
+    )
+
+
+def _enough(wait: InputWait, least_ms: float, work_ms: float) -> int:
+    """How many threads share this work so that it takes no longer than the step or `least_ms`."""
+    wanted = math.ceil(work_ms / max(0.1, wait.needed_ms, least_ms))
+    return max(2, min(MOST_AT_ONCE, wanted))
 
 
 def _several_files(wait: InputWait, stage: Stage) -> Advice | None:
@@ -75,7 +124,7 @@ def _opened(wait: InputWait, opener: Stage, reader: str | None = None) -> Advice
         return None
     several = "autotuned" in opener.flags
     at_once = _at_once(wait)
-    saves = wait.saves(wait.arrives_ms * (2 if several else 1) / at_once)
+    saves = wait.saves(max(wait.arrives_ms * (2 if several else 1) / at_once, wait.cores_ms))
     if "(" not in opener.name:
         return _read(wait, _sentence(wait.pace), reader or "TFRecord", saves)
     reads = "reads few files at a time" if several else "reads one file after the other"
@@ -95,7 +144,7 @@ def _read(wait: InputWait, why: str, reader: str, saves: float | None = None) ->
         f"{why}: {who} reads one file after the other. Read {at_once} at a time (split a "
         "single large file), from a local disk if you can.",
         f"ds = tf.data.{reader}Dataset(filenames, {size}num_parallel_reads={at_once})",
-        wait.saves(wait.arrives_ms / at_once) if saves is None else saves,
+        wait.saves(max(wait.arrives_ms / at_once, wait.cores_ms)) if saves is None else saves,
     )
 
 
@@ -112,6 +161,7 @@ def _whole_batches(wait: InputWait, stage: Stage) -> Advice | None:
         f"{_takes(wait, stage)}: {stage.elements_per_batch:,.0f} calls of {each_us:.0f} µs, most "
         "of it the call itself. Batch first, and let the function work on whole batches.",
         f"ds = ds.batch({size}).map({function}, num_parallel_calls=tf.data.AUTOTUNE)",
+        wait.saves(wait.after(stage, 0.0)) if wait.stages else 1.0,
     )
 
 
@@ -134,13 +184,20 @@ def _python(wait: InputWait, stage: Stage) -> Advice | None:
             "if it waits, for files or a network; if it computes, write it with TensorFlow "
             "operations instead.",
             _mapped(stage),
-            wait.saves(stage.work_ms_per_batch / at_once) if at_once else 1.0,
+            wait.saves(wait.after(stage, stage.work_ms_per_batch / at_once)) if at_once else 1.0,
         )
     return Advice(
         f"{_takes(wait, stage)}. It computes in Python, which runs one thread at a time: write it "
         "with TensorFlow operations (tf.image, tf.io, tf.strings), which run in parallel.",
         rewrite,
+        wait.saves(_rewritten(wait, stage)),
     )
+
+
+def _rewritten(wait: InputWait, stage: Stage) -> float:
+    """How far apart batches come when a stage's Python is gone: what is left is not known."""
+    _, others = chain_ms(wait.stages, stage, 0.0)
+    return min(others, wait.arrives_ms)
 
 
 def _parallel(wait: InputWait, stage: Stage) -> Advice | None:
@@ -165,7 +222,7 @@ def _parallel(wait: InputWait, stage: Stage) -> Advice | None:
     return Advice(
         f"{_takes(wait, stage, on)}. Let TensorFlow choose the number of threads.",
         _mapped(stage),
-        wait.saves(stage.work_ms_per_batch / most) if most else 1.0,
+        wait.saves(wait.after(stage, stage.work_ms_per_batch / most)) if most else 1.0,
     )
 
 
@@ -178,7 +235,7 @@ def _batching(wait: InputWait, stage: Stage) -> Advice | None:
     return Advice(
         f"{_takes(wait, stage)}: one thread copies its elements together. Let several do it.",
         f"ds = ds.batch({size}, num_parallel_calls=tf.data.AUTOTUNE)",
-        wait.saves(stage.work_ms_per_batch / most) if most else 1.0,
+        wait.saves(wait.after(stage, stage.work_ms_per_batch / most)) if most else 1.0,
     )
 
 
@@ -194,8 +251,8 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
         return None
     if share > (WAITS_WHEN_FULL if _cores_full(wait) else WAITS):
         return None
-    wanted = math.ceil(1.5 * stage.work_ms_per_batch / max(0.1, wait.needed_ms))
-    wanted = max(2, min(MOST_AT_ONCE, wanted))
+    python_ms = wait.python_ms if "py_function" in stage.flags else 0.0
+    wanted = _enough(wait, wait.after(stage, python_ms), 1.5 * stage.work_ms_per_batch)
     if wanted <= stage.parallelism:
         return None  # so many run already
     says = f"{_takes(wait, stage)}. It mostly waits (for files, a network) while the CPU idles: let"
@@ -203,7 +260,7 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
         return Advice(
             f"{says} several of its calls wait at the same time.",
             _mapped(stage),
-            wait.saves(stage.work_ms_per_batch / most),
+            wait.saves(wait.after(stage, max(stage.work_ms_per_batch / most, python_ms))),
         )
     return Advice(
         f"{says} {wanted} of its calls wait at the same time. By itself TensorFlow runs no more of "
@@ -212,7 +269,7 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
         f"options.threading.private_threadpool_size = {wanted}\n"
         f"{_mapped(stage)}\n"
         "ds = ds.with_options(options)",
-        wait.saves(stage.work_ms_per_batch / wanted),
+        wait.saves(wait.after(stage, max(stage.work_ms_per_batch / wanted, python_ms))),
     )
 
 

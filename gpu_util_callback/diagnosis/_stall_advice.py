@@ -3,7 +3,7 @@
 import math
 
 from gpu_util_callback.diagnosis._circumstances import steps_an_epoch
-from gpu_util_callback.diagnosis._input_advice import brief
+from gpu_util_callback.diagnosis._input_advice import brief, loader_workers, py_dataset_workers
 from gpu_util_callback.diagnosis._rule import Advice
 from gpu_util_callback.diagnosis._run import Run
 from gpu_util_callback.diagnosis._words import duration
@@ -106,7 +106,7 @@ def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
         ahead = f"{has} {'worker is' if has == 1 else 'workers are'} too few: use more."
     saves = waiting * (1 - max(1, has) / count_workers)
     if "dataloader" in kind:
-        return Advice(
+        return loader_workers(
             says + ahead,
             f"val_loader = DataLoader(val_dataset, ..., num_workers={count_workers}, "
             "persistent_workers=True)",
@@ -118,18 +118,10 @@ def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
             "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]",
             waiting,
         )
-    if "tf_keras" in str(run.fact("framework", "keras", default="")) and "pydataset" in kind:
-        return Advice(
-            says + ahead,
-            f"model.fit(..., workers={count_workers}, use_multiprocessing=True)",
-            saves,
-        )
     if "pydataset" in kind:
-        return Advice(
-            says + ahead,
-            f"val_dataset.workers = {count_workers}  # your PyDataset, before model.fit\n"
-            "val_dataset.use_multiprocessing = True",
-            saves,
+        few = f"{has} {'worker is' if has == 1 else 'workers are'} too few." if has else ""
+        return py_dataset_workers(
+            run, f"{says}{few}".strip(), "val_dataset", count_workers, processes=True, saves=saves
         )
     if kind in ("", "tf.data") and (kind or run.framework != "torch"):
         epochs = run.fact("fit", "epochs")

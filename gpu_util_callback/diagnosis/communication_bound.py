@@ -71,4 +71,5 @@ def advice(run: Run) -> Advice:
         "rate with it.",
         larger_batch(run, factor),
         1 - 1 / factor,
+        alters_training=True,
     )

@@ -107,7 +107,7 @@ class Imbalance(Rule):
                     "least_active_pct": round(float(spread.min()), 1),
                 },
                 threshold={"gap_pct": limits["gap_pct"]},
-                advice=Advice(
+                advice=_advice(
                     f"{_named(run, high)} works {spread.max():.0f} % of the time, "
                     f"{_named(run, low)} {spread.min():.0f} %, and every step waits for the "
                     "busiest. Give each the same share of the batch, and keep other work off "
@@ -116,6 +116,10 @@ class Imbalance(Rule):
                 ),
                 gpus=sorted(gpus, key=lambda gpu: gpu != high),
             )  # fmt: skip
+
+
+def _advice(text: str, code: str) -> Advice:
+    return Advice(text, code, alters_training=bool(code), otherwise=Advice(text))
 
 
 def _equal_shares(run: Run, gpus: int) -> str:

@@ -186,7 +186,7 @@ def _larger(run: Run, says: str, do: str) -> Advice:
     factor = room_for(run, 4)
     if factor < 2:
         return no_room(run, says)
-    return Advice(f"{says}{do}", larger_batch(run, factor), 1 - 1 / factor)
+    return Advice(f"{says}{do}", larger_batch(run, factor), 1 - 1 / factor, alters_training=True)
 
 
 def advice(run: Run, per_step: int) -> Advice:

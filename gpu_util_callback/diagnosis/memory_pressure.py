@@ -91,7 +91,11 @@ def _advice(run: Run, gpu: int, retries: bool) -> Advice:
             "stops the GPU each time. "  # fmt: skip
     line = mixed_precision(run, gpu)
     if line is not None:
-        return Advice(text + "Mixed precision nearly halves what activations take.", line)
+        return Advice(
+            text + "Mixed precision nearly halves what activations take.",
+            line,
+            alters_training=True,
+        )
     batch = run.fact("fit", "batch_size")
     known = isinstance(batch, (int, float)) and batch >= 2
     halved = batch_code(run, int(batch) // 2) if known else "batch_size = batch_size // 2"
@@ -101,14 +105,18 @@ def _advice(run: Run, gpu: int, retries: bool) -> Advice:
             both,
             f"{halved}\n(loss / 2).backward()\n"
             "if step % 2 == 1:\n    optimizer.step()\n    optimizer.zero_grad()",
+            alters_training=True,
         )
     if has_keras_fit(run) and _accumulates(run):
         return Advice(
             both,
             f"{halved}\noptimizer = keras.optimizers.{optimizer(run)}(..., "
             "gradient_accumulation_steps=2)",
+            alters_training=True,
         )
-    return Advice(f"{text}Halve the batch, and the learning rate with it.", halved)
+    return Advice(
+        f"{text}Halve the batch, and the learning rate with it.", halved, alters_training=True
+    )
 
 
 def _accumulates(run: Run) -> bool:

@@ -96,6 +96,7 @@ def advice(run: Run, able: float, policy: str) -> Advice:
             "Mixed precision is on, and still the largest matrix kernels do not use the tensor "
             "cores: their sizes may not be multiples of 8. Pad channels, units and vocabulary.",
             "units = 8 * math.ceil(units / 8)",
+            alters_training=True,
         )
     kind = half_precision(able)
     scaled = "; Keras scales the loss" if has_keras_fit(run) else (
@@ -107,19 +108,21 @@ def advice(run: Run, able: float, policy: str) -> Advice:
         f"times as fast in 16 bits. Train in mixed precision ({kind}{{}})."
     )
     if has_keras_fit(run) or run.framework == "tensorflow":
-        return Advice(text.format(scaled), keras_policy(kind))
+        return Advice(text.format(scaled), keras_policy(kind), alters_training=True)
     if run.framework == "torch":
         return Advice(
             text.format("" if kind == "bfloat16" else "; scale the loss with torch.amp.GradScaler"),
             f'with torch.autocast("cuda", dtype=torch.{kind}):\n'
             "    loss = loss_function(model(x), y)",
+            alters_training=True,
         )
     small = "" if kind == "bfloat16" else "; scale the loss, or small gradients get lost"
     if not run.framework:
-        return Advice(text.format(small))
+        return Advice(text.format(small), alters_training=True)
     return Advice(
         text.format(small),
         f"params = jax.tree.map(lambda leaf: leaf.astype(jnp.{kind}), params)"
         "  # inside the loss function\n"
         f"x = x.astype(jnp.{kind})  # else JAX computes in float32",
+        alters_training=True,
     )

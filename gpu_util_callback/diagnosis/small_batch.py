@@ -98,4 +98,5 @@ def _advice(run: Run, sm: float, used: float, factor: int) -> Advice:
         f"{used:.0f} % of its memory is needed. A batch {often} as large fits; raise the "
         "learning rate with it.",
         larger_batch(run, factor),
+        alters_training=True,
     )

@@ -167,7 +167,10 @@ def advice(run: Run) -> Advice:
         if factor < 2:
             return no_room(run, says)
         return Advice(
-            f"{says}Larger batches make this rarer.", larger_batch(run, factor), 1 - 1 / factor
+            f"{says}Larger batches make this rarer.",
+            larger_batch(run, factor),
+            1 - 1 / factor,
+            alters_training=True,
         )
     return Advice(
         "Keras reads the metrics after every step, and the GPU runs dry until the next one is "

@@ -18,6 +18,7 @@ def framework() -> dict[str, Any]:
         "version": jax.__version__,
         "backend": "jax",
         "python": platform.python_version(),
+        "device": jax.default_backend(),
         "collectives": "nccl" if any(d.platform in ("gpu", "cuda") for d in _gpus()) else None,
     }
 

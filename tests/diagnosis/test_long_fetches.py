@@ -1,6 +1,7 @@
 """A wait that few fetches hold is told as that; a short run's steps are told without compiling."""
 
 import itertools
+import types
 
 import numpy as np
 import pytest
@@ -67,22 +68,33 @@ def test_in_a_long_run_too_where_blocks_hold_several():
 
 def test_the_code_gives_all_batches_in_order_and_passes_on_what_fails():
     code = rare(loop())["advice"]["code"]
-    known = {"dataset": iter(range(500))}
-    exec(code, known)
-    assert list(known["dataset"]) == list(range(500))
+
+    def ahead(generate):
+        known = {"generate": lambda *_: generate()}
+        exec(code, known)
+        return known["dataset"]
+
+    dataset = ahead(lambda: iter(range(500)))
+    for _ in range(3):  # epochs
+        assert list(dataset) == list(range(500))
 
     def broken():
         yield 1
         raise OSError("broken shard")
 
-    known["dataset"] = broken()
-    exec(code, known)
     with pytest.raises(OSError, match="broken shard"):
-        list(known["dataset"])
-    known["dataset"] = itertools.count()
+        list(ahead(broken))
+    batches = iter(ahead(itertools.count))
+    assert next(batches) == 0
+    batches.close()  # as a loop that breaks does
+
+
+def test_the_code_for_a_fit_is_a_generator_for_all_epochs():
+    code = rare(loop(loop="fit"))["advice"]["code"]
+    known = {"dataset": iter(range(500))}
     exec(code, known)
-    assert next(known["dataset"]) == 0
-    known["dataset"].close()  # as a loop that breaks does
+    assert isinstance(known["dataset"], types.GeneratorType)
+    assert list(known["dataset"]) == list(range(500))
 
 
 def test_what_a_step_takes_is_said_without_compiling():

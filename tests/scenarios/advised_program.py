@@ -1,6 +1,5 @@
 """Trains on the backend that KERAS_BACKEND names, follows the printed advice, trains again."""
 
-import concurrent.futures
 import itertools
 import json
 import sys
@@ -159,8 +158,18 @@ def loop_generator():
     MAKE_S, WORK_S = 0.03, 0.05  # one thread can keep up
     loop("loop-generator-0", itertools.islice(generated(), 2))
     before = loop("loop-generator-1", generated())
-    names = apply(told(before), dataset=generated(), concurrent=concurrent)
+    names = apply(told(before), generated=lambda *_: generated())
     return before, loop("loop-generator-2", names["dataset"])
+
+
+def loop_slow_generator():
+    """Slower than the step: a thread that makes the next one would not be enough."""
+    global MAKE_S, WORK_S
+    MAKE_S, WORK_S = 0.06, 0.02
+    loop("slow-generator-0", itertools.islice(generated(), 2))
+    before = loop("slow-generator-1", generated())
+    names = apply(told(before), make_batch=make_batch, number_of_batches=STEPS)
+    return before, loop("slow-generator-2", names["dataset"])
 
 
 def shapes():

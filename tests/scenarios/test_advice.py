@@ -36,6 +36,7 @@ copy, no allocator and no tensor core |
 """
 
 import hashlib
+import re
 import time
 from types import SimpleNamespace
 
@@ -45,7 +46,15 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 import numpy as np  # noqa: E402
-from advised import Given, apply, assert_kept, claims, only, paced  # noqa: E402
+from advised import (
+    Given,
+    apply,
+    assert_faster,
+    assert_kept,
+    claims,
+    only,
+    paced,
+)  # noqa: E402
 from timed_fit import Timed, batches, fit, pause, slowly  # noqa: E402
 
 from gpu_util_callback import read_recordings  # noqa: E402
@@ -236,21 +245,48 @@ def test_a_pydataset_gets_workers(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["fit", "tf.data"])
-def test_a_generator_becomes_a_pydataset(tmp_path, way):
+def test_a_generator_becomes_a_pydataset(tmp_path):
     def endless():
         while True:
             yield make_batch(0)
 
-    data, kwargs = endless(), {"steps_per_epoch": STEPS}
-    if way == "tf.data":
-        signature = (tf.TensorSpec((4, 8)), tf.TensorSpec((4, 1)))
-        data = tf.data.Dataset.from_generator(endless, output_signature=signature).take(STEPS)
-        kwargs = {}
-    before = fit(tmp_path / "before", Timed(30), data, **kwargs)
+    before = fit(tmp_path / "before", Timed(30), endless(), steps_per_epoch=STEPS)
     span = only(before, "input_bound")
     assert "one batch after the other" in span["advice"]["text"]
     names = apply(
         span["advice"]["code"], keras=keras, make_batch=make_batch, number_of_batches=STEPS
     )
     assert_kept(before, fit(tmp_path / "after", Timed(30), names["dataset"]), "input_bound")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mapped_ms", [0, 90])
+def test_a_generator_behind_tf_data_is_split(tmp_path, mapped_ms):
+    """The stage behind it is promised no more than the generator lets through."""
+
+    def read(part=0, parts=1):
+        for _ in range(part, STEPS, parts):
+            yield make_batch(0)
+
+    def generators(given, **kwargs):
+        return tf.data.Dataset.from_generator(given, output_signature=signature, **kwargs)
+
+    signature = (tf.TensorSpec((4, 8)), tf.TensorSpec((4, 1)))
+    source = generators(read)
+    ds = source.map(lambda x, y: slowly(mapped_ms)(x)) if mapped_ms else source
+    before = fit(tmp_path / "before", Timed(30), ds.prefetch(2))
+    span = only(before, "input_bound")
+    code = span["advice"]["code"]
+    if mapped_ms:
+        assert "num_parallel_calls" in code
+        names = apply(code, tf=tf, ds=source, your_function=lambda x, y: slowly(mapped_ms)(x))
+    else:
+        parts = int(re.search(r"range\((\d+)\)", code)[1])
+        split = lambda given, _, args: generators(given, args=args)  # noqa: E731
+        dataset = SimpleNamespace(from_generator=split, range=tf.data.Dataset.range)
+        given = SimpleNamespace(data=SimpleNamespace(Options=tf.data.Options, Dataset=dataset))
+        names = apply(code, tf=given, your_generator=lambda k: read(k, parts))
+    after = fit(tmp_path / "after", Timed(30), names["ds"])
+    assert after["steps"] == before["steps"]
+    saves = sum(one["saves_s"] for one in claims(before, "input_bound"))
+    assert_faster(paced(before), paced(after), saves)

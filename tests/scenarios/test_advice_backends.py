@@ -37,7 +37,8 @@ def advised(backend: str, *groups: str) -> dict[str, list[dict]]:
     ("torch", "fit_generator", "class Batches"),
     ("jax", "fit_dataset", "dataset.workers = "),
     ("jax", "fit_generator", "class Batches"),
-    ("jax", "loop_generator", "def ahead"),
+    ("jax", "loop_generator", "class Ahead"),
+    ("jax", "loop_slow_generator", "class Pooled"),
 ])  # fmt: skip
 def test_batches_are_made_ahead(backend, group, words):
     before, after = advised(backend, group)[group]

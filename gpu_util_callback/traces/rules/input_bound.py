@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._input_advice import InputWait, advise_kind
+from gpu_util_callback.diagnosis._input_advice import InputWait, advise_kind, loader_workers
 from gpu_util_callback.diagnosis._rule import Advice
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 from gpu_util_callback.diagnosis.input_bound import InputBound as OfRuns
@@ -59,10 +59,11 @@ def _advice(scene: Scene, lost_ps: float, slowest: Stage | None) -> Advice:
     if slowest is not None:
         return _stage_advice(slowest)
     if run.framework == "torch" and "input_workers" not in run.facts["fit"]:
-        return Advice(
+        return loader_workers(
             "Batches come too late. Let worker processes of a DataLoader make them ahead of time; "
             "where some do so already, let more of them, or make each sample cheaper.",
             "loader = DataLoader(dataset, ..., num_workers=8, persistent_workers=True)",
+            1.0,
         )
     steps = len(scene.p.steps)
     lost_ms = lost_ps / steps / PS_PER_MS

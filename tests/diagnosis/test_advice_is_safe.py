@@ -1,0 +1,180 @@
+"""Advice knows where its code is safe, and what it changes besides speed."""
+
+import re
+
+import pytest
+from advised import apply
+from advised_runs import (
+    COMPUTING,
+    DATALOADER,
+    DECODE,
+    FILTER,
+    GPU,
+    JAX,
+    KERAS_TORCH,
+    LOOP,
+    PASCAL,
+    PYDATASET,
+    PYTHON,
+    READER,
+    TENSORFLOW,
+    TURING,
+    WAITING,
+    compiles,
+    found,
+    full_memory,
+    hooks,
+    nearly_empty,
+    phases,
+    plain_kernels,
+    traced,
+    waits,
+)
+
+from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.diagnosis._rule import EVERYWHERE, FORK_SAFE, Advice
+
+FRAMEWORKS = {"tensorflow": TENSORFLOW, "jax": JAX, "torch": KERAS_TORCH}
+GENERATOR = {"input_kind": "generator", "input_workers": 0}
+# name -> a run of a framework on these GPUs
+KINDS = {
+    "PyDataset": lambda **on: waits(**PYDATASET, **on),
+    "PyDataset on threads": lambda **on: waits(
+        **PYDATASET | {"input_workers": 4, "input_processes": False}, **on
+    ),
+    "PyDataset on processes": lambda **on: waits(
+        **PYDATASET | {"input_workers": 2, "input_processes": True}, **on
+    ),
+    "PyDataset in a loop": lambda **on: waits(**PYDATASET, **LOOP, **on),
+    "generator": lambda **on: waits(**GENERATOR, **on),
+    "generator in a loop": lambda **on: waits(**GENERATOR, **LOOP, **on),
+    "fast generator in a loop": lambda **on: waits(wait_ms=8, **GENERATOR, **LOOP, **on),
+    "DataLoader": lambda **on: waits(**DATALOADER, **on),
+    "DataLoader with 2 workers": lambda **on: waits(**DATALOADER | {"input_workers": 2}, **on),
+    "finished batches": lambda **on: waits(
+        wait_ms=2.5, step_ms=8, **DATALOADER, **on,
+        **{"input_ready_pct": 98.0, "input_handover_ms": 2.3} | {},
+    ),
+    "arrays": lambda **on: waits(input_kind="numpy", **on),
+    "grain": lambda **on: waits(input_kind="grain", **on),
+    "fetches": lambda **on: waits(input_kind=None, **LOOP, **on),
+    "decode": lambda **on: waits(DECODE, **on),
+    "py_function": lambda **on: waits(PYTHON, **on),
+    "filter": lambda **on: waits(FILTER, epochs=4, **on),
+    "reader": lambda **on: waits(READER, **on),
+    "validation": lambda **on: phases("validation", "validation", 1, **on),
+    "callback": lambda **on: phases("callback", "Plots.on_epoch_end", 0.5, **on),
+    "hook": lambda **on: hooks("Watcher.on_train_batch_end", **on),
+    "setup": lambda **on: phases("input_setup", "new iterator", **on),
+    "setup of processes": lambda **on: phases(
+        "input_setup", "new iterator",
+        **PYDATASET | {"input_workers": 4, "input_processes": True}, **on,
+    ),
+    "compilation": lambda **on: compiles(**on),
+    "launches": lambda **on: traced("idle_launch", **on),
+    "copies": lambda **on: traced("copy_h2d", **on),
+}  # fmt: skip
+HOSTS = (None, WAITING, COMPUTING)
+FORKS = re.compile(r"use_multiprocessing ?= ?True|(?<!Options\()num_workers=[1-9](?!.*spawn)")
+ALTERS = re.compile(r"batch_size ?=|ds\.batch\(\d+\)|global_policy|autocast|astype\(jnp|// 2")
+
+
+def advice_of(run, host):
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add(run.tables(), run.samples())
+    result = diagnosis.result(now_ns=run.now, ended=True)
+    claims = [*result["spans"], *result["findings"]]
+    if not claims:
+        return []
+    causes = {claim["cause"] for claim in claims}
+    return [found(run, cause, host)["advice"] for cause in causes
+            if sum(one["cause"] == cause for one in claims) == 1]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_advice_is_printed_where_it_is_not_safe(kind, monkeypatch):
+    """All advice x backend x device: what forks says so, and is not printed for JAX on a GPU."""
+    made: list[Advice] = []
+    plain = Advice.__init__
+
+    def noted(self, *args, **kwargs):
+        plain(self, *args, **kwargs)
+        made.append(self)
+
+    monkeypatch.setattr(Advice, "__init__", noted)
+    for backend, framework in FRAMEWORKS.items():
+        for device in ("cpu", "gpu"):
+            for host in HOSTS:
+                run = KINDS[kind](framework=framework, gpus=[GPU] if device == "gpu" else [])
+                for advice in advice_of(run, host):
+                    printed = f"{advice['text']} {advice['code']}"
+                    if (backend, device) not in FORK_SAFE:
+                        assert not FORKS.search(printed), printed
+    assert made
+    for advice in made:
+        forks = FORKS.search(advice.code) is not None
+        assert forks == (advice.safe == FORK_SAFE), advice
+        assert forks or advice.safe == EVERYWHERE
+        chain = advice
+        while chain is not None and ("jax", "gpu") not in chain.safe:
+            chain = chain.otherwise
+        assert chain is not None, f"nothing is left of it on JAX with a GPU: {advice}"
+
+
+@pytest.mark.parametrize("validation", [False, True])
+def test_jax_on_a_gpu_gets_processes_that_are_not_forked(validation):
+    keras = pytest.importorskip("keras")
+    if validation:
+        from test_stall_advice_fits import slow_validation
+
+        code = slow_validation(0.93, validation_kind="PyDataset").safe_on("jax", "gpu").code
+        name = "val_dataset"
+    else:
+        claim = found(waits(framework=JAX, **PYDATASET), "input_bound", COMPUTING)
+        code, name = claim["advice"]["code"], "dataset"
+    names = apply(code, keras=keras, **{name: [1, 2, 3]})
+    pool = names[name].pool
+    assert len(names[name]) == 3 and names[name].workers > 1 and not names[name].use_multiprocessing
+    assert pool._mp_context.get_start_method() == "spawn"
+    pool.shutdown()
+
+
+def test_jax_on_a_gpu_without_a_driver_library_is_seen():
+    run = waits(framework=JAX | {"device": "gpu"}, gpus=[], **PYDATASET)
+    assert "use_multiprocessing" not in found(run, "input_bound", COMPUTING)["advice"]["code"]
+
+
+@pytest.mark.parametrize("wait_ms, said", [(0.6, False), (2.5, True)])
+def test_the_batch_size_is_not_changed_for_less_than_a_tenth(wait_ms, said):
+    """Half of the wait is promised of a batch twice as large: here 3 % of the time, and 12 %."""
+    facts = DATALOADER | {"input_workers": 2, "input_pin_memory": True, "input_ready_pct": 98.0,
+                          "input_handover_ms": wait_ms}  # fmt: skip
+    run = waits(framework=JAX, wait_ms=wait_ms, step_ms=7, **facts)
+    claim = found(run, "input_bound")
+    assert ("batch_size=64" in claim["advice"]["code"]) == said
+
+
+def test_what_alters_the_training_says_so(monkeypatch):
+    made: list[Advice] = []
+    plain = Advice.__init__
+
+    def noted(self, *args, **kwargs):
+        plain(self, *args, **kwargs)
+        made.append(self)
+
+    monkeypatch.setattr(Advice, "__init__", noted)
+    for framework in FRAMEWORKS.values():
+        for gpu in (GPU, TURING, PASCAL):
+            for run in (
+                plain_kernels(gpu, framework=framework),
+                full_memory(gpu, framework=framework),
+                full_memory(gpu, retries=5, framework=framework),
+                nearly_empty(0.1, framework=framework),
+            ):
+                advice_of(run, None)
+        for share in ("idle_launch", "idle_sync", "idle_host", "collective"):
+            advice_of(traced(share, framework=framework), None)
+            advice_of(traced(share, framework=framework, jit_compile=True), None)
+    altering = [advice for advice in made if ALTERS.search(advice.code)]
+    assert len(altering) > 10
+    assert all(advice.alters_training for advice in altering), altering
