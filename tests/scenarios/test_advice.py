@@ -46,7 +46,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 import numpy as np  # noqa: E402
-from advised import (
+from advised import (  # noqa: E402
     Given,
     apply,
     assert_faster,
@@ -54,7 +54,7 @@ from advised import (
     claims,
     only,
     paced,
-)  # noqa: E402
+)
 from timed_fit import Timed, batches, fit, pause, slowly  # noqa: E402
 
 from gpu_util_callback import read_recordings  # noqa: E402
