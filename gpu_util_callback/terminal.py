@@ -5,7 +5,7 @@ from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis._compare import comparison
-from gpu_util_callback.diagnosis._verdict import UNKNOWN
+from gpu_util_callback.diagnosis._verdict import NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.diagnosis._words import duration, percent, times, what_to_do
 from gpu_util_callback.terminal_claims import claim_lines, code_lines
 from gpu_util_callback.terminal_compare import comparison_table, headline, told_apart
@@ -94,13 +94,18 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
 
 def two_lines(run: Mapping) -> str:
     """What `fit` prints at its end: the verdict, and what to do first (or where to look)."""
-    first = next(iter(_claims(run)), None)
+    claims = _claims(run)
+    named = (claim for claim in claims if run["verdict"].startswith(claim["title"]))
+    first = next(named, next(iter(claims), None))
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
-    if first is not None:
+    small = run["verdict"].startswith((NOTHING_LARGE, UNKNOWN))
+    if first is not None and not small:
         second = f"Do first: {what_to_do(first['advice'])}"
     elif look:
         second = f"To see what the GPU waits for: {look}"
+    elif first is not None:
+        second = f"Small: {first['title']}, {duration(first['lost_s'] or 0)}; the report lists it."
     else:
         step = run["step_ms"]["p50"]
         shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"

@@ -13,6 +13,7 @@ _UNITS = (
     ("_seconds_each", " s"), ("_bytes", " bytes"), ("_ms", " ms"), ("_us", " µs"),
     ("_gib", " GiB"), ("_mhz", " MHz"), ("_c", " °C"), ("_s", " s"), ("_w", " W"),
 )  # fmt: skip
+TOLD = 1.05  # "1× faster" is nothing to say
 # Said in a sentence of its own, or in the advice.
 _ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags", "slowest_stage", "callback"}
 
@@ -60,7 +61,7 @@ def _saving(claim: Mapping, run: Mapping | None) -> str:
     # While training goes on, the time it took is newer than the diagnosis.
     wall = run["wall_s"] or 0 if run and run["status"] != "live" else 0
     gain = wall / (wall - saves) if wall > saves else 0
-    faster = f": this run up to {times(gain)} faster" if gain >= 1.05 else ""
+    faster = f": this run up to {times(gain)} faster" if gain >= TOLD else ""
     return f"Saves up to {duration(saves)}{less}{faster}."
 
 
@@ -89,7 +90,7 @@ def _evidence(claim: Mapping) -> str:
             text += f" ({'≥' if value >= limit else '<'} {_quantity(name, limit)})"
         said.append(text)
     prose = "; ".join(said)
-    if evidence.get("faster_up_to"):
+    if evidence.get("faster_up_to") and evidence["faster_up_to"] >= TOLD:
         prose += f". Up to {times(evidence['faster_up_to'])} faster here"
         if evidence.get("promise_rests_on"):
             prose += f", judging by {evidence['promise_rests_on']}"

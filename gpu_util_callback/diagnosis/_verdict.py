@@ -6,8 +6,9 @@ from gpu_util_callback.diagnosis._rule import Loss
 from gpu_util_callback.diagnosis._run import Idle, Run
 from gpu_util_callback.diagnosis._traced import shows_no_steps
 from gpu_util_callback.diagnosis._words import duration, percent, times
+from gpu_util_callback.diagnosis._worth import shows
 
-__all__ = ["UNKNOWN", "sentence"]
+__all__ = ["NOTHING_LARGE", "UNKNOWN", "sentence"]
 
 # cause -> how the sentence begins; the title serves where a cause is not listed.
 _OPENINGS = {
@@ -25,6 +26,7 @@ _OPENINGS_WITHOUT_GPU = {
 _BUSY_PCT = 80
 _MOSTLY_PCT = 80
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins
+NOTHING_LARGE = "Nothing large held training back"  # ... and one that lists small findings
 # part of the account -> where the time went that was no step
 _WENT_INTO = {
     "input_wait": "into waiting for input",
@@ -62,6 +64,11 @@ def sentence(run: Run, claims: Sequence[Loss]) -> str:
     (cause, title), lost = max(by_cause.items(), key=lambda item: item[1])
     saved = min(saves[cause, title], wall)
     lost = min(lost, wall)
+    if not shows(run, lost):
+        unknown = next((claim for claim in claims if claim.lost_ns is None), None)
+        if unknown is not None:
+            return f"{unknown.title}; what it costs is not known."
+        return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(lost / 1e9)}."
     openings = _OPENINGS if run.used_gpus else _OPENINGS_WITHOUT_GPU
     opening = openings.get(cause) or title or _OPENINGS[cause]
     if opening == _OPENINGS["input_bound"] and lost >= STARVED * wall:
@@ -73,7 +80,7 @@ def sentence(run: Run, claims: Sequence[Loss]) -> str:
     return f"{said}."
 
 
-def _healthy(run: Run) -> str:
+def _healthy(run: Run, nothing: str = "Nothing held training back") -> str:
     if shows_no_steps(run.facts, run.steps.total_rows):
         return "The trace shows no steps: its work is measured, its idle time is not judged."
     step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")
@@ -92,7 +99,7 @@ def _healthy(run: Run) -> str:
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
     if idle is None:
         why = "GPU utilization was not measured" if run.used_gpus else "no GPU in use"
-        opening = "Nothing held training back" if mostly else UNKNOWN
+        opening = nothing if mostly else UNKNOWN
         return f"{opening}: {clear} ({why})."
     many = len(idle.gpus) > 1
     gpu = "the GPUs were" if many else "the GPU was"
@@ -101,7 +108,7 @@ def _healthy(run: Run) -> str:
         active += " (without what other programs computed)"
     if idle.active_pct < _BUSY_PCT:
         return f"{UNKNOWN}, but {gpu} active only {active}: {unclear}."
-    return f"Nothing held training back: {clear}, {gpu} active {active}."
+    return f"{nothing}: {clear}, {gpu} active {active}."
 
 
 def _others_pct(run: Run, idle: Idle) -> float:

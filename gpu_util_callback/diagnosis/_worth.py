@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpu_util_callback.diagnosis._rule import Loss
-from gpu_util_callback.diagnosis._run import SHORTEST
+from gpu_util_callback.diagnosis._run import SHORTEST, Run
 from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 
-__all__ = ["LEAST_S", "MANY_TIMES", "in_many_steps", "too_little", "worth_telling"]
+__all__ = ["LEAST_S", "MANY_TIMES", "in_many_steps", "shows", "too_little", "worth_telling"]
 
 # Several spans may reach what is enough together; each must have a part of it, or of their mean.
 PART = 0.25
@@ -17,6 +17,10 @@ PART = 0.25
 MANY_TIMES, MANY_STEPS = 16, SHORTEST
 # Of `least_s`: less than that says nothing of what follows, either.
 STATE_LEAST = 0.2
+# A run without its loss is faster by this much at least, and by twice its own scatter, or that does
+# not show when it is run again. A large one is seen however unsteady the steps are.
+LEAST_GAIN, SURE_GAIN, SCATTERS = 0.05, 0.15, 2
+PARTS, FEWEST_PARTS = 16, 4  # of the steps, whose pace is compared
 LEAST_S = Threshold(
     0.5,
     "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is told only "
@@ -62,3 +66,24 @@ def too_little(claims: Iterable[Loss], limits: Limits) -> bool:
 def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:
     """Whether what took so long altogether, and at most `top_ns` in a step, came in many steps."""
     return total_ns >= MANY_STEPS * int(top_ns.max())
+
+
+def shows(run: Run, lost_ns: int) -> bool:
+    """Whether a run without this loss is faster than chance makes it."""
+    gain = lost_ns / max(1, run.wall_ns - lost_ns)
+    return gain >= max(LEAST_GAIN, min(SURE_GAIN, SCATTERS * _scatter(run)))
+
+
+def _scatter(run: Run) -> float:
+    """How far the pace of a run's parts lies from its median, as a rule; 0.0 where nobody knows.
+
+    Waits, callbacks and compiling are not the pace: they are what is found.
+    """
+    steps = run.steps
+    spent = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]
+    parts = np.array_split(np.stack([spent, steps["rows"]]), min(PARTS, len(steps)), axis=1)
+    if len(parts) < FEWEST_PARTS:
+        return 0.0
+    pace = np.array([part[0].sum() / max(1, part[1].sum()) for part in parts])
+    low, middle, high = np.percentile(pace, [25, 50, 75])
+    return float((high - low) / 2 / middle) if middle > 0 else 0.0

@@ -9,7 +9,7 @@ from generated_runs import GPU, Generated, write
 from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
 from gpu_util_callback.diagnosis._words import percent
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.terminal import render
+from gpu_util_callback.terminal import render, two_lines
 from gpu_util_callback.terminal_compare import comparison_table
 
 
@@ -141,3 +141,60 @@ def test_what_other_programs_compute_is_said_to_be_left_out():
     run.gpu_value("utilization_other_pct", 30, 8)
     verdict = run.diagnose()["verdict"]
     assert "active 88 % of the time (without what other programs computed)" in verdict
+
+
+LOADER = {
+    "input_kind": "torch DataLoader", "input_workers": 2, "input_pin_memory": True,
+    "input_ready_pct": 98.0, "input_handover_ms": 4.0, "batch_size": 64, "loop": "custom",
+}  # fmt: skip
+
+
+def some_waits(
+    wait_ms: float, seed: int = 3, waiting: int = 200, pace=lambda part: 20.0
+) -> Generated:
+    """36 s of steps, of which some wait."""
+    run = Generated(seed=seed, framework={"backend": "torch"}, fit=dict(LOADER))
+    for part in range(18):
+        run.steps(100, step_ms=pace(part), wait_ms=wait_ms if 100 * part < waiting else 0)
+    return run
+
+
+def lines(run: Generated, folder: Path) -> list[str]:
+    write(run, folder)
+    [recording] = read_recordings(folder)
+    return two_lines(run_report(recording)).splitlines()
+
+
+def test_a_small_finding_is_listed_and_makes_no_headline(tmp_path):
+    run = some_waits(5.0)
+    found = run.diagnose()
+    [claim] = found["spans"]
+    assert 0.9 < claim["lost_s"] < 1.1
+    assert found["verdict"].startswith("Nothing large held training back: 9")
+    assert found["verdict"].endswith("The largest finding costs 1.0 s.")
+    assert "batch_size" not in claim["advice"]["code"], "for 1.01 times the speed"
+    _, second = lines(run, tmp_path / "run")
+    assert "Do first" not in second and "Small: Input-bound, 1.0 s" in second
+    text = render(logdir_report(read_recordings(tmp_path / "run")))
+    assert "Input-bound" in text and " 1×" not in text
+
+
+def test_runs_of_one_program_have_one_headline():
+    """Their waits lie about the limit from which they are findings."""
+    verdicts = [some_waits(wait_ms, seed).diagnose() for seed, wait_ms in enumerate((3, 3.6, 4.2))]
+    assert len({bool(found["spans"]) for found in verdicts}) == 2
+    openings = {found["verdict"].partition(" held")[0] for found in verdicts}
+    assert openings <= {"Nothing", "Nothing large"}
+
+
+@pytest.mark.parametrize("spread, large", [(0.0, True), (3.0, False)])
+def test_a_headline_needs_a_gain_beyond_the_scatter_of_the_run(spread, large):
+    """3.2 s of 40 are 9 %; the pace of the run's parts lies 12 % from its middle as a rule."""
+    run = some_waits(4.0, waiting=900, pace=lambda part: 20 + spread * (-1) ** part)
+    verdict = run.diagnose()["verdict"]
+    assert verdict.startswith("Training waits" if large else "Nothing large")
+
+
+def test_a_large_loss_is_the_headline_of_an_unsteady_run():
+    run = some_waits(12.0, waiting=1800, pace=lambda part: 20 + 6 * (-1) ** part)
+    assert run.diagnose()["verdict"].startswith("Training waits for its input")
