@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from gpu_util_callback.arguments import checked_settings
 from gpu_util_callback.frameworks import waits
 from gpu_util_callback.frameworks.handed_over import finished_batches
-from gpu_util_callback.frameworks.inputs import describe_input, describe_validation
+from gpu_util_callback.frameworks.inputs import (
+    describe_input,
+    describe_validation,
+    seen_through,
+    source_of,
+)
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.keras_windows import open_windows
 from gpu_util_callback.frameworks.loop import FRAMEWORKS, LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.frameworks.loop_timeline import LoopTimeline
 from gpu_util_callback.frameworks.stamps import UNSEEN, shape_signature
+from gpu_util_callback.frameworks.variables import names_in_loop
 from gpu_util_callback.recorder import Recorder, close_left_over
 
 __all__ = ["GpuUtilMonitor"]
@@ -91,6 +99,7 @@ class GpuUtilMonitor:
         self._recorder: Recorder | None = None
         self._loop: LoopTimeline | None = None
         self._described: set[bool] = set()  # training's input, a validation's
+        self._named: set[bool] = set()
 
     # ---- begin and end ---------------------------------------------------------------------
 
@@ -130,7 +139,8 @@ class GpuUtilMonitor:
         recorder.hook_sums = loop.sums
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
         # Before anything runs: what goes wrong from here on ends the recording.
-        self._recorder, self._loop, self._described = recorder, loop, set()
+        self._recorder, self._loop = recorder, loop
+        self._described, self._named = set(), set()
         recorder.start(_Within())
         try:
             if adapter.name in FRAMEWORKS:
@@ -170,6 +180,7 @@ class GpuUtilMonitor:
             dataset: anything to iterate over: a `tf.data.Dataset` (distributed or not), a torch
                 `DataLoader`, a `PyDataset`, a generator.
         """
+        self._tell(self._name, dataset, sys._getframe(1))
         return _Batches(self, dataset)
 
     def phase(self, name: str) -> _Phase:
@@ -223,6 +234,19 @@ class GpuUtilMonitor:
         except Exception as error:  # a TensorFlow whose iterators changed
             recorder.fail("input wait of this worker alone", error)
             return None
+
+    def _name(self, dataset: Any, frame: FrameType) -> None:
+        """See what the loop calls its input, once."""
+        recorder, loop = self._recorder, self._loop
+        if recorder is None or loop is None or self._settings.redact:
+            return
+        if loop.validating in self._named:
+            return
+        self._named.add(loop.validating)
+        inner = seen_through(dataset)
+        found = names_in_loop(frame, self, inner, source_of(inner), loop.validating)
+        fit = recorder.facts.get("fit") or {}
+        recorder.facts["fit"] = {**fit, "variables": {**fit.get("variables", {}), **found}}
 
     def _describe(self, dataset: Any, validating: bool) -> None:
         if self._recorder is not None and validating not in self._described:

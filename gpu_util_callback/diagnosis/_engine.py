@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gpu_util_callback.diagnosis._fixes import in_own_names
 from gpu_util_callback.diagnosis._losses import settle, share_idle, silence_echoes
 from gpu_util_callback.diagnosis._rule import Advice, Loss, Rule
 from gpu_util_callback.diagnosis._run import Run
@@ -208,7 +209,7 @@ def _object(claim: Loss, run: Run) -> dict:
         "confidence": claim.confidence,
         "evidence": claim.evidence,
         "threshold": claim.threshold,
-        "advice": {"text": claim.advice.text, "code": claim.advice.code},
+        "advice": {"text": claim.advice.text, "code": in_own_names(run, claim.advice.code)},
         "gpus": sorted(claim.gpus),
         "ranks": [int(run.fact("rank", default=0))],
     }

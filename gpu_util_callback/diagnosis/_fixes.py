@@ -1,6 +1,7 @@
 """Lines of code that several rules print, in the words of what the run uses."""
 
 import re
+from collections.abc import Mapping
 
 from gpu_util_callback.diagnosis._circumstances import steps_an_epoch
 from gpu_util_callback.diagnosis._kernels import capability, headroom
@@ -9,8 +10,8 @@ from gpu_util_callback.diagnosis._run import Run
 
 __all__ = [
     "batch_code", "batches_an_epoch", "command", "driver_number", "half_precision",
-    "has_keras_fit", "keras_policy", "larger_batch", "mixed_precision", "no_room", "optimizer",
-    "room_for",
+    "has_keras_fit", "in_own_names", "keras_policy", "larger_batch", "mixed_precision", "no_room",
+    "optimizer", "room_for",
 ]  # fmt: skip
 
 # A larger batch may fill the memory up to here: what it takes does not grow in proportion.
@@ -24,6 +25,53 @@ def command(run: Run, before: str = "") -> str:
         script = "train.py"
     start = f"python {script}" if script.endswith(".py") else f"python -m {script}"
     return f"{before} {start}".strip()
+
+
+def in_own_names(run: Run, code: str) -> str:
+    """A printed line with the program's own names for its input, model and monitor."""
+    names = _own_names(run)
+    if not names or not code:
+        return code
+    wanted = re.compile(rf"(?<![\w.\"'])({'|'.join(names)})(?![\w\"'])")
+    return "\n".join(_renamed(line, wanted, names) for line in code.splitlines())
+
+
+def _renamed(line: str, wanted: re.Pattern[str], names: Mapping[str, str]) -> str:
+    inner = line.startswith((" ", "def ", "class "))
+
+    def own(found: re.Match[str]) -> str:
+        name = names[found[1]]
+        return found[1] if inner and "." in name else name  # no argument is called self.data
+
+    return wanted.sub(own, line)
+
+
+def _own_names(run: Run) -> dict[str, str]:
+    """The name in a printed line -> the program's own."""
+    known = run.fact("fit", "variables")
+    if not isinstance(known, Mapping):
+        return {}
+    roles: dict[str, str] = {"model": "model", "monitor": "monitor"}
+    for role, short, before in (("input", "ds", ""), ("validation", "val_ds", "val_")):
+        kind = str(run.fact("fit", f"{role}_kind", default="")).lower()
+        if "dataloader" in kind:
+            roles |= {f"{before}loader": role, f"{before}dataset": f"{role}_source"}
+        elif kind == "tf.data":
+            roles[short] = role
+        elif kind == "numpy":
+            roles |= {"x": role, "y": "y"} if role == "input" else {}
+        else:
+            roles[f"{before}dataset"] = role
+    found = {name: known.get(role) for name, role in roles.items()}
+    return {
+        name: own
+        for name, own in found.items()
+        if isinstance(own, str) and _NAME.fullmatch(own) and own != name
+    }
+
+
+# As a program may call a thing; a recording may hold anything.
+_NAME = re.compile(r"(self\.)?[A-Za-z]\w{0,60}")
 
 
 def driver_number(run: Run, gpu: int) -> int:

@@ -1,6 +1,8 @@
 """What to do about work that stops training: validation, checkpoints, callbacks by name."""
 
 import math
+import re
+from collections.abc import Mapping
 
 from gpu_util_callback.diagnosis._circumstances import steps_an_epoch
 from gpu_util_callback.diagnosis._input_advice import brief, loader_workers, py_dataset_workers
@@ -21,6 +23,8 @@ MOSTLY = 0.5
 VALIDATION_WORKERS = 4
 # How much of the time of training and validation together a shortened validation takes at most.
 SHARE = 0.1
+# Validations that a training keeps at least, where it has as many.
+VALIDATIONS_LEFT = 4
 
 # Measured, of what update_freq="batch" takes: update_freq="epoch" alone leaves 30-40 %, with
 # write_steps_per_second 40-80 %, and this 1 %.
@@ -50,25 +54,26 @@ def validation(
             return advice
     each, between = took_ns / count, max(1.0, (span_ns - took_ns) / count)
     factor = max(2, math.ceil((1 / SHARE - 1) * each / between))
-    then = f"it would take {100 * each / (each + factor * between):.0f} %"
     batches = run.validation.total_rows / count
     epochs = run.fact("fit", "epochs")
+    own_loop = run.fact("fit", "loop") == "custom"
+    done = max(count, int(epochs or count)) if not run.ended else count
+    parts = max(2, math.ceil(factor))
+    # A single validation shows no course, and nothing can be chosen by it.
+    rare = factor > done / VALIDATIONS_LEFT or (_chooses_by_validation(run) and not own_loop)
+    factor = min(factor, max(2, done // VALIDATIONS_LEFT))
+    then = f"it would take {100 * each / (each + factor * between):.0f} %"
     text = f"Validation takes {pct:.0f} % of the time. "
-    if run.fact("fit", "loop") == "custom" and run.ended and factor >= count > 1:
-        return Advice(
-            f"{text}Validate once, at the end.",
-            _in_loop(run, "validation", count, last=True),
-            1 - 1 / count,
-        )
-    if run.fact("fit", "loop") == "custom":
+    if own_loop:
         seldom = f"every {_th(factor)} epoch" if _has_epochs(run) else f"{factor} times as seldom"
         return Advice(
             f"{text}Done {seldom}, {then}.",
             _in_loop(run, "validation", count, factor),
             1 - math.ceil(count / factor) / count,
         )
-    if factor > int(epochs or factor) / 2 and batches >= 2 * factor:
-        steps = max(1, round(batches / factor))
+    if rare and batches >= 2:
+        steps = max(1, round(batches / parts))
+        then = f"it would take {100 * each / (each + batches / steps * between):.0f} %"
         # Of arrays Keras makes so many batches of all that there is, unless it is told their size.
         arrays = run.fact("fit", "validation_kind") == "numpy"
         known = run.fact("fit", "batch_size") or "batch_size"
@@ -79,18 +84,17 @@ def validation(
             f"model.fit(..., validation_steps={steps}{size})",
             1 - steps / batches,
         )
-    done = max(count, int(epochs or count)) if not run.ended else count
-    if factor >= done > 1:
-        return Advice(
-            f"{text}Validate once, at the end.",
-            f"model.fit(..., validation_freq={done})",
-            1 - 1 / done,
-        )
     return Advice(
         f"{text}Done every {_th(factor)} epoch, {then}.",
         f"model.fit(..., validation_freq={factor})",
         1 - (done // factor) / done,
     )
+
+
+def _chooses_by_validation(run: Run) -> bool:
+    """Whether a callback stops, saves or slows down by a metric of each epoch's validation."""
+    callbacks = run.fact("fit", "callbacks", default={})
+    return any("monitor" in said for said in callbacks.values() if isinstance(said, Mapping))
 
 
 def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
@@ -166,10 +170,13 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
             f"{says}It is mostly histograms and images of all weights that take long: write none.",
             "keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
         )
+    rhythm = _rhythm(run, who, "epoch", 1.0, min(every, total))
+    if rhythm is not None:
+        return Advice(f"{says}It takes how often it works.", rhythm, 1 - kept)
     if once and hook:
         return Advice(
             f"{says}Do it once, at the end of this short training.",
-            f"def on_train_end(self, logs=None): ...  # what {name} does",
+            _moved(run, name, "on_train_end"),
             1 - 1 / total,
         )
     if who in _SAVERS:
@@ -198,7 +205,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
         )
     return Advice(
         f"{says}Do it less often, or let a thread do it.",
-        f"if epoch % {every} == 0: ...  # in {name}",
+        _every(run, name, "epoch", every),
         1 - kept,
     )
 
@@ -258,16 +265,73 @@ def in_steps(
             f'if step % {every} == 0:\n    with monitor.phase("{name}"): ...',
             1 - kept,
         )
+    rhythm = _rhythm(run, who, "batch", period, every)
+    if rhythm is not None:
+        return Advice(f"{says}It takes how often it works.", rhythm, 1 - kept)
     if every >= per_epoch and often > 1 and every > EVERY_BATCH:
         return Advice(
             f"{says}Do it once an epoch, or let a thread do it.",
-            f"def on_epoch_end(self, epoch, logs=None): ...  # what {name} does",
+            _moved(run, name, "on_epoch_end"),
             1 - kept,
         )
     return Advice(
         f"{says}Do it every {_th(every)} batch, or let a thread do it.",
-        f"if batch % {every} == 0: ...  # in {name or 'the callback'}",
+        _every(run, name or "the callback", "batch", every),
         1 - kept,
+    )
+
+
+def _rhythm(run: Run, who: str, unit: str, period: float, every: int) -> str | None:
+    """The line for a class that takes an argument for how often it works; None for others.
+
+    Args:
+        unit: what it counts, "batch" or "epoch".
+        period: how often it was seen to work, in these: an argument of another value does not say.
+        every: how often it is to work.
+    """
+    said = run.fact("fit", "callbacks", who, "every", default={})
+    other = r"epoch" if unit == "batch" else r"batch|step|iter"
+    for argument, value in said.items() if isinstance(said, Mapping) else ():
+        known = re.fullmatch(r"[A-Za-z]\w*", argument) and type(value) is int and value > 0
+        if not known or re.search(other, argument):
+            continue
+        if value < every and value / 2 <= period <= 2 * value:
+            return f"{who}(..., {argument}={every})"
+    return None
+
+
+def _first_argument(run: Run, name: str) -> str:
+    """What a hook calls its epoch or batch; "" where it gets none."""
+    who, hook = _parts(name)
+    usual = "batch" if "batch" in hook else "epoch" if "epoch" in hook else ""
+    own = run.fact("fit", "callbacks", who, "names", hook, default=usual)
+    return str(own) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(own)) else usual
+
+
+def _every(run: Run, name: str, unit: str, every: int) -> str:
+    """Lines that let a hook do its work every so many times."""
+    counted = _first_argument(run, name) or ("" if "." in name else unit)
+    if counted:
+        return f"if {counted} % {every} == 0: ...  # in {name}"
+    return (
+        'self.calls = getattr(self, "calls", -1) + 1\n'
+        f"if self.calls % {every} == 0: ...  # in {name}"
+    )
+
+
+def _moved(run: Run, name: str, to: str) -> str:
+    """Lines that move a hook's work to a later hook, with the arguments that it has."""
+    _, hook = _parts(name)
+    first = _first_argument(run, name)
+    given = f"{first}, logs" if first else "logs"
+    arguments = f"{first}, logs=None" if first else "logs=None"
+    later = "epoch, logs=None" if "epoch" in to else "logs=None"
+    return (
+        f"def {hook}(self, {arguments}):\n"
+        f"    self.last = {given}\n"
+        f"def {to}(self, {later}):\n"
+        f"    {given} = self.last\n"
+        f"    ...  # what {name} does"
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, GeneratorType
 from typing import Any
 
-__all__ = ["describe_fit", "describe_input", "describe_validation"]
+__all__ = ["describe_fit", "describe_input", "describe_validation", "seen_through", "source_of"]
 
 # What an input is called, by the module that its class, or one it descends from, lives in.
 _HOMES = (
@@ -52,7 +52,7 @@ def describe_input(dataset: Any) -> dict[str, Any]:
 
     Returns: `input_kind`, `steps_per_epoch`, `batch_size`, and what `_makers` knows.
     """
-    given = _seen_through(dataset)
+    given = seen_through(dataset)
     kind = _kind(given)
     try:
         steps = len(dataset)
@@ -108,7 +108,7 @@ def describe_validation(dataset: Any) -> dict[str, Any]:
     """The same of what a validation is given, named `validation_…`; nothing where that is None."""
     if dataset is None:
         return {}
-    given = _seen_through(dataset)
+    given = seen_through(dataset)
     kind = "numpy" if isinstance(given, (tuple, list)) else _kind(given)
     named = {"kind": kind} | {
         name.removeprefix("input_"): value for name, value in _makers(kind, given).items()
@@ -117,7 +117,7 @@ def describe_validation(dataset: Any) -> dict[str, Any]:
     return {f"validation_{name}": named[name] for name in kept if name in named}
 
 
-def _seen_through(dataset: Any) -> Any:
+def seen_through(dataset: Any) -> Any:
     """What a progress bar, `enumerate` and their like iterate over, where that makes batches.
 
     Of `zip` the one with the fewest workers. Nothing is iterated over and no code of the user's
@@ -214,6 +214,11 @@ def _makers(kind: str, given: Any) -> dict[str, Any]:
 def _loaders(given: Any) -> Callable[[str], Any]:
     """How to read a DataLoader's settings; its iterators keep them under private names."""
     return lambda name: getattr(given, name, getattr(given, f"_{name}", None))
+
+
+def source_of(given: Any) -> Any:
+    """What a DataLoader takes its samples from; None of other inputs."""
+    return _loaders(given)("dataset") if _kind(given) == "torch DataLoader" else None
 
 
 def _workers_of(given: Any) -> int | None:

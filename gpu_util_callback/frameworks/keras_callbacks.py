@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Callable
-from inspect import CO_VARARGS, CO_VARKEYWORDS
+from collections.abc import Callable, Iterable
+from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, signature
 from types import MethodType
 from typing import Any
 
 from gpu_util_callback.frameworks.timeline import Phase, Timeline
 
-__all__ = ["CallbackTimer", "HookSums", "find_callback_list", "needless_when_listed"]
+__all__ = [
+    "CallbackTimer", "HookSums", "describe_callbacks", "find_callback_list", "needless_when_listed",
+]  # fmt: skip
 
 # Hooks that run once a batch: summed by name. All others get a row each.
 BATCH_HOOKS = (
@@ -42,6 +45,61 @@ def find_callback_list(callback: Any, depth: int = 8) -> Any | None:
             return owner
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+# How an argument is called that says how often a callback works.
+_RHYTHM = re.compile(r"(^|_)(every|freq|frequency|interval|period)(_|$)")
+
+
+def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    """What callbacks of the user's own say of how often they work, and those that need validation.
+
+    Returns: class name -> `every`, the arguments of its class that say so, with their values;
+        `names`, what its hooks call the epoch or the batch; `monitor`, the metric of a validation
+        that it watches. Callbacks that say none of it are left out.
+    """
+    found = {}
+    for callback in callbacks:
+        kind = type(callback)
+        said: dict[str, Any] = {}
+        watched = getattr(callback, "monitor", None)
+        if isinstance(watched, str) and watched.startswith("val_"):
+            said["monitor"] = watched
+        if kind.__module__.partition(".")[0] not in ("keras", "tf_keras", "gpu_util_callback"):
+            said |= {"every": _rhythms(callback), "names": _first_arguments(callback)}
+        if any(said.values()):
+            found[kind.__name__] = {name: value for name, value in said.items() if value}
+    return found
+
+
+def _rhythms(callback: Any) -> dict[str, int]:
+    try:
+        arguments = signature(type(callback).__init__).parameters.values()
+    except (TypeError, ValueError):  # nothing to be read of it
+        return {}
+    found = {}
+    for argument in arguments:
+        name = argument.name
+        if not _RHYTHM.search(name) or argument.kind == Parameter.POSITIONAL_ONLY:
+            continue
+        own = callback.__dict__
+        value = own.get(name, own.get(f"_{name}", argument.default))
+        if type(value) is int and value > 0:
+            found[name] = value
+    return found
+
+
+def _first_arguments(callback: Any) -> dict[str, str]:
+    """What a callback's hooks call their epoch or batch, where that is not Keras' own name."""
+    found = {}
+    hooks = ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end")
+    for hook in hooks:
+        usual = "epoch" if "epoch" in hook else "batch"
+        code = getattr(getattr(type(callback), hook, None), "__code__", None)
+        name = code.co_varnames[1] if code is not None and code.co_argcount > 1 else usual
+        if name != usual:
+            found[hook] = name
+    return found
 
 
 def needless_when_listed(hook: Callable) -> Callable:

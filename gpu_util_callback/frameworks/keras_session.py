@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from gpu_util_callback.frameworks.base import adapter_for
-from gpu_util_callback.frameworks.inputs import describe_fit
+from gpu_util_callback.frameworks.inputs import describe_fit, seen_through, source_of
 from gpu_util_callback.frameworks.keras_callbacks import (
     CallbackTimer,
+    describe_callbacks,
     find_callback_list,
 )
 from gpu_util_callback.frameworks.keras_fit import FitWatch, InputTimer, calling_fit, is_tf_keras
 from gpu_util_callback.frameworks.keras_windows import KerasWindows, open_windows
+from gpu_util_callback.frameworks.variables import names_in_fit
 from gpu_util_callback.recorder import Recorder, close_left_over
 from gpu_util_callback.settings import Settings
 
@@ -181,6 +183,10 @@ class KerasSession:
         recorder.watch = watch
         others = callbacks.callbacks if callbacks is not None else []
         try:
+            recorder.facts["fit"]["callbacks"] = describe_callbacks(others)
+        except Exception as error:
+            recorder.fail("facts about the callbacks", error)
+        try:
             self._windows = open_windows(recorder, backend, others, params.get("steps"))
         except Exception as error:
             recorder.fail("profiler windows", error)
@@ -190,6 +196,9 @@ class KerasSession:
     def _described(self, frame: Any, backend: str, recorder: Recorder) -> dict[str, Any]:
         try:
             facts = describe_fit(frame, backend)
+            if not self._settings.redact and frame is not None:
+                source = source_of(seen_through(frame.f_locals.get("x")))
+                facts["variables"] = names_in_fit(frame, source)
             if backend == "tensorflow" and facts.get("input_queue") is not None:
                 recorder.adapter.has_stages = False
                 recorder.adapter.unavailable.append(WORKERS_HAVE_NO_STAGES)

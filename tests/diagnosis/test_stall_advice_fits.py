@@ -168,7 +168,7 @@ def test_looking_is_nothing_to_do_first():
 
 @pytest.mark.parametrize("every, each_ms, told, code", [
     (1, 20, "takes 20 ms a step", "if batch % 100 == 0"),
-    (50, 600, "steps, Watcher takes 0.6 s", "def on_epoch_end"),
+    (50, 600, "steps, Watcher takes 0.6 s", "def on_train_batch_end(self, batch, logs=None):"),
     (20, 100, "About every 20 steps, Watcher takes 0.1 s", "if batch % 500 == 0"),
 ])  # fmt: skip
 def test_a_hook_that_works_now_and_then_is_told_so(every, each_ms, told, code):
@@ -203,9 +203,10 @@ def test_a_part_of_validation_arrays_is_cut_into_batches_of_their_size(kind, tol
 
 
 @pytest.mark.parametrize("passes, code", [
-    (True, "if epoch == 5:"), (False, "if step == 1199:"),
+    (True, "if epoch % 2 == 0:"), (False, "if step % 400 == 0:"),
 ])  # fmt: skip
 def test_a_loop_without_epochs_counts_its_steps(passes, code):
+    """And keeps some of its validations: one alone shows no course."""
     run = run_of(**LOOP)
     for _ in range(6):
         start = run.now
@@ -215,7 +216,6 @@ def test_a_loop_without_epochs_counts_its_steps(passes, code):
             run.epoch(start)
     advice = found(run, "host_stall")["advice"]
     assert advice["code"].startswith(code)
-    assert "Validate once" in advice["text"]
 
 
 def test_a_loop_without_epochs_validates_every_so_many_steps():
@@ -226,3 +226,83 @@ def test_a_loop_without_epochs_validates_every_so_many_steps():
     advice = found(run, "host_stall")["advice"]
     assert "5 times as seldom" in advice["text"]
     assert advice["code"].startswith("if step % 500 == 0:")
+
+
+def validated(epochs: int, batches: int, pct: int, **facts) -> dict:
+    """What `model.fit` is given for a training that spends `pct` % of its time in validation."""
+    facts |= {"epochs": epochs}
+    run = SimpleNamespace(
+        framework="tensorflow", ended=True, validation=SimpleNamespace(total_rows=batches * epochs),
+        fact=lambda *path, default=None: facts.get(path[-1], default),
+    )  # fmt: skip
+    advice = validation(run, count=epochs, took_ns=pct, wait_ns=0, span_ns=100, pct=pct)
+    given = Given(dict)
+    apply(advice.code, model=SimpleNamespace(fit=given))
+    return given.result
+
+
+@pytest.mark.parametrize("epochs", [2, 4, 8, 40])
+@pytest.mark.parametrize("batches", [1, 40])
+def test_a_training_keeps_some_of_its_validations(epochs, batches):
+    given = validated(epochs, batches, 90)
+    assert epochs // given.get("validation_freq", 1) >= min(epochs // 2, 4)
+    assert ("validation_steps" in given) == (batches > 1)
+
+
+@pytest.mark.parametrize("callbacks, setting", [
+    ({}, "validation_freq"), ({"EarlyStopping": {"monitor": "val_loss"}}, "validation_steps"),
+])  # fmt: skip
+def test_validation_that_callbacks_choose_by_stays_in_each_epoch(callbacks, setting):
+    assert set(validated(100, 40, 20, callbacks=callbacks)) == {setting}
+
+
+def moved(code: str, calls: list) -> dict:
+    """The hooks that printed code defines; the work moved into them notes what it can see."""
+    names = apply(code.replace("...", "_note(dict(locals()))"), _note=calls.append)
+    return {name: hook for name, hook in names.items() if name.startswith("on_")}
+
+
+@pytest.mark.parametrize("name, own, calls, seen", [
+    ("Plots.on_epoch_end", None, [(3, {"loss": 1.0})], {"epoch": 3, "logs": {"loss": 1.0}}),
+    ("Plots.on_epoch_end", "e", [(3, None)], {"e": 3}),
+    ("Plots.on_test_end", None, [({"loss": 2.0},)], {"logs": {"loss": 2.0}}),
+])  # fmt: skip
+def test_what_is_moved_keeps_its_arguments(name, own, calls, seen):
+    names = {"Plots": {"names": {"on_epoch_end": own}}} if own else {}
+    claim = found(phases("callback", name, 0.5, callbacks=names), "host_stall")
+    noted = []
+    hooks_of = moved(claim["advice"]["code"], noted)
+    callback = SimpleNamespace()
+    for arguments in calls:
+        hooks_of[name.partition(".")[2]](callback, *arguments)
+    assert not noted
+    hooks_of["on_train_end"](callback)
+    assert len(noted) == 1 and seen.items() <= noted[0].items()
+
+
+def test_a_hook_without_an_epoch_counts_its_calls():
+    claim = found(phases("callback", "Plots.on_test_end", 0.5, epochs=100), "host_stall")
+    worked, callback = [], SimpleNamespace()
+    for number in range(20):
+        apply(claim["advice"]["code"], work=lambda number=number: worked.append(number),
+              self=callback, getattr=getattr)  # fmt: skip
+    assert worked == [0, 10]
+
+
+@pytest.mark.parametrize("said, told", [
+    ({"every": {"print_every": 1}}, "Watcher(..., print_every=100)"),
+    ({"every": {"log_freq": 2}}, "Watcher(..., log_freq=100)"),
+    ({"every": {"every_n_epochs": 1}}, "if batch % 100 == 0"),
+    ({"every": {"interval": 30}}, "if batch % 100 == 0"),  # seconds?
+    ({"names": {"on_train_batch_end": "step"}}, "if step % 100 == 0"),
+    ({"every": {"x); import os; (": 1}}, "if batch % 100 == 0"),
+])  # fmt: skip
+def test_an_argument_that_the_class_has_is_used(said, told):
+    run = hooks("Watcher.on_train_batch_end", callbacks={"Watcher": said})
+    assert found(run, "host_stall")["advice"]["code"].startswith(told)
+
+
+def test_an_argument_that_counts_epochs_is_used_at_their_ends():
+    said = {"Plots": {"every": {"plot_period": 1, "every_n_steps": 1}}}
+    run = phases("callback", "Plots.on_epoch_end", 0.5, epochs=100, callbacks=said)
+    assert found(run, "host_stall")["advice"]["code"] == "Plots(..., plot_period=10)"

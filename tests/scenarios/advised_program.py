@@ -65,15 +65,15 @@ def fit(name, data, **kwargs):
     return trained(name, model, data, **kwargs)
 
 
-def trained(name, model, data, callbacks=(), **kwargs):
+def trained(name, _model, _data, callbacks=(), **kwargs):  # names that no code is printed with
     callback = GpuUtilCallback(FOLDER / name, trace="off", report=False)
-    model.fit(data, verbose=0, callbacks=[*callbacks, callback], **kwargs)
+    _model.fit(_data, verbose=0, callbacks=[*callbacks, callback], **kwargs)
     return report_of(name)
 
 
-def loop(name, data):
+def loop(name, _data):
     with GpuUtilMonitor(FOLDER / name, framework=BACKEND, trace="off", report=False) as monitor:
-        for _ in monitor.batches(data):
+        for _ in monitor.batches(_data):
             time.sleep(WORK_S)
     return report_of(name)
 

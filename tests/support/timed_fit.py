@@ -56,13 +56,16 @@ def slowly(ms: float):
     return load
 
 
-def fit(log_dir: Path, model: keras.Model, data: Any, **kwargs: Any) -> dict:
-    """Train once under the callback; the run's object of the report."""
+def fit(log_dir: Path, _model: keras.Model, _data: Any, **kwargs: Any) -> dict:
+    """Train once under the callback; the run's object of the report.
+
+    Printed code has no names from in here (they begin with an underscore) but the usual ones.
+    """
     _warm()
     callbacks = [*kwargs.pop("callbacks", []), GpuUtilCallback(log_dir, trace="off", report=False)]
-    if not model.compiled:
-        model.compile("sgd", "mse", jit_compile=False)
-    model.fit(data, callbacks=callbacks, **{"verbose": 0, **kwargs})
+    if not _model.compiled:
+        _model.compile("sgd", "mse", jit_compile=False)
+    _model.fit(_data, callbacks=callbacks, **{"verbose": 0, **kwargs})
     [recording] = read_recordings(log_dir)
     return run_report(recording)
 
