@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis._rule import FORK_SAFE, Advice, Range
 from gpu_util_callback.diagnosis._run import Run
 
 __all__ = [
-    "InputWait", "advise_kind", "ahead_code", "brief", "keep_it", "loader_workers",
+    "InputWait", "advise_kind", "ahead_code", "brief", "keep_it", "loader_workers", "mostly_waits",
     "py_dataset_workers",
 ]  # fmt: skip
 
@@ -276,13 +276,13 @@ def _py_dataset(wait: InputWait) -> Advice:
     processes = bool(run.fact("fit", "input_processes"))
     one_ms = _one_ms(wait)
     if not workers or workers == 1:
-        waits = _waits(wait)
+        waits = mostly_waits(wait)
         count = _workers_for(wait, one_ms, waiting=waits)
         return py_dataset_workers(
             run, f"{own} makes one batch after the other: {wait.pace}.", "dataset", count,
             processes=not waits, saves=_side_by_side(wait, one_ms, count, not waits),
         )  # fmt: skip
-    if not processes and not _waits(wait):
+    if not processes and not mostly_waits(wait):
         return py_dataset_workers(
             run,
             f"{own} makes its batches in {workers} threads, which share Python's one lock: "
@@ -304,7 +304,7 @@ def _py_dataset(wait: InputWait) -> Advice:
             "        return made[i]\n"
             "dataset = Made()",
         )
-    needed = _workers_for(wait, workers * wait.arrives_ms, waiting=_waits(wait))
+    needed = _workers_for(wait, workers * wait.arrives_ms, waiting=mostly_waits(wait))
     count = min(MOST_WORKERS, max(needed, 2 * workers))
     return py_dataset_workers(
         run, f"{workers} workers of {own} are too few, or __getitem__ too slow: {wait.pace}.",
@@ -399,7 +399,7 @@ def _generator(wait: InputWait) -> Advice:
     name = f"The generator {own}" if own else "The generator"
     if run.fact("fit", "loop") == "custom":
         return _in_loop(wait, f"{name} makes each batch while the loop waits: {wait.pace}.")
-    one_ms, waits = _one_ms(wait), _waits(wait)
+    one_ms, waits = _one_ms(wait), mostly_waits(wait)
     count = _workers_for(wait, one_ms, waiting=waits)
     says = (
         f"{name} makes one batch after the other: {wait.pace}. A keras.utils.PyDataset makes "
@@ -498,7 +498,7 @@ def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> 
             wait.saves(wait.lost_ms),
         )
     one_ms = wait.arrives_ms if ahead else wait.lost_ms
-    waits = _waits(wait)
+    waits = mostly_waits(wait)
     count = _workers_for(wait, one_ms, waiting=waits)
     how = "threads" if waits else "processes (Python computes in one thread at a time)"
     if_known = "" if made else ", if you can say how to make batch number i"
@@ -565,7 +565,7 @@ class Pooled:
             yield coming.popleft().result()"""
 
 
-def _waits(wait: InputWait) -> bool:
+def mostly_waits(wait: InputWait) -> bool:
     """Whether making batches mostly waits (for files, a network): the process hardly computes."""
     busy = process_cpu(wait.run, wait.where)
     return busy is not None and busy < WAITS

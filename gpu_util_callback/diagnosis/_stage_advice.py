@@ -4,7 +4,7 @@ import math
 import re
 
 from gpu_util_callback.diagnosis._circumstances import cpu_pct, cpus, process_cpu
-from gpu_util_callback.diagnosis._input_advice import InputWait, brief, keep_it
+from gpu_util_callback.diagnosis._input_advice import InputWait, brief, keep_it, mostly_waits
 from gpu_util_callback.diagnosis._pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis._rule import Advice
 
@@ -70,31 +70,39 @@ def _generated(wait: InputWait, stage: Stage) -> Advice | None:
     """
     if not stage.op.startswith("Generator"):
         return None
-    several = any(one.op.startswith("ParallelInterleave") for one in wait.stages)
-    takes = f"The generator takes {brief(stage.work_ms_per_batch)} a batch"
-    takes += f", and the model could take one every {brief(wait.needed_ms)}"
-    share = _cpu_share(wait, stage)
-    if share is not None and share < WAITS:
-        at_once = _enough(wait, wait.after(stage, 0.0), 1.2 * stage.work_ms_per_batch)
-        says = "" if not several else " Several of them run already: let more of them."
+    says = f"The generator makes one element after the other: {wait.pace}."
+    if not mostly_waits(wait):
         return Advice(
-            f"{takes}. It mostly waits, for files or a network.{says} Split what it reads into "
-            f"{at_once} parts, each with a generator of its own.",
-            "options = tf.data.Options()\n"
-            f"options.threading.private_threadpool_size = {at_once + 1}\n"
-            "def part(k):\n"
-            "    return tf.data.Dataset.from_generator(your_generator, ..., args=(k,))"
-            f"  # every {at_once}th element from k on\n"
-            f"ds = tf.data.Dataset.range({at_once}).interleave(part, cycle_length={at_once}, "
-            f"num_parallel_calls={at_once}, deterministic=False)\n"
+            f"{says} Threads do not help where it computes in Python: let it yield what is cheap "
+            "(a path, an index), and make the rest in a map of TensorFlow operations.",
+            "ds = ds.map(your_function, num_parallel_calls=tf.data.AUTOTUNE)",
+            wait.saves(wait.after(stage, 0.0)),
+        )
+    at_once = _enough(wait, wait.after(stage, 0.0), 1.5 * wait.arrives_ms)
+    saves = wait.saves(wait.after(stage, max(wait.arrives_ms / at_once, wait.python_ms)))
+    # By itself TensorFlow lets no more of them wait at a time than there are cores.
+    options = (
+        f"options = tf.data.Options()\noptions.threading.private_threadpool_size = {at_once + 1}\n"
+    )
+    several = f"cycle_length={at_once}, num_parallel_calls={at_once}, deterministic=False"
+    opener = next((one for one in wait.stages if "Interleave" in one.op), None)
+    if opener is not None:
+        return Advice(
+            f"{_sentence(wait.pace)}. Its generators mostly wait, for files or a network: let "
+            f"{at_once} of those that {opener.name} opens wait at the same time.",
+            f"{options}ds = files.interleave({_function(opener)}, {several})\n"
             "ds = ds.with_options(options)",
-            wait.saves(wait.after(stage, max(stage.work_ms_per_batch / at_once, wait.python_ms))),
+            saves,
         )
     return Advice(
-        f"{takes}. Threads do not make it faster where it computes in Python: let it yield what is "
-        "cheap (a path, an index), and make the rest of it in a map of TensorFlow operations.",
-        "ds = ds.map(your_function, num_parallel_calls=tf.data.AUTOTUNE)",
-        wait.saves(wait.after(stage, 0.0)),
+        f"{says} It mostly waits, for files or a network: split what it reads into {at_once} "
+        "parts, each with a generator of its own.",
+        f"{options}def part(k):\n"
+        "    return tf.data.Dataset.from_generator(your_generator, ..., args=(k,))"
+        f"  # element k, k + {at_once}, ...\n"
+        f"ds = tf.data.Dataset.range({at_once}).interleave(part, {several})\n"
+        "ds = ds.with_options(options)",
+        saves,
     )
 
 

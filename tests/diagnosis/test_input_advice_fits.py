@@ -100,7 +100,7 @@ INPUTS = [
     ("generator that computes in a loop on JAX", waits(framework=JAX, input_kind="generator",
      **LOOP), COMPUTING, "Pooled(make_batch, number_of_batches)", "ThreadPool"),
     ("generator behind tf.data, waiting", waits(GENERATOR, PREFETCH, **LOOP), WAITING,
-     "interleave(part, cycle_length=5", "Ahead"),
+     "interleave(part, cycle_length=6", "Ahead"),
     ("generator behind tf.data, computing", waits(GENERATOR, PREFETCH, **LOOP), COMPUTING,
      "ds.map(your_function", "Ahead"),
     ("tf.data that makes nothing ahead", waits(("map(decode)", "Map", 8.0, 1.0, "sequential"),

@@ -8,10 +8,7 @@ programs. A program gets an `Edit`, which makes of its names what the printed co
 (nothing at first), and a folder to record in. Each program runs in a process of its own.
 """
 
-import collections
-import concurrent.futures
 import json
-import multiprocessing
 import os
 import re
 import subprocess
@@ -154,18 +151,43 @@ def augment_batch(index: int) -> tuple[Any, Any]:
 # ---- TensorFlow's guide ------------------------------------------------------------------------
 
 
-def artificial(samples: int = 60) -> Any:
+SAMPLES = 100
+
+
+def read_samples(part: int = 0, parts: int = 1, samples: int = SAMPLES) -> Any:
+    """What the guide's `ArtificialDataset` does; or every so many of its samples."""
+    time.sleep(OPEN_S)
+    for index in range(part, samples, parts):
+        time.sleep(READ_S)
+        yield (index,)
+
+
+def artificial(samples: int = SAMPLES) -> Any:
     """The guide's `ArtificialDataset`."""
     import tensorflow as tf
 
-    def read_samples() -> Any:
-        time.sleep(OPEN_S)
-        for index in range(samples):
-            time.sleep(READ_S)
-            yield (index,)
-
     spec = tf.TensorSpec((1,), tf.int64)
-    return tf.data.Dataset.from_generator(read_samples, output_signature=spec)
+    read = lambda: read_samples(samples=samples)  # noqa: E731
+    return tf.data.Dataset.from_generator(read, output_signature=spec)
+
+
+def splitting(edit: Edit, read: Callable, spec: Any) -> dict[str, Any]:
+    """Names for code that splits a generator: `read` takes a part's number, and how many."""
+    import tensorflow as tf
+
+    parts = int((re.search(r"\.range\((\d+)\)", edit.code) or [0, 1])[1])
+
+    class Dataset:
+        range = tf.data.Dataset.range
+
+        @staticmethod
+        def from_generator(generator: Callable, _: Any, args: Any) -> Any:
+            return tf.data.Dataset.from_generator(generator, args=args, output_signature=spec)
+
+    if "from_generator" not in edit.code:
+        return {"tf": tf}
+    proxy = SimpleNamespace(data=SimpleNamespace(Dataset=Dataset, Options=tf.data.Options))
+    return {"tf": proxy, "your_generator": lambda k: read(k, parts)}
 
 
 def mapped_function(value: Any) -> Any:
@@ -180,7 +202,8 @@ def guide(edit: Edit, folder: Path, whole: Any, source: Any = None, **names: Any
     """`benchmark(whole)`, or of what the advice makes of it."""
     import tensorflow as tf
 
-    names = {"tf": tf, "concurrent": concurrent, "mapped_function": mapped_function} | names
+    spec = tf.TensorSpec((1,), tf.int64)
+    names = splitting(edit, read_samples, spec) | {"mapped_function": mapped_function} | names
     loop(folder, edit(whole, source, **names), "tensorflow")
 
 
@@ -201,7 +224,7 @@ def sequential_interleave(edit: Edit, folder: Path) -> None:
     import tensorflow as tf
 
     def open_file(_: Any) -> Any:
-        return artificial(30)
+        return artificial(SAMPLES // 4)
 
     files = tf.data.Dataset.range(4)
     guide(edit, folder, files.interleave(open_file), files=files, open_file=open_file)
@@ -212,7 +235,7 @@ def parallel_interleave(edit: Edit, folder: Path) -> None:
     import tensorflow as tf
 
     def open_file(_: Any) -> Any:
-        return artificial(30)
+        return artificial(SAMPLES // 4)
 
     files = tf.data.Dataset.range(4)
     whole = files.interleave(open_file, num_parallel_calls=tf.data.AUTOTUNE)
@@ -270,11 +293,10 @@ def memory_consuming(value: Any) -> Any:
 
 @trial("tensorflow", "guide: reduced memory order")
 def reduced_memory(edit: Edit, folder: Path) -> None:
-    import tensorflow as tf
 
     source = artificial().map(mapped_function).cache()
     whole = source.map(memory_consuming)
-    guide(edit, folder, whole, source, memory_consuming=memory_consuming, tf=tf)
+    guide(edit, folder, whole, source, memory_consuming=memory_consuming)
 
 
 @trial("tensorflow", "guide: all of it")
@@ -282,7 +304,7 @@ def all_of_it(edit: Edit, folder: Path) -> None:
     import tensorflow as tf
 
     def open_file(_: Any) -> Any:
-        return artificial(30)
+        return artificial(SAMPLES // 4)
 
     tune = tf.data.AUTOTUNE
     files = tf.data.Dataset.range(8)
@@ -312,9 +334,7 @@ def kinds(edit: Edit, make: Callable, count: int, whole: Any) -> Any:
     """An input of a fit, as the code for a PyDataset or a generator leaves it."""
     import keras
 
-    return edit(whole, keras=keras, make_batch=make, number_of_batches=count,
-                concurrent=concurrent, multiprocessing=multiprocessing,
-                collections=collections)  # fmt: skip
+    return edit(whole, keras=keras, make_batch=make, number_of_batches=count)
 
 
 @trial("tensorflow", "PyDataset without workers, waits")
@@ -352,15 +372,14 @@ def generator_fit(edit: Edit, folder: Path) -> None:
 def slow_from_generator(edit: Edit, folder: Path) -> None:
     import tensorflow as tf
 
-    def read() -> Any:
-        for index in range(200):
+    def read(part: int = 0, parts: int = 1) -> Any:
+        for index in range(part, 200, parts):
             time.sleep(0.016)
             yield arrays(index)
 
     spec = (tf.TensorSpec((4, 8)), tf.TensorSpec((4, 1)))
     whole = tf.data.Dataset.from_generator(read, output_signature=spec).prefetch(2)
-    data = edit(whole, tf=tf, read=read, concurrent=concurrent)
-    loop(folder, data, "tensorflow")
+    loop(folder, edit(whole, **splitting(edit, read, spec)), "tensorflow")
 
 
 @trial("jax", "generator in a loop on JAX, faster than the step")
@@ -368,9 +387,7 @@ def generator_jax(edit: Edit, folder: Path) -> None:
     def batches() -> Any:
         return generated(100, lambda index: make_batch(index, 0.02))
 
-    import concurrent.futures
-
-    data = edit(batches(), concurrent=concurrent, generated=batches, collections=collections)
+    data = edit(batches(), generated=lambda *_: batches())
     step = lambda _: time.sleep(0.03)  # noqa: E731
     loop(folder, data, "jax", epochs=1, step=step)
 
@@ -380,8 +397,8 @@ def slow_generator_jax(edit: Edit, folder: Path) -> None:
     def batches() -> Any:
         return generated(100, lambda index: make_batch(index, 0.04))
 
-    names = {"generated": batches, "make_batch": make_batch, "number_of_batches": 100}
-    data = edit(batches(), concurrent=concurrent, collections=collections, **names)
+    names = {"generated": lambda *_: batches(), "make_batch": make_batch}
+    data = edit(batches(), number_of_batches=100, **names)
     loop(folder, data, "jax", epochs=1)
 
 

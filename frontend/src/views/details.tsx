@@ -165,7 +165,8 @@ function Saving({ item, report }: { item: Finding; report: Report }) {
   const wall = known ? (report.wall_s ?? 0) : 0;
   const gain = wall > saves ? wall / (wall - saves) : 0;
   const run = gain >= 1.05 ? times(gain) : '';
-  const here = typeof evidence?.faster_up_to === 'number' ? times(evidence.faster_up_to) : '';
+  const faster = evidence?.faster_up_to;
+  const here = typeof faster === 'number' && faster >= 1.05 ? times(faster) : '';
   return (
     <p class="saving">
       <b>Saves up to {held(seconds(saves))}</b>
