@@ -182,7 +182,7 @@ def _data_loader(wait: InputWait) -> Advice:
     if handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms:
         return _handing_over(wait, handing_ms, workers, not pinned)
     if not workers:
-        count = _workers_for(wait, wait.lost_ms)
+        count = _workers_for(wait, wait.lost_ms, waiting=mostly_waits(wait))
         return loader_workers(
             "The DataLoader makes every batch in the training process, while the model waits "
             f"({wait.pace}). Let worker processes make them ahead of time.{twice}",
@@ -476,7 +476,7 @@ def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> 
     kind = str(run.fact("fit", "input_kind", default=""))
     pooled = kind == "Pooled"
     if run.framework == "torch" and not pooled:
-        count = _workers_for(wait, wait.lost_ms)
+        count = _workers_for(wait, wait.lost_ms, waiting=mostly_waits(wait))
         return loader_workers(
             f"{why} Let worker processes of a DataLoader do that. If they come from one already, "
             "give it to monitor.batches() itself: enumerate(monitor.batches(loader)).",

@@ -322,3 +322,59 @@ def test_nothing_is_named_twice_in_a_sentence(stage, told):
 @pytest.mark.parametrize("ms, said", [(0.77, "0.8 ms"), (0.04, "under 0.1 ms"), (3.4, "3.4 ms")])
 def test_short_times_are_said(ms, said):
     assert brief(ms) == said
+
+
+MAPPED = ("map(decode)", "Map", 30.0, 1.0, "py_function,sequential")
+
+
+@pytest.mark.parametrize("serial_ms, gain", [(0.1, 4.4), (15.0, 3.0), (30.0, 2.0)])
+def test_threads_promise_no_more_than_the_stages_beside_them_let_through(serial_ms, gain):
+    """A batch each 45 or 60 ms; behind the map's threads a generator makes one after the other."""
+    source = ("generator", "Generator", serial_ms, 1.0, "py_function")
+    arrives = max(30.0 + serial_ms, 44.0)
+    run = waits(source, MAPPED, PREFETCH, wait_ms=arrives - 10, machine={"cpus": 2})
+    claim = found(run, "input_bound", WAITING)
+    assert claim["evidence"]["slowest_stage"] in ("map(decode)", "generator")
+    assert claim["evidence"]["faster_up_to"] == pytest.approx(gain, rel=0.06)
+
+
+def test_processes_promise_no_more_than_the_cores_let_through():
+    """30 ms of one core for a batch each 40 ms: two cores make one each 15 ms, sixteen in time."""
+    gains = [
+        found(waits(framework=JAX, machine={"cpus": cpus}, gpus=[], **PYDATASET), "input_bound",
+              {"process_cpu_pct": 90, "cpu_pct": 50})["evidence"]["faster_up_to"]
+        for cpus in (2, 16)
+    ]  # fmt: skip
+    assert gains == [pytest.approx(40 / 18, rel=0.06), pytest.approx(4.0, rel=0.06)]
+
+
+def test_threads_promise_no_more_than_python_lets_through():
+    """Making a batch takes 30 ms, of which 14 compute under Python's one lock."""
+    host = {"process_cpu_pct": 48, "cpu_pct": 10}
+    run = waits(framework=JAX, input_kind="generator", wait_ms=40, **LOOP)
+    claim = found(run, "input_bound", host)
+    assert claim["evidence"]["faster_up_to"] == pytest.approx(50 / 14, rel=0.06)
+
+
+@pytest.mark.parametrize("kind", ["Ahead", "Pooled"])
+def test_who_works_ahead_is_not_asked_to_again(kind):
+    code = found(waits(framework=JAX, input_kind=kind, wait_ms=8, **LOOP), "input_bound", WAITING)
+    assert "class Ahead" not in code["advice"]["code"]
+
+
+@pytest.mark.parametrize("process_cpu_pct, waiting", [(10, True), (90, False)])
+def test_the_code_for_loops_survives_epochs(process_cpu_pct, waiting):
+    host = {"process_cpu_pct": process_cpu_pct, "cpu_pct": 50}
+    slow = waits(framework=JAX, input_kind="generator", **LOOP)
+    code = found(slow, "input_bound", host)["advice"]["code"]
+    dataset = apply(code, make_batch=abs, number_of_batches=30)["dataset"]
+    assert [list(dataset), list(dataset)] == [list(range(30))] * 2
+    assert ("Thread" in type(dataset.pool).__name__) == waiting
+    dataset.pool.shutdown()
+    fast = waits(framework=JAX, input_kind="generator", wait_ms=8, input_class="read", **LOOP)
+    code = found(fast, "input_bound")["advice"]["code"]
+    dataset = apply(code, read=lambda *_: iter(range(30)))["dataset"]
+    assert [list(dataset), list(dataset)] == [list(range(30))] * 2
+    code = found(waits(input_kind=None, wait_ms=8, **LOOP), "input_bound")["advice"]["code"]
+    dataset = apply(code, dataset=range(30))["dataset"]
+    assert [list(dataset), list(dataset)] == [list(range(30))] * 2

@@ -45,12 +45,15 @@ class Edit:
     def __init__(self, code: str = ""):
         self.code = code
 
-    def __call__(self, whole: Any, source: Any = None, **names: Any) -> Any:
+    def __call__(
+        self, whole: Any, source: Any = None, then: Callable = lambda data: data, **names: Any
+    ) -> Any:
         """The input that the code leaves.
 
         Args:
             whole: the input as the program has it.
             source: what comes before the stage that such code writes in another way.
+            then: what comes behind it.
             names: the program's other names; those of inputs stand for what they say.
         """
         if not self.code:
@@ -59,7 +62,8 @@ class Edit:
         given = dict.fromkeys(self.INPUTS, source if staged else whole) | names
         after = apply(self.code, **given)
         changed = [after[name] for name in self.INPUTS if after[name] is not given[name]]
-        return changed[0] if changed else given["data"]
+        after_all = changed[0] if changed else given["data"]
+        return then(after_all) if staged else after_all
 
 
 class Trial:
@@ -258,8 +262,8 @@ def parallel_map(edit: Edit, folder: Path) -> None:
 
 @trial("tensorflow", "guide: cached")
 def cached(edit: Edit, folder: Path) -> None:
-    source = artificial()
-    guide(edit, folder, source.map(mapped_function).cache(), source)
+    source, then = artificial(), lambda data: data.cache()
+    guide(edit, folder, source.map(mapped_function).cache(), source, then=then)
 
 
 def increment(x: Any) -> Any:
@@ -294,9 +298,12 @@ def memory_consuming(value: Any) -> Any:
 @trial("tensorflow", "guide: reduced memory order")
 def reduced_memory(edit: Edit, folder: Path) -> None:
 
-    source = artificial().map(mapped_function).cache()
-    whole = source.map(memory_consuming)
-    guide(edit, folder, whole, source, memory_consuming=memory_consuming)
+    source = artificial()
+    cached = source.map(mapped_function).cache()
+    whole, then = cached.map(memory_consuming), lambda data: data.cache().map(memory_consuming)
+    if "map(memory_consuming" in edit.code:
+        source, then = cached, lambda data: data
+    guide(edit, folder, whole, source, then=then, memory_consuming=memory_consuming)
 
 
 @trial("tensorflow", "guide: all of it")
@@ -456,7 +463,11 @@ def through_loader(edit: Edit, folder: Path, make: Callable, workers: int, train
     if "torch.utils.data.DataLoader" in edit.code:
         utils = SimpleNamespace(data=SimpleNamespace(DataLoader=given))
         names["torch"] = SimpleNamespace(utils=utils)
-    train(edit(loader, **names))
+    data = edit(loader, **names)
+    if "DataLoader(" not in edit.code and edit.code:  # the samples, made once
+        given.arguments = (data,)
+        data = given(...)
+    train(data)
 
 
 def quick_sample(index: int) -> tuple[Any, Any]:
@@ -630,9 +641,7 @@ def images(edit: Edit, folder: Path) -> None:
     paths = [str(place / f"{number}.jpg") for number in range(8)] * 300
     source = tf.data.Dataset.from_tensor_slices(paths)
     whole = source.map(decode).batch(16)
-    data = edit(whole, source, tf=tf, decode=decode)
-    if ".map(" in edit.code and ".cache(" not in edit.code:
-        data = data.batch(16)
+    data = edit(whole, source, lambda data: data.batch(16), tf=tf, decode=decode)
     fit(folder, data, model=model, epochs=2)
 
 
