@@ -10,6 +10,7 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from decimal import Decimal
 from typing import Any, BinaryIO
 
@@ -77,7 +78,7 @@ _KNOWN_CATEGORIES = _DEVICE_CATEGORIES | _OTHER_CATEGORIES | frozenset(_HOST_KIN
 
 
 def read_kineto(
-    files: list[tuple[str, Callable[[], BinaryIO]]],
+    files: list[tuple[str, Callable[[], AbstractContextManager[BinaryIO]]]],
     progress: Callable[[], None] | None = None,
     most: int = limits.MAX_UNPACKED_JSON,
 ) -> Trace:

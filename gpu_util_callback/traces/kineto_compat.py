@@ -176,7 +176,7 @@ def _steps(process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             previous = max(previous, int(before.max()))
     for i in range(len(label)):
         start[i] = max(previous, int(start[i]))
-        end[i] = max(int(end[i]), int(reach[i]))
+        end[i] = max(int(end[i]), int(reach[i]), int(start[i]))
         previous = int(end[i])
     keep = len(label)
     if keep > 1:

@@ -6,7 +6,8 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -181,11 +182,13 @@ class _Stream:
         self.position = 0
         self._raw: BinaryIO | None = None
 
-    def open(self) -> BinaryIO:
-        self._raw = raw = self.path.open("rb")
-        packed = raw.read(2) == _GZIP
-        raw.seek(0)
-        return gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[return-value]
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        with self.path.open("rb") as raw:
+            self._raw = raw
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            yield gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[misc]
 
     def tell(self) -> int:
         return 0 if self._raw is None or self._raw.closed else self._raw.tell()

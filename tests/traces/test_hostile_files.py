@@ -6,7 +6,6 @@ comes at all came within them.
 
 import gzip
 import json
-import math
 import resource
 import sqlite3
 import subprocess
@@ -14,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from trace_oracle import sane
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.errors import UnusableInput
@@ -37,23 +37,6 @@ def gpu_util(*arguments) -> subprocess.CompletedProcess[str]:
         capture_output=True, text=True, timeout=280, preexec_fn=within_limits,
         env={"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)},
     )  # fmt: skip
-
-
-def sane(value, key: str = "") -> None:
-    """No number of a trace's JSON is nonsense, wherever it stands."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            sane(inner, name)
-    elif isinstance(value, list):
-        for inner in value:
-            sane(inner, key)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        assert math.isfinite(value), key
-        assert abs(value) <= 1 << 80, key
-        if key.endswith("_pct"):
-            assert 0 <= value <= 100.0001, key
-        if key.endswith(("_bytes", "duration_ms", "_us", "_bytes_per_s")):
-            assert value >= 0, key
 
 
 def judge(done: subprocess.CompletedProcess[str]) -> None:
