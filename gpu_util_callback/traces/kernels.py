@@ -73,9 +73,10 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
     count = np.diff(np.append(first, len(order)))
     occupancy_of = process.figures("occupancy_pct")
     groups = []
-    judged = limits.MAX_JUDGED // max(1, len(process.devices))
+    gpus = max(1, len(process.devices))
+    judged, listed = limits.MAX_JUDGED // gpus, max(1, limits.MAX_KERNEL_NAMES // gpus)
     ranking = np.argsort(-total, kind="stable")
-    for i in ranking[: limits.MAX_KERNEL_NAMES].tolist():
+    for i in ranking[:listed].tolist():
         mine = slice(first[i], first[i] + count[i])
         weight = duration[mine].astype(np.float64)
         op = _heaviest(events.op[order[mine]], weight)
@@ -103,7 +104,7 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
                 ),
             )
         )
-    rest = ranking[limits.MAX_KERNEL_NAMES :]
+    rest = ranking[listed:]
     if len(rest):
         groups.append(
             KernelGroup(

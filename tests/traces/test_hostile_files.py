@@ -209,3 +209,26 @@ def test_json_is_printed_whole_and_without_what_json_lacks(tmp_path, monkeypatch
     monkeypatch.setattr(Analysis, "to_json", lambda self: odd)
     assert main(["trace", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"a": [1, None], "b": None, "c": {"d": 2.5}}
+
+
+def test_a_page_that_is_named_again_and_again_holds_its_rows_once(tmp_path):
+    path, size, times = tmp_path / "made.sqlite", 512, 60
+    table = "CUPTI_ACTIVITY_KIND_KERNEL"
+    with sqlite3.connect(path, isolation_level=None) as file:
+        file.execute(f"PRAGMA page_size = {size}")
+        file.execute(f"CREATE TABLE {table} (start, end)")
+        file.executemany(f"INSERT INTO {table} VALUES (?, ?)", [(i, i + 3) for i in range(80)])
+        (root,) = file.execute("SELECT rootpage FROM sqlite_master").fetchone()
+    file.close()
+    data = bytearray(path.read_bytes())
+    at = (root - 1) * size
+    assert data[at] == 5  # an inner page of a table; its cells name a child and a key
+    child, first = data[at + 8 : at + 12], size - 5 * times
+    for number in range(times):
+        cell = first + 5 * number
+        data[at + cell : at + cell + 5] = child + b"\x01"
+        data[at + 12 + 2 * number : at + 14 + 2 * number] = cell.to_bytes(2)
+    data[at + 3 : at + 7] = times.to_bytes(2) + first.to_bytes(2)
+    path.write_bytes(data)
+    with pytest.raises(UnusableInput, match="more rows than they can"):
+        read_trace(path)
