@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import math
 import shutil
 import sys
 import time
+from typing import Any
 
 from gpu_util_callback.cli import _output, _remote, _thresholds
 from gpu_util_callback.errors import UnusableInput
@@ -91,9 +93,24 @@ def run(args: argparse.Namespace) -> int:
         for path in written:
             print(f"written: {path}", file=sys.stderr)
     if args.json:
-        json.dump(analysis.to_json(), sys.stdout, allow_nan=False, indent=1)
-        sys.stdout.write("\n")
+        text = _json(analysis.to_json())
     else:
         text = render(analysis, color=_output.color(), unicode=_output.unicode())
-        sys.stdout.write(text)
+    sys.stdout.write(text)
     return 0
+
+
+def _json(tree: Any) -> str:
+    """A document to be written whole, or not at all: half of one helps no program."""
+    try:
+        return json.dumps(tree, allow_nan=False, indent=1) + "\n"
+    except ValueError:  # an infinite number: unknown, as JSON can say it
+        return json.dumps(_finite(tree), allow_nan=False, indent=1) + "\n"
+
+
+def _finite(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _finite(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_finite(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

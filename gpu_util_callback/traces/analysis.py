@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.traces import frameworks
+from gpu_util_callback.traces import frameworks, limits
 from gpu_util_callback.traces.breakdown import DeviceAccount, account, waits
 from gpu_util_callback.traces.frameworks import Wording
 from gpu_util_callback.traces.hostside import (
@@ -28,7 +28,7 @@ from gpu_util_callback.traces.kernels import (
     kernel_groups,
     launch_stats,
 )
-from gpu_util_callback.traces.model import DeviceKind, HostKind, Process, Trace
+from gpu_util_callback.traces.model import Device, DeviceKind, HostKind, Process, Trace
 from gpu_util_callback.traces.steps import Steps, find_steps
 
 __all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "analyse", "measure"]
@@ -197,13 +197,15 @@ def measure(trace: Trace) -> Analysis:
     indexes = [d.index for p in trace.processes for d in p.devices if len(d.events)]
     unique = len(set(indexes)) == len(indexes)
     processes = []
+    problems = list(trace.problems)
     count = 0
     for process in trace.processes:
         steps = find_steps(process, trace.names)
         devices = []
-        for device in process.devices:
-            if not len(device.events):
-                continue
+        chosen, aside = _accountable(process, steps)
+        if aside:
+            problems.append(aside)
+        for device in chosen:
             busy = device.busy()
             if not len(busy):
                 continue
@@ -238,8 +240,27 @@ def measure(trace: Trace) -> Analysis:
 
         figures = compat(processes[0].process, trace.names)
     notes = [note for p in processes for note in (*_unjudged(p), *_unlinked(p))]
-    problems = list(dict.fromkeys([*trace.problems, *notes]))
+    problems = list(dict.fromkeys([*problems, *notes]))
     return Analysis(trace, processes, [], figures, problems)
+
+
+def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:
+    """The GPUs that did something, and a line where there are more than can be accounted for.
+
+    Each step has a row for each GPU: an honest file has more events than such rows. A made-up one
+    may ask for the product of many GPUs and many steps, in a few bytes each.
+    """
+    active = [d for d in process.devices if len(d.events)]
+    events = len(process.events) + sum(len(d.events) for d in active)
+    cells = limits.FEW_CELLS + limits.CELLS_PER_EVENT * events
+    most = max(1, min(limits.MAX_GPUS, cells // max(1, len(steps))))
+    if len(active) <= most:
+        return active, ""
+    work = [int((d.events.end_ps - d.events.start_ps).sum()) for d in active]
+    busiest = sorted(range(len(active)), key=lambda i: -work[i])[:most]
+    return [active[i] for i in sorted(busiest)], (
+        f"{len(active):,} GPUs in {len(steps):,} steps: only the {most:,} with most work are shown"
+    )
 
 
 def _op_time(process: Process) -> Intervals:

@@ -204,17 +204,12 @@ def _part(pieces: Intervals, where: np.ndarray | None = None) -> Intervals:
 
 def launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
     """Start and end of the call that launched each event of a device, else UNLINKED."""
-    calls = process.events
-    rows = np.flatnonzero(
-        (calls.correlation >= 0) & ((calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL))
-    )
-    events = device.events
+    calls, events = process.events, device.events
+    order, keys = process.calls_by_correlation()
     start = np.full(len(events), UNLINKED)
     end = np.full(len(events), UNLINKED)
-    if not len(rows) or not len(events):
+    if not len(order) or not len(events):
         return start, end
-    order = rows[np.argsort(calls.correlation[rows], kind="stable")]  # earliest call first
-    keys = calls.correlation[order]
     at = np.minimum(np.searchsorted(keys, events.correlation), len(keys) - 1)
     # A call cannot come after the work it launched: clocks of host and device may differ by a
     # little, correlations of another process by much.

@@ -16,7 +16,7 @@ _JAX = "PjitFunction("
 _TENSORFLOW = ("ExecutorState::", "IteratorGetNext", "Iterator::")
 # The function that Keras compiles, as TensorFlow names it.
 _KERAS = re.compile(r"(multi|one)_step_on_(iterator|data)|__inference_train_function")
-_LOADER = re.compile(r"_(Single|Multi)Process\w*DataLoaderIter")
+_LOADER = re.compile(r"_(Single|Multi)Process\w{0,40}DataLoaderIter")
 
 
 @dataclass(frozen=True, slots=True)

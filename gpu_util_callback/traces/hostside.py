@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.intervals import EMPTY, Intervals, union
 from gpu_util_callback.traces.model import HostKind, Names, Process, groups
 from gpu_util_callback.traces.step_kernels import op_name
@@ -93,6 +94,10 @@ def pipeline_stages(process: Process, names: Names) -> list[Stage]:
     stage = np.array([numbers[path] for path in paths])[which]
     active = {}
     known = list(numbers)
+    spent = np.bincount(stage, (events.end_ps - events.start_ps)[rows])
+    busiest = np.zeros(len(known), bool)
+    busiest[np.argsort(-spent, kind="stable")[: limits.MAX_STAGES]] = True
+    rows, stage = rows[busiest[stage]], stage[busiest[stage]]
     for number, mine in groups(stage):
         if not _hands_over(known[number]):
             start, end = events.start_ps[rows[mine]], events.end_ps[rows[mine]]
@@ -145,14 +150,16 @@ class AllocatorProfile:
 
 
 def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]:
-    """One profile per allocator and device, device memory first."""
+    """One profile per allocator and device, device memory first; of very many the busiest."""
     readings = process.allocator
     if not len(readings):
         return []
     _, allocators = np.unique(readings.allocator, return_inverse=True)
     keys = readings.device.astype(np.int64) * (len(readings) + 1) + allocators
     result = []
-    for _, rows in groups(keys):
+    by_allocator = list(groups(keys))
+    by_allocator.sort(key=lambda one: -len(one[1]))
+    for _, rows in by_allocator[: limits.MAX_ALLOCATORS]:
         mine = readings.take(rows)
         device, allocator = int(mine.device[0]), int(mine.allocator[0])
         top = int(np.argmax(mine.allocated_bytes))
@@ -160,6 +167,7 @@ def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]
         # The highest reading of each of equal runs of readings: no peak is lost.
         edges = np.unique(np.linspace(0, len(mine), _CURVE_POINTS + 1).astype(np.int64)[:-1])
         best = np.maximum.reduceat(mine.allocated_bytes, edges)
+        edges, best = edges[best >= 0], best[best >= 0]
         result.append(
             AllocatorProfile(
                 allocator=names[allocator],

@@ -13,13 +13,15 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
+from gpu_util_callback.traces import limits
+
 __all__ = ["BrokenJson", "Document"]
 
 CHUNK = 1 << 20
 # A single value larger than this is no event; it would make the window as large as the file.
-MAX_VALUE = 64 << 20
-# A compressed file may unfold to anything; this much takes minutes to read.
-MAX_BYTES = 64 << 30
+MAX_VALUE = 16 << 20
+# Python refuses to make an integer of more digits than this.
+_MAX_DIGITS = 4_000
 
 _GAP = re.compile(r"[ \t\r\n]*")
 # Some profilers write a bare N/A where a number is not known.
@@ -38,6 +40,7 @@ class Document:
         big: the member to stream; a document that is an array itself is streamed whole.
         keep: the other members that are wanted; None = all.
         progress: called after each chunk.
+        limit: bytes; more than these are refused.
     """
 
     def __init__(
@@ -46,7 +49,9 @@ class Document:
         big: str,
         keep: frozenset[str] | None = None,
         progress: Callable[[], None] | None = None,
+        limit: int = limits.MAX_UNPACKED_JSON,
     ) -> None:
+        self._limit = limit
         self.members: dict[str, Any] = {}  # known when `values` is exhausted
         self._keep = keep
         self._read = 0
@@ -60,6 +65,8 @@ class Document:
         self._bare = False
         decoder: Any = json.JSONDecoder(parse_float=str, strict=False)
         self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once
+        patient: Any = json.JSONDecoder(parse_float=str, parse_int=_whole, strict=False)
+        self._scan_any: Callable[[str, int], tuple[Any, int]] = patient.scan_once
 
     def _more(self) -> bool:
         """Drop what was read and append the next chunk; False at the end of the file."""
@@ -69,8 +76,8 @@ class Document:
         data = self._file.read(max(CHUNK, len(self._text) - self._at))
         self._done = not data
         self._read += len(data)
-        if self._read > MAX_BYTES:
-            raise BrokenJson(f"it unfolds to more than {MAX_BYTES >> 30} GB")
+        if self._read > self._limit:
+            raise BrokenJson(f"it unfolds to more than {self._limit >> 20:,} MB")
         text = self._decode(data, self._done)
         if self._bare:
             text = _BARE.sub(r"\1null", text)
@@ -100,11 +107,15 @@ class Document:
     def _value(self) -> Any:
         """The value at the current position, whole."""
         self._peek()
+        scan = self._scan
         while True:
             try:
-                value, end = self._scan(self._text, self._at)
+                value, end = scan(self._text, self._at)
             except (StopIteration, ValueError) as error:
                 at = getattr(error, "pos", getattr(error, "value", None))
+                if at is None and scan is not self._scan_any:  # an integer without end
+                    scan = self._scan_any
+                    continue
                 if not self._bare and _BARE.search(self._text, self._at):
                     self._bare = True
                     head, tail = self._text[: self._at], self._text[self._at :]
@@ -186,3 +197,8 @@ class Document:
                 return
             if following != ",":
                 raise BrokenJson(f"',' expected, {following!r} found")
+
+
+def _whole(digits: str) -> int | str:
+    """An integer; as text, as those with a fraction are, where it has more digits than any has."""
+    return digits if len(digits) > _MAX_DIGITS else int(digits)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.breakdown import QUEUE_DELAY_PS, UNLINKED, launches
 from gpu_util_callback.traces.intervals import EMPTY, union
 from gpu_util_callback.traces.model import (
@@ -57,7 +58,7 @@ class KernelGroup:
 
 
 def kernel_groups(process: Process, device: Device, names: Names) -> list[KernelGroup]:
-    """The kernels of a GPU, the one with most time first."""
+    """The kernels of a GPU, the one with most time first; of very many the rest is one row."""
     events = device.events
     rows = np.flatnonzero(np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE)))
     if not len(rows):
@@ -70,11 +71,12 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
     low = np.minimum.reduceat(duration, first)
     high = np.maximum.reduceat(duration, first)
     count = np.diff(np.append(first, len(order)))
-    occupancy_of = np.array(
-        [np.nan if s.occupancy_pct is None else s.occupancy_pct for s in process.shapes] + [np.nan]
-    )
+    occupancy_of = process.figures("occupancy_pct")
     groups = []
-    for i in np.argsort(-total, kind="stable").tolist():
+    gpus = max(1, len(process.devices))
+    judged, listed = limits.MAX_JUDGED // gpus, max(1, limits.MAX_KERNEL_NAMES // gpus)
+    ranking = np.argsort(-total, kind="stable")
+    for i in ranking[:listed].tolist():
         mine = slice(first[i], first[i] + count[i])
         weight = duration[mine].astype(np.float64)
         op = _heaviest(events.op[order[mine]], weight)
@@ -83,12 +85,13 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
         known = np.isfinite(occupancy)
         weights = weight[known]
         text = names[int(name[first[i]])]
+        judged -= len(text)
         groups.append(
             KernelGroup(
                 name=text,
                 op=names[op],
                 collective=bool(events.kind[order[first[i]]] == DeviceKind.COLLECTIVE),
-                tensor_core=tensor_core(text),
+                tensor_core=tensor_core(text) if judged >= 0 else "unknown",
                 count=int(count[i]),
                 total_ps=int(total[i]),
                 min_ps=int(low[i]),
@@ -99,6 +102,22 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
                     if weights.sum() > 0
                     else None
                 ),
+            )
+        )
+    rest = ranking[listed:]
+    if len(rest):
+        groups.append(
+            KernelGroup(
+                name=f"{len(rest):,} other kernels",
+                op="",
+                collective=False,
+                tensor_core="unknown",
+                count=int(count[rest].sum()),
+                total_ps=int(total[rest].sum()),
+                min_ps=int(low[rest].min()),
+                max_ps=int(high[rest].max()),
+                shape=KernelShape(),
+                occupancy_pct=None,
             )
         )
     return groups
@@ -148,12 +167,17 @@ def copy_groups(device: Device) -> list[CopyGroup]:
                     direction=direction,
                     memory=memory.name.lower(),
                     count=int(rows.sum()),
-                    bytes=int(size.sum()) if (size >= 0).all() else None,
+                    bytes=_sum(size) if (size >= 0).all() else None,
                     total_ps=int((end - start).sum()),
                     exposed_ps=(union(start, end) - kernels).total,
                 )
             )
     return sorted(groups, key=lambda g: -g.total_ps)
+
+
+def _sum(sizes: np.ndarray) -> int:
+    """An exact sum: of many copies it may not fit in 64 bits."""
+    return (int((sizes >> 20).sum()) << 20) + int((sizes & ((1 << 20) - 1)).sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import re
 import zlib
 from array import array
-from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from decimal import Decimal
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.json_stream import BrokenJson, Document
 from gpu_util_callback.traces.kineto_devices import DeviceRows, HostRows, device_facts
 from gpu_util_callback.traces.model import (
@@ -28,12 +31,10 @@ from gpu_util_callback.traces.model import (
     Trace,
 )
 from gpu_util_callback.traces.naming import api_kind
+from gpu_util_callback.traces.plausible import WILD, integer, ordinal
 from gpu_util_callback.traces.xplane_events import host_kind
 
 __all__ = ["read_kineto"]
-
-MAX_EVENTS = 20_000_000
-MAX_PLAIN_EVENTS = 3_000_000  # kept as they are until the end; the trace viewer's limit is 10^6
 
 _MEMBERS = frozenset(("deviceProperties", "baseTimeNanoseconds", "distributedInfo"))
 
@@ -77,13 +78,16 @@ _KNOWN_CATEGORIES = _DEVICE_CATEGORIES | _OTHER_CATEGORIES | frozenset(_HOST_KIN
 
 
 def read_kineto(
-    files: list[tuple[str, Callable[[], BinaryIO]]], progress: Callable[[], None] | None = None
+    files: list[tuple[str, Callable[[], AbstractContextManager[BinaryIO]]]],
+    progress: Callable[[], None] | None = None,
+    most: int = limits.MAX_UNPACKED_JSON,
 ) -> Trace:
     """Read the files of one session, one per rank.
 
     Args:
         files: (path, function that opens the decompressed bytes) each.
         progress: called about once per megabyte.
+        most: bytes that each may unfold to.
 
     Raises: UnusableInput, when a file is cut, or no trace.
     """
@@ -93,7 +97,7 @@ def read_kineto(
         try:
             with open_file() as file:
                 reader = _Reader(names)
-                process = reader.read(Document(file, "traceEvents", _MEMBERS, progress))
+                process = reader.read(Document(file, "traceEvents", _MEMBERS, progress, most))
         except BrokenJson as error:
             raise UnusableInput(
                 f"{path}: damaged trace ({error}); record it again, or copy it again if it was cut"
@@ -108,6 +112,7 @@ def read_kineto(
         trace.processes.append(process)
         prefix = "" if len(files) == 1 else f"{process.host}: "
         trace.problems.extend(prefix + problem for problem in reader.problems)
+        trace.ignored.update(reader.ignored)
     return trace
 
 
@@ -115,28 +120,28 @@ class _NoTrace(Exception):
     """JSON, and whole, and nothing in it that a profiler writes."""
 
 
+# A stamp may be of the epoch, in microseconds; what is larger is none.
+_MAX_US = limits.MAX_EPOCH_NS // 1000
+
+
 def to_ps(value: Any) -> int | None:
-    """A time in microseconds, as JSON wrote it, in picoseconds: exact. None if it is no number."""
+    """A time in microseconds, as JSON wrote it, in picoseconds: exact. None if it is none."""
     if type(value) is int:
-        return value * PS_PER_US
+        return value * PS_PER_US if -_MAX_US < value < _MAX_US else None
     if type(value) is not str:
         return None
     whole, _, fraction = value.partition(".")
-    if fraction.isdigit() and whole.isdigit():
+    if fraction.isdecimal() and whole.isdecimal() and len(whole) < 18:
         return int(whole) * PS_PER_US + int(fraction[:6].ljust(6, "0"))
     try:
-        return int(Decimal(value) * PS_PER_US)
-    except (InvalidOperation, ValueError, OverflowError):
+        about = float(value)
+        if not -_MAX_US < about < _MAX_US:
+            return None
+        # Decimals are exact, and endless: of digits, and of what an exponent asks for.
+        exact = len(value) <= 64 and (abs(about) > 1e-9 or not about)
+        return int(Decimal(value) * PS_PER_US) if exact else int(about * PS_PER_US)
+    except (ArithmeticError, ValueError):
         return None
-
-
-def integer(value: Any) -> int:
-    """A number as int64, -1 for anything else."""
-    try:
-        number = int(float(value)) if type(value) is str else int(value)
-    except (TypeError, ValueError, OverflowError):
-        return -1
-    return number if -(2**62) < number < 2**62 else -1
 
 
 class _Reader:
@@ -151,10 +156,11 @@ class _Reader:
         self.threads: dict[tuple[Any, Any], int] = {}
         self.process_names: dict[Any, str] = {}
         self.thread_names: dict[tuple[Any, Any], str] = {}
-        self.plain: list[tuple] = []  # events without a category: JAX's and TensorFlow's
+        self.plain = _PlainEvents(names)
         self.kinds: dict[tuple[str, str], int] = {}
         self.window_end: int | None = None
         self.allocations: dict[tuple[int, int], list[array]] = {}
+        self.ignored: Counter[str] = Counter()
         self.unusable = 0
         self.count = 0
         self.marks = 0
@@ -163,9 +169,11 @@ class _Reader:
         for event in document.values():
             if type(event) is dict:
                 self._event(event)
-            if self.count > MAX_EVENTS or len(self.plain) > MAX_PLAIN_EVENTS:
+            if self.count > limits.MAX_EVENTS or len(self.plain) > limits.MAX_PLAIN_EVENTS:
                 raise BrokenJson(f"more than {self.count - 1:,} events; profile fewer steps")
         members = document.members
+        if not self.count and self.unusable:
+            raise BrokenJson(f"none of its {self.unusable:,} events has a possible time")
         if not self.count and not self.marks:
             raise _NoTrace
         self._settle_plain()
@@ -200,11 +208,11 @@ class _Reader:
         name = event.get("name")
         name = name if type(name) is str else "unknown"
         if type(category) is not str or category == "":
-            self._plain(event, name, arguments, start, end)
+            self.plain.add(event, name, arguments, start, end)
             return
         category = category.lower()
         if category not in _KNOWN_CATEGORIES:
-            self._plain(event, name, arguments, start, end)
+            self.plain.add(event, name, arguments, start, end)
             return
         if category in _DEVICE_CATEGORIES:
             self.device.add(event, name, arguments, start, end)
@@ -218,7 +226,7 @@ class _Reader:
         value = -1
         if kind == HostKind.STEP:  # the number is in the name; steps are one name all the same
             found = _STEP.match(name)
-            value = int(found[1]) if found and len(found[1]) < 18 else -1
+            value = -1 if found is None else int(found[1]) if len(found[1]) < 18 else WILD
             name = "ProfilerStep"
         correlation = arguments.get("correlation", -1)
         external = arguments.get("External id", arguments.get("external id", -1))
@@ -252,6 +260,8 @@ class _Reader:
         key = (str(pid), str(tid))
         index = self.threads.get(key)
         if index is None:
+            if len(self.threads) >= limits.MAX_THREADS:  # as if the rest were one
+                return limits.MAX_THREADS - 1
             index = self.threads[key] = len(self.threads)
         return index
 
@@ -272,7 +282,11 @@ class _Reader:
         if total < 0 or abs(start - self.zero) >= 1 << 61:
             return
         cuda = integer(arguments.get("Device Type")) in (1, 20)  # c10::DeviceType CUDA, PrivateUse
-        key = (integer(arguments.get("Device Id")) if cuda else -1, int(cuda))
+        device = integer(arguments.get("Device Id")) if cuda else -1
+        if device > limits.MAX_ORDINAL or device < -1:
+            self.ignored["device number"] += 1
+            return
+        key = (device, int(cuda))
         rows = self.allocations.setdefault(key, [array("q"), array("q"), array("q")])
         for column, value in zip(
             rows, (start - self.zero, total, integer(arguments.get("Total Reserved"))), strict=True
@@ -290,36 +304,24 @@ class _Reader:
         elif event.get("name") == "thread_name":
             self.thread_names[(str(event.get("pid")), str(event.get("tid")))] = text
 
-    def _plain(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
-        kept = {
-            key: arguments[key]
-            for key in (
-                "correlation_id",
-                "kernel_details",
-                "memcpy_details",
-                "tf_op",
-                "hlo_op",
-                "step_num",
-                "_r",
-                "id",
-                "allocator_name",
-            )
-            if key in arguments
-        }
-        self.plain.append(
-            (event.get("pid"), event.get("tid"), self.names.id(name), kept, start, end)
-        )
-
     def _settle_plain(self) -> None:
         """Events without categories: which belong to GPUs is said by their process's name."""
-        for pid, tid, name_id, kept, start, end in self.plain:
-            process = self.process_names.get(str(pid), "")
-            found = _DEVICE_NAME.search(process)
-            thread = self.thread_names.get((str(pid), str(tid)), "")
+        gpus = {
+            pid: ordinal(found[1])
+            for pid, name in self.process_names.items()
+            if (found := _DEVICE_NAME.search(name))
+        }
+        for pid, tid, name_id, kept, start, end in self.plain.rows():
             name = self.names[name_id]
-            if found:
-                if not _DERIVED_THREADS.match(thread) and "Tensors" not in process:
-                    self.device.add_plain(int(found[1]), integer(tid), name, kept, start, end)
+            if pid in gpus:
+                thread = self.thread_names.get((pid, tid), "")
+                if _DERIVED_THREADS.match(thread) or "Tensors" in self.process_names[pid]:
+                    continue
+                gpu = gpus[pid]
+                if gpu is None:
+                    self.ignored["device number"] += 1
+                else:
+                    self.device.add_plain(gpu, integer(tid), name, kept, start, end)
                 continue
             kind = host_kind(name)
             if "step_num" in kept:
@@ -340,7 +342,6 @@ class _Reader:
                 -1,
                 root=integer(kept.get("_r")) > 0,
             )
-        self.plain.clear()
 
     def _process(self, members: dict[str, Any]) -> Process:
         zero = self.zero or 0
@@ -350,7 +351,7 @@ class _Reader:
             None if self.window_end is None else self.window_end - zero
         )
         by_external = _ops_by_external(host_events, external)
-        groups, shapes, unlinked = self.device.finish(by_external)
+        groups, shapes, unlinked = self.device.finish(by_external, self.ignored)
         facts, names = device_facts(members.get("deviceProperties"))
         devices = [
             Device(index, names.get(index) or "GPU", events, facts.get(index, {}))
@@ -401,6 +402,40 @@ class _Reader:
             )
         joined = AllocatorEvents.concat(parts)
         return joined.take(np.argsort(joined.time_ps, kind="stable"))
+
+
+class _PlainEvents:
+    """Events without a category (JAX's, TensorFlow's), until their processes' names are known."""
+
+    _KEPT = (
+        "correlation_id", "kernel_details", "memcpy_details", "tf_op", "hlo_op", "step_num", "_r",
+        "id", "allocator_name",
+    )  # fmt: skip
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._threads: dict[tuple[str, str], int] = {}
+        self._columns = [array("q") for _ in range(4)]  # thread, name, start, end
+        self._kept: dict[int, dict] = {}
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def add(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
+        kept = {key: arguments[key] for key in self._KEPT if key in arguments}
+        if kept:
+            self._kept[len(self)] = kept
+        key = (str(event.get("pid")), str(event.get("tid")))
+        thread = self._threads.setdefault(key, len(self._threads))
+        row = (thread, self._names.id(name), start, end)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+
+    def rows(self) -> Iterator[tuple[str, str, int, dict, int, int]]:
+        """Of each: pid, tid, name, what was kept of its arguments, start and end."""
+        threads = list(self._threads)
+        for row, (thread, name, start, end) in enumerate(zip(*self._columns, strict=True)):
+            yield *threads[thread], name, self._kept.get(row, {}), start, end
 
 
 def _ops_by_external(events: Any, external: np.ndarray) -> dict[int, int]:

@@ -147,6 +147,9 @@ def _steps(process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
     # Every launch inside each host step, in order, until the first that outlasts the step.
     call_start, call_end, work_start, work_end = _launched(process)
+    # Steps lie side by side; of those that overlap each other the plugin had no idea.
+    if ((np.diff(start) < 0) | (start[1:] < end[:-1])).any():
+        return label[:0], start[:0], end[:0]
     order = np.lexsort((call_end, call_start))
     call_start, call_end = call_start[order], call_end[order]
     work_start, work_end = work_start[order], work_end[order]
@@ -173,7 +176,7 @@ def _steps(process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             previous = max(previous, int(before.max()))
     for i in range(len(label)):
         start[i] = max(previous, int(start[i]))
-        end[i] = max(int(end[i]), int(reach[i]))
+        end[i] = max(int(end[i]), int(reach[i]), int(start[i]))
         previous = int(end[i])
     keep = len(label)
     if keep > 1:
@@ -202,13 +205,8 @@ def _launched(process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 def _gpus(process: Process, names: Names, low: int, high: int) -> list[dict[str, Any]]:
     """The plugin's figures per GPU, over the window of all steps."""
     tensor = names.matching(_TENSOR_CORE.search)
-    blocks_of = np.array(
-        [s.blocks_per_sm if s.blocks_per_sm is not None else 0.0 for s in process.shapes] + [0.0]
-    )
-    occupancy_of = np.array(
-        [s.occupancy_pct if s.occupancy_pct is not None else np.nan for s in process.shapes]
-        + [np.nan]
-    )
+    blocks_of = np.nan_to_num(process.figures("blocks_per_sm"))
+    occupancy_of = process.figures("occupancy_pct")
     result = []
     for device in process.devices:
         events = device.events

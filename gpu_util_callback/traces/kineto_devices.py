@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from array import array
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.model import (
     DeviceEvents,
     DeviceKind,
@@ -16,37 +17,24 @@ from gpu_util_callback.traces.model import (
     HostKind,
     KernelShape,
     Names,
+    Shapes,
     groups,
 )
 from gpu_util_callback.traces.naming import copy_kind, device_kind, memory_kind, op_of
+from gpu_util_callback.traces.plausible import integer, number
 from gpu_util_callback.traces.xplane_details import copy_details, kernel_shape
 
 __all__ = ["DeviceRows", "HostRows", "device_facts"]
 
+_LIMIT = 1 << 63
 _ENDS = re.compile(r"\((\w+) -> (\w+)\)")
-
-
-def _number(value: Any) -> float | None:
-    """A float of the trace (which come as text), None for anything else."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _integer(value: Any) -> int:
-    if type(value) is int:
-        return value if -(2**62) < value < 2**62 else -1
-    number = _number(value)
-    return int(number) if number is not None and abs(number) < 2**62 else -1
 
 
 def _triple(value: Any) -> tuple[int, int, int] | None:
     if not isinstance(value, list) or len(value) != 3:
         return None
-    x, y, z = (_integer(v) for v in value)
-    return (x, y, z) if min(x, y, z) > 0 else None
+    x, y, z = (integer(v) for v in value)
+    return (x, y, z) if (x, y, z) != (0, 0, 0) else None
 
 
 class HostRows:
@@ -71,13 +59,12 @@ class HostRows:
         external: int,
         root: bool = False,
     ) -> None:
-        limit = 1 << 62
         start_, end_, correlation_, value_, external_ = self._wide
         start_.append(start)
         end_.append(end)
-        correlation_.append(correlation if -limit < correlation < limit else -1)
-        value_.append(value if -limit < value < limit else -1)
-        external_.append(external if -limit < external < limit else -1)
+        correlation_.append(correlation if -_LIMIT < correlation < _LIMIT else -1)
+        value_.append(value if -_LIMIT <= value < _LIMIT else -1)
+        external_.append(external if -_LIMIT < external < _LIMIT else -1)
         self._thread.append(thread)
         self._kind.append(kind)
         self._name.append(name)
@@ -117,7 +104,7 @@ class DeviceRows:
         self._shape = array("i")
         self._memory = array("b")
         self._graph = array("b")
-        self._shapes: dict[KernelShape, int] = {}
+        self._shapes = Shapes()
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
         self._launched: dict[tuple, int] = {}  # launch parameters as written -> shape
 
@@ -141,26 +128,25 @@ class DeviceRows:
         shape = -1
         if kind in (DeviceKind.KERNEL, DeviceKind.COLLECTIVE):
             shape = self._shape_of(arguments)
-        device = arguments.get("device", event.get("pid"))
-        device = _integer(device)
+        device = integer(arguments.get("device", event.get("pid")))
         stream = arguments.get("stream", event.get("tid"))
         external = arguments.get("External id", arguments.get("external id"))
         self._append(
             (
-                max(device, 0) if device < 1 << 20 else 0,
+                0 if device == -1 else device,
                 start,
                 end,
-                _integer(stream),
-                _integer(arguments.get("correlation")),
-                _integer(external),
-                _integer(arguments.get("bytes")),
+                integer(stream),
+                integer(arguments.get("correlation")),
+                integer(external),
+                integer(arguments.get("bytes")),
             ),
             kind,
             name,
             -1,
             shape,
             memory,
-            int(_integer(arguments.get("graph id", 0)) > 0),
+            int(integer(arguments.get("graph id", 0)) > 0),
         )
 
     def add_plain(
@@ -174,10 +160,10 @@ class DeviceRows:
             kind, memory, size = int(copy.kind), int(copy.memory), copy.bytes
         details = kept.get("kernel_details")
         if isinstance(details, str):
-            shape = self._shapes.setdefault(kernel_shape(details), len(self._shapes))
+            shape = self._shapes.id(kernel_shape(details))
         op = kept.get("tf_op") or kept.get("hlo_op")
         self._append(
-            (device, start, end, stream, _integer(kept.get("correlation_id")), -1, size),
+            (device, start, end, stream, integer(kept.get("correlation_id")), -1, size),
             kind,
             name,
             self.names.id(op_of(op)) if isinstance(op, str) else -1,
@@ -217,23 +203,26 @@ class DeviceRows:
         if known is not None:
             return known
         shape = KernelShape(
-            registers=None if registers is None else _integer(registers),
-            shared_bytes=None if shared is None else _integer(shared),
+            registers=None if registers is None else integer(registers),
+            shared_bytes=None if shared is None else integer(shared),
             grid=_triple(grid),
             block=_triple(block),
-            occupancy_pct=_number(occupancy),
-            blocks_per_sm=_number(blocks),
+            occupancy_pct=number(occupancy),
+            blocks_per_sm=number(blocks),
         )
-        index = self._shapes.setdefault(shape, len(self._shapes))
-        if key is not None:
+        index = self._shapes.id(shape)
+        if key is not None and index >= 0:
             self._launched[key] = index
         return index
 
-    def finish(self, ops: dict[int, int]) -> tuple[dict[int, DeviceEvents], list[KernelShape], int]:
+    def finish(
+        self, ops: dict[int, int], ignored: Counter[str]
+    ) -> tuple[dict[int, DeviceEvents], list[KernelShape], int]:
         """Events by device, the launch shapes, and how many events have no correlation.
 
         Args:
             ops: external id -> name of the framework's op.
+            ignored: counts numbers that cannot be.
         """
         device, start, end, stream, correlation, external, size = (
             np.frombuffer(c, np.int64) for c in self._wide
@@ -254,9 +243,13 @@ class DeviceRows:
             memory=np.frombuffer(self._memory, np.int8),
             graph=np.frombuffer(self._graph, np.int8),
         )
-        events = events.take(order := np.lexsort((-end, start)))
+        order = np.lexsort((-end, start))
+        sane = (device >= 0) & (device <= limits.MAX_ORDINAL)
+        ignored["device number"] += int((~sane).sum())
+        order = order[sane[order]]
+        events = events.take(order)
         devices = {index: events.take(rows) for index, rows in groups(device[order])}
-        return devices, list(self._shapes), int((correlation <= 0).sum())
+        return devices, self._shapes.known(), int((correlation <= 0).sum())
 
 
 def device_facts(properties: Any) -> tuple[dict[int, dict], dict[int, str]]:
@@ -266,14 +259,14 @@ def device_facts(properties: Any) -> tuple[dict[int, dict], dict[int, str]]:
     for entry in properties if isinstance(properties, list) else []:
         if not isinstance(entry, dict):
             continue
-        index = _integer(entry.get("id"))
+        index = integer(entry.get("id"))
         found: dict = {}
         for ours, theirs in (("sm_count", "numSms"), ("memory_bytes", "totalGlobalMem")):
-            if _integer(entry.get(theirs)) > 0:
-                found[ours] = _integer(entry[theirs])
-        major, minor = _integer(entry.get("computeMajor")), _integer(entry.get("computeMinor"))
-        if major >= 0:
-            found["compute_capability"] = [major, max(minor, 0)]
+            if integer(entry.get(theirs)) not in (0, -1):
+                found[ours] = integer(entry[theirs])
+        major, minor = integer(entry.get("computeMajor")), integer(entry.get("computeMinor"))
+        if major != -1:
+            found["compute_capability"] = [major, 0 if minor == -1 else minor]
         name = entry.get("name")
         if isinstance(name, str):
             names[index] = name

@@ -7,12 +7,14 @@ a hundred days); `Trace.epoch_ns` says when that was, where the file knows. Name
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 
 import numpy as np
 
+from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.intervals import Intervals, union
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "MemoryKind",
     "Names",
     "Process",
+    "Shapes",
     "Thread",
     "Trace",
     "groups",
@@ -111,8 +114,13 @@ class Names:
         """The number of a string, new or known."""
         index = self._index.get(string)
         if index is None:
-            index = self._index[string] = len(self.strings)
-            self.strings.append(string)
+            kept = _storable(string)
+            index = self._index.get(kept)
+            if index is None:
+                index = self._index[kept] = len(self.strings)
+                self.strings.append(kept)
+            if len(string) <= limits.MAX_NAME:
+                self._index[string] = index
         return index
 
     def ids(self, strings: Iterable[str]) -> np.ndarray:
@@ -121,6 +129,13 @@ class Names:
     def matching(self, predicate) -> np.ndarray:
         """bool[len(names)]: for which strings `predicate(string)` holds."""
         return np.fromiter((bool(predicate(s)) for s in self.strings), bool, len(self.strings))
+
+
+def _storable(text: str) -> str:
+    """A name that can be written as UTF-8 (JSON may hold half a character), not endlessly long."""
+    if len(text) > limits.MAX_NAME:
+        text = text[: limits.MAX_NAME - 1] + "…"
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass(slots=True)
@@ -166,6 +181,11 @@ _INT32 = {"dtype": np.int32, "absent": -1}
 _KIND = {"dtype": np.int8, "absent": -1}
 _FLAG = {"dtype": np.int8, "absent": 0}
 _FLOAT = {"dtype": np.float64, "absent": np.nan}
+# With a range, and what is said of a number outside of it: it is made absent.
+_COPY_SIZE = _INT64 | {"most": limits.MAX_AMOUNT, "called": "size of a copy"}
+_AMOUNT = _INT64 | {"most": limits.MAX_AMOUNT, "called": "amount of memory"}
+_ORDINAL = _INT32 | {"most": limits.MAX_ORDINAL, "called": "device number"}
+_SHARE = _FLOAT | {"most": 1.0, "called": "fragmentation"}
 
 
 @dataclass(slots=True)
@@ -180,7 +200,7 @@ class DeviceEvents(Columns):
     name: np.ndarray = field(metadata=_INT32)
     op: np.ndarray = field(metadata=_INT32)  # the framework's op or layer it came from
     shape: np.ndarray = field(metadata=_INT32)  # index into Process.shapes
-    bytes: np.ndarray = field(metadata=_INT64)
+    bytes: np.ndarray = field(metadata=_COPY_SIZE)
     memory: np.ndarray = field(metadata=_FLAG)  # MemoryKind of a copy's host side
     graph: np.ndarray = field(metadata=_FLAG)  # 1: replayed by a CUDA graph
 
@@ -209,12 +229,12 @@ class AllocatorEvents(Columns):
 
     time_ps: np.ndarray = field(metadata=_INT64)
     allocator: np.ndarray = field(metadata=_INT32)
-    device: np.ndarray = field(metadata=_INT32)  # device index, -1 = host memory
-    allocated_bytes: np.ndarray = field(metadata=_INT64)
-    available_bytes: np.ndarray = field(metadata=_INT64)
-    reserved_bytes: np.ndarray = field(metadata=_INT64)
-    peak_bytes: np.ndarray = field(metadata=_INT64)
-    fragmentation: np.ndarray = field(metadata=_FLOAT)
+    device: np.ndarray = field(metadata=_ORDINAL)  # device index, -1 = host memory
+    allocated_bytes: np.ndarray = field(metadata=_AMOUNT)
+    available_bytes: np.ndarray = field(metadata=_AMOUNT)
+    reserved_bytes: np.ndarray = field(metadata=_AMOUNT)
+    peak_bytes: np.ndarray = field(metadata=_AMOUNT)
+    fragmentation: np.ndarray = field(metadata=_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +255,25 @@ class KernelShape:
     @property
     def threads_per_block(self) -> int | None:
         return None if self.block is None else self.block[0] * self.block[1] * self.block[2]
+
+
+class Shapes:
+    """Interned launch shapes: index by shape, up to a number that no honest trace has."""
+
+    def __init__(self) -> None:
+        self._index: dict[KernelShape, int] = {}
+
+    def id(self, shape: KernelShape) -> int:
+        """The index of a shape, new or known; -1 = absent, where there are too many."""
+        index = self._index.get(shape)
+        if index is None:
+            if len(self._index) >= limits.MAX_SHAPES:
+                return -1
+            index = self._index[shape] = len(self._index)
+        return index
+
+    def known(self) -> list[KernelShape]:
+        return list(self._index)
 
 
 @dataclass(slots=True)
@@ -287,9 +326,37 @@ class Process:
     epoch_ns: int | None = None  # when time 0 was, in nanoseconds since the epoch
     has_host: bool = True  # whether host threads were traced at all
     facts: dict = field(default_factory=dict)
+    # What every GPU's account asks for, found once.
+    _calls: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    _figures: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    _extent: tuple[int, int] | None = field(default=None, repr=False)
+
+    def figures(self, name: str) -> np.ndarray:
+        """A float of every launch shape, NaN = not said; a NaN more at the end, for index -1."""
+        if name not in self._figures:
+            values = [getattr(shape, name) for shape in self.shapes]
+            self._figures[name] = np.array([*values, None], np.float64)
+        return self._figures[name]
+
+    def calls_by_correlation(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the calls that gave a GPU work, sorted by correlation, and the correlations."""
+        if self._calls is None:
+            calls = self.events
+            rows = np.flatnonzero(
+                (calls.correlation >= 0)
+                & ((calls.kind == HostKind.LAUNCH) | (calls.kind == HostKind.CALL))
+            )
+            order = rows[np.argsort(calls.correlation[rows], kind="stable")]  # earliest first
+            self._calls = order, calls.correlation[order]
+        return self._calls
 
     def extent(self) -> tuple[int, int]:
         """First and last time of anything (0, 0 where nothing was recorded)."""
+        if self._extent is None:
+            self._extent = self._find_extent()
+        return self._extent
+
+    def _find_extent(self) -> tuple[int, int]:
         starts: list[int] = []
         ends: list[int] = []
         for events in [d.events for d in self.devices] + [self.events]:
@@ -309,3 +376,4 @@ class Trace:
     processes: list[Process]
     problems: list[str] = field(default_factory=list)  # what the reader should know, one line each
     facts: dict = field(default_factory=dict)
+    ignored: Tally[str] = field(default_factory=Tally)  # numbers that cannot be, by what they are

@@ -110,13 +110,14 @@ def api_kind(name: str) -> HostKind | None:
 
 # Ordinary cores by name, even where the rest of the name promises more ("xmma" with FFMA).
 _TENSOR_NEVER = re.compile(r"simt|ffma", re.IGNORECASE)
+# Names may be long, and made up: no pattern may look for its end from everywhere in one.
 # Names say it outright: an MMA instruction, its shape, or a library that has no other kernels.
 _TENSOR_YES = re.compile(
     r"[hisd](16816|16832|161616|1688|884|8816|64x\d+x(8|16|32))|16816|c1688|i16832|i8816"
     r"|hmma|imma(?!g)|qgmma|bmma|wgmma|utcmma|tcgen05|mma_sm(7|8|9|10)|tensor_?op_|tensor16x8x"
     r"|nvjet|xmma_(gemm|fprop|dgrad|wgrad|implicit|warp|sparse)|sm(75|80|86|89|90|100|103|120)_xmma"
-    r"|flash_(fwd|bwd)|flash::|flashattn|fmha|sdpa.*_wgmma|cudnn_generated.*sdpa|Gmma|cutlass.*gmma"
-    r"|_MI(4|16|32)x\d+x\d+|mfma|xdl(ops)?_|igemm_\w+_gtcx|wmma|bmm_.*(E4m3|E2m1|E5m2|Bfloat16|Fp16)",
+    r"|flash_(fwd|bwd)|flash::|flashattn|fmha|sdpa.{0,80}_wgmma|cudnn_generated.{0,80}sdpa|Gmma|cutlass.{0,80}gmma"
+    r"|_MI(4|16|32)x\d+x\d+|mfma|xdl(ops)?_|igemm_\w{1,80}_gtcx|wmma|bmm_.{0,80}(E4m3|E2m1|E5m2|Bfloat16|Fp16)",
     re.IGNORECASE,
 )
 # Matrix kernels that are known to use the ordinary cores, and their helpers.

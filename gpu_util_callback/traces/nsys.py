@@ -12,11 +12,13 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
     AllocatorEvents,
@@ -30,6 +32,7 @@ from gpu_util_callback.traces.model import (
     MemoryKind,
     Names,
     Process,
+    Shapes,
     Thread,
     Trace,
     groups,
@@ -40,7 +43,7 @@ from gpu_util_callback.traces.nvtx import project, range_kind
 
 __all__ = ["export", "read_nsys"]
 
-MAX_PROCESSES = 1024
+_MAX_NS = limits.MAX_TIME_PS // PS_PER_NS
 
 _COPY_KINDS = {
     1: DeviceKind.COPY_H2D,
@@ -116,13 +119,24 @@ def _pid(global_id: np.ndarray) -> np.ndarray:
     return np.where(global_id >= 0, (global_id >> 24) & 0xFFFFFF, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What is read once for all processes."""
+
+    epoch: int | None
+    shapes: list[KernelShape]
+    hosts: dict[int, str]
+    threads: dict[int, str]
+    memory: dict[int, AllocatorEvents]
+
+
 class _Reader:
     def __init__(self, file: Export, path: Path):
         self.file = file
         self.names = Names()
         self.trace = Trace("nsys", [str(path)], self.names, [])
         self.strings: dict[int, int] = {}  # id in the file -> our name
-        self.shapes: dict[KernelShape, int] = {}
+        self.shapes = Shapes()
 
     def read(self) -> Trace:
         file = self.file
@@ -144,22 +158,27 @@ class _Reader:
         pids.update(np.unique(call_pid).tolist())
         if not pids:
             pids.update(np.unique(range_pid).tolist())
-        if len(pids) > MAX_PROCESSES:
+        if len(pids) > limits.MAX_PROCESSES:
             raise UnusableInput(
                 f"{file.path}: {len(pids):,} processes; export those of the training alone"
             )
-        epoch = self._epoch()
+        of_all = _Common(
+            epoch=self._epoch(),
+            shapes=self.shapes.known(),
+            hosts=self._process_names(),
+            threads=self._thread_names(),
+            memory=self._memory(),
+        )
+        work = DeviceEvents.concat([events for _, _, events in gpu.values()])
+        work_pid = np.concatenate([pid for pid, _, _ in gpu.values()])
+        device = np.concatenate([number for _, number, _ in gpu.values()])
+        calls, tids = HostEvents.concat([calls, ranges]), np.concatenate((call_tid, range_tid))
+        work_of = dict(groups(work_pid))
+        calls_of = dict(groups(np.concatenate((call_pid, range_pid))))
+        none = np.empty(0, np.int64)
         for own in sorted(pids):
-            mine = [events.take(np.flatnonzero(pid == own)) for pid, _, events in gpu.values()]
-            device = np.concatenate([number[pid == own] for pid, number, _ in gpu.values()])
-            host = HostEvents.concat(
-                [
-                    calls.take(np.flatnonzero(call_pid == own)),
-                    ranges.take(np.flatnonzero(range_pid == own)),
-                ]
-            )
-            tids = np.concatenate((call_tid[call_pid == own], range_tid[range_pid == own]))
-            self._process(int(own), DeviceEvents.concat(mine), device, host, tids, epoch)
+            mine, host = work_of.get(own, none), calls_of.get(own, none)
+            self._process(own, work.take(mine), device[mine], calls.take(host), tids[host], of_all)
         # Processes that only set up or wait (launchers, workers) are no part of the picture.
         working = [p for p in self.trace.processes if p.devices]
         self.trace.processes = working or self.trace.processes[:1]
@@ -173,8 +192,7 @@ class _Reader:
     def _times(self, table: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Start and end in picoseconds, and which rows have both and make sense."""
         start, end = table["start"], table["end"]
-        limit = 1 << 52
-        good = (end >= start) & (np.abs(start) < limit) & (np.abs(end) < limit)
+        good = (end >= start) & (start > -_MAX_NS) & (end < _MAX_NS)
         return np.where(good, start, 0) * PS_PER_NS, np.where(good, end, 0) * PS_PER_NS, good
 
     def _name_ids(self, keys: np.ndarray, fallback: str) -> np.ndarray:
@@ -239,7 +257,8 @@ class _Reader:
             memory=memory,
             graph=(data["graphNodeId"] > 0).astype(np.int8),
         )
-        return _pid(data["globalPid"]), np.maximum(data["deviceId"], 0), events
+        device = data["deviceId"]
+        return _pid(data["globalPid"]), np.where(device == -1, 0, device), events
 
     def _shapes_of(self, data: dict[str, np.ndarray]) -> np.ndarray:
         columns = (
@@ -263,7 +282,7 @@ class _Reader:
                 grid=grid if min(grid) > 0 else None,
                 block=block if min(block) > 0 else None,
             )
-            numbers.append(self.shapes.setdefault(shape, len(self.shapes)))
+            numbers.append(self.shapes.id(shape))
         return np.array(numbers, np.int32)[inverse.reshape(-1)]
 
     def _calls(self) -> tuple[HostEvents, np.ndarray, np.ndarray]:
@@ -294,7 +313,7 @@ class _Reader:
         name = self._name_ids(data["textId"], "")
         if self.file.has(table, "text"):
             texts = self.file.rows(table, ("text",), where)
-            for row, (text,) in enumerate(texts[: len(name)]):
+            for row, (text,) in zip(range(len(name)), texts, strict=False):
                 if isinstance(text, str):
                     name[row] = self.names.id(text)
         unique, inverse = np.unique(name, return_inverse=True)
@@ -324,46 +343,50 @@ class _Reader:
         device: np.ndarray,
         host: HostEvents,
         tids: np.ndarray,
-        epoch: int | None,
+        of_all: _Common,
     ) -> None:
         unique, thread = np.unique(tids, return_inverse=True)
         host.thread = thread.reshape(-1).astype(np.int32)
         order = np.lexsort((-host.end_ps, host.start_ps))
         host = host.take(order)
         facts, titles = self._gpu_facts(pid)
+        order = np.lexsort((-events.end_ps, events.start_ps))
+        order = order[(device[order] >= 0) & (device[order] <= limits.MAX_ORDINAL)]
+        self.trace.ignored["device number"] += len(device) - len(order)
+        events, device = events.take(order), device[order]
+        events.op = project(events, host)
         devices = []
         for number, rows in groups(device):
             mine = events.take(rows)
-            mine = mine.take(np.lexsort((-mine.end_ps, mine.start_ps)))
-            mine.op = project(mine, host)
             devices.append(Device(number, titles.get(number, "GPU"), mine, facts.get(number, {})))
-        labels = self._thread_names()
+        labels = of_all.threads
         self.trace.processes.append(
             Process(
-                host=self._process_name(pid),
+                host=of_all.hosts.get(pid, "process"),
                 devices=devices,
                 threads=[
                     Thread(labels.get(t, f"thread {t & 0xFFFFFF}"), t) for t in unique.tolist()
                 ],
                 events=host,
-                allocator=self._memory(pid),
-                shapes=list(self.shapes),
+                allocator=of_all.memory.get(pid, AllocatorEvents.concat([])),
+                shapes=of_all.shapes,
                 pid=pid or None,
-                epoch_ns=epoch,
+                epoch_ns=of_all.epoch,
                 has_host=bool(len(host)),
             )
         )
 
     def _epoch(self) -> int | None:
         rows = self.file.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
-        value = rows[0][0] if rows else None
-        return value if isinstance(value, int) and 0 < value < 1 << 62 else None
+        value = next(rows, (None,))[0]
+        return value if isinstance(value, int) and value > 0 else None
 
-    def _process_name(self, pid: int) -> str:
-        for found, name in self.file.rows("PROCESSES", ("pid", "name")):
-            if found == pid and isinstance(name, str):
-                return name
-        return "process"
+    def _process_names(self) -> dict[int, str]:
+        names: dict[int, str] = {}
+        for pid, name in self.file.rows("PROCESSES", ("pid", "name")):
+            if isinstance(pid, int) and isinstance(name, str):
+                names.setdefault(pid, name)
+        return names
 
     def _thread_names(self) -> dict[int, str]:
         return {
@@ -400,10 +423,11 @@ class _Reader:
                 ("memory_bytes", "totalMemory"),
                 ("memory_bandwidth_bytes_per_s", "memoryBandwidth"),
             ):
-                if isinstance(gpu.get(theirs), int) and gpu[theirs] > 0:
+                if isinstance(gpu.get(theirs), int) and gpu[theirs]:
                     found[ours] = gpu[theirs]
-            if isinstance(gpu.get("computeMajor"), int):
-                found["compute_capability"] = [gpu["computeMajor"], gpu.get("computeMinor") or 0]
+            major, minor = gpu.get("computeMajor"), gpu.get("computeMinor")
+            if isinstance(major, int):
+                found["compute_capability"] = [major, minor if isinstance(minor, int) else 0]
             for key in ("uuid", "busLocation"):
                 if isinstance(gpu.get(key), str):
                     found["pci_bus_id" if key == "busLocation" else key] = gpu[key]
@@ -412,32 +436,40 @@ class _Reader:
                 names[index] = gpu["name"]
         return facts, names
 
-    def _memory(self, pid: int) -> AllocatorEvents:
-        """What the process held on each device, from the driver's allocations."""
+    def _memory(self) -> dict[int, AllocatorEvents]:
+        """What each process held on each device, from the driver's allocations."""
         data = self.file.integers(
             "CUDA_GPU_MEMORY_USAGE_EVENTS",
             ("start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"),
-            'ORDER BY "start"' if self.file.has("CUDA_GPU_MEMORY_USAGE_EVENTS", "start") else "",
         )
-        mine = (_pid(data["globalPid"]) == pid) & (data["memKind"] == 2) & (data["bytes"] >= 0)
-        mine &= np.abs(data["start"]) < 1 << 52
-        parts = []
-        chosen = np.flatnonzero(mine)
-        for device, of_chosen in groups(data["deviceId"][chosen]):
-            rows = chosen[of_chosen]
-            change = np.where(data["memoryOperationType"] == 0, 1, -1) * data["bytes"]
-            held = np.maximum(np.cumsum(change[rows]), 0)
-            n = len(held)
-            parts.append(
-                AllocatorEvents.build(
-                    time_ps=data["start"][rows] * PS_PER_NS,
-                    allocator=np.full(n, self.names.id(f"CUDA device {device}")),
-                    device=np.full(n, device),
-                    allocated_bytes=held,
-                    peak_bytes=np.maximum.accumulate(held),
+        size, when = data["bytes"], data["start"]
+        sane = (data["memKind"] == 2) & (size >= 0) & (size <= limits.MAX_AMOUNT)
+        sane &= (when > -_MAX_NS) & (when < _MAX_NS)
+        sane &= (data["deviceId"] >= 0) & (data["deviceId"] <= limits.MAX_ORDINAL)
+        rows = np.flatnonzero(sane)
+        rows = rows[np.argsort(when[rows], kind="stable")]
+        change = np.where(data["memoryOperationType"] == 0, 1, -1) * size
+        result: dict[int, AllocatorEvents] = {}
+        for pid, of_rows in groups(_pid(data["globalPid"][rows])):
+            mine = rows[of_rows]
+            parts = []
+            for device, of_mine in groups(data["deviceId"][mine]):
+                at = mine[of_mine]
+                # Floats: a sum of integers could pass what 64 bits hold.
+                held = np.maximum(np.cumsum(change[at].astype(np.float64)), 0)
+                held = np.minimum(held, limits.MAX_AMOUNT + 1).astype(np.int64)
+                n = len(held)
+                parts.append(
+                    AllocatorEvents.build(
+                        time_ps=when[at] * PS_PER_NS,
+                        allocator=np.full(n, self.names.id(f"CUDA device {device}")),
+                        device=np.full(n, device),
+                        allocated_bytes=held,
+                        peak_bytes=np.maximum.accumulate(held),
+                    )
                 )
-            )
-        return AllocatorEvents.concat(parts)
+            result[pid] = AllocatorEvents.concat(parts)
+        return result
 
     def _counters(self) -> None:
         """GPU metrics samples; they belong to GPUs, not processes: the first process holds them."""
@@ -451,19 +483,24 @@ class _Reader:
         }
         if not titles or not len(data["timestamp"]):
             return
-        _, metrics = np.unique(data["metricId"], return_inverse=True)
-        sane = np.flatnonzero(np.abs(data["timestamp"]) < 1 << 52)
-        keys = data["typeId"] * (len(metrics) + 1) + metrics.reshape(-1)
-        for _, of_sane in groups(keys[sane]):
+        when = data["timestamp"]
+        sane = np.flatnonzero((when > -_MAX_NS) & (when < _MAX_NS))
+        _, kind_of = np.unique(data["typeId"][sane], return_inverse=True)
+        metrics, metric_of = np.unique(data["metricId"][sane], return_inverse=True)
+        keys = kind_of.reshape(-1).astype(np.int64) * (len(metrics) + 1) + metric_of.reshape(-1)
+        counters = self.trace.processes[0].counters
+        for _, of_sane in groups(keys):
             rows = sane[of_sane]
             kind, metric = int(data["typeId"][rows[0]]), int(data["metricId"][rows[0]])
+            if len(counters) >= limits.MAX_COUNTERS:
+                return
             name = titles.get((kind, metric))
             if name is not None:
-                self.trace.processes[0].counters.append(
+                counters.append(
                     Counter(
                         name=name,
                         device=kind & 0xFF,
-                        time_ps=data["timestamp"][rows] * PS_PER_NS,
+                        time_ps=when[rows] * PS_PER_NS,
                         value=data["value"][rows].astype(np.float64),
                     )
                 )

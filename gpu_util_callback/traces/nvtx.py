@@ -21,7 +21,9 @@ _REPEATED = re.compile(r"^(train(ing)?[ _-]?(step|batch|iteration)|train|step|it
 _TRACE_ME = re.compile(r"^(?:TSL:)?([^#]*)#(.*)#$", re.DOTALL)
 _STEP_NUM = re.compile(r"(?:^|,)step_num=(\d{1,17})(?:,|$)")
 _TORCH_OP = re.compile(r"^(.*?),\s*(?:seq = \d+,\s*)?op_id = \d+")
-_LOADER = re.compile(r"^enumerate\(|dataloader.*next|^next batch$|^(load|fetch)[ _]batch", re.I)
+_LOADER = re.compile(
+    r"^enumerate\(|dataloader.{0,80}next|^next batch$|^(load|fetch)[ _]batch", re.I
+)
 
 
 def range_kind(text: str) -> tuple[int, int, str]:

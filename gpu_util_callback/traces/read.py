@@ -6,21 +6,20 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.model import Trace
+from gpu_util_callback.traces.plausible import drop_implausible
 
 __all__ = ["Progress", "find_traces", "read_trace", "sniff"]
 
 # (bytes read, bytes in all) of the files on disk, compressed as they are.
 Progress = Callable[[int, int], None]
-
-# XPlane files are read whole; a compressed one may not unfold to more than a part of that.
-MAX_BYTES = 4 << 30
-MAX_UNPACKED = 1 << 30
 
 _NAMES = re.compile(
     r"(\.xplane\.pb|\.trace\.json)(\.gz)?$|\.(sqlite|nsys-rep)$|\.pt\.trace\.json(\.gz)?$"
@@ -48,8 +47,13 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
     kind = formats.pop()
     try:
         trace = _READERS[kind](files, progress)
+        drop_implausible(trace)
     except RecursionError:
         raise UnusableInput(f"{path}: nested too deeply to be a trace") from None
+    except MemoryError:
+        raise UnusableInput(
+            f"{path}: takes more memory than there is; profile fewer steps"
+        ) from None
     if skipped:
         trace.problems.append(
             f"{skipped} older sessions in this folder were not read; name one to see it"
@@ -148,20 +152,24 @@ def _read_xplane(files: list[Path], progress: Progress | None) -> Trace:
 
 def _load(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UnusableInput(f"{path}: larger than {MAX_BYTES >> 30} GB; profile fewer steps")
+        size = path.stat().st_size
+        if size > limits.MAX_BYTES:
+            most = limits.MAX_BYTES >> 30
+            raise UnusableInput(f"{path}: larger than {most} GB; profile fewer steps")
+        most = limits.unpacked_limit(size)
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP
             file.seek(0)
             if not packed:
                 return file.read()
             with gzip.open(file) as unpacked:
-                data = unpacked.read(MAX_UNPACKED + 1)
+                data = unpacked.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UnusableInput(f"{path}: cannot be read ({_reason(error)})") from None
-    if len(data) > MAX_UNPACKED:
+    if len(data) > most:
         raise UnusableInput(
-            f"{path}: unpacks to more than {MAX_UNPACKED >> 30} GB; unpack it first"
+            f"{path}: unpacks to more than {most >> 20:,} MB, which no trace of its size does; "
+            "unpack it first if it is one"
         )
     return data
 
@@ -174,11 +182,13 @@ class _Stream:
         self.position = 0
         self._raw: BinaryIO | None = None
 
-    def open(self) -> BinaryIO:
-        self._raw = raw = self.path.open("rb")
-        packed = raw.read(2) == _GZIP
-        raw.seek(0)
-        return gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[return-value]
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        with self.path.open("rb") as raw:
+            self._raw = raw
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            yield gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[misc]
 
     def tell(self) -> int:
         return 0 if self._raw is None or self._raw.closed else self._raw.tell()
@@ -194,7 +204,8 @@ def _read_kineto(files: list[Path], progress: Progress | None) -> Trace:
         if progress:
             progress(sum(stream.tell() for stream in streams), total)
 
-    return read_kineto([(str(s.path), s.open) for s in streams], report)
+    most = limits.unpacked_limit(max(f.stat().st_size for f in files), limits.MAX_UNPACKED_JSON)
+    return read_kineto([(str(s.path), s.open) for s in streams], report, most)
 
 
 def _read_nsys(files: list[Path], progress: Progress | None) -> Trace:

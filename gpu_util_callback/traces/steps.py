@@ -92,11 +92,12 @@ def _by_call(process: Process, names: Names) -> Steps | None:
     for _, on_thread in groups(events.thread[rows]):
         mine = rows[on_thread]
         mine = mine[_outermost(events.start_ps[mine], events.end_ps[mine])]
-        for _, of_name in groups(events.name[mine]):
-            calls = mine[of_name]
-            score = int((events.end_ps[calls] - events.start_ps[calls]).sum())
-            if score > best_score:
-                best, best_score = calls, score
+        unique, which = np.unique(events.name[mine], return_inverse=True)
+        scores = np.zeros(len(unique), np.int64)
+        np.add.at(scores, which, events.end_ps[mine] - events.start_ps[mine])
+        top = int(np.argmax(scores))
+        if scores[top] > best_score:
+            best, best_score = mine[which == top], int(scores[top])
     if best is None:
         return None
     # One call of a function that spans devices is recorded once per device, under one id.

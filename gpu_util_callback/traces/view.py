@@ -227,7 +227,7 @@ def _kernel_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
     if not rows:
         return []
     rows.sort(key=lambda row: -row[0].total_ps)
-    total = sum(k.total_ps for k, _ in rows)
+    total = sum(k.total_ps for k, _ in rows) or 1  # kernels of no length at all have no share
     several = len(p.devices) > 1
     out = ["", paint("1", "Kernels") + "  (TC = tensor cores)"]
     head = "  total   share   calls     mean   TC  "

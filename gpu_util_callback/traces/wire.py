@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Buffer", "Damaged", "Fields", "TooMany", "decode", "fields", "spans_of"]
+__all__ = ["Buffer", "Damaged", "Fields", "TooMany", "decode", "fields", "spans_of", "split"]
 
 # Messages with more fields than this are finished one by one, so that a single absurd message
 # cannot cost a numpy round per field.
 MAX_ROUNDS = 64
 _OTHERS_KEPT = 1000
+_FEW_FIELDS = 10_000  # that are finished one by one even where there are hardly any messages
 
 _HIGH = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -132,6 +133,29 @@ def spans_of(
     return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64), others
 
 
+def split(
+    data: bytes, at: int, end: int, wanted: tuple[int, ...], limit: int
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Where the payloads of some length-delimited fields of one message lie: (starts, ends) each.
+
+    Raises: Damaged; TooMany, when the message has more than `limit` fields.
+    """
+    found = {number: (array("q"), array("q")) for number in wanted}
+    left = limit
+    for number, wire, a, b in fields(data, at, end):
+        left -= 1
+        if left < 0:
+            raise TooMany(f"more than {limit:,} entries")
+        if wire == 2 and number in found:
+            starts, ends = found[number]
+            starts.append(a)
+            ends.append(b)
+    return {
+        number: (np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64))
+        for number, (starts, ends) in found.items()
+    }
+
+
 class Buffer:
     """A stretch of bytes that numpy reads at any position, eight bytes at a time."""
 
@@ -177,12 +201,30 @@ def _numbers(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, size
 
 
+def _long_numbers(
+    buffer: Buffer, at: np.ndarray, value: np.ndarray, size: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """`_numbers` with those of nine and ten bytes (negative ones) filled in; `at`: the tags."""
+    rows = np.flatnonzero(size == 0)
+    word = buffer.words[at[rows] + 1]
+    low = _numbers(word & ~(_ONE << np.uint64(63)))[0]  # the first eight bytes, ended by force
+    ninth = buffer.bytes[at[rows] + 9].astype(np.uint64)
+    tenth = buffer.bytes[at[rows] + 10].astype(np.uint64)
+    found = low | ((ninth & np.uint64(127)) << np.uint64(56)) | (tenth << np.uint64(63))
+    short = ninth < 128
+    value, size = value.copy(), size.copy()
+    value[rows] = np.where(short, low | (ninth << np.uint64(56)), found)
+    size[rows] = np.where(short, 9, np.where(tenth < 128, 10, 0))
+    return value, size
+
+
 def decode(
     buffer: Buffer,
     start: np.ndarray,
     end: np.ndarray,
     wanted: tuple[int, ...],
     repeated: int = 0,
+    payloads: tuple[int, ...] = (),
 ) -> tuple[dict[int, Fields], tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Decode many messages of one kind.
 
@@ -190,11 +232,14 @@ def decode(
         buffer: the bytes.
         start, end: int64[n], where each message lies.
         wanted: field numbers to return; the last occurrence in a message wins, as in protobuf.
-        repeated: a length-delimited field of which every occurrence is returned (0 = none).
+        repeated: a length-delimited field of which every occurrence that is not empty is returned
+            (0 = none).
+        payloads: those of the wanted that are length-delimited; as in protobuf, a field of the
+            other kind is unknown.
 
     Returns: the wanted fields by number, and (owner, start, end), int64[m], of the repeated one.
 
-    Raises: Damaged.
+    Raises: Damaged, TooMany.
     """
     n = len(start)
     table = {
@@ -206,24 +251,27 @@ def decode(
     ends: list[np.ndarray] = []
     position = start.astype(np.int64, copy=True)
     live = np.flatnonzero(position < end)
-    slow: list[int] = []
     rounds = 0
     while len(live):
         rounds += 1
         if rounds > MAX_ROUNDS:
-            slow.extend(live.tolist())
             break
         at = position[live]
-        tag = buffer.bytes[at]
+        tag = buffer.bytes[at].astype(np.int64)
         wire = tag & 7
         number = tag >> 3
+        wide = tag >= 128  # a field number above 15
+        if wide.any():
+            following = buffer.bytes[at + 1].astype(np.int64)
+            if (wide & (following >= 128)).any():
+                raise Damaged("unknown field")
+            number = np.where(wide, (number & 15) | following << 4, number)
+            at = at + wide
         value, size = _numbers(buffer.words[at + 1])
-        bad = (tag >= 128) | ((size == 0) & ((wire == 0) | (wire == 2)))
-        if bad.any():  # field numbers above 15, numbers of 9 and 10 bytes (negative ones)
-            slow.extend(live[bad].tolist())
-            good = ~bad
-            live, at, wire, number = live[good], at[good], wire[good], number[good]
-            value, size = value[good], size[good]
+        if (size == 0).any():
+            value, size = _long_numbers(buffer, at, value, size)
+            if ((size == 0) & ((wire == 0) | (wire == 2))).any():
+                raise Damaged("a number runs past its message")
         if ((wire > 2) & (wire != 5)).any() or (number == 0).any():
             raise Damaged("unknown wire type")
         after = at + 1 + size
@@ -232,7 +280,7 @@ def decode(
         is_bytes = wire == 2
         if is_bytes.any():
             length = value.astype(np.int64)
-            if (is_bytes & (length > stop - after)).any():
+            if (is_bytes & ((length > stop - after) | (length < 0))).any():
                 raise Damaged("a field is longer than its message")
             after = np.where(is_bytes, after + length, after)
         fixed = (wire == 1) | (wire == 5)
@@ -244,7 +292,7 @@ def decode(
         if (after > stop).any():
             raise Damaged("a field is longer than its message")
         for wanted_number, column in table.items():
-            chosen = number == wanted_number
+            chosen = (number == wanted_number) & (is_bytes == (wanted_number in payloads))
             if chosen.any():
                 rows = live[chosen]
                 column.present[rows] = True
@@ -253,15 +301,17 @@ def decode(
                 )
                 column.end[rows] = after[chosen]
         if repeated:
-            chosen = (number == repeated) & is_bytes
+            chosen = (number == repeated) & is_bytes & (payload < after)  # empty ones say nothing
             if chosen.any():
                 owners.append(live[chosen])
                 starts.append(payload[chosen])
                 ends.append(after[chosen])
         position[live] = after
         live = live[after < stop]
-    if slow:
-        _decode_slowly(buffer, slow, position, end, table, repeated, owners, starts, ends)
+    if len(live):
+        _decode_slowly(
+            buffer, live.tolist(), position, end, table, repeated, payloads, owners, starts, ends
+        )
     empty = np.empty(0, np.int64)
     spans = (
         (np.concatenate(owners), np.concatenate(starts), np.concatenate(ends))
@@ -278,20 +328,25 @@ def _decode_slowly(
     end: np.ndarray,
     table: dict[int, Fields],
     repeated: int,
+    payloads: tuple[int, ...],
     owners: list,
     starts: list,
     ends: list,
 ) -> None:
     """The rest of some messages, from where `decode` left them, one field at a time."""
     found: list[tuple[int, int, int]] = []
+    left = _FEW_FIELDS + MAX_ROUNDS * len(position)
     for row in rows:
         base, stop = int(position[row]), int(end[row])
         data = buffer.slice(base, stop)
         for number, wire, a, b in fields(data, 0, len(data)):
-            if number == repeated and wire == 2:
+            left -= 1
+            if left < 0:
+                raise TooMany("messages of many thousand fields")
+            if number == repeated and wire == 2 and a < b:
                 found.append((row, base + a, base + b))
             column = table.get(number)
-            if column is not None:
+            if column is not None and (wire == 2) == (number in payloads):
                 column.present[row] = True
                 column.value[row] = base + a if wire == 2 else a
                 column.end[row] = base + b

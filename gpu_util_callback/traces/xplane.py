@@ -7,6 +7,7 @@ Both layouts are read: today's raw one, and that of TensorFlow 2.5 and before wi
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,13 @@ import numpy as np
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import wire
+from gpu_util_callback.traces.limits import (
+    MAX_EVENTS,
+    MAX_FIELDS,
+    MAX_LINES,
+    MAX_METADATA,
+    MAX_PLANES,
+)
 from gpu_util_callback.traces.model import (
     PS_PER_NS,
     AllocatorEvents,
@@ -22,21 +30,21 @@ from gpu_util_callback.traces.model import (
     DeviceEvents,
     HostEvents,
     HostKind,
-    KernelShape,
     Names,
     Process,
+    Shapes,
     Thread,
     Trace,
 )
+from gpu_util_callback.traces.plausible import ordinal
 from gpu_util_callback.traces.xplane_events import PlaneEvents, device_columns, host_columns
-from gpu_util_callback.traces.xplane_schema import message_class
+from gpu_util_callback.traces.xplane_metadata import Metadata
 
 __all__ = ["read_xplane"]
 
-MAX_EVENTS = 20_000_000  # about 2 GB of memory; windows of a few steps have a thousandth of it
-MAX_METADATA = 2_000_000  # names and other entries of one plane
-MAX_LINES = 100_000
-_CHUNK = 200_000  # events decoded at a time: bounds the temporary memory
+# Events, and bytes of events, decoded at a time: bounds the temporary memory.
+_CHUNK = 200_000
+_CHUNK_BYTES = 16 << 20
 
 _DEVICE_PLANE = re.compile(r"^/device:GPU:(\d+)")
 _HOST_PLANES = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-tracer")
@@ -77,7 +85,7 @@ class _Line:
 class _Plane:
     name: str
     lines: list[_Line]
-    message: Any  # XPlane without its lines
+    metadata: Metadata
 
 
 def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
@@ -95,7 +103,7 @@ def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
     trace = Trace("xplane", [path for path, _ in files], names, [])
     for path, data in files:
         try:
-            process, problems = _read_file(data, names)
+            process, problems = _read_file(data, names, trace.ignored)
         except wire.Damaged as error:
             raise UnusableInput(
                 f"{path}: damaged or not an XPlane file ({error}); record the window again or "
@@ -152,49 +160,36 @@ def _read_line(data: bytes, at: int, end: int) -> _Line:
 
 
 def _read_plane(data: bytes, at: int, end: int) -> _Plane:
-    starts, ends, _ = wire.spans_of(data, at, end, 3, MAX_METADATA)
+    parts = wire.split(data, at, end, (2, 3, 4, 5, 6), MAX_METADATA)
+    starts, ends = parts[3]
     if len(starts) > MAX_LINES:
         raise wire.TooMany(f"more than {MAX_LINES:,} lines")
-    rest: list[bytes] = []
-    position = at
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        header = 1 + max(1, ((stop - start).bit_length() + 6) // 7)
-        rest.append(data[position : start - header])
-        position = stop
-    rest.append(data[position:end])
-    message = message_class("XPlane")()
-    try:
-        message.ParseFromString(b"".join(rest))
-    except Exception as error:  # protobuf's DecodeError, whichever implementation raises it
-        raise wire.Damaged("a plane's metadata cannot be parsed") from error
-    name = _text(message.name)
+    name = "".join(_text(data[a:b]) for a, b in zip(*(e[-1:] for e in parts[2]), strict=True))
     wanted = _DEVICE_PLANE.match(name) or name in _HOST_PLANES
-    lines = (
-        [
-            _read_line(data, start, stop)
-            for start, stop in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
-        if wanted
-        else []
-    )
-    return _Plane(name, lines, message)
+    spans = zip(starts.tolist(), ends.tolist(), strict=True)
+    lines = [_read_line(data, start, stop) for start, stop in spans] if wanted else []
+    return _Plane(name, lines, Metadata(data, parts[4], parts[5], parts[6]))
 
 
-def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
+def _read_file(data: bytes, names: Names, ignored: Counter[str]) -> tuple[Process, list[str]]:
     planes: list[_Plane] = []
     problems: list[str] = []
     host = ""
-    for number, kind, a, b in wire.fields(data, 0, len(data)):
+    for count, (number, kind, a, b) in enumerate(wire.fields(data, 0, len(data))):
+        if count > MAX_FIELDS:
+            raise wire.TooMany(f"more than {MAX_FIELDS:,} planes and messages")
         if kind != 2 or not 1 <= number <= 4:
             raise wire.Damaged(f"unknown field {number}")
         if number == 1:
             planes.append(_read_plane(data, a, b))
-            if len(planes) > MAX_LINES:
-                raise wire.TooMany(f"more than {MAX_LINES:,} planes")
+            if len(planes) > MAX_PLANES:
+                raise wire.TooMany(f"more than {MAX_PLANES:,} planes")
+            if sum(len(plane.lines) for plane in planes) > MAX_LINES:
+                raise wire.TooMany(f"more than {MAX_LINES:,} lines")
         elif number == 4:
             host = host or _text(data[a:b])
         else:
-            problems.append(_text(data[a:b]).replace("\n", " "))
+            problems.append(_text(data[a:b]))
     if not planes:
         raise wire.Damaged("no planes")
     count = sum(len(line.starts) for plane in planes for line in plane.lines)
@@ -213,34 +208,39 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
         shapes=[],
         epoch_ns=zero_ns or None,
     )
-    shapes: dict[KernelShape, int] = {}
+    shapes = Shapes()
     host_parts: list[HostEvents] = []
     allocator_parts: list[AllocatorEvents] = []
     implausible = 0
     for plane in planes:
-        stats = _plane_stats(plane.message)
         if plane.name == "Task Environment" and not absolute:
-            start = stats.get("profile_start_time")
+            start = plane.metadata.facts("profile_start_time").get("profile_start_time")
             process.epoch_ns = start if isinstance(start, int) and start > 0 else None
         found = _DEVICE_PLANE.match(plane.name)
-        if found:
+        index = ordinal(found[1]) if found else None
+        if found and index is None:
+            ignored["device number"] += 1
+        if index is not None:
             parts: list[Columns] = []
             for lines in _batches(
                 [ln for ln in plane.lines if not _derived(ln)],
             ):
-                batch, dropped = _decode(data, lines, plane.message, zero_ns, names)
+                batch, dropped = _decode(data, lines, plane.metadata, zero_ns, names)
                 implausible += dropped
                 parts.append(device_columns(batch, shapes))
             events = _sorted(DeviceEvents.concat(parts))
+            stats = plane.metadata.facts(*_DEVICE_STATS)
             facts = _device_facts(stats)
-            process.devices.append(Device(int(found[1]), _device_name(facts, stats), events, facts))
+            process.devices.append(Device(index, _device_name(facts, stats), events, facts))
         elif plane.name in _HOST_PLANES:
+            base = len(process.threads)
+            process.threads.extend(Thread(ln.name, ln.id) for ln in plane.lines)
+            numbers = {id(ln): base + i for i, ln in enumerate(plane.lines)}
             for lines in _batches(plane.lines):
-                base = len(process.threads)
-                process.threads.extend(Thread(ln.name, ln.id) for ln, _, _ in lines)
-                batch, dropped = _decode(data, lines, plane.message, zero_ns, names)
+                threads = np.array([numbers[id(ln)] for ln, _, _ in lines])
+                batch, dropped = _decode(data, lines, plane.metadata, zero_ns, names)
                 implausible += dropped
-                events, allocations = host_columns(batch, base)
+                events, allocations = host_columns(batch, threads)
                 host_parts.append(events)
                 allocator_parts.append(allocations)
     process.devices.sort(key=lambda d: d.index)
@@ -248,7 +248,7 @@ def _read_file(data: bytes, names: Names) -> tuple[Process, list[str]]:
     _leave_out_background_waits(process.events, names)
     allocator = AllocatorEvents.concat(allocator_parts)
     process.allocator = allocator.take(np.argsort(allocator.time_ps, kind="stable"))
-    process.shapes = list(shapes)
+    process.shapes = shapes.known()
     process.has_host = bool(len(process.events))
     if implausible:
         problems.append(f"{implausible} events with impossible times were left out")
@@ -277,23 +277,26 @@ def _leave_out_background_waits(events: HostEvents, names: Names) -> None:
 def _batches(lines: list[_Line]):
     """Runs of (line, first, last) with at most _CHUNK events, in the file's order."""
     batch: list[tuple[_Line, int, int]] = []
-    room = _CHUNK
+    room, bytes_left = _CHUNK, _CHUNK_BYTES
     for line in lines:
         first = 0
         while first < len(line.starts):
-            last = min(len(line.starts), first + room)
+            # As many events as fit in what is left of the batch, and at least one.
+            reach = np.searchsorted(line.ends, line.starts[first] + bytes_left, side="right")
+            last = min(max(first + 1, int(reach)), len(line.starts), first + room)
             batch.append((line, first, last))
             room -= last - first
+            bytes_left -= int(line.ends[last - 1] - line.starts[first])
             first = last
-            if room == 0:
+            if room == 0 or bytes_left <= 0 or first < len(line.starts):
                 yield batch
-                batch, room = [], _CHUNK
+                batch, room, bytes_left = [], _CHUNK, _CHUNK_BYTES
     if batch:
         yield batch
 
 
 def _decode(
-    data: bytes, lines: list[tuple[_Line, int, int]], plane: Any, zero_ns: int, names: Names
+    data: bytes, lines: list[tuple[_Line, int, int]], plane: Metadata, zero_ns: int, names: Names
 ) -> tuple[PlaneEvents, int]:
     """Decode one batch of events; returns it and how many had impossible times."""
     starts = np.concatenate([ln.starts[a:b] for ln, a, b in lines])
@@ -329,21 +332,10 @@ def _decode(
     return batch, int((~sane).sum())
 
 
-def _plane_stats(plane: Any) -> dict[str, Any]:
-    """The plane's own stats by name, with references resolved."""
-    names = {e.key: _text(e.value.name) for e in plane.stat_metadata}
-    result: dict[str, Any] = {}
-    for stat in plane.stats:
-        which = stat.WhichOneof("value")
-        if which is None:
-            continue
-        value = getattr(stat, which)
-        if which == "ref_value":
-            value = names.get(value, "")
-        elif isinstance(value, bytes):
-            value = _text(value)
-        result[names.get(stat.metadata_id, "")] = value
-    return result
+_DEVICE_STATS = (
+    "core_count", "memory_size", "memory_bandwidth", "clock_rate", "compute_cap_major",
+    "compute_cap_minor", "device_vendor", "gpu_device_name", "device_type_string",
+)  # fmt: skip
 
 
 def _device_facts(stats: dict[str, Any]) -> dict:
@@ -356,13 +348,13 @@ def _device_facts(stats: dict[str, Any]) -> dict:
         ("clock_khz", "clock_rate", 1),
     ):
         value = stats.get(theirs)
-        if isinstance(value, int) and value > 0:
+        if isinstance(value, int) and value:
             facts[ours] = value * scale
     major, minor = stats.get("compute_cap_major"), stats.get("compute_cap_minor")
     if isinstance(major, int):
         facts["compute_capability"] = [major, minor if isinstance(minor, int) else 0]
     if stats.get("device_vendor"):
-        facts["vendor"] = stats["device_vendor"]
+        facts["vendor"] = str(stats["device_vendor"])
     return facts
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from gpu_util_callback.traces import limits
 from gpu_util_callback.traces.model import DeviceKind, KernelShape, MemoryKind
 from gpu_util_callback.traces.naming import copy_kind, memory_kind
+from gpu_util_callback.traces.plausible import number
 
 __all__ = ["CopyDetails", "copy_details", "kernel_shape"]
 
-_PAIR = re.compile(r"(\w+):(\S*)")
 # Above these the numbers are uninitialised memory: ROCm and TF 2.4 host events write some.
-_MAX_REGISTERS = 1024
-_MAX_SHARED = 1 << 24
+_MAX_DIGITS = 19
 
 
 def _pairs(text: str) -> dict[str, str]:
-    return dict(_PAIR.findall(text))
+    words = (word.partition(":") for word in text.split())
+    return {key: value for key, colon, value in words if colon}
+
+
+def _digits(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 def _count(text: str | None, most: int) -> int | None:
-    if text is None or not text.isdigit():
+    if text is None or not _digits(text):
         return None
     value = int(text)
     return value if value <= most else None
@@ -29,7 +33,7 @@ def _count(text: str | None, most: int) -> int | None:
 
 def _triple(text: str | None) -> tuple[int, int, int] | None:
     parts = (text or "").split(",")
-    if len(parts) != 3 or not all(p.isdigit() for p in parts):
+    if len(parts) != 3 or not all(_digits(p) for p in parts):
         return None
     x, y, z = (int(p) for p in parts)
     return (x, y, z) if 0 < x * y * z <= 1 << 62 else None
@@ -43,17 +47,14 @@ def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShap
     """
     pairs = _pairs(details)
     parts = [
-        _count(pairs.get(key), _MAX_SHARED)
+        _count(pairs.get(key), limits.MAX_SHARED)
         for key in ("static_shared", "dynamic_shared", "shm", "group_mem")
         if key in pairs
     ]
     known = [part for part in parts if part is not None]
     if not occupancy_pct:
-        try:
-            occupancy_pct = float(pairs.get("occ_pct", ""))
-        except ValueError:
-            occupancy_pct = None
-    registers = _count(pairs.get("regs"), _MAX_REGISTERS)
+        occupancy_pct = number(pairs.get("occ_pct", ""))
+    registers = _count(pairs.get("regs"), limits.MAX_REGISTERS)
     wild = registers is None and "regs" in pairs  # then the shared sizes are no better
     return KernelShape(
         registers=registers,
@@ -61,7 +62,7 @@ def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShap
         grid=_triple(pairs.get("grid")),
         block=_triple(pairs.get("block")),
         # 0 % is what drivers write that do not compute it; no kernel runs at 0 %.
-        occupancy_pct=occupancy_pct if occupancy_pct and 0 < occupancy_pct <= 100 else None,
+        occupancy_pct=occupancy_pct or None,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,12 +15,15 @@ from gpu_util_callback.traces.model import (
     DeviceKind,
     HostEvents,
     HostKind,
-    KernelShape,
     Names,
+    Shapes,
     groups,
 )
 from gpu_util_callback.traces.naming import api_kind, device_kind, op_of
+from gpu_util_callback.traces.plausible import WILD, integer, ordinal
+from gpu_util_callback.traces.plausible import number as number_of
 from gpu_util_callback.traces.xplane_details import copy_details, kernel_shape
+from gpu_util_callback.traces.xplane_metadata import STAT_FIELDS, STAT_TEXTS, Metadata
 
 __all__ = ["PlaneEvents", "device_columns", "host_columns", "host_kind"]
 
@@ -73,7 +75,7 @@ _OP = re.compile(r"^(?!.*::)[^\s:][^:]*:[A-Z_]\w*$")
 class PlaneEvents:
     """A batch of decoded events of one plane."""
 
-    plane: Any  # XPlane message with the metadata
+    plane: Metadata
     names: Names
     buffer: wire.Buffer
     line: np.ndarray  # int64[n], index of the line within the batch
@@ -87,29 +89,25 @@ class PlaneEvents:
     def metadata_names(self) -> tuple[np.ndarray, np.ndarray]:
         """Name of each event: (index into `unique`, int32[n]), and unique name ids."""
         unique, inverse = np.unique(self.metadata, return_inverse=True)
-        known = {e.key: e.value.name for e in self.plane.event_metadata}
-        ids = self.names.ids(
-            known.get(key, b"unknown").decode("utf-8", "replace") for key in unique.tolist()
-        )
+        ids = self.names.ids(self.plane.event_name(key) for key in unique.tolist())
         return inverse.astype(np.int32), ids
 
     def select(self, wanted: tuple[str, ...], keep: np.ndarray) -> dict[str, _Stat]:
         """Decode the wanted stats of the kept events."""
-        names = {e.key: e.value.name.decode("utf-8", "replace") for e in self.plane.stat_metadata}
-        by_name = {name: key for key, name in names.items() if name in wanted}
+        by_name = self.plane.stat_ids(wanted)
         owner, start, end = self.stats
         rows = np.flatnonzero(keep[owner])
         ids = np.fromiter(by_name.values(), np.int64)
         if len(rows) and len(ids):
             rows = rows[_likely(self.buffer, start[rows], end[rows], ids)]
         owner, start, end = owner[rows], start[rows], end[rows]
-        table, _ = wire.decode(self.buffer, start, end, (1, 2, 3, 4, 5, 6, 7))
+        table, _ = wire.decode(self.buffer, start, end, STAT_FIELDS, payloads=STAT_TEXTS)
         stat_id = table[1].value.astype(np.int64)
         result: dict[str, _Stat] = {}
         for name, key in by_name.items():
             mine = np.flatnonzero(stat_id == key)
             if len(mine):
-                result[name] = _Stat(self, names, owner[mine], mine, table)
+                result[name] = _Stat(self, self.plane.stat_names, owner[mine], mine, table)
         return result
 
 
@@ -143,13 +141,13 @@ class _Stat:
                 raw = column.value[self.rows[has]]
                 value = raw.view(np.float64) if number == 2 else raw.view(np.int64)
                 if number == 2 and np.dtype(dtype).kind != "f":
-                    value = np.where(np.isfinite(value) & (np.abs(value) < 2**62), value, 0)
+                    value = np.where(np.isfinite(value) & (np.abs(value) < 2**62), value, WILD)
                 result[self.owner[has]] = value.astype(dtype)
         for at, text in self._texts():
-            try:
-                result[self.owner[at]] = dtype(text)
-            except (ValueError, OverflowError):
-                pass  # a text where a number belongs: absent
+            found = number_of(text)
+            if found is not None:  # a text where a number belongs is absent
+                whole = np.dtype(dtype).kind != "f"
+                result[self.owner[at]] = integer(text) if whole else found
         return result
 
     def _texts(self):
@@ -184,27 +182,12 @@ class _Stat:
         return result
 
 
-def _metadata_texts(batch: PlaneEvents, stat: str) -> dict[int, str]:
-    """A text stat that event metadata carries for all of its events."""
-    names = {e.key: e.value.name for e in batch.plane.stat_metadata}
-    result: dict[int, str] = {}
-    for entry in batch.plane.event_metadata:
-        for value in entry.value.stats:
-            if names.get(value.metadata_id) == stat.encode():
-                which = value.WhichOneof("value")
-                raw = getattr(value, which) if which else b""
-                raw = names.get(raw, b"") if which == "ref_value" else raw
-                if isinstance(raw, bytes):
-                    result[entry.key] = raw.decode("utf-8", "replace")
-    return result
-
-
-def device_columns(batch: PlaneEvents, shapes: dict[KernelShape, int]) -> DeviceEvents:
+def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
     """The events of a GPU's streams.
 
     Args:
         batch: the events; their lines are the streams.
-        shapes: known launch shapes -> index; extended.
+        shapes: known launch shapes; extended.
     """
     n = len(batch.metadata)
     names = batch.names
@@ -216,7 +199,7 @@ def device_columns(batch: PlaneEvents, shapes: dict[KernelShape, int]) -> Device
 
     def text(stat: str, convert=None) -> np.ndarray:
         found = stats[stat].strings(n, convert) if stat in stats else np.full(n, -1, np.int32)
-        defaults = _metadata_texts(batch, stat)
+        defaults = batch.plane.texts(stat)
         if defaults:
             unique, inverse = np.unique(batch.metadata, return_inverse=True)
             texts = (defaults.get(key) for key in unique.tolist())
@@ -241,10 +224,11 @@ def device_columns(batch: PlaneEvents, shapes: dict[KernelShape, int]) -> Device
         if "theoretical_occupancy_pct" in stats
         else np.full(n, np.nan)
     )
-    rounded = np.where(np.isfinite(occupancy), occupancy * 1000, -1).astype(np.int64)
+    # In thousandths, so that equal ones are found; -1 = not said, -2000 = a negative one.
+    rounded = np.where(np.isnan(occupancy), -1, np.clip(occupancy, -2, 1e6) * 1000).astype(np.int64)
     for key, rows in _pairs(details, rounded, details >= 0):
-        found = kernel_shape(names[key[0]], key[1] / 1000 if key[1] >= 0 else None)
-        shape[rows] = shapes.setdefault(found, len(shapes))
+        found = kernel_shape(names[key[0]], None if key[1] == -1 else key[1] / 1000)
+        shape[rows] = shapes.id(found)
 
     # The op it came from: TensorFlow's, else what XLA kept of the program, else its HLO.
     op = text("tf_op", lambda s: "" if s.startswith("XlaModule") else op_of(s))
@@ -307,11 +291,11 @@ def host_kind(name: str) -> int:
     return HostKind.OP if _OP.match(name) else HostKind.FRAMEWORK
 
 
-def host_columns(batch: PlaneEvents, first_thread: int) -> tuple[HostEvents, AllocatorEvents]:
+def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, AllocatorEvents]:
     """The events of host threads, and the allocators' readings among them.
 
     Args:
-        first_thread: index of the batch's first line among the process's threads.
+        threads: which of the process's threads each line of the batch is.
     """
     n = len(batch.metadata)
     names = batch.names
@@ -344,7 +328,7 @@ def host_columns(batch: PlaneEvents, first_thread: int) -> tuple[HostEvents, All
     events = HostEvents.build(
         start_ps=batch.start_ps,
         end_ps=batch.end_ps,
-        thread=batch.line + first_thread,
+        thread=threads[batch.line],
         kind=kind,
         name=name,
         correlation=correlation,
@@ -373,7 +357,8 @@ def _allocator_devices(names: Names, allocator: np.ndarray) -> np.ndarray:
     """Device index behind each allocator ("GPU_4_bfc" -> 4), -1 for host memory."""
     device = np.full(len(allocator), -1, np.int32)
     for key, rows in groups(allocator):
-        found = re.match(r"GPU_(\d{1,6})_", names[key]) if key >= 0 else None
-        if found:
-            device[rows] = int(found[1])
+        found = re.match(r"GPU_(\d+)_", names[key]) if key >= 0 else None
+        index = ordinal(found[1]) if found else None
+        if index is not None:
+            device[rows] = index
     return device

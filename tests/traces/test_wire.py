@@ -45,7 +45,9 @@ def test_many_messages_at_once_read_as_protobuf_reads_them(rows):
     stats = [s for e in line.events for s in e.stats]
     owners = [i for i, e in enumerate(line.events) for _ in e.stats]
     assert owner[order].tolist() == owners
-    decoded, _ = wire.decode(buffer, s_start[order], s_end[order], (1, 2, 3, 4, 5, 7))
+    decoded, _ = wire.decode(
+        buffer, s_start[order], s_end[order], (1, 2, 3, 4, 5, 7), payloads=(5,)
+    )
     for i, s in enumerate(stats):
         assert decoded[1].value.view(np.int64)[i] == s.metadata_id
         which = s.WhichOneof("value")

@@ -1,0 +1,60 @@
+"""How much a trace may hold, and how large its numbers may be.
+
+What a file asks for is bounded by what an honest file of its size needs: more is made up, or far
+too long a window. A number outside of its range is absent, and counted (see `plausible`).
+"""
+
+from __future__ import annotations
+
+MAX_EVENTS = 20_000_000  # about 2 GB of memory; windows of a few steps have a thousandth of it
+MAX_PLAIN_EVENTS = 3_000_000  # without categories; the trace viewer's own limit is 10^6
+MAX_METADATA = 2_000_000  # names and other entries of one plane
+MAX_LINES = 20_000  # of one host: threads, and streams of GPUs
+MAX_PLANES = 1_024
+MAX_FIELDS = 10_000  # planes, host names and messages of one file
+MAX_THREADS = 20_000
+MAX_PROCESSES = 256  # of one Nsight Systems export
+MAX_GPUS = 128  # of one process, that are accounted for; the largest machines show 72
+MAX_SHAPES = 100_000  # different ways in which kernels were launched
+MAX_KERNEL_NAMES = 20_000  # that are listed, of all GPUs; the rest of each is one row
+MAX_JUDGED = 4 << 20  # characters of kernel names that are searched for signs of tensor cores
+MAX_STAGES = 1_000  # of an input pipeline
+MAX_ALLOCATORS = 256
+MAX_COUNTERS = 1_024
+MAX_PROBLEMS = 50  # lines about what is wrong with a file
+MAX_TEXT = 1_000  # characters of such a line, or of what a host, a thread or a GPU is called
+MAX_NAME = 16_384  # characters of any other name; those of C++ templates are long
+
+# A step has a row for each GPU. An honest file has at least one event for each such row.
+FEW_CELLS = 20_000
+CELLS_PER_EVENT = 4
+
+# XPlane files are read whole; a compressed one may not unfold to more than a part of that.
+MAX_BYTES = 4 << 30
+MAX_UNPACKED = 1 << 30
+MAX_UNPACKED_JSON = 64 << 30  # takes minutes to read
+# Traces shrink to a tenth or a thirtieth; what unfolds far more than that holds nothing.
+ANY_RATIO_BELOW = 64 << 20
+MAX_RATIO = 200
+
+# --- numbers ----------------------------------------------------------------------------------
+
+MAX_ORDINAL = 4_095  # of a GPU
+MAX_STEP = 1 << 53  # JSON's readers keep integers exact up to here
+MAX_TIME_PS = 1 << 62  # 53 days from the trace's own zero
+MAX_TOTAL_PS = 1 << 62  # of all events of a process together: sums stay within 64 bits
+MAX_AMOUNT = 1 << 50  # bytes of one copy, or of an allocator
+MAX_EPOCH_NS = 1 << 62  # the year 2116
+MAX_REGISTERS = 1_024
+MAX_SHARED = 1 << 24
+MAX_GRID = (1 << 31) - 1
+MAX_BLOCK = 1 << 16
+MAX_OCCUPANCY = 100.0
+MAX_BLOCKS_PER_SM = 1e15
+MAX_FACT = 1 << 53  # of a device: bytes, bytes a second, kHz, multiprocessors
+MAX_COUNTER = float(1 << 53)
+
+
+def unpacked_limit(packed: int, most: int = MAX_UNPACKED) -> int:
+    """Bytes that a compressed file of `packed` bytes may unfold to."""
+    return min(most, max(ANY_RATIO_BELOW, MAX_RATIO * packed))

@@ -1,0 +1,140 @@
+"""Chrome traces of PyTorch, JAX and TensorFlow: changed trees of JSON, and their bytes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+from tests.fuzz import mutate, traces
+from tests.fuzz.harness import Format
+
+_EVENTS = 25  # of a public trace, in a seed
+
+
+def _torch() -> dict[str, Any]:
+    events: list[dict] = [
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}},
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "main"}},
+        {"ph": "i", "name": "[memory]", "pid": 1, "tid": 0, "ts": 30.5, "s": "t",
+         "args": {"Total Reserved": 4096, "Total Allocated": 512, "Device Id": 0,
+                  "Device Type": 1, "Bytes": 512}},
+        {"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": 1000.125},
+    ]  # fmt: skip
+    for number in range(3):
+        at = 100.5 + 200 * number
+        host = {"ph": "X", "pid": 1, "tid": 2}
+        gpu = {"device": 0, "stream": 7, "correlation": number + 1, "External id": number + 10}
+        shape = {"registers per thread": 40, "shared memory": 512, "blocks per SM": 1.5,
+                 "grid": [64, 1, 1], "block": [256, 1, 1],
+                 "est. achieved occupancy %": 50}  # fmt: skip
+        events += [
+            host | {"cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at,
+                    "dur": 150.25, "args": {}},
+            host | {"cat": "user_annotation", "ts": at + 1, "dur": 40,
+                    "name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"},
+            host | {"cat": "cpu_op", "name": "aten::mm", "ts": at + 50, "dur": 20,
+                    "args": {"External id": number + 10}},
+            host | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 55, "dur": 5,
+                    "args": {"correlation": number + 1, "External id": number + 10}},
+            host | {"cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": at + 100,
+                    "dur": 30},
+            {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_tn", "pid": 0, "tid": 7,
+             "ts": at + 70, "dur": 30.125, "args": gpu | shape},
+            {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0,
+             "tid": 7, "ts": at + 60, "dur": 3, "args": gpu | {"bytes": 4096}},
+        ]  # fmt: skip
+    device = {"id": 0, "name": "V100", "totalGlobalMem": 16 << 30, "computeMajor": 7,
+              "computeMinor": 0, "numSms": 80}  # fmt: skip
+    return {
+        "schemaVersion": 1, "deviceProperties": [device], "distributedInfo": {"rank": 1},
+        "traceEvents": events, "baseTimeNanoseconds": 1 << 60,
+    }  # fmt: skip
+
+
+def _viewer() -> dict[str, Any]:
+    """As the trace viewers of JAX and TensorFlow write them: no categories, texts as details."""
+    events: list[dict] = [
+        {"ph": "M", "name": "process_name", "pid": 5, "args": {"name": "/device:GPU:0"}},
+        {"ph": "M", "name": "thread_name", "pid": 5, "tid": 9, "args": {"name": "Stream #9"}},
+        {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "/host:CPU"}},
+    ]
+    for number in range(3):
+        at = 10.0 + 50 * number
+        kernel = {
+            "correlation_id": str(number), "hlo_op": "fusion.1", "tf_op": "jit(f)/dot",
+            "kernel_details": "regs:32 static_shared:0 dynamic_shared:0 grid:8,1,1 block:128,1,1 "
+            "occ_pct:100",
+        }  # fmt: skip
+        copy = {"memcpy_details": "kind_src:pageable kind_dst:device size:4 dest:0 async:1"}
+        events += [
+            {"ph": "X", "pid": 7, "tid": 1, "ts": at, "dur": 40, "name": "train",
+             "args": {"step_num": str(number), "_r": "1"}},
+            {"ph": "X", "pid": 7, "tid": 1, "ts": at + 1, "dur": 9, "name": "PjitFunction(f)"},
+            {"ph": "X", "pid": 7, "tid": 1, "ts": at + 11, "dur": 2, "name": "cuLaunchKernel",
+             "args": {"correlation_id": str(number)}},
+            {"ph": "X", "pid": 5, "tid": 9, "ts": at + 15, "dur": 9, "name": "fusion_1",
+             "args": kernel},
+            {"ph": "X", "pid": 5, "tid": 9, "ts": at + 26, "dur": 1, "name": "MemcpyH2D",
+             "args": copy},
+        ]  # fmt: skip
+    return {"displayTimeUnit": "ns", "metadata": {"highres-ticks": True}, "traceEvents": events}
+
+
+@cache
+def _seeds() -> list[str]:
+    trees = [_torch(), _viewer()]
+    for path in traces.references("kineto/unit/*.json", "kineto/*.json.gz"):
+        raw = path.read_bytes()
+        tree = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+        tree = tree if isinstance(tree, dict) else {"traceEvents": tree}
+        events = tree.get("traceEvents", [])
+        kept = {key: value for key, value in tree.items() if len(json.dumps(value)) < 3000}
+        for first in {0, len(events) // 3, len(events) // 2}:
+            trees.append(kept | {"traceEvents": events[first : first + _EVENTS]})
+    return [json.dumps(tree) for tree in trees]
+
+
+def make(random: Random) -> bytes:
+    seeds = _seeds()
+    tree = json.loads(seeds[random.randrange(2)] if random.random() < 0.5 else random.choice(seeds))
+    if random.random() < 0.85:
+        tree = mutate.tree(random, tree)
+    else:
+        _fields(random, tree)
+    text = mutate.write(tree)
+    data = text.encode("utf-8", "surrogatepass")
+    if random.random() < 0.15:
+        data = mutate.of_bytes(random, data)
+    return gzip.compress(data, 1, mtime=0) if random.random() < 0.02 else data
+
+
+def _fields(random: Random, tree: Any) -> None:
+    """The same number into one field of all events: a device, a time, a process."""
+    events = tree.get("traceEvents") if isinstance(tree, dict) else None
+    if not events:
+        return
+    field = random.choice(("ts", "dur", "pid", "tid", "device", "stream", "correlation", "name"))
+    value, rising = mutate.leaf(random), random.random() < 0.5
+    for number, event in enumerate(events):
+        if isinstance(value, int | float) and rising:
+            value = value + random.choice((1, number, 1000))
+        inside = event if field in event else event.get("args")
+        if isinstance(inside, dict) and random.random() < 0.9:
+            inside[field] = value
+
+
+def _prepare() -> None:
+    traces.prepare()
+    _seeds()
+
+
+FORMAT = Format(
+    "kineto",
+    make,
+    partial(traces.check, suffix=".json"),
+    judge=partial(traces.judge, suffix=".json"),
+    prepare=_prepare,
+)

@@ -1,0 +1,234 @@
+"""Made-up files that ask for too much: bounded cost, and one line or numbers that make sense.
+
+The command runs in a process of its own with little memory and CPU time to spare: an answer that
+comes at all came within them.
+"""
+
+import gzip
+import json
+import resource
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trace_oracle import sane
+
+from gpu_util_callback.cli import main
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.traces import Analysis, analyse, limits, read_trace
+
+HOSTILE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "hostile"
+FILES = sorted(HOSTILE.glob("[kxn][0-9]*"))
+COMMAND = "import sys; from gpu_util_callback.cli import main; sys.exit(main())"
+SECONDS = 30
+MEMORY = 2 << 30  # of addresses: Python and numpy take half a gigabyte of them
+
+
+def within_limits() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+def gpu_util(*arguments) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", COMMAND, "trace", *map(str, arguments)],
+        capture_output=True, text=True, timeout=280, preexec_fn=within_limits,
+        env={"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)},
+    )  # fmt: skip
+
+
+def judge(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode in (0, 2), done.stderr[-2000:]
+    said = [line for line in done.stderr.splitlines() if not line.startswith("written: ")]
+    assert len(said) == (done.returncode == 2), done.stderr[-2000:]
+    if done.returncode == 2:
+        assert said[0].startswith("gpu-util trace: ")
+        assert len(said[0]) < 600
+        assert not done.stdout
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition("_")[0])
+class TestFilesThatOnceFailed:
+    def test_as_text(self, path):
+        judge(gpu_util(path))
+
+    def test_as_json_and_as_a_recording(self, path, tmp_path):
+        done = gpu_util(path, "--json", "--log-dir", tmp_path / "logs")
+        judge(done)
+        if not done.returncode:
+            sane(json.loads(done.stdout))
+
+    def test_from_python(self, path):
+        try:
+            sane(analyse(read_trace(path)).to_json())
+        except UnusableInput as error:
+            assert "\n" not in str(error)
+
+
+def test_the_files_that_once_failed_are_here():
+    if not FILES:
+        pytest.skip("no ../shared/data/hostile beside this checkout")
+    assert len(FILES) == 24
+
+
+def kineto(tmp_path: Path, *events: dict, **members) -> dict:
+    path = tmp_path / "made.json"
+    path.write_text(json.dumps({"traceEvents": events, **members}))
+    result = json.loads(json.dumps(analyse(read_trace(path)).to_json(), allow_nan=False))
+    sane(result)
+    return result
+
+
+def kernel(start: float, length: float = 5, name: str = "gemm", device=0, **arguments) -> dict:
+    return {
+        "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start, "dur": length,
+        "args": {"device": device, "stream": 7, "correlation": 1} | arguments,
+    }  # fmt: skip
+
+
+def step(number: int, start: float, length: float = 100) -> dict:
+    return {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 1,
+            "tid": 1, "ts": start, "dur": length}  # fmt: skip
+
+
+def test_what_is_ignored_is_counted_in_one_line(tmp_path):
+    occupancy = "est. achieved occupancy %"
+    result = kineto(
+        tmp_path,
+        kernel(0, **{occupancy: 50, "shared memory": 1 << 40}),
+        *(kernel(10 + i, **{occupancy: 5000}) for i in range(3)),
+        kernel(30, device=-5),
+        kernel(40, device=10**12),
+        *(kernel(50 + i, **{"registers per thread": 10**30}) for i in range(2)),
+        deviceProperties=[{"id": 0, "numSms": -3, "computeMajor": 10**9, "computeMinor": 0}],
+    )
+    (ignored,) = [p for p in result["problems"] if "impossible numbers" in p]
+    assert ignored == (
+        "impossible numbers were ignored: compute capability (1), device number (2), "
+        "occupancy (3), property of a GPU (1), register count (2), size of shared memory (1)"
+    )
+    (device,) = result["devices"]
+    assert device["kernels"] == 6 and "sm_count" not in device
+    assert result["kernels"][0]["occupancy_pct"] == 50
+
+
+def test_a_step_number_that_cannot_be_is_none(tmp_path):
+    result = kineto(tmp_path, step(10**17, 0), step(10**17 + 1, 100), kernel(20))
+    assert [row["step"] for row in result["steps"]] == [0, 1]
+    assert any("step number (2)" in p for p in result["problems"])
+
+
+def test_sums_of_long_events_stay_within_what_sums_can_hold(tmp_path):
+    days = 20 * 86400e6  # each possible by itself; together more than 64 bits of picoseconds
+    events = [kernel(i, days, name="long") for i in range(20)]
+    result = kineto(tmp_path, *events, kernel(0, 7, name="short"), step(1, 0, days))
+    assert {k["name"]: k["count"] for k in result["kernels"]}["short"] == 1
+    assert all(k["total_ms"] >= 0 for k in result["kernels"])
+    assert any("duration" in p for p in result["problems"])
+
+
+def test_copies_add_up_exactly_however_large(tmp_path):
+    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0,
+            "tid": 7, "dur": 1}  # fmt: skip
+    size = (1 << 50) - 1
+    args = {"device": 0, "stream": 7, "bytes": size}
+    result = kineto(tmp_path, *(copy | {"ts": 2 * i, "args": args} for i in range(20_000)))
+    assert result["copies"][0]["bytes"] == 20_000 * size
+
+
+def test_gpus_times_steps_are_no_more_than_a_file_accounts_for(tmp_path):
+    gpus, steps = 400, 1000
+    result = kineto(
+        tmp_path,
+        *(step(i, 100 * i) for i in range(steps)),
+        *(kernel(50, 1 + i / 1000, device=i) for i in range(gpus)),
+    )
+    rows = sum(len(row["gpus"]) for row in result["steps"])
+    assert len(result["steps"]) == steps
+    assert rows <= limits.FEW_CELLS + limits.CELLS_PER_EVENT * (gpus + steps)
+    shown = {device["index"] for device in result["devices"]}
+    assert min(shown) == gpus - len(shown)  # those with most work
+    assert any(f"only the {len(shown)} with most work" in p for p in result["problems"])
+
+
+def test_very_many_kernel_names_are_one_row_from_some_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_KERNEL_NAMES", 5)
+    result = kineto(tmp_path, *(kernel(10 * i, 1 + i / 10, name=f"k{i}") for i in range(9)))
+    rows = result["kernels"]
+    assert [k["name"] for k in rows] == ["k8", "k7", "k6", "k5", "k4", "4 other kernels"]
+    assert sum(k["count"] for k in rows) == result["devices"][0]["kernels"] == 9
+    assert sum(k["share_pct"] for k in rows) == pytest.approx(100)
+
+
+def test_half_a_character_in_a_name_can_be_written(tmp_path):
+    path = tmp_path / "half.json"
+    path.write_text('{"traceEvents":[' + json.dumps(kernel(1, name="gemm\ud800")) + "]}")
+    judge(gpu_util(path, "--log-dir", tmp_path / "logs"))
+
+
+@pytest.mark.parametrize("repeats", ["bmm_", "sdpa", "igemm_", "a", "cutlass", "regs:1", "(a"])
+def test_a_name_without_end_costs_no_more_than_its_length(tmp_path, repeats):
+    name = repeats * (1_000_000 // len(repeats))
+    path = tmp_path / "long.json"
+    details = {"kernel_details": name, "memcpy_details": name}
+    plain = {"ph": "X", "pid": 5, "tid": 1, "ts": 3, "dur": 1, "name": "Memcpy", "args": details}
+    gpu = {"ph": "M", "pid": 5, "name": "process_name", "args": {"name": "/device:GPU:0"}}
+    path.write_text(json.dumps({"traceEvents": [kernel(1, name=name), gpu, plain]}))
+    judge(gpu_util(path))
+
+
+def test_a_packed_file_may_unfold_only_so_far(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "ANY_RATIO_BELOW", 1 << 20)
+    path = tmp_path / "bomb.json.gz"
+    text = json.dumps({"traceEvents": [kernel(1)]}).encode()
+    path.write_bytes(gzip.compress(b"{" + b" " * (8 << 20) + text[1:]))
+    with pytest.raises(UnusableInput, match="unfolds to more than"):
+        read_trace(path)
+    path.write_bytes(gzip.compress(b"{" + b" " * (1 << 19) + text[1:]))
+    assert len(read_trace(path).processes[0].devices) == 1
+
+
+def test_a_query_without_end_is_ended(tmp_path):
+    """Rows that do not stand in the file: a generated column that computes them."""
+    path = tmp_path / "made.sqlite"
+    with sqlite3.connect(path) as file:
+        file.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, "
+            "deviceId INTEGER AS (length(replace(hex(zeroblob(20000000)), '0', 'aaaa'))) STORED)"
+        )
+    file.close()
+    judge(gpu_util(path))
+
+
+def test_json_is_printed_whole_and_without_what_json_lacks(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "made.json"
+    path.write_text(json.dumps({"traceEvents": [kernel(1)]}))
+    odd = {"a": [1, float("inf")], "b": float("nan"), "c": {"d": 2.5}}
+    monkeypatch.setattr(Analysis, "to_json", lambda self: odd)
+    assert main(["trace", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"a": [1, None], "b": None, "c": {"d": 2.5}}
+
+
+def test_a_page_that_is_named_again_and_again_holds_its_rows_once(tmp_path):
+    path, size, times = tmp_path / "made.sqlite", 512, 60
+    table = "CUPTI_ACTIVITY_KIND_KERNEL"
+    with sqlite3.connect(path, isolation_level=None) as file:
+        file.execute(f"PRAGMA page_size = {size}")
+        file.execute(f"CREATE TABLE {table} (start, end)")
+        file.executemany(f"INSERT INTO {table} VALUES (?, ?)", [(i, i + 3) for i in range(80)])
+        (root,) = file.execute("SELECT rootpage FROM sqlite_master").fetchone()
+    file.close()
+    data = bytearray(path.read_bytes())
+    at = (root - 1) * size
+    assert data[at] == 5  # an inner page of a table; its cells name a child and a key
+    child, first = data[at + 8 : at + 12], size - 5 * times
+    for number in range(times):
+        cell = first + 5 * number
+        data[at + cell : at + cell + 5] = child + b"\x01"
+        data[at + 12 + 2 * number : at + 14 + 2 * number] = cell.to_bytes(2)
+    data[at + 3 : at + 7] = times.to_bytes(2) + first.to_bytes(2)
+    path.write_bytes(data)
+    with pytest.raises(UnusableInput, match="more rows than they can"):
+        read_trace(path)
