@@ -1,0 +1,90 @@
+"""The fuzz harness itself, the corpus of inputs that once failed, some seconds of new inputs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parent
+REPOSITORY = FOLDER.parents[1]
+FORMATS = [path.stem.removeprefix("format_") for path in sorted(FOLDER.glob("format_*.py"))]
+CORPUS = sorted(FOLDER.glob("corpus/*/*"))
+
+
+def python(*arguments: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+    """A Python of its own: the harness forks, which a process with threads had better not do."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+
+
+TOY = """
+import os, sys, time
+from tests.fuzz import harness
+
+def check(data, folder):
+    word = data.split()[0].decode()
+    (folder / "kept").write_text("emptied after each input")
+    assert os.listdir(folder) == ["kept"]
+    if word == "hang":
+        while True: pass
+    if word == "memory": return "read" * (len(b"x" * (100 << 20)) > 0)
+    if word == "endless": bytes(64 << 30)
+    if word == "die": os.abort()
+    if word == "raise": raise KeyError("x")
+    if word == "warn": print("careful", file=sys.stderr)
+    if word == "odd": assert False, "a share of 200 %"
+    return word
+
+words = b"read read hang memory endless die raise warn odd".split()
+toy = harness.Format("toy", lambda random: random.choice(words), check, seconds=0.5, memory=32 << 20)
+report = harness.run(toy, 1, range(40))
+again = harness.run(toy, 1, range(40))
+assert report.outcomes == again.outcomes and report.inputs == 40, report
+print(*sorted({f.kind + " " + f.data.decode() for f in report.failures.values()}), sep=",")
+failure = harness.Failure("toy", -1, "raised", "KeyError <string>:check", "", b"raise a b c d e f")
+print(len(harness.minimise(toy, failure, 20).data))
+"""
+
+
+def test_the_harness_catches_what_a_check_does():
+    done = python("-c", TOY)
+    assert done.returncode == 0, done.stderr
+    kinds, left = done.stdout.split("\n")[:2]
+    assert kinds.split(",") == [
+        "died die", "memory endless", "memory memory", "raised odd", "raised raise", "stderr warn",
+        "time hang",
+    ]  # fmt: skip
+    assert int(left) < 8
+
+
+@pytest.fixture(scope="module")
+def replayed() -> dict[tuple[str, str], dict]:
+    lines = python("-m", "tests.fuzz", "--replay").stdout.splitlines()
+    return {(line["format"], line["file"]): line for line in map(json.loads, lines)}
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_an_input_that_once_failed(path, replayed):
+    line = replayed[(path.parent.name, path.name)]
+    assert line["outcome"] != "failed", f"{line['signature']}\n{line['text']}"
+
+
+def test_the_corpus_is_small():
+    assert all(path.stat().st_size <= 1024 for path in CORPUS)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_some_new_inputs(name):
+    done = python("-m", "tests.fuzz", "--format", name, "--inputs", "300", "--seed", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_many_new_inputs(name):
+    done = python("-m", "tests.fuzz", "--format", name, "--inputs", "10000", "--seed", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
