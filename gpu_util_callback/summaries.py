@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import (
@@ -26,6 +26,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from gpu_util_callback.recording.facts import Facts
 from gpu_util_callback.recording.manifest import ManifestError, parse, safe_name
 from gpu_util_callback.recording.redaction import hashed_host
 from gpu_util_callback.recording.schema import PLUGIN_NAME
@@ -220,7 +221,7 @@ def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
     for name in names:
         try:
             data = storage.read(storage.join(folder, name, "manifest.json"), 32 << 20)
-            facts = parse(data)
+            facts, _ = parse(data)
         except (OSError, ManifestError):
             complete = False
             continue
@@ -230,13 +231,10 @@ def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
     return highest, complete
 
 
-def _scalar_end(facts: Mapping[str, Any]) -> int | None:
+def _scalar_end(facts: Facts) -> int | None:
     """One more than the highest step of a recording's scalars; None where it does not say."""
-    offset, rows = facts.get("scalar_step_offset"), facts.get("rows")
-    steps = rows.get("steps", 0) if isinstance(rows, dict) else 0
-    if not isinstance(offset, int) or not isinstance(steps, int):
-        return None
-    return offset + steps
+    offset = facts.get("scalar_step_offset")
+    return None if offset is None else offset + (facts.get("rows") or {}).get("steps", 0)
 
 
 def _from_event_files(storage: Storage, root: str) -> int:

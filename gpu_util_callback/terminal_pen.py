@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-__all__ = ["Pen"]
+__all__ = ["Pen", "tame"]
 
 _PLAIN = str.maketrans({"×": "x", "–": "-", "—": "-", "·": "-", "µ": "u", "…": "...", "→": "->",
                         "≥": ">=", "≤": "<=", "’": "'", "°": " "})  # fmt: skip
@@ -14,6 +14,11 @@ _HELD = "\u00a0"
 # Names come from files: what would steer the terminal, or turn its lines round, is no name. Colours
 # are ours.
 _STEERS = re.compile(r"(\x1b\[\d+m)|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def tame(line: str) -> str:
+    """A line without what steers a terminal, but for our colours."""
+    return _STEERS.sub(lambda found: found[1] or "?", line)
 
 
 class Pen:
@@ -43,8 +48,8 @@ class Pen:
         )  # fmt: skip
 
     def finish(self, lines: Sequence[str]) -> str:
-        tame = (_STEERS.sub(lambda found: found[1] or "?", line).rstrip() for line in lines)
-        text = "\n".join(tame).replace(_HELD, " ") + "\n"
+        text = "\n".join(tame(line).rstrip() for line in lines)
+        text = text.replace(_HELD, " ") + "\n"
         if not self.unicode:
             text = text.translate(_PLAIN).encode("ascii", "replace").decode("ascii")
         return text

@@ -3,11 +3,11 @@
 import csv
 import io
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 
@@ -59,12 +59,9 @@ def csv_lines(
 
 
 def _rows(recording: Recording, table: str) -> Iterator[dict[str, np.ndarray]]:
-    for _, segment in recording.opened(table=table):
-        try:
-            if segment.rows(table):
-                yield segment.table(table)
-        except Damaged:
-            continue  # named in the recording's problems
+    for info, segment in recording.opened(table=table):
+        tables, _ = segment.readable((table,), partial(recording.damaged, info.name))
+        yield from tables.values()
 
 
 def _steps_between(
@@ -79,12 +76,11 @@ def _steps_between(
         ):
             continue
         segment = recording.open_segment(info)
-        if segment is None or not segment.rows("steps"):
+        if segment is None:
             continue
-        try:
-            yield _selected(segment.table("steps"), first, last)
-        except Damaged:
-            continue  # named in the recording's problems
+        tables, _ = segment.readable(("steps",), partial(recording.damaged, info.name))
+        if "steps" in tables:
+            yield _selected(tables["steps"], first, last)
 
 
 def _selected(

@@ -1,12 +1,13 @@
 """A recording among its like: the other workers of its job, and the fit before it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpu_util_callback.diagnosis._compare import add_promises
 from gpu_util_callback.diagnosis._evidence import labels_of
 from gpu_util_callback.diagnosis._sessions import session_findings
 from gpu_util_callback.recording.alignment import Clocks, session_clocks
+from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 
 __all__ = ["MAX_WORKERS", "SessionClocks", "job_reply"]
@@ -64,7 +65,7 @@ def job_reply(
     findings: list[dict] = []
     clocks = Clocks(None, (), ())
     if 2 <= len(workers) <= MAX_WORKERS:
-        findings = session_findings([report_of(one) for one in workers])
+        findings = session_findings(_reports(workers, report_of))
         clocks = clocks_of(workers)
     return {
         "workers": [
@@ -83,6 +84,19 @@ def job_reply(
         "labels": labels_of(findings),
         "since": _since(recording, recordings, report_of),
     }
+
+
+def _reports(
+    recordings: Iterable[Recording], report_of: Callable[[Recording], Report]
+) -> list[Report]:
+    """Their reports, without those of which none can be made."""
+    found = []
+    for one in recordings:
+        try:
+            found.append(report_of(one))
+        except Exception as error:
+            unexpected(one.path, error)  # it is named where it is shown itself
+    return found
 
 
 def _clock(recording: Recording, clocks: Clocks) -> dict[str, Any] | None:
@@ -108,13 +122,13 @@ def _since(
         if one.start_ns < recording.start_ns and one.session != recording.session
         and _model(one) == key
     ]  # fmt: skip
-    runs = [dict(report_of(one)) for one in [*earlier[-MAX_EARLIER:], recording]]
+    runs = [dict(one) for one in _reports(earlier[-MAX_EARLIER:], report_of)]
+    runs.append(dict(report_of(recording)))
     add_promises(runs)
     return runs[-1]["since"]
 
 
 def _model(recording: Recording) -> tuple | None:
     """What is cheap to compare before reports are: the model's size and the worker's rank."""
-    model = recording.facts.get("model")
-    parameters = model.get("parameters") if isinstance(model, dict) else None
+    parameters = (recording.facts.get("model") or {}).get("parameters")
     return None if parameters is None else (parameters, recording.facts.get("rank"))

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from gpu_util_callback.recording.facts import Gpu
 from gpu_util_callback.recording.reader import Recording
 from tensorboard_plugin.pipeline import stage_lane
 
@@ -187,7 +188,7 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
     highest = summary[group][column]["max"]
     if column.startswith("memory_") and unit == "bytes" and gpu:
         total = gpu.get("memory_total_bytes")
-        if isinstance(total, (int, float)) and total > 0:
+        if total:
             series["total_bytes"] = top = total
     limit = {"power_mw": "power_limit_mw", "sm_clock_mhz": "sm_clock_max_mhz"}.get(column)
     if limit in summary[group] and summary[group][limit].get("count"):
@@ -201,9 +202,6 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
     }  # fmt: skip
 
 
-def _gpu(recording: Recording, head: str) -> dict[str, Any] | None:
-    gpus = recording.facts.get("gpus")
-    for gpu in gpus if isinstance(gpus, list) else ():
-        if isinstance(gpu, dict) and head == f"gpu{gpu.get('index')}":
-            return gpu
-    return None
+def _gpu(recording: Recording, head: str) -> Gpu | None:
+    gpus = recording.facts.get("gpus") or ()
+    return next((gpu for gpu in gpus if head == f"gpu{gpu.get('index')}"), None)

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpu_util_callback._version import __version__
-from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis import run_reports
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.discovery import Recordings
+from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from tensorboard_plugin.jobs import SessionClocks, job_reply
@@ -28,7 +30,8 @@ MOST_KERNELS = 100
 
 # Nothing may be fetched, whatever the data say; scripts and styles are those in the file itself.
 POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
 )
 PAGE = """<!doctype html>
 <html lang="en">
@@ -64,7 +67,7 @@ def html_report(
 
     Raises: UnusableInput when there is no recording, or the tab was not built.
     """
-    recordings = list(recordings)
+    recordings = recordings if isinstance(recordings, Recordings) else Recordings(recordings)
     if not recordings:
         raise UnusableInput("no recording to report on: train with GpuUtilCallback first")
     script, style = (static_file(name) for name in ("index.js", "style.css"))
@@ -74,23 +77,30 @@ def html_report(
     for one in recordings:
         per_run[one.run] = per_run.get(one.run, 0) + 1
     server, clocks = TileServer(patient=True), SessionClocks()
-    reports = {one.id: run_report(one, thresholds) for one in recordings}
+    judged, problems = run_reports(recordings, thresholds)
+    reports = {one.id: report for one, report in judged}
     room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))
+    held: dict[str, dict[str, Any]] = {}
+    for one, report in judged:
+        try:
+            held[one.id] = {
+                **_recording(server, one, report, room),
+                "job": job_reply(one, [of for of, _ in judged], lambda of: reports[of.id], clocks),
+            }
+        except Exception as error:
+            problems.append(unexpected(one.path, error))
     data = {
         "runs": {
             "version": 1, "server_version": __version__, "logdir": logdir,
             "tensorboard_runs": sorted(per_run),
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
-            "recordings": [listed(one, per_run[one.run]) for one in recordings], "problems": [],
+            "recordings": [
+                listed(one, per_run[one.run]) for one in recordings if one.id in held
+            ],
+            "problems": problems_of([*recordings.problems, *problems]),
         },
-        "shown": list(shown),
-        "recordings": {
-            one.id: {
-                **_recording(server, one, reports[one.id], room),
-                "job": job_reply(one, recordings, lambda other: reports[other.id], clocks),
-            }
-            for one in recordings
-        },
+        "shown": [id for id in shown if id in held],
+        "recordings": held,
     }  # fmt: skip
     text = json.dumps(strict(data), separators=(",", ":"), allow_nan=False)
     return PAGE.format(

@@ -145,8 +145,9 @@ def _newest_stages(recording: Recording) -> list[str]:
         segment = recording.open_segment(info)
         try:
             part = _part(segment.table("pipeline", _COLUMNS)) if segment is not None else None
-        except Damaged:
-            continue  # named among the problems when it is read
+        except Damaged as error:
+            recording.damaged(info.name, error)
+            continue
         if part is not None:
             return _busiest(part)
     return []

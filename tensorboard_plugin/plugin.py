@@ -14,6 +14,7 @@ from werkzeug import wrappers
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
 from tensorboard_plugin.export import csv_lines, step_columns
@@ -28,7 +29,7 @@ from tensorboard_plugin.replies import (
     static_file,
     strict,
 )
-from tensorboard_plugin.runs import Known, RunIndex, run_directories
+from tensorboard_plugin.runs import Known, RunIndex, log_directory, run_directories
 from tensorboard_plugin.tiles import BadTile, TileServer, is_long
 from tensorboard_plugin.windows import window_reply
 
@@ -46,7 +47,10 @@ TYPES = {
     "js": "text/javascript", "css": "text/css", "map": "application/json", "svg": "image/svg+xml",
     "png": "image/png", "txt": "text/plain", "json": "application/json", "woff2": "font/woff2",
 }  # fmt: skip
-# The tab renders without any of it; TensorBoard's own policy for its pages is as strict.
+METHODS = ("GET", "HEAD")
+# None of what is served is a page of its own: the tab's module runs in TensorBoard's frame, under
+# TensorBoard's policy. Whoever opens an address of ours by itself gets nothing that acts.
+POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 NOT_FOUND_STATIC = "the tab's files are not built: run `npm ci && npm run build` in frontend/"
 
 
@@ -78,7 +82,8 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         self._tiles = TileServer()
         self._names: list[str] = []
         self._index = RunIndex(
-            lambda: run_directories(self._logdir, self._names, self._multiplexer)
+            lambda: run_directories(self._logdir, self._names, self._multiplexer),
+            within=lambda path: log_directory(self._logdir, self._spec, path),
         )
         self._clocks = SessionClocks()
         self._reports: dict[str, tuple[Recording, str, dict[str, Any]]] = {}
@@ -131,18 +136,25 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             raise _Refused(404, f"no file {name[:100]!r}" if built else NOT_FOUND_STATIC)
         kind = TYPES.get(name.rpartition(".")[2], "application/octet-stream")
         expires = 86400 if request.args.get("v") else 0
-        return http_util.Respond(request, content, kind, expires=expires)
+        response = http_util.Respond(request, content, kind, expires=expires)
+        return response if expires else _unkept(response)
 
     def _serve_runs(self, request: wrappers.Request) -> wrappers.Response:
         self._refresh_names(request)
         known = self._index.known()
         complete = self._index.complete
-        problems = self._index.problems + [p for one in known for p in one.recording.problems]
+        problems = list(self._index.problems)
         per_run: dict[str, int] = {}
         for one in known:
             per_run[one.recording.run] = per_run.get(one.recording.run, 0) + 1
         # Of thousands of recordings most are as they were: their rows are kept as text.
-        rows = ",".join(_row(one, per_run[one.recording.run]) for one in known)
+        rows = []
+        for one in known:
+            problems += one.recording.problems
+            try:
+                rows.append(_row(one, per_run[one.recording.run]))
+            except Exception as error:
+                problems.append(unexpected(one.recording.path, error))
         head = _dumped({
             "version": 1,
             "server_version": __version__,
@@ -152,8 +164,10 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             "complete": complete,
             "problems": problems_of(problems),
         })  # fmt: skip
-        return http_util.Respond(
-            request, f'{head[:-1]},"recordings":[{rows}]}}', "application/json"
+        return _unkept(
+            http_util.Respond(
+                request, f'{head[:-1]},"recordings":[{",".join(rows)}]}}', "application/json"
+            )
         )
 
     def _serve_recording(self, request: wrappers.Request) -> wrappers.Response:
@@ -184,8 +198,8 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             )
         except BadTile as error:
             raise _Refused(400, str(error)) from error
-        return http_util.Respond(
-            request, content, "application/octet-stream", content_encoding="gzip"
+        return _unkept(
+            http_util.Respond(request, content, "application/octet-stream", content_encoding="gzip")
         )
 
     def _serve_steps(self, request: wrappers.Request) -> wrappers.Response:
@@ -282,6 +296,16 @@ def _frontend_digest() -> str:
 def _app(handler: Handler) -> Any:
     @wrappers.Request.application
     def serve(request: wrappers.Request) -> wrappers.Response:
+        if request.method in METHODS:
+            response = answer(request)
+        else:
+            message = f"{request.method[:20]} is not answered here: only GET and HEAD are"
+            response = _json(request, {"error": message}, 405)
+            response.headers["Allow"] = ", ".join(METHODS)
+        response.headers["Content-Security-Policy"] = POLICY
+        return response
+
+    def answer(request: wrappers.Request) -> wrappers.Response:
         try:
             return handler(request)
         except _Refused as refused:
@@ -300,7 +324,7 @@ def _app(handler: Handler) -> Any:
 def _json(
     request: wrappers.Request, value: Any, status: int = 200, download: str | None = None
 ) -> wrappers.Response:
-    response = http_util.Respond(request, _dumped(value), "application/json", code=status)
+    response = _unkept(http_util.Respond(request, _dumped(value), "application/json", code=status))
     if download:
         response.headers["Content-Disposition"] = f'attachment; filename="{download}"'
     return response
@@ -328,7 +352,12 @@ def _download(lines: Iterable[str], kind: str, name: str) -> wrappers.Response:
     )
     response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
     response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Cache-Control"] = "no-cache, must-revalidate"
+    return _unkept(response)
+
+
+def _unkept(response: wrappers.Response) -> wrappers.Response:
+    """A response that no cache keeps: it is somebody's data, and may change at any time."""
+    response.headers["Cache-Control"] = "no-store"
     return response
 
 

@@ -127,14 +127,12 @@ class Pyramids(Following):
         """Take rows in on the time axis; returns their values as the group's columns."""
         raw = self._raw.setdefault(group, _Raw(names))
         values = raw.arrange(names, values.astype(np.float32))
-        raw.add(times, values)
-        self._level(group, "time").add(times, values)
+        self._level(group, "time").add(raw.add(times, values), values)
         return values
 
     def _place(self, group: str, steps: np.ndarray, values: np.ndarray) -> None:
         """Take the same rows in on the step axis, in the same order."""
-        self._raw[group].place(steps)
-        self._level(group, "step").add(steps, values)
+        self._level(group, "step").add(self._raw[group].place(steps), values)
 
     def _level(self, group: str, axis: str) -> Levels:
         columns = self._raw[group].columns
@@ -206,13 +204,18 @@ class _Raw:
             arranged[self.columns.index(name)] = values[row]
         return arranged
 
-    def add(self, times: np.ndarray, values: np.ndarray) -> None:
-        self._keys["time"].add(times)
+    def add(self, times: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Add rows; returns their times as they are kept."""
         self._parts.append(values)
+        return self._added("time", times)
 
-    def place(self, steps: np.ndarray) -> None:
+    def place(self, steps: np.ndarray) -> np.ndarray:
         """The step numbers of rows added before; the newest rows may still lack theirs."""
-        self._keys["step"].add(steps)
+        return self._added("step", steps)
+
+    def _added(self, axis: str, keys: np.ndarray) -> np.ndarray:
+        self._keys[axis].add(keys)
+        return self._keys[axis].last(len(keys))
 
     def range(self, columns: Sequence[int], axis: str, level: int, first: int, count: int) -> Range:
         """Min, max and mean of columns by their numbers, by reducing the rows in the range."""

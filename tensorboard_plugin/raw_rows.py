@@ -156,8 +156,9 @@ class RawRows:
         for group, columns in missing.items():
             try:
                 values = {} if segment is None else _columns(segment, group, columns)
-            except Damaged:
-                values = {}  # named in the recording's problems when it was first read
+            except Damaged as error:
+                values = {}
+                self._recording.damaged(info.name, error)
             values.setdefault("", np.zeros(0, np.int64))
             if group == "steps":
                 values.setdefault("step", values[""])

@@ -42,16 +42,14 @@ def recording_reply(recording: Recording, revision: str, report: dict[str, Any])
 def listed(recording: Recording, of_run: int) -> dict[str, Any]:
     """One line of `./runs`. `of_run`: how many recordings the run has."""
     facts = recording.facts
+    stored = recording.stored
     label = recording.run.removesuffix("/.")  # as --logdir_spec names a directory itself
     fit, rank, world = facts.get("fit_index"), facts.get("rank"), facts.get("world_size")
-    trial, config = (
-        value if isinstance(value := facts.get(name), str) else None  # a manifest may hold anything
-        for name in ("trial", "trial_config")
-    )
+    trial, config = facts.get("trial"), facts.get("trial_config")
     label += "".join(f" · {one}" for one in (trial, config) if one and one not in label)
-    if of_run > 1 and isinstance(fit, int):
+    if of_run > 1 and fit is not None:
         label += f" · fit {fit + 1}"
-    if isinstance(world, int) and world > 1:
+    if world is not None and world > 1:
         label += f" · rank {rank}"
     return {
         "id": recording.id, "run": recording.run, "session": recording.session,
@@ -59,7 +57,7 @@ def listed(recording: Recording, of_run: int) -> dict[str, Any]:
         "status": recording.status, "start_ns": recording.start_ns, "end_ns": recording.end_ns,
         "trial": trial, "trial_config": config,
         "steps": recording.step_count, "framework": facts.get("framework"), "label": label,
-        "verdict": recording.stored.get("verdict"), "revision": recording.revision,
+        "verdict": stored and stored.get("verdict"), "revision": recording.revision,
     }  # fmt: skip
 
 

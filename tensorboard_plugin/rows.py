@@ -1,10 +1,10 @@
 """The rows behind the pyramids: each handed out once; and the way from step to time."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
-from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.sealed import extent
 from gpu_util_callback.recording.segments import Rows
@@ -36,11 +36,9 @@ class NewRows:
             # A merged segment may begin before what was handed out of its last part.
             begin = max((n for n in self._ends if n < info.first), default=-1)
             before = self._ends[begin]
-            try:
-                tables = {"steps": segment.table("steps")} if segment.rows("steps") else {}
-                samples = {group: segment.samples(group) for group in segment.groups}
-            except Damaged:
-                tables, samples = {}, {}  # named in the recording's problems when it was listed
+            tables, samples = segment.readable(
+                ("steps",), partial(self._recording.damaged, info.name)
+            )
             yield (
                 self._unseen("tables/", tables, before),
                 self._unseen("samples/", samples, before),
@@ -63,7 +61,7 @@ class NewRows:
 
 
 class Growing:
-    """An int64 array that grows."""
+    """An ascending int64 array that grows."""
 
     def __init__(self) -> None:
         self._held = np.zeros(0, np.int64)
@@ -74,13 +72,21 @@ class Growing:
         return self._held[: self._used]
 
     def add(self, values: np.ndarray) -> None:
+        """Append values; none is less than the one before it, whatever a damaged file says."""
+        if not len(values):
+            return
         end = self._used + len(values)
         if end > len(self._held):
             grown = np.zeros(max(end, self._used + self._used // 4), np.int64)
             grown[: self._used] = self._held[: self._used]
             self._held = grown
-        self._held[self._used : end] = values
+        least = self._held[self._used - 1] if self._used else values[0]
+        np.maximum.accumulate(np.maximum(values, least), out=self._held[self._used : end])
         self._used = end
+
+    def last(self, count: int) -> np.ndarray:
+        """The last `count` of them, as they are kept."""
+        return self._held[self._used - count : self._used]
 
 
 class StepTimes:

@@ -6,15 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpu_util_callback.recording.discovery import group_sessions, recording_id
 from gpu_util_callback.recording.manifest import NewerFormat
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
-from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
+from gpu_util_callback.recording.storage import LeadsOutside, Storage, is_remote, storage_for
 
-__all__ = ["Known", "RunIndex", "run_directories"]
+__all__ = ["Known", "RunIndex", "log_directory", "run_directories"]
 
 logger = logging.getLogger("gpu_util_callback")
 
@@ -44,6 +45,19 @@ def run_directories(logdir: str, names: list[str], multiplexer) -> dict[str, str
         return paths
     known: Mapping[str, str] = multiplexer.RunPaths() if multiplexer is not None else {}
     return {name: known[name] for name in names if name in known}
+
+
+def log_directory(logdir: str, spec: str, path: str) -> str:
+    """The log directory that a run's directory `path` belongs to: the only one, or one of a list.
+
+    Args:
+        spec: `--logdir_spec`: `name:path` or `path`, separated by commas.
+    """
+    if logdir:
+        return logdir
+    named = (end for one in spec.split(",") for end in (one, one.partition(":")[2]) if end)
+    known = [os.path.realpath(os.path.expanduser(one)) for one in named]  # noqa: PTH111
+    return max((one for one in known if Path(path).is_relative_to(one)), key=len, default=path)
 
 
 @dataclass
@@ -145,10 +159,18 @@ class RunIndex:
 
     Args:
         directories: what gives the current runs: name -> directory.
+        within: what gives the directory outside of which nothing of a run's is read; by default its
+            own.
     """
 
-    def __init__(self, directories: Callable[[], dict[str, str]], clock=time.monotonic):
+    def __init__(
+        self,
+        directories: Callable[[], dict[str, str]],
+        clock=time.monotonic,
+        within: Callable[[str], str] = lambda path: path,
+    ):
         self._directories = directories
+        self._within = within
         self._clock = clock
         self._lock = threading.Lock()  # who looks; and the state below
         self._looking: threading.Event | None = None
@@ -187,7 +209,7 @@ class RunIndex:
             try:
                 # What it says now may put it into another session, which the next look finds out.
                 self._changed |= known.recording.refresh()
-            except NewerFormat:
+            except (NewerFormat, LeadsOutside):
                 return None
         return known.recording
 
@@ -269,7 +291,7 @@ class RunIndex:
         """
         run = self._runs.get(name)
         if run is None:
-            storage, root = storage_for(path)
+            storage, root = storage_for(path, within=self._within(path))
             folder = storage.join(root, "plugins", PLUGIN_NAME)
             run = self._runs[name] = _Run(storage, folder, is_remote(path))
         folders = self._folders(run)
@@ -297,9 +319,14 @@ class RunIndex:
                     changed |= known.recording.refresh()
                     known.looked_at, known.live = now, known.recording.status == "live"
                 run.problems.pop(folder, None)
-            except NewerFormat as error:
+            except (NewerFormat, LeadsOutside) as error:
                 changed |= run.known.pop(folder, None) is not None
-                run.problems[folder] = Problem(place, str(error))
+                said = str(error) if isinstance(error, NewerFormat) else unreadable(error)
+                run.problems[folder] = Problem(place, said)
+            except Exception as error:  # whatever it holds, it must not hide the others
+                logger.exception("opening %s failed", place)
+                changed |= run.known.pop(folder, None) is not None
+                run.problems[folder] = Problem(place, f"cannot be read: {reason(error)}")
         return changed, list(run.problems.values())
 
     def _folders(self, run: _Run) -> list[str]:

@@ -1,11 +1,12 @@
 """Profiler windows: which there are, and what one of them saw of its steps and kernels."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.recording.container import Damaged
+from gpu_util_callback.recording.facts import Window
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 
@@ -29,12 +30,8 @@ def windows_of(recording: Recording) -> list[dict[str, Any]]:
     `end_ns`, `profile` and `profile_run` (its name on disk and in the Profile tab), `events`,
     `cost_s`; None where unknown. At most 1000, evenly chosen.
     """
-    known = recording.facts.get("windows")
-    found: dict[int, dict[str, Any]] = {}
-    for one in known if isinstance(known, list) else ():
-        entry = _entry(one) if isinstance(one, dict) else None
-        if entry is not None:
-            found[entry["window"]] = entry
+    known = recording.facts.get("windows") or ()
+    found = {one["window"]: _entry(one) for one in known}
     if not found and "source" in recording.facts:  # an imported trace is its own window
         found = _from_rows(recording)
     if not found:
@@ -99,23 +96,14 @@ def _by_step(rows: dict[str, np.ndarray]) -> dict[str, Any]:
     return {"names": names.tolist(), "rows": [list(row) for row in table]}
 
 
-def _entry(one: dict[str, Any]) -> dict[str, Any] | None:
-    """A fact of the manifest, which may hold anything, as a window."""
-    numbers = {name: _number(one.get(name)) for name in _NUMBERS}
-    if any(not isinstance(numbers[name], int) for name in ("window", "first_step", "stop_step")):
-        return None
+def _entry(one: Window) -> dict[str, Any]:
     profile = one.get("profile")
-    if not isinstance(profile, str) or not 0 < len(profile) < 300 or set(profile) & set("/\\"):
+    if not profile or len(profile) >= 300 or set(profile) & set("/\\"):
         profile = None
     return {
-        **numbers, "profile": profile, "profile_run": None, "start_ns": None, "end_ns": None,
+        **{name: one.get(name) for name in _NUMBERS}, "profile": profile, "profile_run": None,
+        "start_ns": None, "end_ns": None,
     }  # fmt: skip
-
-
-def _number(value: Any) -> int | float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return value if value >= 0 and value < 2**53 else None
 
 
 def _blank(window: int, steps: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -150,16 +138,12 @@ def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.nd
 
 
 def _parts(recording: Recording, table: str, window: int) -> Iterator[dict[str, np.ndarray]]:
-    for _, segment in recording.opened(table=table):
-        try:
-            if not segment.rows(table):
-                continue
-            rows = segment.table(table)
-        except Damaged:
-            continue  # named in the recording's problems
-        mine = rows["window"] == window
-        if mine.any():
-            yield {name: values[mine] for name, values in rows.items()}
+    for info, segment in recording.opened(table=table):
+        tables, _ = segment.readable((table,), partial(recording.damaged, info.name))
+        for rows in tables.values():
+            mine = rows["window"] == window
+            if mine.any():
+                yield {name: values[mine] for name, values in rows.items()}
 
 
 def _objects(table: str, rows: dict[str, np.ndarray], order: np.ndarray) -> list[dict[str, Any]]:

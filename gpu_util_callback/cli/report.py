@@ -7,15 +7,17 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_util_callback.cli import _output, _remote, _thresholds
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.terminal_pen import tame
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis import Check
+    from gpu_util_callback.recording import Recordings
 
 __all__ = ["add_arguments", "run"]
 
@@ -70,6 +72,9 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         _write_html(args.html, recordings, ", ".join(args.logdir), thresholds)
     report = logdir_report(recordings, thresholds)
+    _warn(report.get("problems", ()))
+    if not report["runs"]:
+        raise UnusableInput("none of these recordings can be shown")
     # As they were named: the first one is what the others are compared with.
     named = [recording.id for recording in recordings]
     report["runs"].sort(key=lambda run: named.index(run["id"]))
@@ -86,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
             name = failure["run"]
             if name == ".":  # the log directory itself is the run
                 name = _names(args.logdir)[args.logdir[0]]
-            print(f"{name}: {failure['reason']}")
+            print(tame(f"{name}: {failure['reason']}"))
         if not broken:
             count = len(report["runs"])
             print(f"{count} {'run' if count == 1 else 'runs'} within the limits")
@@ -94,6 +99,11 @@ def run(args: argparse.Namespace) -> int:
         color, unicode = _output.color(args.color), _output.unicode()
         print(render(report, _width(args.width), color, unicode), end="")
     return 1 if broken else 0
+
+
+def _warn(problems: Iterable[Mapping[str, str]]) -> None:
+    for one in problems:
+        print(tame(f"gpu-util report: {one['path']}: {one['message']}"), file=sys.stderr)
 
 
 def _share(text: str) -> float:
@@ -115,7 +125,7 @@ def _length(text: str) -> float:
     return number
 
 
-def _write_html(path: str, recordings: list, logdir: str, thresholds: dict) -> None:
+def _write_html(path: str, recordings: "Recordings", logdir: str, thresholds: dict) -> None:
     from tensorboard_plugin.offline import html_report
 
     page = html_report(recordings, logdir, thresholds)
@@ -146,12 +156,13 @@ def _check(args: argparse.Namespace) -> "Check | None":
     return check if args.check or check.limited else None
 
 
-def _recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float) -> list:
-    from gpu_util_callback.recording import read_recordings
+def _recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float) -> "Recordings":
+    from gpu_util_callback.recording import Recordings, read_recordings
 
     logdirs = list(logdirs)
     names = _names(logdirs)
     found: list = []
+    unread: list = []
     of_logdir: list[tuple[str, list]] = []
     for logdir in logdirs:
         if re.match(r"https?://", logdir):
@@ -161,8 +172,7 @@ def _recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float
             )
         _remote.wait_for_answer(logdir, timeout_s, " --timeout S waits longer.")
         recordings = read_recordings(logdir)
-        for problem in recordings.problems:
-            print(f"gpu-util report: {problem.path}: {problem.message}", file=sys.stderr)
+        _warn(vars(problem) for problem in recordings.problems)
         here = sorted(recordings, key=lambda one: one.start_ns or 0)
         if not here:
             raise UnusableInput(
@@ -170,6 +180,7 @@ def _recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float
                 "manifest.json; add callbacks=[GpuUtilCallback(log_dir)] to model.fit and train"
             )
         found += here
+        unread += recordings.unread
         of_logdir.append((names[logdir], here))
     if len(logdirs) > 1:
         _tell_apart(of_logdir)
@@ -179,7 +190,7 @@ def _recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float
         if missing:
             raise UnusableInput(f"no run {missing[0]!r}; there is {', '.join(known)}")
         found = [recording for recording in found if recording.run in only]
-    return found
+    return Recordings(found, unread)
 
 
 def _names(logdirs: list[str]) -> dict[str, str]:

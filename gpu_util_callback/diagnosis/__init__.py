@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis._announce import Announcer
 from gpu_util_callback.diagnosis._check import Check, failures
 from gpu_util_callback.diagnosis._compare import comparison
 from gpu_util_callback.diagnosis._engine import RULES, RULES_VERSION, Diagnosis, diagnose
-from gpu_util_callback.diagnosis._report import logdir_report, run_report
+from gpu_util_callback.diagnosis._report import logdir_report, run_report, run_reports
 from gpu_util_callback.diagnosis._rule import Advice, Loss, Range, Rule
 from gpu_util_callback.diagnosis._thresholds import Threshold, meant, parse_threshold
 from gpu_util_callback.diagnosis._traced_findings import with_trace_findings
@@ -31,5 +31,6 @@ __all__ = [
     "meant",
     "parse_threshold",
     "run_report",
+    "run_reports",
     "with_trace_findings",
 ]

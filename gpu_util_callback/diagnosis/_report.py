@@ -6,25 +6,31 @@ from gpu_util_callback.diagnosis._compare import add_promises
 from gpu_util_callback.diagnosis._engine import RULES_VERSION, diagnose
 from gpu_util_callback.diagnosis._sessions import session_findings
 from gpu_util_callback.diagnosis._traced import CATEGORIES, Traced, TracedGpu, shows_no_steps
+from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
+from gpu_util_callback.recording.problems import Problem, unexpected
+from gpu_util_callback.recording.reader import Recording
 
-__all__ = ["logdir_report", "run_report"]
+__all__ = ["logdir_report", "run_report", "run_reports"]
 
 REPORT_VERSION = 1
 
 
-def logdir_report(recordings: Iterable, thresholds: Mapping | None = None) -> dict:
+def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = None) -> dict:
     """The whole report: `{"version", "runs", "sessions"}`.
+
+    Where nothing can be said of a recording, it is named in `problems`; those of a run are there.
 
     Args:
         recordings: what `read_recordings` returned, or any recordings.
         thresholds: overrides of the rules' thresholds; see `Diagnosis`.
     """
     recordings = sorted(recordings, key=lambda one: (one.start_ns or 0, one.id))
-    runs = [run_report(recording, thresholds) for recording in recordings]
+    judged, problems = run_reports(recordings, thresholds)
+    runs = [run for _, run in judged]
     sessions: dict[str, list[dict]] = {}
     made: dict[str, list] = {}
-    for recording, run in zip(recordings, runs, strict=True):
+    for recording, run in judged:
         sessions.setdefault(run["session"], []).append(run)
         made.setdefault(run["session"], []).append(recording)
     add_promises(runs)
@@ -40,7 +46,23 @@ def logdir_report(recordings: Iterable, thresholds: Mapping | None = None) -> di
             }
             for name, members in sessions.items()
         ],
+        **({"problems": list(map(vars, problems))} if problems else {}),
     }
+
+
+def run_reports(
+    recordings: Iterable[Recording], thresholds: Mapping | None = None
+) -> tuple[list[tuple[Recording, dict]], list[Problem]]:
+    """Recordings and their reports, and those that no report can be made of."""
+    judged, problems = [], []
+    for one in recordings:
+        try:
+            judged.append((one, run_report(one, thresholds)))
+        except UnusableInput:  # a threshold that there is none of
+            raise
+        except Exception as error:
+            problems.append(unexpected(one.path, error))
+    return judged, problems
 
 
 def _clocks(recordings: list) -> dict | None:
@@ -66,7 +88,9 @@ def _clocks(recordings: list) -> dict | None:
     }
 
 
-def run_report(recording, thresholds: Mapping | None = None, *, anew: bool = True) -> dict:
+def run_report(
+    recording: Recording, thresholds: Mapping | None = None, *, anew: bool = True
+) -> dict:
     """One run of the report: its account, its GPUs, what held it back and what to do.
 
     Args:
@@ -74,7 +98,7 @@ def run_report(recording, thresholds: Mapping | None = None, *, anew: bool = Tru
     """
     facts = recording.facts
     found = diagnose(recording, thresholds, anew=anew)
-    account = recording.account or {}
+    account = recording.account
     traced = Traced()
     traced.add_steps(recording.traced_steps)
     wall_s = account.get("wall_s")
@@ -152,7 +176,8 @@ def _step_ms(durations: Mapping[str, float]) -> dict[str, float | None]:
 def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, float]) -> dict:
     """A GPU's distributions over its samples; its mean utilization is that over the run's time,
     which the verdict speaks of, too (of recordings that have none: that of the samples)."""
-    index = int(gpu.get("index", place))
+    known = gpu.get("index")
+    index = place if known is None else known
     groups = [kept.get(group, {}) for group in
               (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")]  # fmt: skip
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.recording import facts
 from gpu_util_callback.recording.schema import ACCOUNTS
 
 __all__ = ["Account", "account"]
@@ -43,8 +44,8 @@ class Account:
             of_category = spent[accounts == category]
             self._ns[category] += int(of_category[of_category > 0].sum())
 
-    def result(self, start_ns: int, end_ns: int) -> dict[str, Any]:
-        """{"wall_s", "time_s": {category: seconds}}; the categories sum to the wall time.
+    def result(self, start_ns: int, end_ns: int) -> facts.Account:
+        """Seconds by category, and the wall time; the categories sum to the wall time.
 
         `other` is what is left. Rows that overlap by mistake could make it negative; it is not
         hidden then, so that checks see it.
@@ -58,7 +59,7 @@ class Account:
 
 def account(
     steps: Mapping[str, np.ndarray], phases: Mapping[str, Any], start_ns: int, end_ns: int
-) -> dict[str, Any]:
+) -> facts.Account:
     """The account of whole tables; see `Account.result`."""
     total = Account()
     total.add_steps(steps)

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.recording.facts import encodable
+
 __all__ = ["FrameError", "Prediction", "decode_frame", "encode_frame"]
 
 _SCALES = (1, 10, 100, 1000)
@@ -81,8 +83,7 @@ def decode_frame(
     Raises: FrameError, whatever is wrong.
     """
     try:
-        rows = int(frame["rows"])
-        described = frame["columns"]
+        rows, described = frame["rows"], frame["columns"]
         if matrix.dtype != np.uint8 or matrix.ndim != 2 or matrix.shape[1] != rows:
             raise FrameError(f"{matrix.dtype}{list(matrix.shape)} does not hold {rows} rows")
         wanted = list(described if names is None else (n for n in names if n in described))
@@ -93,7 +94,7 @@ def decode_frame(
     except FrameError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
-        raise FrameError(f"not a frame: {error!r}") from error
+        raise FrameError(f"not a frame: {str(error)[:100]!r}") from error
 
 
 def _decode_column(
@@ -113,6 +114,8 @@ def _decode_column(
     if "from" in entry:
         how, weights, head = entry["from"]
         for other in weights:
+            if not described[other]["type"] == entry["type"] == "int":
+                raise FrameError(f"column {name} follows from what is no integer")
             _decode_column(other, described, matrix, done, depth + 1)
         values = _undo_residual(values, (how, weights), head, done)
     done[name] = values
@@ -191,8 +194,8 @@ def _decode_ints(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
 
 
 def _int64(value: Any) -> np.int64:
-    if not isinstance(value, int):
-        raise FrameError(f"{value!r} is no integer")
+    if not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise FrameError("a constant of it is no integer of 64 bits")
     return np.int64(value)
 
 
@@ -203,7 +206,7 @@ def _wrap(value: int) -> int:
 def _weighted(weights: Mapping[str, int], columns: Mapping[str, Any]) -> np.ndarray:
     total: Any = 0
     for other, weight in weights.items():
-        total = total + np.asarray(columns[other], np.int64) * np.int64(weight)
+        total = total + np.asarray(columns[other], np.int64) * _int64(weight)
     return total
 
 
@@ -278,15 +281,22 @@ def _decode_floats(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
     if "bits" in entry:
         values = integers.view(np.float64).copy()
     elif "quantum" in entry:
-        values = integers * float(entry["quantum"])
+        values = integers * _resolution(entry["quantum"])
     else:
-        values = integers / float(entry["scale"])
+        values = integers / _resolution(entry["scale"])
     if "absent" in entry:
         at = int(entry["absent"])
         if not 0 <= at < len(matrix):
             raise FrameError("planes out of range")
         values[matrix[at] != 0] = np.nan
     return values
+
+
+def _resolution(value: Any) -> float:
+    """What integers are multiplied with, or divided by."""
+    if not isinstance(value, (int, float)) or not 1e-12 <= value <= 1e12:
+        raise FrameError("a resolution that nothing is kept to")
+    return float(value)
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -302,8 +312,10 @@ def _encode_text(values: Sequence[Any] | np.ndarray, planes: list[np.ndarray]) -
 
 def _decode_text(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
     codes = _decode_ints(entry, matrix)
+    if not all(isinstance(word, str) for word in entry["words"]):
+        raise FrameError("its dictionary holds other things than words")
     words = np.empty(len(entry["words"]), object)
-    words[:] = [str(word) for word in entry["words"]]
+    words[:] = [encodable(word) for word in entry["words"]]
     if len(codes) and (codes.min() < 0 or codes.max() >= len(words)):
         raise FrameError("a word is missing from the dictionary")
     return words[codes]

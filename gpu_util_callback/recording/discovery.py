@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.manifest import NewerFormat
-from gpu_util_callback.recording.problems import Problem, unreadable
+from gpu_util_callback.recording.problems import Problem, unexpected, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
-from gpu_util_callback.recording.storage import Storage, storage_for
+from gpu_util_callback.recording.storage import LeadsOutside, Storage, storage_for
 
 # How far two hosts' clocks may be apart: NTP keeps them to milliseconds, a host without it to more.
 CLOCKS_APART_NS = 60_000_000_000
@@ -23,16 +23,20 @@ __all__ = ["Recordings", "group_sessions", "read_recordings", "recording_id", "r
 
 
 class Recordings(list[Recording]):
-    """A list of `Recording`, oldest first; `problems` names what could not be read at all."""
+    """A list of `Recording`, oldest first; `problems` names what could not be read.
+
+    Attributes:
+        unread: of the problems, those of what is not in the list at all.
+    """
 
     def __init__(self, recordings: Iterable[Recording] = (), problems: Iterable[Problem] = ()):
         super().__init__(recordings)
-        self._problems = list(problems)
+        self.unread = list(problems)
 
     @property
     def problems(self) -> list[Problem]:
         """What could not be read, of the recordings in the list too."""
-        return self._problems + [problem for one in self for problem in one.problems]
+        return self.unread + [problem for one in self for problem in one.problems]
 
     def _repr_html_(self) -> str:
         heads = ("run", "session", "rank", "started", "wall", "steps", "step time", "input wait",
@@ -78,7 +82,7 @@ def read_recordings(logdir: str | os.PathLike) -> Recordings:
     Raises: UnusableInput when `logdir` is no directory or cannot be opened.
     """
     try:
-        storage, root = storage_for(logdir)
+        storage, root = storage_for(logdir, within=logdir)
         names = storage.names(root)
     except NotADirectoryError as error:
         raise UnusableInput(f"{os.fspath(logdir)} is a file; give the log directory") from error
@@ -136,6 +140,10 @@ def _open(
         recordings.append(Recording(storage, path, run, recording_id(run, folder)))
     except NewerFormat as error:
         problems.append(Problem(path, str(error)))
+    except LeadsOutside as error:
+        problems.append(Problem(path, unreadable(error)))
+    except Exception as error:
+        problems.append(unexpected(path, error))
 
 
 def _runs(
@@ -167,7 +175,7 @@ def group_sessions(recordings: Iterable[Recording]) -> None:
     jobs: dict[tuple[str, str], list[Recording]] = {}
     for one in recordings:
         job = one.facts.get("job")
-        key = (str(job), str(one.facts.get("fit_index"))) if job else (one.run, one.folder)
+        key = (job, str(one.facts.get("fit_index"))) if job else (one.run, one.folder)
         jobs.setdefault(key, []).append(one)
     for members in jobs.values():
         members.sort(key=lambda one: (one.start_ns, one.folder))

@@ -8,14 +8,19 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
+from gpu_util_callback.recording.container import MAX_FILE_BYTES, Damaged
+from gpu_util_callback.recording.facts import APART_NS, MOST_NS, Facts
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
-from gpu_util_callback.recording.sealed import holds_of
 from gpu_util_callback.recording.segment_list import SegmentInfo, list_segments
-from gpu_util_callback.recording.segments import Segment
+from gpu_util_callback.recording.segments import Extent, Segment
 from gpu_util_callback.recording.storage import Storage
+from gpu_util_callback.recording.top import StoredTop
 
 __all__ = ["RecordingFiles"]
+
+# An imported trace may hold much that lies before its first step or after its last one; and rows of
+# a live recording may be newer than its manifest.
+FAR_APART_NS = 3600 * 10**9
 
 
 class RecordingFiles:
@@ -25,7 +30,7 @@ class RecordingFiles:
         self._storage = storage
         self.path = path
         self.folder = os.path.basename(path.rstrip("/"))
-        self.facts: dict[str, Any] = {}
+        self.facts: Facts = {}  # type: ignore[typeddict-item] # until it is read
         self._problems: dict[str, Problem] = {}
         self._lock = threading.RLock()  # held briefly, never while a file is read
         # What was made of the files, until they change; and who is making what.
@@ -33,7 +38,7 @@ class RecordingFiles:
         self._making: dict[str, threading.RLock] = {}
         # overview.npz, the number of sealed segments for which it was read, and its time stamp
         # where it turned out to be damaged.
-        self._top_file: tuple[Any, Container] | None = None
+        self._top_file: tuple[Any, StoredTop] | None = None
         self._bad_top: tuple | None = None
         self.unanswered = False
 
@@ -42,7 +47,7 @@ class RecordingFiles:
         """Whether reading may take long, or never end."""
         return self._storage.remote
 
-    def _stored_top(self) -> Container | None:
+    def _stored_top(self) -> StoredTop | None:
         """`overview.npz`, kept until another segment is sealed; None where there is none."""
         sealed = self.facts.get("sealed", 1)
         known = self._top_file
@@ -52,12 +57,12 @@ class RecordingFiles:
             known = self._top_file = (sealed, found) if found is not None else None
         return known[1] if known is not None else None
 
-    def _read_top(self) -> Container | None:
+    def _read_top(self) -> StoredTop | None:
         stamp = None
         try:
             stamp = self._storage.stamp(self._storage.join(self.path, "overview.npz"))
             if not stamp or stamp != self._bad_top:
-                return Container(self._read("overview.npz"))
+                return StoredTop.opened(self._read("overview.npz"))
         except Damaged as error:
             self._bad_top = stamp
             self._overview_problem(error)
@@ -66,42 +71,22 @@ class RecordingFiles:
                 self._overview_problem(error)
         return None
 
-    def _stored_index(self) -> dict[str, Any]:
-        stored = self._stored_top()
-        return {} if stored is None else stored.index
-
     @property
     def level_files(self) -> list[tuple[int, int]]:
         """(first, last) segment of each levels file, in order; none for a run that is not long."""
-        found = self._stored_index().get("levels")
-        pairs = [one for one in found if _is_pair(one)] if isinstance(found, list) else []
-        return sorted({(first, last) for first, last in pairs})
+        stored = self._stored_top()
+        return [] if stored is None else stored.index.levels
 
     def _holding(self, table: str) -> dict[tuple[int, int], bool]:
         """(first, last) of the sealed segments -> whether they have rows of a table."""
-        holds = self._cached("holds", lambda: holds_of(self._stored_index()))
+        stored = self._stored_top()
+        holds = {} if stored is None else stored.index.tables
         return {segment: table in tables for segment, tables in holds.items()}
 
     def having(self, table: str) -> list[SegmentInfo]:
         """The segments that have rows of a table; those of which it is unknown, too."""
         holding = self._holding(table)
         return [one for one in self.segments if holding.get((one.first, one.last), True)]
-
-    def _segment_index(self) -> dict[tuple[int, int], list]:
-        """The overview's list of sealed segments: (first, last) -> its entry."""
-        stored = self._stored_index()
-        if not stored:
-            return {}
-        try:
-            entries = stored["segments"]
-            return {
-                (entry[0], entry[1]): entry
-                for entry in entries
-                if len(entry) == 8 and all(_is_number(number) for number in entry)
-            }
-        except (KeyError, TypeError, IndexError) as error:
-            self._overview_problem(error)
-            return {}
 
     def _group_problem(self, error: Damaged) -> None:
         path = self._storage.join(self.path, "overview.npz")
@@ -121,11 +106,11 @@ class RecordingFiles:
     def _list_segments(self) -> list[SegmentInfo]:
         if self._is_gone():
             return []
-        sealed = self.facts.get("sealed")
+        stored = self._stored_top()
         infos, gaps = list_segments(
             self._storage.names(self.path),
-            self._segment_index(),
-            sealed=sealed if isinstance(sealed, int) else 0,
+            {} if stored is None else stored.index.entries,
+            sealed=self.facts.get("sealed") or 0,
             closed=self.facts.get("status") != "live",
         )
         for gap in gaps:
@@ -166,7 +151,8 @@ class RecordingFiles:
 
     def _open(self, info: SegmentInfo) -> Segment | None:
         try:
-            return Segment(self._read(info.name))
+            data = self._read(info.name)
+            return Segment(data, self._extent(), lambda line: self._odd(info.name, line))
         except FileNotFoundError:
             return self._vanished(info)
         except (OSError, Damaged) as error:
@@ -208,6 +194,21 @@ class RecordingFiles:
             what, self.unanswered = "cannot be read", True
         self._problem(path, f"{what}: {reason(error)}; its rows are not shown: {remedy(error)}")
 
+    def _odd(self, name: str, line: str) -> None:
+        self._problem(self._storage.join(self.path, name), f"{line}; left out")
+
+    def _extent(self) -> Extent:
+        """The times that rows may have, by what the manifest says."""
+        facts = self.facts
+        start = facts.get("started_ns")
+        if start is None:
+            return Extent()
+        ends = [end for end in (facts.get("ended_ns"), facts.get("heartbeat_ns")) if end]
+        exact = facts.get("status") in ("ended", "interrupted") and not facts.get("source")
+        apart = APART_NS if exact else FAR_APART_NS
+        end = max(ends, default=MOST_NS - apart) + apart
+        return Extent(max(0, start - apart), max(start, end))
+
     def _problem(self, path: str, message: str) -> None:
         with self._lock:
             self._problems.setdefault(path, Problem(path, message))
@@ -228,11 +229,3 @@ class RecordingFiles:
         """The files changed. What is being made of them meanwhile is for who asked before."""
         with self._lock:
             self._cache = {}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and abs(value) < 2**62
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))

@@ -8,11 +8,22 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording.container import Container, Damaged
+from gpu_util_callback.recording.facts import MOST_LENGTH_NS, MOST_PCT, encodable
 from gpu_util_callback.recording.pyramid import Folded
+from gpu_util_callback.recording.segments import MOST_VALUE
 
-__all__ = ["SIZE", "Cells", "Groups", "GrownGroups", "StoredGroups", "checked_shift"]
+__all__ = [
+    "SIZE",
+    "Cells",
+    "Groups",
+    "GrownGroups",
+    "StoredGroups",
+    "check_buckets",
+    "checked_shift",
+]
 
 SIZE = 1024
+MOST_COLUMNS = 4096
 
 
 @dataclass(frozen=True)
@@ -129,6 +140,7 @@ class StoredGroups(Groups):
             ]
             if any(array.shape != (len(columns), used) for array in arrays):
                 raise Damaged(f"{group}: buckets of another shape than {len(columns)} × {used}")
+            check_buckets(group, columns, *arrays)
         except Damaged as error:
             if self._on_damage is None:
                 raise
@@ -197,16 +209,38 @@ class GrownGroups(Groups):
         self._before.release()
 
 
+def check_buckets(
+    group: str, columns: Sequence[str], low: np.ndarray, high: np.ndarray, mean: np.ndarray,
+    count: np.ndarray | None = None,
+) -> None:  # fmt: skip
+    """Raises: Damaged where buckets cannot be those of what is recorded."""
+    if any(values.dtype != np.float32 for values in (low, high, mean)):
+        raise Damaged(f"{group[:40]}: buckets of another kind of number")
+    if count is not None and count.dtype.kind not in "iu":
+        raise Damaged(f"{group[:40]}: counts that are no integers")
+    if not low.size:
+        return
+    most = np.full(len(columns), MOST_LENGTH_NS if group == "steps" else MOST_VALUE)
+    if group.startswith("gpu"):
+        most[[name.endswith("_pct") for name in columns]] = MOST_PCT
+    apart = np.float32(1e-3) * np.fmax(np.abs(low), np.abs(high))
+    # What holds no data is NaN, which is neither more nor less than anything.
+    odd = (low > high) | (mean < low - apart) | (mean > high + apart)
+    odd |= (most.astype(np.float32) < np.fmax(high, -low).T).T
+    if odd.any():
+        raise Damaged(f"{group[:40]}: values that cannot be")
+
+
 def checked_shift(value: Any) -> int:
     """A bucket's width in bits. Raises: Damaged where it is none."""
-    if not isinstance(value, int) or not 0 <= value < 63:
-        raise Damaged(f"a bucket width of 2^{value!r}")
+    if type(value) is not int or not 0 <= value < 63:
+        raise Damaged("a bucket width that is none")
     return value
 
 
 def _described(about: Any) -> tuple[list[str], int, int]:
     """(columns, shift, buckets in use) of a group."""
-    columns, used = [str(name) for name in about["columns"]], int(about["used"])
-    if not 0 <= used <= SIZE:
-        raise Damaged(f"{used} buckets claimed, more than {SIZE}")
+    columns, used = [encodable(str(name)) for name in about["columns"]], about["used"]
+    if type(used) is not int or not 0 <= used <= SIZE or len(columns) > MOST_COLUMNS:
+        raise Damaged(f"more than {SIZE} buckets claimed, or {MOST_COLUMNS} columns")
     return columns, checked_shift(about["shift"]), used

@@ -13,10 +13,12 @@ import numpy as np
 
 from gpu_util_callback.recording.columns import FrameError, decode_frame, encode_frame
 from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, checked_ns, pack
+from gpu_util_callback.recording.facts import MOST_COUNT, MOST_LENGTH_NS
+from gpu_util_callback.recording.groups import check_buckets, checked_shift
 from gpu_util_callback.recording.overview import step_series
 from gpu_util_callback.recording.pyramid import extremes, reduce_rows
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
-from gpu_util_callback.recording.segments import Rows
+from gpu_util_callback.recording.segments import Rows, checked_frame
 
 __all__ = ["Entries", "LevelsBuilder", "LevelsFile", "join", "levels_name"]
 
@@ -27,6 +29,8 @@ PAUSE_NS = 10_000_000
 MAX_ENTRIES = 1 << 22
 
 _KEYS = ("time", "end", "step", "rows")
+_KEY_KINDS = dict.fromkeys(_KEYS, "int")
+_VALUES = ("low", "high", "mean")
 
 
 def levels_name(first: int, last: int) -> str:
@@ -153,10 +157,10 @@ class LevelsBuilder:
         groups, arrays = {}, {}
         for group, entries in self.entries().items():
             keys = {name: getattr(entries, name) for name in _KEYS}
-            frame, planes = encode_frame(keys, dict.fromkeys(_KEYS, "int"))
+            frame, planes = encode_frame(keys, _KEY_KINDS)
             groups[group] = {"columns": entries.columns, "bits": entries.bits, "keys": frame}
             arrays[f"{group}/keys"] = planes
-            for name in ("low", "high", "mean"):
+            for name in _VALUES:
                 arrays[f"{group}/{name}"] = getattr(entries, name)
         index = {"format": FORMAT_MAJOR, "origin_ns": self.origin_ns, "groups": groups}
         return pack(index, arrays, level=1)
@@ -215,10 +219,16 @@ class LevelsFile:
             self._shift = checked_ns(index["origin_ns"]) - origin_ns
             self._groups: dict[str, dict] = index["groups"]
             for group, about in self._groups.items():
-                count, bits = int(about["keys"]["rows"]), int(about["bits"])
-                if not 0 < count <= MAX_ENTRIES or not 0 <= bits < 63:
-                    raise Damaged(f"{count} entries of 2^{bits} claimed; refused")
-                self.sizes[group] = ([str(name) for name in about["columns"]], count)
+                count, columns = about["keys"]["rows"], [str(name) for name in about["columns"]]
+                checked_shift(about["bits"])
+                checked_frame(group, about["keys"], _KEY_KINDS)
+                if not 0 < count <= MAX_ENTRIES:
+                    raise Damaged(f"{group[:40]}: {count} entries claimed; refused")
+                # Room is made for them before they are read.
+                sizes = [self._container.size(f"{group}/{name}") for name in _VALUES]
+                if min(sizes) < 4 * count * len(columns) or not columns:
+                    raise Damaged(f"{group[:40]}: fewer values than {count} entries have")
+                self.sizes[group] = (columns, count)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise (
                 error if isinstance(error, Damaged) else Damaged(f"no levels: {error!r}")
@@ -232,13 +242,17 @@ class LevelsFile:
             time, end, step, rows = (keys[name] for name in _KEYS)
         except (FrameError, KeyError) as error:
             raise Damaged(f"{group}: {error}") from error
-        values = [self._container.array(f"{group}/{name}") for name in ("low", "high", "mean")]
+        values = [self._container.array(f"{group}/{name}") for name in _VALUES]
         if any(part.shape != (len(columns), count) for part in values):
             raise Damaged(f"{group}: values of another shape than {len(columns)} × {count}")
+        check_buckets(group, columns, *values)
+        if any(part.max() > MOST_LENGTH_NS for part in (time, end)) or step.max() > MOST_COUNT:
+            raise Damaged(f"{group}: entries beyond the recording")
+        rows = np.clip(rows, 1, MOST_COUNT >> 22)
         time = np.maximum.accumulate(np.maximum(time + self._shift, 0))
         if step[0] >= 0:
             step = np.maximum.accumulate(step)
         return Entries(
             columns, int(self._groups[group]["bits"]), time, np.maximum(end + self._shift, time),
-            step, np.maximum(rows, 1), *values,
+            step, rows, *values,
         )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.recording.facts import MOST_COUNT, Facts, checked, encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR
 
 __all__ = [
@@ -54,56 +55,29 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def parse(data: bytes) -> dict[str, Any]:
-    """The manifest as a dictionary.
+def parse(data: bytes) -> tuple[Facts, list[str]]:
+    """The manifest's facts, and what of it had to be left out.
 
     Raises: NewerFormat, ManifestError.
     """
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"manifest.json is unreadable ({error})") from error
+        raise ManifestError(f"manifest.json is unreadable ({str(error)[:120]})") from error
     if not isinstance(manifest, dict):
         raise ManifestError("manifest.json is no JSON object")
     version = manifest.get("format")
-    if not (isinstance(version, list) and version and isinstance(version[0], int)):
+    if not (isinstance(version, list) and version and type(version[0]) is int):
         raise ManifestError("manifest.json names no format")
     if version[0] > FORMAT_MAJOR:
+        writer = manifest.get("writer")
+        writer = encodable(writer)[:40] if isinstance(writer, str) else "(unknown)"
+        shown = version[0] if version[0] < MOST_COUNT else "(unknown)"
         raise NewerFormat(
-            f"written by gpu-util-callback {manifest.get('writer', '(unknown)')} in format "
-            f"{version[0]}, and this version reads up to {FORMAT_MAJOR}: "
-            "pip install --upgrade gpu-util-callback"
+            f"written by gpu-util-callback {writer} in format {shown}, and this version reads up "
+            f"to {FORMAT_MAJOR}: pip install --upgrade gpu-util-callback"
         )
-    for name, value in manifest.items():
-        if not _is_as_written(name, value):
-            manifest[name] = None
-    for name in _LISTS & manifest.keys():
-        manifest[name] = [item for item in manifest[name] or [] if isinstance(item, dict)]
-    return manifest
-
-
-# What a recorder writes of these; whatever else a file says there is as good as nothing.
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("host", "job", "job_source", "status", "trial", "trial_config"), str),
-    **dict.fromkeys(("rank", "world_size", "fit_index", "pid", "flushes", "sealed"), int),
-    **dict.fromkeys(("started_ns", "ended_ns", "heartbeat_ns", "dropped_rows"), int),
-    **dict.fromkeys(("framework", "model", "fit", "overhead", "rows", "account"), dict),
-    "diagnosis": dict,
-}
-# Beyond it nothing can be added to a time any more.
-MOST = 2**62
-_LISTS = frozenset({"gpus", "windows", "unavailable"})
-
-
-def _is_as_written(name: str, value: Any) -> bool:
-    if value is None:
-        return True
-    if name in _LISTS:
-        return isinstance(value, list)
-    kind = _KINDS.get(name)
-    if kind is int and (isinstance(value, bool) or (isinstance(value, int) and abs(value) > MOST)):
-        return False
-    return kind is None or isinstance(value, kind)
+    return checked(manifest)
 
 
 def format_version() -> list[int]:
@@ -173,10 +147,10 @@ def _process_started(pid: int) -> int | None:
     return int(stat[19]) if len(stat) > 19 and stat[19].isdigit() else None
 
 
-def _process_is_gone(manifest: dict[str, Any]) -> bool:
+def _process_is_gone(manifest: Facts) -> bool:
     """Whether the writing process is known to be dead: only where pids mean the same."""
     pid, boot = manifest.get("pid"), manifest.get("boot_id")
-    if not isinstance(pid, int) or not boot or boot != _boot_id():
+    if pid is None or not boot or boot != _boot_id():
         return False
     if manifest.get("host") != socket.gethostname():
         return False  # another container: its pids are not ours
@@ -190,7 +164,7 @@ def _process_is_gone(manifest: dict[str, Any]) -> bool:
     return _process_stat(pid)[:1] == [b"Z"]
 
 
-def lost(manifest: dict[str, Any], age_s: float | None = None, now_s: float | None = None) -> bool:
+def lost(manifest: Facts, age_s: float | None = None, now_s: float | None = None) -> bool:
     """Whether a recording that says "live" has no writer any more.
 
     Args:
@@ -204,9 +178,9 @@ def lost(manifest: dict[str, Any], age_s: float | None = None, now_s: float | No
         return True
     heartbeat = manifest.get("heartbeat_wall_ns")
     flush_s = manifest.get("flush_s")
-    patience = max(PATIENCE_S, 5 * flush_s) if isinstance(flush_s, (int, float)) else PATIENCE_S
+    patience = max(PATIENCE_S, 5 * (flush_s or 0))
     ages = [] if age_s is None else [age_s]
-    if isinstance(heartbeat, (int, float)):
+    if heartbeat is not None:
         age = (time.time() if now_s is None else now_s) - heartbeat / 1e9
         if age > -patience or not ages:  # a heartbeat from the future tells nothing
             ages.append(age)

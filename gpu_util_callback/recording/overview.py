@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, checked_ns, pack
+from gpu_util_callback.recording.facts import MOST_COUNT, MOST_LENGTH_NS
 from gpu_util_callback.recording.groups import (
     SIZE,
     Groups,
@@ -158,12 +159,20 @@ class Overview:
             raise OtherFormat("overview", index.get("format"), FORMAT_MAJOR)
         try:
             overview = cls(checked_ns(index["origin_ns"]))
-            overview.last_step = int(index["last_step"])
+            overview.last_step = index["last_step"]
+            if type(overview.last_step) is not int or not -1 <= overview.last_step <= MOST_COUNT:
+                raise Damaged("a last step that is none")
             overview._last_start_ns = checked_ns(index["last_start_ns"])
             for axis in AXES:
                 marks = overview.marks[axis]
                 marks.shift = checked_shift(index["marks"][axis])
-                marks.values = _marks(container.array(f"{axis}/marks"), overview.last_step)
+                most = MOST_LENGTH_NS if axis == "step" else max(0, overview.last_step)
+                stored_marks = container.array(f"{axis}/marks")
+                marks.values = _marks(stored_marks, overview.last_step, most)
+                if axis == "step" and overview.last_step >= 0:
+                    first = int(np.flatnonzero(marks.values >= 0)[0])
+                    if first << marks.shift > overview.last_step:
+                        raise Damaged("a first step behind the last one")
                 stored = index["axes"][axis]
                 overview.axes[axis] = StoredGroups(container, axis, stored, on_damage)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -173,12 +182,14 @@ class Overview:
         return overview
 
 
-def _marks(values: np.ndarray, last_step: int) -> np.ndarray:
+def _marks(values: np.ndarray, last_step: int, most: int) -> np.ndarray:
     """int64[SIZE]: marks as stored. Raises: Damaged where they cannot be those of the steps."""
     if values.shape != (SIZE,) or values.dtype.kind != "i":
         raise Damaged(f"marks of {values.dtype}{list(values.shape)}")
     if last_step >= 0 and not (values >= 0).any():
         raise Damaged(f"steps up to {last_step}, but no mark of one")
+    if values.min() < -1 or values.max() > most:
+        raise Damaged("marks beyond the recording")
     return values.astype(np.int64)
 
 

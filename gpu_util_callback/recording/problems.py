@@ -1,11 +1,15 @@
 """What could not be read: where, why, and what a person can do about it."""
 
+import logging
 from dataclasses import dataclass
 
 from gpu_util_callback.recording.container import Damaged, OtherFormat
 from gpu_util_callback.recording.manifest import ManifestError
+from gpu_util_callback.recording.storage import LeadsOutside
 
-__all__ = ["Problem", "reason", "remedy", "unreadable"]
+__all__ = ["Problem", "reason", "remedy", "unexpected", "unreadable"]
+
+log = logging.getLogger("gpu_util_callback")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ def remedy(error: Exception) -> str:
         return "pip install --upgrade gpu-util-callback"
     if isinstance(error, (Damaged, ManifestError, FileNotFoundError)):
         return "if this folder is a copy, copy it again"
+    if isinstance(error, LeadsOutside):
+        return "give what it leads to as a log directory of its own"
     if isinstance(error, PermissionError):
         return "let who runs this read it, as `chmod -R a+rX` does on the log directory"
     if isinstance(error, ImportError):
@@ -42,3 +48,13 @@ def remedy(error: Exception) -> str:
 def unreadable(error: Exception) -> str:
     """The whole message of something that cannot be opened at all."""
     return f"cannot be read: {reason(error)}: {remedy(error)}"
+
+
+def unexpected(path: str, error: Exception) -> Problem:
+    """A recording that nothing can be made of, for a reason that no reader foresaw.
+
+    It must not hide the recordings next to it; the traceback goes to the debug log.
+    """
+    log.debug("%s cannot be shown", path, exc_info=error)
+    said = f"{type(error).__name__}: {reason(error)}"
+    return Problem(path, f"cannot be shown ({said}): please report it, with this folder")

@@ -4,13 +4,15 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.account import account
-from gpu_util_callback.recording.container import Container, Damaged
+from gpu_util_callback.recording.container import Damaged
+from gpu_util_callback.recording.facts import Account, Diagnosis, adds_up
 from gpu_util_callback.recording.files import RecordingFiles
 from gpu_util_callback.recording.levels import LevelsFile, levels_name
 from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
@@ -19,9 +21,9 @@ from gpu_util_callback.recording.problems import Problem, reason, remedy
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.sealed import longest
 from gpu_util_callback.recording.segments import Rows, concatenate, empty_column
-from gpu_util_callback.recording.storage import Storage
+from gpu_util_callback.recording.storage import LeadsOutside, Storage
 from gpu_util_callback.recording.summary import Summary
-from gpu_util_callback.recording.top import Top
+from gpu_util_callback.recording.top import StoredTop, Top
 
 __all__ = ["Recording"]
 
@@ -52,7 +54,7 @@ class Recording(RecordingFiles):
         self._changed_at: float | None = None  # when we saw the manifest change, if ever
         self._whole: dict[str, tuple[int, dict[str, np.ndarray]]] = {}
         self._refreshing = threading.Lock()
-        self._of_sealed: tuple[Container | None, Any, Top] | None = None
+        self._of_sealed: tuple[StoredTop | None, Any, Top] | None = None
         self.refresh()
 
     # --- what it is -------------------------------------------------------------------------------
@@ -60,7 +62,7 @@ class Recording(RecordingFiles):
     def refresh(self) -> bool:
         """Look at the manifest again; True if the recording changed since (cheap when not).
 
-        Raises: NewerFormat where a newer version wrote it.
+        Raises: NewerFormat where a newer version wrote it; LeadsOutside.
         """
         path = self._storage.join(self.path, "manifest.json")
         with self._refreshing:
@@ -69,8 +71,8 @@ class Recording(RecordingFiles):
                 if stamp == self._stamp and stamp:
                     return False
                 data = self._storage.read(path, manifests.MAX_BYTES)
-                facts = manifests.parse(data)
-            except NewerFormat:
+                facts, left_out = manifests.parse(data)
+            except (NewerFormat, LeadsOutside):
                 raise
             except (OSError, ManifestError) as error:
                 return self._without_manifest(error)
@@ -84,6 +86,8 @@ class Recording(RecordingFiles):
                     self.facts = facts
                 if changed or any(back):
                     self._forget()
+                if left_out:
+                    self._problem(path, _left_out(left_out))
                 return changed or any(back)
 
     def _without_manifest(self, error: Exception) -> bool:
@@ -150,21 +154,25 @@ class Recording(RecordingFiles):
         return found
 
     @property
-    def stored(self) -> dict[str, Any]:
-        """The recorder's own diagnosis: rules_version, thresholds, verdict, findings, spans."""
-        stored = self.facts.get("diagnosis")
-        if isinstance(stored, dict):
-            return stored
-        keys = ("rules_version", "thresholds", "verdict", "findings", "spans")
-        return {key: self.facts[key] for key in keys if key in self.facts}
+    def stored(self) -> Diagnosis | None:
+        """The recorder's own diagnosis; None where there is none that can be read."""
+        return self.facts.get("diagnosis")
 
     @property
-    def account(self) -> dict[str, Any]:
-        """{"wall_s", "time_s": {category: s}}: the host account, as `account.Account` makes it."""
+    def account(self) -> Account:
+        """The host account, as `account.Account` makes it; of damaged rows without its parts."""
         stored = self.facts.get("account")
-        if isinstance(stored, dict) and isinstance(stored.get("time_s"), dict):
+        if stored is not None:
             return stored
-        return account(self.steps, self.phases, self.start_ns, self.end_ns)
+        return self._cached("account", self._account_of_rows)
+
+    def _account_of_rows(self) -> Account:
+        found = account(self.steps, self.phases, self.start_ns, self.end_ns)
+        if adds_up(found):
+            return found
+        self._problem(self.path, "its steps and phases take longer than the recording; "
+                      "where its time went is not shown")  # fmt: skip
+        return {"wall_s": found["wall_s"], "time_s": {}}
 
     @property
     def overview(self) -> Overview:
@@ -185,39 +193,36 @@ class Recording(RecordingFiles):
     @property
     def start_ns(self) -> int:
         start = self.facts.get("started_ns")
-        if isinstance(start, int):
+        if start is not None:
             return start
-        return self._cached("start", lambda: self._origin() or self._extent()[0])
+        return self._cached("start", lambda: self._origin() or self._seen()[0])
 
     @property
     def end_ns(self) -> int:
         """When it ended, or the last heartbeat."""
-        for fact in ("ended_ns", "heartbeat_ns"):
-            end = self.facts.get(fact)
-            if isinstance(end, int):
-                return end
-        return self._cached("end", lambda: self._extent()[1])
+        for end in (self.facts.get("ended_ns"), self.facts.get("heartbeat_ns")):
+            if end is not None:
+                return max(self.start_ns, end)
+        return self._cached("end", lambda: max(self.start_ns, self._seen()[1]))
 
     @property
     def rank(self) -> int | None:
         """Which worker of its job recorded it."""
-        rank = self.facts.get("rank")
-        return rank if isinstance(rank, int) else None
+        return self.facts.get("rank")
 
     @property
     def step_count(self) -> int:
         """Rows of the steps table, without reading it."""
         rows = self.facts.get("rows")
-        if isinstance(rows, dict) and isinstance(rows.get("steps", 0), int):
-            return rows.get("steps", 0)
-        return len(self.steps["step"])
+        return len(self.steps["step"]) if rows is None else rows.get("steps", 0)
 
     def _origin(self) -> int:
         """The start as the overview has it, 0 without one."""
-        origin = self._stored_index().get("origin_ns")
-        return origin if isinstance(origin, int) else 0
+        stored = self._stored_top()
+        return 0 if stored is None else stored.index.origin_ns
 
-    def _extent(self) -> tuple[int, int]:
+    def _seen(self) -> tuple[int, int]:
+        """The first and the last time in its rows."""
         steps = self.steps
         times = [group["time_ns"] for group in self.samples.values()]
         if not times and not len(steps["step"]):
@@ -289,23 +294,15 @@ class Recording(RecordingFiles):
     def _all_samples(self) -> dict[str, dict[str, np.ndarray]]:
         groups: dict[str, list[dict[str, np.ndarray]]] = {}
         for info, segment in self.opened():
-            for group in segment.groups:
-                try:
-                    groups.setdefault(group, []).append(segment.samples(group))
-                except Damaged as error:
-                    self.damaged(info.name, error)
+            _, samples = segment.readable((), partial(self.damaged, info.name))
+            for group, rows in samples.items():
+                groups.setdefault(group, []).append(rows)
         return {group: concatenate(None, parts) for group, parts in sorted(groups.items())}
 
     def parts(self) -> Iterator[tuple[Rows, Rows]]:
         """(tables, samples) of each segment, in order: all rows without all of them in memory."""
         for info, segment in self.opened():
-            try:
-                tables = {name: segment.table(name) for name in TABLES if segment.rows(name)}
-                samples = {group: segment.samples(group) for group in segment.groups}
-            except Damaged as error:
-                self.damaged(info.name, error)
-                continue
-            yield tables, samples
+            yield segment.readable(None, partial(self.damaged, info.name))
 
     def _gather(self, key: str, table: str, read) -> dict[str, np.ndarray]:
         """Rows of all segments; those of sealed ones are kept for when the recording grows."""
@@ -345,10 +342,10 @@ class Recording(RecordingFiles):
             top = top.with_rows(tables, samples)
         return top
 
-    def _top_of_sealed(self, stored: Container | None) -> Top:
+    def _top_of_sealed(self, stored: StoredTop | None) -> Top:
         if stored is not None:
             try:
-                return Top.stored(stored, self._group_problem)
+                return Top.stored(stored, self._extent(), self._group_problem)
             except Damaged as error:
                 self._overview_problem(error)
         top = Top(Overview(self.start_ns), Summary())
@@ -360,17 +357,7 @@ class Recording(RecordingFiles):
     def _rows_after(self, covered: int, last: int | None = None) -> Iterator[tuple[Rows, Rows]]:
         """Steps, phases and samples of each segment after number `covered`, up to `last`."""
         for info, segment in self.opened(after=covered, last=last):
-            try:
-                tables = {
-                    table: segment.table(table)
-                    for table in ("steps", "phases")
-                    if segment.rows(table)
-                }
-                samples = {group: segment.samples(group) for group in segment.groups}
-            except Damaged as error:
-                self.damaged(info.name, error)
-                continue
-            yield tables, samples
+            yield segment.readable(("steps", "phases"), partial(self.damaged, info.name))
 
     def open_levels(self, first: int, last: int) -> LevelsFile | None:
         """The thinned rows of segments `first` to `last`; None (and a problem) where damaged."""
@@ -391,3 +378,8 @@ class Recording(RecordingFiles):
             f"<Recording {self.id}: {self.step_count} steps, "
             f"{(self.end_ns - self.start_ns) / 1e9:.1f} s, {self.status}>"
         )
+
+
+def _left_out(fields: list[str]) -> str:
+    more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
+    return f"{fields[0]}{more}; left out: {remedy(ManifestError())}"

@@ -6,8 +6,8 @@ the epoch on the recording's own monotonic clock (see `clock.py`). NaN (text: ""
 """
 
 __all__ = [
-    "ABSENT_INT", "ACCOUNTS", "FORMAT_MAJOR", "FORMAT_MINOR", "GPU_COLUMNS", "PHASE_KINDS",
-    "PLUGIN_NAME", "SAMPLE_QUANTA", "STEP_SERIES", "TABLES",
+    "ABSENT_INT", "ACCOUNTS", "DURATIONS", "FORMAT_MAJOR", "FORMAT_MINOR", "GPU_COLUMNS",
+    "PHASE_KINDS", "PLUGIN_NAME", "SAMPLE_QUANTA", "STEP_PARTS", "STEP_SERIES", "TABLES", "TIMES",
 ]  # fmt: skip
 
 PLUGIN_NAME = "gpu_utilization"
@@ -128,6 +128,19 @@ PHASE_KINDS = (
     "fit", "epoch", "validation", "callback", "checkpoint", "compilation", "input_setup",
     "profiler_window", "gap",
 )  # fmt: skip
+
+# Columns that hold times on the recording's own clock: a reader takes none far outside it.
+TIMES = ("start_ns", "end_ns", "time_ns", "mono_ns")
+# Columns of one thread's time, none of which is longer than the recording: by table.
+DURATIONS: dict[str, tuple[str, ...]] = {
+    "steps": ("duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns",
+              "gpu_wait_ns", "callbacks_ns"),
+    "phases": ("self_ns",),
+    "validation_steps": ("duration_ns", "input_wait_ns"),
+    "traced_steps": ("duration_ns",),
+}  # fmt: skip
+# The disjoint parts of a step.
+STEP_PARTS = ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callbacks_ns")
 
 # The host account of a run: exact, disjoint, summing to wall_s together with `other`.
 ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")

@@ -1,15 +1,25 @@
 """What `overview.npz` says of the sealed segments: which there are, and what is in them."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.recording.columns import FrameError, decode_frame, encode_frame
-from gpu_util_callback.recording.container import Container, Damaged
+from gpu_util_callback.recording.container import Container, Damaged, checked_ns
+from gpu_util_callback.recording.facts import MOST_NS
 from gpu_util_callback.recording.schema import TABLES
-from gpu_util_callback.recording.segments import Rows, concatenate
+from gpu_util_callback.recording.segments import (
+    Extent,
+    Rows,
+    check_rows,
+    checked_frame,
+    concatenate,
+)
 
-__all__ = ["LONGEST", "SealedIndex", "extent", "holds_of", "longest", "stored_phases"]
+__all__ = [
+    "LONGEST", "SealedIndex", "StoredIndex", "extent", "longest", "stored_index", "stored_phases",
+]  # fmt: skip
 
 # Neighbouring sealed segments below SMALL_BYTES are merged, MERGE_COUNT or more at a time.
 SMALL_BYTES = 128 << 10
@@ -17,6 +27,9 @@ MERGE_COUNT = 8
 MERGED_BYTES = 1 << 20
 # So many of the longest phases are kept where the first view finds them.
 LONGEST = 2048
+
+# As many as a file's name has digits for.
+_MOST_SEGMENTS = 10**9
 
 _MASKS = {table: 1 << at for at, table in enumerate(TABLES)}
 
@@ -96,28 +109,91 @@ def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
     return {name: values[kept] for name, values in rows.items()}
 
 
-def stored_phases(container: Container) -> dict[str, np.ndarray] | None:
+def stored_phases(container: Container, extent: Extent) -> dict[str, np.ndarray] | None:
     """The longest phases of an `overview.npz`; None where an older version wrote it."""
     frame = container.index.get("phases")
     if frame is None:
         return None
+    frame = checked_frame("phases", frame, TABLES["phases"])
     try:
         rows = decode_frame(frame, container.array("phases"))
     except FrameError as error:
         raise Damaged(f"phases: {error}") from error
-    return rows if set(rows) == set(TABLES["phases"]) else None
+    if set(rows) != set(TABLES["phases"]):
+        return None
+    check_rows("phases", rows, extent)
+    return rows
 
 
-def holds_of(index: dict[str, Any]) -> dict[tuple[int, int], set[str]]:
-    """(first, last) of each sealed segment -> its tables; {} where an older version wrote it."""
-    names, holds, segments = (index.get(key) for key in ("tables", "holds", "segments"))
-    if not (isinstance(names, list) and isinstance(holds, list) and isinstance(segments, list)):
+@dataclass(frozen=True)
+class StoredIndex:
+    """The list as an `overview.npz` holds it.
+
+    Attributes:
+        entries: (first, last) of each sealed segment -> what `SealedIndex.entries` says of it.
+        tables: the tables with rows of each; {} where an older version wrote it.
+        levels: (first, last) of each levels file, in order.
+        origin_ns: the recording's start.
+    """
+
+    entries: dict[tuple[int, int], list[int]]
+    tables: dict[tuple[int, int], set[str]]
+    levels: list[tuple[int, int]]
+    origin_ns: int
+
+    @property
+    def covered(self) -> int:
+        """The number of the last sealed segment, -1 without any."""
+        return max((last for _, last in self.entries), default=-1)
+
+
+def stored_index(container: Container) -> StoredIndex:
+    """The list of an `overview.npz`. Raises: Damaged where it cannot be one."""
+    index = container.index
+    listed, levels = index.get("segments"), index.get("levels", [])
+    if not isinstance(listed, list) or not isinstance(levels, list):
+        raise Damaged("not an overview: it lists no segments")
+    entries: dict[tuple[int, int], list[int]] = {}
+    before = -1
+    for entry in listed:
+        if not _is_entry(entry) or entry[0] <= before:
+            raise Damaged("not an overview: its list of segments makes no sense")
+        before = entry[1]
+        entries[entry[0], entry[1]] = entry
+    if not all(_are_numbers(pair, 2) and 0 <= pair[0] <= pair[1] for pair in levels):
+        raise Damaged("not an overview: its list of levels makes no sense")
+    return StoredIndex(
+        entries, _tables(index, list(entries)), sorted({(one[0], one[1]) for one in levels}),
+        checked_ns(index.get("origin_ns")),
+    )  # fmt: skip
+
+
+def _is_entry(entry: Any) -> bool:
+    if not _are_numbers(entry, 8):
+        return False
+    first, last, size, steps, first_step, last_step, start_ns, end_ns = entry
+    return (
+        0 <= first <= last < _MOST_SEGMENTS and size >= 0 and steps >= 0
+        and -1 <= first_step <= last_step and 0 <= start_ns <= end_ns <= MOST_NS
+    )  # fmt: skip
+
+
+def _are_numbers(values: Any, count: int) -> bool:
+    return (
+        isinstance(values, list) and len(values) == count
+        and all(type(value) is int and abs(value) <= MOST_NS for value in values)
+    )  # fmt: skip
+
+
+def _tables(index: dict[str, Any], of: list[tuple[int, int]]) -> dict[tuple[int, int], set[str]]:
+    names, holds = index.get("tables"), index.get("holds")
+    if names is None or holds is None:
         return {}
-    if len(holds) != len(segments) or not all(isinstance(mask, int) for mask in holds):
-        return {}
+    if not isinstance(names, list) or not _are_numbers(holds, len(of)):
+        raise Damaged("not an overview: what its segments hold makes no sense")
     return {
-        (entry[0], entry[1]): {str(name) for at, name in enumerate(names) if mask >> at & 1}
-        for entry, mask in zip(segments, holds, strict=True)
+        segment: {str(name) for at, name in enumerate(names[:64]) if mask >> at & 1}
+        for segment, mask in zip(of, holds, strict=True)
     }
 
 

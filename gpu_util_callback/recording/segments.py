@@ -1,16 +1,33 @@
 """One segment: the rows of a stretch of time, all tables and sample groups in one file."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.recording.columns import FrameError, Prediction, decode_frame, encode_frame
 from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, pack
-from gpu_util_callback.recording.schema import ABSENT_INT, FORMAT_MAJOR, SAMPLE_QUANTA, TABLES
+from gpu_util_callback.recording.facts import (
+    MOST_COUNT,
+    MOST_LENGTH_NS,
+    MOST_NS,
+    MOST_PCT,
+    encodable,
+)
+from gpu_util_callback.recording.schema import (
+    ABSENT_INT,
+    DURATIONS,
+    FORMAT_MAJOR,
+    SAMPLE_QUANTA,
+    STEP_PARTS,
+    TABLES,
+    TIMES,
+)
 
 __all__ = [
-    "MAX_ROWS", "Rows", "Segment", "complete", "concatenate", "empty_column", "encode_segment",
+    "MAX_ROWS", "MOST_VALUE", "Extent", "Rows", "Segment", "check_rows",
+    "checked_frame", "complete", "concatenate", "empty_column", "encode_segment",
     "segment_name", "segment_range",
 ]  # fmt: skip
 
@@ -18,7 +35,16 @@ __all__ = [
 # (merged segments), but not arbitrarily many.
 MAX_ROWS = 1 << 16
 MAX_ROWS_READ = 1 << 22
+# Of all tables and groups of a segment together: a few whatever its size, and as many for each of
+# its bytes as rows take that hardly differ.
 MAX_CELLS_READ = 1 << 25
+FEW_CELLS = 1 << 20
+CELLS_PER_BYTE = 1024
+# Parts of a step may exceed it by this much: clocks are read one after the other.
+ROUNDED_NS = 1_000_000
+MOST_VALUE = 1e18
+# A sum of a column's rows; those of some dozen segments can still be added.
+MOST_SUM = 2.0**57
 
 # table or sample group -> column -> values
 Rows = dict[str, dict[str, np.ndarray]]
@@ -151,25 +177,53 @@ def encode_segment(tables: Rows, samples: Rows, level: int) -> bytes:
     return pack(index, arrays, level)
 
 
+@dataclass(frozen=True)
+class Extent:
+    """The times that rows of a recording may have, in ns since the epoch."""
+
+    start_ns: int = 0
+    end_ns: int = MOST_NS
+
+    @property
+    def length_ns(self) -> int:
+        return min(self.end_ns - self.start_ns, MOST_LENGTH_NS)
+
+
 class Segment:
     """A segment's bytes, decoded on demand.
+
+    Args:
+        extent: of the recording.
+        on_odd: called with one line for sampled values that cannot be and are left out.
 
     Raises: Damaged from every method, and nothing else.
     """
 
-    def __init__(self, data: bytes):
+    def __init__(
+        self,
+        data: bytes,
+        extent: Extent | None = None,
+        on_odd: Callable[[str], None] = lambda line: None,
+    ):
         self._container = Container(data)
+        self._extent = extent or Extent()
+        self._on_odd = on_odd
         index = self._container.index
         if index.get("format") != FORMAT_MAJOR:
             raise OtherFormat("segment", index.get("format"), FORMAT_MAJOR)
         self._frames: dict[str, dict[str, Any]] = {}
+        cells = 0
         for kind in ("tables", "samples"):
             frames = index.get(kind)
             if not isinstance(frames, dict):
                 raise Damaged(f"its index lists no {kind}")
             for name, frame in frames.items():
-                self._frames[f"{kind}/{name}"] = _checked(frame)
-        self.groups = [name for name in index["samples"] if isinstance(name, str)]
+                kinds = TABLES.get(name) if kind == "tables" else _SAMPLED
+                self._frames[f"{kind}/{name}"] = checked_frame(name, frame, kinds or {})
+                cells += frame["rows"] * max(1, len(frame["columns"]))
+        if cells > min(MAX_CELLS_READ, FEW_CELLS + CELLS_PER_BYTE * len(data)):
+            raise Damaged(f"{cells} values claimed in {len(data)} bytes; refused")
+        self.groups = [name for name, frame in index["samples"].items() if frame["rows"]]
 
     def rows(self, table: str) -> int:
         """How many rows of a table this segment holds."""
@@ -180,6 +234,7 @@ class Segment:
         """Columns of one of the schema's tables; those not stored are filled as absent."""
         wanted = list(TABLES[table] if names is None else names)
         found = self._decode(f"tables/{table}", wanted)
+        check_rows(table, found, self._extent)
         rows = self.rows(table)
         return {
             name: found[name] if name in found else empty_column(TABLES[table][name], rows)
@@ -190,7 +245,44 @@ class Segment:
         """Columns of a sample group, `time_ns` included; {} where the segment has none of it."""
         if names is not None:
             names = ["time_ns", *(name for name in names if name != "time_ns")]
-        return self._decode(f"samples/{group}", names)
+        found = self._decode(f"samples/{group}", names)
+        if found:
+            _check_times("time_ns", found["time_ns"], self._extent)
+            self._check_values(group, found)
+        return {encodable(name): values for name, values in found.items()}
+
+    def _check_values(self, group: str, columns: dict[str, np.ndarray]) -> None:
+        """Leave out values that no instrument gives."""
+        for name, values in columns.items():
+            if name == "time_ns":
+                continue
+            share = group.startswith("gpu") and name.endswith("_pct")
+            least, most = (0.0, MOST_PCT) if share else (-MOST_VALUE, MOST_VALUE)
+            # The extremes alone are looked at: nearly always they are in order.
+            if len(values) and not (
+                least <= np.fmin.reduce(values) and np.fmax.reduce(values) <= most
+            ):
+                odd = ~np.isnan(values) & ~((values >= least) & (values <= most))
+                if odd.any():
+                    columns[name] = np.where(odd, np.nan, values)
+                    shown = encodable(f"{group}: {name}")[:80]
+                    self._on_odd(f"{shown}: {np.count_nonzero(odd)} values that cannot be")
+
+    def readable(
+        self, tables: Iterable[str] | None, on_damage: Callable[[Damaged], None]
+    ) -> tuple[Rows, Rows]:
+        """Tables (all of them: None) and samples, around what is damaged."""
+        found: tuple[Rows, Rows] = ({}, {})
+        wanted = [name for name in (TABLES if tables is None else tables) if self.rows(name)]
+        for into, read, names in zip(
+            found, (self.table, self.samples), (wanted, self.groups), strict=True
+        ):
+            for name in names:
+                try:
+                    into[name] = read(name)
+                except Damaged as error:
+                    on_damage(error)
+        return found
 
     def _decode(self, key: str, names: Iterable[str] | None) -> dict[str, np.ndarray]:
         frame = self._frames.get(key)
@@ -202,12 +294,54 @@ class Segment:
             raise Damaged(f"{key}: {error}") from error
 
 
-def _checked(frame: Any) -> dict[str, Any]:
-    """A frame's description, if it does not claim more rows than memory is lent for."""
-    try:
-        rows, columns = int(frame["rows"]), len(frame["columns"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise Damaged("its index describes no rows") from error
-    if not 0 <= rows <= MAX_ROWS_READ or rows * max(1, columns) > MAX_CELLS_READ:
-        raise Damaged(f"{rows} rows of {columns} columns claimed; refused")
+# Kinds of the columns of a sample group; all others hold floats.
+_SAMPLED = {"time_ns": "int"}
+
+
+def checked_frame(name: str, frame: Any, kinds: Mapping[str, str]) -> dict[str, Any]:
+    """A frame's description, if its columns are of the kinds that the schema says."""
+    rows = frame.get("rows") if isinstance(frame, dict) else None
+    columns = frame.get("columns") if isinstance(frame, dict) else None
+    if type(rows) is not int or not isinstance(columns, dict):
+        raise Damaged("its index describes no rows")
+    if not 0 <= rows <= MAX_ROWS_READ:
+        raise Damaged(f"{name[:40]}: more than {MAX_ROWS_READ} rows claimed; refused")
+    for column, entry in columns.items():
+        kind = kinds.get(column, "float" if kinds is _SAMPLED else None)
+        found = entry.get("type") if isinstance(entry, dict) else None
+        if kind is not None and found != kind:
+            raise Damaged(f"{name[:40]}: {column[:40]} is not of the kind {kind}")
+    if kinds is _SAMPLED and "time_ns" not in columns:
+        raise Damaged(f"{name[:40]}: samples without times")
     return frame
+
+
+def check_rows(table: str, columns: Mapping[str, np.ndarray], extent: Extent) -> None:
+    """Raises: Damaged where rows cannot be those of a recording of this extent."""
+    for name, values in columns.items():
+        if not len(values) or TABLES[table][name] != "int":
+            continue
+        if name in TIMES:
+            _check_times(name, values, extent)
+            continue
+        if name == "wall_ns":  # of a clock that may have been set: any time
+            _check_times(name, values, Extent())
+            continue
+        longest = name in DURATIONS.get(table, ())
+        if values.max() > (extent.length_ns if longest else MOST_COUNT):
+            raise Damaged(f"{table}: {name} is longer than the recording" if longest
+                          else f"{table}: {name} of more than can be")  # fmt: skip
+        if name.endswith(("_ns", "count")) and values.sum(dtype=np.float64) > MOST_SUM:
+            raise Damaged(f"{table}: {name} in sum of more than can be")
+    if table == "steps" and columns.keys() >= {"duration_ns", *STEP_PARTS}:
+        spent = sum(np.maximum(columns[part], 0) for part in STEP_PARTS)
+        room = np.maximum(columns["duration_ns"], 0) + ROUNDED_NS
+        if (spent > room + (room >> 7)).any():
+            raise Damaged("steps: parts that are longer than their step")
+
+
+def _check_times(name: str, values: np.ndarray, extent: Extent) -> None:
+    if len(values) and not extent.start_ns <= values.min() <= values.max() <= extent.end_ns:
+        known = values[values != ABSENT_INT]
+        if len(known) and not extent.start_ns <= known.min() <= known.max() <= extent.end_ns:
+            raise Damaged(f"{name}: times outside the recording")

@@ -12,13 +12,17 @@ import posixpath
 import stat
 from typing import Any, Protocol
 
-__all__ = ["Storage", "is_remote", "storage_for"]
+__all__ = ["LeadsOutside", "Storage", "is_remote", "storage_for"]
 
 # Stores that replace an object as a whole by themselves; elsewhere a temporary name is renamed.
 _ATOMIC_PUT = {"abfs", "abfss", "az", "adl", "gcs", "gs", "memory", "oci", "s3", "s3a", "r2"}
 
 
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+
+
+class LeadsOutside(OSError):
+    """A link leads out of the log directory: what it shows may be nobody's to show."""
 
 
 class Storage(Protocol):
@@ -45,16 +49,20 @@ def is_remote(path: str | os.PathLike) -> bool:
     return "://" in text and not text.startswith(("file://", "local://"))
 
 
-def storage_for(path: str | os.PathLike) -> tuple[Storage, str]:
+def storage_for(
+    path: str | os.PathLike, within: str | os.PathLike | None = None
+) -> tuple[Storage, str]:
     """The storage that holds `path`, and `path` as that storage writes it.
+
+    Args:
+        within: the directory outside of which nothing is read, wherever links lead; it may be a
+            link itself. Local ones only: object stores have no links.
 
     Raises: OSError or ImportError (with what to install) for a URL nobody here can open.
     """
     text = os.fspath(path)
     if not is_remote(text):
-        for prefix in ("file://", "local://"):
-            text = text.removeprefix(prefix)
-        return LocalStorage(), os.path.abspath(os.path.expanduser(text))
+        return LocalStorage(within), _absolute(text)
     import fsspec
 
     try:
@@ -70,6 +78,18 @@ class LocalStorage:
     default_flush_s = 2.0
     remote = False
 
+    def __init__(self, within: str | os.PathLike | None = None):
+        self._within = None
+        if within is not None:
+            self._within = os.path.join(os.path.realpath(_absolute(os.fspath(within))), "")
+
+    def _check(self, path: str) -> None:
+        """Raises: LeadsOutside."""
+        if self._within is not None:
+            real = os.path.realpath(path)
+            if not os.path.join(real, "").startswith(self._within):
+                raise LeadsOutside("a link that leads out of the log directory; refused")
+
     def join(self, *parts: str) -> str:
         return os.path.join(*parts)
 
@@ -77,13 +97,16 @@ class LocalStorage:
         os.makedirs(path)
 
     def names(self, path: str) -> list[str]:
+        self._check(path)
         return sorted(os.listdir(path))
 
     def folders(self, path: str) -> list[str]:
+        self._check(path)
         with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if _is_folder(entry))
 
     def read(self, path: str, limit: int) -> bytes:
+        self._check(path)
         # Without waiting for who writes into a pipe: anything may lie in a log directory.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -119,6 +142,12 @@ class LocalStorage:
 
     def age_s(self, path: str, now_s: float) -> float | None:
         return now_s - os.stat(path).st_mtime
+
+
+def _absolute(path: str) -> str:
+    for prefix in ("file://", "local://"):
+        path = path.removeprefix(prefix)
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _is_folder(entry: os.DirEntry) -> bool:

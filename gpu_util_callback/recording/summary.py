@@ -5,8 +5,9 @@ from copy import copy
 
 import numpy as np
 
+from gpu_util_callback.recording.facts import MOST_COUNT, MOST_LENGTH_NS, MOST_PCT, encodable
 from gpu_util_callback.recording.schema import STEP_SERIES
-from gpu_util_callback.recording.segments import Rows
+from gpu_util_callback.recording.segments import MOST_VALUE, Rows
 
 __all__ = ["Distribution", "Summary"]
 
@@ -65,12 +66,19 @@ class Distribution:
         ]  # fmt: skip
 
     @classmethod
-    def restore(cls, state: list) -> "Distribution":
-        """What `state` said. Raises: ValueError or TypeError when it is none."""
+    def restore(cls, state: list, most: float) -> "Distribution":
+        """What `state` said of values up to `most`.
+
+        Raises: ValueError, TypeError or OverflowError when it is none.
+        """
         count, total, low, high, buckets, counts = state
         one = cls()
         if count:
-            one.count, one.total = int(count), float(total)
+            if type(count) is not int or not all(
+                isinstance(value, (int, float)) for value in (total, low, high)
+            ):
+                raise ValueError("a distribution of what are no numbers")
+            one.count, one.total = count, float(total)
             one.low, one.high = float(low), float(high)
             at, numbers = np.array(buckets), np.array(counts)
             if at.shape != numbers.shape or at.ndim != 1 or not len(at):
@@ -79,6 +87,14 @@ class Distribution:
                 raise ValueError("buckets that are out of order")
             if at[0] < -1 or at[-1] > _LAST:
                 raise ValueError("buckets that no value falls into")
+            if numbers.min() < 1 or sum(numbers.tolist()) != count or count > MOST_COUNT:
+                raise ValueError("buckets that do not hold what is counted")
+            apart = 1e-6 * count * max(abs(one.low), abs(one.high))
+            if not (
+                -most <= one.low <= one.high <= most
+                and count * one.low - apart <= one.total <= count * one.high + apart
+            ):
+                raise ValueError("a mean outside the extremes")
             one._buckets, one._counts = at, numbers
         return one
 
@@ -151,10 +167,14 @@ class Summary:
 
     @classmethod
     def restore(cls, state: list) -> "Summary":
-        """What `state` said. Raises: ValueError or TypeError when it is none."""
+        """What `state` said. Raises: ValueError, TypeError or OverflowError when it is none."""
         summary = cls()
         for name, column, one in state:
-            summary._of[(str(name), str(column))] = Distribution.restore(one)
+            most = float(MOST_LENGTH_NS) if name == "steps" else MOST_VALUE
+            if str(name).startswith("gpu") and str(column).endswith("_pct"):
+                most = MOST_PCT
+            key = (encodable(str(name)), encodable(str(column)))
+            summary._of[key] = Distribution.restore(one, most)
         return summary
 
     def result(self) -> dict[str, dict[str, dict[str, float]]]:

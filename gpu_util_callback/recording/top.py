@@ -7,11 +7,25 @@ import numpy as np
 
 from gpu_util_callback.recording.container import Container, Damaged
 from gpu_util_callback.recording.overview import Overview
-from gpu_util_callback.recording.sealed import stored_phases
-from gpu_util_callback.recording.segments import Rows, concatenate
+from gpu_util_callback.recording.sealed import StoredIndex, stored_index, stored_phases
+from gpu_util_callback.recording.segments import Extent, Rows, concatenate
 from gpu_util_callback.recording.summary import Summary
 
-__all__ = ["Top"]
+__all__ = ["StoredTop", "Top"]
+
+
+@dataclass(frozen=True)
+class StoredTop:
+    """An `overview.npz` whose list of segments makes sense."""
+
+    container: Container
+    index: StoredIndex
+
+    @classmethod
+    def opened(cls, data: bytes) -> "StoredTop":
+        """Raises: Damaged."""
+        container = Container(data)
+        return cls(container, stored_index(container))
 
 
 @dataclass(frozen=True)
@@ -24,17 +38,19 @@ class Top:
     covered: int = -1
 
     @classmethod
-    def stored(cls, container: Container, on_damage: Callable[[Damaged], None]) -> "Top":
-        """What an `overview.npz` holds; `on_damage` as for `Overview.unpack`.
+    def stored(
+        cls, stored: StoredTop, extent: Extent, on_damage: Callable[[Damaged], None]
+    ) -> "Top":
+        """What an `overview.npz` holds of a recording; `on_damage` as for `Overview.unpack`.
 
         Raises: Damaged.
         """
         try:
             return cls(
-                Overview.unpack(container, on_damage),
-                Summary.restore(container.index["summary"]),
-                stored_phases(container),
-                max((entry[1] for entry in container.index["segments"]), default=-1),
+                Overview.unpack(stored.container, on_damage),
+                Summary.restore(stored.container.index["summary"]),
+                stored_phases(stored.container, extent),
+                stored.index.covered,
             )
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             if isinstance(error, Damaged):

@@ -12,6 +12,7 @@ from gpu_util_callback._version import __version__
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.account import Account
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.facts import Account as AccountFacts
 from gpu_util_callback.recording.levels import LevelsBuilder, levels_name
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.redaction import Redactor, hashed_host
@@ -150,7 +151,7 @@ class RecordingWriter:
         with self._lock:
             self._new.setdefault(("samples", str(group)), []).append(rows)
 
-    def account(self, now_ns: int | None = None) -> dict[str, Any]:
+    def account(self, now_ns: int | None = None) -> AccountFacts:
         """The host account so far (see `Account.result`), of all rows that were flushed."""
         with self._io_lock:
             return self._account.result(

@@ -38,6 +38,34 @@ def check_first_glance(tab):
     assert not tab.problems
 
 
+@pytest.mark.parametrize("load_fast", [True, False])
+def test_all_that_the_tab_loads_is_served_under_a_policy(open_tab, logdir, server, load_fast):
+    if load_fast:
+        check_policies(open_tab(server.url, host=True))
+    else:
+        with TensorBoardServer(logdir, load_fast=False) as other:
+            tab = open_tab(other.url, host=True)
+            check_policies(tab)
+            tab.page.close()
+
+
+def check_policies(tab):
+    replies = []
+    tab.page.on("response", lambda reply: replies.append(reply))
+    tab.page.reload()
+    tab.wait_for("h1", timeout=45)
+    tab.settle()
+    ours = [one for one in replies if "/data/plugin/gpu_utilization/" in one.url]
+    for part in ("/static/index.js", "/static/style.css", "/runs", "/recording", "/tiles"):
+        assert any(part in one.url for one in ours), part
+    for one in ours:
+        assert one.headers["content-security-policy"].startswith("default-src 'none'"), one.url
+        assert one.headers["x-content-type-options"] == "nosniff", one.url
+    # Styles and module were taken all the same, and the browser reported nothing.
+    assert tab.evaluate("getComputedStyle(document.querySelector('.card')).display") != "inline"
+    assert not tab.problems
+
+
 def test_follows_tensorboards_dark_mode_while_open(open_tab, server):
     tab = open_tab(server.url, host=True)
     tab.settle()

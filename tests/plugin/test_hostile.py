@@ -190,7 +190,7 @@ def test_times_that_nothing_can_be_added_to_are_damage(tmp_path, monkeypatch):
     path = make_recording(tmp_path / "a", "thirds", steps=600, gpus=1)
     stored = (path / "overview.npz").read_bytes()
     overview = Container(stored)
-    arrays = {name[:-4]: overview.array(name[:-4]) for name in overview._names if ".npy" in name}
+    arrays = {name[:-4]: overview.array(name[:-4]) for name in overview._members if ".npy" in name}
     for change in ({"origin_ns": 10**30}, {"last_start_ns": -(10**25)}, {"origin_ns": 1e300}):
         with pytest.raises(Damaged, match="a time of"):
             Overview.unpack(Container(pack({**overview.index, **change}, arrays)))

@@ -31,10 +31,9 @@ def three_segments(make_writer, scripted_time):
     """The folder of an ended recording: steps 0-99, 100-199 and 200-299, each with samples."""
     writer = make_writer()
     for first in (0, 100, 200):
-        writer.append("steps", step_rows(100, first=first))
-        writer.append_samples(
-            "host", ["cpu_pct"], START + np.arange(5) + first, np.full((5, 1), 1.0)
-        )
+        start = START + first // 100 * 61_000_000_000
+        writer.append("steps", step_rows(100, first=first, start_ns=start))
+        writer.append_samples("host", ["cpu_pct"], start + np.arange(5), np.full((5, 1), 1.0))
         writer.flush()
         scripted_time.advance(61)
         writer.flush()

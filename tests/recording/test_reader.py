@@ -20,6 +20,8 @@ from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.segments import segment_range
 from gpu_util_callback.recording.storage import LocalStorage
 
+START = 1_700_000_000_000_000_000
+
 
 def test_deleted_while_open(three_segments, tmp_path):
     (one,) = read_recordings(tmp_path)
@@ -266,7 +268,7 @@ def test_rows_of_segments_that_are_merged_while_it_is_open_come_once(
     writer, one, merged = make_writer(), None, set()
     for number in range(30):
         writer.append("steps", step_rows(10, first=number * 10))
-        writer.append("pipeline", {"time_ns": [number], "stage": ["batch"]})
+        writer.append("pipeline", {"time_ns": [START + number], "stage": ["batch"]})
         writer.flush()
         scripted_time.advance(61)
         if number % 3 == 2:
@@ -274,7 +276,7 @@ def test_rows_of_segments_that_are_merged_while_it_is_open_come_once(
                 (one,) = read_recordings(tmp_path)
             one.refresh()
             assert one.steps["step"].tolist() == list(range(number * 10 + 10))
-            assert one.pipeline["time_ns"].tolist() == list(range(number + 1))
+            assert one.pipeline["time_ns"].tolist() == list(range(START, START + number + 1))
             assert len(one.phases["step"]) == 0
             merged |= {(info.first, info.last) for info in one.segments if info.first != info.last}
     assert len(merged) > 1

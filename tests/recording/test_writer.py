@@ -14,6 +14,8 @@ from gpu_util_callback.recording import RecordingWriter, read_recordings
 from gpu_util_callback.recording import writer as writer_module
 from gpu_util_callback.recording.schema import TABLES
 
+START = 1_700_000_000_000_000_000
+
 
 def only(logdir):
     found = read_recordings(logdir)
@@ -21,13 +23,14 @@ def only(logdir):
     return found[0]
 
 
-def test_every_table_comes_back_with_absent_columns_filled_in(make_writer, tmp_path):
+def test_every_table_comes_back_with_absent_columns_filled_in(make_writer, tmp_path, scripted_time):
     writer = make_writer()
     steps = step_rows(50)
     writer.append("steps", steps)
-    writer.append("phases", {"kind": ["epoch", "validation"], "name": ["epoch 1", "é\nü"],
-                             "start_ns": [5, 6], "end_ns": [7, 9]})  # fmt: skip
+    times = {"start_ns": [START, START + 1], "end_ns": [START + 2, START + 4]}
+    writer.append("phases", {"kind": ["epoch", "validation"], "name": ["epoch 1", "é\nü"], **times})
     writer.append("kernels", {"window": [1], "name": ["sgemm"], "occupancy_pct": [12.5]})
+    scripted_time.advance(1)
     writer.close("ended")
     found = only(tmp_path / "run")
     for name, values in steps.items():
@@ -46,14 +49,15 @@ def test_every_table_comes_back_with_absent_columns_filled_in(make_writer, tmp_p
 
 def test_sample_groups_come_back_though_their_columns_vary(make_writer, tmp_path):
     writer = make_writer()
-    writer.append_samples("gpu0", ["utilization_pct"], [100, 200], [[5.0], [np.nan]])
+    times = [START + 100, START + 200, START + 300]
+    writer.append_samples("gpu0", ["utilization_pct"], times[:2], [[5.0], [np.nan]])
     writer.flush()
-    writer.append_samples("gpu0", ["power_mw", "utilization_pct"], [300], [[70.0, 8.0]])
-    writer.append_samples("host", ["cpu_pct"], [150], [[33.3]])
+    writer.append_samples("gpu0", ["power_mw", "utilization_pct"], times[2:], [[70.0, 8.0]])
+    writer.append_samples("host", ["cpu_pct"], times[:1], [[33.3]])
     writer.close("interrupted")
     samples = only(tmp_path / "run").samples
     assert list(samples) == ["gpu0", "host"]
-    assert samples["gpu0"]["time_ns"].tolist() == [100, 200, 300]
+    assert samples["gpu0"]["time_ns"].tolist() == times
     np.testing.assert_array_equal(samples["gpu0"]["utilization_pct"], [5, np.nan, 8])
     np.testing.assert_array_equal(samples["gpu0"]["power_mw"], [np.nan, np.nan, 70])
     assert samples["host"]["cpu_pct"].tolist() == [33.3]
@@ -76,10 +80,10 @@ def test_appending_nonsense_is_refused_and_nothing_else_is_lost(make_writer, tmp
 
 def test_the_callers_buffers_may_be_reused(make_writer, tmp_path):
     writer = make_writer()
-    step, values = np.array([1, 2]), np.array([[1.0], [2.0]])
+    step, times, values = np.array([1, 2]), START + np.arange(2), np.array([[1.0], [2.0]])
     writer.append("steps", {"step": step})
-    writer.append_samples("host", ["cpu_pct"], step, values)
-    step[:], values[:] = 99, 99
+    writer.append_samples("host", ["cpu_pct"], times, values)
+    step[:], times[:], values[:] = 99, 99, 99
     writer.close("ended")
     found = only(tmp_path / "run")
     assert found.steps["step"].tolist() == [1, 2]
@@ -115,10 +119,13 @@ def test_a_segment_is_sealed_at_256_kB(make_writer, tmp_path):
     assert (only(tmp_path / "run").steps["step"] == np.arange(150_000)).all()
 
 
-def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(make_writer, tmp_path):
+def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(
+    make_writer, tmp_path, scripted_time
+):
     writer = make_writer()
     writer.append("steps", step_rows(200_000))
-    writer.append_samples("gpu0", ["a"], np.arange(70_000), np.zeros((70_000, 1)))
+    writer.append_samples("gpu0", ["a"], START + np.arange(70_000), np.zeros((70_000, 1)))
+    scripted_time.advance(1_100)
     writer.close("ended")
     found = only(tmp_path / "run")
     assert [info.steps for info in found.segments] == [65_536, 65_536, 65_536, 3_392]
@@ -132,7 +139,7 @@ def test_small_segments_are_merged_and_no_row_is_lost_or_doubled(
     writer = make_writer()
     for minute in range(40):
         writer.append("steps", step_rows(30, first=minute * 30))
-        writer.append_samples("host", ["cpu_pct"], [minute], [[float(minute)]])
+        writer.append_samples("host", ["cpu_pct"], [START + minute], [[float(minute)]])
         scripted_time.advance(61)
         writer.flush()
         scripted_time.advance(61)
@@ -208,7 +215,9 @@ def test_the_writers_memory_stays_flat(make_writer, scripted_time):
     assert max(used[2:]) < used[1] + 2_000_000, used
 
 
-def test_a_full_disk_loses_nothing_once_there_is_room_again(make_writer, tmp_path, monkeypatch):
+def test_a_full_disk_loses_nothing_once_there_is_room_again(
+    make_writer, tmp_path, monkeypatch, scripted_time
+):
     writer = make_writer()
     writer.append("steps", step_rows(10))
     writer.flush()
@@ -227,13 +236,16 @@ def test_a_full_disk_loses_nothing_once_there_is_room_again(make_writer, tmp_pat
     assert (only(tmp_path / "run").steps["step"] == np.arange(10)).all()
     full = False
     writer.append("steps", step_rows(10, first=30))
+    scripted_time.advance(1)
     writer.close("ended")
     found = only(tmp_path / "run")
     assert (found.steps["step"] == np.arange(40)).all()
     assert found.problems == []
 
 
-def test_a_disk_that_stays_full_costs_old_rows_not_memory(make_writer, tmp_path, monkeypatch):
+def test_a_disk_that_stays_full_costs_old_rows_not_memory(
+    make_writer, tmp_path, monkeypatch, scripted_time
+):
     monkeypatch.setattr(writer_module, "MAX_WAITING_ROWS", 1000)
     writer = make_writer()
     good = writer._storage.write
@@ -243,6 +255,7 @@ def test_a_disk_that_stays_full_costs_old_rows_not_memory(make_writer, tmp_path,
         with pytest.raises(OSError):
             writer.flush()
     monkeypatch.setattr(writer._storage, "write", good)
+    scripted_time.advance(30)
     writer.close("ended")
     found = only(tmp_path / "run")
     assert (found.steps["step"] == np.arange(4000, 5000)).all()
@@ -295,10 +308,12 @@ def test_two_fits_in_one_millisecond_get_folders_of_their_own(make_writer, tmp_p
 
 def test_the_manifest_says_what_was_recorded(make_writer, tmp_path, scripted_time):
     writer = make_writer(facts={"job": "j", "model": {"parameters": np.int64(5), "x": np.nan}})
-    writer.update(gpus=[{"index": 0}], diagnosis={"rules_version": 3, "spans": []})
+    writer.update(gpus=[{"index": 0}], diagnosis={
+        "rules_version": 3, "verdict": "Nothing held it back.", "findings": [], "spans": [],
+    })  # fmt: skip
     writer.append("steps", step_rows(4, step_ns=2_000 * MS))
     scripted_time.advance(9)
-    phase = {"kind": "validation", "name": "v", "start_ns": 0, "end_ns": 5,
+    phase = {"kind": "validation", "name": "v", "start_ns": START, "end_ns": START + 5,
              "account": "validation", "self_ns": 500 * MS}  # fmt: skip
     writer.append("phases", {name: [value] for name, value in phase.items()})
     writer.close("ended")

@@ -1,0 +1,700 @@
+"""The facts of a manifest: every field's type and range, declared once and checked on reading.
+
+A field that is not as declared is left out and named; the rest stays. Three things go as a whole,
+because they can be made again from the rows or mean nothing in part: the stored diagnosis, the
+account, and an entry of a list whose `Key` is wrong. Fields that are not declared here (a newer
+version's) are kept as long as they are plain JSON with finite numbers.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Required,
+    TypedDict,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+__all__ = [
+    "Account", "Claim", "Diagnosis", "Facts", "Fit", "Framework", "Gpu", "Model", "Span",
+    "Unavailable", "Window", "checked", "encodable",
+]  # fmt: skip
+
+# Nanoseconds since the epoch, up to the year 2116: nothing that is added to one overflows.
+MOST_NS = 2**62
+# Longer than any training; a view of it still has numbers for all its buckets.
+MOST_LENGTH_NS = 2**59
+# Integers beyond it are not told apart as floating-point numbers, in JavaScript either.
+MOST_COUNT = 2**53
+MOST_GPUS = 4096
+MOST_TEXT = 1 << 16
+MOST_ENTRIES = 1 << 17
+DEEPEST = 32
+# Parts of an account may exceed the whole by this much: they were rounded, or overlapped a little.
+ROUNDED, ROUNDED_S = 0.005, 0.001
+# A share that was measured over unequal times may come out above 100 %.
+MOST_PCT = 110.0
+# How far what is told of a recording may lie outside its times: clocks are read one by one.
+APART_NS = 60 * 10**9
+
+
+class Within:
+    """A range of numbers, both ends included."""
+
+    def __init__(self, least: float, most: float):
+        self.least, self.most = least, most
+
+
+class Whole:
+    """Whatever is wrong inside, the object is left out as a whole.
+
+    Args:
+        apart: fields that are kept even so, as they cannot be made again.
+    """
+
+    def __init__(self, *apart: str):
+        self.apart = apart
+
+
+class _Mark:
+    pass
+
+
+# A wrong one takes the whole object along.
+Key = _Mark()
+
+Time = Annotated[int, Within(0, MOST_NS)]
+Count = Annotated[int, Within(0, MOST_COUNT)]
+Number = Annotated[float, Within(0, 1e18)]
+Signed = Annotated[float, Within(-1e18, 1e18)]
+Percent = Annotated[float, Within(0, 100.5)]
+Share = Annotated[float, Within(0, 1)]
+GpuIndex = Annotated[int, Within(0, MOST_GPUS - 1)]
+
+
+class Framework(TypedDict, total=False):
+    """What trains."""
+
+    name: str
+    version: str
+    backend: str
+    keras: str
+    python: str
+    guessed: bool
+    cuda_build: bool
+    cuda: str
+    cudnn: str | int
+    collectives: str
+
+
+class Model(TypedDict, total=False):
+    """What is trained."""
+
+    name: str
+    parameters: Count
+    trainable_variables: Count
+
+
+class Replica(TypedDict, total=False):
+    """A device of this process in a distribution."""
+
+    gpu: Annotated[GpuIndex, Key]
+    replica: Count
+    shard: Count
+
+
+class Fit(TypedDict, total=False):
+    """How it is trained, and on which input."""
+
+    loop: str
+    timing: str
+    epochs: Count
+    steps_per_epoch: Count
+    batch_size: Count
+    steps_per_execution: Annotated[int, Within(1, MOST_COUNT)]
+    gradient_accumulation_steps: Count
+    jit_compile: bool
+    run_eagerly: bool
+    mixed_precision: str | bool
+    optimizer: str
+    strategy: str
+    replicas: list[Replica]
+    input_kind: str
+    input_class: str
+    input_workers: Count
+    input_processes: bool
+    input_queue: Count
+    input_persistent_workers: bool
+    input_pin_memory: bool
+    input_iterable: bool
+    input_autotune: bool
+    input_dims: list[list[Annotated[int, Within(-1, MOST_COUNT)] | None] | None]
+    input_beside: list[str]
+    input_ready_pct: Percent
+    input_handover_ms: Number
+    validation_kind: str
+    validation_class: str
+    validation_workers: Count
+    validation_processes: bool
+    validation_split: Share
+
+
+class Gpu(TypedDict, total=False):
+    """A GPU of this process."""
+
+    index: Annotated[GpuIndex, Key]
+    nvml_index: GpuIndex
+    uuid: str
+    name: str
+    label: str
+    used_by_framework: bool
+    memory_total_bytes: Annotated[int, Within(0, 2**60)]
+    compute_capability: str | list[Count]
+    pci_bus_id: str
+    mig: bool
+    matched_by: str
+    power_limit_mw: Count
+    power_default_mw: Count
+    sm_clock_max_mhz: Count
+    pcie_generation_max: Count
+    pcie_width_max: Count
+    cores: Count
+    persistence_mode: bool
+
+
+class Machine(TypedDict, total=False):
+    """The machine it is trained on."""
+
+    cpus: Count
+    cpus_allowed: Count
+    cpu_quota: Number
+    memory_total_bytes: Count
+    memory_limit_bytes: Annotated[int, Within(0, MOST_NS)]
+
+
+class Driver(TypedDict, total=False):
+    """Versions of the NVIDIA driver."""
+
+    driver_version: str
+    nvml_version: str
+    cuda_version: str
+
+
+class GpuCheck(TypedDict, total=False):
+    """A finding of the quick check of the GPUs."""
+
+    cause: Annotated[Required[str], Key]
+    status: Annotated[Required[str], Key]
+    reason: Annotated[Required[str], Key]
+    cure: str
+    code: str
+
+
+class Unavailable(TypedDict, total=False):
+    """A source that could not be measured, and what to do about it."""
+
+    source: Annotated[Required[str], Key]
+    reason: Annotated[Required[str], Key]
+    cure: str
+
+
+class Overhead(TypedDict, total=False):
+    """What recording costs."""
+
+    callback_us_per_step: Number
+    lock_wait_us_per_step: Number
+    sampler_cpu_pct: Number
+    recorder_cpu_pct: Number
+    hz: Number
+    windows_s: Number
+
+
+class Window(TypedDict, total=False):
+    """A profiler window."""
+
+    window: Annotated[Required[Count], Key]
+    first_step: Annotated[Required[Count], Key]
+    stop_step: Annotated[Required[Count], Key]
+    profile: str
+    events: Count
+    cost_s: Number
+
+
+class Account(TypedDict, total=False):
+    """The host account: its categories sum to the wall time."""
+
+    wall_s: Required[Annotated[float, Within(0, MOST_LENGTH_NS / 1e9)]]
+    time_s: Required[dict[str, Signed]]
+
+
+class Advice(TypedDict, total=False):
+    """What to do about a finding."""
+
+    text: Required[str]
+    code: Required[str]
+
+
+class Claim(TypedDict, total=False):
+    """A finding about a whole run."""
+
+    id: str
+    cause: Required[str]
+    title: Required[str]
+    lost_s: Required[Number | None]
+    saves_s: Number
+    severity: Share
+    confidence: Required[Literal["measured", "estimated"]]
+    evidence: Required[dict[str, Signed | str | bool | None]]
+    threshold: Required[dict[str, Signed | str | bool | None]]
+    advice: Required[Advice]
+    gpus: Required[list[GpuIndex]]
+    ranks: list[Count]
+
+
+class Span(Claim, total=False):
+    """A finding about a range of steps, half-open."""
+
+    start_step: Required[Count]
+    end_step: Required[Count]
+    start_ns: Required[Time]
+    end_ns: Required[Time]
+
+
+class Silent(TypedDict, total=False):
+    """A cause that could not be judged."""
+
+    cause: Required[str]
+    reason: Required[str]
+
+
+class Diagnosis(TypedDict, total=False):
+    """What the recorder found, by its rules and thresholds; of a damaged one the latter alone."""
+
+    rules_version: int
+    thresholds: dict[str, dict[str, Signed]]
+    thresholds_set: dict[str, Signed]
+    verdict: Required[str]
+    gpu_active_pct: dict[str, Percent]
+    findings: Required[list[Claim]]
+    spans: Required[list[Span]]
+    silent: list[Silent]
+
+
+class Source(TypedDict, total=False):
+    """The profiler's file that a recording was made of."""
+
+    tool: str
+    format: str
+    files: list[str]
+    steps_from: str
+    cannot_know: list[str]
+
+
+class Facts(TypedDict, total=False):
+    """Everything a manifest says."""
+
+    format: Required[list[int]]
+    writer: str
+    folder: str
+    redacted: bool
+    # Which process of which job, and whether it is still there.
+    host: str
+    pid: Count
+    boot_id: str
+    pid_namespace: str
+    process_started: Count
+    rank: Count
+    world_size: Count
+    job: str
+    job_source: str
+    fit_index: Count
+    script: str
+    trial: str
+    trial_of: str
+    trial_config: str
+    status: Literal["live", "ended", "interrupted"]
+    started_ns: Time
+    ended_ns: Time
+    heartbeat_ns: Time
+    heartbeat_wall_ns: Time
+    flush_s: Annotated[float, Within(0, 1e6)]
+    flushes: Count
+    sealed: Count
+    open: bool
+    rows: dict[str, Count]
+    dropped_rows: Count
+    scalar_step_offset: Count
+    # What was trained, and on what.
+    framework: Framework
+    model: Model
+    fit: Fit
+    gpus: list[Gpu]
+    machine: Machine
+    driver: Driver
+    gpu_check: list[GpuCheck]
+    unavailable: list[Unavailable]
+    overhead: Overhead
+    windows: list[Window]
+    source: Source
+    # What was found.
+    account: Annotated[Account, Whole()]
+    diagnosis: Annotated[Diagnosis, Whole("thresholds_set")]
+    trace_findings: list[Annotated[Claim, Whole()]]
+
+
+# --- checking -------------------------------------------------------------------------------------
+
+
+class _Wrong(Exception):
+    """A value that is not as declared; `where` grows from the inside out."""
+
+    def __init__(self, said: str, where: str = ""):
+        super().__init__(said)
+        self.said, self.where = said, where
+
+
+class _LeftOut(Exception):
+    """The object goes as a whole; its reason is listed already."""
+
+
+# (where, what is wrong there) of each value that was left out
+_Problems = list[tuple[str, str]]
+# (value, problems so far) -> the value; raises _Wrong or _LeftOut
+_Check = Callable[[Any, _Problems], Any]
+
+
+def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
+    """The facts of a manifest as they are declared, and what had to be left out, one line each.
+
+    Raises: ValueError where it is not one at all.
+    """
+    problems: _Problems = []
+    try:
+        facts: Facts = _checker(Facts)(manifest, problems)
+    except (_Wrong, _LeftOut) as error:
+        raise ValueError("it names no format") from error
+    for check in (_check_times, _check_account, _check_diagnosis, _check_gpus):
+        check(facts, problems)
+    return facts, [f"{where.lstrip('.')} {said}" for where, said in problems]
+
+
+def encodable(text: str) -> str:
+    """Text that can be written as UTF-8: JSON may hold halves of characters."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+@cache
+def _checker(kind: Any) -> _Check:
+    """The check of a declared type; made once."""
+    kind, marks = _unwrapped(kind)
+    check = _plain_checker(kind, marks)
+    whole = next((mark for mark in marks if isinstance(mark, Whole)), None)
+    return check if whole is None else _whole(check, _object(kind, whole.apart), whole.apart)
+
+
+def _unwrapped(kind: Any) -> tuple[Any, list[Any]]:
+    """A type without what is noted about it, and the notes."""
+    marks: list[Any] = []
+    while get_origin(kind) in (Annotated, Required):
+        kind, *more = get_args(kind)
+        marks += more
+    return kind, marks
+
+
+def _plain_checker(kind: Any, marks: list[Any]) -> _Check:
+    origin = get_origin(kind)
+    if kind in (int, float):
+        return _number(kind, next((mark for mark in marks if isinstance(mark, Within)), None))
+    if kind is str:
+        return _text
+    if kind is bool:
+        return _flag
+    if origin is Literal:
+        return _one_of(get_args(kind))
+    if origin is list:
+        return _entries(_checker(get_args(kind)[0]))
+    if origin is dict:
+        return _named(_checker(get_args(kind)[1]))
+    if origin in (Union, UnionType):
+        return _either([_checker(one) for one in get_args(kind) if one is not NoneType])
+    if is_typeddict(kind):
+        return _object(kind)
+    raise TypeError(f"a manifest holds no {kind!r}")
+
+
+def _number(kind: type, within: Within | None) -> _Check:
+    least, most = (within.least, within.most) if within else (-MOST_COUNT, MOST_COUNT)
+    kinds = (int,) if kind is int else (int, float)
+    why = "a whole number" if kind is int else "a number"
+    if within and most < MOST_COUNT:
+        why += f" from {least:.10g} to {most:.10g}"
+    elif least == 0:
+        why += " from 0 on"
+
+    def check(value: Any, problems: _Problems) -> Any:
+        # Comparing leaves NaN out, and takes integers of any size.
+        if isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        raise _wrong(value, why)
+
+    return check
+
+
+def _text(value: Any, problems: _Problems) -> str:
+    if not isinstance(value, str) or len(value) > MOST_TEXT:
+        raise _wrong(value, "a text")
+    return encodable(value)
+
+
+def _flag(value: Any, problems: _Problems) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(value, "true or false")
+    return value
+
+
+def _one_of(words: tuple[str, ...]) -> _Check:
+    def check(value: Any, problems: _Problems) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise _wrong(value, f"one of {', '.join(words)}")
+        return value
+
+    return check
+
+
+def _either(checks: list[_Check]) -> _Check:
+    def check(value: Any, problems: _Problems) -> Any:
+        if value is None:
+            return None
+        why = []
+        for one in checks:
+            try:
+                return one(value, problems)
+            except _Wrong as error:
+                why.append(error.said.partition(", not ")[2])
+        raise _wrong(value, " or ".join(why))
+
+    return check
+
+
+def _inside(check: _Check, value: Any, name: Any, problems: _Problems) -> Any:
+    """The check of a part of something; what is wrong in it is named from outside.
+
+    Raises: _LeftOut where nothing of it is left.
+    """
+    before = len(problems)
+    try:
+        return check(value, problems)
+    except _Wrong as error:
+        problems.append((error.where, error.said))
+        raise _LeftOut from error
+    finally:
+        if len(problems) > before:
+            at = f"[{name}]" if isinstance(name, int) else f".{encodable(name)[:40]}"
+            problems[before:] = [(at + where, said) for where, said in problems[before:]]
+
+
+def _entries(check: _Check) -> _Check:
+    def check_all(value: Any, problems: _Problems) -> list[Any]:
+        if not isinstance(value, list) or len(value) > MOST_ENTRIES:
+            raise _wrong(value, "a list")
+        kept = []
+        for at, item in enumerate(value):
+            try:
+                kept.append(_inside(check, item, at, problems))
+            except _LeftOut:
+                pass
+        return kept
+
+    return check_all
+
+
+def _named(check: _Check) -> _Check:
+    def check_all(value: Any, problems: _Problems) -> dict[str, Any]:
+        if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
+            raise _wrong(value, "an object")
+        kept = {}
+        for name, item in value.items():
+            try:
+                kept[encodable(name)] = _inside(check, item, name, problems)
+            except _LeftOut:
+                pass
+        return kept
+
+    return check_all
+
+
+def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
+    """The check of a TypedDict, or of some of its fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    hints = {name: hint for name, hint in hints.items() if only is None or name in only}
+    checks = {name: _checker(hint) for name, hint in hints.items()}
+    keys = {name for name, hint in hints.items() if Key in _unwrapped(hint)[1]}
+    required = frozenset(kind.__required_keys__) & hints.keys()
+    unknown_allowed = {name for name in required if _takes_null(hints[name])}
+
+    def check(value: Any, problems: _Problems) -> dict[str, Any]:
+        if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
+            raise _wrong(value, "an object")
+        kept: dict[str, Any] = {}
+        for name, item in value.items():
+            if only is not None and name not in only:
+                continue
+            if item is None:  # unknown, as any fact may be
+                if name not in required or name in unknown_allowed:
+                    kept[encodable(name)] = None
+                continue
+            try:
+                kept[encodable(name)] = _inside(checks.get(name, _any), item, name, problems)
+            except _LeftOut:
+                if name in keys or name in required:
+                    raise
+        if required - kept.keys():
+            raise _Wrong("is missing", f".{min(required - kept.keys())}")
+        return kept
+
+    return check
+
+
+def _takes_null(hint: Any) -> bool:
+    kind, _ = _unwrapped(hint)
+    return NoneType in get_args(kind)
+
+
+def _whole(check: _Check, check_apart: _Check, apart: tuple[str, ...]) -> _Check:
+    def check_whole(value: Any, problems: _Problems) -> Any:
+        inside: _Problems = []
+        try:
+            kept = check(value, inside)
+        except _LeftOut:
+            kept = None
+        wrong = [one for one in inside if one[0].partition(".")[2].partition(".")[0] not in apart]
+        if not wrong and kept is not None:
+            problems += inside
+            return kept
+        problems += wrong[:1]
+        some = check_apart(value, problems) if isinstance(value, dict) else None
+        if not some:
+            raise _LeftOut
+        return some
+
+    return check_whole
+
+
+def _any(value: Any, problems: _Problems, depth: int = 0) -> Any:
+    """A value that is not declared: plain JSON."""
+    if isinstance(value, str):
+        return _text(value, problems)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (int, float)):
+        if not -MOST_NS <= value <= MOST_NS:
+            raise _wrong(value, "a number of common size")
+        return value
+    if depth > DEEPEST:
+        raise _Wrong("is nested too deeply")
+    if isinstance(value, dict):
+        return {encodable(name): _any(item, problems, depth + 1) for name, item in value.items()}
+    return [_any(item, problems, depth + 1) for item in value]
+
+
+def _wrong(value: Any, why: str) -> _Wrong:
+    return _Wrong(f"is {_shown(value)}, not {why}")
+
+
+def _shown(value: Any) -> str:
+    """A value in a few characters."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, int) and not -MOST_NS <= value <= MOST_NS:
+        return "a huge number"
+    if isinstance(value, str):
+        value = value if len(value) <= 40 else value[:39] + "…"
+        return " ".join(encodable(repr(value)).split())
+    return {True: "true", False: "false", None: "null"}.get(value, str(value))
+
+
+# --- what fields say of each other ----------------------------------------------------------------
+
+
+def _check_times(facts: Facts, problems: _Problems) -> None:
+    start, end, heartbeat = (
+        facts.get("started_ns"), facts.get("ended_ns"), facts.get("heartbeat_ns")
+    )  # fmt: skip
+    if start is None:
+        return
+    if end is not None and not 0 <= end - start <= MOST_LENGTH_NS:
+        problems.append(("ended_ns", f"is {(end - start) / 1e9:.0f} s after the start"))
+        facts.pop("ended_ns")
+    if heartbeat is not None and heartbeat - start > MOST_LENGTH_NS:
+        problems.append(("heartbeat_ns", f"is {(heartbeat - start) / 1e9:.0f} s after the start"))
+        facts.pop("heartbeat_ns")
+
+
+def _check_account(facts: Facts, problems: _Problems) -> None:
+    account = facts.get("account")
+    if account is not None and not adds_up(account):
+        problems.append(("account", "does not sum to the wall time"))
+        facts.pop("account")
+
+
+def adds_up(account: Account) -> bool:
+    """Whether the parts of an account sum to the wall time, and none is longer than it."""
+    wall, parts = account["wall_s"], account["time_s"]
+    most = wall * (1 + ROUNDED) + ROUNDED_S
+    return (
+        all(0 <= value <= most for name, value in parts.items() if name != "other")
+        and abs(math.fsum(parts.values()) - wall) <= most - wall
+    )
+
+
+def _check_diagnosis(facts: Facts, problems: _Problems) -> None:
+    found = facts.get("diagnosis")
+    if found is None or "spans" not in found:
+        return
+    start, end = facts.get("started_ns") or 0, facts.get("ended_ns")
+    if facts.get("status") != "ended" or end is None:
+        end = MOST_NS  # its rows may be newer than this manifest
+    for kind, claims in (("findings", found["findings"]), ("spans", found["spans"])):
+        for at, claim in enumerate(claims):
+            odd = _odd(claim, start, end)
+            if odd:
+                problems.append((f"diagnosis.{kind}[{at}]", odd))
+                del found["verdict"], found["findings"], found["spans"]
+                return
+
+
+def _odd(claim: Any, start_ns: int, end_ns: int) -> str:
+    """What cannot be of a finding or a span in a recording of these times; "" of most."""
+    if "start_ns" in claim and not (
+        start_ns - APART_NS <= claim["start_ns"] <= claim["end_ns"] <= end_ns + APART_NS
+        and claim["start_step"] <= claim["end_step"]
+    ):
+        return "lies outside the recording"
+    if (claim["lost_s"] or 0) > (end_ns - start_ns + APART_NS) / 1e9:
+        return "cost more time than there was"
+    for name, value in claim["evidence"].items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and name.endswith("_pct") and not 0 <= value <= MOST_PCT:
+            return f"rests on {name[:40]} beyond 100 %"
+    return ""
+
+
+def _check_gpus(facts: Facts, problems: _Problems) -> None:
+    known: dict[int, Gpu] = {}
+    for at, gpu in enumerate(facts.get("gpus") or ()):
+        index = gpu.get("index")
+        index = at if index is None else index
+        if known.setdefault(index, gpu) is not gpu:
+            problems.append((f"gpus[{at}].index", f"is {index}, as that of another one"))
+    if facts.get("gpus") is not None:
+        facts["gpus"] = list(known.values())

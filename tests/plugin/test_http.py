@@ -1,0 +1,232 @@
+"""What the plugin answers to whom: methods, headers, links that lead elsewhere."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from make_recording import make_recording
+from tensorboard.plugins import base_plugin
+from werkzeug.test import Client
+
+from gpu_util_callback import read_recordings
+from tensorboard_plugin import runs as runs_module
+from tensorboard_plugin.plugin import GpuUtilizationPlugin
+from tensorboard_plugin.runs import log_directory
+
+HOSTILE = ("r1", "m1_findings_int", "m2_account_text", "m3_gpu_index", "m4_gpu_name", "m7_wall",
+           "m8_advice", "m9_lost")  # fmt: skip
+
+
+class App:
+    """The plugin's routes over a log directory."""
+
+    def __init__(self, logdir, spec="", paths=None):
+        names = list(paths) if paths else sorted(path.name for path in Path(logdir).iterdir())
+        runs = [SimpleNamespace(run_name=name) for name in names]
+        provider = SimpleNamespace(list_runs=lambda context, experiment_id: runs)
+        context = base_plugin.TBContext(
+            logdir=str(logdir), data_provider=provider, flags=SimpleNamespace(logdir_spec=spec),
+            multiplexer=SimpleNamespace(RunPaths=lambda: paths),
+        )  # fmt: skip
+        self.plugin = GpuUtilizationPlugin(context)
+        self.routes = self.plugin.get_plugin_apps()
+
+    def ask(self, address, method="GET"):
+        route = address.partition("?")[0]
+        known = route if route in self.routes else "/static/*"
+        return Client(self.routes[known]).open(address, method=method)
+
+    def json(self, address):
+        reply = self.ask(address)
+        body = reply.get_data()
+        if reply.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        return json.loads(body)
+
+
+@pytest.fixture(autouse=True)
+def looked_at_each_time(monkeypatch):
+    monkeypatch.setattr(runs_module, "FRESH_S", 0.0)
+    monkeypatch.setattr(runs_module, "SETTLED_S", 0.0)
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("http") / "logs"
+    make_recording(root / "a", "thirds", steps=60, gpus=1)
+    return root
+
+
+def addresses(app):
+    (one,) = app.json("/runs")["recordings"]
+    id = one["id"]
+    return [
+        "/runs", f"/recording?id={id}", f"/job?id={id}", f"/steps?id={id}&first=0&last=9",
+        f"/tiles?id={id}&axis=step&level=0&first=0&count=64&lanes=steps",
+        f"/window?id={id}&window=0", f"/export.csv?id={id}", f"/export.json?id={id}",
+        f"/export.html?id={id}", "/static/index.js", "/static/index.js?v=1", "/static/style.css",
+        "/static/nothing.js", "/recording?id=unknown", "/recording",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
+def test_other_methods_than_get_and_head_are_refused(logs, method):
+    app = App(logs)
+    for address in addresses(app):
+        reply = app.ask(address, method)
+        assert reply.status_code == 405, address
+        assert reply.headers["Allow"] == "GET, HEAD"
+        assert "only GET and HEAD" in json.loads(reply.get_data())["error"]
+
+
+def test_head_says_what_get_would(logs):
+    app = App(logs)
+    for address in addresses(app):
+        whole, head = app.ask(address), app.ask(address, "HEAD")
+        assert head.status_code == whole.status_code, address
+        assert head.get_data() == b""
+        assert head.headers["Content-Type"] == whole.headers["Content-Type"]
+
+
+def test_whatever_is_served_has_a_policy_and_no_cache_keeps_data(logs):
+    app = App(logs)
+    for address in addresses(app):
+        headers = app.ask(address).headers
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'"), address
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'self'" in policy
+        assert headers["X-Content-Type-Options"] == "nosniff", address
+        kept = address == "/static/index.js?v=1"  # its address changes with its content
+        assert (headers["Cache-Control"] == "no-store") != kept, address
+
+
+def test_the_offline_report_has_a_policy_that_fetches_nothing(logs):
+    app = App(logs)
+    (one,) = app.json("/runs")["recordings"]
+    page = app.ask(f"/export.html?id={one['id']}").get_data().decode()
+    head = page[: page.index("<style>")]
+    assert "default-src 'none'" in head and "connect-src" not in head and "base-uri 'none'" in head
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A log directory with one recording, and another recording outside of it."""
+    make_recording(tmp_path / "logs" / "own", "healthy", steps=30)
+    outside = make_recording(tmp_path / "outside" / "b", "healthy", steps=60)
+    return tmp_path / "logs", outside
+
+
+def refused(logdir, says="leads out of the log directory"):
+    """What the plugin and the reader say of a log directory in which only "own" may be shown."""
+    listing = App(logdir).json("/runs")
+    assert [one["run"] for one in listing["recordings"]] == ["own"]
+    found = read_recordings(logdir)
+    assert [one.run for one in found] == ["own"]
+    for said in ([one["message"] for one in listing["problems"]],
+                 [one.message for one in found.problems]):  # fmt: skip
+        assert len(said) == 1 and says in said[0], said
+        assert "as a log directory of its own" in said[0]
+
+
+def test_a_run_that_is_a_link_out_of_the_log_directory_is_refused(elsewhere):
+    logdir, outside = elsewhere
+    (logdir / "b").symlink_to(outside.parents[2])
+    refused(logdir)
+
+
+def test_a_recording_that_is_a_link_out_of_the_log_directory_is_refused(elsewhere):
+    logdir, outside = elsewhere
+    place = logdir / "c" / "plugins" / "gpu_utilization"
+    place.mkdir(parents=True)
+    (place / outside.name).symlink_to(outside)
+    refused(logdir)
+
+
+def test_a_manifest_that_is_a_link_out_of_the_log_directory_is_refused(elsewhere):
+    logdir, outside = elsewhere
+    place = logdir / "c" / "plugins" / "gpu_utilization" / outside.name
+    shutil.copytree(outside, place)
+    (place / "manifest.json").unlink()
+    (place / "manifest.json").symlink_to(outside / "manifest.json")
+    refused(logdir)
+
+
+@pytest.mark.parametrize("name", ["segment-000000.npz", "overview.npz"])
+def test_rows_behind_a_link_out_of_the_log_directory_are_not_shown(elsewhere, name):
+    logdir, outside = elsewhere
+    place = logdir / "c" / "plugins" / "gpu_utilization" / outside.name
+    shutil.copytree(outside, place)
+    (place / name).unlink()
+    (place / name).symlink_to(outside / name)
+    one = next(one for one in read_recordings(logdir) if one.run == "c")
+    shown = len(one.steps["step"])
+    assert shown == (0 if name.startswith("segment") else 60)
+    assert one.overview.last_step in (59, -1)
+    assert any("leads out of the log directory" in str(problem) for problem in one.problems)
+    app = App(logdir)
+    id = next(one["id"] for one in app.json("/runs")["recordings"] if one["run"] == "c")
+    body = app.ask(f"/export.csv?id={id}").get_data()
+    assert body.count(b"\n") == 1 + shown
+    assert b"leads out of the log directory" in gzip.decompress(
+        Client(app.routes["/recording"])
+        .get(f"/recording?id={id}", headers={"Accept-Encoding": "gzip"})
+        .get_data()
+    )
+
+
+def test_links_within_the_log_directory_are_followed(elsewhere):
+    logdir, _ = elsewhere
+    (logdir / "again").symlink_to("own")
+    listing = App(logdir).json("/runs")
+    assert {one["run"] for one in listing["recordings"]} == {"own", "again"}
+    assert listing["problems"] == []
+    assert len(read_recordings(logdir)) == 2
+
+
+def test_the_log_directory_may_be_a_link_itself(elsewhere, tmp_path):
+    logdir, _ = elsewhere
+    (tmp_path / "link").symlink_to(logdir)
+    listing = App(tmp_path / "link").json("/runs")
+    assert [one["run"] for one in listing["recordings"]] == ["own"]
+    assert listing["problems"] == []
+    assert len(read_recordings(tmp_path / "link")) == 1
+
+
+def test_each_directory_of_a_list_has_its_own_bounds(elsewhere, tmp_path):
+    logdir, outside = elsewhere
+    (logdir / "b").symlink_to(outside.parents[2])
+    spec = f"first:{logdir},{tmp_path / 'outside'}"
+    own, b = str(logdir / "own"), str(logdir / "b")
+    assert log_directory("", spec, own) == str(logdir)
+    assert log_directory("", spec, str(tmp_path / "outside" / "b")) == str(tmp_path / "outside")
+    assert log_directory(str(logdir), "", own) == str(logdir)
+    paths = {"first/own": own, "first/b": b, "b": str(tmp_path / "outside" / "b")}
+    listing = App("", spec, paths).json("/runs")
+    assert {one["run"] for one in listing["recordings"]} == {"first/own", "b"}
+    assert len(listing["problems"]) == 1
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_one_damaged_recording_hides_no_other(trace_data, name):
+    source = trace_data / "hostile" / "recordings" / name
+    if not source.is_dir():
+        pytest.skip("no hostile recordings beside this checkout")
+    app = App(source)
+    reply = app.ask("/runs")
+    assert reply.status_code == 200
+    listing = app.json("/runs")
+    ids = {one["run"]: one["id"] for one in listing["recordings"]}
+    assert ids.keys() == {"good", "bad"}
+    assert any("/bad/" in one["path"] for one in listing["problems"])
+    assert not any("/good/" in one["path"] for one in listing["problems"])
+    for id in ids.values():
+        tile = f"/tiles?id={id}&axis=time&level=24&first=0&count=64&lanes=steps"
+        for address in (f"/recording?id={id}", f"/job?id={id}", f"/export.html?id={id}", tile):
+            assert app.ask(address).status_code == 200, address

@@ -1,0 +1,190 @@
+"""A manifest is checked field by field: what is wrong goes, with a line; what is fine stays."""
+
+import copy
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from make_recording import make_recording
+
+from gpu_util_callback import read_recordings
+from gpu_util_callback.recording import facts as facts_module
+from gpu_util_callback.recording.facts import Facts, checked, encodable
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    path = make_recording(
+        tmp_path_factory.mktemp("facts"), "thirds", steps=120, gpus=2, windows=[(4, 8)]
+    )
+    found = json.loads((path / "manifest.json").read_text())
+    found["windows"] = [{"window": 0, "first_step": 4, "stop_step": 8, "profile": "x"}]
+    found["unavailable"] = [{"source": "NVML", "reason": "none", "cure": ""}]
+    return found
+
+
+def places(value, at=()):
+    """The path of everything in a tree."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inside in items:
+        yield (*at, key)
+        if isinstance(inside, (dict, list)):
+            yield from places(inside, (*at, key))
+
+
+def at(tree, path):
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def with_value(tree, path, value):
+    tree = copy.deepcopy(tree)
+    at(tree, path[:-1])[path[-1]] = value
+    return tree
+
+
+def finite(value):
+    if isinstance(value, dict):
+        return all(map(finite, value.values()))
+    if isinstance(value, list):
+        return all(map(finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def test_what_the_recorder_writes_is_taken_as_it_is(manifest):
+    facts, left_out = checked(manifest)
+    assert left_out == []
+    assert facts == manifest
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, 10**30, -(10**5000), 1e308, "x", "\ud800", {"a": 1}, [[[]]], [None], True,
+     0.5, -1],
+    ids=["nan", "inf", "1e30", "digits", "1e308", "text", "half", "object", "list", "nulls",
+         "true", "0.5", "-1"],
+)  # fmt: skip
+def test_every_field_at_every_level_may_be_anything(manifest, value):
+    for path in places(manifest):
+        if path[0] == "format":
+            continue
+        facts, left_out = checked(with_value(manifest, path, value))
+        text = json.dumps(facts, allow_nan=False, ensure_ascii=False)
+        text.encode()
+        assert finite(facts), path
+        assert all("\n" not in line and len(line) < 300 for line in left_out), path
+        # Whatever is left out is named, and nothing else goes but what cannot be without it.
+        gone = manifest.keys() - facts.keys()
+        assert gone <= {path[0], "account", "diagnosis", "ended_ns", "heartbeat_ns"}, path
+        assert left_out or not gone, path
+
+
+def test_what_is_wrong_is_named_and_the_rest_stays(manifest):
+    for path, value, says in (
+        (("gpus", 0, "name"), {"a": 1}, "gpus[0].name is an object, not a text"),
+        (("gpus", 1, "index"), "x", "gpus[1].index is 'x', not a whole number from 0 to 4095"),
+        (("gpus", 1, "index"), 0, "gpus[1].index is 0, as that of another one"),
+        (("fit", "batch_size"), -4, "fit.batch_size is -4, not a whole number from 0 on"),
+        (("account", "time_s", "step"), "x", "account.time_s.step is 'x', not a number"),
+        (("account", "time_s", "step"), 1e6, "account does not sum to the wall time"),
+        (("diagnosis", "findings"), 5, "diagnosis.findings is 5, not a list"),
+        (("diagnosis", "spans", 0, "advice"), 0.5, "diagnosis.spans[0].advice is 0.5, not an o"),
+        (("diagnosis", "spans", 0, "end_ns"), 5, "diagnosis.spans[0] lies outside the recording"),
+        (("diagnosis", "spans", 0, "lost_s"), 1e9, "diagnosis.spans[0] cost more time than"),
+        (("diagnosis", "spans", 0, "evidence", "wait_pct"), 473, "diagnosis.spans[0] rests on"),
+        (("windows", 0, "first_step"), [], "windows[0].first_step is a list, not a whole"),
+        (("unavailable", 0, "reason"), None, "unavailable[0].reason is missing"),
+        (("ended_ns",), 7, "ended_ns is "),
+        (("status",), "sleeping", "status is 'sleeping', not one of live, ended, interrupted"),
+    ):
+        facts, left_out = checked(with_value(manifest, path, value))
+        assert len(left_out) == 1 and left_out[0].startswith(says), (path, left_out)
+        kept = manifest.keys() - {path[0]}
+        assert {name: facts.get(name) for name in kept} == {name: manifest[name] for name in kept}
+    facts, _ = checked(with_value(manifest, ("gpus", 0, "name"), {"a": 1}))
+    assert facts["gpus"][0] == {k: v for k, v in manifest["gpus"][0].items() if k != "name"}
+    facts, _ = checked(with_value(manifest, ("gpus", 0, "index"), "x"))
+    assert facts["gpus"] == manifest["gpus"][1:]
+
+
+def test_thresholds_that_somebody_set_outlive_a_damaged_diagnosis(manifest):
+    told = with_value(manifest, ("diagnosis", "thresholds_set"), {"a.b": 90, "c.d": "much"})
+    facts, left_out = checked(told)
+    assert facts["diagnosis"]["thresholds_set"] == {"a.b": 90}
+    assert facts["diagnosis"]["spans"] == manifest["diagnosis"]["spans"]
+    assert len(left_out) == 1
+    facts, left_out = checked(with_value(told, ("diagnosis", "verdict"), 3))
+    assert facts["diagnosis"] == {"thresholds_set": {"a.b": 90}}
+    assert len(left_out) == 2
+
+
+def test_what_a_newer_version_adds_is_kept(manifest):
+    more = {"unheard_of": {"x": [1, {"y": None}]}, "fit": {**manifest["fit"], "colour": "red"}}
+    facts, left_out = checked({**manifest, **more})
+    assert left_out == []
+    assert facts["unheard_of"] == more["unheard_of"]
+    assert facts["fit"]["colour"] == "red"
+    facts, left_out = checked({**manifest, "unheard_of": {"x": math.nan}})
+    assert "unheard_of" not in facts and len(left_out) == 1
+
+
+def test_every_fact_that_a_rule_asks_for_is_declared():
+    declared = set(declared_paths(Facts))
+    asked = set()
+    for source in (ROOT / "gpu_util_callback").rglob("*.py"):
+        for found in re.finditer(r'\.fact\(((?:"\w+"(?:, )?)+)', source.read_text()):
+            asked.add(tuple(re.findall(r'"(\w+)"', found[1])))
+    assert len(asked) > 20
+    assert asked <= declared, asked - declared
+
+
+def declared_paths(kind, at=()):
+    for name, hint in facts_module.get_type_hints(kind).items():
+        yield (*at, name)
+        if facts_module.is_typeddict(hint):
+            yield from declared_paths(hint, (*at, name))
+
+
+def test_text_can_be_written_whatever_it_was():
+    for text in ("plain", "ünïcode \U0001f600", "half \ud800", "\udcff"):
+        encodable(text).encode()
+    assert encodable("ünï") == "ünï"
+
+
+@pytest.mark.parametrize("name", ["r1", "m1_findings_int", "m2_account_text", "m3_gpu_index",
+                                  "m4_gpu_name", "m7_wall", "m8_advice", "m9_lost"])  # fmt: skip
+def test_one_damaged_recording_harms_no_other(trace_data, tmp_path, capsys, name):
+    from gpu_util_callback.cli import main
+
+    source = trace_data / "hostile" / "recordings" / name
+    if not source.is_dir():
+        pytest.skip("no hostile recordings beside this checkout")
+    logdir = tmp_path / "logs"
+    shutil.copytree(source, logdir)
+    found = read_recordings(logdir)
+    assert {one.run for one in found} == {"good", "bad"}
+    page = tmp_path / "page.html"
+    for options in ([], ["--json"], ["--check"], ["--html", str(page)]):
+        code = main(["report", str(logdir), *options])
+        out, err = capsys.readouterr()
+        assert code == (1 if "--check" in options else 0)
+        named = [line for line in err.splitlines() if "manifest.json" in line]
+        assert len(named) == 1 and "/bad/" in named[0], err
+        assert "Traceback" not in err
+        if options == ["--json"]:
+            report = json.loads(out)
+            assert {run["run"] for run in report["runs"]} == {"good", "bad"}
+            (good,) = (run for run in report["runs"] if run["run"] == "good")
+            assert good["problems"] == [] and good["steps"] == 60
+            (bad,) = (run for run in report["runs"] if run["run"] == "bad")
+            # Of one of them a group of samples is damaged, too.
+            assert bad["steps"] == 300 and len(bad["problems"]) == 1 + (name == "r1")
+            assert sum(bad["time_s"].values()) == pytest.approx(bad["wall_s"], rel=0.01)
+            assert [span["cause"] for span in bad["spans"]] == ["input_bound"]
+    assert '"run":"good"' in page.read_text() and '"run":"bad"' in page.read_text()
