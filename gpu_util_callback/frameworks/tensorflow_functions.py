@@ -16,7 +16,7 @@ from gpu_util_callback.frameworks.tensorflow_iterator import (
     KEY,
     PythonIterator,
     current,
-    stamp_goes_first,
+    holds_batches,
     timed,
     timing_into,
 )
@@ -129,7 +129,7 @@ class FunctionTimer(WrappedFunction):
             if known is None or known() is not iterator:
                 if not is_iterator(iterator):
                     return inner(iterator)  # `train_on_batch` passes a generator
-                into_rows.stamp_first = stamp_goes_first(iterator)
+                into_rows.hold = holds_batches(iterator)
                 self._seen(iterator)
             if not self.armed:
                 return self._unexpected(inner, iterator)
