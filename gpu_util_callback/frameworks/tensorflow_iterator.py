@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.tensorflow_rows import RowQueue
 
 __all__ = [
@@ -51,6 +52,7 @@ class timing_into:
         current.timing = None
 
 
+@uncounted
 class TimedIterator(_OwnedIterator):
     """A dataset's iterator whose fetches are stamped, inside compiled functions as well.
 
@@ -123,6 +125,7 @@ def _op_threads() -> int:
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
+@uncounted
 def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
     """Fetch, and write down when. Whatever fails in the stamping leaves the fetch alone."""
     timing: timing_into | None = getattr(current, "timing", None)
@@ -220,6 +223,7 @@ def _held(data, stamp: tf.Tensor):
         return tf.nest.map_structure(hold, data, expand_composites=True)
 
 
+@uncounted
 def _stamped_eagerly(
     fetch: Callable[[], Any], stamps: list[tuple[int, int]] | None, optional: bool
 ):
@@ -279,6 +283,7 @@ def _weight(i: int) -> int:
     return (i * 7919 * 2 + 1) % 104729  # odd, distinct and small: sums are exact as float64, too
 
 
+@uncounted
 class PythonIterator:
     """Fetches in Python where the graph cannot tell the time (`enable_op_determinism`).
 
