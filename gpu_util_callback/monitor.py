@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from gpu_util_callback.arguments import checked_settings
 from gpu_util_callback.frameworks import waits
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.handed_over import finished_batches
 from gpu_util_callback.frameworks.inputs import (
     describe_input,
@@ -273,6 +274,7 @@ class _Within(FitWatch):
         return True
 
 
+@uncounted
 class _Batches(Generic[Batch]):
     """A dataset under the monitor; everything but its iteration is the dataset's own."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,16 +62,33 @@ def ray_context() -> RayContext | None:
 
     Only those parts of Ray are asked that the process has imported.
     """
+    if not _in_an_actor():
+        return None
     for find in (_train_worker, _trial):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # outside of a trial Ray warns before it answers
-                found = find()
+            found = find()
         except Exception:  # Ray is there, but this is none of its processes
             continue
         if found is not None:
             return found
     return None
+
+
+def _in_an_actor() -> bool:
+    """Whether this is a process in which Ray runs trials or workers.
+
+    Elsewhere Ray warns before it answers. To silence that would change the filters of warnings,
+    after which Python shows each warning again that the program has shown once.
+    """
+    ray = sys.modules.get("ray")
+    try:
+        return ray is not None and ray.is_initialized() and bool(_actor(ray))
+    except Exception:
+        return False
+
+
+def _actor(ray: Any) -> str | None:
+    return ray.get_runtime_context().get_actor_id()
 
 
 def _train_worker() -> RayContext | None:

@@ -10,6 +10,7 @@ from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, signature
 from types import MethodType
 from typing import Any
 
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.timeline import Phase, Timeline
 
 __all__ = [
@@ -215,6 +216,7 @@ class CallbackTimer:
         self._undo.append((owner, name, name in attributes, attributes.get(name)))
         attributes[name] = value
 
+    @uncounted
     def _around(self, owner: Any, name: str, before: Any, after: Any) -> None:
         hook = getattr(owner, name)
         failed = self._failed
@@ -247,6 +249,7 @@ class CallbackTimer:
         function.__name__ = name
         self._replace(callback, name, MethodType(function, callback))
 
+    @uncounted
     def _stamp(self, callback: Any, name: str, stamp: Callable[..., None]) -> None:
         # Keras has turned the logs into Python numbers, which waits for the device, before it calls
         # the first callback.
@@ -272,6 +275,7 @@ class CallbackTimer:
             if _overridden(callback, hook):
                 self._write_down(callback, hook, f"{name}.{hook}", kind)
 
+    @uncounted
     def _sum_up(self, callback: Any, name: str, sums: HookSums) -> None:
         self.sums.append(sums)
         hook = _function(callback, name)
@@ -311,6 +315,7 @@ class CallbackTimer:
 
         self._replace_hook(callback, name, plain if _is_plain(hook) else timed)
 
+    @uncounted
     def _write_down(self, callback: Any, name: str, title: str, kind: str) -> None:
         hook = _function(callback, name)
         clock = time.perf_counter_ns
@@ -329,6 +334,7 @@ class CallbackTimer:
         self._replace_hook(callback, name, timed)
 
 
+@uncounted
 def _function(callback: Any, name: str) -> Callable:
     """A callback's hook as a function of the callback and the hook's arguments."""
     hook = getattr(callback, name)

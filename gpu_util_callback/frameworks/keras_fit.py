@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.timeline import Timeline
 
 __all__ = ["FitWatch", "InputTimer", "calling_fit", "given_adapter", "is_tf_keras"]
@@ -84,6 +85,7 @@ class InputTimer:
         self._failed = failed
         self._undo: list[tuple[Any, str]] = []
 
+    @uncounted
     def attach(self, frame: FrameType | None) -> None:
         """Start timing the input of the fit in `frame`."""
         iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
@@ -97,6 +99,7 @@ class InputTimer:
             iterator.__dict__["_get_iterator"] = lambda: _TimedIterable(get(), timeline)
             self._undo.append((iterator, "_get_iterator"))
 
+    @uncounted
     def _time(self, owner: Any, name: str, title: str) -> None:
         method = getattr(owner, name, None)
         if method is None or name in owner.__dict__:
@@ -125,6 +128,7 @@ class InputTimer:
                 self._failed(error)
 
 
+@uncounted
 class _TimedIterable:
     """A dataset whose `iter()` is timed; the iterator is the dataset's own."""
 

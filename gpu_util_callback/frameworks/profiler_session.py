@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_util_callback.frameworks import waits
+from gpu_util_callback.frameworks.frames import uncounted
 
 __all__ = [
     "Marker",
@@ -137,6 +138,7 @@ class ProfilerSession:
             setattr(home, name, wrapper)
             self._wrapped.append((home, name, original, wrapper))
 
+    @uncounted
     def _wrapper(self, original: Callable) -> Callable:
         @functools.wraps(original)
         def start(*args, **kwargs):

@@ -10,6 +10,7 @@ from typing import Any
 from gpu_util_callback.frameworks import waits
 from gpu_util_callback.frameworks.base import InputRows
 from gpu_util_callback.frameworks.compile_clock import CompileClock
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.stamps import (
     ENDED_MEANWHILE,
     UNSEEN,
@@ -83,6 +84,7 @@ class FunctionTimer(WrappedFunction):
                 del done[call]
         return input_rows(found)
 
+    @uncounted
     def _fetching(self, inner: Callable) -> Callable:
         clock = time.perf_counter_ns
         compiling = self._clock
@@ -125,6 +127,7 @@ class FunctionTimer(WrappedFunction):
 
         return function
 
+    @uncounted
     def _given(self, inner: Callable) -> Callable:
         clock = time.perf_counter_ns
         compiling = self._clock
@@ -155,6 +158,7 @@ class FunctionTimer(WrappedFunction):
 
         return function
 
+    @uncounted
     def _unexpected(self, inner: Callable, args: tuple[Any, ...]) -> Any:
         """A call that does not follow our own hook.
 
@@ -167,6 +171,7 @@ class FunctionTimer(WrappedFunction):
         return inner(*args)
 
 
+@uncounted
 class TimedFetch:
     """An iterator that writes down when each batch was requested and when it came.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.tensorflow_iterator import KEY, stamped
 from gpu_util_callback.job import job_facts
 
@@ -40,6 +41,7 @@ class LocalFetch:
             for name in ("get_next_as_optional_list", "get_next_as_list"):
                 self._stamp(part, name)
 
+    @uncounted
     def _stamp(self, part: Any, name: str) -> None:
         fetch = getattr(part, name)
 
@@ -70,6 +72,7 @@ def timed_distributed(iterator: Any) -> Any:
     return twin
 
 
+@uncounted
 def _make_twin(kind: Any, spec_kind: Any) -> type:
     class TimedDistributedIterator(kind):
         def __init__(self, inner):

@@ -11,12 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from gpu_util_callback.frameworks.base import InputRows
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.tensorflow_distribute import is_distributed, timed_distributed
 from gpu_util_callback.frameworks.tensorflow_iterator import (
     KEY,
     PythonIterator,
     current,
-    stamp_goes_first,
+    holds_batches,
     timed,
     timing_into,
 )
@@ -113,6 +114,7 @@ class FunctionTimer(WrappedFunction):
         ends = self.rows.ends if self.rows is not None else None
         return ends.drain() if ends is not None else np.empty((0, RowQueue.WIDTH))
 
+    @uncounted
     def _make(self, inner: Callable) -> Callable:
         if self.way == "graph":
             self._use_rows(inner)
@@ -129,7 +131,7 @@ class FunctionTimer(WrappedFunction):
             if known is None or known() is not iterator:
                 if not is_iterator(iterator):
                     return inner(iterator)  # `train_on_batch` passes a generator
-                into_rows.stamp_first = stamp_goes_first(iterator)
+                into_rows.hold = holds_batches(iterator)
                 self._seen(iterator)
             if not self.armed:
                 return self._unexpected(inner, iterator)
@@ -171,6 +173,7 @@ class FunctionTimer(WrappedFunction):
         self._iterator = weakref.ref(iterator)
         self._tell_seen(iterator)
 
+    @uncounted
     def _unexpected(self, inner: Callable, iterator: Any) -> Any:
         """A call that does not follow our own hook: the fit we belong to is over."""
         if self._stale is not None:

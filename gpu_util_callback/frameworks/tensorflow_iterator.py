@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.tensorflow_rows import RowQueue
 
 __all__ = [
@@ -15,8 +16,8 @@ __all__ = [
     "PythonIterator",
     "TimedIterator",
     "current",
+    "holds_batches",
     "probe",
-    "stamp_goes_first",
     "stamped",
     "tail_ns",
     "timed",
@@ -25,7 +26,6 @@ __all__ = [
 
 current = threading.local()  # its `timing`: the active one of this thread, or None
 KEY = "_gpu_util_timed"
-_STAMPED = "_gpu_util_stamped"  # on a graph: how many stamps come before all that follows
 # The type behind iter(dataset), by a public road.
 _OwnedIterator: Any = tf.data.IteratorSpec(tf.TensorSpec([])).value_type
 
@@ -38,12 +38,12 @@ class timing_into:
         stamps: (requested, delivered) of batches fetched eagerly.
     """
 
-    __slots__ = ("rows", "stamp_first", "stamps")
+    __slots__ = ("hold", "rows", "stamps")
 
     def __init__(self, rows: RowQueue | None, stamps: list[tuple[int, int]] | None = None):
         self.rows = rows
         self.stamps = stamps
-        self.stamp_first = False  # whether what follows a batch waits for its stamp
+        self.hold = False  # whether a batch is handed on once its stamp is taken
 
     def __enter__(self):
         current.timing = self
@@ -52,6 +52,7 @@ class timing_into:
         current.timing = None
 
 
+@uncounted
 class TimedIterator(_OwnedIterator):
     """A dataset's iterator whose fetches are stamped, inside compiled functions as well.
 
@@ -101,11 +102,12 @@ def timed(iterator) -> TimedIterator:
     return twin
 
 
-def stamp_goes_first(iterator) -> bool:
-    """Whether what follows a batch of this iterator has to wait for the batch's stamp.
+def holds_batches(iterator) -> bool:
+    """Whether batches of this iterator are handed on only when their stamp is taken.
 
-    Beside a GPU, which takes the work off TensorFlow's threads, only where there is a single one.
-    Never for batches in the GPU's memory: an edge to a stamp on the CPU would wait for that GPU.
+    Otherwise the stamp, which may run in parallel with the step, comes late where no thread is
+    free. Next to a GPU, which takes the work off TensorFlow's threads, that is where there is a
+    single one. Never for batches in the GPU's memory: they would wait for a stamp on the CPU.
     """
     if not tf.config.list_physical_devices("GPU"):
         return True
@@ -123,6 +125,7 @@ def _op_threads() -> int:
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
+@uncounted
 def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
     """Fetch, and write down when. Whatever fails in the stamping leaves the fetch alone."""
     timing: timing_into | None = getattr(current, "timing", None)
@@ -133,14 +136,13 @@ def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
     rows = timing.rows
     if rows is None:
         return fetch()
-    with tf.device("CPU:0"):
-        requested = tf.timestamp()
+    requested = _now()
     with tf.control_dependencies([requested]):
         data = fetch()
     try:
         delivered = _write_down(rows, requested, data, element_spec, optional)
-        if timing.stamp_first:
-            _first_of_all(delivered)
+        if timing.hold:
+            data = _held(data, delivered)
     except Exception as error:
         rows.failure = rows.failure or f"{type(error).__name__}: {error}".splitlines()[0]
     if optional and rows.ends is not None:
@@ -165,7 +167,7 @@ def _write_step_end(ends: RowQueue) -> None:
     if not steps:
         return
     with body.as_default(), tf.control_dependencies([steps[-1]]), tf.device("CPU:0"):
-        ends.record(tf.constant(0.0, tf.float64), tf.timestamp(), tf.constant(0, tf.int64))
+        ends.record(tf.constant(0.0, tf.float64), _now(), tf.constant(0, tf.int64))
 
 
 def _write_down(rows: RowQueue, requested, data, element_spec, optional: bool) -> tf.Tensor:
@@ -173,7 +175,7 @@ def _write_down(rows: RowQueue, requested, data, element_spec, optional: bool) -
     arrived = [data._variant_tensor] if optional else tf.nest.flatten(data, expand_composites=True)
     with tf.device("CPU:0"):
         with tf.control_dependencies(arrived):
-            stamp = delivered = tf.timestamp()
+            stamp = delivered = _now()
         if optional:
             has_value = data.has_value()
             delivered = tf.where(has_value, delivered, tf.constant(-1.0, tf.float64))
@@ -190,21 +192,38 @@ def _write_down(rows: RowQueue, requested, data, element_spec, optional: bool) -
     return stamp
 
 
-def _first_of_all(stamp: tf.Tensor) -> None:
-    """Whatever this graph does from here on, it does after the stamp.
+def _now() -> tf.Tensor:
+    """A stamp in the graph being traced that keeps nothing of the user's waiting.
 
-    Where TensorFlow has a single thread for its ops (one CPU, or by the user's wish), the step
-    would else come first as often as not, and count as waiting. This adds edges to the graph, not
-    ops, and leaves the data where it is.
+    TensorFlow runs ops with side effects in the order in which they were traced, and counts a
+    clock's reading as one. A print or a Python function behind a batch's stamp would then wait for
+    that batch, and not run at all where the data has ended.
     """
-    graph: Any = tf.compat.v1.get_default_graph()
-    contexts = getattr(graph, "_control_dependencies_stack", None)
-    if contexts is None or len(contexts) != getattr(graph, _STAMPED, 0):
-        return  # inside a context of the caller's, which expects to leave it as the innermost one
-    tf.control_dependencies([stamp]).__enter__()  # left with the graph
-    setattr(graph, _STAMPED, len(contexts) + 1)
+    with tf.device("CPU:0"):
+        stamp = tf.timestamp()
+    order: Any = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
+    if order is not None:
+        order.run_independently(stamp.op)
+    return stamp
 
 
+def _held(data, stamp: tf.Tensor):
+    """The same batch once its stamp is taken.
+
+    Only what uses the batch waits, as it waits for the batch itself. All else is free to run as
+    without us: at the end of the data, where a fetch fails, TensorFlow runs what does not need
+    the batch, and Keras' optimizers count a step there.
+    """
+
+    def hold(tensor):
+        with tf.device(tensor.device or "CPU:0"):
+            return tf.identity(tensor)
+
+    with tf.control_dependencies([stamp]):
+        return tf.nest.map_structure(hold, data, expand_composites=True)
+
+
+@uncounted
 def _stamped_eagerly(
     fetch: Callable[[], Any], stamps: list[tuple[int, int]] | None, optional: bool
 ):
@@ -264,6 +283,7 @@ def _weight(i: int) -> int:
     return (i * 7919 * 2 + 1) % 104729  # odd, distinct and small: sums are exact as float64, too
 
 
+@uncounted
 class PythonIterator:
     """Fetches in Python where the graph cannot tell the time (`enable_op_determinism`).
 
@@ -326,7 +346,7 @@ def _try_out() -> str:
     try:
         queue = RowQueue()
         into_queue = timing_into(queue)
-        into_queue.stamp_first = True
+        into_queue.hold = True
 
         @tf.function(autograph=False)
         def fetch(iterator):

@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from gpu_util_callback.frameworks.frames import uncounted
+
 __all__ = ["TfDataPipelines", "WatchedDataset"]
 
 
@@ -63,6 +65,7 @@ class TfDataPipelines:
         return rows
 
 
+@uncounted
 class WatchedDataset:
     """A `tf.data.Dataset` that tells of its iterators; everything else is the dataset's own.
 

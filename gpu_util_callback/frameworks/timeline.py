@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.frameworks.base import InputRows
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.handed_over import HandedOver
 
 __all__ = ["CALL", "FIRST", "ONE_PIECE", "TRACED", "Calls", "Phase", "Timeline"]
@@ -192,6 +193,7 @@ class Timeline:
 
     # The same around the list's hooks, in as few calls as can be: these run every step.
 
+    @uncounted
     def around_begin(self, hook: Callable, failed: Callable[[BaseException], None]) -> Callable:
         """A list's `on_train_batch_begin` between `batch_begin` and `hooks_done`.
 
@@ -214,6 +216,7 @@ class Timeline:
 
         return timed
 
+    @uncounted
     def around_end(self, hook: Callable, logs_are_ready: bool) -> Callable:
         """A list's `on_train_batch_end`, and then `batch_end`.
 

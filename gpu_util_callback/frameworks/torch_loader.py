@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpu_util_callback.frameworks import waits
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.handed_over import HandedOver, finished_batches
 from gpu_util_callback.frameworks.python_functions import FunctionTimer
 from gpu_util_callback.frameworks.stamps import DeviceProbe, Stamp, busy_until, shape_signature
@@ -37,6 +38,7 @@ class LoaderTimer:
         self._timeline: Timeline | None = timeline
         self.requesting: Callable[[], None] | None = None  # called before each batch's request
 
+    @uncounted
     def attach(self) -> None:
         """Start timing the loaders that are asked for from now on."""
         get = getattr(self.data_adapter, _GET)
@@ -65,6 +67,7 @@ class LoaderTimer:
             timeline.input_work("end of data", start, end)
 
 
+@uncounted
 class TimedLoader:
     """A loader whose iterators tell when each batch was requested and when it came.
 
@@ -100,6 +103,7 @@ class TimedLoader:
         )
 
 
+@uncounted
 class TimedBatches:
     __slots__ = ("_ended", "_finished", "_iterator", "_probe", "_requesting", "_stamp")
 

@@ -29,6 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.torch_version import TorchVersion
 
 from gpu_util_callback.frameworks import waits
+from gpu_util_callback.frameworks.frames import uncounted
 from gpu_util_callback.frameworks.profiler_session import (
     ProfilerBusy,
     ProfilerFailed,
@@ -304,6 +305,7 @@ class TorchProfiler(ProfilerSession):
         yield _autograd, "_enable_profiler"
         yield _autograd, "_disable_profiler"
 
+    @uncounted
     def _wrapper(self, original: Callable) -> Callable:
         ends = original.__name__ == "_disable_profiler"
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpu_util_callback.frameworks.frames import uncounted
+
 __all__ = ["INPUT_WAIT", "begin", "fetch"]
 
 INPUT_WAIT = "gpu_util:input_wait"  # what our readers of traces look for
@@ -17,6 +19,7 @@ INPUT_WAIT = "gpu_util:input_wait"  # what our readers of traces look for
 mark: Callable[[], Any] | None = None
 
 
+@uncounted
 def fetch(iterator: Iterator[Any]) -> Any:
     """`next(iterator)`, marked where a window is open."""
     marker = begin()

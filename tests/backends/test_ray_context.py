@@ -36,21 +36,31 @@ def part(context):
 
 @pytest.fixture
 def ray(monkeypatch):
-    runtime = types.SimpleNamespace(gcs_address="10.0.0.1:6379", get_job_id=lambda: "01000000")
+    runtime = types.SimpleNamespace(
+        gcs_address="10.0.0.1:6379", get_job_id=lambda: "01000000", get_actor_id=lambda: "ab12"
+    )
     module = types.ModuleType("ray")
     module.get_runtime_context = lambda: runtime
+    module.is_initialized = lambda: True
     monkeypatch.setitem(sys.modules, "ray", module)
     for name in ("ray.tune", "ray.train"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return lambda name, **answers: monkeypatch.setitem(sys.modules, name, part(Context(**answers)))
 
 
-def test_outside_of_ray_there_is_nothing(ray, recwarn):
+@pytest.mark.parametrize("part_of_a_cluster", [False, True])
+def test_outside_of_ray_there_is_nothing(ray, recwarn, monkeypatch, part_of_a_cluster):
+    module = sys.modules["ray"]
+    if part_of_a_cluster:  # the program that starts the trials
+        monkeypatch.setattr(module.get_runtime_context(), "get_actor_id", lambda: None)
+    else:
+        monkeypatch.setattr(module, "is_initialized", lambda: False)
+    filters = list(warnings.filters)
     assert ray_context() is None
     ray("ray.train", get_world_size=1, get_world_rank=0)  # imported, and no more
     ray("ray.tune")
     assert ray_context() is None
-    assert not recwarn.list
+    assert not recwarn.list and warnings.filters == filters
 
 
 def test_a_worker_of_ray_train(ray):

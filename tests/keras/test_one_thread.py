@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from gpu_util_callback.frameworks.tensorflow_iterator import stamp_goes_first
+from gpu_util_callback.frameworks.tensorflow_iterator import holds_batches
 
 pytestmark = pytest.mark.timed
 
@@ -53,11 +53,11 @@ def test_the_step_is_no_wait(threads, tmp_path):
         assert wait < 0.3 * step, f"{case}: {wait:.1f} of {step:.1f} ms"
 
 
-@pytest.mark.parametrize(("threads", "first"), [("1", True), ("8", False)])
-def test_beside_a_gpu_only_where_there_is_one_thread(threads, first, monkeypatch):
+@pytest.mark.parametrize(("threads", "held"), [("1", True), ("8", False)])
+def test_beside_a_gpu_only_where_there_is_one_thread(threads, held, monkeypatch):
     iterator = iter(tf.data.Dataset.range(1))
-    assert stamp_goes_first(iterator)
+    assert holds_batches(iterator)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"])
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", threads)
-    assert stamp_goes_first(iterator) is first
-    assert not stamp_goes_first(object()), "nobody knows where its batches are"
+    assert holds_batches(iterator) is held
+    assert not holds_batches(object()), "nobody knows where its batches are"

@@ -1,0 +1,43 @@
+"""Frames of ours between the caller and the user's code, which warnings are not to count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import TypeVar
+
+__all__ = ["uncounted"]
+
+# `warnings.warn(..., stacklevel=n)` and `logging` leave frames out whose file's name holds both
+# "importlib" and "_bootstrap". No public way does so for somebody else's warning.
+_MARK = " (left out of stack levels, as importlib._bootstrap is)"
+
+Wrapper = TypeVar("Wrapper", bound=Callable | type)
+
+
+def uncounted(wrapper: Wrapper) -> Wrapper:
+    """Keep a function, those made in it, or a class's methods out of warnings' stack levels.
+
+    A callback, train step or data iterator that warns with a `stacklevel` names the line it would
+    name without us. Tracebacks still show our lines.
+
+    Example:
+
+    ```python
+    @uncounted
+    def timed(hook): ...
+    ```
+    """
+    functions = vars(wrapper).values() if isinstance(wrapper, type) else [wrapper]
+    for function in functions:
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            function.__code__ = _marked(code)
+    return wrapper
+
+
+def _marked(code: CodeType) -> CodeType:
+    if code.co_filename.endswith(_MARK):
+        return code
+    constants = tuple(_marked(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(co_filename=code.co_filename + _MARK, co_consts=constants)

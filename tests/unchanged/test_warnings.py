@@ -1,0 +1,39 @@
+"""Warnings from user code name the lines that they name without us, and are shown as often."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from packages import need
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_warnings_name_the_same_lines(backend):
+    need(backend)
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),
+    }
+    ran = subprocess.run(
+        [sys.executable, str(HERE / "warners.py")],
+        env=environment, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    (line,) = (text for text in ran.stdout.splitlines() if text.startswith("WARNED "))
+    for action, (without, with_us) in json.loads(line.removeprefix("WARNED ")).items():
+        for what, plain, ours in zip(("warned", "logged"), without, with_us, strict=True):
+            # Threads of the framework's warn, too: in any order.
+            plain, ours = Counter(map(tuple, plain)), Counter(map(tuple, ours))
+            assert len(plain) > 100
+            assert plain == ours, (action, what, list((ours - plain).items())[:5])
