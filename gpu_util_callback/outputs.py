@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,7 +18,8 @@ __all__ = ["FLUSH_S", "Outputs"]
 # A flush and what the training thread still holds (timeline.DRAIN_EVERY_NS) stay below 2 s.
 FLUSH_S = 1.5
 REMOTE_FLUSH_S = 30.0
-# Seconds between the attempts to write a recording's end, where writing fails.
+# Seconds between the attempts to write a recording's end, where writing fails. Nobody waits for
+# them but the end of the process, which cuts them short.
 RETRIES_S = (0.5, 2.0, 5.0)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -31,10 +33,24 @@ class Outputs:
         settings: the user's wishes.
         clock: the recording's.
         fail: told (source, error or reason, cure) of whatever fails.
+        write_failed: called after each write of the recording that failed.
+
+    Attributes:
+        failing: whether the last write of the recording failed.
+        in_a_hurry: set when the process ends: the next attempt to write the end is the last.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, fail: Callable[..., None]):
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        fail: Callable[..., None],
+        write_failed: Callable[[], None] = lambda: None,
+    ):
         self.path: str | None = None  # of the recording
+        self.failing = False
+        self.in_a_hurry = threading.Event()
+        self._write_failed = write_failed
         self._settings = settings
         self._clock = clock
         self._fail = fail
@@ -44,7 +60,6 @@ class Outputs:
         self._offset = 0  # the scalars' step of this fit's first
         self._diagnosis: Any = None
         self._next_flush = 0.0
-        self._full_since: float | None = None  # `time.monotonic` of the first write without room
 
     @property
     def recording(self) -> bool:
@@ -183,23 +198,22 @@ class Outputs:
         try:
             self._next_flush = time.monotonic() + self._flush_s() - FLUSH_S / 2
             self._writer.flush()
-            self._full_since = None
+            self.failing = False
         except Exception as error:
-            if self._is_full(error) and self._full_since is None:
-                self._full_since = time.monotonic()
             self._fail(
                 "writing the recording",
                 f"{self._settings.log_dir}: {reason_of(error)}; it is tried again",
                 self._cure(error),
             )
+            self._has_failed()
 
-    @staticmethod
-    def _is_full(error: Exception) -> bool:
-        return isinstance(error, OSError) and error.errno in FULL
+    def _has_failed(self) -> None:
+        self.failing = True
+        self._write_failed()
 
     def _cure(self, error: Exception) -> str:
         """What to do where writing to log_dir failed."""
-        if self._is_full(error):
+        if isinstance(error, OSError) and error.errno in FULL:
             return "make room, or give another log_dir"
         if "://" in self._settings.log_dir:
             return "check the network and this process's credentials, or give another log_dir"
@@ -216,20 +230,19 @@ class Outputs:
                 self._fail("scalars", error)
 
     def _seal(self, status: str) -> None:
-        # A disk that was full while training went on will hardly have room within seconds, for
-        # which somebody waits.
-        since = self._full_since
-        long_full = since is not None and time.monotonic() - since > FLUSH_S
-        for pause in (*(RETRIES_S[:1] if long_full else RETRIES_S), None):
+        last = False
+        for pause in (*RETRIES_S, None):
             try:
                 self._writer.close(status)
+                self.failing = False
                 return
             except Exception as error:
-                if pause is None:
+                self._has_failed()
+                if pause is None or last:
                     self._fail(
                         "the recording's end",
                         f"{self._settings.log_dir}: {reason_of(error)}; it is missing",
                         self._cure(error),
                     )
                     return
-            time.sleep(pause)
+            last = self.in_a_hurry.wait(pause)

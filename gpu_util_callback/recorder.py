@@ -37,6 +37,7 @@ __all__ = ["Recorder", "close_left_over"]
 log = logging.getLogger("gpu_util_callback")
 
 CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows
+KNOWN_S = 0.5  # the same where it is known that writing fails or hangs
 EXIT_S = 10.0  # how long the end of the process waits for recordings that are still being written
 LATE_S = 0.5  # a recorder that comes to the end so late writes its rows before all else
 WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
@@ -78,11 +79,12 @@ class Recorder:
         self.status = ""  # "", then "ended" or "interrupted"
         self.unavailable: list[dict[str, str]] = []
         self._assembler: Assembler | None = None
-        self._outputs = Outputs(self.settings, self.clock, self.fail)
+        self._outputs = Outputs(self.settings, self.clock, self.fail, self._write_failed)
         self._told: set[str] = set()
         self._begun = threading.Event()
         self._stop = threading.Event()
         self._closed = threading.Event()
+        self._released = threading.Event()  # nobody has to wait for the end (any longer)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
@@ -155,12 +157,50 @@ class Recorder:
                 self._begun.set()  # Ctrl+C may have come before `start` was done
         thread = self._thread
         if deadline_s and thread is not None and thread is not threading.current_thread():
-            thread.join(deadline_s)
-            if thread.is_alive() and first and self.settings.report:
+            self._await_end(deadline_s, first)
+
+    def _await_end(self, deadline_s: float, first: bool) -> None:
+        """Wait until the end is written, or it is known that it cannot be for now."""
+        outputs = self._outputs
+        known = outputs.failing or any(self._hangs_beside(other) for other in _mine())
+        waited_s = min(deadline_s, KNOWN_S) if known else deadline_s
+        if not self._released.wait(waited_s):
+            if first and not outputs.failing and self.settings.report:
                 say(
                     f"the recording's end is still being written to {self.settings.log_dir} "
-                    f"after {deadline_s:g} s; going on without waiting"
+                    f"after {waited_s:g} s; going on without waiting"
                 )
+            self._released.set()  # once is enough
+        elif self._closed.is_set() and self._thread is not None:
+            self._thread.join(KNOWN_S)  # it has nothing more to do
+
+    def _hangs_beside(self, other: Recorder) -> bool:
+        """Whether another recording into the same folder has been waited for in vain."""
+        return (
+            other is not self
+            and other._released.is_set()
+            and not other._closed.is_set()
+            and other.settings.log_dir == self.settings.log_dir
+        )
+
+    def _write_failed(self) -> None:
+        """A write failed. After a fit's end it is tried again while the program goes on."""
+        if self._stop.is_set():
+            self._released.set()
+
+    def finish(self, deadline_s: float) -> None:
+        """The process ends: wait for what is still being written, the last attempt included."""
+        self._outputs.in_a_hurry.set()
+        self.end("interrupted", deadline_s=0)
+        waited_s = KNOWN_S if self._outputs.failing else max(deadline_s, 0.1)
+        if not self._closed.wait(waited_s) and self in _active:
+            log.warning(
+                "gpu_util_callback: the recording's end could not be written to %s within %g s; "
+                "it is missing",
+                self.settings.log_dir,
+                waited_s,
+            )
+        _active.discard(self)  # once is enough
 
     @property
     def path(self) -> str | None:
@@ -208,6 +248,7 @@ class Recorder:
             if self.status == "interrupted":
                 self.say_verdict()  # nobody else will: what was interrupted calls no hook
             _active.discard(self)
+            self._released.set()
 
     def _open(self) -> None:
         try:
@@ -461,15 +502,7 @@ def _finish_at_exit(own_thread: bool = False) -> None:
     for recorder in _mine():
         if own_thread and not recorder.status and recorder.trained_by is not main:
             continue
-        recorder.end("interrupted", deadline_s=max(until - time.monotonic(), 0.1))
-        if recorder in _active:
-            _active.discard(recorder)  # once is enough
-            log.warning(
-                "gpu_util_callback: the recording's end could not be written to %s within %g s; "
-                "it is missing",
-                recorder.settings.log_dir,
-                EXIT_S,
-            )
+        recorder.finish(until - time.monotonic())
 
 
 def _mine() -> list[Recorder]:

@@ -84,7 +84,6 @@ class Adapter:
     name: str = "unknown"
     timing: str = "hooks"  # how batches are timed: "graph", "python (determinism)", "hooks", ...
     about: About | None = None
-    steps_per_execution: int = 1
     shapes_compile: bool = False  # whether a new input shape may make the framework compile
     every_shape_compiles: bool = False  # whether it always does
     shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits

@@ -41,9 +41,7 @@ class JaxAdapter(PythonAdapter):
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self._distribution = keras.distribution.distribution()  # each thread has its own
-        self.steps_per_execution = timeline.steps_per_execution = int(
-            getattr(model, "steps_per_execution", 1) or 1
-        )
+        timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         # An accelerator works on while Keras fetches the next batch of the same call.
         timeline.serial = jax_facts.on_cpu() or bool(getattr(model, "run_eagerly", False))
         self._begin(model, timeline, stale, failed, self._probe)

@@ -116,12 +116,14 @@ class PythonAdapter(KerasAdapter):
         stale: Callable[[], None] | None = None,
         probe: DeviceProbe | None = None,
     ) -> FunctionTimer:
+        training = name == "train_function"
         return FunctionTimer(
             model,
             name,
             self._compile_clock,
             called=timeline.called,
-            no_batch=timeline.no_batch if name == "train_function" else timeline.test_no_batch,
+            no_batch=timeline.no_batch if training else timeline.test_no_batch,
+            takes=timeline.takes if training else timeline.test_takes,
             stale=stale,
             raised=stale or (lambda: None),  # what raises in there leaves the fit
             fetches_inside=self.fetches_inside,

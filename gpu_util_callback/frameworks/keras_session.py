@@ -235,9 +235,9 @@ class KerasSession:
         if recorder is None or recorder.status:
             return
         try:
+            self._arm()
             if self._windows is not None:
                 self._windows.batch_begin()
-            self._arm()
         except Exception as error:
             self._callback._give_up(self, error)
 

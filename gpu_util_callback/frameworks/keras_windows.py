@@ -111,11 +111,20 @@ class KerasWindows:
 
     def batch_begin(self) -> None:
         """A call of the train function begins; its step may have begun before."""
+        if self._timeline.steps_per_execution != self._per_call:
+            self._rebase()
         call = self._timeline.calls - self._calls
         if call >= self._begun:
             self._step_begins(call)
         else:
             self._begun = call + 1
+
+    def _rebase(self) -> None:
+        """Calls take another number of batches from here on."""
+        self._first += (self._timeline.calls - self._calls) * self._per_call
+        self._calls = self._timeline.calls
+        self._begun = 0
+        self._per_call = self._timeline.steps_per_execution
 
     def _step_begins(self, call: int) -> None:
         self._begun = call + 1

@@ -30,7 +30,7 @@ class FunctionTimer(WrappedFunction):
     """One model function under our wrapper.
 
     Args:
-        model, name, called, no_batch, stale, raised: as for `WrappedFunction`.
+        model, name, called, no_batch, stale, raised, takes: as for `WrappedFunction`.
         compile_clock: tells which calls were spent compiling.
         fetches_inside: whether the function is given an iterator as its last argument and calls
             `next` on it; else it is given the batch, whose stamp is in `pending`.
@@ -48,11 +48,15 @@ class FunctionTimer(WrappedFunction):
         no_batch: Callable[[int, int], None],
         stale: Callable[[], None] | None,
         raised: Callable[[], None] = lambda: None,
+        takes: Callable[[int], None] = lambda batches: None,
         fetches_inside: bool,
         probe: DeviceProbe | None = None,
         done: dict[int, int] | None = None,
     ):
-        super().__init__(model, name, called=called, no_batch=no_batch, stale=stale, raised=raised)
+        super().__init__(
+            model, name,
+            called=called, no_batch=no_batch, stale=stale, raised=raised, takes=takes,
+        )  # fmt: skip
         self.pending: Stamp | None = None  # of the batch that the next call is given
         self.probe = probe or DeviceProbe()
         self._clock = compile_clock

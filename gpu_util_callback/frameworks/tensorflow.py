@@ -51,9 +51,7 @@ class TensorFlowAdapter(KerasAdapter):
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self._model, self._timeline, self._failed = model, timeline, failed
-        self.steps_per_execution = timeline.steps_per_execution = int(
-            getattr(model, "steps_per_execution", 1) or 1
-        )
+        timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         self.every_shape_compiles = bool(getattr(model, "jit_compile", False))
         self.shapes_compile = self.every_shape_compiles or bool(
             tf.config.list_physical_devices("GPU")
@@ -64,11 +62,11 @@ class TensorFlowAdapter(KerasAdapter):
         self._way = self._choose(model)
         self.timing = TIMINGS[self._way]
         timeline.serial = self._way in ("eager", "python")
-        if self._way == "graph" and self.steps_per_execution > 1:
-            timeline.tail_ns = tail_ns()
         self._train = self._timer("train_function", stale, timeline.no_batch, stale)
         self._test = self._timer("test_function", None, timeline.test_no_batch, stale)
         self._train.wrap()
+        if self._way == "graph" and timeline.steps_per_execution > 1:
+            timeline.tail_ns = tail_ns()
         self.shapes = self._train.shapes
         self._test_stays = is_tf_keras(model)
         if self._test_stays:
@@ -123,6 +121,7 @@ class TensorFlowAdapter(KerasAdapter):
             failed=lambda error: self._failed("input wait", error),
             seen=lambda iterator: self._pipelines.seen(which, iterator),
             raised=raised,  # what raises in there leaves the fit
+            takes=self._timeline.takes if which == "train" else self._timeline.test_takes,
         )
 
     def test_begin(self) -> None:

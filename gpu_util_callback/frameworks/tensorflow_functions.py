@@ -34,7 +34,7 @@ class FunctionTimer(WrappedFunction):
     """One model function under our wrapper.
 
     Args:
-        model, name, called, no_batch, stale, raised: as for `WrappedFunction`.
+        model, name, called, no_batch, stale, raised, takes: as for `WrappedFunction`.
         way: "graph", "eager" or "python": where batches are timed.
         seen: told of each iterator the function is given, once.
         failed: told of an error of ours.
@@ -52,8 +52,12 @@ class FunctionTimer(WrappedFunction):
         failed: Callable[[BaseException], None],
         seen: Callable[[Any], None] = lambda iterator: None,
         raised: Callable[[], None] = lambda: None,
+        takes: Callable[[int], None] = lambda batches: None,
     ):
-        super().__init__(model, name, called=called, no_batch=no_batch, stale=stale, raised=raised)
+        super().__init__(
+            model, name,
+            called=called, no_batch=no_batch, stale=stale, raised=raised, takes=takes,
+        )  # fmt: skip
         self.way = way
         self.rows: RowQueue | None = None
         self.shapes: dict[float, int] = {}

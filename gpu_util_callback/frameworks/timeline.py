@@ -97,7 +97,9 @@ class Timeline:
         self.drain_waited_ns = 0  # of these, without a processor: for Python's lock, as a rule
         self.last_event = perf()
         self.handed = HandedOver()  # which of the training's batches were finished when asked for
-        self.steps_per_execution = 1
+        self.steps_per_execution = 1  # batches that a call of the train function takes
+        self.test_steps_per_execution = 1
+        self.batches_per_hook = 1  # by which the hooks count: Keras keeps it from the fit's begin
         self.serial = False
         self.tail_ns = 0
         self._drain_train = drain
@@ -129,6 +131,18 @@ class Timeline:
         now = self._perf()
         self._cursor = self.last_event = now
         self._drain_at = now + DRAIN_EVERY_NS
+
+    def takes(self, batches: int) -> None:
+        """Calls of the train function take this many batches from now on."""
+        if batches != self.steps_per_execution:
+            self.drain()  # what the calls before wrote down, by their own number
+            self.steps_per_execution = batches
+
+    def test_takes(self, batches: int) -> None:
+        """The same of the test function."""
+        if batches != self.test_steps_per_execution:
+            self.drain()
+            self.test_steps_per_execution = batches
 
     # ---- training steps ------------------------------------------------------------------
 
@@ -183,7 +197,7 @@ class Timeline:
 
     def device_reached(self, batch: int, logs: Any = None) -> None:
         """The device has done a call that ended with this batch of the epoch. Any thread."""
-        call = self._epoch_call + batch // self.steps_per_execution
+        call = self._epoch_call + batch // self.batches_per_hook
         self.device_done[call] = self._perf()
 
     def batch_end(self) -> None:
@@ -391,9 +405,9 @@ class Timeline:
     def _hand_over(
         self, which: str, calls: list[int], rows: Callable[[], InputRows] | None
     ) -> None:
-        self.queue.append(
-            Calls(which, calls, rows, self.steps_per_execution, self.serial, self.tail_ns)
-        )
+        training = which == "train"
+        batches = self.steps_per_execution if training else self.test_steps_per_execution
+        self.queue.append(Calls(which, calls, rows, batches, self.serial, self.tail_ns))
 
     def latest(self) -> int:
         """The last moment that the training thread was seen at."""

@@ -40,7 +40,6 @@ class TorchAdapter(PythonAdapter):
         stale: Callable[[], None],
         failed: Callable[[str, BaseException], None],
     ) -> None:
-        timeline.steps_per_execution = 1
         self._begin(model, timeline, stale, failed, torch_facts.probe())
         self._train_loader = self._time_loader("train", given_adapter())
         if self._train_loader is None:

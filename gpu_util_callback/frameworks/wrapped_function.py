@@ -10,6 +10,7 @@ from gpu_util_callback.frameworks.base import InputRows
 __all__ = ["WrappedFunction", "unwrapped"]
 
 _WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
+_BATCHES = "_gpu_util_batches"  # on the function: how many batches a call takes
 
 
 class WrappedFunction:
@@ -22,6 +23,8 @@ class WrappedFunction:
         no_batch: told (start_ns, end_ns) of a call that found the input ended.
         stale: told when the training turns out to be over; None = an unexpected call is normal.
         raised: told that the function raised; the error goes on its way.
+        takes: told how many batches a call takes (`steps_per_execution`), before the first call of
+            each function that is wrapped: somebody may remake it in the middle of a fit.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class WrappedFunction:
         no_batch: Callable[[int, int], None],
         stale: Callable[[], None] | None,
         raised: Callable[[], None] = lambda: None,
+        takes: Callable[[int], None] = lambda batches: None,
     ):
         self.model = model
         self.name = name
@@ -41,6 +45,7 @@ class WrappedFunction:
         self._no_batch = no_batch
         self._stale = stale
         self._raised = raised
+        self._takes = takes
         self._wrapper: Any = None
 
     def arm(self) -> None:
@@ -54,10 +59,20 @@ class WrappedFunction:
         inner = unwrapped(getattr(self.model, self.name, None))
         if inner is None:
             return
+        self._takes(self._batches(inner))
         self._wrapper = self._make(inner)
         self._wrapper.__dict__[_WRAPPED] = inner
         self._wrapper.__name__ = getattr(inner, "__name__", self.name)
         setattr(self.model, self.name, self._wrapper)
+
+    def _batches(self, inner: Any) -> int:
+        """How many batches a call takes: what the model said when the function was first seen.
+
+        A model may be told otherwise since; that changes the next function that is made.
+        """
+        batches = int(getattr(self.model, "steps_per_execution", 1) or 1)
+        kept = getattr(inner, "__dict__", {})
+        return kept.setdefault(_BATCHES, batches)
 
     def unwrap(self) -> None:
         """Put the original back, if our wrapper is still there."""

@@ -6,21 +6,23 @@ hang. So this is only ever called in a sampler's thread or in the doctor's own p
 
 import os
 import threading
+import time
 from typing import Any
 
 from gpu_util_callback.gpus import _words
 from gpu_util_callback.gpus._pci import nvidia_gpus
 
-__all__ = ["code_of", "open_nvml", "restart"]
+__all__ = ["code_of", "open_nvml", "restart", "starting_since"]
 
 _NO_LIBRARY = 12
 _lock = threading.Lock()
 _started_in: int | None = None
+_starting_since: float | None = None  # perf seconds
 
 
 def open_nvml() -> tuple[Any, dict[str, str] | None]:
     """(the binding, None) with NVML started, or (None, {"source", "reason", "cure"})."""
-    global _started_in
+    global _started_in, _starting_since
     try:
         import pynvml
     except ImportError:
@@ -36,6 +38,7 @@ def open_nvml() -> tuple[Any, dict[str, str] | None]:
     with _lock:
         if _started_in == os.getpid() and pynvml.nvmlLib is not None:
             return pynvml, None
+        _starting_since = time.perf_counter()
         try:
             pynvml.nvmlInit()
         except Exception as error:
@@ -43,8 +46,15 @@ def open_nvml() -> tuple[Any, dict[str, str] | None]:
             if code == _NO_LIBRARY and nvidia_gpus() == 0:
                 return None, _problem(*_words.NO_GPU)
             return None, _problem(*_words.explain(code, error))
+        finally:
+            _starting_since = None
         _started_in = os.getpid()
         return pynvml, None
+
+
+def starting_since() -> float | None:
+    """Since when NVML is being started, in perf seconds; None where it is not."""
+    return _starting_since
 
 
 def restart(binding: Any) -> None:
@@ -69,7 +79,8 @@ def _problem(reason: str, cure: str) -> dict[str, str]:
 
 
 def _after_fork() -> None:
-    global _lock
+    global _lock, _starting_since
+    _starting_since = None
     _lock = threading.Lock()  # the parent's thread may hold the old one for ever
 
 

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from gpu_util_callback.gpus import _library
 from gpu_util_callback.gpus._gate import Gate, Memory, Retired
 from gpu_util_callback.gpus._health import XidWatch
 from gpu_util_callback.gpus._host import Host
@@ -154,11 +155,16 @@ class Crew:
         self._watcher.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End the threads, waiting at most `timeout_s` for all of them together."""
+        """End the threads, waiting at most `timeout_s` for all of them together.
+
+        A worker whose call hangs is not waited for.
+        """
         self.stopped.set()
         until = time.perf_counter() + timeout_s
-        for thread in (*self._workers, self._watcher):
-            thread.join(max(0.0, until - time.perf_counter()))
+        self._watcher.join(timeout_s)  # first: it notes which workers hang
+        for worker in self._workers:
+            if worker not in self._hanging:
+                worker.join(max(0.0, until - time.perf_counter()))
 
     @property
     def cpu_s(self) -> float:
@@ -194,7 +200,9 @@ class Crew:
         known = self._hanging.get(worker)
         call = worker.gate.calling if worker.gate is not None else None
         if not worker.opened and worker.gate is None and worker.is_alive():
-            call = ("nvmlInit", "", worker.started_s)
+            # An earlier fit's sampler may be starting it still.
+            since = _library.starting_since()
+            call = ("nvmlInit", "", worker.started_s if since is None else since)
         if known is not None and call != known:
             del self._hanging[worker]
             self._memory.forget(_HANG + known[0], known[1])

@@ -76,7 +76,7 @@ class Sampler:
         )
         self._crew.start()
 
-    def stop(self, timeout_s: float = 2) -> None:
+    def stop(self, timeout_s: float = 0.5) -> None:
         """End the threads, waiting at most `timeout_s`; a call that hangs is left behind."""
         if self._crew is not None and self._here:
             self._crew.stop(timeout_s)

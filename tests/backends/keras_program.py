@@ -342,6 +342,25 @@ def executions() -> None:
     )
 
 
+class OneByOne(keras.callbacks.Callback):
+    """From the second epoch on a call takes one batch."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.model.steps_per_execution = 1
+            self.model.make_train_function(force=True)
+
+
+def regrouped() -> None:
+    """Another number of batches a call from the second epoch on; Keras calls as often as before."""
+    data = np.ones((8 * 12, WIDTH), "f"), np.ones((8 * 12, 1), "f")
+    trained = model(steps_per_execution=4)
+    recording = fit(
+        trained, "regrouped", x=data[0], y=data[1], batch_size=8, epochs=3, callbacks=[OneByOne()]
+    )
+    report("regrouped", **summary(recording), batches=recording.steps["batches"].tolist())
+
+
 def shapes() -> None:
     """Four batch sizes, each twice: which steps were compilations?"""
     sizes = [8, 8, 8, 12, 12, 16, 16, 20, 20, 8]

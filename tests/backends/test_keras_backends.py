@@ -13,8 +13,8 @@ pytestmark = pytest.mark.timed
 
 GROUPS = {
     "jax": (
-        "waits", "stages", "hidden", "executions", "shapes", "epochs", "behind", "interrupted",
-        "remade", "on_batch", "synchronisations",
+        "waits", "stages", "hidden", "executions", "regrouped", "shapes", "epochs", "behind",
+        "interrupted", "remade", "on_batch", "synchronisations",
     ),
     "torch": (
         "waits", "stages", "epochs", "interrupted", "remade", "on_batch", "synchronisations",
@@ -117,6 +117,13 @@ def test_several_steps_per_execution():
     assert one["batches"] == [8] * 32 + [3] * 3
     assert one["measured_s"] == pytest.approx(one["truth_s"], rel=0.10)
     assert one["estimated"] == 0 and one["steps"] == 35
+
+
+def test_another_number_of_steps_per_execution_in_mid_fit():
+    one = run("jax", *GROUPS["jax"])["regrouped"]
+    summed_up(one)
+    assert one["batches"] == [4] * 12 + [1] * 6
+    assert one["estimated"] == 0 and one["steps"] == 18
 
 
 def test_every_new_shape_is_a_compilation():

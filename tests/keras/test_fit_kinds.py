@@ -228,3 +228,46 @@ def test_evaluation_with_the_same_callback_after_a_fit(tmp_path, caplog):
     model.fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[callback])
     first, second = check(tmp_path, caplog, N, N)
     assert not len(first.validation_steps["step"]) and not len(second.validation_steps["step"])
+
+
+class Changed(keras.callbacks.Callback):
+    """Takes another number of batches a call from the second epoch on."""
+
+    def __init__(self, batches: int):
+        super().__init__()
+        self.batches = batches
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.model.steps_per_execution = self.batches
+            self.model.make_train_function(force=True)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (4, 1), (2, 3)])
+def test_another_number_of_batches_a_call_in_mid_fit(before, after, tmp_path, caplog):
+    """Keras goes on to call at most 12 / before times an epoch, while there is data."""
+    model = compiled(steps_per_execution=before)
+    callbacks = [ours(tmp_path), Changed(after)]
+    validation = (X[: 4 * BATCH], Y[: 4 * BATCH])
+    model.fit(
+        X, Y, batch_size=BATCH, epochs=3, verbose=0, callbacks=callbacks,
+        validation_data=validation,
+    )  # fmt: skip
+    steps = int(model.optimizer.iterations)
+    assert steps == N + 2 * min(N, after * N // before)
+    (recording,) = check(tmp_path, caplog, steps)
+    batches = recording.steps["batches"].tolist()
+    assert batches == [before] * N + [after] * (steps - N)
+    assert len(recording.validation_steps["step"]) == 3 * 4
+    assert (recording.validation_steps["input_wait_ns"] >= 0).all()
+
+
+def test_a_wish_that_no_function_was_made_for_changes_nothing(tmp_path, caplog):
+    model = compiled(steps_per_execution=2)
+    fit = {"x": X, "y": Y, "batch_size": BATCH, "verbose": 0}
+    model.fit(**fit, callbacks=[ours(tmp_path)])
+    model.steps_per_execution = 3  # the train function that is there still takes two
+    model.fit(**fit, epochs=2, callbacks=[ours(tmp_path)])
+    steps = int(model.optimizer.iterations) - N
+    _, second = check(tmp_path, caplog, N, steps)
+    assert second.steps["batches"].tolist() == [2] * steps

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
+import itertools
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import ClassVar
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from gpu_util_callback import GpuUtilMonitor, outputs, read_recordings, recorder
 from gpu_util_callback.frameworks.loop import LoopAdapter
@@ -84,41 +91,122 @@ def test_a_failed_end_is_tried_again(tmp_path, monkeypatch):
     assert len(recording.steps["step"]) == STEPS
 
 
-@pytest.mark.parametrize(
-    ("number", "tries", "cure"), [(errno.ENOSPC, 2, "make room"), (errno.EIO, 4, "may write there")]
-)
-def test_a_disk_that_was_full_for_long_is_not_waited_for(
-    number, tries, cure, tmp_path, monkeypatch
-):
-    """Other failures may pass, and are tried again as often as there is patience for."""
-    pauses: list[float] = []
-    sleep, write = time.sleep, LocalStorage.write
+@contextlib.contextmanager
+def full_disk(folder: Path):
+    """A small file system without room from the middle of the loop on; yields what fills it."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("a file system can be mounted by root alone")
 
-    def failing(self, path, data):
-        if "segment-" in path:
-            raise OSError(number, "No luck")
-        write(self, path, data)
+    def fill():
+        with contextlib.suppress(OSError), (folder / "filler").open("ab", 0) as filler:
+            while True:
+                filler.write(bytes(4096))
 
-    def counted(seconds):
-        if seconds in (0.011, 0.012, 0.013):
-            pauses.append(seconds)
-        sleep(seconds)
+    try:
+        yield fill
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
-    with GpuUtilMonitor(tmp_path, report=False) as monitor:
-        monkeypatch.setattr(LocalStorage, "write", failing)
-        monkeypatch.setattr(outputs, "RETRIES_S", (0.011, 0.012, 0.013))
-        monkeypatch.setattr(outputs, "FLUSH_S", 0.0)  # so that the end's own flush is long ago
-        monkeypatch.setattr(time, "sleep", counted)
-        for _ in monitor.batches(range(STEPS)):
-            pass
-        recorded = monitor._recorder
-    until = time.monotonic() + 20
-    while recorded._thread.is_alive() and time.monotonic() < until:
-        sleep(0.02)
-    assert not recorded._thread.is_alive()
-    assert len(pauses) == tries - 1
-    cures = {missing["source"]: missing["cure"] for missing in recorded.unavailable}
-    assert cure in cures["the recording's end"]
+
+@contextlib.contextmanager
+def removed_folder(folder: Path):
+    """A folder that is gone in the middle of the loop, as with a file system that is unmounted."""
+    yield lambda: shutil.rmtree(folder / "plugins")
+
+
+def loop_with_a_failing_disk(log_dir, fail, seconds: float):
+    """(seconds that the loop's end took, its recorder): writing fails once it is under way."""
+    with GpuUtilMonitor(log_dir, report=False) as monitor:
+        begun = time.perf_counter()
+        for batch in monitor.batches(itertools.count()):
+            time.sleep(0.01)
+            if batch == 1:
+                recorded = monitor._recorder
+                until = time.monotonic() + 20
+                while recorded.path is None and time.monotonic() < until:
+                    time.sleep(0.01)
+                time.sleep(0.2)  # what else is opened at the start
+                fail()
+            if time.perf_counter() - begun > seconds:
+                break
+        start = time.perf_counter()
+    return time.perf_counter() - start, recorded
+
+
+@pytest.mark.parametrize("seconds", [0.5, 3.0], ids=["first write", "known"])
+@pytest.mark.parametrize("broken", [full_disk, removed_folder])
+def test_an_end_that_cannot_be_written_is_not_waited_for(broken, seconds, tmp_path, monkeypatch):
+    """It is tried again while the program goes on, and the next loop begins at once."""
+    monkeypatch.setattr(outputs, "RETRIES_S", (4.0,))
+    with broken(tmp_path / "logs") as fail:
+        took_s, recorded = loop_with_a_failing_disk(tmp_path / "logs", fail, seconds)
+        assert took_s < 2, "0.5 s at most, and five before"
+        if broken is removed_folder:  # there, nothing is small enough to be written still
+            assert recorded._outputs.failing and recorded._thread.is_alive()
+            start = time.perf_counter()
+            with GpuUtilMonitor(tmp_path / "elsewhere", report=False):
+                begun_s = time.perf_counter() - start
+            assert begun_s < 1, "and two before"
+            recorded._outputs.in_a_hurry.set()
+        recorded._thread.join(20)
+        assert not recorded._thread.is_alive()
+
+
+def test_a_store_that_refuses_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(outputs, "RETRIES_S", (4.0,))
+
+    class Refusing(MemoryFileSystem):
+        protocol = "refusing"
+        store: ClassVar[dict] = {}
+        pseudo_dirs: ClassVar[list] = [""]
+        refuses = False
+
+        def pipe_file(self, path, value, **options):
+            if Refusing.refuses:
+                raise PermissionError("403 Forbidden")
+            return super().pipe_file(path, value, **options)
+
+    fsspec.register_implementation("refusing", Refusing, clobber=True)
+    fail = functools.partial(setattr, Refusing, "refuses", True)
+    took_s, recorded = loop_with_a_failing_disk("refusing://bucket/run", fail, 0.5)
+    assert took_s < 2
+    assert recorded._outputs.failing and recorded._thread.is_alive()
+    Refusing.refuses = False  # credentials are back: the end is written after all
+    recorded._outputs.in_a_hurry.set()
+    recorded._thread.join(20)
+    (recording,) = read_recordings("refusing://bucket/run")
+    assert recording.status == "ended" and len(recording.steps["step"]) > 10
+
+
+def test_a_disk_that_is_known_to_hang_is_waited_for_once(tmp_path, hangs, monkeypatch):
+    monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (2.0,))
+    monkeypatch.setattr(recorder, "KNOWN_S", 0.1)
+    assert recorded_loop(tmp_path) > 1.5, "it might have been slow"
+    assert recorded_loop(tmp_path) < 1.2
+    hangs.set()
+
+
+def test_the_end_of_the_process_cuts_the_attempts_short(tmp_path):
+    program = """
+import shutil, sys, time
+from gpu_util_callback import GpuUtilMonitor
+with GpuUtilMonitor(sys.argv[1], report=False) as monitor:
+    for batch in monitor.batches(range(20)):
+        time.sleep(0.05)
+        if batch == 10:
+            shutil.rmtree(sys.argv[1])
+print(time.time(), flush=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "logs")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert time.time() - float(done.stdout) < 4, "7.5 s of attempts, and five were waited for"
+    assert "it is missing" in done.stderr, done.stderr
 
 
 def check_rows_come_before_the_end(log_dir, released):
