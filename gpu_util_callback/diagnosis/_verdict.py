@@ -75,7 +75,9 @@ def sentence(run: Run, claims: Sequence[Loss]) -> str:
 
 def _healthy(run: Run) -> str:
     if shows_no_steps(run.facts, run.steps.total_rows):
-        return "The trace shows no steps: its work is measured, its idle time is not judged."
+        lone = run.fact("source", "steps_from") == "call"
+        shows = "a single call, which may be no step" if lone else "no steps"
+        return f"The trace shows {shows}: its work is measured, its idle time is not judged."
     step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")
     known = run.account.get("time_s") if run.account else None
     seconds = float(known["step"]) if known and known.get("step") is not None else step_ns / 1e9
