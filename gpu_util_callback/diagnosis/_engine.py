@@ -32,7 +32,7 @@ from gpu_util_callback.diagnosis.transfer_bound import TransferBound
 __all__ = ["RULES", "RULES_VERSION", "Diagnosis", "diagnose"]
 
 # Raised whenever a rule or a default changes what it says about a recording.
-RULES_VERSION = 14
+RULES_VERSION = 15
 
 RULES: tuple[Rule, ...] = (
     InputBound(), HostStall(), Recompilation(), TransferBound(), LaunchBound(), SyncBound(),

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis._run import Run
 
-__all__ = ["ESTIMATED", "MEASURED", "Advice", "Loss", "Range", "Rule"]
+__all__ = ["ESTIMATED", "MEASURED", "Advice", "Evidence", "Loss", "Range", "Rule"]
 
 MEASURED = "measured"
 ESTIMATED = "estimated"

@@ -19,6 +19,7 @@ def framework() -> dict[str, Any]:
         "backend": "jax",
         "python": platform.python_version(),
         "collectives": "nccl" if any(d.platform in ("gpu", "cuda") for d in _gpus()) else None,
+        "eager_by": "jax_disable_jit" if getattr(jax.config, "jax_disable_jit", False) else None,
     }
 
 
