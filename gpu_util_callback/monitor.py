@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Generic, TypeVar
 
 from gpu_util_callback.arguments import checked_settings
@@ -106,7 +106,7 @@ class GpuUtilMonitor:
 
     def __enter__(self) -> GpuUtilMonitor:
         try:
-            self._begin()
+            self._begin(sys._getframe(1).f_code)
         except Exception as error:
             self._give_up(error)
         return self
@@ -128,7 +128,7 @@ class GpuUtilMonitor:
         finally:  # whatever happened, Ctrl+C in here included
             recorder.end("interrupted", deadline_s=0)
 
-    def _begin(self) -> None:
+    def _begin(self, caller: CodeType) -> None:
         framework = self._framework or framework_in_use()
         adapter = LoopAdapter(framework, self._framework is None and is_a_guess(framework))
         recorder = Recorder(self._settings, adapter, timeline_type=LoopTimeline)
@@ -142,6 +142,7 @@ class GpuUtilMonitor:
         # Before anything runs: what goes wrong from here on ends the recording.
         self._recorder, self._loop = recorder, loop
         self._described, self._named = set(), set()
+        recorder.dispatch = adapter.dispatch(loop, caller)
         recorder.start(_Within())
         try:
             if adapter.name in FRAMEWORKS:
@@ -318,6 +319,7 @@ class _Batches(Generic[Batch]):
                     tell(finished.end, delivered - requested)
                 if local is not None and requested <= local() < delivered:
                     delivered = local()
+                tell(loop.count_operations, batch)
                 tell(loop.step_begin, requested, delivered, shape_signature(batch))
                 yield batch
         finally:
@@ -371,6 +373,7 @@ class _Step:
         requested, delivered = loop.take_fetched() or (UNSEEN, now)
         if self._wait_s is not None:
             requested, delivered = now - max(0, int(self._wait_s * 1e9)), now
+        self._monitor._tell(loop.count_operations)
         self._monitor._tell(loop.step_begin, requested, delivered)
 
     def __exit__(self, *_: Any) -> None:

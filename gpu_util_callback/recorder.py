@@ -17,6 +17,7 @@ import numpy as np
 from gpu_util_callback.frameworks.assemble import Assembler
 from gpu_util_callback.frameworks.base import Adapter
 from gpu_util_callback.frameworks.compilations import Compilations
+from gpu_util_callback.frameworks.dispatch import DispatchWatch
 from gpu_util_callback.frameworks.keras_callbacks import HookSums
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.pipeline_readings import PipelineReadings
@@ -98,6 +99,7 @@ class Recorder:
         self._shapes_noted = 0  # shapes of batches when it was last said what varies
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
         self._paused = False
+        self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
 
     def __hash__(self) -> int:
         return id(self)
@@ -232,7 +234,7 @@ class Recorder:
                 return  # `start` was interrupted
             self._open()
             pause = 0.5  # the first look comes early
-            while not self._stop.wait(pause):
+            while not self._wait(pause):
                 pause = FLUSH_S
                 self._tick()
                 if self.watch.over():
@@ -249,6 +251,18 @@ class Recorder:
                 self.say_verdict()  # nobody else will: what was interrupted calls no hook
             _active.discard(self)
             self._released.set()
+
+    def _wait(self, pause_s: float) -> bool:
+        """Wait for the end of the fit; whether it has come."""
+        watch = self.dispatch
+        if watch is None:
+            return self._stop.wait(pause_s)
+        try:
+            return watch.wait(self._stop.wait, pause_s)
+        except Exception as error:  # what is looked at is CPython's own
+            self.dispatch = None
+            self.fail("how steps are run", error)
+            return self._stop.is_set()
 
     def _open(self) -> None:
         try:
@@ -360,6 +374,7 @@ class Recorder:
             self._gather_late_facts()
             self._note_shapes()
             self._note_hand_overs()
+            self._note_dispatch()
             steps = self._assembler.steps if self._assembler is not None else 0
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
@@ -415,6 +430,15 @@ class Recorder:
         told, fit = self.timeline.handed.facts(), self.facts.get("fit")
         if told and fit is not None:
             self.facts["fit"] = {**fit, **told}
+
+    def _note_dispatch(self) -> None:
+        """How the steps of a loop were run."""
+        seen = self.dispatch.facts() if self.dispatch is not None else {}
+        fit = self.facts.get("fit")
+        if seen and fit is not None:
+            count = getattr(self.timeline, "operations", None)
+            seen["operations"] = count.per_step if count is not None else None
+            self.facts["fit"] = {**fit, "dispatch": seen}
 
     def _lost(self, steps: int) -> list[tuple[str, str, str]]:
         lost = self._assembler.lost_rows if self._assembler is not None else 0

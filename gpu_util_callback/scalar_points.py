@@ -34,7 +34,8 @@ class ScalarPoints:
         self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray
     ) -> None:
         """Samples of one GPU; others are passed over. Call before the steps they belong to."""
-        if not group.startswith("gpu") or "/" in group:
+        gpu, _, part = group.partition("/")
+        if not gpu.startswith("gpu") or part not in ("", "utilization"):
             return
         at = {name: i for i, name in enumerate(columns)}
         used = at.get("utilization_pct")
@@ -86,8 +87,11 @@ class ScalarPoints:
         values = {"gpu_util/step_time_ms": step_ms}
         if self._waited:
             values["gpu_util/input_wait_ms"] = self._wait / self._waited / 1e6
-        for group, kept in self._samples.items():
-            used, memory = _means(kept, begin, end)
+        means = {group: _means(kept, begin, end) for group, kept in self._samples.items()}
+        for group in dict.fromkeys(group.partition("/")[0] for group in means):
+            used, memory = means.get(group, (None, None))
+            if used is None:  # a driver that is not to be polled for it: its own buffer
+                used, _ = means.get(f"{group}/utilization", (None, None))
             if used is not None:
                 values[f"gpu_util/{group}/utilization_pct"] = used
                 values[f"gpu_util/{group}/kernel_time_est_ms"] = used / 100 * step_ms

@@ -198,6 +198,7 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
         return None if number is None else int(number)
 
     use = spread("utilization_pct")
+    power = "power_mw" if seen("power_mw") else "power_energy_mw"  # the same, by another source
     if use["mean"] is not None:
         use["mean"] = active.get(str(index), use["mean"])
     return {
@@ -215,7 +216,7 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
         },
         "memory_used_bytes": {"max": whole(highest("memory_used_bytes"))},
         "memory_total_bytes": gpu.get("memory_total_bytes"),
-        "power_mw": {"mean": spread("power_mw")["mean"], "max": highest("power_mw")},
+        "power_mw": {"mean": spread(power)["mean"], "max": highest(power)},
         "temperature_c": {"max": highest("temperature_c")},
         "samples": whole(seen("utilization_pct").get("count")),
     }

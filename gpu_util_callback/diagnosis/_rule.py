@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from gpu_util_callback.diagnosis._run import Run
 
 __all__ = [
-    "ESTIMATED", "EVERYWHERE", "FORK_SAFE", "MEASURED", "Advice", "Loss", "Range", "Rule",
+    "ESTIMATED", "EVERYWHERE", "FORK_SAFE", "MEASURED", "Advice", "Evidence", "Loss", "Range",
+    "Rule",
 ]  # fmt: skip
 
 MEASURED = "measured"

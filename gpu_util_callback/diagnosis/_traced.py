@@ -24,7 +24,10 @@ def shows_no_steps(facts: Mapping, steps: int) -> bool:
         facts: of the recording.
         steps: how many it has.
     """
-    basis = (facts.get("source") or {}).get("steps_from")
+    source = facts.get("source") or {}
+    if "steps_judged" in source:
+        return not source["steps_judged"]
+    basis = source.get("steps_from")  # of versions that judged no single call
     return basis == "trace" or (basis == "call" and steps < 2)
 
 

@@ -7,8 +7,9 @@ from gpu_util_callback.diagnosis._run import Idle, Run
 from gpu_util_callback.diagnosis._traced import shows_no_steps
 from gpu_util_callback.diagnosis._words import duration, percent, times
 from gpu_util_callback.diagnosis._worth import shows
+from gpu_util_callback.diagnosis.launch_bound import LaunchBound, looks
 
-__all__ = ["NOTHING_LARGE", "UNKNOWN", "sentence"]
+__all__ = ["NOTHING_LARGE", "OUTSIDE", "UNKNOWN", "sentence"]
 
 # cause -> how the sentence begins; the title serves where a cause is not listed.
 _OPENINGS = {
@@ -21,12 +22,18 @@ _STARVING = "The input pipeline starves the GPU"
 _OPENINGS_WITHOUT_GPU = {
     "input_bound": "Training waits for its input",
 }
-# "Nothing held training back" needs a GPU at work, or without one a run that was mostly steps. 80 %
-# as for small_batch: a GPU that idles more has a problem, be its cause known or not.
+# "Nothing held training back" needs a GPU at work. 80 % as for small_batch: a GPU that idles more
+# has a problem, be its cause known or not. Where no GPU was measured, a run that was mostly steps
+# was not held back around them.
 _BUSY_PCT = 80
 _MOSTLY_PCT = 80
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins
+NOTHING = "Nothing held training back"
 NOTHING_LARGE = "Nothing large held training back"  # ... and one that lists small findings
+# How that of a run begins whose steps fill its time, but hide what the device does in them.
+OUTSIDE = "Nothing outside the steps was found to hold training back"
+# Operations of PyTorch that take longer hide that Python starts them, 5-30 µs each.
+_SMALL_OP_US = 100
 # part of the account -> where the time went that was no step
 _WENT_INTO = {
     "input_wait": "into waiting for input",
@@ -76,13 +83,21 @@ def sentence(run: Run, claims: Sequence[Loss]) -> str:
     gain = wall / max(1, wall - saved)
     said = f"{opening}: {duration(lost / 1e9)} of {duration(wall / 1e9)}"
     if gain >= 1.05:
-        return f"{said}; fixed, this run is up to {times(gain)} faster."
-    return f"{said}."
+        said = f"{said}; fixed, this run is up to {times(gain)} faster"
+    return f"{said}.{_eager_too(claims)}"
 
 
-def _healthy(run: Run, nothing: str = "Nothing held training back") -> str:
+def _eager_too(claims: Sequence[Loss]) -> str:
+    """An eager step beside what cost most: how much that costs is not known, and may be more."""
+    eager = [one for one in claims if one.cause == LaunchBound.cause and one.lost_ns is None]
+    return f" {eager[0].title}; what that costs is not known." if eager else ""
+
+
+def _healthy(run: Run, nothing: str = NOTHING) -> str:
     if shows_no_steps(run.facts, run.steps.total_rows):
-        return "The trace shows no steps: its work is measured, its idle time is not judged."
+        lone = run.fact("source", "steps_from") == "call"
+        shows = "a single call, which may be no step" if lone else "no steps"
+        return f"The trace shows {shows}: its work is measured, its idle time is not judged."
     step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")
     known = run.account.get("time_s") if run.account else None
     seconds = float(known["step"]) if known and known.get("step") is not None else step_ns / 1e9
@@ -98,9 +113,12 @@ def _healthy(run: Run, nothing: str = "Nothing held training back") -> str:
     clear = went + _largest({"compile": rest.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
     if idle is None:
-        why = "GPU utilization was not measured" if run.used_gpus else "no GPU in use"
-        opening = nothing if mostly else UNKNOWN
-        return f"{opening}: {clear} ({why})."
+        if not mostly:
+            why = "GPU utilization was not measured" if run.used_gpus else "no GPU in use"
+            return f"{UNKNOWN}: {clear} ({why})."
+        waits = run.steps.total("wait_known") > 0
+        opening = OUTSIDE if nothing == NOTHING else NOTHING_LARGE
+        return f"{opening}: {clear}; {_not_measured(run, waits)}."
     many = len(idle.gpus) > 1
     gpu = "the GPUs were" if many else "the GPU was"
     active = f"{percent(idle.active_pct)} of the time{' on average' if many else ''}"
@@ -109,6 +127,25 @@ def _healthy(run: Run, nothing: str = "Nothing held training back") -> str:
     if idle.active_pct < _BUSY_PCT:
         return f"{UNKNOWN}, but {gpu} active only {active}: {unclear}."
     return f"{nothing}: {clear}, {gpu} active {active}."
+
+
+def _not_measured(run: Run, waits: bool) -> str:
+    """What an all-clear says nothing about."""
+    within = (
+        "how busy the GPU was in them was not measured" if run.used_gpus
+        else "how well they use the CPU was not measured (no GPU in use)"
+    )  # fmt: skip
+    seen = looks(run)
+    if (
+        run.framework == "torch"
+        and seen is not None
+        and (seen.op_us or _SMALL_OP_US) < _SMALL_OP_US
+    ):
+        within += (
+            f"; Python starts some {seen.operations:,} operations in each, one every "
+            f"{seen.op_us:.0f} µs: whether torch.compile or a larger batch is faster, a try tells"
+        )
+    return within if waits else f"waits for input were not measured, and {within}"
 
 
 def _others_pct(run: Run, idle: Idle) -> float:

@@ -41,14 +41,15 @@ def nvml() -> dict[str, Any]:
 
 
 def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> dict[str, Any]:
-    from gpu_util_callback.gpus import _devices, _mapping
+    from gpu_util_callback.gpus import _counters, _devices, _mapping
 
     key = f"nvml {gpu.nvml_index}"
 
     def ask(symbol: str, *args: Any) -> Any:
         return gate.ask(symbol, gpu.board, *args, gpu=key)
 
-    memory = ask("nvmlDeviceGetMemoryInfo")
+    memory = _devices.memory_of(gate, gpu.board, key)
+    reasons = [(symbol, gpu.board) for symbol in _counters.REASON_CALLS]
     listed = ask("nvmlDeviceGetComputeRunningProcesses")
     return {
         **_mapping.describe(_mapping.Match(gpu.nvml_index, None, gpu, "order")),
@@ -60,7 +61,7 @@ def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> dict[str, Any]:
         "pcie_generation": ask("nvmlDeviceGetCurrPcieLinkGeneration"),
         "pcie_width": ask("nvmlDeviceGetCurrPcieLinkWidth"),
         "temperature_c": ask("nvmlDeviceGetTemperature", 0),
-        "event_reasons": ask("nvmlDeviceGetCurrentClocksEventReasons"),
+        "event_reasons": gate.first_of(*reasons, gpu=key),
         "ecc_uncorrected": ask("nvmlDeviceGetTotalEccErrors", 1, 0),
         "lost": key in gate.memory.gone,
         "processes": [

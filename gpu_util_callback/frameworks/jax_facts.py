@@ -20,6 +20,7 @@ def framework() -> dict[str, Any]:
         "python": platform.python_version(),
         "device": jax.default_backend(),
         "collectives": "nccl" if any(d.platform in ("gpu", "cuda") for d in _gpus()) else None,
+        "eager_by": "jax_disable_jit" if getattr(jax.config, "jax_disable_jit", False) else None,
     }
 
 

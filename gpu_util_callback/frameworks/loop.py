@@ -6,15 +6,18 @@ import gc
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
+from types import CodeType
 from typing import Any, cast
 
 import numpy as np
 
 from gpu_util_callback.frameworks.base import About, Adapter, InputRows
 from gpu_util_callback.frameworks.compile_clock import CompileClock
+from gpu_util_callback.frameworks.dispatch import DispatchWatch, OperationCount
 from gpu_util_callback.frameworks.loop_timeline import LoopTimeline
 from gpu_util_callback.frameworks.stamps import input_rows, shape_signature
 from gpu_util_callback.frameworks.tf_data import TfDataPipelines
@@ -111,6 +114,11 @@ class LoopAdapter(Adapter):
         except Exception as error:  # a framework whose internals moved
             failed("compilation", error)
 
+    def dispatch(self, loop: LoopTimeline, caller: CodeType) -> DispatchWatch:
+        """How the steps of a loop in `caller`'s code run will be seen; on the training thread."""
+        loop.operations = OperationCount(self.name)
+        return DispatchWatch(self.name, threading.get_ident(), lambda: loop.working, caller)
+
     def drain(self) -> Callable[[], InputRows] | None:
         if self._loop is None:
             return None
@@ -165,6 +173,7 @@ def loop_us(steps: int = 300, rounds: int = 5) -> float:
         start = clock()
         for _ in range(steps):
             requested = clock()
+            loop.count_operations(batch)
             loop.step_begin(requested, clock(), shape_signature(batch))
         costs.append((clock() - start - loop.drain_ns) / steps / 1e3)
     return sorted(costs)[rounds // 2]

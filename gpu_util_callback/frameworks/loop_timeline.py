@@ -7,6 +7,7 @@ from typing import Any
 
 from gpu_util_callback.frameworks import waits
 from gpu_util_callback.frameworks.compile_clock import CompileClock
+from gpu_util_callback.frameworks.dispatch import OperationCount
 from gpu_util_callback.frameworks.keras_callbacks import LONG_NS, SHORT_NS, HookSums
 from gpu_util_callback.frameworks.stamps import UNSEEN, Stamp
 from gpu_util_callback.frameworks.timeline import ONE_PIECE, TRACED, Timeline
@@ -54,12 +55,18 @@ class LoopTimeline(Timeline):
         self._fetched: tuple[int, int] | None = None
         self._mark: Any = None  # of that wait, in the trace of a window
         self.windows: Any = None  # a `KerasWindows`, where profiler windows are wanted
+        self.operations: OperationCount | None = None
         self._passes = [0, 0]  # passes over datasets so far: training's, validations'
 
     @property
     def validating(self) -> bool:
         """Whether batches are a validation's."""
         return self._in_test
+
+    @property
+    def working(self) -> bool:
+        """Whether a training step's work is under way, and nothing that has a name of its own."""
+        return self._working and not self._in_test and not self._phases
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -78,6 +85,8 @@ class LoopTimeline(Timeline):
         if not self._in_test and self._in_epoch:
             self.batches_end()
         self._passes[self._in_test] += 1
+        if self.operations is not None:
+            self.operations.begin()
         if self._in_test:
             return
         self.epoch_begin(self._epoch + 1)
@@ -115,6 +124,11 @@ class LoopTimeline(Timeline):
         self._compiled = self.compile_clock.ns
         self._inside_ns = 0
         self._working = True
+
+    def count_operations(self, batch: Any = None) -> None:
+        """A step begins with this batch."""
+        if self.operations is not None and not self._in_test:
+            self.operations.step(batch)
 
     def step_end(self) -> None:
         """The step's work is done."""
@@ -205,6 +219,8 @@ class LoopTimeline(Timeline):
     def phase_begin(self, name: str, kind: str) -> None:
         """The loop does something else. Validation ends the step it is in; other phases do not."""
         now = self._perf()
+        if self.operations is not None:
+            self.operations.begin()
         if kind == "validation" and not self._phases and not self._in_test:
             self._end_work(now)
             if not self._open:

@@ -21,6 +21,9 @@ def framework() -> dict[str, Any]:
         "cuda_build": bool(tf.test.is_built_with_cuda()),
         "cuda": _build("cuda_version"),
         "cudnn": _build("cudnn_version"),
+        "eager_by": "tf.config.run_functions_eagerly(True)"
+        if tf.config.functions_run_eagerly()
+        else None,
     }
 
 

@@ -50,9 +50,19 @@ class UtilizationBuffer:
                 self._ever = True
                 self._newest_ns = max(self._newest_ns, time_ns)
                 self._store.add(group, self.columns, time_ns, rows[stamp_us])
+        if any(row[0] == row[0] for row in rows.values()):
+            self._name_polled()
         now_ns = self._clock.now()
         if polled[0] == polled[0] and now_ns - self._newest_ns > _DRY_AFTER_NS:
             self._store.add(group, self.columns, now_ns, list(polled))
+
+    def _name_polled(self) -> None:
+        """Where utilization cannot be polled, the ring has it: name what really is missing."""
+        memory, polled = self._gate.memory, "nvmlDeviceGetUtilizationRates"
+        missing = memory.reason(polled, self._key)
+        if missing is not None:
+            memory.forget(polled, self._key)
+            memory.note("polled utilization", self._key, missing["reason"], missing["cure"])
 
     @property
     def latest(self) -> bool:

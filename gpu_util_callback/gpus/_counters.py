@@ -59,8 +59,9 @@ _HW_SLOWDOWN = 0x8  # thermal or power brake; the two bits that tell which are n
 class Counters:
     """Reads the batch and gives one row of `columns`; NaN where a counter is absent or began anew.
 
-    A share of time comes from the driver's own nanosecond counters; where it has none, from the
-    event reasons of each tick (0 or 100), whose mean over ticks estimates the same share.
+    A share of time comes from the driver's own nanosecond counters; where it has none, or does not
+    answer the batch, from the event reasons of each tick (0 or 100), whose mean over ticks
+    estimates the same share. PCIe traffic comes from the older call then, once a second.
     """
 
     columns = (*dict.fromkeys(field.column for field in FIELDS), "event_reasons")
@@ -75,6 +76,7 @@ class Counters:
         facts = gpu.facts
         lane = _LANE.get(facts.get("pcie_generation_max") or 0, 0.0)
         self._link_rate = lane * (facts.get("pcie_width_max") or 0)  # 0 = unknown
+        self._throughput_due_s = 0.0
         self._empty = [NAN] * len(self.columns)
         self._share_positions = [self.columns.index(column) for column in _SHARES]
         # The binding's structures read attributes in Python; their descriptors do it in C.
@@ -88,13 +90,18 @@ class Counters:
     def read(self) -> list[float]:
         """[float] * len(columns): rates since the last read."""
         row = self._empty[:]
+        uncounted = self._uncounted
         if self._fields:
             answer = self._gate.ask(_BATCH, self._gpu.board, self._asked, gpu=self._key)
             if answer is None:
                 self._before.clear()  # a gap: no rate over an interval that was not seen
+                uncounted = list(_SHARES)
+                if self._gate.lacks(_BATCH, self._key):
+                    self._drop_all()
             else:
                 self._account(answer, row)
-        self._reasons(row)
+        self._reasons(row, uncounted)
+        self._throughput(row)
         return row
 
     @property
@@ -110,6 +117,7 @@ class Counters:
         self._positions = [self.columns.index(field.column) for field in self._fields]
         counted = {field.column for field in self._fields}
         self._uncounted = [column for column in _SHARES if column not in counted]
+        self._unmetered = [column for column in _THROUGHPUT if column not in counted]
 
     def _account(self, answer: Any, row: list[float]) -> None:
         now_s = time.perf_counter()
@@ -160,32 +168,61 @@ class Counters:
             return
         self._fields.remove(field)
         self._prepare()
-        others = any(other.column == field.column for other in self._fields)
-        if not others and not (field.column.startswith("throttle_") and self._has_reasons):
-            reason, cure = _words.explain(code)
-            self._gate.memory.note(field.column, self._key, reason, cure)
+        if all(other.column != field.column for other in self._fields):
+            self._name_missing(field.column, *_words.explain(code))
 
-    @property
-    def _has_reasons(self) -> bool:
-        return any(self._gate.knows(symbol) for symbol in _REASONS)
+    def _drop_all(self) -> None:
+        """Leave out the whole batch, which this driver lacks or refuses; name what goes with it."""
+        missing = self._gate.memory.reason(_BATCH, self._key)
+        columns = dict.fromkeys(field.column for field in self._fields)
+        self._fields.clear()
+        self._prepare()
+        if missing is None:  # named before: the GPU was lost and is back
+            return
+        for column in columns:
+            self._name_missing(column, missing["reason"], missing["cure"])
+        self._gate.memory.forget(_BATCH, self._key)
 
-    def _reasons(self, row: list[float]) -> None:
-        newer, older = _REASONS  # the older name is for drivers before 535
-        bits = self._gate.ask(newer, self._gpu.board, gpu=self._key)
-        if bits is None and self._gate.lacks(newer, self._key):
-            self._gate.memory.forget(newer, self._key)
-            bits = self._gate.ask(older, self._gpu.board, gpu=self._key)
+    def _name_missing(self, column: str, reason: str, cure: str) -> None:
+        """Remember why a column has no values, unless another call has them."""
+        instead = REASON_CALLS if column in _SHARES else ()
+        if not any(self._gate.knows(symbol) for symbol in instead):
+            self._gate.memory.note(column, self._key, reason, cure)
+
+    def _throughput(self, row: list[float]) -> None:
+        """PCIe traffic of the last 20 ms, for which each question takes as long."""
+        now_s = time.perf_counter()
+        if not self._unmetered or now_s < self._throughput_due_s:
+            return
+        self._throughput_due_s = now_s + _THROUGHPUT_S
+        for column in self._unmetered:
+            name = f"{_PCIE}/{column}"
+            rate = self._gate.ask(
+                _PCIE, self._gpu.board, _THROUGHPUT[column], gpu=self._key, name=name
+            )
+            if rate is not None:
+                row[self.columns.index(column)] = 1024.0 * rate
+                self._gate.memory.forget(column, self._key)
+            elif self._gate.lacks(name, self._key):
+                self._gate.memory.forget(name, self._key)  # the counter's own reason says more
+
+    def _reasons(self, row: list[float], uncounted: list[str]) -> None:
+        questions = [(symbol, self._gpu.board) for symbol in REASON_CALLS]
+        bits = self._gate.first_of(*questions, gpu=self._key)
         if bits is None:
             return
         row[-1] = float(bits)
-        for column in self._uncounted:
+        for column in uncounted:
             named = any(bits & bit for bit, owner in REASON_COLUMNS.items() if owner == column)
             unnamed = column == "throttle_other_pct" and bits & _HW_SLOWDOWN and not bits & 0xC0
             row[self.columns.index(column)] = 100.0 if named or unnamed else 0.0
 
 
+_PCIE = "nvmlDeviceGetPcieThroughput"
+_THROUGHPUT = {"pcie_tx_bytes_per_s": 0, "pcie_rx_bytes_per_s": 1}  # column -> what it asks for
+_THROUGHPUT_S = 1.0
 _SHARES = ("throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct")
-_REASONS = (
+REASON_CALLS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetCurrentClocksThrottleReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",  # its name before driver 535
 )

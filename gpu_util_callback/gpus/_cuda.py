@@ -44,9 +44,10 @@ def _device(library: ctypes.CDLL, ordinal: int) -> ctypes.c_int | None:
 
 def _uuid(library: ctypes.CDLL, ordinal: int) -> str:
     device = _device(library, ordinal)
-    function = getattr(library, "cuDeviceGetUuid_v2", None) or library.cuDeviceGetUuid
+    names = ("cuDeviceGetUuid_v2", "cuDeviceGetUuid")
+    function = next((one for name in names if (one := getattr(library, name, None))), None)
     raw = (ctypes.c_ubyte * 16)()
-    if device is None or function(ctypes.byref(raw), device) != 0:
+    if device is None or function is None or function(ctypes.byref(raw), device) != 0:
         return ""
     return str(uuid.UUID(bytes=bytes(raw)))
 
@@ -54,6 +55,7 @@ def _uuid(library: ctypes.CDLL, ordinal: int) -> str:
 def _pci_bus_id(library: ctypes.CDLL, ordinal: int) -> str:
     device = _device(library, ordinal)
     text = ctypes.create_string_buffer(32)
-    if device is None or library.cuDeviceGetPCIBusId(text, len(text), device) != 0:
+    function = getattr(library, "cuDeviceGetPCIBusId", None)
+    if device is None or function is None or function(text, len(text), device) != 0:
         return ""
     return text.value.decode(errors="replace")

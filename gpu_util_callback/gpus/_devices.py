@@ -36,8 +36,8 @@ class NvmlGpu:
 
 def driver_facts(gate: Gate) -> dict[str, Any]:
     """{"driver_version", "nvml_version", "cuda_version"}; what is unknown is None."""
-    cuda = gate.ask("nvmlSystemGetCudaDriverVersion_v2") or gate.ask(
-        "nvmlSystemGetCudaDriverVersion"
+    cuda = gate.first_of(
+        ("nvmlSystemGetCudaDriverVersion_v2",), ("nvmlSystemGetCudaDriverVersion",)
     )
     return {
         "driver_version": _text(gate.ask("nvmlSystemGetDriverVersion")),
@@ -74,8 +74,13 @@ def find_again(gate: Gate, gpu: NvmlGpu, key: str) -> bool:
     """Take new handles of a GPU that was lost; True when it answers."""
     gate.probing = True
     try:
-        handle = gate.ask("nvmlDeviceGetHandleByUUID", gpu.uuid.encode(), gpu=key)
-        if handle is None or gate.ask("nvmlDeviceGetUUID", handle, gpu=key) is None:
+        if gpu.uuid:
+            handle = gate.ask("nvmlDeviceGetHandleByUUID", gpu.uuid.encode(), gpu=key)
+            answers = handle is not None and gate.ask("nvmlDeviceGetUUID", handle, gpu=key)
+        else:  # a driver that tells none: the place in its list stays the same
+            handle = gate.ask("nvmlDeviceGetHandleByIndex", gpu.nvml_index, gpu=key)
+            answers = handle is not None and gate.ask("nvmlDeviceGetName", handle, gpu=key)
+        if not answers:
             gate.memory.still_lost(key)
             return False
         board = handle
@@ -143,9 +148,20 @@ def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
     return found
 
 
+def memory_of(gate: Gate, handle: Any, key: str) -> Any:
+    """The driver's account of a GPU's memory, with `reserved` apart from `used` where it tells."""
+    version = getattr(gate.binding, "nvmlMemory_v2", None)
+    symbol = "nvmlDeviceGetMemoryInfo"
+    if version is None:
+        return gate.ask(symbol, handle, gpu=key)
+    # Drivers before 515: `used` holds the reserved part as well.
+    return gate.first_of((symbol, handle, version), (symbol, handle), gpu=key)
+
+
 def _memory_total(gate: Gate, handle: Any, key: str) -> int | None:
-    memory = gate.ask("nvmlDeviceGetMemoryInfo", handle, gpu=key)
-    gate.memory.forget("nvmlDeviceGetMemoryInfo", key)  # the sampled value has its own reason
+    memory = memory_of(gate, handle, key)
+    for name in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo/1"):
+        gate.memory.forget(name, key)  # the sampled value has its own reason
     return int(memory.total) if memory is not None and memory.total else None
 
 

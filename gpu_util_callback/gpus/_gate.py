@@ -111,6 +111,10 @@ class Memory:
         self._failures.pop(key, None)
         self._reasons.pop(key, None)
 
+    def reason(self, symbol: str, gpu: str) -> dict[str, str] | None:
+        """Why something is missing; None where it is not, or was forgotten."""
+        return self._reasons.get((symbol, gpu))
+
     def forget(self, symbol: str, gpu: str) -> None:
         """Drop a reason (the value came from another source)."""
         self._reasons.pop((symbol, gpu), None)
@@ -186,6 +190,27 @@ class Gate:
             self.retired.clear()
             raise Retired
         return answer
+
+    def first_of(self, *questions: tuple[Any, ...], gpu: str = "") -> Any:
+        """The answer of the first of several calls for one value that this driver has.
+
+        An older call answers only where the newer one is missing for good: a passing failure must
+        not change what a value means.
+
+        Args:
+            questions: (symbol, arguments...), the preferred one first.
+        """
+        first = questions[0][0]
+        for place, (symbol, *args) in enumerate(questions):
+            name = f"{first}/{place}" if place else first
+            last = place == len(questions) - 1
+            if not last and self.lacks(name, gpu):
+                continue
+            answer = self.ask(symbol, *args, gpu=gpu, name=name)
+            if answer is not None or last or not self.lacks(name, gpu):
+                return answer
+            self.memory.forget(name, gpu)
+        return None
 
     def lacks(self, symbol: str, gpu: str) -> bool:
         """Whether this value was switched off for good (and an older call may stand in)."""

@@ -1,6 +1,6 @@
 """What a GPU shows at one moment: utilization, memory, power, temperature, clocks."""
 
-from gpu_util_callback.gpus._devices import NvmlGpu
+from gpu_util_callback.gpus._devices import NvmlGpu, memory_of
 from gpu_util_callback.gpus._gate import Gate
 
 __all__ = ["Gauges"]
@@ -8,7 +8,6 @@ __all__ = ["Gauges"]
 NAN = float("nan")
 _SM_CLOCK = 1
 _CORE_SENSOR = 0
-_MEMORY_V2 = "nvmlDeviceGetMemoryInfo_v2"
 
 
 class Gauges:
@@ -31,7 +30,6 @@ class Gauges:
         self._gate = gate
         self._gpu = gpu
         self._key = key
-        self._memory_v2 = getattr(gate.binding, "nvmlMemory_v2", None)
 
     def read(self) -> list[float]:
         """[float] * len(columns)."""
@@ -51,28 +49,15 @@ class Gauges:
         ]
 
     def _memory(self) -> tuple[float, float]:
-        ask, key, handle = self._gate.ask, self._key, self._gpu.handle
-        if self._memory_v2 is not None and not self._gate.lacks(_MEMORY_V2, key):
-            # v2 tells what the driver reserves apart from what processes use.
-            memory = ask(
-                "nvmlDeviceGetMemoryInfo", handle, self._memory_v2, gpu=key, name=_MEMORY_V2
-            )
-            if memory is not None:
-                return float(memory.used), float(memory.reserved)
-            if not self._gate.lacks(_MEMORY_V2, key):
-                return NAN, NAN
-            self._gate.memory.forget(_MEMORY_V2, key)
-        # Drivers before 515: `used` holds the reserved part as well.
-        memory = ask("nvmlDeviceGetMemoryInfo", handle, gpu=key)
-        return (NAN, NAN) if memory is None else (float(memory.used), NAN)
+        memory = memory_of(self._gate, self._gpu.handle, self._key)
+        if memory is None:
+            return NAN, NAN
+        return float(memory.used), float(getattr(memory, "reserved", NAN))
 
     def _temperature(self) -> float:
-        ask, key, board = self._gate.ask, self._key, self._gpu.board
-        symbol = "nvmlDeviceGetTemperatureV"
-        if self._gate.lacks(symbol, key):  # drivers before 570 have only the older call
-            symbol = "nvmlDeviceGetTemperature"
-        value = ask(symbol, board, _CORE_SENSOR, gpu=key)
-        if value is None and symbol.endswith("V") and self._gate.lacks(symbol, key):
-            self._gate.memory.forget(symbol, key)
-            return self._temperature()
+        value = self._gate.first_of(
+            ("nvmlDeviceGetTemperatureV", self._gpu.board, _CORE_SENSOR),
+            ("nvmlDeviceGetTemperature", self._gpu.board, _CORE_SENSOR),  # drivers before 570
+            gpu=self._key,
+        )
         return NAN if value is None else float(value)

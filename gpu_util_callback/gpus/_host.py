@@ -147,20 +147,23 @@ class Host:
             return None
 
 
-def host_facts() -> dict[str, Any]:
+def host_facts(root: str = "/") -> dict[str, Any]:
     """{"cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes"}.
 
     cpus_allowed: how many this process may run on. cpu_quota: cores' worth of time its control
     group may use (a container's `--cpus`). None = unknown or unlimited.
     """
-    facts: dict[str, Any] = {"cpus": os.cpu_count(), "cpus_allowed": None, "cpu_quota": None}
+    groups = _control_groups(Path(root))
+    quotas = [quota for folder in groups if (quota := _cpu_quota(folder)) is not None]
+    limits = [limit for folder in groups if (limit := _memory_limit(folder)) is not None]
+    facts: dict[str, Any] = {
+        "cpus": os.cpu_count(),
+        "cpus_allowed": None,
+        "cpu_quota": min(quotas, default=None),
+        "memory_limit_bytes": min(limits, default=None),
+    }
     if hasattr(os, "sched_getaffinity"):
         facts["cpus_allowed"] = len(os.sched_getaffinity(0))
-    quota = _words_of("/sys/fs/cgroup/cpu.max")
-    if len(quota) == 2 and quota[0].isdigit():
-        facts["cpu_quota"] = int(quota[0]) / int(quota[1])
-    limit = _words_of("/sys/fs/cgroup/memory.max")
-    facts["memory_limit_bytes"] = int(limit[0]) if limit and limit[0].isdigit() else None
     try:
         import psutil
 
@@ -170,8 +173,37 @@ def host_facts() -> dict[str, Any]:
     return facts
 
 
-def _words_of(path: str) -> list[str]:
+def _control_groups(root: Path) -> list[Path]:
+    """The folders whose limits hold for this process: its groups', and all those around them.
+
+    One tree in version 2 of control groups, one for each controller in version 1. In a container
+    the paths may be the host's, which do not exist: the mount is the container's own group.
+    """
+    mount = root / "sys/fs/cgroup"
+    found = dict.fromkeys([mount, mount / "memory", mount / "cpu", mount / "cpu,cpuacct"])
+    for line in _text_of(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = ([*line.split(":", 2), "", ""])[:3]
+        base, own = mount / controllers, Path(path.lstrip("/"))
+        found.update(dict.fromkeys(base / part for part in (own, *own.parents)))
+    return list(found)
+
+
+def _cpu_quota(group: Path) -> float | None:
+    quota = _text_of(group / "cpu.max").split()  # version 2
+    if len(quota) != 2:
+        quota = [_text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    known = all(part.isdigit() for part in quota)  # "max" and "-1" are none
+    return int(quota[0]) / int(quota[1]) if known and int(quota[1]) else None
+
+
+def _memory_limit(group: Path) -> int | None:
+    limit = (_text_of(group / "memory.max") or _text_of(group / "memory.limit_in_bytes")).strip()
+    # Version 1 writes the largest number of pages where there is no limit.
+    return int(limit) if limit.isdigit() and int(limit) < 1 << 62 else None
+
+
+def _text_of(path: Path) -> str:
     try:
-        return Path(path).read_text().split()
+        return path.read_text()
     except OSError:
-        return []
+        return ""

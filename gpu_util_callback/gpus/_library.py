@@ -4,9 +4,12 @@ Repeated cycles of initialising and shutting down are slow and have upset driver
 hang. So this is only ever called in a sampler's thread or in the doctor's own process.
 """
 
+import ctypes
 import os
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from gpu_util_callback.gpus import _words
@@ -15,6 +18,12 @@ from gpu_util_callback.gpus._pci import nvidia_gpus
 __all__ = ["code_of", "open_nvml", "restart", "starting_since"]
 
 _NO_LIBRARY = 12
+_NAME = "libnvidia-ml.so.1"
+# Where drivers are that the loader does not know: containers without ldconfig, GKE, WSL, NixOS.
+_FOLDERS = (
+    "/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
+)  # fmt: skip
 _lock = threading.Lock()
 _started_in: int | None = None
 _starting_since: float | None = None  # perf seconds
@@ -40,7 +49,7 @@ def open_nvml() -> tuple[Any, dict[str, str] | None]:
             return pynvml, None
         _starting_since = time.perf_counter()
         try:
-            pynvml.nvmlInit()
+            _start(pynvml)
         except Exception as error:
             code = code_of(pynvml, error)
             if code == _NO_LIBRARY and nvidia_gpus() == 0:
@@ -55,6 +64,28 @@ def open_nvml() -> tuple[Any, dict[str, str] | None]:
 def starting_since() -> float | None:
     """Since when NVML is being started, in perf seconds; None where it is not."""
     return _starting_since
+
+
+def _start(binding: Any) -> None:
+    try:
+        binding.nvmlInit()
+    except Exception as error:
+        if code_of(binding, error) != _NO_LIBRARY or not _load_from_known_folders():
+            raise
+        binding.nvmlInit()
+
+
+def _load_from_known_folders() -> bool:
+    """Load the driver's library by its path: the loader then finds it by its name."""
+    if not sys.platform.startswith("linux"):
+        return False
+    for path in (Path(folder) / _NAME for folder in _FOLDERS):
+        try:
+            ctypes.CDLL(str(path))
+        except OSError:
+            continue
+        return True
+    return False
 
 
 def restart(binding: Any) -> None:

@@ -105,7 +105,7 @@ def match(
         if gpu is None and own is not None:
             gpu, how = _by_identity(own.uuid, own.pci_bus_id, pool, allowed)
             how = "cuda" if gpu is not None else ""
-        if gpu is None and not wanted.uuid and not wanted.pci_bus_id and own is None:
+        if gpu is None and not any(_comparable(one, pool) for one in (wanted, own)):
             if ordinal < len(allowed.gpus):
                 gpu = allowed.gpus[ordinal]
                 how = "order" if allowed.certain else "guess"
@@ -115,6 +115,14 @@ def match(
                     gpu, how = alike[0], "order"
         matches.append(Match(wanted.index, wanted, gpu, how if gpu is not None else ""))
     return matches
+
+
+def _comparable(device: FrameworkGpu | CudaGpu | None, pool: Sequence[NvmlGpu]) -> bool:
+    """Whether NVML and this device name an identity of the same kind."""
+    return device is not None and bool(
+        (device.uuid and any(gpu.uuid for gpu in pool))
+        or (device.pci_bus_id and any(gpu.pci_bus_id for gpu in pool))
+    )
 
 
 def _by_identity(

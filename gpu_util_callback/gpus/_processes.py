@@ -132,13 +132,11 @@ class Processes:
         return found if answered else None
 
     def _list(self, symbol: str) -> list[Any] | None:
-        ask, key, handle = self._gate.ask, self._key, self._gpu.handle
-        listed = ask(symbol, handle, gpu=key)
-        if listed is None and self._gate.lacks(symbol, key):  # drivers before 510
-            self._gate.memory.forget(symbol, key)
-            listed = ask(symbol + "_v2", handle, gpu=key)
-            if symbol != _LISTS[0]:  # few GPUs have graphics or MPS clients: nothing is missing
-                self._gate.memory.forget(symbol + "_v2", key)
+        handle = self._gpu.handle
+        # Drivers before 510 have the older call.
+        listed = self._gate.first_of((symbol, handle), (f"{symbol}_v2", handle), gpu=self._key)
+        if symbol != _LISTS[0]:  # few GPUs have graphics or MPS clients: nothing is missing
+            self._gate.memory.forget(f"{symbol}/1", self._key)
         return listed
 
     def _utilization(self) -> dict[int, int]:

@@ -34,6 +34,7 @@ from gpu_util_callback.traces.steps import Steps, find_steps
 __all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "analyse", "measure"]
 
 _UNLINKED_SHARE = 0.1
+LONE_CALL = "one call of a function that neither fetched a batch nor trains by its name"
 # Fewer kernels in fewer steps are a fragment, not a training: its idle time proves nothing.
 _MIN_KERNELS = 20
 _MIN_STEPS = 3
@@ -88,10 +89,8 @@ class ProcessAnalysis:
 
     @property
     def has_steps(self) -> bool:
-        """Whether the steps are steps: marked, or repeated; not all of the trace as one."""
-        if self.steps.basis == "marker":
-            return len(self.steps) > 0
-        return self.steps.basis != "trace" and len(self.steps) > 1
+        """Whether the steps are steps for certain; not all of the trace as one."""
+        return self.steps.judged
 
     @property
     def enough_work(self) -> bool:
@@ -272,7 +271,7 @@ def _unjudged(p: ProcessAnalysis) -> list[str]:
     """What is no evidence of anything: time outside steps, too little work, empty devices."""
     notes = []
     if len(p.steps) and not p.has_steps:
-        found = "no steps" if p.steps.basis == "trace" else "only one step, and no marker of it,"
+        found = "no steps" if p.steps.basis == "trace" else f"only {LONE_CALL},"
         notes.append(f"{found} in the trace: work is measured, idle time is not judged")
     if p.devices and not p.enough_work:
         kernels = max(d.launches.kernels for d in p.devices)

@@ -186,6 +186,7 @@ def _facts(
             "format": trace.format,
             "files": names,
             "steps_from": p.steps.basis,
+            "steps_judged": p.has_steps,
             "cannot_know": [entry["source"] for entry in cannot],
         },
         "gpus": [

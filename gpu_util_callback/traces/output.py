@@ -53,6 +53,7 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
                 "rank": p.process.rank,
                 "steps_from": p.steps.basis,
                 "steps": len(p.steps),
+                "steps_judged": p.has_steps,
                 "devices": [d.index for d in p.devices],
                 "unused_devices": p.unused_devices,
             }

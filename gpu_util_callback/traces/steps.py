@@ -5,6 +5,7 @@ A trace with GPU events or iterations always has steps; what they rest on is tol
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,10 @@ __all__ = ["Steps", "find_steps"]
 # A step reaches to the next marker (what lies between two of them, callbacks for example, belongs
 # to the step before), unless the pause is longer than this many typical steps: then it ended.
 _MAX_PAUSE_STEPS = 3.0
+# A function that trains, by its name; TensorFlow puts "__inference_" in front of all of them.
+_TRAINS = re.compile(r"(?<![a-z])(train(?!ed)|update|step)", re.IGNORECASE)
+_EVALUATES = re.compile(r"eval|test|valid|predict|infer", re.IGNORECASE)
+_CALLED = re.compile(r"^(?:PjitFunction\((.*)\)|EagerLocalExecute: (?:__inference_)?(.*))$")
 
 
 @dataclass(slots=True)
@@ -24,13 +29,16 @@ class Steps:
     """The steps of one process, in order and disjoint.
 
     `basis` is "marker", "call" (one compiled function after another), "iteration" (one batch after
-    another) or "trace" (no structure found: the whole trace as one step).
+    another) or "trace" (no structure found: the whole trace as one step). `judged`: they are steps
+    for certain, so that the time in them means something: marked, repeated, or a single call which
+    fetched its own batch or is of a function that trains.
     """
 
     label: np.ndarray  # int64[n]: the training step where a marker says it, else 0, 1, 2, …
     start_ps: np.ndarray  # int64[n]
     end_ps: np.ndarray  # int64[n]
     basis: str
+    judged: bool = False
 
     def __len__(self) -> int:
         return len(self.label)
@@ -104,8 +112,46 @@ def _by_call(process: Process, names: Names) -> Steps | None:
     ids = events.value[best]
     fresh = np.concatenate((np.ones(1, bool), (ids[1:] != ids[:-1]) | (ids[1:] == -1)))
     start = events.start_ps[best][fresh]
-    end = np.maximum.reduceat(events.end_ps[best], np.flatnonzero(fresh))
-    return _tile(process, np.arange(len(start)), start, end, "call")
+    end = np.maximum.reduceat(_call_ends(process, best), np.flatnonzero(fresh))
+    steps = _tile(process, np.arange(len(start)), start, end, "call")
+    if len(best) == 1:
+        call = int(best[0])
+        steps.judged |= _fetches(process, int(start[0]), int(end[0]))
+        steps.judged |= _trains(process, names, call)
+    return steps
+
+
+def _call_ends(process: Process, calls: np.ndarray) -> np.ndarray:
+    """When each call was done: it may return before the threads that work for it, under its id."""
+    events = process.events
+    ends = events.end_ps[calls].copy()
+    ids = events.value[calls]
+    order = np.argsort(ids, kind="stable")
+    rows = np.flatnonzero((events.kind != HostKind.STEP) & (events.value != -1))
+    at = np.searchsorted(ids[order], events.value[rows], side="right") - 1
+    found = (at >= 0) & (ids[order][np.maximum(at, 0)] == events.value[rows])
+    np.maximum.at(ends, order[at[found]], events.end_ps[rows[found]])
+    return ends
+
+
+def _fetches(process: Process, start: int, end: int) -> bool:
+    """Whether a batch was fetched in this time."""
+    events = process.events
+    fetch = events.kind == HostKind.INPUT_WAIT
+    return bool((fetch & (events.start_ps >= start) & (events.end_ps <= end)).any())
+
+
+def _trains(process: Process, names: Names, call: int) -> bool:
+    """Whether the function that was called is one that trains, by its name."""
+    events = process.events
+    around = np.flatnonzero(
+        (events.thread == events.thread[call])
+        & (events.start_ps <= events.start_ps[call])
+        & (events.end_ps >= events.end_ps[call])
+    )
+    called = [found for row in around.tolist() if (found := _CALLED.match(names[events.name[row]]))]
+    functions = [found[1] or found[2] for found in called]
+    return any(_TRAINS.search(name) and not _EVALUATES.search(name) for name in functions)
 
 
 def _by_iteration(process: Process, names: Names) -> Steps | None:
@@ -146,7 +192,8 @@ def _tile(
         until = int(end[at]) if basis == "marker" else limit
         end[at] = _reach(process, int(start[at]), until, int(end[at]), limit)
     keep = start < end
-    return Steps(label[keep], start[keep], end[keep], basis)
+    judged = bool(keep.any()) and (basis == "marker" or int(keep.sum()) > 1)
+    return Steps(label[keep], start[keep], end[keep], basis, judged)
 
 
 def _reach(process: Process, start: int, until: int, end: int, limit: int) -> int:

@@ -8,7 +8,12 @@ import textwrap
 
 import numpy as np
 
-from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
+from gpu_util_callback.traces.analysis import (
+    LONE_CALL,
+    Analysis,
+    DeviceAnalysis,
+    ProcessAnalysis,
+)
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.findings import thresholds_set
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
@@ -111,6 +116,8 @@ def _process(p: ProcessAnalysis, several: bool, width: int, paint) -> list[str]:
             line = f"1 step ({named}{basis}), {_time(float(duration[0]))}"
             if p.steps.basis == "trace":
                 line = f"no steps in it: the whole trace as one, {_time(float(duration[0]))}"
+            elif not p.has_steps:
+                line = f"{LONE_CALL}: {_time(float(duration[0]))}"
         else:
             line = f"{len(p.steps)} steps (steps {first}–{last}; {basis}), "
             line += f"{_time(float(np.median(duration)))} each (median)"

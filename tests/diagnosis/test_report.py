@@ -139,7 +139,7 @@ def test_two_lines_say_the_verdict_and_what_to_do(logdir, tmp_path):
     write(healthy, tmp_path / "healthy")
     [recording] = read_recordings(tmp_path / "healthy")
     first, second = two_lines(run_report(recording)).splitlines()
-    assert "Nothing held training back" in first and "300 steps" in second
+    assert "Nothing outside the steps" in first and "300 steps" in second
 
 
 def test_of_an_idle_gpu_without_a_known_cause_the_second_line_says_where_to_look(tmp_path):

@@ -30,7 +30,20 @@ def test_an_idle_gpu_is_not_called_healthy(share, said):
 def test_a_busy_gpu_and_a_run_of_steps_are():
     busy = run_of([GPU], gpu_share=0.97).diagnose()["verdict"]
     assert busy.startswith("Nothing held training back") and "active 9" in busy
-    assert run_of().diagnose()["verdict"].startswith("Nothing held training back: ")
+
+
+def test_without_a_gpu_what_the_steps_do_is_said_to_be_unknown():
+    verdict = run_of().diagnose()["verdict"]
+    assert verdict.startswith("Nothing outside the steps was found to hold training back: ")
+    assert verdict.endswith("how well they use the CPU was not measured (no GPU in use).")
+    unsampled = run_of([GPU])
+    unsampled.drop_samples = 1.0
+    verdict = unsampled.diagnose()["verdict"]
+    assert verdict.startswith("Nothing outside the steps was found to hold training back: ")
+    assert verdict.endswith("how busy the GPU was in them was not measured.")
+    blind = run_of()
+    blind._steps[0]["input_wait_ns"] = np.full(600, -1)
+    assert "waits for input were not measured" in blind.diagnose()["verdict"]
 
 
 @pytest.mark.parametrize("wait_ms, said", [
@@ -61,7 +74,7 @@ def test_the_compiling_that_every_run_begins_with_is_named_where_it_is_much(tmp_
     [recording] = read_recordings(tmp_path / "run")
     verdict = run_report(recording)["verdict"]
     assert "% into compiling" in verdict
-    assert verdict.startswith("No bottleneck" if gpus else "Nothing held training back")
+    assert verdict.startswith("No bottleneck" if gpus else "Nothing outside the steps")
 
 
 def test_nothing_held_back_is_not_said_beside_a_wait(tmp_path):
@@ -72,7 +85,7 @@ def test_nothing_held_back_is_not_said_beside_a_wait(tmp_path):
     write(run, tmp_path / "run")
     [recording] = read_recordings(tmp_path / "run")
     verdict = run_report(recording)["verdict"]
-    assert verdict.startswith("Nothing held training back") and "waiting" not in verdict
+    assert verdict.startswith("Nothing outside the steps") and "waiting" not in verdict
 
 
 def test_steps_that_cannot_be_read_are_not_called_none(tmp_path):

@@ -116,12 +116,35 @@ def test_host_facts():
     }  # fmt: skip
 
 
-def test_a_container_s_cpu_quota(monkeypatch):
-    files = {"/sys/fs/cgroup/cpu.max": ["150000", "100000"], "/sys/fs/cgroup/memory.max": ["4096"]}
-    monkeypatch.setattr(_host, "_words_of", files.__getitem__)
-    assert (host_facts()["cpu_quota"], host_facts()["memory_limit_bytes"]) == (1.5, 4096)
-    files["/sys/fs/cgroup/cpu.max"] = ["max", "100000"]
-    assert host_facts()["cpu_quota"] is None
+@pytest.mark.parametrize(
+    ("files", "quota", "limit"),
+    [
+        ({"cpu.max": "150000 100000", "memory.max": "4096"}, 1.5, 4096),
+        ({"cpu.max": "max 100000", "memory.max": "max"}, None, None),
+        # Version 1: a tree for each controller, and numbers that mean "none".
+        ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000",
+          "memory/memory.limit_in_bytes": "8192"}, 2.5, 8192),
+        ({"cpu,cpuacct/cpu.cfs_quota_us": "-1", "cpu,cpuacct/cpu.cfs_period_us": "100000",
+          "memory/memory.limit_in_bytes": "9223372036854771712"}, None, None),
+        # A job's own group below the mount: the tightest limit on the way holds.
+        ({"../../../proc/self/cgroup": "0::/jobs/7\n", "jobs/cpu.max": "400000 100000",
+          "jobs/7/cpu.max": "max 100000", "jobs/7/memory.max": "2048",
+          "jobs/memory.max": "9999"}, 4.0, 2048),
+        ({"../../../proc/self/cgroup": "4:memory:/slurm/9\n3:cpu,cpuacct:/slurm/9\n",
+          "memory/slurm/9/memory.limit_in_bytes": "1024",
+          "cpu,cpuacct/slurm/9/cpu.cfs_quota_us": "50000",
+          "cpu,cpuacct/slurm/9/cpu.cfs_period_us": "100000"}, 0.5, 1024),
+        ({"../../../proc/self/cgroup": "garbage\n"}, None, None),
+        ({}, None, None),
+    ],
+)  # fmt: skip
+def test_a_container_s_limits_in_either_version_of_control_groups(tmp_path, files, quota, limit):
+    for name, text in files.items():
+        path = (tmp_path / "sys/fs/cgroup" / name).resolve()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    facts = host_facts(str(tmp_path))
+    assert (facts["cpu_quota"], facts["memory_limit_bytes"]) == (quota, limit)
 
 
 def test_the_pace_follows_the_driver():

@@ -109,6 +109,7 @@ function Calm({ recording }: { recording: RecordingReply }) {
   const { steps, verdict } = recording.report;
   if (!steps) return <p class="dim">Nothing to judge yet.</p>;
   if (notJudged(verdict)) return <p class="dim">Not judged: too little of the training was seen.</p>;
+  if (/^Nothing outside/.test(verdict ?? '')) return <p class="dim">Nothing was found outside the steps; what happens within them was not measured.</p>;
   if (!/^Nothing held/.test(verdict ?? '')) return <p class="dim">No cause was established.</p>;
   return (
     <p class="calm">

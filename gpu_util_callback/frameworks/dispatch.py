@@ -1,0 +1,218 @@
+"""How a loop's step runs: one compiled function, or operation by operation from Python.
+
+Seen from outside: the training thread's Python stack is looked at now and then from the recorder's
+thread. That costs the training thread nothing but Python's lock for some 30 microseconds a look.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+__all__ = ["DispatchWatch", "OperationCount"]
+
+# Looks come densely at first, so that short runs have enough, and rarely where they are known to.
+_DENSE, _ENOUGH = 60, 300
+_DENSE_S, _USUAL_S, _RARE_S = 0.05, 0.2, 2.0
+_DEEPEST = 200  # frames
+
+COMPILED, EAGER, COMPILING = "compiled", "eager", "compiling"
+# Parts of a file's path, and what a frame of that file means; the first that fits decides. What is
+# not listed says nothing: waiting for a result, fetching, the user's own Python.
+_MEANING: dict[str, tuple[tuple[str, str], ...]] = {
+    "tensorflow": (
+        ("tensorflow/python/framework/func_graph", COMPILING),
+        ("tensorflow/python/eager/polymorphic_function/atomic_function", COMPILED),
+        ("tensorflow/python/ops/gen_dataset_ops", ""),
+        ("tensorflow/python/data/", ""),
+        ("tensorflow/python/ops/gen_", EAGER),
+        ("tensorflow/python/eager/execute", EAGER),
+        ("tensorflow/python/eager/imperative_grad", EAGER),
+    ),
+    "jax": (
+        ("jax/_src/compiler", COMPILING),
+        ("jax/_src/interpreters/mlir", COMPILING),
+        ("jax/_src/interpreters/ad", EAGER),
+        ("jax/_src/interpreters/batching", EAGER),
+        ("jax/_src/dispatch", EAGER),
+        ("jax/_src/lax/", EAGER),
+        ("jax/_src/numpy/", EAGER),
+        ("jax/_src/nn/", EAGER),
+    ),
+    "torch": (
+        ("torch/_dynamo/convert_frame", COMPILING),
+        ("torch/_inductor/", COMPILED),
+        ("torchinductor", COMPILED),
+        ("torch/_functorch/_aot_autograd/", COMPILED),
+        ("torch/utils/data/", ""),
+        ("torch/autograd/graph", EAGER),
+        ("torch/nn/", EAGER),
+        ("torch/optim/", EAGER),
+        ("torch/_tensor", EAGER),
+    ),
+}
+# Functions in which JAX traces what it will compile, whatever it calls meanwhile.
+_TRACING = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
+# Of all that the frames say: compiling calls what it compiles, and compiled code operations.
+_DECIDES = ("", EAGER, COMPILED, COMPILING)
+_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "gpu_util_callback/")
+
+
+class DispatchWatch:
+    """Counts in what kind of call the training thread is found in its steps.
+
+    Args:
+        framework: whose calls they are; of others nothing is known.
+        thread: the training thread's identifier.
+        working: whether a training step is under way.
+        loop: the code that the loop is in, so that the function it calls for a step is known.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        thread: int,
+        working: Callable[[], bool],
+        loop: CodeType | None = None,
+    ):
+        self._meaning = _MEANING.get(framework, ())
+        self._thread = thread
+        self._working = working
+        self._loop = loop
+        self._samples = 0
+        self._kinds: Counter[str] = Counter()
+        self._functions: Counter[str] = Counter()
+        self._known: dict[CodeType, str] = {}
+        # Not the module's own generator, whose seed and state are the program's.
+        self._random = random.Random(0x6A09E667)
+
+    def wait(self, stopped: Callable[[float], bool], pause_s: float) -> bool:
+        """Wait as `stopped(pause_s)` does, and look meanwhile.
+
+        Returns: what `stopped` says.
+        """
+        until = time.monotonic() + pause_s
+        while (left := until - time.monotonic()) > 0:
+            # Aperiodic, so that no rhythm of the loop is met.
+            if stopped(min(left, self._pause_s() * self._random.uniform(0.5, 1.5))):
+                return True
+            self.look()
+        return stopped(0.0)
+
+    def _pause_s(self) -> float:
+        if not self._meaning:
+            return float("inf")
+        if self._samples < _DENSE:
+            return _DENSE_S
+        return _USUAL_S if self._samples < _ENOUGH else _RARE_S
+
+    def look(self) -> None:
+        """Look at the training thread's stack, once."""
+        if not self._meaning or not self._working():
+            return
+        frame = sys._current_frames().get(self._thread)
+        kind, function, depth = "", "", 0
+        # In one go: nothing here lets go of Python's lock, and no frame is kept.
+        while frame is not None and depth < _DEEPEST:
+            code = frame.f_code
+            if code is self._loop:
+                break
+            meaning = self._known.get(code)
+            if meaning is None:
+                meaning = self._known[code] = self._of(code)
+            if meaning == "user":
+                function = code.co_qualname
+            elif meaning:
+                kind = max(kind, meaning, key=_DECIDES.index)
+            frame, depth = frame.f_back, depth + 1
+        in_loop = frame is not None
+        del frame
+        if not self._working():
+            return  # it went on meanwhile
+        self._samples += 1
+        self._kinds[kind] += 1
+        if kind == EAGER and in_loop and depth:
+            self._functions[function.rpartition(".<locals>.")[2]] += 1
+
+    def _of(self, code: CodeType) -> str:
+        name = code.co_filename.replace("\\", "/")
+        if code.co_name in _TRACING:
+            return COMPILING
+        for part, meaning in self._meaning:
+            if part in name:
+                return meaning
+        return "" if any(part in name for part in _LIBRARIES) else "user"
+
+    def facts(self) -> dict[str, Any]:
+        """For the manifest: {"samples", "eager", "compiled", "function"}; {} before there are any.
+
+        "function" is what the loop calls for a step, where operations were seen in it.
+        """
+        if not self._samples:
+            return {}
+        name, count = (self._functions.most_common(1) or [("", 0)])[0]
+        usual = 2 * count > sum(self._functions.values()) and name.isidentifier()
+        return {
+            "samples": self._samples - self._kinds[COMPILING],
+            "eager": self._kinds[EAGER],
+            "compiled": self._kinds[COMPILED],
+            "function": name if usual else None,
+        }
+
+
+class OperationCount:
+    """How many operations a step starts from Python, from numbers the framework counts anyway.
+
+    TensorFlow numbers its eager tensors, the batch's among them; PyTorch the operations it will
+    differentiate. Both are read, nothing is called that counts on.
+    """
+
+    _MOST = 200  # steps
+
+    def __init__(self, framework: str):
+        self._read: Callable[[Any], int | None] | None = _NUMBERS.get(framework)
+        self._before: int | None = None
+        self._counted: list[int] = []
+
+    def begin(self) -> None:
+        """A new pass over a dataset: what was counted in between is no step's."""
+        self._before = None
+
+    def step(self, batch: Any) -> None:
+        """A step begins with this batch; on the training thread."""
+        if self._read is None:
+            return
+        now = self._read(batch)
+        if now is not None and self._before is not None and now >= self._before:
+            self._counted.append(now - self._before)
+        self._before = now
+        if len(self._counted) >= self._MOST:
+            self._read = None
+
+    @property
+    def per_step(self) -> int | None:
+        """Of a usual step; None where it is not known."""
+        counted = sorted(self._counted)
+        return counted[len(counted) // 2] if len(counted) > 2 else None
+
+
+def _eager_tensor(batch: Any) -> int | None:
+    while isinstance(batch, (tuple, list, dict)) and batch:
+        batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
+    number = getattr(batch, "_id", None) if type(batch).__name__ == "EagerTensor" else None
+    return number if isinstance(number, int) else None
+
+
+def _autograd_sequence(batch: Any) -> int | None:
+    try:
+        return int(sys.modules["torch"]._C._autograd._get_sequence_nr())
+    except (KeyError, AttributeError):  # a version that counts elsewhere
+        return None
+
+
+_NUMBERS = {"tensorflow": _eager_tensor, "torch": _autograd_sequence}

@@ -1,0 +1,108 @@
+"""A loop under GpuUtilMonitor: FRAMEWORK, MODE ("eager", "advised", "compiled"), LOG_DIR.
+
+"advised" is the eager loop with the decorator that the eager run's report prints. Prints the
+weights' bytes as a digest, so that runs can be compared bit by bit; PLAIN=1 leaves the monitor out.
+"""
+
+import contextlib
+import hashlib
+import os
+import sys
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np
+
+from gpu_util_callback import GpuUtilMonitor
+
+WIDTH, LAYERS, BATCHES = 24, 5, 20
+rng = np.random.default_rng(0)
+DATA = rng.standard_normal((BATCHES, 16, WIDTH)).astype(np.float32)
+START = [0.3 * rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) for _ in range(LAYERS)]
+
+
+def monitored(log_dir):
+    if os.environ.get("PLAIN"):
+        monitor = contextlib.nullcontext()
+        return monitor, lambda _, batches: batches
+    return GpuUtilMonitor(log_dir, report=False), lambda monitor, batches: monitor.batches(batches)
+
+
+def tensorflow_loop(mode, log_dir, steps):
+    import tensorflow as tf
+
+    weights = [tf.Variable(one) for one in START]
+    decorator = {"eager": lambda f: f, "advised": eval(os.environ.get("DECORATOR", "None")),
+                 "compiled": tf.function}[mode]  # fmt: skip
+
+    @decorator
+    def train_step(x):
+        with tf.GradientTape() as tape:
+            h = x
+            for w in weights:
+                h = tf.nn.tanh(h @ w)
+            loss = tf.reduce_mean(h**2)
+        for w, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            w.assign_sub(0.01 * gradient)
+        return loss
+
+    batches = tf.data.Dataset.from_tensor_slices(DATA).repeat(steps // BATCHES)
+    monitor, of = monitored(log_dir)
+    with monitor as entered:
+        for x in of(entered, batches):
+            train_step(x)
+    return [w.numpy() for w in weights]
+
+
+def jax_loop(mode, log_dir, steps):
+    import jax
+    import jax.numpy as jnp
+
+    def loss_of(weights, x):
+        h = x
+        for w in weights:
+            h = jnp.tanh(h @ w)
+        return (h**2).mean()
+
+    decorator = {"eager": lambda f: f, "advised": eval(os.environ.get("DECORATOR", "None")),
+                 "compiled": jax.jit}[mode]  # fmt: skip
+
+    @decorator
+    def update(weights, x):
+        loss, gradients = jax.value_and_grad(loss_of)(weights, x)
+        return [w - 0.01 * g for w, g in zip(weights, gradients, strict=True)], loss
+
+    weights = [jnp.asarray(one) for one in START]
+    monitor, of = monitored(log_dir)
+    with monitor as entered:
+        for x in of(entered, list(DATA) * (steps // BATCHES)):
+            weights, loss = update(weights, x)
+            float(loss)  # as programs do that log it
+    return [np.asarray(w) for w in weights]
+
+
+def torch_loop(mode, log_dir, steps):
+    import torch
+
+    weights = [torch.from_numpy(one.copy()).requires_grad_() for one in START]
+    optimizer = torch.optim.SGD(weights, 0.01)
+
+    def train_step(x):
+        optimizer.zero_grad()
+        h = x
+        for w in weights:
+            h = torch.tanh(h @ w)
+        (h**2).mean().backward()
+        optimizer.step()
+
+    monitor, of = monitored(log_dir)
+    with monitor as entered:
+        for x in of(entered, [torch.from_numpy(x) for x in DATA] * (steps // BATCHES)):
+            train_step(x)
+    return [w.detach().numpy() for w in weights]
+
+
+if __name__ == "__main__":
+    framework, mode, log_dir, steps = sys.argv[1:]
+    loop = {"tensorflow": tensorflow_loop, "jax": jax_loop, "torch": torch_loop}[framework]
+    found = loop(mode, log_dir, int(steps))
+    print("weights", hashlib.sha256(b"".join(w.tobytes() for w in found)).hexdigest())

@@ -1,0 +1,161 @@
+"""Real loops that nothing compiles are seen, told what to add, and left as they are."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packages import need
+
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.frameworks.dispatch import DispatchWatch, OperationCount
+from gpu_util_callback.recording import read_recordings
+
+PROGRAM = Path(__file__).with_name("eager_program.py")
+STEPS = {  # of a loop that lasts some seconds
+    ("tensorflow", "eager"): 400, ("tensorflow", "compiled"): 8000,
+    ("jax", "eager"): 200, ("jax", "compiled"): 20000,
+    ("torch", "eager"): 4000,
+}  # fmt: skip
+
+
+def trained(framework, mode, log_dir, steps=None, **environment):
+    """The digest of the weights after a loop."""
+    steps = steps or STEPS[framework, "compiled" if mode == "advised" else mode]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), framework, mode, str(log_dir), str(steps)],
+        env={**os.environ, **environment}, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.strip().splitlines()[-1]
+
+
+def reported(log_dir):
+    (recording,) = read_recordings(log_dir)
+    report = run_report(recording)
+    claims = [*report["findings"], *report["spans"]]
+    return report, [claim for claim in claims if claim["cause"] == "launch_bound"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "function"), [("tensorflow", "train_step"), ("jax", "update")]
+)
+def test_an_eager_loop_is_said_to_be_one_and_its_line_makes_the_finding_go(
+    tmp_path, framework, function
+):
+    need(framework)
+    trained(framework, "eager", tmp_path / "eager")
+    before, (claim,) = reported(tmp_path / "eager")
+    assert "eagerly" in before["verdict"]
+    line, define = claim["advice"]["code"].splitlines()
+    assert define == f"def {function}(...):"
+    if framework == "tensorflow":
+        assert 30 <= claim["evidence"]["operations_per_step"] <= 120
+
+    decorator = line.partition("#")[0].strip().removeprefix("@")
+    trained(framework, "advised", tmp_path / "advised", DECORATOR=decorator)
+    after, claims = reported(tmp_path / "advised")
+    assert claims == [] and "eagerly" not in after["verdict"]
+    assert 2 * after["step_ms"]["p50"] < before["step_ms"]["p50"]
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+def test_a_compiled_loop_is_not_called_eager(tmp_path, framework):
+    need(framework)
+    trained(framework, "compiled", tmp_path)
+    report, claims = reported(tmp_path)
+    assert claims == []
+    assert report["fit"]["dispatch"]["samples"] >= 20, "it was looked at"
+    assert "eagerly" not in report["verdict"]
+
+
+def test_a_loop_of_pytorch_is_eager_as_usual(tmp_path):
+    need("torch")
+    trained("torch", "eager", tmp_path)
+    report, claims = reported(tmp_path)
+    assert claims == []
+    assert report["fit"]["dispatch"]["eager"] > 0.5 * report["fit"]["dispatch"]["samples"]
+    assert 10 <= report["fit"]["dispatch"]["operations"] <= 40
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode"), [("tensorflow", "eager"), ("tensorflow", "compiled"), ("jax", "eager")]
+)
+def test_looking_changes_no_bit(tmp_path, framework, mode):
+    need(framework)
+    plain = [trained(framework, mode, tmp_path / "none", 100, PLAIN="1") for _ in range(2)]
+    watched = trained(framework, mode, tmp_path / "logs", 100)
+    assert {*plain, watched} == {plain[0]}
+
+
+def test_the_program_s_random_numbers_are_left_alone():
+    import random
+
+    random.seed(7)
+    state = random.getstate()
+    watch = DispatchWatch("tensorflow", 0, lambda: True)
+    watch.wait(lambda seconds: False, 0.05)
+    assert random.getstate() == state
+
+
+def test_a_look_keeps_no_frame_alive():
+    import gc
+    import threading
+    import weakref
+
+    class Thing:
+        pass
+
+    gone, looked, leave = [], threading.Event(), threading.Event()
+
+    def step():
+        thing = Thing()
+        gone.append(weakref.ref(thing))
+        looked.wait(10)
+
+    def train():
+        step()
+        leave.wait(10)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    watch = DispatchWatch("tensorflow", thread.ident, lambda: True)
+    gc.disable()  # a cycle would keep it until the collector came by
+    try:
+        while not gone:
+            pass
+        for _ in range(100):
+            watch.look()
+        looked.set()
+        for _ in range(1000):
+            if gone[0]() is None:
+                break
+            leave.wait(0.01)
+        assert gone[0]() is None
+    finally:
+        gc.enable()
+        leave.set()
+        thread.join()
+
+
+def test_operations_are_counted_by_the_numbers_of_the_batches():
+    Tensor = type("EagerTensor", (), {})
+
+    def batch(number):
+        tensor = Tensor()
+        tensor._id = number
+        return ({"image": tensor}, 0)
+
+    count = OperationCount("tensorflow")
+    assert count.per_step is None
+    for number in (10, 73, 136, 137 + 62, 199 + 900):  # the last holds a validation
+        count.step(batch(number))
+    assert count.per_step == 63
+    count.begin()
+    count.step(batch(99_999))
+    assert count.per_step == 63
+    count.step([1.0])  # not TensorFlow's: unknown
+    assert count.per_step == 63
+    assert OperationCount("jax").per_step is None

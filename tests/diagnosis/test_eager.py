@@ -1,0 +1,105 @@
+"""Steps that run eagerly are said to, on any device; what that costs only where it is known."""
+
+import pytest
+from generated_runs import GPU, Generated
+
+SEEN = {"samples": 60, "eager": 55, "compiled": 0, "function": "train_step", "operations": 63}
+
+
+def run_of(framework="tensorflow", gpus=(), fit=None, told=None, count=300, step_ms=8.0, **steps):
+    run = Generated(
+        seed=5, gpus=list(gpus), framework={"name": framework, "backend": framework, **(told or {})}
+    )
+    run.facts["fit"] = {"loop": "custom", **(fit or {})}
+    run.steps(count, step_ms=step_ms, **steps)
+    return run.diagnose()
+
+
+def eager(found):
+    claims = [*found["findings"], *found["spans"]]
+    return [claim for claim in claims if claim["cause"] == "launch_bound"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "line"), [("tensorflow", "@tf.function"), ("jax", "@jax.jit")]
+)
+def test_a_loop_that_nothing_compiles_is_no_all_clear(framework, line):
+    found = run_of(framework, fit={"dispatch": SEEN})
+    (claim,) = eager(found)
+    assert claim["lost_s"] is None and claim["saves_s"] is None, "nobody knows what it costs"
+    code = claim["advice"]["code"]
+    assert code.startswith(line) and "def train_step" in code
+    assert claim["evidence"]["operations_per_step"] == 63
+    assert claim["evidence"]["eager_op_us"] == pytest.approx(8000 / 63, rel=0.05)
+    assert found["verdict"] == (
+        "The step runs eagerly, operation by operation from Python; what it costs is not known."
+    )
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"eager": 2, "compiled": 50},  # a compiled step, and an operation beside it
+        {"eager": 30, "compiled": 20},
+        {"eager": 3},  # mostly waiting, or Python of the user's own
+        {"samples": 12, "eager": 12},  # too few looks
+        {"operations": 4},  # each takes 2 ms: that Python starts it hardly shows
+    ],
+)
+def test_what_is_no_eager_loop_is_not_called_one(seen):
+    found = run_of(fit={"dispatch": {**SEEN, **seen}})
+    assert eager(found) == []
+    assert found["verdict"].startswith("Nothing outside the steps")
+
+
+def test_without_looks_the_cause_is_not_judged():
+    found = run_of()
+    assert "launch_bound" in [one["cause"] for one in found["silent"]]
+    assert eager(run_of(fit={"dispatch": SEEN}, count=20)) == [], "too few steps"
+
+
+def test_a_function_that_is_not_known_is_to_be_made():
+    (claim,) = eager(run_of(fit={"dispatch": {**SEEN, "function": None, "operations": None}}))
+    assert "into one function" in claim["advice"]["text"]
+    assert "operations_per_step" not in claim["evidence"]
+
+
+def test_beside_an_idle_gpu_its_idle_time_is_what_it_costs():
+    (claim,) = eager(run_of(gpus=[GPU], fit={"dispatch": SEEN}, gpu_share=0.2))
+    assert claim["title"] == "Eager execution leaves the GPU idle"
+    assert claim["lost_s"] == pytest.approx(0.8 * 300 * 0.008, rel=0.1)
+    assert claim["advice"]["code"].startswith("@tf.function")
+    assert eager(run_of(gpus=[GPU], fit={"dispatch": SEEN}, gpu_share=0.9)) == []
+
+
+def test_a_keras_model_told_to_run_eagerly_is_said_to_on_a_cpu():
+    (claim,) = eager(run_of(fit={"loop": None, "run_eagerly": True}))
+    assert claim["advice"]["code"] == "model.compile(..., run_eagerly=False)"
+    assert eager(run_of("torch", fit={"loop": None, "run_eagerly": True})) == []
+
+
+@pytest.mark.parametrize(
+    ("framework", "by", "line"),
+    [
+        ("tensorflow", "tf.config.run_functions_eagerly(True)",
+         "tf.config.run_functions_eagerly(False)"),
+        ("jax", "jax_disable_jit", 'jax.config.update("jax_disable_jit", False)'),
+    ],
+)  # fmt: skip
+def test_a_switch_that_makes_all_functions_eager_is_named(framework, by, line):
+    (claim,) = eager(run_of(framework, told={"eager_by": by}))
+    assert claim["advice"]["code"] == line
+
+
+def test_pytorch_runs_eagerly_as_usual_and_what_that_costs_is_left_open():
+    found = run_of("torch", fit={"dispatch": {**SEEN, "operations": 400}}, step_ms=8)
+    assert eager(found) == []
+    assert "a try tells" in found["verdict"] and "400 operations" in found["verdict"]
+    large = run_of("torch", fit={"dispatch": {**SEEN, "operations": 20}}, step_ms=8)
+    assert "a try tells" not in large["verdict"]
+
+
+def test_a_small_loss_does_not_hide_an_eager_step():
+    found = run_of(fit={"dispatch": SEEN}, wait_ms=3.0)
+    assert "waits for its input" in found["verdict"]
+    assert "runs eagerly" in found["verdict"]

@@ -1,0 +1,349 @@
+"""Each source that another one can replace, with its first choice missing altogether."""
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from cuda import build_cuda, prepend
+from nvml import GIB, Scenario, environment
+
+from gpu_util_callback.diagnosis import diagnose
+from gpu_util_callback.gpus import FrameworkGpu, _library
+from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus
+from gpu_util_callback.gpus._mapping import CudaGpu, Visible, match
+from gpu_util_callback.scalar_points import ScalarPoints
+
+# How a driver does without a call: it does not have it, or refuses it whenever it is asked.
+WAYS = {
+    "absent": lambda scenario, symbol: scenario.without(symbol),
+    "not supported": lambda scenario, symbol: scenario.call(symbol, code=3),
+    "no permission": lambda scenario, symbol: scenario.call(symbol, code=4),
+    "rejected": lambda scenario, symbol: scenario.call(symbol, code=2),
+}
+BATCH = "nvmlDeviceGetFieldValues"
+
+
+def lacking(way, *symbols, profile="h100"):
+    """A scenario of one GPU whose driver does without some calls."""
+    scenario = Scenario()
+    for symbol in symbols:
+        WAYS[way](scenario, symbol)
+    return scenario, scenario.gpu(profile)
+
+
+def run_python(program, env):
+    return subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+
+
+def known(values):
+    return values[np.isfinite(values)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("profile", ["h100", "t4"])
+def test_event_reasons_serve_where_the_batch_of_counters_is_missing(step, way, profile):
+    scenario, gpu = lacking(way, BATCH, profile=profile)
+    gpu.curve("event_reasons", [(0, 0x1), (1, 0x4), (2, 0x20), (3, 0x8), (4, 0x8 | 0x40)])
+    stepped = step(scenario)
+    rows = stepped.at(0.5, 1, 2, 3, 4)["gpu0"]
+    assert rows["throttle_power_pct"].tolist() == [0, 100, 0, 0, 0]
+    assert rows["throttle_thermal_pct"].tolist() == [0, 0, 100, 0, 100]
+    assert rows["throttle_other_pct"].tolist() == [0, 0, 0, 100, 0]
+    missing = stepped.reasons()
+    assert not [source for source in missing if "throttl" in source.lower()]
+    assert "gpu0 power_energy_mw" in missing  # what nothing stands in for is named
+    assert stepped.library.calls(BATCH) <= 1
+
+
+def test_event_reasons_serve_while_the_batch_fails_now_and_then(step, monkeypatch):
+    now = {"s": 0.0}
+    monkeypatch.setattr("gpu_util_callback.gpus._gate.time.perf_counter", lambda: now["s"])
+    scenario = Scenario().call(BATCH, code=999, from_=1, until=2)
+    scenario.gpu("h100").curve("event_reasons", 0x20)
+    stepped = step(scenario)
+    seen = []
+    for now["s"] in (0, 0.5, 1.0, 1.5, 5.0, 5.5):
+        seen.append(stepped.at(now["s"])["gpu0"]["throttle_thermal_pct"][0])
+    np.testing.assert_array_equal(seen, [np.nan, 0, 100, 100, np.nan, 0])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_neither_batch_nor_event_reasons_is_named(step, way):
+    names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    stepped = step(lacking(way, BATCH, *names)[0])
+    rows = stepped.at(0, 1, 2)["gpu0"]
+    assert np.isnan(rows["throttle_thermal_pct"]).all()
+    assert "gpu0 clock event reasons" in stepped.reasons()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_pcie_traffic_by_the_older_call(step, way):
+    scenario, gpu = lacking(way, BATCH, profile="t4")
+    gpu.curve("pcie_throughput:0", 500_000).curve("pcie_throughput:1", 2_000_000)  # KiB a second
+    stepped = step(scenario)
+    rows = stepped.at(0)["gpu0"]
+    assert rows["pcie_tx_bytes_per_s"][0] == 500_000 * 1024
+    assert rows["pcie_rx_bytes_per_s"][0] == 2_000_000 * 1024
+    assert not [source for source in stepped.reasons() if "pcie" in source]
+    stepped.at(*np.arange(0.2, 3, 0.2))
+    # Each question takes 20 ms: it is asked once a second (of real time) and not every tick.
+    assert stepped.library.calls("nvmlDeviceGetPcieThroughput") <= 6
+
+
+def test_pcie_traffic_without_its_fields_alone(step):
+    scenario = Scenario().call("field:197", code=3).call("field:198", code=3)
+    scenario.gpu("a100").curve("pcie_throughput:0", 1000).curve("pcie_throughput:1", 2000)
+    stepped = step(scenario)
+    rows = stepped.at(0, 0.3)["gpu0"]
+    assert known(rows["pcie_rx_bytes_per_s"]).tolist() == [2000 * 1024]
+    assert known(rows["power_energy_mw"]).tolist() == pytest.approx([500_000])
+    assert not [source for source in stepped.reasons() if "pcie" in source]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gpm_has_pcie_traffic_where_no_counter_has(step, way):
+    stepped = step(lacking(way, BATCH)[0])
+    rows = stepped.at(*np.arange(0, 1.01, 0.2))
+    np.testing.assert_allclose(rows["gpu0/gpm"]["pcie_rx_bytes_per_s"], 4000 * 2**20)
+    assert "gpu0 pcie_rx_bytes_per_s" in stepped.reasons()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("symbol", "column", "value"),
+    [
+        ("nvmlDeviceGetMemoryInfo_v2", "memory_used_bytes", 20 * GIB + (600 << 20)),
+        ("nvmlDeviceGetTemperatureV", "temperature_c", 60),
+        ("nvmlDeviceGetCurrentClocksEventReasons", "event_reasons", 4),
+    ],
+)
+def test_an_older_call_stands_in(step, way, symbol, column, value):
+    scenario, gpu = lacking(way, symbol)
+    gpu.curve("event_reasons", 4)
+    stepped = step(scenario)
+    assert stepped.at(0, 0.3)["gpu0"][column].tolist() == [value, value]
+    assert not stepped.reasons()
+    assert stepped.gpu.facts["memory_total_bytes"] == 80 * GIB
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_newer_call_for_memory_serves_alone(step, way):
+    stepped = step(lacking(way, "nvmlDeviceGetMemoryInfo")[0])
+    assert stepped.at(0)["gpu0"]["memory_used_bytes"].tolist() == [20 * GIB]
+    assert stepped.gpu.facts["memory_total_bytes"] == 80 * GIB
+    assert not stepped.reasons()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_processes_by_the_older_calls(step, way):
+    lists = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics",
+                                                                   "MPSCompute")]  # fmt: skip
+    scenario, gpu = lacking(way, *lists)
+    gpu.process("self", 3 * GIB, sm=50).process(999_999, 2 * GIB, sm=10)
+    stepped = step(scenario)
+    row = stepped.at(0)["gpu0"]
+    assert row["memory_process_bytes"].tolist() == [3 * GIB]
+    assert row["memory_other_bytes"].tolist() == [2 * GIB]
+    assert not stepped.reasons()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_cuda_version_by_the_older_call(step, way):
+    stepped = step(lacking(way, "nvmlSystemGetCudaDriverVersion_v2")[0])
+    assert driver_facts(stepped.gate)["cuda_version"] == "13.0"
+    assert not stepped.reasons()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_driver_s_buffer_serves_where_utilization_cannot_be_polled(step, way, tmp_path):
+    stepped = step(lacking(way, "nvmlDeviceGetUtilizationRates")[0])
+    rows = stepped.at(*np.arange(0, 5, 0.5))
+    assert np.isnan(rows["gpu0"]["utilization_pct"]).all()
+    assert (rows["gpu0/utilization"]["utilization_pct"] == 95).all()
+    assert "gpu0 utilization" not in stepped.reasons()
+    # ... and then it is what the scalars show.
+    points = ScalarPoints(freq=1)
+    for group, block in rows.items():
+        columns = [name for name in block if name != "t"]
+        values = np.stack([block[name] for name in columns], 1)
+        points.add_samples(group, columns, (block["t"] * 1e9).astype(np.int64), values)
+    one = np.array([0])
+    ((_, values, _),) = points.add_steps(
+        {"step": one, "start_ns": one, "duration_ns": one + 10**9, "input_wait_ns": one}
+    )
+    assert values["gpu_util/gpu0/utilization_pct"] == pytest.approx(95)
+
+
+def test_power_by_the_energy_counter_is_the_report_s(make_throttled):
+    run = make_throttled("nvmlDeviceGetPowerUsage", way="absent")
+    assert run["report"]["gpus"][0]["power_mw"]["mean"] == pytest.approx(500_000, rel=0.02)
+
+
+@pytest.mark.parametrize("way", ["absent", "not supported"])
+def test_throttling_is_judged_without_the_batch_of_counters(make_throttled, way):
+    found = make_throttled(BATCH, way=way)["found"]
+    claims = [claim for claim in [*found["findings"], *found["spans"]]
+              if claim["cause"] == "throttled"]  # fmt: skip
+    assert [claim["evidence"]["reason"] for claim in claims] == ["thermal"]
+    assert claims[0]["evidence"]["throttled_pct"] == pytest.approx(100, abs=5)
+
+
+@pytest.fixture
+def make_throttled(step, tmp_path):
+    """make_throttled(*symbols, way=): a recording of a GPU that is hot for 20 of 40 seconds, whose
+    driver does without some calls, its diagnosis and its report."""
+    from gpu_util_callback.diagnosis import run_report
+    from gpu_util_callback.recording import read_recordings
+    from gpu_util_callback.recording.writer import RecordingWriter
+
+    def make(*symbols, way):
+        scenario, gpu = lacking(way, *symbols)
+        scenario.options["samples_period_ms"] = 0
+        gpu.curve("event_reasons", [(0, 0), (20, 0x20)]).curve("clock:1", [(0, 1980), (20, 990)])
+        gpu.counter(269, [(0, 0), (20, 1e9)]).counter(83, 500_000)
+        stepped = step(scenario)
+        blocks = stepped.at(*np.arange(0, 40, 0.2))
+        start = stepped.library.start_us * 1000
+        facts = {
+            "framework": {"name": "tensorflow"}, "started_ns": start,
+            "gpus": [{"index": 0, "used_by_framework": True, **stepped.gpu.facts}],
+        }  # fmt: skip
+        writer = RecordingWriter(str(tmp_path), facts, clock=stepped.clock)
+        steps = np.arange(400)
+        writer.append("steps", {
+            "step": steps, "start_ns": start + steps * 10**8, "duration_ns": np.full(400, 10**8),
+            "input_wait_ns": np.zeros(400, np.int64), "body_ns": np.full(400, 10**8),
+        })  # fmt: skip
+        for group, block in blocks.items():
+            columns = [name for name in block if name != "t"]
+            times = start + (block["t"] * 1e9).astype(np.int64)
+            values = np.stack([block[name] for name in columns], 1)
+            writer.append_samples(group, columns, times, values)
+        writer.close("ended")
+        (recording,) = read_recordings(str(tmp_path))
+        return {"found": diagnose(recording), "report": run_report(recording)}
+
+    return make
+
+
+# ---- which GPU is whose ---------------------------------------------------------------------
+
+
+def driver_gpu(index, **known):
+    return NvmlGpu(index, None, None, **{"uuid": "", "name": "A100", "pci_bus_id": "", **known})
+
+
+UUID = "GPU-0000000{}-0000-0000-0000-000000000000"
+BUS = "00000000:{}:00.0"
+
+
+@pytest.mark.parametrize(
+    ("nvml", "framework", "cuda", "how"),
+    [
+        ({"uuid", "pci"}, {"uuid", "pci"}, set(), "uuid"),
+        ({"pci"}, {"uuid", "pci"}, set(), "pci_bus_id"),
+        ({"uuid"}, {"pci"}, {"uuid"}, "cuda"),
+        ({"pci"}, {"uuid"}, {"pci"}, "cuda"),
+        ({"pci"}, {"uuid"}, set(), "order"),  # nothing to compare: as if it had no identity
+        ({"uuid"}, {"pci"}, set(), "order"),
+        (set(), {"uuid", "pci"}, {"uuid", "pci"}, "order"),
+        (set(), set(), set(), "order"),
+    ],
+)
+def test_gpus_are_told_by_the_next_identity_that_both_sides_have(nvml, framework, cuda, how):
+    def identity(index, names):
+        found = {"uuid": UUID.format(index) if "uuid" in names else ""}
+        return {**found, "pci_bus_id": BUS.format(10 + index) if "pci" in names else ""}
+
+    gpus = [driver_gpu(index, **identity(index, nvml)) for index in range(2)]
+    wanted = [FrameworkGpu(index, name="A100", **identity(index, framework)) for index in range(2)]
+    own = [CudaGpu(index, **identity(index, cuda)) for index in range(2)] if cuda else []
+    found = match(wanted, Visible(gpus), gpus, own)
+    assert [(one.gpu.nvml_index, one.how) for one in found] == [(0, how), (1, how)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("symbol", ["nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo_v3"])
+def test_a_driver_that_tells_one_identity_only(step, way, symbol):
+    stepped = step(lacking(way, symbol)[0])
+    (gpu,) = list_gpus(stepped.gate)
+    assert bool(gpu.uuid) == (symbol != "nvmlDeviceGetUUID")
+    assert bool(gpu.pci_bus_id) == (symbol != "nvmlDeviceGetPciInfo_v3")
+    wanted = FrameworkGpu(0, uuid=gpu.uuid or UUID.format(9), pci_bus_id="0000:17:00.0")
+    (found,) = match([wanted], Visible([gpu]), [gpu], [])
+    assert found.gpu is gpu
+    assert stepped.at(0)["gpu0"]["utilization_pct"].tolist() == [95]
+
+
+def test_a_lost_gpu_without_a_uuid_is_found_again(step, monkeypatch):
+    now = {"s": 0.0}
+    monkeypatch.setattr("gpu_util_callback.gpus._gate.time.perf_counter", lambda: now["s"])
+    scenario = Scenario().without("nvmlDeviceGetUUID")
+    scenario.call("*", code=15, gpu=0, from_=1, until=2).gpu("h100")
+    stepped = step(scenario)
+    for now["s"] in (0.5, 1.5, 3.0, 10.0, 20.0):
+        stepped.library.set_time(now["s"])
+        stepped.reader.read(now["s"])
+    rows = stepped.drain()
+    assert rows["gpu0/lost"]["lost"].tolist() == [1, 0]
+    assert rows["gpu0"]["t"].max() > 2
+
+
+@pytest.mark.parametrize(
+    "missing", [["cuDeviceGetUuid", "cuDeviceGetUuid_v2"], ["cuDeviceGetPCIBusId"]]
+)
+def test_the_cuda_driver_without_one_identity(tmp_path, missing):
+    folder = build_cuda(tmp_path)
+    program = f"""
+import ctypes
+from gpu_util_callback.gpus import _cuda
+library = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
+assert library.cuInit(0) == 0
+class Older:
+    def __getattr__(self, name):
+        if name in {missing!r}:
+            raise AttributeError(name)
+        return getattr(library, name)
+_cuda._already_loaded = Older
+for gpu in _cuda.cuda_gpus():
+    print(gpu.ordinal, bool(gpu.uuid), bool(gpu.pci_bus_id))
+"""
+    scenario = Scenario()
+    scenario.gpu("h100")
+    env = environment(scenario, tmp_path, CUDA_STANDIN=f"0000:17:00.0={UUID.format(1)[4:]}")
+    prepend(env, "LD_LIBRARY_PATH", folder)
+    run = run_python(program, env)
+    lines = run.stdout.splitlines()
+    assert lines, run.stderr
+    uuid = "cuDeviceGetUuid" not in missing
+    assert {line.split(maxsplit=1)[1] for line in lines} == {f"{uuid} {not uuid}"}
+
+
+# ---- the driver's library -------------------------------------------------------------------
+
+
+def test_a_library_that_the_loader_does_not_find_is_loaded_by_its_path(standin_folder, tmp_path):
+    home = tmp_path / "driver"
+    home.mkdir()
+    shutil.copy(standin_folder / "nvml" / "libnvidia-ml.so.1", home)
+    program = f"""
+from gpu_util_callback.gpus import _library
+_library._FOLDERS = ("/nowhere", {str(home)!r})
+binding, problem = _library.open_nvml()
+print(problem or binding.nvmlDeviceGetCount())
+"""
+    scenario = Scenario()
+    scenario.gpu("h100")
+    env = environment(scenario, tmp_path)
+    env.pop("LD_LIBRARY_PATH")
+    run = run_python(program, env)
+    assert run.stdout.strip() == "1", run.stdout + run.stderr
+
+
+def test_folders_of_drivers_hold_no_stub():
+    assert not [folder for folder in _library._FOLDERS if "stub" in folder or "cuda" in folder]

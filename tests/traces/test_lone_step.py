@@ -1,0 +1,139 @@
+"""A trace of a single step: a call that fetched its batch, or of a function that trains."""
+
+import json
+
+import pytest
+from xspace_builder import Gpu, Space
+
+from gpu_util_callback.cli import main
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces.imported import import_trace
+from gpu_util_callback.traces.view import render
+
+S = 1_000_000  # microseconds
+
+
+def one_call(
+    waits: bool = True,
+    fetched_s: float = 2.34,
+    called: str = "EagerLocalExecute: __inference_forward_7",
+    run: str = "FunctionRun",
+) -> bytes:
+    """A call of 3.76 s: 2.34 s of fetching, then 1.3 s of kernels on a T4.
+
+    Args:
+        waits: whether the event of the call lasts as long as the call; TensorFlow's returns at once
+            where other threads do the work, under the call's id.
+        fetched_s: 0 = no batch is fetched in it.
+        called: what is around the call on its thread.
+    """
+    space = Space()
+    python = space.host.line("python", 1)
+    worker = space.host.line("tf_Compute/1", 2)
+    fetcher = space.host.line("tf_data_iterator_get_next/1", 3)
+    gpu = Gpu(space, 0, worker, compute_cap_major=7, compute_cap_minor=5)
+    ids = {"id": 4711} if run == "FunctionRun" else {}
+    python.event(called, 0.09 * S, 3.77 * S)
+    python.event(run, 0.1 * S, (3.76 if waits else 0.00001) * S, **ids)
+    if fetched_s:
+        fetcher.event("IteratorGetNextOp::DoCompute", 0.11 * S, fetched_s * S, **ids)
+        fetcher.event("Iterator::Root::Prefetch::Map", 0.11 * S, (fetched_s - 0.01) * S)
+    for k in range(50):
+        at = 0.12 * S + fetched_s * S + k * 0.027 * S
+        gpu.launch("elementwise_kernel", at, at + 10, 0.026 * S)
+    worker.event("ExecutorDoneCallback", 3.855 * S, 0.005 * S, **ids)
+    return space.bytes()
+
+
+@pytest.fixture
+def path(tmp_path):
+    def write(data: bytes):
+        file = tmp_path / "host.xplane.pb"
+        file.write_bytes(data)
+        return file
+
+    return write
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_call_that_fetched_its_batch_is_a_step(path, capsys, waits):
+    file = path(one_call(waits))
+    analysis = analyse(read_trace(file))
+    (finding,) = analysis.findings
+    assert finding["cause"] == "input_bound"
+    assert finding["evidence"]["wait_pct"] == pytest.approx(62.3, abs=0.5)
+    assert analysis.problems == []
+    text = render(analysis, width=100)
+    assert "waits for input 62" in text
+    assert "not judged" not in text and "no steps" not in text
+    assert main(["trace", str(file), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    (process,) = shown["processes"]
+    assert (process["steps_from"], process["steps"], process["steps_judged"]) == ("call", 1, True)
+    assert shown["steps"][0]["duration_ms"] == pytest.approx(3760, abs=1)
+    assert shown["steps"][0]["gpus"][0]["idle_input_ms"] == pytest.approx(2340, rel=0.01)
+    assert [finding["cause"] for finding in shown["findings"]] == ["input_bound"]
+
+
+def test_the_tab_judges_an_imported_step(path, tmp_path):
+    import_trace(path(one_call()), tmp_path / "logs")
+    (recording,) = read_recordings(tmp_path / "logs")
+    report = run_report(recording)
+    assert "input" in report["verdict"] and "not judged" not in report["verdict"]
+    assert [claim["cause"] for claim in [*report["findings"], *report["spans"]]] == ["input_bound"]
+    assert report["gpu_time_est"]["0"]["idle_input"] == pytest.approx(2.34, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("run", "called", "judged"),
+    [
+        ("FunctionRun", "EagerLocalExecute: __inference_train_step_12", True),
+        ("FunctionRun", "EagerLocalExecute: __inference_one_step_on_data_12", True),
+        ("PjitFunction(train_step)", "other", True),
+        ("PjitFunction(update)", "other", True),
+        ("FunctionRun", "EagerLocalExecute: __inference_forward_12", False),
+        ("PjitFunction(predict_step)", "other", False),
+        ("PjitFunction(pretrained_model)", "other", False),
+        ("PjitFunction(trained_model)", "other", False),
+    ],
+)
+def test_a_call_without_a_fetch_is_a_step_by_its_name(path, run, called, judged):
+    analysis = analyse(read_trace(path(one_call(fetched_s=0, run=run, called=called))))
+    assert [p.has_steps for p in analysis.processes] == [judged]
+    text = render(analysis, width=100)
+    assert ("idle, not judged" in text) != judged
+    if not judged:
+        assert analysis.findings == []
+        assert any("one call of a function" in problem for problem in analysis.problems)
+        assert "1 step" not in text and "no steps" not in text
+
+
+def test_an_imported_call_that_may_be_no_step_is_not_called_one(path, tmp_path):
+    import_trace(path(one_call(fetched_s=0)), tmp_path / "logs")
+    (recording,) = read_recordings(tmp_path / "logs")
+    assert recording.stored["verdict"].startswith("The trace shows a single call, which may be no")
+    parts = run_report(recording)["gpu_time_est"]["0"]
+    assert parts["idle"] > 0 and not any(name.startswith("idle_") for name in parts)
+
+
+def test_a_batch_fetched_outside_the_call_does_not_make_it_a_step(path):
+    space = Space()
+    python = space.host.line("python", 1)
+    python.event("FunctionRun", 1000, 500, id=1)
+    space.host.line("tf_data", 2).event("IteratorGetNextOp::DoCompute", 2000, 500, id=2)
+    (process,) = analyse(read_trace(path(space.bytes()))).processes
+    assert not process.has_steps
+
+
+def test_the_last_of_several_calls_lasts_until_its_threads_are_done(path):
+    space = Space()
+    python, worker = space.host.line("python", 1), space.host.line("tf_Compute/1", 2)
+    for step in range(4):
+        python.event("FunctionRun", step * 1000, 10, id=100 + step)
+        worker.event("ExecutorDoneCallback", step * 1000 + 900, 50, id=100 + step)
+    (process,) = analyse(read_trace(path(space.bytes()))).processes
+    assert (process.steps.end_ps - process.steps.start_ps).tolist() == [
+        1000_000_000, 1000_000_000, 1000_000_000, 950_000_000,
+    ]  # fmt: skip
