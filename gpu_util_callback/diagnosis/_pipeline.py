@@ -10,6 +10,8 @@ __all__ = ["Pipeline", "Stage", "chain_ms"]
 
 # The flag of a stage that `cache()` spares from the second epoch on.
 CACHED = "cached"
+# Stages that pass batches on: what a busy machine lets them take is no work.
+_PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
 # Stages that run on threads of their own, and let what follows them go on meanwhile.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
@@ -61,7 +63,7 @@ def chain_ms(
     parts = [0.0]
     alone, at_once = 0.0, 1.0
     for stage in sorted(stages, key=lambda one: one.place):
-        took = stage.ms_per_batch / at_once
+        took = 0.0 if _PASSING.match(stage.op) else stage.ms_per_batch / at_once
         if stage is changed:
             alone = max(alone, changed_ms)
             parts.append(0.0)
