@@ -37,6 +37,11 @@ class Stage:
         return CACHED in self.flags
 
     @property
+    def passing(self) -> bool:
+        """Whether it only passes on what others make."""
+        return _PASSING.match(self.op) is not None
+
+    @property
     def threaded(self) -> bool:
         """Whether it works ahead, on threads of its own."""
         return _THREADED.match(self.op) is not None
@@ -63,7 +68,7 @@ def chain_ms(
     parts = [0.0]
     alone, at_once = 0.0, 1.0
     for stage in sorted(stages, key=lambda one: one.place):
-        took = 0.0 if _PASSING.match(stage.op) else stage.ms_per_batch / at_once
+        took = 0.0 if stage.passing else stage.ms_per_batch / at_once
         if stage is changed:
             alone = max(alone, changed_ms)
             parts.append(0.0)
