@@ -10,6 +10,8 @@ __all__ = ["Pipeline", "Stage", "chain_ms"]
 
 # The flag of a stage that `cache()` spares from the second epoch on.
 CACHED = "cached"
+# Stages that pass batches on: what a busy machine lets them take is no work.
+_PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
 # Stages that run on threads of their own, and let what follows them go on meanwhile.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
@@ -33,6 +35,11 @@ class Stage:
     def cached(self) -> bool:
         """Whether a cache keeps what it makes: it works in the first epoch alone."""
         return CACHED in self.flags
+
+    @property
+    def passing(self) -> bool:
+        """Whether it only passes on what others make."""
+        return _PASSING.match(self.op) is not None
 
     @property
     def threaded(self) -> bool:
@@ -61,7 +68,7 @@ def chain_ms(
     parts = [0.0]
     alone, at_once = 0.0, 1.0
     for stage in sorted(stages, key=lambda one: one.place):
-        took = stage.ms_per_batch / at_once
+        took = 0.0 if stage.passing else stage.ms_per_batch / at_once
         if stage is changed:
             alone = max(alone, changed_ms)
             parts.append(0.0)

@@ -275,7 +275,7 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
         f"them than there are cores, {most}.",
         "options = tf.data.Options()\n"
         f"options.threading.private_threadpool_size = {wanted}\n"
-        f"{_mapped(stage)}\n"
+        f"{_mapped(stage, wanted)}\n"
         "ds = ds.with_options(options)",
         wait.saves(wait.after(stage, max(stage.work_ms_per_batch / wanted, python_ms))),
     )
@@ -370,9 +370,10 @@ def _function(stage: Stage) -> str:
     return named[1] if named and named[1] != "lambda" else "your_function"
 
 
-def _mapped(stage: Stage) -> str:
+def _mapped(stage: Stage, calls: int | None = None) -> str:
+    several = calls or "tf.data.AUTOTUNE"
     return (
-        f"ds = ds.map({_function(stage)}, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)"
+        f"ds = ds.map({_function(stage)}, num_parallel_calls={several}, deterministic=False)"
         "  # in any order"
     )
 

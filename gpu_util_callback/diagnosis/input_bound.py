@@ -163,7 +163,7 @@ class InputBound(Rule):
         evidence["faster_up_to"] = round(duration / max(1, duration - lost), 2)
         stages = run.pipeline.stages(where.start_ns, where.end_ns)
         slowest = _to_blame(stages, behind_first_epoch(run, where))
-        work_ms = sum(stage.ms_per_batch for stage in stages)
+        work_ms = sum(stage.ms_per_batch for stage in stages if not stage.passing)
         innocent = bool(stages) and work_ms < limits["explained_pct"] / 100 * wait / rows / 1e6
         if innocent and lost < BEYOND_DOUBT * run.present_ns:
             return None
@@ -215,8 +215,9 @@ def _to_blame(stages: Sequence[Stage], later: float) -> Stage | None:
     Args:
         later: share of the steps behind the first epoch.
     """
-    at_work = [stage for stage in stages if not stage.cached and stage.work_ms_per_batch > 0]
-    return next(iter(at_work if at_work and later > MOSTLY else stages), None)
+    making = [stage for stage in stages if not stage.passing]
+    at_work = [stage for stage in making if not stage.cached and stage.work_ms_per_batch > 0]
+    return next(iter(at_work if at_work and later > MOSTLY else making), None)
 
 
 def _overlaps(stage: Stage, step_ns: float) -> bool:

@@ -378,3 +378,10 @@ def test_the_code_for_loops_survives_epochs(process_cpu_pct, waiting):
     code = found(waits(input_kind=None, wait_ms=8, **LOOP), "input_bound")["advice"]["code"]
     dataset = apply(code, dataset=range(30))["dataset"]
     assert [list(dataset), list(dataset)] == [list(range(30))] * 2
+
+
+def test_a_stage_that_only_passes_batches_on_is_not_to_do_less():
+    """A prefetch on a busy machine, behind a full cache."""
+    run = waits(("cache", "MemoryCache", 0.2, 1.0, ""), ("prefetch", "Prefetch", 2.0, 1.0, ""))
+    claim = found(run, "input_bound", COMPUTING)
+    assert "prefetch takes" not in claim["advice"]["text"]
