@@ -70,9 +70,10 @@ def write_recordings(analysis: Analysis, log_dir: str | os.PathLike[str]) -> lis
     from gpu_util_callback.summaries import ScalarWriter
 
     written = []
-    processes = [p for p in analysis.processes if len(p.steps)]
-    for number, p in enumerate(processes):
-        written.append(_write(analysis, p, number, len(processes), log_dir))
+    places = [place for place, p in enumerate(analysis.processes) if len(p.steps)]
+    for number, place in enumerate(places):
+        p = analysis.processes[place]
+        written.append(_write(analysis, place, number, len(places), log_dir))
         scalars = ScalarWriter(log_dir, _rank(p, number))
         try:
             scalars.marker()
@@ -100,7 +101,7 @@ def _zero_ns(analysis: Analysis, p: ProcessAnalysis) -> tuple[int, bool]:
 
 def _write(
     analysis: Analysis,
-    p: ProcessAnalysis,
+    place: int,
     number: int,
     count: int,
     log_dir: str | os.PathLike[str],
@@ -110,11 +111,12 @@ def _write(
     from gpu_util_callback.recording.clock import Clock
     from gpu_util_callback.recording.writer import RecordingWriter
 
+    p = analysis.processes[place]
     zero, known = _zero_ns(analysis, p)
     start = zero + int(p.steps.start_ps[0]) // PS_PER_NS
     end = zero + int(p.steps.end_ps[-1]) // PS_PER_NS
     manifest = _facts(analysis, p, number, count, start, end, known)
-    tables = analysis.tables(process=analysis.processes.index(p), epoch_ns=zero)
+    tables = analysis.tables(process=place, epoch_ns=zero)
     tables["steps"] = _steps(p, zero)
     writer = RecordingWriter(log_dir, manifest, clock=Clock())
     for table, columns in tables.items():
