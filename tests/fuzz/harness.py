@@ -22,7 +22,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -46,6 +46,7 @@ class Format:
         check: what the project makes of an input, as a word to count ("read", "refused"); raises
             whatever the project raises, and AssertionError for an answer that makes no sense. The
             folder is empty and is emptied after each input.
+        judge: the same for one given input, where `check` does not do all for each.
         prepare: imports and seeds, once, before the first child starts.
         seconds: CPU time that an input may take.
         memory: bytes that an input may take, on top of `memory_factor` times its size.
@@ -54,6 +55,7 @@ class Format:
     name: str
     make: Callable[[Random], bytes]
     check: Callable[[bytes, Path], str]
+    judge: Callable[[bytes, Path], str] | None = None
     prepare: Callable[[], None] = _nothing
     seconds: float = 10.0
     memory: int = 128 << 20
@@ -139,6 +141,7 @@ def run(
 def check_one(format: Format, data: bytes) -> tuple[str, Failure | None]:
     """The outcome of one given input."""
     format.prepare()
+    format = replace(format, check=format.judge or format.check)
     outcomes: Counter[str] = Counter()
     _, failure = _in_child(format, [(-1, data)], None, outcomes)
     if failure is not None:

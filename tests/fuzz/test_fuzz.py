@@ -40,7 +40,8 @@ def check(data, folder):
     return word
 
 words = b"read read hang memory endless die raise warn odd".split()
-toy = harness.Format("toy", lambda random: random.choice(words), check, seconds=0.5, memory=32 << 20)
+bounds = {"seconds": 0.5, "memory": 32 << 20}
+toy = harness.Format("toy", lambda random: random.choice(words), check, **bounds)
 report = harness.run(toy, 1, range(40))
 again = harness.run(toy, 1, range(40))
 assert report.outcomes == again.outcomes and report.inputs == 40, report
