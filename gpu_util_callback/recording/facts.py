@@ -484,33 +484,27 @@ def _either(checks: list[_Check]) -> _Check:
     return check
 
 
-def _inside(check: _Check, value: Any, name: Any, problems: _Problems) -> Any:
-    """The check of a part of something; what is wrong in it is named from outside.
-
-    Raises: _LeftOut where nothing of it is left.
-    """
-    before = len(problems)
-    try:
-        return check(value, problems)
-    except _Wrong as error:
-        problems.append((error.where, error.said))
-        raise _LeftOut from error
-    finally:
-        if len(problems) > before:
-            at = f"[{name}]" if isinstance(name, int) else f".{encodable(name)[:40]}"
-            problems[before:] = [(at + where, said) for where, said in problems[before:]]
+def _named_from_outside(problems: _Problems, since: int, name: Any) -> None:
+    """What is wrong in a part of something, named with the part's own name in front."""
+    at = f"[{name}]" if isinstance(name, int) else f".{encodable(name)[:40]}"
+    problems[since:] = [(at + where, said) for where, said in problems[since:]]
 
 
 def _entries(check: _Check) -> _Check:
     def check_all(value: Any, problems: _Problems) -> list[Any]:
         if not isinstance(value, list) or len(value) > MOST_ENTRIES:
             raise _wrong(value, "a list")
-        kept = []
+        kept, known = [], len(problems)
         for at, item in enumerate(value):
             try:
-                kept.append(_inside(check, item, at, problems))
+                kept.append(check(item, problems))
+            except _Wrong as error:
+                problems.append((error.where, error.said))
             except _LeftOut:
                 pass
+            if len(problems) > known:
+                _named_from_outside(problems, known, at)
+                known = len(problems)
         return kept
 
     return check_all
@@ -520,12 +514,17 @@ def _named(check: _Check) -> _Check:
     def check_all(value: Any, problems: _Problems) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
             raise _wrong(value, "an object")
-        kept = {}
+        kept, known = {}, len(problems)
         for name, item in value.items():
             try:
-                kept[encodable(name)] = _inside(check, item, name, problems)
+                kept[encodable(name)] = check(item, problems)
+            except _Wrong as error:
+                problems.append((error.where, error.said))
             except _LeftOut:
                 pass
+            if len(problems) > known:
+                _named_from_outside(problems, known, name)
+                known = len(problems)
         return kept
 
     return check_all
@@ -544,6 +543,7 @@ def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
         if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
             raise _wrong(value, "an object")
         kept: dict[str, Any] = {}
+        known, whole = len(problems), True
         for name, item in value.items():
             if only is not None and name not in only:
                 continue
@@ -552,10 +552,17 @@ def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
                     kept[encodable(name)] = None
                 continue
             try:
-                kept[encodable(name)] = _inside(checks.get(name, _any), item, name, problems)
+                kept[encodable(name)] = checks.get(name, _any)(item, problems)
+            except _Wrong as error:
+                problems.append((error.where, error.said))
+                whole = whole and name not in keys and name not in required
             except _LeftOut:
-                if name in keys or name in required:
-                    raise
+                whole = whole and name not in keys and name not in required
+            if len(problems) > known:
+                _named_from_outside(problems, known, name)
+                known = len(problems)
+        if not whole:
+            raise _LeftOut
         if required - kept.keys():
             raise _Wrong("is missing", f".{min(required - kept.keys())}")
         return kept

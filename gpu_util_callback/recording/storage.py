@@ -5,7 +5,8 @@ is ever appended, because object stores cannot.
 """
 
 # Paths are strings here, local and remote ones alike.
-# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH110, PTH111, PTH116, PTH118, PTH123, PTH208
+# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH110, PTH111, PTH114, PTH116, PTH118, PTH120
+# ruff: noqa: PTH123, PTH208
 
 import os
 import posixpath
@@ -79,16 +80,15 @@ class LocalStorage:
     remote = False
 
     def __init__(self, within: str | os.PathLike | None = None):
-        self._within = None
-        if within is not None:
-            self._within = os.path.join(os.path.realpath(_absolute(os.fspath(within))), "")
+        self._within = None if within is None else _absolute(os.fspath(within))
 
     def _check(self, path: str) -> None:
         """Raises: LeadsOutside."""
-        if self._within is not None:
-            real = os.path.realpath(path)
-            if not os.path.join(real, "").startswith(self._within):
-                raise LeadsOutside("a link that leads out of the log directory; refused")
+        if self._within is None or _holds_no_link(self._within, path):
+            return
+        within = os.path.realpath(self._within)
+        if os.path.commonpath([within, os.path.realpath(path)]) != within:
+            raise LeadsOutside("a link that leads out of the log directory; refused")
 
     def join(self, *parts: str) -> str:
         return os.path.join(*parts)
@@ -142,6 +142,15 @@ class LocalStorage:
 
     def age_s(self, path: str, now_s: float) -> float | None:
         return now_s - os.stat(path).st_mtime
+
+
+def _holds_no_link(folder: str, path: str) -> bool:
+    """Whether nothing on the way from a folder to what is below it is a link."""
+    while len(path) > len(folder):
+        if os.path.islink(path):
+            return False
+        path = os.path.dirname(path)
+    return path == folder
 
 
 def _absolute(path: str) -> str:

@@ -1,6 +1,8 @@
 """Containers are plain `.npz` files, and nothing in one can take memory it has not been lent."""
 
 import io
+import tracemalloc
+import warnings
 import zipfile
 
 import numpy as np
@@ -121,3 +123,58 @@ def test_every_truncation_and_every_flipped_byte_is_damaged_or_harmless():
         if found is not None:  # a field nobody relies on, a date for one
             assert found[0] == {"rows": 300}
             assert (found[1] == array).all(), at
+
+
+def test_a_member_that_inflates_to_more_than_it_says_takes_no_memory():
+    size = 67_000_001
+    data = zipped(**{"y.npy": bytes(size)})
+    data = data.replace(size.to_bytes(4, "little"), (100).to_bytes(4, "little"))
+    opened = Container(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Damaged):
+            opened.array("y")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20, peak
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (1L,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (999999999999999, 0), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1, 1), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': " + "(" * 300,
+        "{'descr': '<f1', 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': (1,), }",
+        "'unterminated",
+        "1 if 1 else\n 2",
+        "\x00",
+        "",
+        "[" * 900,
+    ],
+    ids=lambda header: header[-30:],
+)
+def test_a_header_that_numpy_would_not_write_is_damage(header):
+    text = header.encode()
+    body = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(8)
+    opened = Container(zipped(**{"x.npy": body}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(Damaged):
+            opened.array("x")
+
+
+def test_two_members_of_one_name_are_damage():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            for text in ("{}", "[]"):
+                archive.writestr("index.json", text)
+    with pytest.raises(Damaged, match="two members of one name"):
+        Container(out.getvalue())
