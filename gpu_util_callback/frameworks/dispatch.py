@@ -20,6 +20,7 @@ __all__ = ["DispatchWatch", "OperationCount"]
 _DENSE, _ENOUGH = 60, 300
 _DENSE_S, _USUAL_S, _RARE_S = 0.05, 0.2, 2.0
 _DEEPEST = 200  # frames
+_MOST_KNOWN = 4096  # functions
 
 COMPILED, EAGER, COMPILING = "compiled", "eager", "compiling"
 # Parts of a file's path, and what a frame of that file means; the first that fits decides. What is
@@ -124,6 +125,8 @@ class DispatchWatch:
                 break
             meaning = self._known.get(code)
             if meaning is None:
+                if len(self._known) >= _MOST_KNOWN:  # a program that makes functions as it goes
+                    self._known.clear()
                 meaning = self._known[code] = self._of(code)
             if meaning == "user":
                 function = code.co_qualname
