@@ -31,7 +31,7 @@ UNKNOWN = "No bottleneck was established"  # how such a verdict begins
 NOTHING = "Nothing held training back"
 NOTHING_LARGE = "Nothing large held training back"  # ... and one that lists small findings
 # How that of a run begins whose steps fill its time, but hide what the device does in them.
-OUTSIDE = "Nothing outside the steps was found to hold training back"
+OUTSIDE = "Nothing outside the steps held training back"
 # Operations of PyTorch that take longer hide that Python starts them, 5-30 µs each.
 _SMALL_OP_US = 100
 # part of the account -> where the time went that was no step

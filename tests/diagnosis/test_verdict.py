@@ -34,12 +34,12 @@ def test_a_busy_gpu_and_a_run_of_steps_are():
 
 def test_without_a_gpu_what_the_steps_do_is_said_to_be_unknown():
     verdict = run_of().diagnose()["verdict"]
-    assert verdict.startswith("Nothing outside the steps was found to hold training back: ")
+    assert verdict.startswith("Nothing outside the steps held training back: ")
     assert verdict.endswith("how well they use the CPU was not measured (no GPU in use).")
     unsampled = run_of([GPU])
     unsampled.drop_samples = 1.0
     verdict = unsampled.diagnose()["verdict"]
-    assert verdict.startswith("Nothing outside the steps was found to hold training back: ")
+    assert verdict.startswith("Nothing outside the steps held training back: ")
     assert verdict.endswith("how busy the GPU was in them was not measured.")
     blind = run_of()
     blind._steps[0]["input_wait_ns"] = np.full(600, -1)
@@ -197,7 +197,7 @@ def test_runs_of_one_program_have_one_headline():
     verdicts = [some_waits(wait_ms, seed).diagnose() for seed, wait_ms in enumerate((3, 3.6, 4.2))]
     assert len({bool(found["spans"]) for found in verdicts}) == 2
     openings = {found["verdict"].partition(" held")[0] for found in verdicts}
-    assert openings <= {"Nothing", "Nothing large"}
+    assert openings <= {"Nothing outside the steps", "Nothing large"}
 
 
 @pytest.mark.parametrize("spread, large", [(0.0, True), (3.0, False)])
