@@ -126,7 +126,7 @@ TABLES: dict[str, dict[str, str]] = {
 
 PHASE_KINDS = (
     "fit", "epoch", "validation", "callback", "checkpoint", "compilation", "input_setup",
-    "profiler_window", "gap",
+    "profiler_window", "gap", "between_fits",
 )  # fmt: skip
 
 # The host account of a run: exact, disjoint, summing to wall_s together with `other`.
