@@ -12,6 +12,7 @@ from gpu_util_callback.arguments import checked_settings
 from gpu_util_callback.frameworks.keras_callbacks import needless_when_listed
 from gpu_util_callback.frameworks.keras_session import (
     KerasSession,
+    Series,
     announce_known_failure,
     leave_out,
 )
@@ -104,6 +105,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             report=report,
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
+        self._series: Series | None = None  # what the next fit may go on with
         try:
             announce_known_failure(keras.backend.backend())
         except Exception as error:
@@ -112,7 +114,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
     def __getstate__(self):
         """A copy, also of one in the middle of a fit, has a fit of its own before it."""
         state = {name: value for name, value in vars(self).items() if not name.startswith("on_")}
-        return state | {"_session": None}
+        return state | {"_session": None, "_series": None}
 
     def on_train_begin(self, logs=None):
         outer = self._session
@@ -128,7 +130,10 @@ class GpuUtilCallback(keras.callbacks.Callback):
             )
             leave_out(self)
             return
-        session = self._session = KerasSession(self, self._settings, outer)
+        series, self._series = self._series, None
+        if outer is not None:
+            series = None
+        session = self._session = KerasSession(self, self._settings, outer, series)
         try:
             session.begin(self._model, self.params, keras.backend.backend())
         except Exception as error:
@@ -176,6 +181,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         session = self._session
         self._pass_on("end")
         self._session = session.outer if session is not None else None
+        self._series = session.series() if session is not None else None
 
     def _pass_on(self, hook: str, *args: Any) -> None:
         session = self._session

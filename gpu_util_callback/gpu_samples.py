@@ -31,6 +31,7 @@ class GpuSamples:
         self._sampler: Any = None
         self._allocator_works = True
         self._devices: list[dict[str, Any]] | None = None  # the framework's
+        self._gpus: list[dict[str, Any]] = []
         self._facts: dict[str, Any] = {}  # of a machine that does not change under a fit
 
     def start(self, adapter: Adapter, hz: float) -> None:
@@ -88,7 +89,9 @@ class GpuSamples:
     @property
     def gpus(self) -> list[dict[str, Any]]:
         """The GPUs that are sampled, for the manifest."""
-        return list(self._sampler.gpus) if self._sampler is not None else []
+        found = list(self._sampler.gpus) if self._sampler is not None else []
+        self._gpus = found or self._gpus  # a sampler that has just begun knows none yet
+        return list(self._gpus)
 
     def facts(self, framework: Mapping[str, Any]) -> dict[str, Any]:
         """`driver`, `machine` and `gpu_check` for the manifest, as far as they are known by now.

@@ -49,6 +49,7 @@ class Outputs:
     ):
         self.path: str | None = None  # of the recording
         self.failing = False
+        self.sealed = False  # whether the recording is closed as it should be
         self.in_a_hurry = threading.Event()
         self._write_failed = write_failed
         self._settings = settings
@@ -94,6 +95,17 @@ class Outputs:
                 "give another log_dir",
             )
         return self.recording
+
+    def reopen(self) -> None:
+        """Go on with what was closed."""
+        self.sealed = False
+        self._writer.reopen()
+        if self._scalars is not None:
+            try:
+                self._scalars.reopen()
+            except Exception as error:
+                self._lose_scalars(error)
+        self.flush(now=True)  # it is live
 
     def open_others(self, facts: dict[str, Any]) -> None:
         """Begin the diagnosis and the scalars."""
@@ -234,7 +246,7 @@ class Outputs:
         for pause in (*RETRIES_S, None):
             try:
                 self._writer.close(status)
-                self.failing = False
+                self.failing, self.sealed = False, True
                 return
             except Exception as error:
                 self._has_failed()

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +23,7 @@ from gpu_util_callback.frameworks.keras_callbacks import HookSums
 from gpu_util_callback.frameworks.keras_fit import FitWatch
 from gpu_util_callback.frameworks.pipeline_readings import PipelineReadings
 from gpu_util_callback.frameworks.stamps import seen_dims
-from gpu_util_callback.frameworks.timeline import Timeline
+from gpu_util_callback.frameworks.timeline import Phase, Timeline
 from gpu_util_callback.gpu_samples import GpuSamples
 from gpu_util_callback.job import job_facts
 from gpu_util_callback.messages import off, say, verdict, warn
@@ -42,10 +43,16 @@ KNOWN_S = 0.5  # the same where it is known that writing fails or hangs
 EXIT_S = 10.0  # how long the end of the process waits for recordings that are still being written
 LATE_S = 0.5  # a recorder that comes to the end so late writes its rows before all else
 WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
+# Fits of one callback up to this long go on in one recording with the next that begins so soon.
+SERIES_FIT_S = 10.0
+SERIES_GAP_S = 60.0
+NEWS_S = 5.0  # a series as long as this is worth a verdict while it may still go on
+REST_S = 2.0  # how long the thread of a series waits for the next fit; then it closes the recording
 IDLE_S = 60.0  # where the fit cannot be watched: no step for so long, and sampling stops
 
 _active: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
+_hooks_us: dict[str, float] = {}  # adapter -> what recording a step costs on this machine
 
 
 @dataclass
@@ -95,7 +102,16 @@ class Recorder:
         self._end_called = 0.0  # `time.monotonic` of the first `end`
         self._gpus = GpuSamples(self.clock, self.fail)
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
-        self._hooks_us: float | None = None
+        self.fits = 1  # one, or as many as a series has so far
+        self._index = 0  # of the newest fit, among those of its log_dir
+        self._fit_started_ns = 0  # the newest fit's
+        self._resting = False  # a fit of a series is over, and perhaps another one follows
+        self._rests_until = 0.0  # `time.monotonic`
+        self._pauses: deque[tuple[int, int]] = deque(maxlen=4096)  # the last ones between fits, ns
+        self._between_ns = 0  # all of them
+        self._finished_sums: deque[HookSums] = deque()  # of the fits before
+        self._cpu_s = 0.0  # of the threads before this one
+        self._said_s = 0.0  # how long the fits were that the last verdict was about
         self._shapes_noted = 0  # shapes of batches when it was last said what varies
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
         self._paused = False
@@ -113,9 +129,8 @@ class Recorder:
         """Begin to record. Returns at once: all that may take time happens on the thread."""
         self.watch = watch
         self.trained_by = threading.current_thread()
-        key = os.path.abspath(self.settings.log_dir)  # noqa: PTH100 - may be a URL
-        index = _fits[key] = _fits.get(key, -1) + 1
-        self.facts["fit_index"] = index
+        self._index = _fits[self._key] = _fits.get(self._key, -1) + 1
+        self.facts["fit_index"] = self._index
         self._assembler = Assembler(
             self.clock.offset_ns,
             Compilations(
@@ -126,7 +141,8 @@ class Recorder:
         thread.start()  # raises where the process may have no more threads
         self._thread = thread
         _active.add(self)
-        self._started_ns = self.clock.now()  # from here on time counts; our set-up does not
+        # From here on time counts; our set-up does not.
+        self._started_ns = self._fit_started_ns = self.clock.now()
         self.facts["started_ns"] = self._started_ns
         self._begun.set()
 
@@ -141,18 +157,15 @@ class Recorder:
         try:
             with self._lock:
                 first = not self.status
+                between = first and bool(self._ended_ns)  # the fits of a series are over
                 if first:
-                    self.status = status
-                    now = self.clock.now()
-                    seen = self.clock.from_perf(self.timeline.latest())
-                    self._ended_ns = now if status == "ended" else min(now, seen)
+                    self._resting = False
+                    self.status = "ended" if between else status
                     self._end_called = time.monotonic()
-            if first:
-                try:
-                    self.on_over()
-                    self.timeline.finish()
-                except Exception as error:
-                    self.fail("the last steps", error)
+                    if not between:
+                        self._ended_ns = self._end_of_fit(status)
+            if first and not between:
+                self._leave_fit()
         finally:  # also when Ctrl+C is pressed in here: nobody else would end the thread
             if first:
                 self._stop.set()
@@ -195,7 +208,9 @@ class Recorder:
         self._outputs.in_a_hurry.set()
         self.end("interrupted", deadline_s=0)
         waited_s = KNOWN_S if self._outputs.failing else max(deadline_s, 0.1)
-        if not self._closed.wait(waited_s) and self in _active:
+        if self._thread is not None:
+            self._thread.join(waited_s)
+        if not self._closed.is_set() and self in _active:
             log.warning(
                 "gpu_util_callback: the recording's end could not be written to %s within %g s; "
                 "it is missing",
@@ -203,6 +218,149 @@ class Recorder:
                 waited_s,
             )
         _active.discard(self)  # once is enough
+
+    # ---- a series of short fits ------------------------------------------------------------
+
+    def rest(self) -> None:
+        """A fit of a series has ended. The recording stays open for a moment: for the next one."""
+        with self._lock:
+            if self.status:
+                return
+            self._ended_ns = self._end_of_fit("ended")
+        self._leave_fit()
+        with self._lock:
+            self._rests_until = time.monotonic() + REST_S
+            self._resting = True
+
+    def claim(self) -> bool:
+        """Take the recording of a series for a fit that begins; False = it cannot go on.
+
+        Where it was closed it is opened again. `go_on` or `end` has to follow.
+        """
+        with self._lock:
+            if self._resting:
+                self._resting = False
+                return True
+            if self.status != "ended":
+                return False
+        if self._thread is not None:
+            self._thread.join(KNOWN_S)  # it may be closing the recording just now
+        if not (self._closed.is_set() and self._outputs.sealed):
+            return False
+        self._stop.clear()
+        self._closed.clear()
+        self._released.clear()
+        thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
+        thread.start()
+        self.status = ""
+        self._thread = thread
+        _active.add(self)
+        return True
+
+    def go_on(self, watch: FitWatch) -> None:
+        """The next fit of a series begins; after `claim`, when all is in place."""
+        self.trained_by = threading.current_thread()
+        if self.fits == 1:
+            self._mark_fit()
+        self.fits += 1
+        self.facts["fits"] = self.fits
+        self._index = _fits[self._key] = _fits[self._key] + 1
+        now = self.clock.now()
+        self._pauses.append((self._ended_ns, now))
+        self._between_ns += now - self._ended_ns
+        self._phase("between_fits", "", self._ended_ns, now)
+        self.watch = watch
+        self._fit_started_ns = now
+        self._ended_ns = 0
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a fit that begins now may go on in this recording, as far as it is known here.
+
+        Workers of a job have to agree on what is one recording, which the time does not tell them.
+        """
+        return (
+            self._thread is not None
+            and bool(self._ended_ns)
+            and self._outputs.recording
+            and self._pid == os.getpid()
+            and int(self.facts.get("world_size") or 1) == 1
+            and _fits.get(self._key) == self._index  # nobody else's fit came in between
+            and self.clock.now() - self._ended_ns < SERIES_GAP_S * 1e9
+            and self._ended_ns - self._fit_started_ns < SERIES_FIT_S * 1e9
+        )
+
+    @property
+    def was_short(self) -> bool:
+        """Whether the fit under way is one of a series so far: not the first, and short."""
+        return self.fits > 1 and self.clock.now() - self._fit_started_ns < SERIES_FIT_S * 1e9
+
+    def rests_elsewhere(self, log_dir: str) -> bool:
+        """Whether this is a series between two fits that nobody has to close for `log_dir`."""
+        return self._resting and self.settings.log_dir != log_dir
+
+    @property
+    def _key(self) -> str:
+        return os.path.abspath(self.settings.log_dir)  # noqa: PTH100 - may be a URL
+
+    def _end_of_fit(self, status: str) -> int:
+        now = self.clock.now()
+        seen = self.clock.from_perf(self.timeline.latest())
+        return now if status == "ended" else min(now, seen)
+
+    def _leave_fit(self) -> None:
+        """Put everything back, and hand over what the training thread still has."""
+        try:
+            self.on_over()
+            self.timeline.finish()
+            if self.fits > 1:
+                self._mark_fit()
+        except Exception as error:
+            self.fail("the last steps", error)
+
+    def _mark_fit(self) -> None:
+        self._phase("fit", f"fit {self.fits}", self._fit_started_ns, self._ended_ns)
+
+    def _phase(self, kind: str, name: str, start_ns: int, end_ns: int) -> None:
+        offset, calls = self.clock.offset_ns, self.timeline.calls
+        row = Phase(kind, name, start_ns - offset, end_ns - offset, "", end_ns - start_ns, calls)
+        self.timeline.queue.append(row)
+
+    def take_sums(self, sums: list[HookSums]) -> None:
+        """These are what the hooks of the fit's callbacks are summed up in; the last are full."""
+        self._finished_sums.extend(self.hook_sums)
+        self.hook_sums = sums
+
+    def _retire(self) -> None:
+        """End a series that no other fit has followed for a while."""
+        with self._lock:
+            if not self._resting or time.monotonic() < self._rests_until:
+                return
+            self._resting = False
+            self.status = "ended"
+            self._end_called = time.monotonic()
+        self._stop.set()
+
+    def _while_training(self, samples: list[Any]) -> list[Any]:
+        """Samples without those taken between the fits of a series, where nothing trained."""
+        if self.fits == 1 and not self._ended_ns:
+            return samples
+        pauses = list(self._pauses)
+        if self._ended_ns:
+            pauses.append((self._ended_ns, np.iinfo(np.int64).max))
+        times = np.array(pauses, np.int64).reshape(-1, 2)
+        kept = []
+        for block in samples:
+            if block.group.endswith(("/xid", "/lost")):  # events, whenever they were
+                kept.append(block)
+                continue
+            place = np.searchsorted(times[:, 0], block.time_ns, "right") - 1
+            outside = (place < 0) | (block.time_ns >= times[place, 1])
+            if outside.any():
+                kept.append(
+                    replace(block, time_ns=block.time_ns[outside], values=block.values[outside])
+                )
+        return kept
 
     @property
     def path(self) -> str | None:
@@ -237,7 +395,8 @@ class Recorder:
             while not self._wait(pause):
                 pause = FLUSH_S
                 self._tick()
-                if self.watch.over():
+                self._retire()
+                if not self._ended_ns and self.watch.over():
                     self.end("interrupted")
         except Exception as error:  # a fault of ours
             self.fail("the recording", error)
@@ -246,8 +405,9 @@ class Recorder:
                 self._close()
             except Exception as error:
                 self.fail("the recording", error)
+            self._cpu_s += time.thread_time()
             self._closed.set()
-            if self.status == "interrupted":
+            if self.status == "interrupted" or self._is_news():
                 self.say_verdict()  # nobody else will: what was interrupted calls no hook
             _active.discard(self)
             self._released.set()
@@ -265,6 +425,10 @@ class Recorder:
             return self._stop.is_set()
 
     def _open(self) -> None:
+        if self._outputs.recording:  # a series goes on
+            self._outputs.reopen()
+            self._gpus.start(self.adapter, self.settings.sample_hz)
+            return
         try:
             rendezvous = self.adapter.rendezvous()
             if self._ray is not None:
@@ -312,7 +476,7 @@ class Recorder:
 
     def _tick(self, last: bool = False) -> None:
         """Take what the training thread and the sampler left, diagnose, write."""
-        samples = self._gpus.take()
+        samples = self._while_training(self._gpus.take())
         tables = self._take_rows(last)
         self._take_windows(tables, samples)
         steps = self._assembler.steps if self._assembler is not None else 0
@@ -336,7 +500,8 @@ class Recorder:
         items: list[Any] = []
         while queue:
             items.append(queue.popleft())
-        for sums in self.hook_sums:
+        finished = [self._finished_sums.popleft() for _ in range(len(self._finished_sums))]
+        for sums in (*finished, *self.hook_sums):
             items += sums.take(self.timeline.calls)
         tables: dict[str, dict[str, Any]] = {}
         if self._assembler is None:
@@ -365,7 +530,20 @@ class Recorder:
     def say_verdict(self) -> None:
         """Two lines about where the time went, if the recording was closed in time."""
         if self.settings.report and self._closed.is_set() and self.path is not None:
+            self._said_s = self._training_s()
             verdict(self.path, self.settings.thresholds, interrupted=self.status != "ended")
+
+    def _training_s(self) -> float:
+        return (self._ended_ns - self._started_ns - self._between_ns) / 1e9
+
+    def _is_news(self) -> bool:
+        """Whether a series has become twice as long as when it was last spoken of, or is over."""
+        if self.fits == 1 or self.status != "ended":
+            return False
+        trained_s = self._training_s()
+        if self._outputs.in_a_hurry.is_set():  # the last word
+            return trained_s > self._said_s
+        return trained_s > max(2 * self._said_s, NEWS_S)
 
     def _update_facts(self, last: bool) -> None:
         if not self._outputs.recording:
@@ -382,7 +560,7 @@ class Recorder:
                 # Of that: a drain goes through the framework, which lets go of Python's lock; where
                 # the input pipeline is Python's, it waits to get the lock back.
                 "lock_wait_us_per_step": self._drain_us(self.timeline.drain_waited_ns, steps),
-                "recorder_cpu_pct": round(100e9 * time.thread_time() / wall, 3),
+                "recorder_cpu_pct": round(100e9 * (self._cpu_s + time.thread_time()) / wall, 3),
                 "windows_s": 0.0,
             }
             facts: dict[str, Any] = {}
@@ -399,8 +577,10 @@ class Recorder:
             overhead.update(self._gpus.overhead)
             facts["overhead"] = overhead
             facts["unavailable"] = unavailable
-            if self._ended_ns:
-                facts["ended_ns"] = self._ended_ns
+            if self._ended_ns or self.fits > 1:
+                facts["ended_ns"] = self._ended_ns or None
+            if self.fits > 1:
+                facts["fits"] = self.fits
             self.facts.update(facts)
             self._outputs.update(
                 **{**facts, "fit": self.facts.get("fit"), "model": self.facts.get("model")}
@@ -454,14 +634,16 @@ class Recorder:
         """Our own Python on the training thread per step: hooks as measured here, and drains."""
         if not steps:
             return None
-        if self._hooks_us is None and last:
+        # The process ends: nobody waits for a measurement.
+        if last and self.adapter.name not in _hooks_us and not self._outputs.in_a_hurry.is_set():
             try:
-                self._hooks_us = self.adapter.own_us()
+                _hooks_us[self.adapter.name] = self.adapter.own_us()
             except Exception as error:  # the other facts of the end do not depend on it
                 self.fail("the cost of recording a step", error)
-        if self._hooks_us is None:
+        hooks_us = _hooks_us.get(self.adapter.name)
+        if hooks_us is None:
             return None
-        return round(self._hooks_us + (self._drain_us(self.timeline.drain_ns, steps) or 0), 3)
+        return round(hooks_us + (self._drain_us(self.timeline.drain_ns, steps) or 0), 3)
 
     @staticmethod
     def _drain_us(ns: int, steps: int) -> float | None:
@@ -478,7 +660,7 @@ class Recorder:
 
     def _pause_when_idle(self) -> None:
         """Nobody may be training any more where the fit cannot be watched."""
-        if self.watch.known:
+        if self.watch.known or self._ended_ns:
             return
         idle = (time.perf_counter_ns() - self.timeline.last_event) / 1e9
         if idle > IDLE_S and not self._paused:
@@ -490,7 +672,7 @@ class Recorder:
         if not remote or self._is_late() or (self.windows is not None and self.windows.busy):
             self._save_rows()  # what follows may take a while on a machine that stalls
         self._gpus.stop()
-        if self.windows is not None:
+        if self.windows is not None and self.fits == 1:  # a series takes no more of them
             self.windows.close(WINDOWS_S)
         self._tick(last=True)
 

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import BinaryIO
+from typing import IO
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import (
@@ -114,6 +114,12 @@ class ScalarWriter:
                 self._closed = True
                 self._file.close()
 
+    def reopen(self) -> None:
+        """Go on after `close`, in the same file. Raises: OSError."""
+        with self._lock:
+            self._file.reopen()
+            self._closed = False
+
     def _point(self, tag: str, value: float) -> Summary.Value:
         tensor = TensorProto(dtype=DT_FLOAT, tensor_shape=TensorShapeProto(), float_val=[value])
         point = Summary.Value(tag=tag, tensor=tensor)
@@ -132,7 +138,11 @@ class ScalarWriter:
 class _LocalFile:
     def __init__(self, folder: str, name: str):
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (storage paths are strings)
-        self._out: BinaryIO = open(os.path.join(folder, name), "xb")  # noqa: PTH118, PTH123, SIM115
+        self._path = os.path.join(folder, name)  # noqa: PTH118
+        self._open("xb")
+
+    def _open(self, mode: str) -> None:
+        self._out: IO[bytes] = open(self._path, mode)  # noqa: PTH123, SIM115
         self._records = RecordWriter(self._out)
 
     def write(self, data: bytes) -> None:
@@ -143,6 +153,9 @@ class _LocalFile:
 
     def close(self) -> None:
         self._out.close()
+
+    def reopen(self) -> None:
+        self._open("ab")
 
 
 class _RemoteFiles:
@@ -175,6 +188,9 @@ class _RemoteFiles:
 
     def close(self) -> None:
         self.flush()
+
+    def reopen(self) -> None:
+        pass  # the last file is still in memory
 
 
 def _file_name(redact: bool) -> str:

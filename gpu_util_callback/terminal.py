@@ -109,7 +109,8 @@ def two_lines(run: Mapping) -> str:
     else:
         step = run["step_ms"]["p50"]
         shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
-        second = f"{_step_count(run)}, {shown}."
+        fits = run.get("fits") or 1
+        second = f"{_step_count(run)}{f' in {fits:,} fits' if fits > 1 else ''}, {shown}."
     return f"{verdict}\n          {second}"
 
 
@@ -197,7 +198,7 @@ def _subtitle(run: Mapping, which: str) -> str:
     parts += [one for one in (run.get("trial"), run.get("trial_config"))
               if one and one not in run["run"]]  # fmt: skip
     if run.get("fit_index") is not None:
-        parts.append(f"fit {run['fit_index'] + 1}")
+        parts.append(_fits(run))
     if run.get("rank"):
         parts.append(f"rank {run['rank']}")
     parts.append(_step_count(run))
@@ -213,6 +214,16 @@ def _subtitle(run: Mapping, which: str) -> str:
         parts.append({"live": "still running", "lost": "lost: its process ended without a word",
                       "interrupted": "interrupted"}.get(run["status"], run["status"]))  # fmt: skip
     return " · ".join(parts)
+
+
+def _fits(run: Mapping) -> str:
+    """Which fits of their log directory: "fit 2", "fits 1 to 1,000 (2.3 s between them)"."""
+    first, fits = run["fit_index"] + 1, run.get("fits") or 1
+    if fits == 1:
+        return f"fit {first}"
+    between = run.get("between_fits_s")
+    apart = f" ({duration(between)} between them)" if between else ""
+    return f"fits {first:,} to {first + fits - 1:,}{apart}"
 
 
 def _step_count(run: Mapping) -> str:

@@ -53,7 +53,8 @@ def listed(recording: Recording, of_run: int) -> dict[str, Any]:
         label += f" · rank {rank}"
     return {
         "id": recording.id, "run": recording.run, "session": recording.session,
-        "job": facts.get("job"), "fit_index": fit, "host": facts.get("host"), "rank": rank,
+        "job": facts.get("job"), "fit_index": fit, "fits": facts.get("fits"),
+        "host": facts.get("host"), "rank": rank,
         "status": recording.status, "start_ns": recording.start_ns, "end_ns": recording.end_ns,
         "trial": trial, "trial_config": config,
         "steps": recording.step_count, "framework": facts.get("framework"), "label": label,

@@ -19,6 +19,18 @@ LEAST_TIMES = 3
 UNEVEN = 2
 
 
+TRAIN_ON_BATCH = """with GpuUtilMonitor("logs") as monitor:
+    for x, y in batches:
+        with monitor.step():
+            model.train_on_batch(x, y)"""
+
+
+def _each_fit(run: Run) -> bool:
+    """Whether most epochs are a fit of their own, of a series."""
+    epochs = run.phases.of("epoch").get("")
+    return epochs is not None and 2 * int(run.fact("fits", default=1)) > epochs.count
+
+
 def input_setup(run: Run, limits: Limits, cause: str) -> list[Loss]:
     """What it costs that the input begins anew with each epoch: workers start, buffers fill."""
     claims = []
@@ -49,7 +61,7 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
         each = f"takes {duration(each_s)} on average, {duration(most_s)} at most"
     return Loss(
         cause=cause,
-        title="Input-bound: each epoch sets its input up",
+        title=f"Input-bound: each {'fit' if _each_fit(run) else 'epoch'} sets its input up",
         where=where,
         lost_ns=lost,
         confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
@@ -150,6 +162,13 @@ def _epoch_of(run: Run, occurrences: Occurrences) -> np.ndarray:
 
 def _advice(run: Run, each: str, saves: float) -> Advice:
     """What to do; `each`: what was seen, as a sentence and a space."""
+    if _each_fit(run):
+        return Advice(
+            f"{each}Every call of fit begins with that: give it more batches at a time, or train "
+            "them one by one in a loop of your own.",
+            TRAIN_ON_BATCH,
+            saves,
+        )
     kind = str(run.fact("fit", "input_kind", default="")).lower()
     kept = run.fact("fit", "input_persistent_workers") or run.fact("fit", "input_workers") == 0
     if ("dataloader" in kind and not kept) or (run.framework == "torch" and not kind):

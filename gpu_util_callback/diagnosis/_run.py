@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis._absence import absences
 from gpu_util_callback.diagnosis._bins import Mean
 from gpu_util_callback.diagnosis._blocks import StepBlocks
 from gpu_util_callback.diagnosis._gauges import MIN_SAMPLES, Gauges
-from gpu_util_callback.diagnosis._phases import Phases
+from gpu_util_callback.diagnosis._phases import Occurrences, Phases
 from gpu_util_callback.diagnosis._pipeline import Pipeline
 from gpu_util_callback.diagnosis._rule import Range
 from gpu_util_callback.diagnosis._spans import Series, find_spans
@@ -98,21 +98,31 @@ class Run(Gauges):
 
     @property
     def wall_ns(self) -> int:
-        return max(0, self.end_ns - self.start_ns)
+        """How long the training took: of a series of fits, all of them together."""
+        return max(0, self.end_ns - self.start_ns - sum(p.self_ns for p in self._between_fits))
 
     @property
     def present_ns(self) -> int:
-        """The run without the times in which the process was stopped, or its machine asleep."""
-        return max(0, self.wall_ns - self.absent_ns(self.start_ns, self.end_ns))
+        """The wall time without the times in which nothing ran at all, as of `absent_ns`."""
+        return max(0, self.end_ns - self.start_ns - self.absent_ns(self.start_ns, self.end_ns))
 
     def absent_ns(self, start_ns: int, end_ns: int) -> int:
-        """How much of a range the process was stopped, or its machine asleep."""
+        """How much of a range lay between two fits of a series, or the process did not run in it:
+        it was stopped, or its machine asleep."""
         away = self.once("absences", lambda: absences(self.steps, self.samples.values()))
-        if not len(away):
+        pauses = self._between_fits
+        if not len(away) and not pauses:
             return 0
-        first, last = away.T
-        gone = np.minimum(last, end_ns) - np.maximum(first, start_ns)
-        return int(np.maximum(gone, 0).sum())
+        first = np.concatenate([away[:, 0], *(one["start_ns"] for one in pauses)])
+        last = np.concatenate([away[:, 1], *(one["end_ns"] for one in pauses)])
+        # Pauses that are kept joined hold the fits between them, too.
+        spent = np.concatenate([away[:, 1] - away[:, 0], *(one["self_ns"] for one in pauses)])
+        gone = np.clip(np.minimum(last, end_ns) - np.maximum(first, start_ns), 0, None)
+        return int((gone * (spent / np.maximum(last - first, 1))).sum())
+
+    @property
+    def _between_fits(self) -> list[Occurrences]:
+        return list(self.phases.of("between_fits").values())
 
     @property
     def first_step(self) -> int:

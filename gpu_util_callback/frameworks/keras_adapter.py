@@ -129,6 +129,7 @@ class PythonAdapter(KerasAdapter):
             fetches_inside=self.fetches_inside,
             probe=probe,
             done=timeline.device_done if probe is not None else None,
+            calls=timeline.calls if training else 0,
         )
 
     def test_begin(self) -> None:

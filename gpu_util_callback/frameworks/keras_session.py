@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_util_callback.frameworks.base import adapter_for
@@ -21,8 +22,9 @@ from gpu_util_callback.frameworks.keras_windows import KerasWindows, open_window
 from gpu_util_callback.frameworks.variables import names_in_fit
 from gpu_util_callback.recorder import Recorder, close_left_over
 from gpu_util_callback.settings import Settings
+from gpu_util_callback.windows.schedule import TraceSchedule
 
-__all__ = ["KerasSession", "announce_known_failure", "leave_out"]
+__all__ = ["KerasSession", "Series", "announce_known_failure", "leave_out"]
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -31,6 +33,13 @@ WORKERS_HAVE_NO_STAGES = (
     "Keras runs the workers of a PyDataset itself and switches tf.data's own account off for it",
     "",
 )
+
+
+NO_LIST = {
+    "source": "callback times",
+    "reason": "the list of callbacks could not be found",
+    "cure": "pass GpuUtilCallback to fit directly, not inside another callback",
+}
 
 
 def announce_known_failure(backend: str) -> None:
@@ -51,9 +60,62 @@ def leave_out(callback: Any) -> None:
         callbacks.callbacks = [one for one in callbacks.callbacks if one is not callback]
 
 
+def _described(
+    frame: Any, backend: str, redact: bool
+) -> tuple[dict[str, Any], Exception | None]:
+    """(facts about the input of a fit, what went wrong)."""
+    try:
+        facts = describe_fit(frame, backend)
+        if not redact and frame is not None:
+            source = source_of(seen_through(frame.f_locals.get("x")))
+            facts["variables"] = names_in_fit(frame, source)
+        return facts, None
+    except Exception as error:
+        return {}, error
+
+
 def _goes_on(other: FitWatch, new: FitWatch) -> bool:
     """Whether a recorded fit goes on while a new one begins (in a callback, on a thread)."""
     return other.known and not other.over() and not other.same_place(new)
+
+
+@dataclass
+class Series:
+    """A recording that the next fit of its callback may go on in.
+
+    Args:
+        recorder: of the fits so far.
+        kind: what tells a fit of the same kind, as of `_kind_of`.
+    """
+
+    recorder: Recorder
+    kind: tuple[Any, ...]
+
+    def takes(self, kind: tuple[Any, ...]) -> bool:
+        """Whether a fit of this kind that begins now is one of the series."""
+        alike = all(a == b or a is None or b is None for a, b in zip(self.kind, kind, strict=True))
+        return alike and self.recorder.may_go_on and self.recorder.claim()
+
+
+def _kind_of(
+    model: Any, params: dict, frame: Any, adapter: str, facts: dict[str, Any]
+) -> tuple[Any, ...]:
+    """What fits of one series have in common; None = not known (a model that is not built yet)."""
+    built = bool(getattr(model, "built", False))
+    first = frame.f_locals.get("initial_epoch") if frame is not None else 0
+    return (
+        threading.get_ident(),
+        adapter,
+        type(model),
+        len(model.variables) if built else None,
+        len(model.trainable_variables) if built else None,
+        type(getattr(model, "optimizer", None)),
+        getattr(model, "steps_per_execution", 1),
+        bool(getattr(model, "run_eagerly", False)),
+        (params.get("epochs") or 0) - (first or 0),
+        facts.get("input_kind"),
+        facts.get("batch_size"),
+    )
 
 
 class KerasSession:
@@ -63,10 +125,19 @@ class KerasSession:
         callback: the callback that fit calls.
         settings: its checked arguments.
         outer: the same callback's session of a fit that waits for this one, within it.
+        series: what the same callback recorded before.
     """
 
-    def __init__(self, callback: Any, settings: Settings, outer: KerasSession | None = None):
+    def __init__(
+        self,
+        callback: Any,
+        settings: Settings,
+        outer: KerasSession | None = None,
+        series: Series | None = None,
+    ):
         self.outer = outer
+        self._before = series
+        self._kind: tuple[Any, ...] = ()
         self._callback = callback
         self._settings = settings
         self._thread = threading.get_ident()
@@ -115,32 +186,46 @@ class KerasSession:
         frame = calling_fit()
         if is_tf_keras(model):
             backend = "tensorflow"
-        adapter = adapter_for(backend)
-        recorder = Recorder(self._settings, adapter)
         watch = FitWatch(frame)
-        close_left_over(keep=lambda other: _goes_on(other.watch, watch))
+        facts, problem = _described(frame, backend, self._settings.redact)
+        self._kind = _kind_of(model, params or {}, frame, backend, facts)
+        series, self._before = self._before, None
+        goes_on = series is not None and series.takes(self._kind)
+        if goes_on:
+            assert series is not None
+            recorder = series.recorder
+            recorder.adapter.unavailable.clear()  # its `begin` finds them again
+        else:
+            recorder = Recorder(self._settings, adapter_for(backend))
+        close_left_over(
+            keep=lambda other: (
+                other is recorder
+                or other.rests_elsewhere(recorder.settings.log_dir)
+                or _goes_on(other.watch, watch)
+            )
+        )
         self._recorder = recorder
         recorder.on_over = self.restore
+        if problem is not None:
+            recorder.fail("facts about the input", problem)
+        if backend == "tensorflow" and facts.get("input_queue") is not None:
+            recorder.adapter.has_stages = False
+            recorder.adapter.unavailable.append(WORKERS_HAVE_NO_STAGES)
         try:
-            self._put_in_place(
-                model, params or {}, callbacks, frame, watch, recorder, adapter, backend
-            )
+            self._put_in_place(model, callbacks, frame, recorder)
+            if goes_on:
+                recorder.go_on(watch)
+            else:
+                self._open(recorder, watch, params or {}, callbacks, backend, facts)
+            recorder.timeline.begin()
         except BaseException:
             self.restore()
+            if goes_on:
+                recorder.end("ended", deadline_s=0)
             raise
 
-    def _put_in_place(
-        self,
-        model: Any,
-        params: dict,
-        callbacks: Any,
-        frame: Any,
-        watch: FitWatch,
-        recorder: Recorder,
-        adapter: Any,
-        backend: str,
-    ) -> None:
-        timeline = recorder.timeline
+    def _put_in_place(self, model: Any, callbacks: Any, frame: Any, recorder: Recorder) -> None:
+        timeline, adapter = recorder.timeline, recorder.adapter
         self._input = InputTimer(timeline, lambda error: recorder.fail("input set-up", error))
         try:
             self._input.attach(frame)
@@ -165,20 +250,25 @@ class KerasSession:
             except Exception as error:
                 self._timer.detach()
                 recorder.fail("callback times", error)
-        else:
-            recorder.unavailable.append(
-                {
-                    "source": "callback times",
-                    "reason": "the list of callbacks could not be found",
-                    "cure": "pass GpuUtilCallback to fit directly, not inside another callback",
-                }
-            )
-        recorder.hook_sums = self._timer.sums if self._timer is not None else []
+        elif NO_LIST not in recorder.unavailable:
+            recorder.unavailable.append(NO_LIST)
+        recorder.take_sums(self._timer.sums if self._timer is not None else [])
+
+    def _open(
+        self,
+        recorder: Recorder,
+        watch: FitWatch,
+        params: dict,
+        callbacks: Any,
+        backend: str,
+        facts: dict[str, Any],
+    ) -> None:
+        """Begin a recording."""
         recorder.facts["fit"] = {
             "epochs": params.get("epochs"),
             "steps_per_epoch": params.get("steps"),
-            "timing": adapter.timing,
-            **self._described(frame, backend, recorder),
+            "timing": recorder.adapter.timing,
+            **facts,
         }
         recorder.watch = watch
         others = callbacks.callbacks if callbacks is not None else []
@@ -191,21 +281,6 @@ class KerasSession:
         except Exception as error:
             recorder.fail("profiler windows", error)
         recorder.start(watch)  # the account begins here: our own set-up is not in it
-        timeline.begin()
-
-    def _described(self, frame: Any, backend: str, recorder: Recorder) -> dict[str, Any]:
-        try:
-            facts = describe_fit(frame, backend)
-            if not self._settings.redact and frame is not None:
-                source = source_of(seen_through(frame.f_locals.get("x")))
-                facts["variables"] = names_in_fit(frame, source)
-            if backend == "tensorflow" and facts.get("input_queue") is not None:
-                recorder.adapter.has_stages = False
-                recorder.adapter.unavailable.append(WORKERS_HAVE_NO_STAGES)
-            return facts
-        except Exception as error:
-            recorder.fail("facts about the input", error)
-            return {}
 
     def _stale(self) -> None:
         """The training ended without telling us."""
@@ -321,5 +396,15 @@ class KerasSession:
             return
         if self._windows is not None:
             self._windows.end()
-        recorder.end("ended")
-        recorder.say_verdict()
+        if recorder.was_short:
+            recorder.rest()
+        else:
+            recorder.end("ended")
+            recorder.say_verdict()
+
+    def series(self) -> Series | None:
+        """What the next fit may go on with, now that this one is over."""
+        recorder = self._recorder
+        if recorder is None or self._settings.trace not in (None, TraceSchedule()):
+            return None  # steps to profile are counted in each fit
+        return Series(recorder, self._kind) if recorder.may_go_on else None

@@ -36,6 +36,7 @@ class FunctionTimer(WrappedFunction):
             `next` on it; else it is given the batch, whose stamp is in `pending`.
         probe: tells whether the device still works on the step before.
         done: when the device had done a call, by the call's number; filled by others, in time.
+        calls: the number of the first call.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class FunctionTimer(WrappedFunction):
         fetches_inside: bool,
         probe: DeviceProbe | None = None,
         done: dict[int, int] | None = None,
+        calls: int = 0,
     ):
         super().__init__(
             model, name,
@@ -62,7 +64,7 @@ class FunctionTimer(WrappedFunction):
         self._clock = compile_clock
         self._stamps: list[Stamp] = []
         self._calls: list[int] = []  # the number of the call each stamp belongs to
-        self._number = 0
+        self._number = calls
         self._done = {} if done is None else done
         self._inside = fetches_inside
 

@@ -127,10 +127,14 @@ class Timeline:
         self._drain_at = perf() + DRAIN_EVERY_NS
 
     def begin(self) -> None:
-        """The account begins now."""
+        """The account begins now, or goes on with another fit."""
         now = self._perf()
         self._cursor = self.last_event = now
         self._drain_at = now + DRAIN_EVERY_NS
+        self._first, self._in_test, self._tested = True, False, False
+        self._epoch, self._epoch_call = -1, self.calls
+        self._open = False
+        self._fetch = self._flags = 0
 
     def takes(self, batches: int) -> None:
         """Calls of the train function take this many batches from now on."""

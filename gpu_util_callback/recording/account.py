@@ -25,6 +25,7 @@ class Account:
 
     def __init__(self) -> None:
         self._ns = dict.fromkeys(ACCOUNTS, 0)
+        self._between_ns = 0  # between the fits of a series: no part of the training
 
     def add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
         """Rows of the `steps` table; absent parts count nothing."""
@@ -40,6 +41,9 @@ class Account:
         if not len(accounts):
             return
         spent = np.asarray(phases["self_ns"])
+        between = np.asarray(phases.get("kind", ()), object) == "between_fits"
+        if between.any():
+            self._between_ns += int(spent[between].sum())
         for category in ACCOUNTS:
             of_category = spent[accounts == category]
             self._ns[category] += int(of_category[of_category > 0].sum())
@@ -47,14 +51,20 @@ class Account:
     def result(self, start_ns: int, end_ns: int) -> facts.Account:
         """Seconds by category, and the wall time; the categories sum to the wall time.
 
+        The wall time is that of the training: of a series of fits, all of them together. What lay
+        between them is "between_fits_s" there, and in no category.
+
         `other` is what is left. Rows that overlap by mistake could make it negative; it is not
         hidden then, so that checks see it.
         """
-        wall = max(0, end_ns - start_ns)
+        wall = max(0, end_ns - start_ns - self._between_ns)
         named = {name: self._ns[name] for name in ACCOUNTS if name != "other"}
         other = wall - sum(named.values())
         times = {name: value / 1e9 for name, value in named.items()}
-        return {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
+        result: facts.Account = {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
+        if self._between_ns:
+            result["between_fits_s"] = self._between_ns / 1e9
+        return result
 
 
 def account(

@@ -89,6 +89,8 @@ class Framework(TypedDict, total=False):
     keras: str
     python: str
     guessed: bool
+    device: str
+    eager_by: str
     cuda_build: bool
     cuda: str
     cudnn: str | int
@@ -109,6 +111,24 @@ class Replica(TypedDict, total=False):
     gpu: Annotated[GpuIndex, Key]
     replica: Count
     shard: Count
+
+
+class OwnCallback(TypedDict, total=False):
+    """A class of callbacks: how often they work, by which of its arguments."""
+
+    every: dict[str, Count]
+    names: dict[str, str]
+    monitor: str
+
+
+class Dispatch(TypedDict, total=False):
+    """How a loop's step ran, in looks at the training thread."""
+
+    samples: Count
+    eager: Count
+    compiled: Count
+    function: str
+    operations: Count
 
 
 class Fit(TypedDict, total=False):
@@ -145,6 +165,9 @@ class Fit(TypedDict, total=False):
     validation_workers: Count
     validation_processes: bool
     validation_split: Share
+    variables: dict[str, str]
+    callbacks: dict[str, OwnCallback]
+    dispatch: Dispatch
 
 
 class Gpu(TypedDict, total=False):
@@ -233,6 +256,7 @@ class Account(TypedDict, total=False):
 
     wall_s: Required[Annotated[float, Within(0, MOST_LENGTH_NS / 1e9)]]
     time_s: Required[dict[str, Signed]]
+    between_fits_s: Annotated[float, Within(0, MOST_LENGTH_NS / 1e9)]  # of a series: in no category
 
 
 class Advice(TypedDict, total=False):
@@ -316,6 +340,7 @@ class Facts(TypedDict, total=False):
     job: str
     job_source: str
     fit_index: Count
+    fits: Count  # of a series, so far
     script: str
     trial: str
     trial_of: str

@@ -126,7 +126,7 @@ TABLES: dict[str, dict[str, str]] = {
 
 PHASE_KINDS = (
     "fit", "epoch", "validation", "callback", "checkpoint", "compilation", "input_setup",
-    "profiler_window", "gap",
+    "profiler_window", "gap", "between_fits",
 )  # fmt: skip
 
 # Columns that hold times on the recording's own clock: a reader takes none far outside it.

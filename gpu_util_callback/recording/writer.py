@@ -187,6 +187,12 @@ class RecordingWriter:
                 self._status = "live"  # so that close can be tried again
                 raise
 
+    def reopen(self) -> None:
+        """Go on after `close`: the recording is live again from the next flush on."""
+        with self._io_lock:
+            self._status = "live"
+            self._ended_ns = None
+
     def _flush(self, seal: bool = False) -> None:
         self._take_new_rows(seal)
         while self._open_tables or self._open_samples:

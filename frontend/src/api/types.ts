@@ -15,6 +15,8 @@ export interface RecordingSummary {
   trial?: string | null;
   trial_config?: string | null;
   fit_index?: number | null;
+  /** How many fits of one callback went on in this recording; absent or 1 for one. */
+  fits?: number | null;
   host?: string | null;
   rank?: number | null;
   status: Status;
@@ -95,6 +97,7 @@ export interface Report {
   session?: string | null;
   job?: string | null;
   fit_index?: number | null;
+  fits?: number | null;
   host?: string | null;
   rank?: number | null;
   world_size?: number | null;

@@ -79,6 +79,7 @@ export const PHASE_COLOURS: Record<string, string> = {
   input_setup: 'amber',
   profiler_window: 'teal',
   gap: 'grey',
+  between_fits: 'grey',
 };
 
 export const PHASE_TITLES: Record<string, string> = {
@@ -91,6 +92,7 @@ export const PHASE_TITLES: Record<string, string> = {
   gap: 'gap',
   epoch: 'epoch',
   fit: 'fit',
+  between_fits: 'between fits',
 };
 
 /** "validation: validation 2" without saying it twice. */

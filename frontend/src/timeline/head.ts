@@ -44,11 +44,13 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'view' | 
   const spanRows = spans.reduce((rows, box) => Math.max(rows, box.row + 1), 1);
   const boxes: Box<Phase>[] = [];
   const epochs: Phase[] = [];
+  // In a series of short fits each of them is marked, instead of its first epoch again and again.
+  const marked = phases.some((item) => item.kind === 'fit') ? 'fit' : 'epoch';
   const windows = windowBoxes(source.recording.windows ?? [], frame.axis, extent);
   phases.forEach((item, index) => {
     if (item.kind === 'profiler_window' && windows.length > 0) return;
-    if (item.kind === 'epoch') epochs.push(item);
-    else if (item.kind !== 'fit' && !isSum(item))
+    if (item.kind === marked) epochs.push(item);
+    else if (item.kind !== 'fit' && item.kind !== 'epoch' && !isSum(item))
       boxes.push({ item, id: String(index), range: phaseRange(item, frame.axis, extent), row: 0 });
   });
   // The longest first, so that what happened inside of it stays visible.

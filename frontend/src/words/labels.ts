@@ -25,12 +25,18 @@ export const notJudged = (verdict: unknown): boolean => /\bnot judged\b/.test(cl
 
 export const runName = (run: string | null | undefined): string => (run === '.' || !run ? 'log directory' : clean(run, 80));
 
+/** "fit 2", or of a series of short ones "fits 2–1,001". */
+function fits({ fit_index: index, fits: many }: Pick<RecordingSummary, 'fit_index' | 'fits'>): string {
+  if (typeof index !== 'number') return 'fit';
+  return typeof many === 'number' && many > 1 ? `fits ${count(index + 1)}–${count(index + many)}` : `fit ${index + 1}`;
+}
+
 /** What tells one fit of a run from another: "fit 2 · 14:02 · node-a · rank 1". */
-export function fitLabel(item: Pick<RecordingSummary, 'fit_index' | 'start_ns' | 'host' | 'rank' | 'trial' | 'trial_config'>, withDate = false): string {
+export function fitLabel(item: Pick<RecordingSummary, 'fit_index' | 'fits' | 'start_ns' | 'host' | 'rank' | 'trial' | 'trial_config'>, withDate = false): string {
   const parts: string[] = [];
   if (item.trial) parts.push(clean(item.trial, 60));
   if (item.trial_config) parts.push(clean(item.trial_config, 60));
-  parts.push(typeof item.fit_index === 'number' ? `fit ${item.fit_index + 1}` : 'fit');
+  parts.push(fits(item));
   if (typeof item.start_ns === 'number') parts.push(withDate ? date(item.start_ns) : clock(item.start_ns, 60e9));
   if (item.host) parts.push(clean(item.host, 40));
   if (typeof item.rank === 'number' && item.rank > 0) parts.push(`rank ${item.rank}`);
@@ -41,7 +47,7 @@ export function sourceLabel(recording: RecordingReply): string {
   const { report } = recording;
   const parts = [runName(report.run)];
   if (report.trial_config || report.trial) parts.push(clean(report.trial_config || report.trial, 40));
-  if (typeof report.fit_index === 'number' && report.fit_index > 0) parts.push(`fit ${report.fit_index + 1}`);
+  if (typeof report.fit_index === 'number' && (report.fit_index > 0 || (report.fits ?? 1) > 1)) parts.push(fits(report));
   if (typeof report.rank === 'number' && (report.rank > 0 || (report.world_size ?? 1) > 1)) parts.push(`rank ${report.rank}`);
   return parts.join(' · ');
 }

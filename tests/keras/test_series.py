@@ -1,0 +1,288 @@
+"""Short fits of one callback that follow each other closely go on in one recording."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from fit_truth import BATCH, WIDTH, small_model
+
+from gpu_util_callback import GpuUtilCallback, read_recordings, recorder
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.terminal import two_lines
+
+STEPS = 5
+X = np.random.default_rng(0).normal(size=(BATCH * STEPS, WIDTH)).astype(np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+
+def compiled(**arguments):
+    model = small_model()
+    model.compile("sgd", "mse", **arguments)
+    return model
+
+
+def fit(model, *callbacks, **arguments):
+    given = {"x": X, "y": Y, "batch_size": BATCH, "verbose": 0} | arguments
+    model.fit(**given, callbacks=list(callbacks))
+
+
+def ended(folder: Path, steps: int = 0, within_s: float = 30) -> list:
+    """The recordings in a folder, once all are closed and they have so many steps."""
+    until = time.monotonic() + within_s
+    while True:
+        found = sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
+        counts = [one.step_count for one in found]
+        if all(one.status != "live" for one in found) and sum(counts) >= steps:
+            return found
+        assert time.monotonic() < until, [(one.status, one.step_count) for one in found]
+        time.sleep(0.1)
+
+
+def of_kind(recording, kind: str) -> dict[str, np.ndarray]:
+    phases = recording.phases
+    rows = np.array([one == kind for one in phases["kind"]])
+    return {name: np.asarray(column)[rows] for name, column in phases.items()}
+
+
+def check_account(recording) -> None:
+    account = recording.account
+    assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], abs=0.001)
+    assert min(account["time_s"].values()) >= -0.001, account
+    span_s = (recording.end_ns - recording.start_ns) / 1e9
+    between_s = account.get("between_fits_s", 0.0)
+    assert account["wall_s"] + between_s == pytest.approx(span_s, abs=0.001)
+
+
+def test_short_fits_are_one_recording(tmp_path, capsys):
+    model, callback = compiled(), GpuUtilCallback(str(tmp_path))
+    started: list[threading.Thread] = []
+    for number in range(12):
+        if number == 3:  # from here on all is there
+            started = threading.enumerate()
+        fit(model, callback)
+        time.sleep(0.05)
+    assert {one for one in threading.enumerate() if "gpu-util" in one.name} <= set(started)
+    (recording,) = ended(tmp_path)
+    assert recording.status == "ended"
+    assert recording.steps["step"].tolist() == list(range(12 * STEPS))
+    assert (np.diff(recording.steps["start_ns"]) > 0).all()
+    fits, pauses = of_kind(recording, "fit"), of_kind(recording, "between_fits")
+    assert fits["name"].tolist() == [f"fit {number}" for number in range(1, 13)]
+    assert fits["step"].tolist() == list(range(STEPS, 13 * STEPS, STEPS)), "of each fit, its steps"
+    assert pauses["start_ns"].tolist() == fits["end_ns"][:-1].tolist()
+    assert pauses["end_ns"].tolist() == fits["start_ns"][1:].tolist()
+    check_account(recording)
+    assert recording.account["between_fits_s"] > 0.5
+    run = run_report(recording)
+    assert (run["fits"], run["fit_index"]) == (12, 0)
+    assert f"{12 * STEPS} steps in 12 fits" in two_lines({**run, "findings": [], "spans": []})
+    said = capsys.readouterr().out
+    assert said.count("gpu-util:") == 1, "the first fit's, and no two lines of each"
+    files = [one for one in tmp_path.rglob("*") if one.is_file()]
+    assert len(files) < 8, files
+
+
+def test_a_series_goes_on_after_a_rest(tmp_path, monkeypatch):
+    """Its recording has ended by then; it is live once more, with one file of scalars."""
+    monkeypatch.setattr(recorder, "REST_S", 0.0)
+    monkeypatch.setattr(recorder, "FLUSH_S", 0.1)
+    model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
+    for number in range(4):
+        fit(model, callback)
+        (recording,) = ended(tmp_path, (number + 1) * STEPS)
+        until = time.monotonic() + 10
+        while [one for one in threading.enumerate() if "gpu-util" in one.name]:
+            assert time.monotonic() < until, "no thread waits for a fit that may never come"
+            time.sleep(0.05)
+    assert recording.steps["step"].tolist() == list(range(4 * STEPS))
+    assert not recording.problems
+    check_account(recording)
+    assert len(list(tmp_path.glob("events.*"))) == 1
+    points = steps_of_scalars(tmp_path)
+    assert points == sorted(set(points)) and points[-1] == 4 * STEPS - 1
+
+
+def steps_of_scalars(folder: Path) -> list[int]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(folder), size_guidance={"tensors": 0, "scalars": 0})
+    accumulator.Reload()
+    tag = "gpu_util/step_time_ms"
+    return [point.step for point in accumulator.Tensors(tag)]
+
+
+def test_models_made_again_for_each_fold_are_one_series(tmp_path):
+    callback = GpuUtilCallback(str(tmp_path), report=False)
+    for _ in range(4):
+        fit(compiled(), callback)
+    (recording,) = ended(tmp_path)
+    assert len(recording.steps["step"]) == 4 * STEPS
+    assert recording.facts["fits"] == 4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"epochs": 3},
+        {"batch_size": 2 * BATCH},
+        {"x": (pair for pair in [(X[:BATCH], Y[:BATCH])] * STEPS), "y": None, "batch_size": None,
+         "steps_per_epoch": STEPS},
+    ],
+    ids=["epochs", "batch size", "input"],
+)  # fmt: skip
+def test_another_kind_of_fit_is_another_recording(other, tmp_path):
+    model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
+    fit(model, callback)
+    fit(model, callback)
+    fit(model, callback, **other)
+    found = ended(tmp_path)
+    assert [one.facts["fit_index"] for one in found] == [0, 2]
+    assert len(found[0].steps["step"]) == 2 * STEPS and found[0].facts["fits"] == 2
+    assert found[1].steps["step"][0] == 0
+
+
+@pytest.mark.parametrize("limit", ["SERIES_FIT_S", "SERIES_GAP_S"])
+def test_long_fits_and_fits_far_apart_are_separate(limit, tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, limit, 0.0)
+    model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
+    for _ in range(3):
+        fit(model, callback)
+        assert read_recordings(tmp_path)[-1].status == "ended", "nobody waits for another one"
+    found = ended(tmp_path)
+    assert [one.facts["fit_index"] for one in found] == [0, 1, 2]
+    assert [len(one.steps["step"]) for one in found] == [STEPS] * 3
+
+
+def test_a_long_fit_of_a_series_ends_it(tmp_path, monkeypatch, capsys):
+    model, callback = compiled(), GpuUtilCallback(str(tmp_path))
+    fit(model, callback)
+    fit(model, callback)
+    monkeypatch.setattr(recorder, "SERIES_FIT_S", 0.0)
+    monkeypatch.setattr(recorder.Recorder, "may_go_on", True)  # as when it began
+    capsys.readouterr()
+    fit(model, callback)
+    (recording,) = read_recordings(tmp_path)
+    assert recording.status == "ended", "at once"
+    assert capsys.readouterr().out.count("gpu-util:") == 1, "and its verdict"
+    assert len(recording.steps["step"]) == 3 * STEPS
+
+
+def test_callbacks_that_take_turns(tmp_path):
+    """Each has its log directory; in one for both, recordings follow each other as ever."""
+    for folder, names in ((tmp_path / "two", "ab"), (tmp_path / "one", "aa")):
+        models = compiled(), compiled()
+        callbacks = [GpuUtilCallback(str(folder / name), report=False) for name in names]
+        for _ in range(3):
+            for model, callback in zip(models, callbacks, strict=True):
+                fit(model, callback)
+    for name in "ab":
+        (recording,) = ended(tmp_path / "two" / name)
+        assert len(recording.steps["step"]) == 3 * STEPS
+    found = ended(tmp_path / "one")
+    assert [one.facts["fit_index"] for one in found] == list(range(6))
+    offsets = [one.facts["scalar_step_offset"] for one in found]
+    assert offsets == list(range(0, 6 * STEPS, STEPS))
+
+
+class Interrupted(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_fit_ends_the_series(tmp_path):
+    model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
+    for _ in range(3):
+        fit(model, callback)
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, callback, Interrupted())
+    fit(model, callback)
+    interrupted, after = ended(tmp_path)
+    assert (interrupted.status, after.status) == ("interrupted", "ended")
+    assert len(interrupted.steps["step"]) in (3 * STEPS + 2, 3 * STEPS + 3)
+    assert of_kind(interrupted, "fit")["name"].tolist() == [f"fit {n}" for n in range(1, 5)]
+    assert len(after.steps["step"]) == STEPS and after.facts["fit_index"] == 4
+    check_account(interrupted)
+
+
+def test_validation_and_other_callbacks_of_each_fit(tmp_path):
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.002)
+
+    model, callback = compiled(), GpuUtilCallback(str(tmp_path), report=False)
+    validation = (X[: 2 * BATCH], Y[: 2 * BATCH])
+    for _ in range(5):
+        fit(model, callback, Slow(), validation_data=validation)
+    (recording,) = ended(tmp_path)
+    assert len(recording.validation_steps["step"]) == 5 * 2
+    phases = recording.phases
+    slow = np.array(["Slow" in name for name in phases["name"]])
+    assert phases["count"][slow].sum() == 5 * STEPS
+    assert phases["self_ns"][slow].sum() > 5 * STEPS * 2e6
+    check_account(recording)
+
+
+def test_profiled_steps_are_counted_in_each_fit(tmp_path):
+    model = compiled()
+    callback = GpuUtilCallback(str(tmp_path), report=False, trace=[(1, 3)])
+    fit(model, callback)
+    fit(model, callback)
+    assert len(ended(tmp_path)) == 2
+
+
+PROGRAM = """
+import os, signal, sys, time
+import numpy as np
+import keras
+from gpu_util_callback import GpuUtilCallback
+
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.zeros((40, 8), "float32")
+callback = GpuUtilCallback(sys.argv[1])
+for _ in range(6):
+    model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[callback])
+how = sys.argv[2]
+if how == "killed at rest":
+    time.sleep(6)
+if how.startswith("killed"):
+    os.kill(os.getpid(), signal.SIGKILL)
+print("over", flush=True)
+"""
+BACKENDS = [name for name in ("tensorflow", "jax", "torch") if find_spec(name)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("how", ["over", "killed", "killed at rest"])
+def test_the_process_ends_after_a_series(how, backend, tmp_path):
+    if how != "over" and backend != "tensorflow":
+        pytest.skip("the same on every backend")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), how],
+        capture_output=True, text=True, timeout=300,
+        env=os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert ("over" in done.stdout) == (how == "over"), done.stderr
+    (recording,) = read_recordings(tmp_path)
+    steps = recording.steps["step"].tolist()
+    assert steps == list(range(len(steps)))
+    if how == "killed":  # what was not flushed is lost, and nobody said that it had ended
+        assert recording.status in ("live", "lost", "ended")
+        assert len(steps) >= STEPS
+        assert recording.status != "ended" or len(steps) == 6 * STEPS
+        return
+    assert recording.status == "ended" and len(steps) == 6 * STEPS
+    assert (recording.steps["input_wait_ns"] >= 0).all()
+    assert len(of_kind(recording, "fit")["step"]) == 6
+    check_account(recording)
