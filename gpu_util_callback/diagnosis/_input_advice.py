@@ -16,14 +16,17 @@ from gpu_util_callback.diagnosis._rule import FORK_SAFE, Advice, Range
 from gpu_util_callback.diagnosis._run import Run
 
 __all__ = [
-    "InputWait", "advise_kind", "ahead_code", "brief", "keep_it", "loader_workers", "mostly_waits",
-    "py_dataset_workers",
+    "WAITS", "WAITS_WHEN_FULL", "InputWait", "advise_kind", "ahead_code", "brief", "cores_full",
+    "keep_it", "loader_workers", "mostly_waits", "py_dataset_workers",
 ]  # fmt: skip
 
 # More workers than this are seldom of use, and each takes memory.
 MOST_WORKERS = 16
-# A process that takes fewer cores' worth of CPU time than this mostly waits.
-WAITS = 0.5
+# What waits takes less CPU time than this share of its time: a stage of a pipeline, or a process
+# whose only work is batches; with full cores one that computes may get as little as a quarter.
+WAITS, WAITS_WHEN_FULL = 0.5, 0.15
+# All cores this busy: who computes and who waits is hard to tell, programs take turns.
+FULL_CPU_PCT = 75
 HANDING_OVER_MS = 5.0  # see `_data_loader`
 # Of the wait: from this share on, the handing over is what it is about.
 MOSTLY = 0.5
@@ -568,7 +571,12 @@ class Pooled:
 def mostly_waits(wait: InputWait) -> bool:
     """Whether making batches mostly waits (for files, a network): the process hardly computes."""
     busy = process_cpu(wait.run, wait.where)
-    return busy is not None and busy < WAITS
+    return busy is not None and busy < (WAITS_WHEN_FULL if cores_full(wait) else WAITS)
+
+
+def cores_full(wait: InputWait) -> bool:
+    """Whether all cores of the machine are busy."""
+    return (cpu_pct(wait.run, wait.where) or 0) >= FULL_CPU_PCT
 
 
 def brief(ms: float) -> str:

@@ -4,7 +4,15 @@ import math
 import re
 
 from gpu_util_callback.diagnosis._circumstances import cpu_pct, cpus, process_cpu
-from gpu_util_callback.diagnosis._input_advice import InputWait, brief, keep_it, mostly_waits
+from gpu_util_callback.diagnosis._input_advice import (
+    WAITS,
+    WAITS_WHEN_FULL,
+    InputWait,
+    brief,
+    cores_full,
+    keep_it,
+    mostly_waits,
+)
 from gpu_util_callback.diagnosis._pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis._rule import Advice
 
@@ -17,11 +25,6 @@ CALL_US = 60.0
 MANY_ELEMENTS = 16  # elements a batch from which working on whole batches pays off
 # Several files or calls at a time: more seldom help, and each takes memory.
 LEAST_AT_ONCE, MOST_AT_ONCE = 4, 32
-# All cores this busy: who computes and who waits is hard to tell, programs take turns.
-FULL_CPU_PCT = 75
-# A function that waits takes less CPU time than this share of its time; with full cores one that
-# computes may get as little as a quarter.
-WAITS, WAITS_WHEN_FULL = 0.5, 0.15
 # One that computes uses all of it where a core is free: below this, that is not said.
 COMPUTES = 0.65
 # An advice that leaves more than this of the wait is not worth giving where there is another.
@@ -184,7 +187,7 @@ def _python(wait: InputWait, stage: Stage) -> Advice | None:
     rewrite = f"ds = ds.map({own}, num_parallel_calls=tf.data.AUTOTUNE)"
     rewrite += f"  # {own} without py_function and numpy_function"
     share = _cpu_share(wait, stage)
-    unclear = share is None or (share < COMPUTES and not _cores_full(wait))
+    unclear = share is None or (share < COMPUTES and not cores_full(wait))
     if unclear and _one_at_a_time(wait, stage):
         at_once = cpus(wait.run)
         return Advice(
@@ -257,7 +260,7 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
     share, most = _cpu_share(wait, stage), cpus(wait.run)
     if share is None or most is None:
         return None
-    if share > (WAITS_WHEN_FULL if _cores_full(wait) else WAITS):
+    if share > (WAITS_WHEN_FULL if cores_full(wait) else WAITS):
         return None
     python_ms = wait.python_ms if "py_function" in stage.flags else 0.0
     wanted = _enough(wait, wait.after(stage, python_ms), 1.5 * stage.work_ms_per_batch)
@@ -295,16 +298,12 @@ def _cpu_share(wait: InputWait, stage: Stage) -> float | None:
     return busy * wait.arrives_ms / max(1e-9, work_ms)
 
 
-def _cores_full(wait: InputWait) -> bool:
-    return (cpu_pct(wait.run, wait.where) or 0) >= FULL_CPU_PCT
-
-
 def _nobody(wait: InputWait) -> Advice:
     seen, own = cpu_pct(wait.run, wait.where), process_cpu(wait.run, wait.where)
     opened = _opened(wait, wait.opener) if wait.opener else None
     if opened is not None and own is not None and own < WAITS:
         return opened
-    if seen is not None and seen < FULL_CPU_PCT:
+    if seen is not None and not cores_full(wait):
         return Advice(
             f"{_sentence(wait.pace)}, although no stage of the pipeline works long and the CPU is "
             f"{seen:.0f} % busy: a stage waits for something outside, a file system or a "

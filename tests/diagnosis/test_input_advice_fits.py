@@ -385,3 +385,10 @@ def test_a_stage_that_only_passes_batches_on_is_not_to_do_less():
     run = waits(("cache", "MemoryCache", 0.2, 1.0, ""), ("prefetch", "Prefetch", 2.0, 1.0, ""))
     claim = found(run, "input_bound", COMPUTING)
     assert "prefetch takes" not in claim["advice"]["text"]
+
+
+@pytest.mark.parametrize("cpu_pct, waits_for_files", [(20, True), (99, False)])
+def test_who_gets_a_third_of_a_core_on_a_full_machine_is_not_said_to_wait(cpu_pct, waits_for_files):
+    run = waits(framework=TORCH, machine={"cpus": 2}, gpus=[], **DATALOADER, **LOOP)
+    claim = found(run, "input_bound", {"process_cpu_pct": 33, "cpu_pct": cpu_pct})
+    assert ("num_workers=4" in claim["advice"]["code"]) == waits_for_files
