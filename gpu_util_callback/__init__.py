@@ -12,9 +12,9 @@ from gpu_util_callback._version import __version__
 if TYPE_CHECKING:
     from gpu_util_callback.callback import GpuUtilCallback
     from gpu_util_callback.monitor import GpuUtilMonitor
+    from gpu_util_callback.profiling.schedule import TraceSchedule
     from gpu_util_callback.recording import read_recordings
     from gpu_util_callback.traces.imported import trace_handler
-    from gpu_util_callback.windows.schedule import TraceSchedule
 
 __all__ = [
     "GpuUtilCallback",
@@ -28,7 +28,7 @@ __all__ = [
 _HOMES = {
     "GpuUtilCallback": "gpu_util_callback.callback",
     "GpuUtilMonitor": "gpu_util_callback.monitor",
-    "TraceSchedule": "gpu_util_callback.windows.schedule",
+    "TraceSchedule": "gpu_util_callback.profiling.schedule",
     "read_recordings": "gpu_util_callback.recording",
     "trace_handler": "gpu_util_callback.traces.imported",
 }

@@ -8,14 +8,9 @@ from typing import Any
 
 import keras
 
-from gpu_util_callback.arguments import checked_settings
-from gpu_util_callback.frameworks.keras_callbacks import needless_when_listed
-from gpu_util_callback.frameworks.keras_session import (
-    KerasSession,
-    Series,
-    announce_known_failure,
-    leave_out,
-)
+from gpu_util_callback.recorder.arguments import checked_settings
+from gpu_util_callback.recorder.fit import KerasSession, Series, announce_known_failure, leave_out
+from gpu_util_callback.steps.callback_list import needless_when_listed
 
 __all__ = ["GpuUtilCallback"]
 

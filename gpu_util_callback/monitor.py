@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Generic, TypeVar
 
-from gpu_util_callback.arguments import checked_settings
-from gpu_util_callback.frameworks import waits
-from gpu_util_callback.frameworks.frames import uncounted
-from gpu_util_callback.frameworks.handed_over import finished_batches
-from gpu_util_callback.frameworks.inputs import (
+from gpu_util_callback.backends.inputs import (
     describe_input,
     describe_validation,
     seen_through,
     source_of,
 )
-from gpu_util_callback.frameworks.keras_fit import FitWatch
-from gpu_util_callback.frameworks.keras_windows import open_windows
-from gpu_util_callback.frameworks.loop import FRAMEWORKS, LoopAdapter, framework_in_use, is_a_guess
-from gpu_util_callback.frameworks.loop_timeline import LoopTimeline
-from gpu_util_callback.frameworks.stamps import UNSEEN, shape_signature
-from gpu_util_callback.frameworks.variables import names_in_loop
-from gpu_util_callback.recorder import Recorder, close_left_over
+from gpu_util_callback.backends.loops import FRAMEWORKS, LoopAdapter, framework_in_use, is_a_guess
+from gpu_util_callback.backends.torch.handed_over import finished_batches
+from gpu_util_callback.recorder.arguments import checked_settings
+from gpu_util_callback.recorder.recorder import Recorder, close_left_over
+from gpu_util_callback.recorder.windows import open_windows
+from gpu_util_callback.steps import annotations as waits
+from gpu_util_callback.steps.fit_frame import FitWatch
+from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.loop import LoopTimeline
+from gpu_util_callback.steps.rows import UNSEEN, shape_signature
+from gpu_util_callback.steps.variables import names_in_loop
 
 __all__ = ["GpuUtilMonitor"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gpu_util_callback.diagnosis._compare import add_promises
-from gpu_util_callback.diagnosis._evidence import labels_of
-from gpu_util_callback.diagnosis._sessions import session_findings
+from gpu_util_callback.diagnosis.compare import add_promises
+from gpu_util_callback.diagnosis.evidence.labels import labels_of
+from gpu_util_callback.diagnosis.sessions import session_findings
 from gpu_util_callback.recording.alignment import Clocks, session_clocks
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording

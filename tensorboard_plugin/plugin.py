@@ -17,10 +17,10 @@ from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
+from tensorboard_plugin.deadline import NoAnswer, Patience
 from tensorboard_plugin.export import csv_lines, step_columns
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.offline import html_report
-from tensorboard_plugin.patience import NoAnswer, Patience
 from tensorboard_plugin.replies import (
     listed,
     looked_in,
@@ -30,7 +30,7 @@ from tensorboard_plugin.replies import (
     strict,
 )
 from tensorboard_plugin.runs import Known, RunIndex, log_directory, run_directories
-from tensorboard_plugin.tiles import BadTile, TileServer, is_long
+from tensorboard_plugin.tiles.tiles import BadTile, TileServer, is_long
 from tensorboard_plugin.windows import window_reply
 
 __all__ = ["GpuUtilizationPlugin"]

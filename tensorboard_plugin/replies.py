@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis._evidence import labels_of
+from gpu_util_callback.diagnosis.evidence.labels import labels_of
 from gpu_util_callback.recording.problems import Problem
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import is_remote, storage_for

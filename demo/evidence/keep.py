@@ -37,7 +37,7 @@ def keep(log_dir: Path, target: Path, window_bytes: int = WINDOW_BYTES) -> int:
 
 
 def _mark(folder: Path) -> None:
-    from gpu_util_callback.summaries import ScalarWriter
+    from gpu_util_callback.recording.event_files import ScalarWriter
 
     events = ScalarWriter(str(folder), redact=True)
     events.marker()

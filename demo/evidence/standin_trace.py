@@ -67,16 +67,16 @@ def inject(backend: str, scenario: str) -> None:
     }
     claimed = [{"index": 0, "name": NAME, "compute_capability": "9.0"}]
     adapter: Any = {
-        "jax": lambda: import_module("gpu_util_callback.frameworks.jax").JaxAdapter,
-        "torch": lambda: import_module("gpu_util_callback.frameworks.torch").TorchAdapter,
+        "jax": lambda: import_module("gpu_util_callback.backends.jax.backend").JaxAdapter,
+        "torch": lambda: import_module("gpu_util_callback.backends.torch.backend").TorchAdapter,
         "tensorflow": lambda: (
-            import_module("gpu_util_callback.frameworks.tensorflow").TensorFlowAdapter
+            import_module("gpu_util_callback.backends.tensorflow.backend").TensorFlowAdapter
         ),
     }[backend]()
     adapter.devices = lambda self: claimed
     adapter.memory = lambda self: {0: memory}
 
-    from gpu_util_callback.frameworks.profiler_session import profiler_session_for
+    from gpu_util_callback.profiling.session import profiler_session_for
 
     if backend == "torch":
         import torch

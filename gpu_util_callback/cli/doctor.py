@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from gpu_util_callback.cli import _output
+from gpu_util_callback.cli import output as _output
 
 __all__ = ["add_arguments", "run"]
 

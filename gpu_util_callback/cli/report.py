@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_util_callback.cli import _output, _remote, _thresholds
+from gpu_util_callback.cli import output as _output
+from gpu_util_callback.cli import remote as _remote
+from gpu_util_callback.cli import thresholds as _thresholds
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.terminal_pen import tame
+from gpu_util_callback.report.pen import tame
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis import Check
@@ -59,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code: 1 if a limit of `--check` is broken."""
     from gpu_util_callback.diagnosis import comparison, failures, logdir_report
-    from gpu_util_callback.terminal import render, rules_text
+    from gpu_util_callback.report.terminal import render, rules_text
 
     if args.rules:
         print(rules_text(_width(args.width), unicode=_output.unicode()), end="")

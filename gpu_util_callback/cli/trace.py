@@ -8,11 +8,13 @@ import sys
 import time
 from typing import Any
 
-from gpu_util_callback.cli import _output, _remote, _thresholds
+from gpu_util_callback.cli import output as _output
+from gpu_util_callback.cli import remote as _remote
+from gpu_util_callback.cli import thresholds as _thresholds
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.report.trace import render
 from gpu_util_callback.traces import analyse, read_trace
 from gpu_util_callback.traces.findings import limits_of
-from gpu_util_callback.traces.view import render
 
 __all__ = ["add_arguments", "run"]
 
@@ -61,7 +63,7 @@ class _Progress:
 def run(args: argparse.Namespace) -> int:
     """Explain the trace; returns the exit code."""
     if args.rules:
-        from gpu_util_callback.terminal import rules_text
+        from gpu_util_callback.report.terminal import rules_text
         from gpu_util_callback.traces.rules import RULES
 
         width = shutil.get_terminal_size((80, 24)).columns

@@ -4,14 +4,14 @@ One cause per file; `_engine` runs them over bounded sums of the tables (`_run`)
 the report. Needs numpy and the standard library only.
 """
 
-from gpu_util_callback.diagnosis._announce import Announcer
-from gpu_util_callback.diagnosis._check import Check, failures
-from gpu_util_callback.diagnosis._compare import comparison
-from gpu_util_callback.diagnosis._engine import RULES, RULES_VERSION, Diagnosis, diagnose
-from gpu_util_callback.diagnosis._report import logdir_report, run_report, run_reports
-from gpu_util_callback.diagnosis._rule import Advice, Loss, Range, Rule
-from gpu_util_callback.diagnosis._thresholds import Threshold, meant, parse_threshold
-from gpu_util_callback.diagnosis._traced_findings import with_trace_findings
+from gpu_util_callback.diagnosis.announce import Announcer
+from gpu_util_callback.diagnosis.check import Check, failures
+from gpu_util_callback.diagnosis.compare import comparison
+from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, Diagnosis, diagnose
+from gpu_util_callback.diagnosis.finding import Advice, Loss, Range, Rule
+from gpu_util_callback.diagnosis.report import logdir_report, run_report, run_reports
+from gpu_util_callback.diagnosis.thresholds import Threshold, meant, parse_threshold
+from gpu_util_callback.diagnosis.traced_findings import with_trace_findings
 
 __all__ = [
     "RULES",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpu_util_callback.diagnosis._run import Run
-from gpu_util_callback.diagnosis._thresholds import Limits, changed, resolve
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.thresholds import Limits, changed, resolve
 from gpu_util_callback.traces.frameworks import facts
 from gpu_util_callback.traces.rules import RULES, Finding, Scene
 

@@ -67,7 +67,7 @@ def write_recordings(analysis: Analysis, log_dir: str | os.PathLike[str]) -> lis
 
     Raises: OSError.
     """
-    from gpu_util_callback.summaries import ScalarWriter
+    from gpu_util_callback.recording.event_files import ScalarWriter
 
     written = []
     places = [place for place, p in enumerate(analysis.processes) if len(p.steps)]
@@ -107,7 +107,7 @@ def _write(
     log_dir: str | os.PathLike[str],
 ) -> str:
     from gpu_util_callback.diagnosis import RULES, Diagnosis, with_trace_findings
-    from gpu_util_callback.diagnosis._thresholds import still_known
+    from gpu_util_callback.diagnosis.thresholds import still_known
     from gpu_util_callback.recording.clock import Clock
     from gpu_util_callback.recording.writer import RecordingWriter
 

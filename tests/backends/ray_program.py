@@ -28,7 +28,7 @@ def trial(config: dict) -> None:
 
 if __name__ == "__main__":
     from gpu_util_callback.diagnosis import logdir_report
-    from gpu_util_callback.terminal import render
+    from gpu_util_callback.report.terminal import render
     from tensorboard_plugin.replies import listed
 
     log_dir = sys.argv[1]

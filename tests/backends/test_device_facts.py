@@ -34,7 +34,7 @@ class Device:
 
 def test_jax_devices_are_named_by_this_process_own_ordinal(monkeypatch):
     need("jax")
-    from gpu_util_callback.frameworks import jax_facts
+    from gpu_util_callback.backends.jax import facts as jax_facts
 
     devices = [Device(4, 0), Device(5, 1), Device(0, 0, "cpu")]
     monkeypatch.setattr(jax_facts.jax, "local_devices", lambda: devices)
@@ -50,7 +50,7 @@ def test_jax_devices_are_named_by_this_process_own_ordinal(monkeypatch):
 
 def test_torch_gpus_without_initialising_cuda(monkeypatch):
     need("torch")
-    from gpu_util_callback.frameworks import torch_facts
+    from gpu_util_callback.backends.torch import facts as torch_facts
 
     cuda = SimpleNamespace(
         is_available=lambda: True,
@@ -90,7 +90,7 @@ def test_torch_gpus_without_initialising_cuda(monkeypatch):
 
 def test_a_busy_device_is_asked_and_not_waited_for(monkeypatch):
     need("torch")
-    from gpu_util_callback.frameworks import torch_facts
+    from gpu_util_callback.backends.torch import facts as torch_facts
 
     class Event:
         reached = False
@@ -112,7 +112,7 @@ def test_a_busy_device_is_asked_and_not_waited_for(monkeypatch):
 
 
 def test_allocator_memory_is_recorded(tmp_path, monkeypatch):
-    from gpu_util_callback.frameworks.loop import LoopAdapter
+    from gpu_util_callback.backends.loops import LoopAdapter
 
     stats = {"allocator_used_bytes": 3.0 * GIB, "allocator_limit_bytes": 4.0 * GIB}
     monkeypatch.setattr(LoopAdapter, "memory", lambda self: {0: stats, 1: {}})
@@ -127,7 +127,7 @@ def test_allocator_memory_is_recorded(tmp_path, monkeypatch):
 
 
 def test_memory_that_cannot_be_read_switches_itself_off(tmp_path, monkeypatch):
-    from gpu_util_callback.frameworks.loop import LoopAdapter
+    from gpu_util_callback.backends.loops import LoopAdapter
 
     def fail(self):
         raise RuntimeError("no such thing")

@@ -9,8 +9,8 @@ import pytest
 from packages import need
 
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.frameworks.dispatch import DispatchWatch, OperationCount
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 
 PROGRAM = Path(__file__).with_name("eager_program.py")
 STEPS = {  # of a loop that lasts some seconds

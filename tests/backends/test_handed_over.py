@@ -6,7 +6,7 @@ import queue
 import pytest
 from processes import need, shared
 
-from gpu_util_callback.frameworks.handed_over import HandedOver, finished_batches
+from gpu_util_callback.backends.torch.handed_over import HandedOver, finished_batches
 
 
 @pytest.fixture(scope="module")

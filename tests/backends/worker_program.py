@@ -22,7 +22,7 @@ if OFFSET_NS:  # before anybody takes the clock's functions
 
 from loops import jax_loop, late_batches, tensorflow_loop, torch_loop  # noqa: E402
 
-import gpu_util_callback.outputs  # noqa: E402
+import gpu_util_callback.recorder.outputs  # noqa: E402
 from gpu_util_callback import GpuUtilMonitor  # noqa: E402
 
 if "REMOTE_FLUSH_S" in os.environ:

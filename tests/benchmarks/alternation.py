@@ -17,8 +17,8 @@ import keras
 import numpy as np
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
-from gpu_util_callback.frameworks.keras_fit import calling_fit
-from gpu_util_callback.frameworks.torch_loader import TimedBatches
+from gpu_util_callback.backends.torch.loader import TimedBatches
+from gpu_util_callback.steps.fit_frame import calling_fit
 
 STRETCH = 10  # steps of an epoch
 SKIP = 2  # the first steps of an epoch pay for the switch

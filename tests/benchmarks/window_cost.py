@@ -20,8 +20,8 @@ ROUNDS = 8  # windows of each kind
 
 def read_here(file):
     """The same reading in a thread of the training's process."""
+    from gpu_util_callback.profiling.reader import WindowRows
     from gpu_util_callback.traces import analyse, read_trace
-    from gpu_util_callback.windows.reader import WindowRows
 
     before = time.thread_time()
     trace = read_trace(str(file))
@@ -31,7 +31,7 @@ def read_here(file):
 
 
 def read_nothing(file):
-    from gpu_util_callback.windows.reader import WindowRows
+    from gpu_util_callback.profiling.reader import WindowRows
 
     return WindowRows({"traced_steps": {}, "kernels": {}}, 0, 0, [], 0.0)
 
@@ -40,11 +40,11 @@ class Windows:
     """A fit's windows, read in turns by each of the readers, with every step's time."""
 
     def __init__(self, keras, folder, length):
-        from gpu_util_callback.frameworks.profiler_session import profiler_session_for
+        from gpu_util_callback.profiling.reader import WindowReader
+        from gpu_util_callback.profiling.schedule import TraceSchedule
+        from gpu_util_callback.profiling.session import profiler_session_for
+        from gpu_util_callback.profiling.windows import ProfilerWindows
         from gpu_util_callback.recording.clock import Clock
-        from gpu_util_callback.windows.profiler_windows import ProfilerWindows
-        from gpu_util_callback.windows.reader import WindowReader
-        from gpu_util_callback.windows.schedule import TraceSchedule
 
         self.process = WindowReader()
         self.readers = {
@@ -189,7 +189,7 @@ def a_million_events() -> None:
     import keras
     from trace_cost import write_xplane
 
-    from gpu_util_callback.windows.reader import WindowReader
+    from gpu_util_callback.profiling.reader import WindowReader
 
     folder = Path(tempfile.mkdtemp(prefix="gpu-util-bench-"))
     reader = WindowReader()

@@ -6,7 +6,7 @@ from simulated_boards import H100
 from simulated_jobs import Job
 from tensorboard_server import TensorBoardServer
 
-from gpu_util_callback.summaries import ScalarWriter
+from gpu_util_callback.recording.event_files import ScalarWriter
 
 pytestmark = pytest.mark.browser
 

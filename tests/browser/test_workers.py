@@ -9,7 +9,7 @@ import pytest
 from generated_runs import Generated, write
 from tensorboard_server import TensorBoardServer
 
-from gpu_util_callback.summaries import ScalarWriter
+from gpu_util_callback.recording.event_files import ScalarWriter
 
 pytestmark = pytest.mark.browser
 MS = 1_000_000

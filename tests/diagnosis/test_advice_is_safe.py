@@ -32,7 +32,7 @@ from advised_runs import (
 )
 
 from gpu_util_callback.diagnosis import Diagnosis
-from gpu_util_callback.diagnosis._rule import EVERYWHERE, FORK_SAFE, Advice
+from gpu_util_callback.diagnosis.finding import EVERYWHERE, FORK_SAFE, Advice
 
 FRAMEWORKS = {"tensorflow": TENSORFLOW, "jax": JAX, "torch": KERAS_TORCH}
 GENERATOR = {"input_kind": "generator", "input_workers": 0}

@@ -7,9 +7,9 @@ from generated_runs import GPU, START_NS, Generated, write
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import comparison, logdir_report
-from gpu_util_callback.diagnosis._words import times
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.terminal import render
+from gpu_util_callback.report.terminal import render
+from gpu_util_callback.words import times
 
 
 def run_of(wait_ms: float, *, batch: int = 32, step_ms: float = 10, seed: int = 1, later_s: int = 0,

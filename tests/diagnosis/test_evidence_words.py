@@ -9,7 +9,7 @@ from generated_runs import GPU, Generated, write
 import gpu_util_callback.diagnosis
 import gpu_util_callback.traces.rules
 from gpu_util_callback.diagnosis import RULES, run_report
-from gpu_util_callback.diagnosis._evidence import _LABELS, label, labels_of
+from gpu_util_callback.diagnosis.evidence.labels import _LABELS, label, labels_of
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.traces.rules import RULES as OF_TRACES
 from tensorboard_plugin.replies import recording_reply

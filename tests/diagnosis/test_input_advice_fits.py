@@ -24,8 +24,8 @@ from advised_runs import (
     waits,
 )
 
-from gpu_util_callback.diagnosis._input_advice import brief
-from gpu_util_callback.diagnosis._words import what_to_do
+from gpu_util_callback.diagnosis.advice.input import brief
+from gpu_util_callback.words import what_to_do
 
 # name, run, cause, host, in the code, never in the code
 GENERATOR = ("generator", "Generator", 40.0, 1.0, "py_function")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.frameworks.loop import FRAMEWORKS, LoopAdapter, is_a_guess
+from gpu_util_callback.backends.loops import FRAMEWORKS, LoopAdapter, is_a_guess
 
 GIB = 2**30
 TORCH = {"name": "torch", "backend": "torch", "version": "2.13"}

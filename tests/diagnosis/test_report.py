@@ -8,10 +8,10 @@ from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import RULES, Diagnosis, diagnose, logdir_report, run_report
-from gpu_util_callback.diagnosis._words import steps
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.terminal import render, two_lines
+from gpu_util_callback.report.terminal import render, two_lines
+from gpu_util_callback.words import steps
 
 
 def slow_run(**facts) -> Generated:

@@ -3,7 +3,7 @@
 import pytest
 from generated_runs import Generated, write
 
-from gpu_util_callback.messages import verdict
+from gpu_util_callback.recorder.messages import verdict
 
 
 @pytest.mark.parametrize(

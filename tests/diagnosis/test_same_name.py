@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from gpu_util_callback.terminal import render
-from gpu_util_callback.terminal_compare import told_apart
+from gpu_util_callback.report.compare import told_apart
+from gpu_util_callback.report.terminal import render
 
 
 def run(number, **facts):

@@ -5,7 +5,7 @@ from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.terminal import render
+from gpu_util_callback.report.terminal import render
 
 H200 = GPU | {"index": 0}
 

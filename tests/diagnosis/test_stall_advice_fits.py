@@ -19,8 +19,8 @@ from advised_runs import (
 )
 from generated_runs import MS
 
-from gpu_util_callback.diagnosis._stall_advice import validation
-from gpu_util_callback.diagnosis._words import what_to_do
+from gpu_util_callback.diagnosis.advice.stall import validation
+from gpu_util_callback.words import what_to_do
 
 # name, run, in the code, never in the code
 RUNS = [

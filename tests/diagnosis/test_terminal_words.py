@@ -8,8 +8,8 @@ from generated_runs import GPU, Generated, write
 from gpu_util_callback import read_recordings
 from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import logdir_report
-from gpu_util_callback.diagnosis._words import duration, percent, times
-from gpu_util_callback.terminal import render
+from gpu_util_callback.report.terminal import render
+from gpu_util_callback.words import duration, percent, times
 
 MISSING = {"source": "NVML", "reason": "no NVIDIA GPU in this machine", "cure": "use one"}
 

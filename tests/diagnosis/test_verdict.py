@@ -7,10 +7,10 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
-from gpu_util_callback.diagnosis._words import percent
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.terminal import render, two_lines
-from gpu_util_callback.terminal_compare import comparison_table
+from gpu_util_callback.report.compare import comparison_table
+from gpu_util_callback.report.terminal import render, two_lines
+from gpu_util_callback.words import percent
 
 
 def run_of(gpus=(), **steps):

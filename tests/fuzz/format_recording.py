@@ -107,7 +107,7 @@ class Unforeseen(logging.Handler):
 def _look(logdir: Path, numbers: Iterable[int]) -> str:
     from gpu_util_callback.diagnosis import Check, failures, logdir_report
     from gpu_util_callback.recording import read_recordings
-    from gpu_util_callback.terminal import render
+    from gpu_util_callback.report.terminal import render
 
     found = read_recordings(logdir)
     (good,) = (one for one in found if one.run == "good")

@@ -11,7 +11,7 @@ import pytest
 def fresh():
     import keras
 
-    from gpu_util_callback import messages, recorder
+    from gpu_util_callback.recorder import messages, recorder
 
     keras.utils.set_random_seed(0)
     messages._warned.clear()

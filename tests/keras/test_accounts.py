@@ -349,13 +349,13 @@ def test_setting_up_the_input_counts_as_input(tmp_path):
 
 def test_waits_that_were_lost_are_named(tmp_path, monkeypatch):
     """Fewer rows than calls: nobody can say any more whose are whose."""
-    from gpu_util_callback.frameworks import timeline
-    from gpu_util_callback.frameworks.tensorflow_rows import RowQueue
+    from gpu_util_callback.backends.tensorflow.queue import RowQueue
+    from gpu_util_callback.steps import timeline
 
     take = RowQueue.take
     monkeypatch.setattr(RowQueue, "take", lambda self: [one[1:] for one in take(self)])
     monkeypatch.setattr(timeline, "DRAIN_EVERY_NS", 10**15)
-    monkeypatch.setattr("gpu_util_callback.frameworks.tensorflow.probe", lambda: "")
+    monkeypatch.setattr("gpu_util_callback.backends.tensorflow.backend.probe", lambda: "")
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     data = tf.data.Dataset.from_tensors((tf.ones((2, 4)), tf.ones((2, 1)))).repeat()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_util_callback.frameworks.assemble import Assembler
-from gpu_util_callback.frameworks.base import InputRows
-from gpu_util_callback.frameworks.compilations import Compilations
-from gpu_util_callback.frameworks.executions import share_rows
-from gpu_util_callback.frameworks.stamps import shape_signature
-from gpu_util_callback.frameworks.timeline import CALL, FIRST, TRACED, Calls, Phase, Timeline
+from gpu_util_callback.backends.base import InputRows
+from gpu_util_callback.steps.assemble import Assembler
+from gpu_util_callback.steps.compilations import Compilations
+from gpu_util_callback.steps.executions import share_rows
+from gpu_util_callback.steps.rows import shape_signature
+from gpu_util_callback.steps.timeline import CALL, FIRST, TRACED, Calls, Phase, Timeline
 
 MS = 1_000_000
 

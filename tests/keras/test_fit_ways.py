@@ -11,7 +11,7 @@ import tensorflow as tf
 from fit_truth import BATCH, UNROLLED, WIDTH, recorded_fit, small_model
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
-from gpu_util_callback.frameworks.wrapped_function import unwrapped
+from gpu_util_callback.backends.wrapped_function import unwrapped
 
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
 Y = X[:, :1]
@@ -239,7 +239,7 @@ def _closed(folder):
 
 def test_the_wrapper_removes_itself_without_the_watch(model, tmp_path, monkeypatch):
     """Where the fit's frame cannot be found, the next fit's first call gives it away."""
-    from gpu_util_callback.frameworks import keras_session
+    from gpu_util_callback.recorder import fit as keras_session
 
     monkeypatch.setattr(keras_session, "calling_fit", lambda: None)
     with pytest.raises(KeyboardInterrupt):
@@ -411,7 +411,7 @@ def test_validation_is_timed_in_every_epoch(model, tmp_path):
 
 
 def test_rows_that_nobody_takes_for_long_are_all_there(model, tmp_path, monkeypatch):
-    from gpu_util_callback.frameworks import timeline
+    from gpu_util_callback.steps import timeline
 
     monkeypatch.setattr(timeline, "_DRAIN_SIZE", 10**9)
     monkeypatch.setattr(timeline, "DRAIN_EVERY_NS", 10**12)

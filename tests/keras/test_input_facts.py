@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from gpu_util_callback.frameworks.inputs import (
-    describe_fit,
-    describe_input,
-    describe_validation,
-)
-from gpu_util_callback.frameworks.keras_fit import calling_fit
-from gpu_util_callback.frameworks.stamps import seen_dims, shape_signature
+from gpu_util_callback.backends.inputs import describe_fit, describe_input, describe_validation
+from gpu_util_callback.steps.fit_frame import calling_fit
+from gpu_util_callback.steps.rows import seen_dims, shape_signature
 
 BATCH = np.ones((8, 4), np.float32), np.ones((8, 1), np.float32)
 

@@ -10,8 +10,9 @@ import pynvml
 import pytest
 from fit_truth import BATCH, WIDTH, small_model
 
-from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, messages
+from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor
 from gpu_util_callback.gpus import _library
+from gpu_util_callback.recorder import messages
 
 STEPS = 30
 

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 
 import gpu_util_callback
-from gpu_util_callback import GpuUtilCallback, read_recordings, recorder
+from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.recorder import recorder
 
 EPOCHS, STEPS = 4, 600
 ROW = 9 * 32  # a step is nine numbers, each of them an object of 32 bytes

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from gpu_util_callback.frameworks.tensorflow_iterator import holds_batches
+from gpu_util_callback.backends.tensorflow.iterator import holds_batches
 
 pytestmark = pytest.mark.timed
 

@@ -11,8 +11,8 @@ import numpy as np  # noqa: E402
 from advised_runs import COMPUTING, DATALOADER, LOOP, PYDATASET, found, phases, waits  # noqa: E402
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings  # noqa: E402
-from gpu_util_callback.frameworks.keras_callbacks import describe_callbacks  # noqa: E402
-from gpu_util_callback.frameworks.variables import names_of  # noqa: E402
+from gpu_util_callback.steps.callback_list import describe_callbacks  # noqa: E402
+from gpu_util_callback.steps.variables import names_of  # noqa: E402
 
 ALL = {"loop": "custom"}
 

@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from fit_truth import BATCH, WIDTH, recorded_fit, small_model
 
-from gpu_util_callback.frameworks import pipeline_readings
-from gpu_util_callback.frameworks.tensorflow import TensorFlowAdapter
-from gpu_util_callback.frameworks.tensorflow_pipeline import Reader
-from gpu_util_callback.frameworks.tensorflow_stages import function_name, word
+from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter
+from gpu_util_callback.backends.tensorflow.pipeline import Reader
+from gpu_util_callback.backends.tensorflow.stages import function_name, word
+from gpu_util_callback.recorder import pipeline as pipeline_readings
 
 pytestmark = pytest.mark.timed
 

@@ -7,8 +7,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from gpu_util_callback.frameworks import tensorflow_rows  # noqa: E402
-from gpu_util_callback.frameworks.tensorflow_rows import RowQueue  # noqa: E402
+from gpu_util_callback.backends.tensorflow import queue as tensorflow_rows  # noqa: E402
+from gpu_util_callback.backends.tensorflow.queue import RowQueue  # noqa: E402
 
 
 def test_rows_come_out_once_in_the_order_they_were_written():

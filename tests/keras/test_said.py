@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_util_callback.messages import off
-from gpu_util_callback.recorder import Recorder
-from gpu_util_callback.windows.planner import Planner
-from gpu_util_callback.windows.schedule import TraceSchedule
+from gpu_util_callback.profiling.planner import Planner
+from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.recorder.messages import off
+from gpu_util_callback.recorder.recorder import Recorder
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from fit_truth import BATCH, WIDTH, small_model
 
-from gpu_util_callback import GpuUtilCallback, read_recordings, recorder
+from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.terminal import two_lines
+from gpu_util_callback.recorder import recorder
+from gpu_util_callback.report.terminal import two_lines
 
 STEPS = 5
 X = np.random.default_rng(0).normal(size=(BATCH * STEPS, WIDTH)).astype(np.float32)

@@ -18,11 +18,12 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from gpu_util_callback import GpuUtilMonitor, outputs, read_recordings, recorder
-from gpu_util_callback.frameworks.loop import LoopAdapter
-from gpu_util_callback.frameworks.loop_timeline import LoopTimeline
-from gpu_util_callback.gpu_samples import GpuSamples
+from gpu_util_callback import GpuUtilMonitor, read_recordings
+from gpu_util_callback.backends.loops import LoopAdapter
+from gpu_util_callback.recorder import outputs, recorder
+from gpu_util_callback.recorder.samples import GpuSamples
 from gpu_util_callback.recording.storage import LocalStorage
+from gpu_util_callback.steps.loop import LoopTimeline
 
 STEPS = 20
 

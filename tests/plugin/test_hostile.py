@@ -21,9 +21,9 @@ from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording.container import Container, Damaged, pack
 from gpu_util_callback.recording.overview import Overview
 from tensorboard_plugin import runs as runs_module
-from tensorboard_plugin import tiles as tiles_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import RunIndex
+from tensorboard_plugin.tiles import tiles as tiles_module
 
 RTL, NUL = "\u202egnp.exe\u202c", "a\0b"
 IDS = [

@@ -10,7 +10,7 @@ from tensorboard_server import TensorBoardServer
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.summaries import ScalarWriter
+from gpu_util_callback.recording.event_files import ScalarWriter
 from tensorboard_plugin.jobs import job_reply
 
 

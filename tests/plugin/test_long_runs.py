@@ -15,10 +15,10 @@ from tile_reply import decode_tile
 from gpu_util_callback.diagnosis import RULES_VERSION, run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording import writer as writer_module
-from tensorboard_plugin import long_runs as long_runs_module
-from tensorboard_plugin import tiles as tiles_module
-from tensorboard_plugin.long_runs import LongRun
-from tensorboard_plugin.tiles import TileServer
+from tensorboard_plugin.tiles import long_runs as long_runs_module
+from tensorboard_plugin.tiles import tiles as tiles_module
+from tensorboard_plugin.tiles.long_runs import LongRun
+from tensorboard_plugin.tiles.tiles import TileServer
 
 STEPS = 60_000
 LANES = ["steps", "input_wait", "gpu0:utilization_pct", "gpu1:power_mw"]

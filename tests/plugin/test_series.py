@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.recording.levels import Entries, LevelsBuilder
-from tensorboard_plugin import series as series_module
-from tensorboard_plugin.series import Series
+from tensorboard_plugin.tiles import series as series_module
+from tensorboard_plugin.tiles.series import Series
 
 HOUR = 3_600 * 10**9
 

@@ -13,7 +13,7 @@ from scripted_runs import step_rows
 from tile_reply import decode_tile
 
 from gpu_util_callback.recording import Clock, RecordingWriter, read_recordings
-from gpu_util_callback.summaries import ScalarWriter, next_step_offset
+from gpu_util_callback.recording.event_files import ScalarWriter, next_step_offset
 
 BASE = "data/plugin/gpu_utilization/"
 FAST = pytest.mark.parametrize("load_fast", [True, False], ids=["fast", "slow"])

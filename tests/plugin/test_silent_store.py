@@ -15,13 +15,13 @@ from werkzeug.test import Client
 
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import storage_for
-from tensorboard_plugin import patience as patience_module
+from tensorboard_plugin import deadline as patience_module
 from tensorboard_plugin import runs as runs_module
-from tensorboard_plugin import tiles as tiles_module
-from tensorboard_plugin.patience import NoAnswer
+from tensorboard_plugin.deadline import NoAnswer
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import RunIndex
-from tensorboard_plugin.tiles import TileServer
+from tensorboard_plugin.tiles import tiles as tiles_module
+from tensorboard_plugin.tiles.tiles import TileServer
 
 
 class SilentFileSystem(MemoryFileSystem):

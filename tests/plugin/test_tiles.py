@@ -10,8 +10,8 @@ from tile_reply import decode_tile
 
 from gpu_util_callback.recording import RecordingWriter, read_recordings
 from tensorboard_plugin.lanes import lanes_of
-from tensorboard_plugin.levels import Levels
-from tensorboard_plugin.tiles import BadTile, TileServer
+from tensorboard_plugin.tiles.levels import Levels
+from tensorboard_plugin.tiles.tiles import BadTile, TileServer
 
 
 def ask(server, recording, axis, level, first, count, lanes):

@@ -6,8 +6,8 @@ import pytest
 from scripted_runs import step_rows
 
 from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording.event_files import ScalarWriter, next_step_offset
 from gpu_util_callback.recording.storage import RemoteStorage
-from gpu_util_callback.summaries import ScalarWriter, next_step_offset
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_remote_failure_is_an_oserror(bucket, make_writer, monkeypatch):
 
 
 def test_scalars_in_an_object_store_are_numbered_files_written_whole(bucket, monkeypatch):
-    monkeypatch.setattr("gpu_util_callback.summaries.REMOTE_FILE_BYTES", 2_000)
+    monkeypatch.setattr("gpu_util_callback.recording.event_files.REMOTE_FILE_BYTES", 2_000)
     writer = ScalarWriter("memory://bucket/run")
     writer.marker()
     for step in range(300):

@@ -11,7 +11,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import DATA_CLASS_SCALAR, DATA_CLASS_TENSOR
 from tensorboard_server import python_without_tensorflow
 
-from gpu_util_callback.summaries import MARKER_TAG, ScalarWriter, next_step_offset
+from gpu_util_callback.recording.event_files import MARKER_TAG, ScalarWriter, next_step_offset
 
 
 def events(path):
@@ -101,7 +101,7 @@ def test_the_offset_survives_the_removal_of_the_recordings(tmp_path):
 
 def test_it_works_where_there_is_no_tensorflow(tmp_path):
     code = (
-        "import sys; from gpu_util_callback.summaries import ScalarWriter\n"
+        "import sys; from gpu_util_callback.recording.event_files import ScalarWriter\n"
         f"w = ScalarWriter({str(tmp_path)!r}); w.marker(); w.scalars(1, {{'a': 2.0}}, 3.0)\n"
         "w.close(); print('tensorflow' in sys.modules or 'keras' in sys.modules)"
     )

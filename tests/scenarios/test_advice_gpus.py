@@ -21,8 +21,8 @@ from nvml import GIB, Scenario, loaded  # noqa: E402
 from timed_fit import Timed, batches, fit  # noqa: E402
 
 from gpu_util_callback import read_recordings  # noqa: E402
+from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter  # noqa: E402
 from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
-from gpu_util_callback.frameworks.tensorflow import TensorFlowAdapter  # noqa: E402
 
 pytestmark = pytest.mark.timed
 

@@ -14,8 +14,8 @@ tf = pytest.importorskip("tensorflow")
 from nvml import Scenario, loaded  # noqa: E402
 
 from gpu_util_callback import GpuUtilCallback, read_recordings  # noqa: E402
+from gpu_util_callback.backends.tensorflow import facts as tensorflow_facts  # noqa: E402
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
-from gpu_util_callback.frameworks import tensorflow_facts  # noqa: E402
 
 pytestmark = pytest.mark.timed
 
@@ -57,7 +57,7 @@ def fit(folder, utilization: float, slow: bool, monkeypatch=None) -> dict:
     gpu = scenario.gpu("h100")
     gpu.curve("utilization", utilization)
     if monkeypatch is not None:
-        from gpu_util_callback.frameworks.tensorflow import TensorFlowAdapter
+        from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter
 
         seen = [{"index": 0, "name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"}]
         monkeypatch.setattr(TensorFlowAdapter, "devices", lambda self: seen)

@@ -28,7 +28,7 @@ from advised import Given, apply  # noqa: E402
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings  # noqa: E402
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
-from gpu_util_callback.diagnosis._words import times  # noqa: E402
+from gpu_util_callback.words import times  # noqa: E402
 
 __all__ = ["TRIALS", "Trial", "tried"]
 

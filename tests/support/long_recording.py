@@ -16,7 +16,7 @@ from scripted_runs import ScriptedTime
 
 from gpu_util_callback.diagnosis import Diagnosis
 from gpu_util_callback.recording import RecordingWriter
-from gpu_util_callback.summaries import ScalarWriter
+from gpu_util_callback.recording.event_files import ScalarWriter
 
 __all__ = ["METRICS", "make_long_recording"]
 

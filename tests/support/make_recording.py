@@ -12,7 +12,7 @@ import numpy as np
 from made_up_kernels import HOST_OPS, KERNELS
 
 from gpu_util_callback.recording import Clock, RecordingWriter
-from gpu_util_callback.summaries import ScalarWriter, next_step_offset
+from gpu_util_callback.recording.event_files import ScalarWriter, next_step_offset
 
 MS = 1_000_000
 GIB = 2**30

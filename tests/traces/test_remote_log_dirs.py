@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from xspace_builder import Space
 
 from gpu_util_callback.cli import main
-from gpu_util_callback.cli._remote import _how, wait_for_answer
+from gpu_util_callback.cli.remote import _how, wait_for_answer
 
 NEVER = threading.Event()
 

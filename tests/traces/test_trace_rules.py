@@ -185,7 +185,7 @@ def test_names_are_looked_at_once(trace_file, tmp_path, monkeypatch):
 def test_reading_windows_imports_no_rules(trace_file, tmp_path):
     job = json.dumps({"path": str(trace_file), "out": str(tmp_path / "out.npz")})
     code = (
-        "import sys; from gpu_util_callback.traces.window_job import main; main();"
+        "import sys; from gpu_util_callback.profiling.reading_process import main; main();"
         "print(sum(m.startswith('gpu_util_callback.diagnosis') for m in sys.modules))"
     )
     done = subprocess.run(

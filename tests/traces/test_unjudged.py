@@ -3,8 +3,8 @@
 import pytest
 from xspace_builder import Gpu, Space
 
+from gpu_util_callback.report.trace import render
 from gpu_util_callback.traces import analyse, read_trace
-from gpu_util_callback.traces.view import render
 
 
 @pytest.fixture

@@ -5,12 +5,8 @@ import time
 
 import numpy as np
 
-from gpu_util_callback.frameworks.profiler_session import (
-    ProfilerBusy,
-    ProfilerFailed,
-    ProfilerSession,
-)
-from gpu_util_callback.windows.reader import AllocatorCurve, WindowRows
+from gpu_util_callback.profiling.reader import AllocatorCurve, WindowRows
+from gpu_util_callback.profiling.session import ProfilerBusy, ProfilerFailed, ProfilerSession
 
 
 class Door:

@@ -17,7 +17,7 @@ SCRIPT = """
 import json, socket, sys, time
 import jax, keras, numpy as np
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
-from gpu_util_callback.frameworks.jax_profiler import SESSION
+from gpu_util_callback.backends.jax.profiler import SESSION
 
 log_dir = sys.argv[1]
 x, y = np.zeros((48, 8), "float32"), np.zeros((48, 1), "float32")

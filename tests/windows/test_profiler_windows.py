@@ -5,7 +5,7 @@ import time
 
 from fake_profiler import Door, FakeProfiler, Reader, rows, train
 
-from gpu_util_callback.windows.schedule import TraceSchedule
+from gpu_util_callback.profiling.schedule import TraceSchedule
 
 
 def test_a_window_becomes_rows_scalars_and_a_profile(make, tmp_path):

@@ -18,10 +18,10 @@ if keras.backend.backend() != "tensorflow":
     pytest.skip("Keras runs on another backend here", allow_module_level=True)
 
 from gpu_util_callback import GpuUtilCallback, read_recordings  # noqa: E402
-from gpu_util_callback.frameworks.profiler_session import ProfilerBusy  # noqa: E402
-from gpu_util_callback.frameworks.tensorflow_profiler import SESSION  # noqa: E402
+from gpu_util_callback.backends.tensorflow.profiler import SESSION  # noqa: E402
+from gpu_util_callback.profiling.reader import AllocatorCurve, WindowRows  # noqa: E402
+from gpu_util_callback.profiling.session import ProfilerBusy  # noqa: E402
 from gpu_util_callback.traces import analyse, read_trace  # noqa: E402
-from gpu_util_callback.windows.reader import AllocatorCurve, WindowRows  # noqa: E402
 
 START = tf.profiler.experimental.start
 
@@ -342,7 +342,7 @@ class GpuReader:
 
 
 def test_kernel_times_become_scalars_and_kernels_and_curves_are_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr("gpu_util_callback.windows.profiler_windows.WindowReader", GpuReader)
+    monkeypatch.setattr("gpu_util_callback.profiling.windows.WindowReader", GpuReader)
     recording = fit(tmp_path, [(3, 6), (8, 9)], epochs=1)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

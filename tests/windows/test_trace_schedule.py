@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gpu_util_callback
-from gpu_util_callback.windows.schedule import TraceSchedule
+from gpu_util_callback.profiling.schedule import TraceSchedule
 
 
 def test_the_package_exports_it():

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpu_util_callback.profiling.files import keep, publish
+from gpu_util_callback.profiling.reader import ReadFailed, WindowReader
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.traces import analyse, read_trace
-from gpu_util_callback.windows.files import keep, publish
-from gpu_util_callback.windows.reader import ReadFailed, WindowReader
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_process_ends_with_its_parent(xplane):
     script = textwrap.dedent("""
         import os, sys
         from pathlib import Path
-        from gpu_util_callback.windows.reader import WindowReader
+        from gpu_util_callback.profiling.reader import WindowReader
         reader = WindowReader()
         reader.read(Path(sys.argv[1]))
         print(reader.pid, flush=True)

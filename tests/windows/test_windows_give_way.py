@@ -4,10 +4,8 @@ import time
 
 from fake_profiler import Door, FakeProfiler, reasons, train
 
-from gpu_util_callback.frameworks.profiler_session import (
-    profile_claims,
-)
-from gpu_util_callback.windows.schedule import TraceSchedule
+from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.profiling.session import profile_claims
 
 
 def test_somebody_who_profiles_keeps_the_profiler(make):

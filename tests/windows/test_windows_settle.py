@@ -5,10 +5,10 @@ import time
 import pytest
 from fake_profiler import Door, FakeProfiler, train
 
-from gpu_util_callback.frameworks.keras_windows import KerasWindows
-from gpu_util_callback.frameworks.timeline import Timeline
-from gpu_util_callback.windows.planner import Planner
-from gpu_util_callback.windows.schedule import TraceSchedule
+from gpu_util_callback.profiling.planner import Planner
+from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.recorder.windows import KerasWindows
+from gpu_util_callback.steps.timeline import Timeline
 
 pytestmark = pytest.mark.timed
 
@@ -122,7 +122,7 @@ class SlowWindows:
 def jax_on_device(monkeypatch):
     """JAX' session as on an accelerator; (session, launch), which starts work of some 100 ms."""
     jax = pytest.importorskip("jax")
-    from gpu_util_callback.frameworks.jax_profiler import JaxProfiler
+    from gpu_util_callback.backends.jax.profiler import JaxProfiler
 
     monkeypatch.setattr(JaxProfiler, "traces_device", property(lambda self: True))
     a = jax.numpy.ones((1200, 1200))

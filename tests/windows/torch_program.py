@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, TraceSchedule, read_recordings
-from gpu_util_callback.frameworks import torch_profiler
-from gpu_util_callback.frameworks.torch_profiler import SESSION
+from gpu_util_callback.backends.torch import profiler as torch_profiler
+from gpu_util_callback.backends.torch.profiler import SESSION
 
 FOLDER = Path(sys.argv[1])
 DOORS = (torch.autograd.profiler._prepare_profiler, torch.autograd.profiler._enable_profiler)

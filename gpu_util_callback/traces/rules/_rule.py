@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpu_util_callback.diagnosis._rule import MEASURED, Advice
-from gpu_util_callback.diagnosis._run import Run
-from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.traces.model import PS_PER_MS
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis import communication_bound as of_runs
-from gpu_util_callback.diagnosis._thresholds import Limits
+from gpu_util_callback.diagnosis.rules import communication_bound as of_runs
+from gpu_util_callback.diagnosis.thresholds import Limits
 from gpu_util_callback.traces.rules._rule import Finding, Scene, TraceRule
 
 __all__ = ["CommunicationBound"]

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._rule import Advice
-from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.traces.hostside import culprit
 from gpu_util_callback.traces.rules._rule import Finding, Scene, TraceRule
 

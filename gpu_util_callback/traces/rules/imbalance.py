@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._rule import Advice
-from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis.imbalance import Imbalance as OfRuns
+from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.rules.imbalance import Imbalance as OfRuns
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.traces.analysis import DeviceAnalysis
 from gpu_util_callback.traces.model import PS_PER_MS
 from gpu_util_callback.traces.rules._rule import Finding, Scene, TraceRule

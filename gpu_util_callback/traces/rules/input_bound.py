@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis._input_advice import InputWait, advise_kind, loader_workers
-from gpu_util_callback.diagnosis._rule import Advice
-from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
-from gpu_util_callback.diagnosis.input_bound import InputBound as OfRuns
+from gpu_util_callback.diagnosis.advice.input import InputWait, advise_kind, loader_workers
+from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.rules.input_bound import InputBound as OfRuns
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.traces.hostside import Stage
 from gpu_util_callback.traces.model import PS_PER_MS
 from gpu_util_callback.traces.rules._rule import Finding, Scene, TraceRule

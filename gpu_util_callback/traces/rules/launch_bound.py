@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis import launch_bound as of_runs
-from gpu_util_callback.diagnosis._thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.rules import launch_bound as of_runs
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.traces.model import PS_PER_US
 from gpu_util_callback.traces.rules._rule import Finding, Scene, TraceRule
 

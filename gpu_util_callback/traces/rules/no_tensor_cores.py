@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis import no_tensor_cores as of_runs
-from gpu_util_callback.diagnosis._kernels import capability, matrix_kernels
-from gpu_util_callback.diagnosis._thresholds import Limits
+from gpu_util_callback.diagnosis.evidence.kernels import capability, matrix_kernels
+from gpu_util_callback.diagnosis.rules import no_tensor_cores as of_runs
+from gpu_util_callback.diagnosis.thresholds import Limits
 from gpu_util_callback.traces.analysis import DeviceAnalysis
 from gpu_util_callback.traces.rules._rule import Finding, Scene, TraceRule
 

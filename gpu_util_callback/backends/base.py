@@ -1,0 +1,188 @@
+"""What a framework adapter offers the recorder, and how one is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gpu_util_callback.steps.timeline import Timeline
+
+__all__ = ["About", "Adapter", "InputRows", "adapter_for"]
+
+
+@dataclass
+class InputRows:
+    """When each batch was requested and delivered, in order, on `time.perf_counter_ns`' clock.
+
+    Args:
+        requested_ns: int64 (n,).
+        delivered_ns: int64 (n,); -1 where the input had ended and no batch came.
+        signature: float64 (n,), differing for input shapes that differ; 0 = shapes are static.
+        busy_until_ns: int64 (n,), until when the device was busy with the step before, where the
+            host does not wait for it; 0 = it was idle or is not asked. None = 0 for all.
+        ended_ns: int64 (batches that came,), when each batch's step was over; None where calls
+            have one step, or the ends of several cannot be seen.
+    """
+
+    requested_ns: np.ndarray
+    delivered_ns: np.ndarray
+    signature: np.ndarray
+    busy_until_ns: np.ndarray | None = None
+    ended_ns: np.ndarray | None = None
+
+    def first(self, n: int) -> InputRows:
+        """The first n rows."""
+        busy = self.busy_until_ns
+        return InputRows(
+            self.requested_ns[:n],
+            self.delivered_ns[:n],
+            self.signature[:n],
+            None if busy is None else busy[:n],
+        )
+
+    @classmethod
+    def from_stamps(cls, stamps: list[tuple[int, int]]) -> InputRows:
+        """Rows from (requested, delivered) pairs read in Python."""
+        times = np.array(stamps, np.int64).reshape(-1, 2)
+        return cls(times[:, 0], times[:, 1], np.zeros(len(times)))
+
+
+class About(Protocol):
+    """What a framework says of itself, with or without Keras: a module of that name."""
+
+    def framework(self) -> dict[str, Any]:
+        """The manifest's `framework`, without Keras."""
+
+    def devices(self) -> list[dict[str, Any]] | None:
+        """This process' GPUs as {"index", "name", "compute_capability"}; None = it has none."""
+
+    def memory(self) -> dict[int, dict[str, float]]:
+        """What each GPU's allocator holds, by the framework's ordinal; waits for no device.
+
+        Names: `allocator_used_bytes`, `_peak_bytes`, `_reserved_bytes`, `_limit_bytes`, `_retries`,
+        `_ooms`; those that are not known are left out.
+        """
+
+    def rendezvous(self) -> tuple[str, str, int, int] | None:
+        """(source, what all processes share, rank, processes), if the framework knows."""
+
+
+@dataclass
+class Adapter:
+    """How one framework's training loop is timed. The base class times nothing but the hooks.
+
+    `begin`, `drain`, `test_begin`, `test_end` and `end` run on the training thread
+    and must be short; `facts` and `pipeline` run on the recorder's thread. Any of them may raise:
+    the recorder then switches that source off and says why.
+    """
+
+    name: str = "unknown"
+    timing: str = "hooks"  # how batches are timed: "graph", "python (determinism)", "hooks", ...
+    about: About | None = None
+    shapes_compile: bool = False  # whether a new input shape may make the framework compile
+    every_shape_compiles: bool = False  # whether it always does
+    shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits
+    has_stages: bool = True  # whether the input pipeline may have stages that can be read
+    # (source, reason, cure): what cannot be measured here
+    unavailable: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def begin(
+        self,
+        model: Any,
+        timeline: Timeline,
+        stale: Callable[[], None],
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        """A fit begins.
+
+        Args:
+            model: the model being trained.
+            timeline: told of every call of the train and test functions.
+            stale: to be called when the training turns out to have ended unnoticed.
+            failed: to be told (source, error) of whatever fails.
+        """
+
+    def begins_batches(self) -> Callable[[], None]:
+        """What is to be called as each training batch begins.
+
+        The next call of the train function is this fit's, then.
+        """
+        return lambda: None
+
+    def test_begin(self) -> None:
+        """A validation of this fit begins."""
+
+    def test_batch_begin(self) -> None:
+        """A validation batch begins."""
+
+    def test_end(self) -> None:
+        """A validation of this fit has ended."""
+
+    def drain(self) -> Callable[[], InputRows] | None:
+        """The input rows since the last drain; the returned call converts them elsewhere."""
+        return None
+
+    def drain_test(self) -> Callable[[], InputRows] | None:
+        """The same for validation batches."""
+        return None
+
+    def end(self) -> None:
+        """Leave the model as it was found. May be called on any thread, and more than once."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of framework, model and fit."""
+        return {}
+
+    def devices(self) -> list[dict[str, Any]] | None:
+        """As `About.devices`."""
+        return None if self.about is None else self.about.devices()
+
+    def problems(self) -> list[tuple[str, str, str]]:
+        """(source, reason, cure) of all that turned out not to be measurable so far."""
+        return list(self.unavailable)
+
+    def memory(self) -> dict[int, dict[str, float]]:
+        """As `About.memory`."""
+        return {} if self.about is None else self.about.memory()
+
+    def own_us(self) -> float:
+        """What recording a step costs the training thread, in microseconds, drains left out."""
+        from gpu_util_callback.backends.own_cost import hooks_us
+
+        return hooks_us()
+
+    def rendezvous(self) -> tuple[str, str, int, int] | None:
+        """As `About.rendezvous`."""
+        return None if self.about is None else self.about.rendezvous()
+
+    def pipeline(self) -> list[dict[str, Any]]:
+        """The input pipeline's stages: rows of the `pipeline` table, counted since the start."""
+        return []
+
+
+_HOMES = {
+    "jax": "gpu_util_callback.backends.jax.backend",
+    "tensorflow": "gpu_util_callback.backends.tensorflow.backend",
+    "torch": "gpu_util_callback.backends.torch.backend",
+}
+
+
+def adapter_for(backend: str) -> Adapter:
+    """A fresh adapter for a Keras backend; for one that is not known, the base class."""
+    home = _HOMES.get(backend)
+    if home is None:
+        adapter = Adapter(name=backend)
+        adapter.unavailable.append(
+            (
+                "input wait",
+                f"batches are not timed on the {backend} backend",
+                "train on the TensorFlow backend to see the input wait",
+            )
+        )
+        return adapter
+    return import_module(home).adapter()

@@ -1,0 +1,144 @@
+"""Profiler windows on JAX, through `jax.profiler`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from gpu_util_callback.profiling.session import (
+    ProfilerBusy,
+    ProfilerFailed,
+    ProfilerSession,
+    one_line,
+)
+from gpu_util_callback.steps.annotations import INPUT_WAIT
+
+_internals: Any = None
+with contextlib.suppress(ImportError):  # where JAX keeps who is profiling, and its server
+    _internals = import_module("jax._src.profiler")
+
+__all__ = ["SESSION", "JaxProfiler"]
+
+
+class _Mark:
+    """A range of the host's in the trace."""
+
+    __slots__ = ("_annotation",)
+
+    def __init__(self, annotation: jax.profiler.TraceAnnotation):
+        self._annotation = annotation
+        annotation.__enter__()
+
+    def close(self) -> None:
+        self._annotation.__exit__(None, None, None)
+
+
+class _Queue:
+    """How far each local device is with what was launched on it: it works it off in order.
+
+    Up to 32 computations are in flight. A marker of the host's says something of the GPU's step
+    only where the host is at most one step ahead.
+    """
+
+    def __init__(self) -> None:
+        self._ones = [jax.device_put(1.0, device) for device in jax.local_devices()]
+        self._last: Any = None  # behind everything that was launched when it was made
+
+    def drain(self) -> None:
+        """Wait until the devices have done everything."""
+        jax.block_until_ready([one + one for one in self._ones])
+
+    def keep_one(self) -> None:
+        """Wait until the devices have done everything but what was launched since the last call."""
+        last, self._last = self._last, [one + one for one in self._ones]
+        if last is not None:
+            jax.block_until_ready(last)
+
+
+class JaxProfiler(ProfilerSession):
+    """`jax.profiler`, without its Python tracer, which doubles what stopping costs."""
+
+    name = "jax.profiler"
+    _queue: _Queue | None = None  # of the open window, on an accelerator
+
+    @property
+    def traces_device(self) -> bool:
+        return jax.default_backend() != "cpu"
+
+    def mark(self, step: int) -> _Mark:
+        if self._queue is not None:
+            self._queue.keep_one()
+        # What XProf's and our own tools look for; it sets `_r=1` by itself.
+        return _Mark(jax.profiler.StepTraceAnnotation("train", step_num=step))
+
+    def wait(self) -> _Mark:
+        return _Mark(jax.profiler.TraceAnnotation(INPUT_WAIT))
+
+    def settle(self) -> None:
+        if self.traces_device:
+            if self._folder is None:  # a window is about to open
+                self._queue = _Queue()
+            if self._queue is not None:
+                self._queue.drain()
+
+    def server(self) -> str | None:
+        if getattr(_internals, "_profiler_server", None) is not None:
+            return "jax.profiler.start_server"
+        return None
+
+    def _start(self, folder: Path) -> None:
+        try:
+            jax.profiler.start_trace(str(folder), **_options())
+        except Exception as error:
+            if "one profile" in str(error).lower() or "already" in str(error).lower():
+                raise ProfilerBusy("another profiler is running") from error
+            raise _failed("did not start", error) from error
+
+    def _stop(self, folder: Path) -> None:
+        try:
+            jax.profiler.stop_trace()
+        except RuntimeError as error:
+            if "no profile" not in str(error).lower():  # somebody has stopped it
+                raise _failed("wrote no file", error) from error
+        except Exception as error:
+            raise _failed("wrote no file", error) from error
+        for needless in folder.glob("plugins/profile/*/*.trace.json.gz"):
+            needless.unlink(missing_ok=True)
+
+    def _drop(self) -> None:
+        jax.profiler.stop_trace()  # JAX knows no stop without a file
+
+    def _current(self) -> Any:
+        state = getattr(_internals, "_profile_state", None)
+        return getattr(state, "profile_session", None)
+
+    def _doors(self) -> Iterable[tuple[Any, str]]:
+        yield jax.profiler, "start_trace"
+        if _internals is not None:
+            yield _internals, "start_trace"  # jax.profiler.trace
+
+
+def _options() -> dict[str, Any]:
+    make = getattr(jax.profiler, "ProfileOptions", None)
+    if make is None:
+        return {}
+    options = make()
+    options.python_tracer_level = 0
+    if hasattr(options, "session_id"):  # the folder's name, else the second it was stopped in
+        options.session_id = "window"
+    return {"profiler_options": options}
+
+
+def _failed(what: str, error: BaseException) -> ProfilerFailed:
+    return ProfilerFailed(
+        f"the JAX profiler {what}: {one_line(error)}",
+        'trace="off" trains without profiler windows',
+    )
+
+
+SESSION = JaxProfiler()

@@ -1,0 +1,168 @@
+"""What Keras' backends have in common: a train and a test function that are wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.backends.base import About, Adapter, InputRows
+from gpu_util_callback.backends.functions import FunctionTimer
+from gpu_util_callback.backends.keras_facts import keras_facts
+from gpu_util_callback.backends.own_cost import Model, Work, function_called, hooks_us
+from gpu_util_callback.backends.pipelines import TfDataPipelines, WatchedDataset
+from gpu_util_callback.backends.wrapped_function import WrappedFunction
+from gpu_util_callback.steps.compile_clock import CompileClock
+from gpu_util_callback.steps.rows import DeviceProbe
+from gpu_util_callback.steps.timeline import Timeline
+
+__all__ = ["KerasAdapter", "PythonAdapter"]
+
+
+class KerasAdapter(Adapter):
+    """A Keras model whose `train_function` and `test_function` are timed.
+
+    `begin` of a subclass makes `_train` and `_test`.
+    """
+
+    def __init__(self, name: str, timing: str, about: About):
+        super().__init__(name=name, timing=timing, about=about)
+        self._model: Any = None
+        self._train: WrappedFunction | None = None
+        self._test: WrappedFunction | None = None
+        self._pipelines = TfDataPipelines(self.unavailable)
+
+    def begins_batches(self) -> Callable[[], None]:
+        return self._train.arm if self._train is not None else super().begins_batches()
+
+    def test_begin(self) -> None:
+        if self._test is not None:
+            self._test.wrap()
+
+    def test_batch_begin(self) -> None:
+        if self._test is not None:
+            self._test.arm()
+
+    def test_end(self) -> None:
+        if self._test is not None:
+            self._test.unwrap()
+
+    def drain(self) -> Callable[[], InputRows] | None:
+        return self._train.drain() if self._train is not None else None
+
+    def drain_test(self) -> Callable[[], InputRows] | None:
+        return self._test.drain() if self._test is not None else None
+
+    def end(self) -> None:
+        for function in (self._train, self._test):
+            if function is not None:
+                function.unwrap()
+
+    def facts(self) -> dict[str, Any]:
+        assert self.about is not None
+        return keras_facts(self._model, self.about.framework(), self.timing, **self.fit_facts())
+
+    def fit_facts(self) -> dict[str, Any]:
+        """What the framework knows of the fit: `strategy` and `replicas`, at least."""
+        raise NotImplementedError
+
+    def pipeline(self) -> list[dict[str, Any]]:
+        return self._pipelines.read()
+
+
+class PythonAdapter(KerasAdapter):
+    """A backend whose batches are fetched in Python, where they are timed (JAX, torch).
+
+    Args:
+        compile_clock: the framework's.
+    """
+
+    fetches_inside = False  # whether the model's functions call `next` themselves
+    _train: FunctionTimer | None
+    _test: FunctionTimer | None
+
+    def __init__(self, name: str, timing: str, about: About, compile_clock: CompileClock):
+        super().__init__(name, timing, about)
+        self._timeline: Timeline | None = None
+        self._compile_clock = compile_clock
+        self._datasets: list[Any] = []  # Keras' adapters of datasets that are watched
+
+    def _begin(
+        self,
+        model: Any,
+        timeline: Timeline,
+        stale: Callable[[], None],
+        failed: Callable[[str, BaseException], None],
+        probe: DeviceProbe | None,
+    ) -> None:
+        """What a fit's begin is on every such backend."""
+        self._model, self._timeline = model, timeline
+        try:
+            self._compile_clock.start()
+        except Exception as error:  # private to the framework, or moved
+            failed("compilation", error)
+
+        self._train = self._timer(model, "train_function", timeline, stale, probe)
+        self._test = self._timer(model, "test_function", timeline)
+        self._train.wrap()
+
+    def _timer(
+        self,
+        model: Any,
+        name: str,
+        timeline: Timeline,
+        stale: Callable[[], None] | None = None,
+        probe: DeviceProbe | None = None,
+    ) -> FunctionTimer:
+        training = name == "train_function"
+        return FunctionTimer(
+            model,
+            name,
+            self._compile_clock,
+            called=timeline.called,
+            no_batch=timeline.no_batch if training else timeline.test_no_batch,
+            takes=timeline.takes if training else timeline.test_takes,
+            stale=stale,
+            raised=stale or (lambda: None),  # what raises in there leaves the fit
+            fetches_inside=self.fetches_inside,
+            probe=probe,
+            done=timeline.device_done if probe is not None else None,
+            calls=timeline.calls if training else 0,
+        )
+
+    def test_begin(self) -> None:
+        super().test_begin()
+        iterator = getattr(self._model, "_eval_epoch_iterator", None)
+        self._watch("validation", getattr(iterator, "data_adapter", None))
+
+    def end(self) -> None:
+        super().end()
+        self._compile_clock.stop()
+        while self._datasets:
+            data_adapter = self._datasets.pop()
+            data_adapter._dataset = data_adapter._dataset._dataset
+
+    def own_us(self) -> float:
+        def work(timeline: Timeline) -> tuple[Work, Work]:
+            batches = repeat((np.zeros((1, 1), np.float32), np.zeros((1, 1), np.float32)))
+            inside = self.fetches_inside
+            model = Model((lambda given: ({}, next(given))) if inside else (lambda given: {}))
+            timer = self._timer(model, "train_function", timeline)
+            return function_called(timer, batches, self._fed(batches, timer, timeline), inside)
+
+        return hooks_us(work)
+
+    def _fed(self, batches: Any, timer: FunctionTimer, timeline: Timeline) -> Any:
+        """Batches as a timed function gets them."""
+        return batches
+
+    def _watch(self, which: str, data_adapter: Any) -> None:
+        """See the iterators of a `tf.data.Dataset`, if it is one that Keras goes through."""
+        dataset = getattr(data_adapter, "_dataset", None)
+        if type(data_adapter).__name__ != "TFDatasetAdapter" or dataset is None:
+            return
+        if not isinstance(dataset, WatchedDataset):
+            data_adapter._dataset = WatchedDataset(dataset, self._pipelines, which)
+            self._datasets.append(data_adapter)

@@ -1,0 +1,179 @@
+"""Training loops of somebody's own, on TensorFlow, JAX or torch, with or without Keras."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from types import CodeType
+from typing import Any, cast
+
+import numpy as np
+
+from gpu_util_callback.backends.base import About, Adapter, InputRows
+from gpu_util_callback.backends.pipelines import TfDataPipelines
+from gpu_util_callback.steps.compile_clock import CompileClock
+from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
+from gpu_util_callback.steps.loop import LoopTimeline
+from gpu_util_callback.steps.rows import input_rows, shape_signature
+
+__all__ = ["FRAMEWORKS", "LoopAdapter", "framework_in_use", "is_a_guess"]
+
+# What each framework says of itself, and who tells when it compiles. In the order of preference:
+# TensorFlow is often there for its input pipelines, or for TensorBoard, alone.
+FRAMEWORKS = {
+    "jax": ("jax_facts", "jax_compile", "JaxCompileClock"),
+    "torch": ("torch_facts", "torch_compile", "TorchCompileClock"),
+    "tensorflow": ("tensorflow_facts", "tensorflow_compile", "TensorFlowCompileClock"),
+}
+_PACKAGE = "gpu_util_callback.frameworks."
+
+
+def framework_in_use() -> str | None:
+    """The framework this process trains with, as far as it shows; None where there is none yet."""
+    imported = [name for name in FRAMEWORKS if name in sys.modules]
+    backend = _chosen_backend()
+    if backend in imported:
+        return backend
+    if len(imported) < 2:
+        return next(iter(imported), None)
+    return next((name for name in imported if _AT_WORK[name]()), imported[0])
+
+
+def is_a_guess(framework: str | None) -> bool:
+    """Whether others are imported as well, and nothing shows yet that this one is at work."""
+    imported = [name for name in FRAMEWORKS if name in sys.modules]
+    if framework not in imported or len(imported) < 2 or framework == _chosen_backend():
+        return False
+    return not _AT_WORK[framework]()
+
+
+def _chosen_backend() -> str | None:
+    """Keras' backend, where somebody chose it: TensorFlow imports Keras, which then has its own."""
+    try:
+        backend = sys.modules["keras"].backend.backend()
+    except (KeyError, AttributeError):  # not there, or in the middle of its import
+        return None
+    return backend if backend != "tensorflow" or "KERAS_BACKEND" in os.environ else None
+
+
+def _jax_works() -> bool:
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(bridge, "_backends", None))  # made by the first array
+
+
+def _torch_works() -> bool:
+    optimizer = sys.modules["torch"].optim.Optimizer
+    return any(issubclass(type(one), optimizer) for one in gc.get_objects())
+
+
+def _tensorflow_works() -> bool:
+    from gpu_util_callback.backends.tensorflow import facts as tensorflow_facts
+
+    return tensorflow_facts.running()
+
+
+# TensorFlow is last: tf.data and TensorBoard need it too.
+_AT_WORK = {"jax": _jax_works, "torch": _torch_works, "tensorflow": _tensorflow_works}
+
+
+class LoopAdapter(Adapter):
+    """A loop that `GpuUtilMonitor` times: its batches are fetched in Python.
+
+    Args:
+        framework: one of `FRAMEWORKS`, or None.
+        guessed: whether another one may be what the loop trains with.
+    """
+
+    def __init__(self, framework: str | None, guessed: bool = False):
+        super().__init__(name=framework or "none", timing="python")
+        # What `jit_compile=True` compiles, TensorFlow tells nobody; JAX and torch do.
+        self.shapes_compile = framework == "tensorflow"
+        self._guessed = guessed
+        self._loop: LoopTimeline | None = None
+        self._clock: CompileClock | None = None
+        self._pipelines = TfDataPipelines(self.unavailable)
+        if framework is not None:
+            self.about = cast(About, import_module(_PACKAGE + FRAMEWORKS[framework][0]))
+
+    def attach(self, loop: LoopTimeline, failed: Callable[[str, BaseException], None]) -> None:
+        """The monitor begins; on the training thread."""
+        self._loop = loop
+        if self.about is None:
+            return
+        try:
+            _, home, name = FRAMEWORKS[self.name]
+            self._clock = getattr(import_module(_PACKAGE + home), name)()
+            self._clock.start()
+            loop.compile_clock = self._clock
+        except Exception as error:  # a framework whose internals moved
+            failed("compilation", error)
+
+    def dispatch(self, loop: LoopTimeline, caller: CodeType) -> DispatchWatch:
+        """How the steps of a loop in `caller`'s code run will be seen; on the training thread."""
+        loop.operations = OperationCount(self.name)
+        return DispatchWatch(self.name, threading.get_ident(), lambda: loop.working, caller)
+
+    def drain(self) -> Callable[[], InputRows] | None:
+        if self._loop is None:
+            return None
+        stamps, self._loop.stamps = self._loop.stamps, []
+        return lambda: input_rows(stamps)
+
+    def drain_test(self) -> Callable[[], InputRows] | None:
+        if self._loop is None:
+            return None
+        stamps, self._loop.test_stamps = self._loop.test_stamps, []
+        return lambda: input_rows(stamps)
+
+    def end(self) -> None:
+        if self._clock is not None:
+            self._clock.stop()
+
+    def facts(self) -> dict[str, Any]:
+        if self.about is None:
+            return {"framework": {"name": None, "python": platform.python_version()}}
+        facts = {"framework": self.about.framework()}
+        if self._guessed:
+            facts["framework"]["guessed"] = True
+        keras = sys.modules.get("keras")
+        if keras is not None:
+            facts["framework"]["keras"] = getattr(keras, "__version__", None)
+        return facts
+
+    def iterates(self, iterator: Any, validating: bool) -> None:
+        """The loop iterates over a dataset anew."""
+        self._pipelines.seen("validation" if validating else "train", iterator)
+
+    def pipeline(self) -> list[dict[str, Any]]:
+        return self._pipelines.read()
+
+    def local_fetch(self, iterator: Any) -> Callable[[], int] | None:
+        """Tells when this process had its own part of the last batch; None = with all of it."""
+        find = getattr(self.about, "local_fetch", None)
+        return None if find is None else find(iterator)
+
+    def own_us(self) -> float:
+        return loop_us()
+
+
+def loop_us(steps: int = 300, rounds: int = 5) -> float:
+    """Microseconds that timing a loop's step takes in Python: the median of some short rounds."""
+    batch = (np.zeros((1, 1), np.float32), np.zeros((1, 1), np.float32))
+    clock = time.perf_counter_ns
+    costs = []
+    for _ in range(rounds):
+        loop = LoopTimeline(lambda: None, lambda: None)
+        loop.batches_begin()
+        start = clock()
+        for _ in range(steps):
+            requested = clock()
+            loop.count_operations(batch)
+            loop.step_begin(requested, clock(), shape_signature(batch))
+        costs.append((clock() - start - loop.drain_ns) / steps / 1e3)
+    return sorted(costs)[rounds // 2]

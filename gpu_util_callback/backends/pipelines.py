@@ -1,0 +1,114 @@
+"""The stages of the tf.data pipelines that a training is fed from, whatever framework trains.
+
+TensorFlow is not imported for it: who iterates over a `tf.data.Dataset` has imported it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from gpu_util_callback.steps.frames import uncounted
+
+__all__ = ["TfDataPipelines", "WatchedDataset"]
+
+
+HIDDEN = (
+    "pipeline",
+    "a tf.distribute strategy fetches each device's batches ahead, and TensorFlow tells nothing of "
+    "the stages behind that",
+    "train once without the strategy to see the slowest stage",
+)
+
+
+class TfDataPipelines:
+    """Remembers the newest iterator of each pipeline, weakly, and reads their stages.
+
+    Args:
+        unavailable: (source, reason, cure) are added to it where stages cannot be read.
+    """
+
+    def __init__(self, unavailable: list[tuple[str, str, str]]) -> None:
+        self._iterators: dict[str, weakref.ref] = {}
+        self._readers: dict[str, Any] = {}
+        self._unavailable = unavailable
+
+    def seen(self, which: str, iterator: Any) -> None:
+        """Something is iterated over anew; on the training thread.
+
+        Args:
+            which: "train" or "validation".
+            iterator: any: those without a pipeline of tf.data's are left alone.
+        """
+        own = _with_pipeline(iterator)
+        if own is not None:
+            self._iterators[which] = weakref.ref(own)
+        elif _parts(iterator) and HIDDEN not in self._unavailable:
+            self._unavailable.append(HIDDEN)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Rows of the `pipeline` table since the last reading; on any other thread.
+
+        Raises: what TensorFlow raises where a pipeline keeps no model.
+        """
+        rows: list[dict[str, Any]] = []
+        for which, known in list(self._iterators.items()):
+            iterator = known()
+            if iterator is None:  # it has ended, and its pipeline with it
+                continue
+            if which not in self._readers:
+                from gpu_util_callback.backends.tensorflow.pipeline import Reader
+
+                self._readers[which] = Reader(which)
+            rows += self._readers[which].read(iterator)
+        return rows
+
+
+@uncounted
+class WatchedDataset:
+    """A `tf.data.Dataset` that tells of its iterators; everything else is the dataset's own.
+
+    Args:
+        dataset: the dataset.
+        pipelines: told of the iterators.
+        which: "train" or "validation".
+    """
+
+    def __init__(self, dataset: Any, pipelines: TfDataPipelines, which: str):
+        self._dataset = dataset
+        self._pipelines = pipelines
+        self._which = which
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_dataset"], name)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = iter(self._dataset)
+        self._pipelines.seen(self._which, iterator)
+        return iterator
+
+
+def _with_pipeline(iterator: Any) -> Any | None:
+    """The iterator of tf.data's within an iterator, if there is one with a pipeline to read."""
+    inner = getattr(iterator, "_iterator", None)  # `as_numpy_iterator()`
+    for candidate in (iterator, inner, *_parts(iterator)):
+        if getattr(candidate, "_iterator_resource", None) is not None:
+            return candidate
+    return None
+
+
+def _parts(iterator: Any) -> list[Any]:
+    """What a distributed iterator's workers in this process iterate over; empty = it is none.
+
+    These are tf.data's own only where batches are not to be fetched to the devices
+    (`experimental_fetch_to_device=False`, by replica). The usual ones have a pipeline for each
+    device, which does nothing but fetch from the user's.
+    """
+    workers = getattr(iterator, "_iterators", None)
+    if not isinstance(workers, (list, tuple)):
+        return []
+    return [getattr(worker, "_iterator", None) for worker in workers]

@@ -1,0 +1,163 @@
+"""Distributed datasets: iterators that stamp their batches, and what a strategy looks like."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from gpu_util_callback.backends.tensorflow.iterator import KEY, stamped
+from gpu_util_callback.job import job_facts
+from gpu_util_callback.steps.frames import uncounted
+
+__all__ = [
+    "LocalFetch",
+    "is_distributed",
+    "known_failure",
+    "multi_worker_failure",
+    "replicas",
+    "timed_distributed",
+]
+
+_twins: dict[type, type] = {}  # class of iterator -> our subclass of it, made once
+
+
+def is_distributed(iterator: Any) -> bool:
+    """Whether an iterator delivers a value for each replica."""
+    return isinstance(iterator, tf.distribute.DistributedIterator)
+
+
+class LocalFetch:
+    """When a distributed iterator's own process had its part of the last batch, called eagerly.
+
+    Over several workers the request for a batch also asks the others whether they have one, and so
+    waits for the slowest. That is no wait for this process' input.
+    """
+
+    def __init__(self, iterator: Any):
+        self.ended = 0  # `time.perf_counter_ns`
+        for part in iterator._iterators:
+            for name in ("get_next_as_optional_list", "get_next_as_list"):
+                self._stamp(part, name)
+
+    @uncounted
+    def _stamp(self, part: Any, name: str) -> None:
+        fetch = getattr(part, name)
+
+        def stamped(*args: Any, **kwargs: Any) -> Any:
+            fetched = fetch(*args, **kwargs)
+            if tf.executing_eagerly():
+                for one in fetched:
+                    if isinstance(one, tf.experimental.Optional):
+                        one.has_value().numpy()  # what is asked of all workers next
+                self.ended = time.perf_counter_ns()
+            return fetched
+
+        part.__dict__[name] = stamped
+
+
+def timed_distributed(iterator: Any) -> Any:
+    """The timed twin of a distributed dataset's iterator; made once and kept on the iterator.
+
+    One row stands for all replicas: a batch is delivered when every local replica's part of it is.
+    """
+    twin = iterator.__dict__.get(KEY)
+    if twin is None:
+        kind = type(iterator)
+        if kind not in _twins:
+            _twins[kind] = _make_twin(kind, type(iterator._type_spec))
+        twin = _twins[kind](iterator)
+        iterator.__dict__[KEY] = twin
+    return twin
+
+
+@uncounted
+def _make_twin(kind: Any, spec_kind: Any) -> type:
+    class TimedDistributedIterator(kind):
+        def __init__(self, inner):
+            self.__dict__.update(inner.__dict__)
+            self.__dict__.pop(KEY, None)
+
+        @property
+        def _type_spec(self):
+            return _copy(super()._type_spec, TimedDistributedIteratorSpec)
+
+        def get_next(self, name=None):
+            return stamped(super().get_next, self.element_spec, optional=False)
+
+        def get_next_as_optional(self):
+            return stamped(super().get_next_as_optional, self.element_spec, optional=True)
+
+    class TimedDistributedIteratorSpec(spec_kind):
+        @property
+        def value_type(self):
+            return TimedDistributedIterator
+
+        def _from_components(self, components):
+            return TimedDistributedIterator(super()._from_components(components))
+
+    return TimedDistributedIterator
+
+
+def _copy(spec: Any, kind: Any) -> Any:
+    """The same type spec, of a class of our own: traces with it replace nobody else's."""
+    copy = kind.__new__(kind)
+    for one in type(spec).__mro__:
+        for name in getattr(one, "__slots__", ()):
+            if hasattr(spec, name):
+                object.__setattr__(copy, name, getattr(spec, name))
+    copy.__dict__.update(getattr(spec, "__dict__", {}))
+    return copy
+
+
+def replicas(model: Any) -> list[dict[str, Any]] | None:
+    """Which device each local replica of a model is on; None where there is only one.
+
+    Returns: [{"replica", "device", "gpu"}]; gpu is the framework's ordinal, None on a CPU.
+    """
+    strategy = getattr(model, "_distribute_strategy", None)
+    extended = getattr(strategy, "extended", None)
+    devices = list(getattr(extended, "worker_devices", ()))
+    if len(devices) < 2:
+        return None
+    found = []
+    for number, device in enumerate(devices):
+        spec = tf.DeviceSpec.from_string(device)
+        gpu = spec.device_index if spec.device_type == "GPU" else None
+        name = f"{spec.device_type}:{spec.device_index}"
+        found.append({"replica": number, "device": name, "gpu": gpu})
+    return found
+
+
+def multi_worker_failure() -> tuple[str, str] | None:
+    """(what fails, what to do) in a process that is about to fit over several workers.
+
+    It fails before a callback hears of it, so this is asked when one is made.
+    """
+    try:
+        from tensorflow.python.eager import context
+
+        leader = context.context()._collective_leader  # set by MultiWorkerMirroredStrategy
+    except (ImportError, AttributeError):
+        return None
+    if not leader or job_facts()["world_size"] < 2:
+        return None
+    return (
+        "Keras 3's fit does not work under MultiWorkerMirroredStrategy (keras-team/keras#20585), "
+        "with or without this callback",
+        "write the loop yourself and put GpuUtilMonitor around it",
+    )
+
+
+def known_failure(model: Any) -> tuple[str, str] | None:
+    """(what fails, what to do) where Keras' own `fit` is known to fail with a strategy."""
+    strategy = getattr(model, "_distribute_strategy", None)
+    number = int(getattr(strategy, "num_replicas_in_sync", 1) or 1)
+    if number > 1 and int(getattr(model, "steps_per_execution", 1) or 1) > 1:
+        return (
+            f"Keras' fit fails with steps_per_execution > 1 under {type(strategy).__name__}, "
+            "with or without this callback",
+            "compile the model with steps_per_execution=1",
+        )
+    return None

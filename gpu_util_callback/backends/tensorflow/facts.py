@@ -1,0 +1,97 @@
+"""What TensorFlow says of itself, its GPUs and their memory, with or without Keras."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["devices", "framework", "local_fetch", "memory", "rendezvous", "running"]
+
+
+def framework() -> dict[str, Any]:
+    """The manifest's `framework`, without Keras."""
+    return {
+        "name": "tensorflow",
+        "version": tf.__version__,
+        "backend": "tensorflow",
+        "python": platform.python_version(),
+        "cuda_build": bool(tf.test.is_built_with_cuda()),
+        "cuda": _build("cuda_version"),
+        "cudnn": _build("cudnn_version"),
+        "eager_by": "tf.config.run_functions_eagerly(True)"
+        if tf.config.functions_run_eagerly()
+        else None,
+    }
+
+
+def _build(key: str) -> str | None:
+    try:
+        return tf.sysconfig.get_build_info().get(key)
+    except Exception:
+        return None
+
+
+def devices() -> list[dict[str, Any]] | None:
+    """The GPUs that TensorFlow may use, in its own order; None where it has none.
+
+    `cuda_ordinal` is CUDA's number, which `tf.config.set_visible_devices` does not change.
+    """
+    found = []
+    for index, device in enumerate(tf.config.get_visible_devices("GPU")):
+        try:
+            details = tf.config.experimental.get_device_details(device)
+        except Exception:  # a plug-in device without details
+            details = {}
+        capability = details.get("compute_capability")
+        ordinal = device.name.rpartition(":")[2]  # "/physical_device:GPU:1"
+        found.append(
+            {
+                "index": index,
+                "name": details.get("device_name") or device.name,
+                "compute_capability": ".".join(map(str, capability)) if capability else None,
+                "cuda_ordinal": int(ordinal) if ordinal.isdigit() else None,
+            }
+        )
+    return found or None
+
+
+def memory() -> dict[int, dict[str, float]]:
+    """What each GPU's allocator holds, by ordinal. Waits for no device."""
+    if not running():
+        return {}
+    found = {}
+    for index in range(len(tf.config.list_logical_devices("GPU"))):
+        info = tf.config.experimental.get_memory_info(f"GPU:{index}")
+        found[index] = {
+            "allocator_used_bytes": float(info["current"]),
+            "allocator_peak_bytes": float(info["peak"]),
+        }
+    return found
+
+
+def running() -> bool:
+    """Whether TensorFlow has begun. To begin for it would take away what must come before that."""
+    try:
+        from tensorflow.python.eager import context
+
+        return context.context()._context_handle is not None
+    except (ImportError, AttributeError):
+        return False
+
+
+def local_fetch(iterator: Any) -> Callable[[], int] | None:
+    """Tells when this process had its own part of the last batch; None where it fetches all."""
+    from gpu_util_callback.backends.tensorflow.distribute import LocalFetch, is_distributed
+
+    if not is_distributed(iterator):
+        return None
+    local = LocalFetch(iterator)
+    return lambda: local.ended
+
+
+def rendezvous() -> tuple[str, str, int, int] | None:
+    """TensorFlow's workers find each other by TF_CONFIG, which is looked at anyway."""
+    return None

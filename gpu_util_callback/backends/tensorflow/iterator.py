@@ -1,0 +1,417 @@
+"""Iterators that stamp when a batch was requested and when it came."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from gpu_util_callback.backends.tensorflow.queue import RowQueue
+from gpu_util_callback.steps.frames import uncounted
+
+__all__ = [
+    "KEY",
+    "PythonIterator",
+    "TimedIterator",
+    "current",
+    "holds_batches",
+    "probe",
+    "stamped",
+    "tail_ns",
+    "timed",
+    "timing_into",
+]
+
+current = threading.local()  # its `timing`: the active one of this thread, or None
+KEY = "_gpu_util_timed"
+# The type behind iter(dataset), by a public road.
+_OwnedIterator: Any = tf.data.IteratorSpec(tf.TensorSpec([])).value_type
+
+
+class timing_into:
+    """While active, functions traced on this thread write their input times into `rows`.
+
+    Args:
+        rows: None where nothing is written.
+        stamps: (requested, delivered) of batches fetched eagerly.
+    """
+
+    __slots__ = ("hold", "rows", "stamps")
+
+    def __init__(self, rows: RowQueue | None, stamps: list[tuple[int, int]] | None = None):
+        self.rows = rows
+        self.stamps = stamps
+        self.hold = False  # whether a batch is handed on once its stamp is taken
+
+    def __enter__(self):
+        current.timing = self
+
+    def __exit__(self, *_):
+        current.timing = None
+
+
+@uncounted
+class TimedIterator(_OwnedIterator):
+    """A dataset's iterator whose fetches are stamped, inside compiled functions as well.
+
+    It shares the original's resource and owns a type spec of its own, so that a function traced
+    with it never replaces the user's own trace. It holds no reference to the original: the
+    original's life, and with it the pipeline's, stays as it was.
+    """
+
+    def __init__(self, inner):
+        self.__dict__.update(inner.__dict__)
+        self.__dict__.pop(KEY, None)
+        self._gpu_util_spec = TimedIteratorSpec(inner.element_spec)
+
+    @property
+    def _type_spec(self):
+        return self._gpu_util_spec
+
+    def get_next(self):
+        return stamped(super().get_next, self.element_spec, optional=False)
+
+    def get_next_as_optional(self):
+        return stamped(super().get_next_as_optional, self.element_spec, optional=True)
+
+    def __next__(self):
+        # Keras before 3.10 calls `next(iterator)`. The parent's own `__next__` reaches neither of
+        # the two above.
+        return stamped(super().__next__, self.element_spec, optional=False)
+
+
+class TimedIteratorSpec(tf.data.IteratorSpec):
+    """What makes a function traced with a `TimedIterator` a trace of its own."""
+
+    @property
+    def value_type(self):
+        return TimedIterator
+
+    def _from_components(self, components):
+        return TimedIterator(super()._from_components(components))
+
+
+def timed(iterator) -> TimedIterator:
+    """The timed twin of a dataset's iterator; made once and kept on the iterator itself."""
+    twin = iterator.__dict__.get(KEY)
+    if twin is None:
+        twin = TimedIterator(iterator)
+        iterator.__dict__[KEY] = twin
+    return twin
+
+
+def holds_batches(iterator) -> bool:
+    """Whether batches of this iterator are handed on only when their stamp is taken.
+
+    Otherwise the stamp, which may run in parallel with the step, comes late where no thread is
+    free. Next to a GPU, which takes the work off TensorFlow's threads, that is where there is a
+    single one. Never for batches in the GPU's memory: they would wait for a stamp on the CPU.
+    """
+    if not tf.config.list_physical_devices("GPU"):
+        return True
+    device = getattr(getattr(iterator, "_iterator_resource", None), "device", "")
+    return "CPU" in device and _op_threads() == 1  # "" = nobody knows: a strategy's, as a rule
+
+
+def _op_threads() -> int:
+    """How many threads TensorFlow runs ops on."""
+    told = os.environ.get("TF_NUM_INTEROP_THREADS", "")
+    threads = tf.config.threading.get_inter_op_parallelism_threads()
+    if threads or told.isdecimal():
+        return threads or int(told)
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
+@uncounted
+def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
+    """Fetch, and write down when. Whatever fails in the stamping leaves the fetch alone."""
+    timing: timing_into | None = getattr(current, "timing", None)
+    if timing is None:
+        return fetch()
+    if tf.executing_eagerly():
+        return _stamped_eagerly(fetch, timing.stamps, optional)
+    rows = timing.rows
+    if rows is None:
+        return fetch()
+    requested = _now()
+    with tf.control_dependencies([requested]):
+        data = fetch()
+    try:
+        delivered = _write_down(rows, requested, data, element_spec, optional)
+        if timing.hold:
+            data = _held(data, delivered)
+    except Exception as error:
+        rows.failure = rows.failure or f"{type(error).__name__}: {error}".splitlines()[0]
+    if optional and rows.ends is not None:
+        try:
+            _write_step_end(rows.ends)
+        except Exception:  # ends are estimated then
+            rows.ends = None
+    rows.traces += 1
+    return data
+
+
+def _write_step_end(ends: RowQueue) -> None:
+    """In a loop of several steps: write down when the step before this fetch is over.
+
+    Keras fetches in a branch of the loop's body, beside the step, which is the branch before. The
+    stamp goes into the body itself, after the step; nothing waits for it.
+    """
+    body = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
+    if body is None or "WhileBody" not in type(body).__name__:
+        return  # the first fetch, before the loop
+    steps = [op for op in body.get_operations() if op.type in ("If", "StatelessIf")]
+    if not steps:
+        return
+    with body.as_default(), tf.control_dependencies([steps[-1]]), tf.device("CPU:0"):
+        ends.record(tf.constant(0.0, tf.float64), _now(), tf.constant(0, tf.int64))
+
+
+def _write_down(rows: RowQueue, requested, data, element_spec, optional: bool) -> tf.Tensor:
+    """Add the second stamp and the row; returns the stamp. The row is written beside the step."""
+    arrived = [data._variant_tensor] if optional else tf.nest.flatten(data, expand_composites=True)
+    with tf.device("CPU:0"):
+        with tf.control_dependencies(arrived):
+            stamp = delivered = _now()
+        if optional:
+            has_value = data.has_value()
+            delivered = tf.where(has_value, delivered, tf.constant(-1.0, tf.float64))
+            signature = tf.constant(0, tf.int64)
+            if _dynamic(element_spec):
+                signature = tf.cond(
+                    has_value,
+                    lambda: _signature(data.get_value()),
+                    lambda: tf.constant(0, tf.int64),
+                )
+        else:
+            signature = _signature(data)
+        rows.record(requested, delivered, signature)
+    return stamp
+
+
+def _now() -> tf.Tensor:
+    """A stamp in the graph being traced that keeps nothing of the user's waiting.
+
+    TensorFlow runs ops with side effects in the order in which they were traced, and counts a
+    clock's reading as one. A print or a Python function behind a batch's stamp would then wait for
+    that batch, and not run at all where the data has ended.
+    """
+    with tf.device("CPU:0"):
+        stamp = tf.timestamp()
+    order: Any = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
+    if order is not None:
+        order.run_independently(stamp.op)
+    return stamp
+
+
+def _held(data, stamp: tf.Tensor):
+    """The same batch once its stamp is taken.
+
+    Only what uses the batch waits, as it waits for the batch itself. All else is free to run as
+    without us: at the end of the data, where a fetch fails, TensorFlow runs what does not need
+    the batch, and Keras' optimizers count a step there.
+    """
+
+    def hold(tensor):
+        with tf.device(tensor.device or "CPU:0"):
+            return tf.identity(tensor)
+
+    with tf.control_dependencies([stamp]):
+        return tf.nest.map_structure(hold, data, expand_composites=True)
+
+
+@uncounted
+def _stamped_eagerly(
+    fetch: Callable[[], Any], stamps: list[tuple[int, int]] | None, optional: bool
+):
+    if stamps is None:
+        return fetch()
+    requested = time.perf_counter_ns()
+    data = fetch()  # OutOfRangeError, StopIteration: no batch, no row
+    delivered = time.perf_counter_ns()
+    if optional and not bool(data.has_value()):
+        delivered = -1
+    stamps.append((requested, delivered))
+    return data
+
+
+def _dynamic(structure) -> list:
+    return [
+        part
+        for part in tf.nest.flatten(structure, expand_composites=True)
+        if hasattr(part, "shape") and not part.shape.is_fully_defined()
+    ]
+
+
+def _signature(data) -> tf.Tensor:
+    """A number that differs for input shapes that differ; 0 where no dimension is dynamic.
+
+    A tensor with a single unknown dimension is told apart by its size alone, which is one cheap op.
+    """
+    sizes, shapes = [], []
+    tensors = _dynamic(data)
+    if tensors and all(_only_batch(tensor) for tensor in tensors):
+        # Keras wants one batch size for all: any tensor tells it.
+        return tf.size(tensors[0], out_type=tf.int64)
+    for tensor in tensors:
+        if tensor.shape.rank is not None and sum(d is None for d in tensor.shape) == 1:
+            sizes.append(tf.size(tensor, out_type=tf.int64))
+        else:
+            shapes.append(tf.shape(tensor, out_type=tf.int64))
+    parts = ([tf.stack(sizes)] if sizes else []) + shapes
+    if not parts:
+        return tf.constant(0, tf.int64)
+    numbers = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+    if numbers.shape.rank == 1 and numbers.shape[0] is not None:
+        weights = tf.constant([_weight(i) for i in range(numbers.shape[0])], tf.int64)
+    else:  # a rank is unknown: as many weights as there turn out to be numbers
+        numbers += 1
+        weights = tf.range(1, tf.size(numbers, out_type=tf.int64) * 2, 2, tf.int64)
+    return tf.reduce_sum(numbers * weights)
+
+
+def _only_batch(tensor) -> bool:
+    """Whether the first dimension is the one that is unknown."""
+    shape = tensor.shape
+    return bool(shape.rank) and shape[0] is None and shape[1:].is_fully_defined()
+
+
+def _weight(i: int) -> int:
+    return (i * 7919 * 2 + 1) % 104729  # odd, distinct and small: sums are exact as float64, too
+
+
+@uncounted
+class PythonIterator:
+    """Fetches in Python where the graph cannot tell the time (`enable_op_determinism`).
+
+    Anything that is not a `tf.data.Iterator` makes Keras loop over batches in Python. The end of
+    the data is `OutOfRangeError` when nothing was fetched (Keras ends the epoch on it), and
+    `StopIteration` after some batches of an execution with several steps.
+    """
+
+    def __init__(self, iterator, stamps: list[tuple[int, int]]):
+        self._iterator = iterator
+        self._stamps = stamps
+        self._first = True
+
+    def __iter__(self):
+        self._first = True
+        return self
+
+    def __next__(self):
+        requested = time.perf_counter_ns()
+        try:
+            data = self._iterator.get_next()
+        except tf.errors.OutOfRangeError:
+            if self._first:
+                raise
+            raise StopIteration from None
+        self._first = False
+        self._stamps.append((requested, time.perf_counter_ns()))
+        return data
+
+
+_probed: list[str] = []
+
+
+def probe() -> str:
+    """Whether batches can be timed inside a graph here: "" if so, else the reason.
+
+    Runs the real thing once per process on a dataset of one number, so that a TensorFlow whose
+    internals moved is found out before it meets a training run.
+    """
+    if _deterministic():  # `tf.timestamp()` raises then
+        return "determinism"
+    if not _probed:
+        _probed.append(_try_out())
+    return _probed[0]
+
+
+def _deterministic() -> bool:
+    try:
+        from tensorflow.python.framework.config import is_op_determinism_enabled
+    except ImportError:  # private; the slower way makes TensorFlow log a warning
+        try:
+            tf.timestamp()
+        except tf.errors.FailedPreconditionError:
+            return True
+        return False
+    return bool(is_op_determinism_enabled())
+
+
+def _try_out() -> str:
+    try:
+        queue = RowQueue()
+        into_queue = timing_into(queue)
+        into_queue.hold = True
+
+        @tf.function(autograph=False)
+        def fetch(iterator):
+            return iterator.get_next()
+
+        dataset = tf.data.Dataset.range(7, 8)
+        with into_queue:
+            value = int(fetch(timed(iter(dataset))))
+        rows = queue.drain()
+        if value != 7 or len(rows) != 1 or not 0 <= rows[0, 1] - rows[0, 0] < 60:
+            return f"a trial fetch was recorded as {rows.tolist()}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return ""
+
+
+def tail_ns() -> int:
+    """How long a call with several steps takes to return once its last step is over.
+
+    Measured once per process on a loop of the shape that Keras compiles: what such a call's end
+    says of its last step's end.
+    """
+    if not _tail:
+        try:
+            _tail.append(_measure_tail())
+        except Exception:  # an estimate of an estimate: without it, steps look a little longer
+            _tail.append(0)
+    return _tail[0]
+
+
+_tail: list[int] = []
+
+
+def _measure_tail(runs: int = 6) -> int:
+    rows = RowQueue()
+    empty, static = tf.constant(0.0, tf.float64), tf.constant(0, tf.int64)
+
+    @tf.function(autograph=False)
+    def work(value):
+        done = tf.cast(value, tf.float64)
+        with tf.control_dependencies([done]), tf.device("CPU:0"):
+            rows.record(empty, tf.timestamp(), static)
+        return done
+
+    @tf.function(autograph=False)
+    def steps(iterator):
+        first = iterator.get_next_as_optional()
+        outputs = tf.experimental.Optional.from_value(work(first.get_value()))
+
+        def more(step, outputs, following):
+            return tf.logical_and(step < 4, following.has_value())
+
+        def step(step, outputs, following):
+            outputs = tf.experimental.Optional.from_value(work(following.get_value()))
+            return step + 1, outputs, iterator.get_next_as_optional()
+
+        loop = (tf.constant(0), outputs, iterator.get_next_as_optional())
+        return tf.while_loop(more, step, loop)[1]
+
+    iterator = iter(tf.data.Dataset.range(1000))
+    tails = []
+    for _ in range(runs):
+        result = steps(iterator)
+        if result.has_value():
+            result.get_value()
+        returned = time.time_ns()
+        tails.append(returned - int(rows.drain()[-1, 1] * 1e9))
+    return max(int(sorted(tails)[len(tails) // 2]), 0)

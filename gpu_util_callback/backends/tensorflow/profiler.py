@@ -1,0 +1,96 @@
+"""Profiler windows on TensorFlow, through `tf.profiler.experimental`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from gpu_util_callback.backends.tensorflow.grpc_server import listening_grpc_server
+from gpu_util_callback.profiling.session import (
+    ProfilerBusy,
+    ProfilerFailed,
+    ProfilerSession,
+    one_line,
+)
+
+try:  # where TensorFlow keeps who is profiling; without it we learn of it by an exception
+    from tensorflow.python.profiler import profiler_v2 as _profiler_v2
+except ImportError:
+    _profiler_v2 = None
+
+__all__ = ["SESSION", "TensorFlowProfiler"]
+
+
+class _TrainStep:
+    """The step marker that TensorFlow's and our own tools look for."""
+
+    __slots__ = ("_trace",)
+
+    def __init__(self, step: int):
+        # `_r=1` makes it the root of a step; without it the Profile tab finds no step markers.
+        self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
+        self._trace.__enter__()
+
+    def close(self) -> None:
+        self._trace.__exit__(None, None, None)
+
+
+class TensorFlowProfiler(ProfilerSession):
+    """`tf.profiler.experimental`; its options are not used, since TensorFlow ignores them."""
+
+    name = "tf.profiler"
+
+    @property
+    def traces_device(self) -> bool:
+        return bool(tf.config.list_physical_devices("GPU"))
+
+    def mark(self, step: int) -> _TrainStep:
+        return _TrainStep(step)
+
+    def server(self) -> str | None:
+        return listening_grpc_server()
+
+    def _start(self, folder: Path) -> None:
+        try:
+            tf.profiler.experimental.start(str(folder))
+        except tf.errors.AlreadyExistsError as error:
+            # One that only C++ knows of: TensorFlow now takes it for a session of Python's, and
+            # would refuse every later start until somebody stops it.
+            try:
+                self._drop()
+            except Exception:  # there is nothing to forget
+                pass
+            raise ProfilerBusy("another profiler is running") from error
+        except Exception as error:
+            raise ProfilerFailed(
+                f"the TensorFlow profiler did not start: {one_line(error)}",
+                'trace="off" trains without profiler windows',
+            ) from error
+
+    def _stop(self, folder: Path) -> None:
+        try:
+            tf.profiler.experimental.stop()
+        except tf.errors.UnavailableError:  # somebody has stopped it, and the file is there
+            pass
+        except Exception as error:
+            raise ProfilerFailed(
+                f"the TensorFlow profiler wrote no file: {one_line(error)}",
+                f"make room in {folder.parent}, or set TMPDIR to a folder that can be written",
+            ) from error
+
+    def _drop(self) -> None:
+        tf.profiler.experimental.stop(save=False)
+
+    def _current(self) -> Any:
+        return getattr(_profiler_v2, "_profiler", None)
+
+    def _doors(self) -> Iterable[tuple[Any, str]]:
+        yield tf.profiler.experimental, "start"
+        if _profiler_v2 is not None:
+            yield _profiler_v2, "start"  # tf.profiler.experimental.Profile
+
+
+SESSION = TensorFlowProfiler()

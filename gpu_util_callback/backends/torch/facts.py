@@ -1,0 +1,158 @@
+"""What PyTorch says of itself, its GPUs, their memory and the other processes of the job."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import torch
+
+from gpu_util_callback.steps.rows import DeviceProbe
+
+__all__ = ["devices", "framework", "memory", "probe", "rendezvous"]
+
+
+def framework() -> dict[str, Any]:
+    """The manifest's `framework`, without Keras."""
+    return {
+        "name": "torch",
+        "version": torch.__version__,
+        "backend": "torch",
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "cuda_build": torch.version.cuda is not None,
+        "cudnn": _cudnn(),
+        "collectives": _collectives(),
+    }
+
+
+def _collectives() -> str | None:
+    """What exchanges tensors between the processes of the job: "nccl", "gloo"; None alone."""
+    distributed = torch.distributed
+    try:
+        if not distributed.is_initialized():
+            return None
+        config = str(distributed.get_backend_config()).lower()  # "cpu:gloo,cuda:nccl"
+    except Exception:  # a build without it, or one from before it could be asked
+        return None
+    by_device = dict(part.split(":", 1) for part in config.split(",") if ":" in part)
+    return by_device.get("cuda" if torch.cuda.is_available() else "cpu") or config
+
+
+def _cudnn() -> str | None:
+    try:
+        number = torch.backends.cudnn.version()
+    except Exception:  # a library that cannot be loaded is the user's business
+        return None
+    return str(number) if number else None
+
+
+def devices() -> list[dict[str, Any]] | None:
+    """This process's GPUs in PyTorch's order; None where it has none.
+
+    CUDA is never initialised for it: workers that are forked later could not use it any more.
+    """
+    if not torch.cuda.is_available():
+        return None
+    found: list[dict[str, Any]] = []
+    known = torch.cuda.is_initialized()
+    for index in range(torch.cuda.device_count()):
+        if not known:
+            found.append({"index": index, "name": ""})
+            continue
+        properties = torch.cuda.get_device_properties(index)
+        uuid = getattr(properties, "uuid", None)
+        found.append(
+            {
+                "index": index,
+                "name": properties.name,
+                "uuid": f"GPU-{uuid}" if uuid is not None else None,
+                "pci_bus_id": _bus_id(properties),
+                "compute_capability": f"{properties.major}.{properties.minor}",
+            }
+        )
+    return found or None
+
+
+def _bus_id(properties: Any) -> str | None:
+    try:
+        domain, bus, device = (
+            int(getattr(properties, name))
+            for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")
+        )
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+
+
+class CudaProbe(DeviceProbe):
+    """Asks a CUDA event behind the step whether it has been reached."""
+
+    def __init__(self) -> None:
+        self._event: Any = None
+
+    def mark(self, result: Any) -> None:
+        # On the current stream, where the step's kernels are queued; recording waits for nothing.
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def idle(self) -> bool:
+        return self._event is None or bool(self._event.query())
+
+
+def probe() -> DeviceProbe | None:
+    """How to ask whether the device has done a step; None where a call does not return before."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return CudaProbe()
+    return None
+
+
+def memory() -> dict[int, dict[str, float]]:
+    """What each GPU's caching allocator holds, by ordinal. Waits for no device."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return {}
+    names = {
+        "allocated_bytes.all.current": "allocator_used_bytes",
+        "allocated_bytes.all.peak": "allocator_peak_bytes",
+        "reserved_bytes.all.current": "allocator_reserved_bytes",
+        "num_alloc_retries": "allocator_retries",
+        "num_ooms": "allocator_ooms",
+    }
+    found = {}
+    for index in range(torch.cuda.device_count()):
+        stats = torch.cuda.memory_stats(index)
+        if not stats:  # nothing was ever allocated there
+            continue
+        found[index] = {
+            ours: float(stats[theirs]) for theirs, ours in names.items() if theirs in stats
+        }
+        fraction = _fraction(index)
+        if fraction is not None:
+            total = torch.cuda.get_device_properties(index).total_memory
+            found[index]["allocator_limit_bytes"] = fraction * total
+    return found
+
+
+def _fraction(index: int) -> float | None:
+    get = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+    try:
+        return float(get(index)) if get is not None else None
+    except Exception:
+        return None
+
+
+def rendezvous() -> tuple[str, str, int, int] | None:
+    """(source, what all processes share, rank, processes); None for a process on its own."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    size = distributed.get_world_size()
+    if size < 2:
+        return None
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    identity = run if run and run != "none" else ""
+    identity = identity or ":".join(
+        os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")
+    )
+    return "torchelastic", identity, distributed.get_rank(), size

@@ -1,0 +1,405 @@
+"""Profiler windows on PyTorch, through `torch.profiler`.
+
+Its recorder (Kineto) is one of the whole process, and checks nothing: whoever stops a profile
+that another one has replaced, on whatever thread, crashes the process; and only the thread that
+started a profile can stop it. Hence the care in here. Writing the file is safe on any thread, but
+keeps Python's lock, as stopping does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import os
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.autograd import profiler as _autograd
+from torch.profiler import ProfilerActivity, profile
+from torch.torch_version import TorchVersion
+
+from gpu_util_callback.profiling.session import (
+    ProfilerBusy,
+    ProfilerFailed,
+    ProfilerSession,
+    one_line,
+)
+from gpu_util_callback.steps import annotations as waits
+from gpu_util_callback.steps.frames import uncounted
+
+__all__ = ["SESSION", "TorchProfiler"]
+
+LEFT_S = 10.0  # how long a window that was left open waits for the main thread
+ASK_S = 0.002  # how often it is asked
+THEIRS_S = 60.0  # how long somebody's profile on another thread does
+_QUIET = "6"  # above the level at which Kineto writes two lines about every profile
+
+
+class _Range:
+    """A range of the host's in the trace."""
+
+    __slots__ = ("_range",)
+
+    def __init__(self, name: str):
+        self._range = torch.profiler.record_function(name)
+        self._range.__enter__()
+
+    def close(self) -> None:
+        self._range.__exit__(None, None, None)
+
+
+class TorchProfiler(ProfilerSession):
+    """`torch.profiler`, started and stopped by the main thread alone.
+
+    That one can be asked at any time: for a window that a fit left open, and by a profile that
+    somebody starts on another thread.
+    """
+
+    name = "torch.profiler"
+    max_events = 10_000  # some 5 us each of the training's time, to stop and to write
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._profile: Any = None  # recording
+        self._stopped: Any = None  # to be written
+        self._lost = False  # one was replaced, and can never be stopped
+        self._over = threading.Event()  # it does not record any more
+        self._left = False  # nobody waits for what it has recorded
+        self._behind: Any = None  # an event behind the last step but one
+        self._asked: list[Any] = []  # C's side of our requests to the main thread
+        self._starting = False  # the main thread is starting ours
+        self._ended = False  # no window is to follow
+        self._theirs: set[int] = set()  # threads on which somebody's is prepared or runs
+        self._earlier: list[weakref.ref] | None = None  # None = the doors are not watched
+
+    @property
+    def traces_device(self) -> bool:
+        # Initialised by the training itself: workers forked later could not use it any more.
+        return torch.cuda.is_initialized() and torch.cuda.is_available()
+
+    def mark(self, step: int) -> _Range:
+        self._keep_one()
+        return _Range(f"ProfilerStep#{step}")
+
+    def wait(self) -> _Range:
+        return _Range(waits.INPUT_WAIT)
+
+    def settle(self) -> None:
+        if self.traces_device:
+            torch.cuda.synchronize()
+            self._behind = None
+
+    def _keep_one(self) -> None:
+        """Let the host be one step ahead of the GPU: a marker then says something of its step."""
+        if self.traces_device:
+            behind, self._behind = self._behind, torch.cuda.Event()
+            self._behind.record()
+            if behind is not None:
+                behind.synchronize()
+
+    def server(self) -> str | None:
+        if os.environ.get("KINETO_USE_DAEMON"):
+            return "the Kineto daemon (KINETO_USE_DAEMON)"
+        return None
+
+    # -- start and stop ------------------------------------------------------------------------
+
+    def start(self, folder: Path, yielded: Callable[[], None]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise ProfilerFailed(
+                "torch's profiler can only be stopped by the thread that started it, and this "
+                "training runs in another than the main thread, which could not be asked to",
+                "train in the main thread of a process to have windows",
+            )
+        on_device = self.traces_device
+        if on_device and _old_cuda():
+            raise ProfilerFailed(
+                f"with CUDA {torch.version.cuda} a second profile can crash a process that uses "
+                "CUDA graphs",
+                "install a PyTorch for CUDA 12.6 or later to have windows",
+            )
+        if self._lost:
+            raise ProfilerFailed(
+                "a profile on another thread has replaced a window, while the main thread waited",
+                "a new process has windows again",
+            )
+        with self._lock:
+            if self._folder is not None or self._others() or self._current() is not None:
+                raise ProfilerBusy("another profiler is running")
+            self._yielded = yielded
+            self._record(on_device)
+            self._folder = folder
+            waits.mark = self.wait
+
+    def _record(self, on_device: bool) -> None:
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
+        self._stopped, self._left = None, False
+        self._over.clear()
+        try:
+            made = profile(activities=activities, **_options())
+            self._starting = True
+            with _quiet():
+                made.start()
+            self._profile = made
+        except BaseException as error:
+            if torch.autograd._profiler_enabled():
+                made.stop()
+            self._profile = None
+            self._over.set()
+            if not isinstance(error, Exception):  # Ctrl+C
+                raise
+            raise ProfilerFailed(
+                f"the PyTorch profiler did not start: {one_line(error)}",
+                'trace="off" trains without profiler windows',
+            ) from error
+        finally:
+            self._starting = False
+
+    def halt(self, folder: Path) -> None:
+        with self._lock:
+            if self._folder == folder:
+                self._halt()
+
+    def _halt(self) -> None:
+        """Stop recording; nothing on any other thread than the main one."""
+        if self._profile is None or threading.current_thread() is not threading.main_thread():
+            return
+        made, self._profile = self._profile, None
+        try:
+            if torch.autograd._profiler_enabled():  # else somebody has stopped it: no trace is left
+                made.stop()
+                self._stopped = made
+        except Exception as error:
+            self._stopped = error
+        finally:
+            waits.mark = None
+            if self._left:
+                self._folder = self._stopped = None
+            if self._ended:
+                self._unwatch()
+            self._over.set()
+
+    def stop(self, folder: Path) -> Path | None:
+        late = not self._on_main(lambda: self.halt(folder), self._over, LEFT_S)
+        with self._lock:
+            if self._folder != folder:
+                return None
+            if late and not self._over.is_set():  # it records on: no window can open meanwhile
+                self._left = True
+                raise ProfilerFailed(
+                    "the main thread did not come back to stop torch's profiler",
+                    'trace="off" trains without profiler windows',
+                )
+            self._folder = None
+            stopped, self._stopped = self._stopped, None
+        if isinstance(stopped, Exception):
+            raise _no_file(folder, stopped) from stopped
+        if stopped is None:
+            return None
+        file = folder / f"{socket.gethostname()}.pt.trace.json"
+        try:
+            stopped.export_chrome_trace(str(file))
+        except Exception as error:
+            raise _no_file(folder, error) from error
+        return file if file.is_file() else None
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+            if self._profile is None:
+                self._unwatch()
+
+    def _give_way(self) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        if main:
+            self._drop()
+        while True:
+            with self._lock:
+                if self._profile is None:  # one being written is in nobody's way
+                    self._theirs.add(threading.get_ident())
+                    return
+            if not self._on_main(self._drop, self._over, THEIRS_S):
+                self._lose()
+
+    def _drop(self) -> None:
+        with self._lock:
+            if self._profile is None:
+                return
+            self._halt()
+            self._folder = self._stopped = None
+            yielded = self._yielded
+        if yielded is not None:
+            yielded()
+
+    def _lose(self) -> None:
+        """The main thread waits for something (their thread?) and cannot stop ours in time.
+
+        Theirs replaces it now, and stopping a replaced one crashes the process: what is left of it
+        stays, recording nothing, and no window can open in this process any more.
+        """
+        with self._lock:
+            lost, self._profile = self._profile, None
+            self._lost = self._lost or lost is not None
+            self._folder = self._stopped = waits.mark = None
+            self._over.set()
+        if lost is None:
+            return
+        done = threading.Event()
+
+        def quieten() -> None:
+            lost.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
+            done.set()
+
+        later = threading.Thread(target=self._on_main, args=(quieten, done, 3600.0), daemon=True)
+        later.start()
+
+    def _on_main(self, what: Callable[[], None], done: threading.Event, wait_s: float) -> bool:
+        """Have the main thread do something, between two of its instructions of Python.
+
+        Not while it is in torch's own code: that may put back afterwards what we end in there, as
+        the backward pass does.
+
+        Returns: whether it is done.
+        """
+        if threading.current_thread() is threading.main_thread():
+            what()
+            return True
+
+        def called(_: Any) -> int:
+            try:
+                if not done.is_set() and not _amid_torch():
+                    what()
+            except Exception:  # it would come out somewhere in the user's code
+                done.set()
+            return 0
+
+        request = _CALL(called)
+        self._asked = [*self._asked[-7:], request]  # C keeps no reference
+        end = time.monotonic() + wait_s
+        while not done.is_set() and time.monotonic() < end:
+            ctypes.pythonapi.Py_AddPendingCall(request, None)
+            done.wait(ASK_S)
+        return done.is_set()
+
+    # -- others --------------------------------------------------------------------------------
+
+    def _current(self) -> Any:
+        if self._profile is not None:
+            return self._profile
+        if _autograd._is_profiler_enabled or torch.autograd._profiler_enabled():
+            return _autograd
+        return None
+
+    def _doors(self) -> Iterable[tuple[Any, str]]:
+        yield _autograd, "_prepare_profiler"
+        yield _autograd, "_enable_profiler"
+        yield _autograd, "_disable_profiler"
+
+    @uncounted
+    def _wrapper(self, original: Callable) -> Callable:
+        ends = original.__name__ == "_disable_profiler"
+
+        @functools.wraps(original)
+        def door(*args, **kwargs):
+            if not ends and not self._is_ours():
+                self._give_way()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if ends:
+                    self._theirs.discard(threading.get_ident())
+
+        return door
+
+    def _is_ours(self) -> bool:
+        return self._starting and threading.current_thread() is threading.main_thread()
+
+    def _unwatch(self) -> None:
+        super()._unwatch()
+        self._earlier = None
+        self._theirs.clear()
+
+    def _others(self) -> bool:
+        """Whether somebody's profile is prepared or runs: torch tells neither for all threads.
+
+        The doors are watched from a fit's first window to its end, so that all who come after that
+        are known. Those who came before are searched, once: 0.3 us an object of the process.
+        """
+        if self._earlier is None:
+            self._ended = False
+            self._watch()
+            kinds = (_autograd.profile, *_autograd.profile.__subclasses__())
+            found = [one for one in gc.get_referrers(*kinds) if type(one) in kinds]
+            self._earlier = [weakref.ref(one) for one in found]
+        self._earlier = [known for known in self._earlier if _prepared(known())]
+        return bool(self._earlier or self._theirs)
+
+
+_CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_TORCH = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120 (compared with code's own names)
+
+
+def _amid_torch() -> bool:
+    """Whether a function of torch's is under way on this thread."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_TORCH):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _old_cuda() -> bool:
+    """Whether CUPTI cannot be loaded twice beside CUDA graphs, as torch.profiler itself says."""
+    return torch.version.cuda is not None and TorchVersion(torch.version.cuda) < "12.6"
+
+
+def _prepared(one: Any) -> bool:
+    """Whether a profile of somebody's lies between its preparation and its stop."""
+    known = getattr(one, "__dict__", {})
+    if known.get("acc_events"):  # used again and again, it cannot be told
+        return True
+    return bool(known.get("entered")) and known.get("kineto_results") is None
+
+
+def _options() -> dict[str, Any]:
+    """Where torch can leave out what only its own tables need, a third of what stopping costs."""
+    try:
+        from torch._C._profiler import _ExperimentalConfig
+
+        return {"experimental_config": _ExperimentalConfig(trace_only=True)}
+    except (ImportError, TypeError):  # before torch 2.13
+        return {}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without lines in the terminal for each window. Kineto reads its level once."""
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = _QUIET
+    try:
+        yield
+    finally:
+        os.environ.pop("KINETO_LOG_LEVEL", None)
+
+
+def _no_file(folder: Path, error: BaseException) -> ProfilerFailed:
+    return ProfilerFailed(
+        f"the PyTorch profiler wrote no file: {one_line(error)}",
+        f"make room in {folder.parent}, or set TMPDIR to a folder that can be written",
+    )
+
+
+SESSION = TorchProfiler()

@@ -1,0 +1,100 @@
+"""A function of a Keras model's under a wrapper of ours, which comes and goes with the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpu_util_callback.backends.base import InputRows
+
+__all__ = ["WrappedFunction", "unwrapped"]
+
+_WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
+_BATCHES = "_gpu_util_batches"  # on the function: how many batches a call takes
+
+
+class WrappedFunction:
+    """`train_function` or `test_function`, wrapped so that its calls and batches are timed.
+
+    Args:
+        model: the Keras model.
+        name: "train_function" or "test_function".
+        called: told (start_ns, end_ns, flags) of each call that delivered.
+        no_batch: told (start_ns, end_ns) of a call that found the input ended.
+        stale: told when the training turns out to be over; None = an unexpected call is normal.
+        raised: told that the function raised; the error goes on its way.
+        takes: told how many batches a call takes (`steps_per_execution`), before the first call of
+            each function that is wrapped: somebody may remake it in the middle of a fit.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        name: str,
+        *,
+        called: Callable[[int, int, int], None],
+        no_batch: Callable[[int, int], None],
+        stale: Callable[[], None] | None,
+        raised: Callable[[], None] = lambda: None,
+        takes: Callable[[int], None] = lambda batches: None,
+    ):
+        self.model = model
+        self.name = name
+        self.armed = False
+        self._called = called
+        self._no_batch = no_batch
+        self._stale = stale
+        self._raised = raised
+        self._takes = takes
+        self._wrapper: Any = None
+
+    def arm(self) -> None:
+        """The next call is ours. Wraps anew where somebody remade the function."""
+        self.armed = True
+        if getattr(self.model, self.name) is not self._wrapper:
+            self.wrap()
+
+    def wrap(self) -> None:
+        """Put the wrapper in place of the model's function, whatever wrapper of ours was there."""
+        inner = unwrapped(getattr(self.model, self.name, None))
+        if inner is None:
+            return
+        self._takes(self._batches(inner))
+        self._wrapper = self._make(inner)
+        self._wrapper.__dict__[_WRAPPED] = inner
+        self._wrapper.__name__ = getattr(inner, "__name__", self.name)
+        setattr(self.model, self.name, self._wrapper)
+
+    def _batches(self, inner: Any) -> int:
+        """How many batches a call takes: what the model said when the function was first seen.
+
+        A model may be told otherwise since; that changes the next function that is made.
+        """
+        batches = int(getattr(self.model, "steps_per_execution", 1) or 1)
+        kept = getattr(inner, "__dict__", {})
+        return kept.setdefault(_BATCHES, batches)
+
+    def unwrap(self) -> None:
+        """Put the original back, if our wrapper is still there."""
+        self.armed = False
+        if self._wrapper is not None and getattr(self.model, self.name, None) is self._wrapper:
+            setattr(self.model, self.name, self._wrapper.__dict__[_WRAPPED])
+        self._wrapper = None
+
+    def drain(self) -> Callable[[], InputRows] | None:
+        """The rows since the last drain; the returned call converts them, on any thread.
+
+        None where batches are not timed.
+        """
+        raise NotImplementedError
+
+    def _make(self, inner: Callable) -> Callable:
+        """The wrapper around the model's own function."""
+        raise NotImplementedError
+
+
+def unwrapped(function: Any) -> Any:
+    """The user's own function behind any wrapper of ours."""
+    while function is not None and _WRAPPED in getattr(function, "__dict__", {}):
+        function = function.__dict__[_WRAPPED]
+    return function

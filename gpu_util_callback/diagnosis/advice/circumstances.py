@@ -1,0 +1,66 @@
+"""What decides whether an advice helps here: cores, epochs to come, who keeps the CPU busy."""
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import Range
+
+__all__ = ["behind_first_epoch", "cpu_pct", "cpus", "process_cpu", "steps_an_epoch"]
+
+# One second apart: two readings are the least that says something of a short span.
+_HOST_SAMPLES = 2
+
+
+def cpus(run: Run) -> int | None:
+    """Cores this process may use, whole ones, at least 1; None where not known."""
+    known = run.fact("machine", "cpus_allowed") or run.fact("machine", "cpus")
+    quota = run.fact("machine", "cpu_quota")
+    if not known:
+        return None
+    return max(1, round(min(known, quota) if quota else known))
+
+
+def process_cpu(run: Run, where: Range) -> float | None:
+    """Cores' worth of CPU time the training process took in a range; None = not sampled."""
+    seen = _host(run, "process_cpu_pct", where)
+    return None if seen is None else seen / 100
+
+
+def cpu_pct(run: Run, where: Range) -> float | None:
+    """How busy all cores of the machine were in a range, %; None = not sampled."""
+    return _host(run, "cpu_pct", where)
+
+
+def _host(run: Run, column: str, where: Range) -> float | None:
+    host = run.samples.get("host")
+    seen = host.over(column, where.start_ns, where.end_ns) if host is not None else None
+    return seen[0] if seen is not None and seen[1] >= _HOST_SAMPLES else None
+
+
+def behind_first_epoch(run: Run, where: Range) -> float:
+    """Share of a range's steps that the first epoch does not hold, 0-1.
+
+    That is what keeping the data can save: the first epoch still makes it. 0 for a training of one
+    epoch.
+    """
+    epochs = run.fact("fit", "epochs")
+    if epochs is not None and int(epochs) < 2:
+        return 0.0
+    ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows)]
+    first_end = run.step_at(min(ends)) if ends else int(steps_an_epoch(run) or 0)
+    rows = where.end_step - where.start_step
+    if rows <= 0:
+        return 1.0
+    if where.end_step <= first_end and not run.ended and epochs is not None:
+        return 1 - 1 / int(epochs)  # the others are still to come
+    return max(0.0, min(1.0, (where.end_step - max(first_end, where.start_step)) / rows))
+
+
+def steps_an_epoch(run: Run) -> int | None:
+    """Steps of an epoch: as `fit` was told, or as all of the first ones were alike."""
+    told = run.fact("fit", "steps_per_epoch")
+    epochs = run.phases.of("epoch").get("")
+    if told or epochs is None or epochs.joined or len(epochs) < 2:
+        return int(told) if told else None
+    seen = np.unique(np.diff(epochs["step"], prepend=run.first_step))
+    return int(seen[0]) if len(seen) == 1 and seen[0] > 0 else None

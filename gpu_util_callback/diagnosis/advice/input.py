@@ -1,0 +1,584 @@
+"""What to do about a slow input: by what the user gave to `fit`, or iterates over."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpu_util_callback.diagnosis.advice.circumstances import (
+    behind_first_epoch,
+    cpu_pct,
+    cpus,
+    process_cpu,
+)
+from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, larger_batch
+from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import FORK_SAFE, Advice, Range
+
+__all__ = [
+    "WAITS", "WAITS_WHEN_FULL", "InputWait", "advise_kind", "ahead_code", "brief", "cores_full",
+    "keep_it", "loader_workers", "mostly_waits", "py_dataset_workers",
+]  # fmt: skip
+
+# More workers than this are seldom of use, and each takes memory.
+MOST_WORKERS = 16
+# What waits takes less CPU time than this share of its time: a stage of a pipeline, or a process
+# whose only work is batches; with full cores one that computes may get as little as a quarter.
+WAITS, WAITS_WHEN_FULL = 0.5, 0.15
+# All cores this busy: who computes and who waits is hard to tell, programs take turns.
+FULL_CPU_PCT = 75
+HANDING_OVER_MS = 5.0  # see `_data_loader`
+# Of the wait: from this share on, the handing over is what it is about.
+MOSTLY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class InputWait:
+    """A wait for input, as far as the advice needs to know it. Times are ms a step.
+
+    Attributes:
+        lost_ms: how long a step waits that could go without.
+        needed_ms: what a step takes without it: so fast batches must come.
+        stage: the slowest stage, None = not known.
+        overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
+        innocent: stages are known, and none works long enough to explain the wait.
+        opener: a stage that opens files, or their like, one for each of its elements.
+        stages: all of them, slowest first.
+    """
+
+    run: Run
+    where: Range
+    lost_ms: float
+    needed_ms: float
+    stage: Stage | None = None
+    overlaps: bool = False
+    innocent: bool = False
+    opener: Stage | None = None
+    stages: Sequence[Stage] = ()
+
+    @property
+    def arrives_ms(self) -> float:
+        """How far apart batches come now."""
+        return self.needed_ms + self.lost_ms
+
+    def saves(self, arrives_ms: float) -> float:
+        """Share of the wait that is gone when batches come so far apart."""
+        if self.lost_ms <= 0:
+            return 1.0
+        left = max(0.0, arrives_ms - self.needed_ms)
+        return max(0.0, min(1.0, 1 - left / self.lost_ms))
+
+    def after(self, stage: Stage, stage_ms: float) -> float:
+        """How far apart batches come when a stage works ahead and takes so long for one: no sooner
+        than the other stages make them, and no part of these takes longer than batches do now.
+        """
+        first, slowest = chain_ms(self.stages, stage, stage_ms)
+        others = max(min(slowest, self.arrives_ms), min(first, self.arrives_ms) + self.needed_ms)
+        return max(stage_ms, others, self.cores_ms)
+
+    @property
+    def works_ahead(self) -> bool:
+        """Whether stages are known, and one of them makes batches while steps run."""
+        return any(stage.threaded for stage in self.stages)
+
+    @property
+    def cpu_ms(self) -> float:
+        """CPU time of this process for a batch and its step together; 0.0 = not sampled."""
+        return (process_cpu(self.run, self.where) or 0.0) * self.arrives_ms
+
+    @property
+    def cores_ms(self) -> float:
+        """How far apart batches come at least when the same work is spread over all cores."""
+        return self.cpu_ms / (cpus(self.run) or math.inf)
+
+    @property
+    def python_ms(self) -> float:
+        """How long making a batch computes at most: in Python, no thread does that beside another.
+
+        The step's own CPU time is not the input's; it is not known, and rarely more than one
+        core's.
+        """
+        return max(0.0, self.cpu_ms - self.needed_ms)
+
+    @property
+    def pace(self) -> str:
+        return (
+            f"a batch comes every {brief(self.arrives_ms)}, and the model could take one every "
+            f"{brief(self.needed_ms)}"
+        )
+
+
+def advise_kind(wait: InputWait) -> Advice | None:
+    """The advice where it goes by the kind of the input; None where a tf.data stage decides."""
+    advice = _by_kind(wait)
+    return None if advice is None else advice.safe_on(wait.run.framework, wait.run.device)
+
+
+def _by_kind(wait: InputWait) -> Advice | None:
+    run = wait.run
+    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    if "dataloader" in kind:
+        return _data_loader(wait)
+    if "pydataset" in kind or "sequence" in kind:
+        return _py_dataset(wait)
+    if "generator" in kind:
+        return _generator(wait)
+    if kind == "numpy":
+        return _arrays(wait)
+    if kind == "grain":
+        return _grain(wait)
+    if kind == "" and wait.stage is None:
+        # A loop that fetches by itself, in `monitor.fetch()`: from what is not known.
+        if run.fact("fit", "loop") == "custom" or run.framework == "jax":
+            return _in_loop(wait, f"{wait.pace[:1].upper()}{wait.pace[1:]}.")
+        if run.framework == "torch":
+            return _data_loader(wait)  # of an imported trace nothing more is known
+    if kind in ("", "tf.data") or wait.stage is not None:
+        return None
+    return _in_loop(wait, f"Batches are made while the loop waits: {wait.pace}.")
+
+
+def _workers_for(wait: InputWait, one_ms: float, *, waiting: bool = False) -> int:
+    """Workers that keep up when one of them needs `one_ms` a batch, with a fifth to spare.
+
+    Args:
+        waiting: whether they mostly wait: then more of them than cores pay off.
+    """
+    wanted = math.ceil(1.2 * one_ms / max(0.1, wait.needed_ms))
+    most = min(MOST_WORKERS, max(2, cpus(wait.run) or MOST_WORKERS))
+    return max(2, min(MOST_WORKERS if waiting else most, wanted))
+
+
+def _workers_wait(wait: InputWait, workers: int) -> bool:
+    """Whether processes that make batches mostly wait (for files, a network): all of the machine
+    computes less than half as much as they could."""
+    busy, cores = cpu_pct(wait.run, wait.where), wait.run.fact("machine", "cpus")
+    if busy is None or not cores:
+        return False
+    return busy / 100 * cores < 0.5 * min(workers, cpus(wait.run) or cores)
+
+
+def keep_it(wait: InputWait, where: str = "") -> Advice | None:
+    """`ds.cache()`, where a later epoch could use what was kept, and none is kept yet."""
+    saves = behind_first_epoch(wait.run, wait.where)
+    if saves <= 0 or any(stage.cached for stage in wait.stages):
+        return None
+    return Advice(
+        f"{where}If the result is the same in every epoch and fits into memory, keep it: the first "
+        "epoch stays as slow, the others need not wait.",
+        "ds = ds.cache()  # before shuffle, repeat and random augmentation",
+        saves,
+    )
+
+
+def _data_loader(wait: InputWait) -> Advice:
+    run = wait.run
+    workers = run.fact("fit", "input_workers")
+    pinned = run.fact("fit", "input_pin_memory") or not run.used_gpus
+    pin = "" if pinned else ", pin_memory=True"
+    twice = (
+        " Its IterableDataset must give each worker its own part (torch.utils.data."
+        "get_worker_info)." if run.fact("fit", "input_iterable") else ""
+    )  # fmt: skip
+    # What taking a finished batch from a worker took; None = nobody could look, or too few were.
+    handing_ms = run.fact("fit", "input_handover_ms") if workers else None
+    if handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms:
+        return _handing_over(wait, handing_ms, workers, not pinned)
+    if not workers:
+        count = _workers_for(wait, wait.lost_ms, waiting=mostly_waits(wait))
+        return loader_workers(
+            "The DataLoader makes every batch in the training process, while the model waits "
+            f"({wait.pace}). Let worker processes make them ahead of time.{twice}",
+            f"loader = DataLoader(dataset, ..., num_workers={count}, persistent_workers=True{pin})",
+            wait.saves(max(wait.lost_ms / count, wait.cores_ms)),
+        )
+    waiting = _workers_wait(wait, workers)
+    count = _workers_for(wait, workers * wait.arrives_ms, waiting=waiting)
+    if count > workers:
+        return loader_workers(
+            f"{workers} worker process{'es' if workers > 1 else ''} of the DataLoader "
+            f"{'are' if workers > 1 else 'is'} too few: {wait.pace}.{twice}",
+            f"loader = DataLoader(dataset, ..., num_workers={count}, persistent_workers=True{pin})",
+            wait.saves(max(workers * wait.arrives_ms / count, wait.needed_ms + (handing_ms or 0))),
+        )
+    own = str(run.fact("fit", "input_class") or "dataset")
+    iterable = run.fact("fit", "input_iterable")
+    method = "__iter__" if iterable else "__getitem__"
+    samples = "list(dataset)" if iterable else "[dataset[i] for i in range(len(dataset))]"
+    cost = "" if iterable else " (%timeit dataset[0] tells what one sample costs)"
+    # Taking a finished batch from a worker process takes 2-3 ms; more of them or quicker ones do
+    # not change that. Loaders that somebody wraps do not tell whether it was finished.
+    unknown = run.fact("fit", "input_ready_pct") is None
+    handing = (
+        " Where samples are cheap already, it is the handing over of each batch between "
+        "processes: larger batches need less of it."
+        if unknown and wait.lost_ms < HANDING_OVER_MS else ""
+    )  # fmt: skip
+    return Advice(
+        f"The DataLoader has {workers} worker{'s' if workers > 1 else ''}, as many as pay off on "
+        f"this machine, and still {wait.pace}. Make {own}.{method} cheaper{cost}: what comes "
+        "before random augmentation can be done once, and kept where it fits into memory."
+        + handing,
+        f'torch.save({samples}, "data.pt")  # once\n'
+        'dataset = torch.load("data.pt", weights_only=False)',
+    )
+
+
+_NO_FORK = "JAX cannot be forked while it holds a GPU: these start anew and import the script"
+_GUARD = '  # under if __name__ == "__main__":'
+
+
+def loader_workers(text: str, code: str, saves: float) -> Advice:
+    """Advice for worker processes of a DataLoader, which are forked unless `code` says otherwise.
+
+    Args:
+        code: a call of DataLoader that ends in `)`.
+    """
+    spawned = Advice(
+        f"{text} {_NO_FORK}.",
+        f'{code[:-1]}, multiprocessing_context="spawn"){_GUARD}',
+        saves,
+    )
+    return Advice(text, code, saves, safe=FORK_SAFE, otherwise=spawned)
+
+
+def _handing_over(wait: InputWait, handing_ms: float, workers: int, pin: bool) -> Advice:
+    """Workers keep up; taking what they have finished is what the loop waits for."""
+    ready = wait.run.fact("fit", "input_ready_pct")
+    says = (
+        f"{ready:.0f} % of the batches were finished when the loop asked for them: more workers do "
+        f"not help. Taking one over from its worker process takes {brief(handing_ms)}."
+    )
+    part = min(1.0, handing_ms / wait.lost_ms)
+    if pin:
+        return Advice(
+            f"{says} With pinned memory, a thread takes the next ones over during the step.",
+            f"loader = DataLoader(dataset, ..., num_workers={workers}, pin_memory=True)",
+            part * wait.saves(handing_ms),
+        )
+    return Advice(
+        f"{says} It costs about the same for a larger batch, and less for one of few tensors than "
+        "of many; making cheap batches in the loop (num_workers=0) may take less than that.",
+        larger_batch(wait.run, 2),
+        part / 2,
+        alters_training=True,
+        otherwise=Advice(
+            f"{says} Fewer tensors a batch need less of it, and cheap batches none: "
+            "num_workers=0 makes them in the loop.", "", 0.0,
+        ),
+    )  # fmt: skip
+
+
+def _py_dataset(wait: InputWait) -> Advice:
+    run = wait.run
+    own = str(run.fact("fit", "input_class") or "PyDataset")
+    if run.fact("fit", "loop") == "custom":
+        made = ("dataset.__getitem__", "len(dataset)")
+        return _in_loop(wait, f"{own} makes each batch while the loop waits: {wait.pace}.", made)
+    workers = run.fact("fit", "input_workers")
+    processes = bool(run.fact("fit", "input_processes"))
+    one_ms = _one_ms(wait)
+    if not workers or workers == 1:
+        waits = mostly_waits(wait)
+        count = _workers_for(wait, one_ms, waiting=waits)
+        return py_dataset_workers(
+            run, f"{own} makes one batch after the other: {wait.pace}.", "dataset", count,
+            processes=not waits, saves=_side_by_side(wait, one_ms, count, not waits),
+        )  # fmt: skip
+    if not processes and not mostly_waits(wait):
+        return py_dataset_workers(
+            run,
+            f"{own} makes its batches in {workers} threads, which share Python's one lock: "
+            f"{wait.pace}.",
+            "dataset", workers, processes=True,
+            saves=_side_by_side(wait, wait.arrives_ms, workers, True),
+        )  # fmt: skip
+    if processes and workers >= (cpus(run) or MOST_WORKERS) and not _workers_wait(wait, workers):
+        return Advice(
+            f"{own} has {workers} worker processes, as many as pay off on this machine, and still "
+            f"{wait.pace}. Make __getitem__ cheaper (%timeit dataset[0] tells what one batch "
+            "costs): what comes before random augmentation can be done once, and kept where it "
+            "fits into memory.",
+            "made = [dataset[i] for i in range(len(dataset))]  # once\n"
+            "class Made(keras.utils.PyDataset):\n"
+            "    def __len__(self):\n"
+            "        return len(made)\n"
+            "    def __getitem__(self, i):\n"
+            "        return made[i]\n"
+            "dataset = Made()",
+        )
+    needed = _workers_for(wait, workers * wait.arrives_ms, waiting=mostly_waits(wait))
+    count = min(MOST_WORKERS, max(needed, 2 * workers))
+    return py_dataset_workers(
+        run, f"{workers} workers of {own} are too few, or __getitem__ too slow: {wait.pace}.",
+        "dataset", count, processes=processes, saves=wait.saves(workers * wait.arrives_ms / count),
+    )  # fmt: skip
+
+
+def _one_ms(wait: InputWait) -> float:
+    """How long a batch takes that Keras' `fit` has made by one thread, or by none: on TensorFlow
+    a thread makes the next one during the step, elsewhere it is made while the loop waits."""
+    return wait.arrives_ms if wait.run.framework == "tensorflow" else wait.lost_ms
+
+
+def _side_by_side(wait: InputWait, one_ms: float, workers: int, processes: bool) -> float:
+    """Share of the wait that is gone when so many workers make batches that take `one_ms` each.
+
+    Threads make none faster than their Python part allows, processes none faster than the cores.
+    """
+    least = wait.cores_ms if processes else wait.python_ms
+    return wait.saves(max(one_ms / workers, least))
+
+
+def py_dataset_workers(
+    run: Run, says: str, name: str, count: int, *, processes: bool, saves: float
+) -> Advice:
+    """Advice to have workers make a PyDataset's batches.
+
+    Args:
+        says: what was seen, as a sentence.
+        name: the PyDataset's in the code.
+        processes: whether what they do computes in Python, so that threads do not help.
+    """
+    threads = Advice(
+        f"{says} Let {count} threads make them ahead of time; __getitem__ must not change anything "
+        "that they share.",
+        _with_workers(run, name, count, processes=False),
+        saves,
+    )
+    if not processes:
+        return threads
+    spawned = Advice(
+        f"{says} Let {count} processes make them ahead of time. {_NO_FORK} (Grain's mp_prefetch "
+        "does so, too).",
+        _spawned(name, count),
+        saves,
+    )
+    return Advice(
+        f"{says} Let {count} processes make them ahead of time; what __getitem__ changes stays in "
+        "its own process.",
+        _with_workers(run, name, count, processes=True),
+        saves,
+        safe=FORK_SAFE,
+        otherwise=spawned,
+    )
+
+
+def _with_workers(run: Run, name: str, count: int, *, processes: bool) -> str:
+    if "tf_keras" in str(run.fact("framework", "keras", default="")):
+        return f"model.fit(..., workers={count}, use_multiprocessing={processes})"
+    line = f"{name}.workers = {count}  # your PyDataset, before model.fit"
+    return line + (f"\n{name}.use_multiprocessing = True" if processes else "")
+
+
+def _spawned(name: str, count: int) -> str:
+    """A PyDataset whose threads wait for new processes, which hold a copy of the one of `name`."""
+    return f"""\
+import concurrent.futures, multiprocessing
+
+def hold(dataset):
+    global held
+    held = dataset
+
+def held_batch(i):
+    return held[i]
+
+class Spawned(keras.utils.PyDataset):
+    def __init__(self, dataset, workers):
+        super().__init__(workers=workers)
+        self.count = len(dataset)
+        self.pool = concurrent.futures.ProcessPoolExecutor(
+            workers, multiprocessing.get_context("spawn"), hold, (dataset,))
+    def __len__(self):
+        return self.count
+    def __getitem__(self, i):
+        return self.pool.submit(held_batch, i).result()
+{name} = Spawned({name}, workers={count}){_GUARD}"""
+
+
+def _generator(wait: InputWait) -> Advice:
+    run = wait.run
+    own = run.fact("fit", "input_class")
+    name = f"The generator {own}" if own else "The generator"
+    if run.fact("fit", "loop") == "custom":
+        return _in_loop(wait, f"{name} makes each batch while the loop waits: {wait.pace}.")
+    one_ms, waits = _one_ms(wait), mostly_waits(wait)
+    count = _workers_for(wait, one_ms, waiting=waits)
+    says = (
+        f"{name} makes one batch after the other: {wait.pace}. A keras.utils.PyDataset makes "
+        "several at a time, if you can say how to make batch number i."
+    )
+    saves = _side_by_side(wait, one_ms, count, not waits)
+    threads = Advice(says, _batches_class(run, count, "make_batch(i)", processes=False), saves)
+    if waits:
+        return threads
+    several = _batches_class(run, count, "make_batch(i)", processes=True)
+    spawned = Advice(
+        f"{says} {_NO_FORK}.",
+        f"{_batches_class(run, 0, 'make_batch(i)', processes=False)}\n{_spawned('dataset', count)}",
+        saves,
+    )
+    return Advice(says, several, saves, safe=FORK_SAFE, otherwise=spawned)
+
+
+def _batches_class(run: Run, workers: int, batch: str, *, processes: bool) -> str:
+    given = f"workers={workers}" if workers else ""
+    more = ", use_multiprocessing=True" if processes else ""
+    return (
+        "class Batches(keras.utils.PyDataset):\n"
+        "    def __len__(self):\n"
+        f"        return {batches_an_epoch(run)}\n"
+        "    def __getitem__(self, i):\n"
+        f"        return {batch}\n"
+        f"dataset = Batches({given}{more})  # for model.fit"
+    )
+
+
+def _arrays(wait: InputWait) -> Advice:
+    run = wait.run
+    size = run.fact("fit", "batch_size", default=32)
+    if run.fact("fit", "loop") == "custom":
+        return _in_loop(wait, f"Batches are made while the loop waits: {wait.pace}.")
+    if run.framework == "tensorflow":
+        return Advice(
+            # Keras turns other types of floats into its own before it begins.
+            f"Keras copies every batch out of the arrays: {wait.pace}. Keep images as uint8, a "
+            "quarter of the bytes, and scale them in the model.",
+            'x = x.astype("uint8")  # 0 to 255; first layer: keras.layers.Rescaling(1 / 255)',
+            wait.saves(wait.arrives_ms / 2),  # of the time: not all of it goes by bytes
+        )
+    return Advice(
+        f"Keras cuts every batch out of the arrays while the model waits: {wait.pace}. Let threads "
+        "do it ahead of time. Only whole batches are shuffled then: shuffle the arrays before.",
+        _batches_class(
+            run, 2, f"x[i * {size} : (i + 1) * {size}], y[i * {size} : (i + 1) * {size}]",
+            processes=False,
+        ),
+        wait.saves(wait.lost_ms / 2),
+    )  # fmt: skip
+
+
+def _grain(wait: InputWait) -> Advice:
+    count = _workers_for(wait, wait.arrives_ms)
+    return Advice(
+        f"The grain pipeline is too slow: {wait.pace}. Let worker processes run it.",
+        f"dataset = dataset.mp_prefetch("
+        f"grain.multiprocessing.MultiprocessingOptions(num_workers={count}))"
+        f"  # an IterDataset; a DataLoader takes worker_count={count}",
+        wait.saves(wait.arrives_ms / count),
+    )
+
+
+def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> Advice:
+    """For loops of somebody's own, whatever they iterate over.
+
+    Args:
+        made: code for a function that makes batch number i, and for how many there are.
+    """
+    run = wait.run
+    kind = str(run.fact("fit", "input_kind", default=""))
+    pooled = kind == "Pooled"
+    if run.framework == "torch" and not pooled:
+        count = _workers_for(wait, wait.lost_ms, waiting=mostly_waits(wait))
+        return loader_workers(
+            f"{why} Let worker processes of a DataLoader do that. If they come from one already, "
+            "give it to monitor.batches() itself: enumerate(monitor.batches(loader)).",
+            f"loader = torch.utils.data.DataLoader(dataset, ..., num_workers={count}, "
+            "persistent_workers=True)",
+            wait.saves(max(wait.lost_ms / count, wait.cores_ms)),
+        )
+    if pooled:
+        return Advice(
+            f"{why} They are made side by side already: use more workers, or make each cheaper."
+        )
+    # What makes them in a thread already is waited for only as far as it is slower than the step.
+    ahead = kind == "Ahead"
+    if not ahead and wait.lost_ms <= wait.needed_ms:
+        unless = " (unless a thread makes them already)" if not kind else ""
+        return Advice(
+            f"{why} Let a thread make the next one during the step{unless}.",
+            ahead_code(kind == "generator", str(run.fact("fit", "input_class") or "generate")),
+            wait.saves(wait.lost_ms),
+        )
+    one_ms = wait.arrives_ms if ahead else wait.lost_ms
+    waits = mostly_waits(wait)
+    count = _workers_for(wait, one_ms, waiting=waits)
+    how = "threads" if waits else "processes (Python computes in one thread at a time)"
+    if_known = "" if made else ", if you can say how to make batch number i"
+    guard = "" if waits else _GUARD
+    function, number = made or ("make_batch", batches_an_epoch(run))
+    return Advice(
+        f"{why} That is slower than the step: let {count} {how} make several at a time{if_known}.",
+        _POOLED.format(**(_THREADS if waits else _PROCESSES), workers=count)
+        + f"\ndataset = Pooled({function}, {number}){guard or '  # once, before the epochs'}",
+        _side_by_side(wait, one_ms, count, not waits),
+    )
+
+
+def ahead_code(generator: bool, function: str, ready: int = 1, *, fit: bool = False) -> str:
+    """Code for a thread that makes the next batches, in every pass over the data.
+
+    Args:
+        generator: whether `function` makes a new generator for each pass.
+        ready: how many are kept ready.
+        fit: whether Keras' `fit` takes it, which wants a generator, one for all epochs.
+    """
+    generator = generator and not fit
+    code = _AHEAD.format(batches="self.batches()" if generator else "self.batches", ready=ready)
+    if generator:
+        return f"{code}\ndataset = Ahead(lambda: {function}(...))  # instead of {function}(...)"
+    return f"{code}\ndataset = {'iter(Ahead(dataset))' if fit else 'Ahead(dataset)'}"
+
+
+_AHEAD = """\
+import collections, concurrent.futures
+
+class Ahead:
+    def __init__(self, batches):
+        self.batches = batches
+    def __iter__(self):
+        pool, batches = concurrent.futures.ThreadPoolExecutor(1), iter({batches})
+        coming = collections.deque(pool.submit(next, batches, self) for _ in range({ready}))
+        try:
+            while (batch := coming.popleft().result()) is not self:
+                coming.append(pool.submit(next, batches, self))
+                yield batch
+        finally:
+            pool.shutdown(cancel_futures=True)"""
+
+_THREADS = {"more": "", "kind": "Thread", "spawn": ""}
+_PROCESSES = {
+    "more": ", multiprocessing", "kind": "Process",
+    "spawn": ', multiprocessing.get_context("spawn")',
+}  # fmt: skip
+_POOLED = """\
+import collections, concurrent.futures{more}
+
+class Pooled:
+    def __init__(self, make_batch, count):
+        self.make_batch, self.count = make_batch, count
+        self.pool = concurrent.futures.{kind}PoolExecutor({workers}{spawn})
+    def __iter__(self):
+        coming = collections.deque()
+        for i in range(self.count):
+            coming.append(self.pool.submit(self.make_batch, i))
+            if len(coming) > 2 * {workers}:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()"""
+
+
+def mostly_waits(wait: InputWait) -> bool:
+    """Whether making batches mostly waits (for files, a network): the process hardly computes."""
+    busy = process_cpu(wait.run, wait.where)
+    return busy is not None and busy < (WAITS_WHEN_FULL if cores_full(wait) else WAITS)
+
+
+def cores_full(wait: InputWait) -> bool:
+    """Whether all cores of the machine are busy."""
+    return (cpu_pct(wait.run, wait.where) or 0) >= FULL_CPU_PCT
+
+
+def brief(ms: float) -> str:
+    """`12 ms`, `3.4 ms`, `0.8 ms`, `under 0.1 ms`."""
+    return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.1f} ms" if ms >= 0.05 else "under 0.1 ms"

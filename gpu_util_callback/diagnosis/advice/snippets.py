@@ -1,0 +1,164 @@
+"""Lines of code that several rules print, in the words of what the run uses."""
+
+import re
+from collections.abc import Mapping
+
+from gpu_util_callback.diagnosis.advice.circumstances import steps_an_epoch
+from gpu_util_callback.diagnosis.evidence.kernels import capability, headroom
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import Advice
+
+__all__ = [
+    "batch_code", "batches_an_epoch", "command", "driver_number", "half_precision",
+    "has_keras_fit", "in_own_names", "keras_policy", "larger_batch", "mixed_precision", "no_room",
+    "optimizer", "room_for",
+]  # fmt: skip
+
+# A larger batch may fill the memory up to here: what it takes does not grow in proportion.
+FULL = 0.8
+
+
+def command(run: Run, before: str = "") -> str:
+    """How this training is started: `python train.py`, with `before` in front."""
+    script = str(run.fact("script", default=""))
+    if not script or script.startswith("script-"):
+        script = "train.py"
+    start = f"python {script}" if script.endswith(".py") else f"python -m {script}"
+    return f"{before} {start}".strip()
+
+
+def in_own_names(run: Run, code: str) -> str:
+    """A printed line with the program's own names for its input, model and monitor."""
+    names = _own_names(run)
+    if not names or not code:
+        return code
+    wanted = re.compile(rf"(?<![\w.\"'])({'|'.join(names)})(?![\w\"'])")
+    return "\n".join(_renamed(line, wanted, names) for line in code.splitlines())
+
+
+def _renamed(line: str, wanted: re.Pattern[str], names: Mapping[str, str]) -> str:
+    inner = line.startswith((" ", "def ", "class "))
+
+    def own(found: re.Match[str]) -> str:
+        name = names[found[1]]
+        return found[1] if inner and "." in name else name  # no argument is called self.data
+
+    return wanted.sub(own, line)
+
+
+def _own_names(run: Run) -> dict[str, str]:
+    """The name in a printed line -> the program's own."""
+    known = run.fact("fit", "variables")
+    if not isinstance(known, Mapping):
+        return {}
+    roles: dict[str, str] = {"model": "model", "monitor": "monitor"}
+    for role, short, before in (("input", "ds", ""), ("validation", "val_ds", "val_")):
+        kind = str(run.fact("fit", f"{role}_kind", default="")).lower()
+        if "dataloader" in kind:
+            roles |= {f"{before}loader": role, f"{before}dataset": f"{role}_source"}
+        elif kind == "tf.data":
+            roles[short] = role
+        elif kind == "numpy":
+            roles |= {"x": role, "y": "y"} if role == "input" else {}
+        else:
+            roles[f"{before}dataset"] = role
+    found = {name: known.get(role) for name, role in roles.items()}
+    return {
+        name: own
+        for name, own in found.items()
+        if isinstance(own, str) and _NAME.fullmatch(own) and own != name
+    }
+
+
+# As a program may call a thing; a recording may hold anything.
+_NAME = re.compile(r"(self\.)?[A-Za-z]\w{0,60}")
+
+
+def driver_number(run: Run, gpu: int) -> int:
+    """The driver's number of a GPU: the framework's leaves out what it must not see."""
+    number = run.gpu(gpu).get("nvml_index")
+    return gpu if number is None else int(number)
+
+
+def has_keras_fit(run: Run) -> bool:
+    """Whether `model.fit` ran the training, not a loop of the user's own."""
+    return run.fact("fit", "loop") != "custom" and (
+        run.fact("framework", "keras") is not None or run.framework != "torch"
+    )
+
+
+def optimizer(run: Run) -> str:
+    """The Keras optimizer's class, Adam where it is not known."""
+    name = str(run.fact("fit", "optimizer", default="Adam"))
+    return name if re.fullmatch(r"[A-Za-z]\w*", name) and name != "LossScaleOptimizer" else "Adam"
+
+
+def batch_code(run: Run, size: int) -> str:
+    """The line that sets the batch size, where this run sets it."""
+    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    if "dataloader" in kind:
+        return f"loader = DataLoader(dataset, ..., batch_size={size})"
+    if kind == "tf.data":
+        return f"ds = ds.batch({size})"
+    if kind == "numpy" and has_keras_fit(run):
+        return f"model.fit(..., batch_size={size})"
+    return f"batch_size = {size}"
+
+
+def batches_an_epoch(run: Run) -> str:
+    """How many batches an epoch has, as a line of code says it: a name where it is not known."""
+    return str(steps_an_epoch(run) or "number_of_batches")
+
+
+def room_for(run: Run, factor: int) -> int:
+    """How many times as large the batch may get, a power of two up to `factor`; 1 = it may not.
+
+    `factor` itself where nobody knows how much memory is really needed.
+    """
+    known = [seen[0] for gpu in run.working_gpus if (seen := headroom(run, gpu)) is not None]
+    while factor > 1 and known and factor * max(known) > FULL:
+        factor //= 2
+    return factor
+
+
+def no_room(run: Run, says: str) -> Advice:
+    """Advice where a larger batch is the remedy, and does not fit."""
+    for gpu in run.working_gpus:
+        line = mixed_precision(run, gpu)
+        if line is not None:
+            return Advice(
+                f"{says}A larger batch would help, but does not fit into the GPU's memory. Mixed "
+                "precision makes room for it.",
+                line,
+                alters_training=True,
+            )
+    return Advice(
+        f"{says}A larger batch would help, but does not fit into the GPU's memory.", "", 0.0
+    )
+
+
+def mixed_precision(run: Run, gpu: int) -> str | None:
+    """Keras' line for it; None where it is on, the GPU is too old or Keras does not train."""
+    able = capability(run, gpu) or 0
+    on = str(run.fact("fit", "mixed_precision", default="")).startswith("mixed")
+    if on or able < 7 or not has_keras_fit(run):
+        return None
+    return keras_policy(half_precision(able))
+
+
+def half_precision(able: float) -> str:
+    """The 16-bit type for tensor cores of a compute capability."""
+    return "bfloat16" if able >= 8 else "float16"
+
+
+def keras_policy(kind: str) -> str:
+    """Keras' line for mixed precision in a 16-bit type."""
+    return f'keras.mixed_precision.set_global_policy("mixed_{kind}")  # before the model is built'
+
+
+def larger_batch(run: Run, factor: int) -> str:
+    """The line for a batch `factor` times as large."""
+    size = run.fact("fit", "batch_size")
+    if isinstance(size, (int, float)) and size > 0:
+        return batch_code(run, int(size) * factor)
+    return f"batch_size = {factor} * batch_size"

@@ -1,0 +1,381 @@
+"""What to do about the slowest stage of a tf.data pipeline: what TensorFlow does not do itself."""
+
+import math
+import re
+
+from gpu_util_callback.diagnosis.advice.circumstances import cpu_pct, cpus, process_cpu
+from gpu_util_callback.diagnosis.advice.input import (
+    WAITS,
+    WAITS_WHEN_FULL,
+    InputWait,
+    brief,
+    cores_full,
+    keep_it,
+    mostly_waits,
+)
+from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
+from gpu_util_callback.diagnosis.finding import Advice
+
+__all__ = ["advise_stage"]
+
+STORED = 'ds.save("prepared")  # once; then ds = tf.data.Dataset.load("prepared")'
+READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
+# A call of a mapped function costs 10-30 µs by itself: below this, the calls are the work.
+CALL_US = 60.0
+MANY_ELEMENTS = 16  # elements a batch from which working on whole batches pays off
+# Several files or calls at a time: more seldom help, and each takes memory.
+LEAST_AT_ONCE, MOST_AT_ONCE = 4, 32
+# One that computes uses all of it where a core is free: below this, that is not said.
+COMPUTES = 0.65
+# An advice that leaves more than this of the wait is not worth giving where there is another.
+WORTH_IT = 0.25
+
+
+def advise_stage(wait: InputWait) -> Advice:
+    """The advice for a pipeline whose stages may be known."""
+    run, stage = wait.run, wait.stage
+    if run.fact("fit", "input_autotune") is False:
+        return Advice(
+            f"{_sentence(wait.pace)}. tf.data's autotuning is switched off for this dataset: "
+            "TensorFlow adds no threads to its stages, and makes no batch ahead of time.",
+            "options = tf.data.Options()\n"
+            "options.autotune.enabled = True\n"
+            "ds = ds.with_options(options)",
+            wait.saves(wait.lost_ms),  # at least the next batch is made during the step
+        )
+    if wait.innocent:
+        return _nobody(wait)
+    if stage is None:
+        return keep_it(wait, f"{_sentence(wait.pace)}. ") or Advice(
+            f"{_sentence(wait.pace)}; which stage of the pipeline is slow was not measured. Make "
+            "it cheaper, or store what it makes once and read that.",
+            STORED,
+        )
+    if not wait.works_ahead and wait.lost_ms <= wait.needed_ms:
+        return Advice(
+            f"{_sentence(wait.pace)}. The pipeline makes each batch while the loop waits: let it "
+            "make the next one during the step.",
+            "ds = ds.prefetch(tf.data.AUTOTUNE)  # as its last step",
+            wait.saves(wait.lost_ms),
+        )
+    for variant in (
+        _generated, _several_files, _whole_batches, _python, _parallel, _batching, _more_threads,
+    ):  # fmt: skip
+        advice = variant(wait, stage)
+        if advice is not None and advice.saves >= WORTH_IT:
+            return advice
+    return keep_it(wait, f"{_takes(wait, stage)}. ") or _cheaper(wait, stage)
+
+
+def _generated(wait: InputWait, stage: Stage) -> Advice | None:
+    """A Python generator: it makes one element after the other, and nobody can split it but who
+    wrote it. Several of them wait at a time; those that compute share one lock.
+    """
+    if not stage.op.startswith("Generator"):
+        return None
+    says = f"The generator makes one element after the other: {wait.pace}."
+    if not mostly_waits(wait):
+        return Advice(
+            f"{says} Threads do not help where it computes in Python: let it yield what is cheap "
+            "(a path, an index), and make the rest in a map of TensorFlow operations.",
+            "ds = ds.map(your_function, num_parallel_calls=tf.data.AUTOTUNE)",
+            wait.saves(wait.after(stage, 0.0)),
+        )
+    at_once = _enough(wait, wait.after(stage, 0.0), 1.5 * wait.arrives_ms)
+    saves = wait.saves(wait.after(stage, max(wait.arrives_ms / at_once, wait.python_ms)))
+    # By itself TensorFlow lets no more of them wait at a time than there are cores.
+    options = (
+        f"options = tf.data.Options()\noptions.threading.private_threadpool_size = {at_once + 1}\n"
+    )
+    several = f"cycle_length={at_once}, num_parallel_calls={at_once}, deterministic=False"
+    opener = next((one for one in wait.stages if "Interleave" in one.op), None)
+    if opener is not None:
+        return Advice(
+            f"{_sentence(wait.pace)}. Its generators mostly wait, for files or a network: let "
+            f"{at_once} of those that {opener.name} opens wait at the same time.",
+            f"{options}ds = files.interleave({_function(opener)}, {several})\n"
+            "ds = ds.with_options(options)",
+            saves,
+        )
+    return Advice(
+        f"{says} It mostly waits, for files or a network: split what it reads into {at_once} "
+        "parts, each with a generator of its own.",
+        f"{options}def part(k):\n"
+        "    return tf.data.Dataset.from_generator(your_generator, ..., args=(k,))"
+        f"  # element k, k + {at_once}, ...\n"
+        f"ds = tf.data.Dataset.range({at_once}).interleave(part, {several})\n"
+        "ds = ds.with_options(options)",
+        saves,
+    )
+
+
+def _enough(wait: InputWait, least_ms: float, work_ms: float) -> int:
+    """How many threads share this work so that it takes no longer than the step or `least_ms`."""
+    wanted = math.ceil(work_ms / max(0.1, wait.needed_ms, least_ms))
+    return max(2, min(MOST_AT_ONCE, wanted))
+
+
+def _several_files(wait: InputWait, stage: Stage) -> Advice | None:
+    """Reading: TensorFlow reads one file after the other unless it is told otherwise."""
+    reader = next((name for name in READERS if stage.op.startswith(name)), None)
+    opener = stage.inside or stage
+    if opener.opens_files:
+        return _opened(wait, opener, reader)
+    return None if reader is None else _read(wait, f"{_takes(wait, stage)}", reader)
+
+
+def _at_once(wait: InputWait) -> int:
+    enough = math.ceil(2 * wait.arrives_ms / max(0.1, wait.needed_ms))
+    return max(LEAST_AT_ONCE, min(MOST_AT_ONCE, enough))
+
+
+def _opened(wait: InputWait, opener: Stage, reader: str | None = None) -> Advice | None:
+    """For an interleave or flat_map; without a function's name it is part of a reader of files."""
+    if "fixed_parallelism" in opener.flags or opener.op.startswith("LegacyParallel"):
+        return None
+    several = "autotuned" in opener.flags
+    at_once = _at_once(wait)
+    saves = wait.saves(max(wait.arrives_ms * (2 if several else 1) / at_once, wait.cores_ms))
+    if "(" not in opener.name:
+        return _read(wait, _sentence(wait.pace), reader or "TFRecord", saves)
+    reads = "reads few files at a time" if several else "reads one file after the other"
+    return Advice(
+        f"{opener.name} {reads}: {wait.pace}. Read {at_once} at a time.",
+        f"ds = files.interleave({_function(opener)}, cycle_length={at_once}, "
+        f"num_parallel_calls={at_once}, deterministic=False)",
+        saves,
+    )
+
+
+def _read(wait: InputWait, why: str, reader: str, saves: float | None = None) -> Advice:
+    at_once = _at_once(wait)
+    who = "it" if why.startswith(f"{reader}Dataset") else f"{reader}Dataset"
+    size = "record_bytes, " if reader == "FixedLengthRecord" else ""
+    return Advice(
+        f"{why}: {who} reads one file after the other. Read {at_once} at a time (split a "
+        "single large file), from a local disk if you can.",
+        f"ds = tf.data.{reader}Dataset(filenames, {size}num_parallel_reads={at_once})",
+        wait.saves(max(wait.arrives_ms / at_once, wait.cores_ms)) if saves is None else saves,
+    )
+
+
+def _whole_batches(wait: InputWait, stage: Stage) -> Advice | None:
+    """A cheap function called for every element: most of the time goes into the calls."""
+    if not stage.name.startswith("map") or stage.flags & {"py_function"}:
+        return None
+    each_us = 1e3 * stage.work_ms_per_batch / max(1e-9, stage.elements_per_batch)
+    if stage.elements_per_batch < MANY_ELEMENTS or each_us > CALL_US:
+        return None
+    size = wait.run.fact("fit", "batch_size") or "batch_size"
+    function = _function(stage)
+    return Advice(
+        f"{_takes(wait, stage)}: {stage.elements_per_batch:,.0f} calls of {each_us:.0f} µs, most "
+        "of it the call itself. Batch first, and let the function work on whole batches.",
+        f"ds = ds.batch({size}).map({function}, num_parallel_calls=tf.data.AUTOTUNE)",
+        wait.saves(wait.after(stage, 0.0)) if wait.stages else 1.0,
+    )
+
+
+def _python(wait: InputWait, stage: Stage) -> Advice | None:
+    """A function that calls Python: one lock for all threads, unless it waits."""
+    if "py_function" not in stage.flags or not stage.name.startswith("map"):
+        return None
+    threads = _threads(wait, stage)
+    if threads is not None:  # known to wait
+        return threads
+    own = _function(stage)
+    rewrite = f"ds = ds.map({own}, num_parallel_calls=tf.data.AUTOTUNE)"
+    rewrite += f"  # {own} without py_function and numpy_function"
+    share = _cpu_share(wait, stage)
+    unclear = share is None or (share < COMPUTES and not cores_full(wait))
+    if unclear and _one_at_a_time(wait, stage):
+        at_once = cpus(wait.run)
+        return Advice(
+            f"{_takes(wait, stage)}. It calls Python, one element at a time. Parallel calls help "
+            "if it waits, for files or a network; if it computes, write it with TensorFlow "
+            "operations instead.",
+            _mapped(stage),
+            wait.saves(wait.after(stage, stage.work_ms_per_batch / at_once)) if at_once else 1.0,
+        )
+    return Advice(
+        f"{_takes(wait, stage)}. It computes in Python, which runs one thread at a time: write it "
+        "with TensorFlow operations (tf.image, tf.io, tf.strings), which run in parallel.",
+        rewrite,
+        wait.saves(_rewritten(wait, stage)),
+    )
+
+
+def _rewritten(wait: InputWait, stage: Stage) -> float:
+    """How far apart batches come when a stage's Python is gone: what is left is not known."""
+    _, others = chain_ms(wait.stages, stage, 0.0)
+    return min(others, wait.arrives_ms)
+
+
+def _parallel(wait: InputWait, stage: Stage) -> Advice | None:
+    """TensorFlow operations kept on fewer threads than there are."""
+    if not stage.name.startswith("map") or "autotuned" in stage.flags:
+        return None
+    if not (_one_at_a_time(wait, stage) or "fixed_parallelism" in stage.flags):
+        return None
+    threads = _threads(wait, stage)
+    if threads is not None:
+        return threads
+    most = cpus(wait.run)
+    if most is not None and stage.parallelism >= most:
+        return None
+    on = (
+        ""
+        if wait.overlaps
+        else " on one thread"
+        if stage.parallelism < 1.5
+        else f" on {stage.parallelism:.0f} threads"
+    )
+    return Advice(
+        f"{_takes(wait, stage, on)}. Let TensorFlow choose the number of threads.",
+        _mapped(stage),
+        wait.saves(wait.after(stage, stage.work_ms_per_batch / most)) if most else 1.0,
+    )
+
+
+def _batching(wait: InputWait, stage: Stage) -> Advice | None:
+    """Copying elements into batches, which TensorFlow does on one thread."""
+    if stage.name != "batch" or stage.op.startswith("Parallel"):
+        return None
+    most = cpus(wait.run)
+    size = wait.run.fact("fit", "batch_size") or "batch_size"
+    return Advice(
+        f"{_takes(wait, stage)}: one thread copies its elements together. Let several do it.",
+        f"ds = ds.batch({size}, num_parallel_calls=tf.data.AUTOTUNE)",
+        wait.saves(wait.after(stage, stage.work_ms_per_batch / most)) if most else 1.0,
+    )
+
+
+def _more_threads(wait: InputWait, stage: Stage) -> Advice | None:
+    """Parallel already, but its calls wait: more of them than cores can wait at a time."""
+    return _threads(wait, stage) if stage.name.startswith("map") else None
+
+
+def _threads(wait: InputWait, stage: Stage) -> Advice | None:
+    """Parallel calls for a stage that is known to wait, not compute; None for any other."""
+    share, most = _cpu_share(wait, stage), cpus(wait.run)
+    if share is None or most is None:
+        return None
+    if share > (WAITS_WHEN_FULL if cores_full(wait) else WAITS):
+        return None
+    python_ms = wait.python_ms if "py_function" in stage.flags else 0.0
+    wanted = _enough(wait, wait.after(stage, python_ms), 1.5 * stage.work_ms_per_batch)
+    if wanted <= stage.parallelism:
+        return None  # so many run already
+    says = f"{_takes(wait, stage)}. It mostly waits (for files, a network) while the CPU idles: let"
+    if wanted <= most:
+        return Advice(
+            f"{says} several of its calls wait at the same time.",
+            _mapped(stage),
+            wait.saves(wait.after(stage, max(stage.work_ms_per_batch / most, python_ms))),
+        )
+    return Advice(
+        f"{says} {wanted} of its calls wait at the same time. By itself TensorFlow runs no more of "
+        f"them than there are cores, {most}.",
+        "options = tf.data.Options()\n"
+        f"options.threading.private_threadpool_size = {wanted}\n"
+        f"{_mapped(stage, wanted)}\n"
+        "ds = ds.with_options(options)",
+        wait.saves(wait.after(stage, max(stage.work_ms_per_batch / wanted, python_ms))),
+    )
+
+
+def _cpu_share(wait: InputWait, stage: Stage) -> float | None:
+    """CPU time of the whole process in the time of a batch, of what the stage takes for one: the
+    stage can have used no more. None = not sampled.
+    """
+    busy = process_cpu(wait.run, wait.where)
+    if busy is None:
+        return None
+    work_ms = stage.work_ms_per_batch
+    if "py_function" in stage.flags:
+        # Python computes in one thread at a time: those that stand in line for it wait, too.
+        work_ms = min(work_ms, wait.arrives_ms)
+    return busy * wait.arrives_ms / max(1e-9, work_ms)
+
+
+def _nobody(wait: InputWait) -> Advice:
+    seen, own = cpu_pct(wait.run, wait.where), process_cpu(wait.run, wait.where)
+    opened = _opened(wait, wait.opener) if wait.opener else None
+    if opened is not None and own is not None and own < WAITS:
+        return opened
+    if seen is not None and not cores_full(wait):
+        return Advice(
+            f"{_sentence(wait.pace)}, although no stage of the pipeline works long and the CPU is "
+            f"{seen:.0f} % busy: a stage waits for something outside, a file system or a "
+            "network. Bring the data nearer, or read more of it at a time.",
+        )
+    return Advice(
+        f"{_sentence(wait.pace)}, although no stage of the pipeline works long: other programs, or "
+        "too few cores for the threads, keep the processor busy. End what need not run beside the "
+        "training (top -H shows it).",
+    )
+
+
+def _cheaper(wait: InputWait, stage: Stage) -> Advice:
+    """Nothing is left but to do less."""
+    several = stage.parallelism >= 1.5 and not wait.overlaps
+    shared = f" on {stage.parallelism:.0f} threads already" if several else ""
+    after_cache = not stage.cached and any(one.cached for one in wait.stages)
+    if after_cache and stage.name.startswith("map"):
+        again = f"{_takes(wait, stage, shared)}. It comes after the cache, so that every epoch"
+        if "stateful" in stage.flags:
+            return Advice(
+                f"{again} does it again. Random augmentation can be layers of the model, on the "
+                "GPU; do the rest before the cache."
+            )
+        return Advice(
+            f"{again} does it again: do before the cache what is not random.",
+            f"ds = ds.map({_function(stage)}, num_parallel_calls=tf.data.AUTOTUNE).cache()",
+        )
+    if not stage.name.startswith("map"):
+        return Advice(
+            f"{_takes(wait, stage, shared)}. Do less in it, or "
+            "store its result once and read that.",
+            STORED,
+        )
+    return Advice(
+        f"{_takes(wait, stage, shared)}. Make it cheaper (smaller images, whole batches at a time) "
+        "or store its result once and read that; random augmentation can be layers of the model, "
+        "on the GPU.",
+        STORED,
+    )
+
+
+def _takes(wait: InputWait, stage: Stage, on: str = "") -> str:
+    """What a stage takes; `on`: on how many threads, where that is to be said."""
+    summed = ", summed over its threads" if wait.overlaps else on
+    took, needed = brief(stage.work_ms_per_batch), brief(wait.needed_ms)
+    if stage.name in ("batch", "padded_batch"):
+        each = f"Putting a batch together takes {took}{summed}"
+    else:
+        each = f"{stage.name} takes {took} a batch{summed}"
+    return f"{each}, and the model could take one every {needed}"
+
+
+def _one_at_a_time(wait: InputWait, stage: Stage) -> bool:
+    if wait.overlaps:
+        return False
+    return bool(stage.flags & {"sequential", "fixed_parallelism"}) and stage.parallelism < 1.5
+
+
+def _function(stage: Stage) -> str:
+    """The user's name of a stage's function; a lambda has none."""
+    named = re.search(r"\((\w+)\)", stage.name)
+    return named[1] if named and named[1] != "lambda" else "your_function"
+
+
+def _mapped(stage: Stage, calls: int | None = None) -> str:
+    several = calls or "tf.data.AUTOTUNE"
+    return (
+        f"ds = ds.map({_function(stage)}, num_parallel_calls={several}, deterministic=False)"
+        "  # in any order"
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"

@@ -1,0 +1,398 @@
+"""What to do about work that stops training: validation, checkpoints, callbacks by name."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from gpu_util_callback.diagnosis.advice.circumstances import steps_an_epoch
+from gpu_util_callback.diagnosis.advice.input import brief, loader_workers, py_dataset_workers
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.words import duration
+
+__all__ = ["at_epoch_end", "in_steps", "validation"]
+
+EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
+SELDOM = 10  # ... where it works in most; one that works less often than this takes long each time
+BATCHES = tuple(one * ten for ten in (100, 1_000, 10_000) for one in (1, 2, 5))
+# Every so many epochs a callback may work, and what share of the time it may still take then.
+EPOCHS = (2, 3, 5, 10, 20, 50, 100)
+LEFT = 0.045
+# Validation that waits for its data more than half of its time is an input problem.
+MOSTLY = 0.5
+VALIDATION_WORKERS = 4
+# How much of the time of training and validation together a shortened validation takes at most.
+SHARE = 0.1
+# Validations that a training keeps at least, where it has as many.
+VALIDATIONS_LEFT = 4
+
+# Measured, of what update_freq="batch" takes: update_freq="epoch" alone leaves 30-40 %, with
+# write_steps_per_second 40-80 %, and this 1 %.
+_ONCE_PER_EPOCH = """\
+class OncePerEpoch(keras.callbacks.TensorBoard):
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch)  # without the metrics
+callbacks = [OncePerEpoch(..., update_freq="epoch", write_steps_per_second=False)]"""
+
+_SAVERS = ("ModelCheckpoint", "BackupAndRestore")
+
+
+def validation(
+    run: Run, *, count: int, took_ns: int, wait_ns: int, span_ns: int, pct: float
+) -> Advice:
+    """Advice for validations that take a good part of the time.
+
+    Args:
+        count: how many there were.
+        took_ns, wait_ns: their time, and how much of it they waited for their data.
+        span_ns: training and validation together.
+        pct: their share of it.
+    """
+    if wait_ns > MOSTLY * took_ns:
+        advice = _validation_data(run, count, wait_ns / max(1, took_ns))
+        if advice is not None:
+            return advice
+    each, between = took_ns / count, max(1.0, (span_ns - took_ns) / count)
+    factor = max(2, math.ceil((1 / SHARE - 1) * each / between))
+    batches = run.validation.total_rows / count
+    epochs = run.fact("fit", "epochs")
+    own_loop = run.fact("fit", "loop") == "custom"
+    done = max(count, int(epochs or count)) if not run.ended else count
+    parts = max(2, math.ceil(factor))
+    # A single validation shows no course, and nothing can be chosen by it.
+    rare = factor > done / VALIDATIONS_LEFT or (_chooses_by_validation(run) and not own_loop)
+    factor = min(factor, max(2, done // VALIDATIONS_LEFT))
+    then = f"it would take {100 * each / (each + factor * between):.0f} %"
+    text = f"Validation takes {pct:.0f} % of the time. "
+    if own_loop:
+        seldom = f"every {_th(factor)} epoch" if _has_epochs(run) else f"{factor} times as seldom"
+        return Advice(
+            f"{text}Done {seldom}, {then}.",
+            _in_loop(run, "validation", count, factor),
+            1 - math.ceil(count / factor) / count,
+        )
+    if rare and batches >= 2:
+        steps = max(1, round(batches / parts))
+        then = f"it would take {100 * each / (each + batches / steps * between):.0f} %"
+        # Of arrays Keras makes so many batches of all that there is, unless it is told their size.
+        arrays = run.fact("fit", "validation_kind") == "numpy"
+        known = run.fact("fit", "batch_size") or "batch_size"
+        size = f", validation_batch_size={known}" if arrays else ""
+        return Advice(
+            f"{text}On {steps} of its {batches:.0f} batches {then}; evaluate on all of them at the "
+            "end.",
+            f"model.fit(..., validation_steps={steps}{size})",
+            1 - steps / batches,
+        )
+    return Advice(
+        f"{text}Done every {_th(factor)} epoch, {then}.",
+        f"model.fit(..., validation_freq={factor})",
+        1 - (done // factor) / done,
+    )
+
+
+def _chooses_by_validation(run: Run) -> bool:
+    """Whether a callback stops, saves or slows down by a metric of each epoch's validation."""
+    callbacks = run.fact("fit", "callbacks", default={})
+    return any("monitor" in said for said in callbacks.values() if isinstance(said, Mapping))
+
+
+def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
+    """Advice for its data; None where that cannot help. `waiting`: share of its time."""
+    own = run.fact("fit", "validation_kind")
+    # Recordings that do not say what validation was given: mostly the same as training.
+    kind = str(own or run.fact("fit", "input_kind", default="")).lower()
+    has = int(run.fact("fit", "validation_workers", default=0))
+    says = f"Validation waits for its data {100 * waiting:.0f} % of its time. "
+    ahead = "Let worker processes prepare it ahead of time."
+    count_workers = max(VALIDATION_WORKERS, 2 * has)
+    if has:
+        ahead = f"{has} {'worker is' if has == 1 else 'workers are'} too few: use more."
+    saves = waiting * (1 - max(1, has) / count_workers)
+    if "dataloader" in kind:
+        return loader_workers(
+            says + ahead,
+            f"val_loader = DataLoader(val_dataset, ..., num_workers={count_workers}, "
+            "persistent_workers=True)",
+            saves,
+        )
+    if "pydataset" in kind and run.fact("fit", "loop") == "custom":
+        return Advice(
+            f"{says}Make its batches once, before training, if they fit into memory.",
+            "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]",
+            waiting,
+        )
+    if "pydataset" in kind:
+        few = f"{has} {'worker is' if has == 1 else 'workers are'} too few." if has else ""
+        return py_dataset_workers(
+            run, f"{says}{few}".strip(), "val_dataset", count_workers, processes=True, saves=saves
+        )
+    if kind in ("", "tf.data") and (kind or run.framework != "torch"):
+        epochs = run.fact("fit", "epochs")
+        times = max(count, int(epochs or count)) if not run.ended else count
+        if times < 2:
+            return None
+        return Advice(
+            f"{says}It is the same data every time: keep it in memory, if it fits. The first "
+            "validation stays as slow.",
+            "val_ds = val_ds.cache()  # as its last step",
+            waiting * (1 - 1 / times),
+        )
+    if own is None:
+        return None  # of training's kind validation need not be
+    if kind == "numpy":
+        return None  # in memory already
+    return Advice(
+        f"{says}Make its batches once, before training, if they fit into memory.",
+        "val_dataset = list(val_dataset)" if run.fact("fit", "loop") == "custom" else "",
+        waiting,
+    )
+
+
+def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int) -> Advice:
+    """Advice for a callback that works at the end of epochs (or in a loop's own phase).
+
+    Args:
+        count, took_ns: how often it worked in the span, and how long in all.
+        span_ns: the span.
+    """
+    who, hook = _parts(name)
+    each_s = took_ns / count / 1e9
+    every = _epochs_between(took_ns, span_ns - took_ns)
+    kept = math.ceil(count / every) / count
+    total = max(count, int(run.fact("fit", "epochs", default=count)))
+    once = every >= total > 1
+    says = f"{who} takes {duration(each_s)} each time, and training waits. "
+    if who in _SAVERS and once:
+        return _save_once(says, who, total)
+    if who == "TensorBoard":
+        return Advice(
+            f"{says}It is mostly histograms and images of all weights that take long: write none.",
+            "keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
+        )
+    rhythm = _rhythm(run, who, "epoch", 1.0, min(every, total))
+    if rhythm is not None:
+        return Advice(f"{says}It takes how often it works.", rhythm, 1 - kept)
+    if once and hook:
+        return Advice(
+            f"{says}Do it once, at the end of this short training.",
+            _moved(run, name, "on_train_end"),
+            1 - 1 / total,
+        )
+    if who in _SAVERS:
+        slim = ""
+        if who == "ModelCheckpoint" and "adam" in str(run.fact("fit", "optimizer")).lower():
+            slim = (
+                " Weights without Adam's state are a third of the size (save_weights_only=True, a "
+                "path that ends in .weights.h5)."
+            )
+        return Advice(
+            f"{says}Save every {_th(every)} epoch.{slim}",
+            _save_every(run, who, every),
+            1 - (count // every) / count,
+        )
+    if not hook and once and run.ended:
+        return Advice(
+            f"{says}Do it once, at the end of this short training, or let a thread do it.",
+            _in_loop(run, name, total, last=True),
+            1 - 1 / total,
+        )
+    if not hook:  # a phase of the user's own loop
+        return Advice(
+            f"{says}Do it less often, or let a thread do it.",
+            _in_loop(run, name, count, every),
+            1 - kept,
+        )
+    return Advice(
+        f"{says}Do it less often, or let a thread do it.",
+        _every(run, name, "epoch", every),
+        1 - kept,
+    )
+
+
+def in_steps(
+    run: Run, name: str, *, steps: int, times: int, epochs: int, took_ns: int, span_ns: int
+) -> Advice:
+    """Advice for a callback that works after batches.
+
+    Args:
+        steps, times, epochs: steps of the span, those in which it worked, epochs in it.
+        took_ns, span_ns: how long it worked in all, and the span.
+    """
+    each_ms = took_ns / steps / 1e6
+    who, _ = _parts(name)
+    waits = "the GPU waits" if run.used_gpus else "training waits"
+    says = f"{who} takes {brief(each_ms)} a step, and {waits}. "
+    period = steps / times if times else 1.0
+    if period >= SELDOM:
+        spent = duration(took_ns / times / 1e9)
+        says = f"About every {period:.0f} steps, {who} takes {spent}, and {waits}. "
+    if who in _SAVERS:
+        saved_ns = took_ns / max(1, times) * epochs  # if it were once an epoch
+        every = _epochs_between(saved_ns, span_ns - took_ns)
+        if saved_ns <= LEFT * (span_ns - took_ns):
+            every = 1
+        total = max(epochs, int(run.fact("fit", "epochs", default=epochs)))
+        if every >= total > 1:
+            return _save_once(says, who, max(total, times))
+        left = max(1, epochs // every) if every > 1 else epochs
+        return Advice(
+            f"{says}Save {'once an epoch' if every == 1 else f'every {_th(every)} epoch'}.",
+            _save_every(run, who, every),
+            max(0.0, 1 - left / max(1, times)),
+        )
+    if who == "TensorBoard":
+        return Advice(
+            f"{says}It makes a summary of every metric after every batch, even of those that "
+            "update_freq does not let it write. Write once an epoch, and give it no metrics in "
+            "between.",
+            _ONCE_PER_EPOCH,
+        )
+    if who == "ProgbarLogger":
+        return Advice(
+            f"Keras' progress bar takes {brief(each_ms)} of every step, and these steps are short. "
+            "Print one line an epoch instead.",
+            "model.fit(..., verbose=2)",
+        )
+    own = run.fact("fit", "loop") == "custom"
+    per_epoch = steps / (1 if own else max(1, epochs))  # Keras counts from 0 in each epoch
+    every = _batches_between(period, took_ns, span_ns - took_ns)
+    often = max(1.0, per_epoch / period)
+    kept = min(1.0, math.ceil(per_epoch / every) / often)
+    if own:
+        return Advice(
+            f"{says}Do it every {_th(every)} step, or let a thread do it.",
+            f'if step % {every} == 0:\n    with monitor.phase("{name}"): ...',
+            1 - kept,
+        )
+    rhythm = _rhythm(run, who, "batch", period, every)
+    if rhythm is not None:
+        return Advice(f"{says}It takes how often it works.", rhythm, 1 - kept)
+    if every >= per_epoch and often > 1 and every > EVERY_BATCH:
+        return Advice(
+            f"{says}Do it once an epoch, or let a thread do it.",
+            _moved(run, name, "on_epoch_end"),
+            1 - kept,
+        )
+    return Advice(
+        f"{says}Do it every {_th(every)} batch, or let a thread do it.",
+        _every(run, name or "the callback", "batch", every),
+        1 - kept,
+    )
+
+
+def _rhythm(run: Run, who: str, unit: str, period: float, every: int) -> str | None:
+    """The line for a class that takes an argument for how often it works; None for others.
+
+    Args:
+        unit: what it counts, "batch" or "epoch".
+        period: how often it was seen to work, in these: an argument of another value does not say.
+        every: how often it is to work.
+    """
+    said = run.fact("fit", "callbacks", who, "every", default={})
+    other = r"epoch" if unit == "batch" else r"batch|step|iter"
+    for argument, value in said.items() if isinstance(said, Mapping) else ():
+        known = re.fullmatch(r"[A-Za-z]\w*", argument) and type(value) is int and value > 0
+        if not known or re.search(other, argument):
+            continue
+        if value < every and value / 2 <= period <= 2 * value:
+            return f"{who}(..., {argument}={every})"
+    return None
+
+
+def _first_argument(run: Run, name: str) -> str:
+    """What a hook calls its epoch or batch; "" where it gets none."""
+    who, hook = _parts(name)
+    usual = "batch" if "batch" in hook else "epoch" if "epoch" in hook else ""
+    own = run.fact("fit", "callbacks", who, "names", hook, default=usual)
+    return str(own) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(own)) else usual
+
+
+def _every(run: Run, name: str, unit: str, every: int) -> str:
+    """Lines that let a hook do its work every so many times."""
+    counted = _first_argument(run, name) or ("" if "." in name else unit)
+    if counted:
+        return f"if {counted} % {every} == 0: ...  # in {name}"
+    return (
+        'self.calls = getattr(self, "calls", -1) + 1\n'
+        f"if self.calls % {every} == 0: ...  # in {name}"
+    )
+
+
+def _moved(run: Run, name: str, to: str) -> str:
+    """Lines that move a hook's work to a later hook, with the arguments that it has."""
+    _, hook = _parts(name)
+    first = _first_argument(run, name)
+    given = f"{first}, logs" if first else "logs"
+    arguments = f"{first}, logs=None" if first else "logs=None"
+    later = "epoch, logs=None" if "epoch" in to else "logs=None"
+    return (
+        f"def {hook}(self, {arguments}):\n"
+        f"    self.last = {given}\n"
+        f"def {to}(self, {later}):\n"
+        f"    {given} = self.last\n"
+        f"    ...  # what {name} does"
+    )
+
+
+def _save_once(says: str, who: str, times: int) -> Advice:
+    best = (
+        " If it is to keep the best only, EarlyStopping(restore_best_weights=True) does, in memory."
+        if who == "ModelCheckpoint" else ""
+    )  # fmt: skip
+    return Advice(
+        f"{says}Save once, at the end of this short training.{best}",
+        f'model.save("model.keras")  # after fit, instead of {who}',
+        1 - 1 / times,
+    )
+
+
+def _has_epochs(run: Run) -> bool:
+    """Whether a loop passes over its data several times, as far as the monitor saw."""
+    return any(rows.count for rows in run.phases.of("epoch").values())
+
+
+def _in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = False) -> str:
+    """The lines round what a loop does `count` times, for every `factor`th or the last of them."""
+    body = f'    with monitor.phase("{phase}"): ...'
+    if _has_epochs(run):
+        when = f"epoch == {count - 1}" if last else f"epoch % {factor} == 0"
+    else:
+        total, period = run.steps.total_rows, max(1, round(run.steps.total_rows / count))
+        when = f"step == {total - 1}" if last else f"step % {factor * period} == 0"
+    return f"if {when}:\n{body}"
+
+
+def _batches_between(period: float, took_ns: float, rest_ns: float) -> int:
+    """Every how many batches something may take its time that now does every `period` of them."""
+    if period < SELDOM:
+        return EVERY_BATCH
+    wanted = period * took_ns / max(1.0, rest_ns) / LEFT
+    return next((every for every in BATCHES if every >= wanted), BATCHES[-1])
+
+
+def _epochs_between(took_ns: float, rest_ns: float) -> int:
+    """Every how many epochs something may take its time so that it no longer shows."""
+    share = took_ns / max(1.0, rest_ns)
+    return next((every for every in EPOCHS if share / every <= LEFT), EPOCHS[-1])
+
+
+def _save_every(run: Run, who: str, epochs: int) -> str:
+    if epochs == 1:
+        return f'keras.callbacks.{who}(..., save_freq="epoch")'
+    steps = steps_an_epoch(run) or "steps_per_epoch"
+    comment = "  # in batches"
+    if who == "ModelCheckpoint":
+        comment += ", where val_loss is not known: without save_best_only"
+    return f"keras.callbacks.{who}(..., save_freq={epochs} * {steps}){comment}"
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Class and hook of "ModelCheckpoint.on_epoch_end"."""
+    who, _, hook = name.partition(".")
+    return who or "A callback", hook
+
+
+def _th(number: int) -> str:
+    ends = {} if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{ends.get(number % 10, 'th')}"

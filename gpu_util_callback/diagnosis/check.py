@@ -1,0 +1,110 @@
+"""Limits for CI: which runs break them, and why."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpu_util_callback.diagnosis.compare import active_pct, time_pct
+from gpu_util_callback.words import percent, steps
+
+__all__ = ["Check", "failures"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What runs must keep to; percentages of the wall time. None = not asked for.
+
+    Without any limit, a run fails on every cause that was found.
+    """
+
+    min_utilization: float | None = None
+    max_input_wait: float | None = None
+    max_stalls: float | None = None
+    max_lost: float | None = None
+    max_step_ms: float | None = None
+    forbid: list[str] = field(default_factory=list)
+
+    @property
+    def limited(self) -> bool:
+        numbers = (self.min_utilization, self.max_input_wait, self.max_stalls, self.max_lost,
+                   self.max_step_ms)  # fmt: skip
+        return any(number is not None for number in numbers) or bool(self.forbid)
+
+    def refuses(self, cause: str) -> bool:
+        """Whether this cause must not be found."""
+        return cause in self.forbid or not self.limited
+
+
+def failures(report: Mapping, check: Check) -> list[dict]:
+    """One `{"run", "id", "reason"}` per broken limit; what was not measured breaks its limit.
+
+    A run without steps, or with rows that cannot be read, breaks those that ask for causes.
+    What is wrong between the workers of a job is said with the worker it is about.
+    """
+    broken = [
+        {"run": run["run"], "id": run["id"], "reason": reason}
+        for run in report["runs"]
+        for reason in _reasons(run, check)
+    ]
+    for session in report["sessions"]:
+        members = [run for run in report["runs"] if run["session"] == session["session"]]
+        for finding in session["findings"]:
+            if check.refuses(finding["cause"]):
+                of = next((run for run in members if run["rank"] in finding["ranks"]), members[0])
+                reason = f"{finding['cause']}: {finding['title']}"
+                broken.append({"run": of["run"], "id": of["id"], "reason": reason})
+    return broken
+
+
+def _unjudged(run: Mapping) -> str:
+    """Why causes cannot be told from this run; "" where they can."""
+    if not run["steps"]:
+        return "no training step was recorded"
+    problems = run.get("problems")
+    return f"not all of it can be read: {problems[0]['message']}" if problems else ""
+
+
+def _reasons(run: Mapping, check: Check) -> Iterable[str]:
+    claims = [*run["findings"], *run["spans"]]
+    times = time_pct(run)
+    if check.min_utilization is not None:
+        active = active_pct(run)
+        asked = f"at least {percent(check.min_utilization)} asked"
+        if run["gpus"] and not any(gpu["used_by_framework"] for gpu in run["gpus"]):
+            yield f"no GPU was in use, {asked}"
+        elif active is None:
+            yield f"GPU utilization was not measured, {asked}"
+        elif active < check.min_utilization:
+            yield f"GPU active {percent(active)} of the time, {asked}"
+    for limit, names, word in (
+        (check.max_input_wait, ("input_wait",), "waiting for input"),
+        (check.max_stalls, ("validation", "callbacks"), "validation and callbacks"),
+    ):
+        if limit is None:
+            continue
+        if any(name not in times for name in names):
+            yield f"{word}: not measured, at most {percent(limit)} asked"
+            continue
+        share = sum(times[name] for name in names)
+        if share > limit:
+            yield f"{word} {percent(share)} of the time, at most {percent(limit)} asked"
+    unjudged = _unjudged(run)
+    if unjudged and (check.max_lost is not None or check.forbid or not check.limited):
+        yield unjudged
+    elif check.max_lost is not None:
+        share = 100 * sum(claim["lost_s"] or 0 for claim in claims) / max(1e-9, run["wall_s"] or 0)
+        if share > check.max_lost:
+            yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} asked"
+    if check.max_step_ms is not None:
+        half = run["step_ms"]["p50"]
+        if half is None:
+            yield "step time was not measured"
+        elif half > check.max_step_ms:
+            yield f"{half:.3g} ms a step, at most {check.max_step_ms:.3g} ms asked"
+    for claim in claims:
+        if check.refuses(claim["cause"]):
+            where = (
+                f", {steps(claim['start_step'], claim['end_step'], run['steps'])}"
+                if "start_step" in claim
+                else ""
+            )
+            yield f"{claim['cause']}: {claim['title']}{where}"

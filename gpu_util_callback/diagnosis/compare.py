@@ -1,0 +1,217 @@
+"""Runs side by side: what changed, which causes went away, and whether a promise was kept."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
+from gpu_util_callback.recording.redaction import hashed_script
+
+# A run that trained on half as many samples as another is as good a witness.
+HALF = 0.5
+
+__all__ = ["add_promises", "comparison", "ms_per_sample"]
+
+
+def comparison(runs: Sequence[Mapping]) -> dict:
+    """The first run against the others.
+
+    Returns:
+        `{"baseline": id, "runs": [...]}`; per run its time per step and per sample (ms, waits
+        included), `speed` against the baseline (per sample where both know their batch size, else
+        per step; None = not comparable), utilization, shares of time, causes, whether some of its
+        rows are `unreadable`, and which causes are `gone` or `new` against the baseline.
+    """
+    base = runs[0]
+    before = _causes(base)
+    rows = []
+    for run in runs:
+        causes = _causes(run)
+        rows.append({
+            "id": run["id"],
+            "run": run["run"],
+            "session": run["session"],
+            "status": run["status"],
+            "steps": run["steps"],
+            "ms_per_step": run["step_ms"]["mean"],
+            "batch_size": _batch(run),
+            "ms_per_sample": ms_per_sample(run),
+            "speed": _speed(base, run),
+            "gpu_active_pct": active_pct(run),
+            "time_pct": time_pct(run),
+            "lost_s": round(sum(claim["lost_s"] or 0 for claim in _claims(run)), 6),
+            "causes": causes,
+            "unreadable": bool(run.get("problems")),
+            "gone": [cause for cause in before if cause not in causes],
+            "new": [cause for cause in causes if cause not in before],
+        })  # fmt: skip
+    return {"baseline": base["id"], "runs": rows}
+
+
+def add_promises(runs: Sequence[dict]) -> None:
+    """Set each run's `since`: the run of the same job before it, what was promised, what was got.
+
+    The same job is a model of as many parameters, trained by the same framework and the same
+    script, whatever the model is called; where a script is not known, models of one name (but for
+    the number Keras appends) are the same. A job that the user named is another one than a job of
+    another name, and so is one of more workers, or on other GPUs. `since` stays None for the first
+    one, and where no cause with a known cost went away, or the run is too short to say so. Both
+    numbers are about the whole run, as its verdict is.
+
+    Args:
+        runs: of one report, oldest first.
+    """
+    # The newest run of each job by its script, its model's name and its GPUs.
+    latest: dict[tuple, dict[tuple[str | None, str, frozenset], dict]] = {}
+    for run in runs:
+        run["since"] = None
+        key = _same_job(run)
+        if key is None:
+            continue
+        script = hashed_script(run["script"]) if run.get("script") else None
+        name = re.sub(r"_\d+$", "", str((run.get("model") or {}).get("name") or ""))
+        known = latest.setdefault(key, {})
+        # An older recording does not tell its script, nor does a notebook.
+        gpus = frozenset(gpu.get("name") for gpu in run.get("gpus") or ()
+                         if gpu["used_by_framework"])  # fmt: skip
+        alike = [one for (its, called, on), one in known.items()
+                 if (its == script if None not in (its, script) else called == name)
+                 and (on == gpus or not (on and gpus))]  # fmt: skip
+        previous = max(alike, key=lambda one: one["start_ns"] or 0, default=None)
+        if previous is not None and previous["session"] != run["session"]:
+            run["since"] = _since(previous, run)
+        if run["steps"]:
+            known[script, name, gpus] = run
+
+
+# cause -> the part of the account in which its time is counted
+_PART_OF = {"input_bound": "input_wait", "recompilation": "compile"}
+
+
+def _since(previous: Mapping, run: Mapping) -> dict | None:
+    """The promise is about the parts of the run that lost time: the steps, and the stalls if some
+    of them went away; what changed elsewhere (a longer validation) does not touch it."""
+    now = _causes(run)
+    gone = [claim for claim in _claims(previous)
+            if claim["cause"] not in now and _would_show(claim, previous, run)
+            and _went_down(claim, previous, run)]  # fmt: skip
+    stalls = any(claim["cause"] == "host_stall" for claim in gone)
+    old, new = _seconds(previous, stalls), _seconds(run, stalls)
+    if not gone or not old or not new:
+        return None
+    promised = sum(_saves(claim) for claim in gone)
+    # The old run at the new pace: only the parts that were promised to change are exchanged.
+    took = new * _samples(previous, run) / _samples(run, previous)
+    whole = max(previous["wall_s"] or 0.0, old)
+    return {
+        "id": previous["id"],
+        "run": previous["run"],
+        "gone": sorted({claim["cause"] for claim in gone}),
+        "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
+        "got": round(whole / max(1e-9, whole - old + took), 2),
+    }
+
+
+def _would_show(claim: Mapping, previous: Mapping, run: Mapping) -> bool:
+    """Whether a run is long enough to have the cause, too, if it went on at the old rate."""
+    share = _samples(run, previous) / max(1.0, _samples(previous, run))
+    if (claim["lost_s"] or 0) * share < LEAST_S.default:
+        return False
+    # What comes at the ends of epochs does not come before.
+    epochs = (run.get("fit") or {}).get("epochs") or 0
+    seldom = claim["cause"] == "host_stall" or "setup" in claim.get("id", "")
+    return not seldom or share >= HALF or (run["status"] == "ended" and epochs > 1)
+
+
+def _went_down(claim: Mapping, previous: Mapping, run: Mapping) -> bool:
+    """Whether most of what it cost is gone from the account, too: one that was told just above its
+    limit may be just below it now, with nothing changed."""
+    part = _PART_OF.get(claim["cause"])
+    if claim["cause"] == "host_stall":
+        what = claim.get("id", "").partition("@")[0].partition(":")[2]
+        part = {"validation": "validation", "unmarked": "other"}.get(what, "callbacks")
+    before, after = ((one["time_s"] or {}).get(part) for one in (previous, run))
+    if before is None or after is None:
+        return True
+    share = _samples(run, previous) / max(1.0, _samples(previous, run))
+    return after < share * (before - HALF * (claim["lost_s"] or 0))
+
+
+def _saves(claim: Mapping) -> float:
+    """What the advice was to save; recordings of older versions promised all that was lost."""
+    saves = claim.get("saves_s")
+    return claim["lost_s"] if saves is None else saves
+
+
+def _seconds(run: Mapping, stalls: bool) -> float:
+    """Time in steps without compilation, with the stalls between them where they are meant."""
+    times = run["time_s"]
+    seconds = (run["step_ms"]["mean"] or 0.0) * run["steps"] / 1e3 - (times.get("compile") or 0.0)
+    if stalls:
+        seconds += (times.get("validation") or 0.0) + (times.get("callbacks") or 0.0)
+    return max(0.0, seconds)
+
+
+def _samples(run: Mapping, other: Mapping) -> float:
+    """Samples of a run, or its steps where not both runs know their batch size."""
+    size = _batch(run)
+    return run["steps"] * (size if size and _batch(other) else 1)
+
+
+def _same_job(run: Mapping) -> tuple | None:
+    model, framework = run.get("model") or {}, run.get("framework") or {}
+    if model.get("parameters") is None:
+        return None
+    # Only a name the user gave lasts: what a launcher gives is another one at every start.
+    named = run.get("job") if run.get("job_source") == "argument" else None
+    backend = framework.get("backend") or framework.get("name")
+    return backend, model["parameters"], run.get("rank"), run.get("world_size") or 1, named
+
+
+def _speed(base: Mapping, run: Mapping) -> float | None:
+    """How many times as fast as the baseline, over the whole time but compilation."""
+    old, new = _seconds_per_step(base), _seconds_per_step(run)
+    if not old or not new:
+        return None
+    before, after = _batch(base), _batch(run)
+    if before and after:
+        old, new = old / before, new / after
+    return round(old / new, 3)
+
+
+def _seconds_per_step(run: Mapping) -> float | None:
+    if not run["wall_s"] or not run["steps"]:
+        return None
+    return (run["wall_s"] - (run["time_s"].get("compile") or 0.0)) / run["steps"]
+
+
+def _batch(run: Mapping) -> int | None:
+    size = (run.get("fit") or {}).get("batch_size")
+    return int(size) if isinstance(size, (int, float)) and size > 0 else None
+
+
+def ms_per_sample(run: Mapping) -> float | None:
+    """Mean step time over the batch size, None where either is not known."""
+    mean, batch = run["step_ms"]["mean"], _batch(run)
+    return round(mean / batch, 6) if mean is not None and batch else None
+
+
+def active_pct(run: Mapping) -> float | None:
+    """Mean kernel active over the GPUs that the framework uses, None where not measured."""
+    means = [gpu["utilization_pct"]["mean"] for gpu in run["gpus"] if gpu["used_by_framework"]]
+    known = [mean for mean in means if mean is not None]
+    return round(sum(known) / len(known), 2) if known else None
+
+
+def time_pct(run: Mapping) -> dict[str, float]:
+    """The host account in percent of the wall time; empty where it is not known."""
+    wall = run["wall_s"]
+    return {name: round(100 * seconds / wall, 2) for name, seconds in run["time_s"].items()
+            if seconds is not None} if wall else {}  # fmt: skip
+
+
+def _claims(run: Mapping) -> list[Mapping]:
+    return [*run["spans"], *run["findings"]]
+
+
+def _causes(run: Mapping) -> list[str]:
+    return sorted({claim["cause"] for claim in _claims(run)})

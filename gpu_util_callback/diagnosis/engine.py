@@ -1,0 +1,228 @@
+"""The diagnosis of a run, fed as the run grows; the same rows give the same result, however cut."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.snippets import in_own_names
+from gpu_util_callback.diagnosis.attribution import settle, share_idle, silence_echoes
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import Advice, Loss, Rule
+from gpu_util_callback.diagnosis.rules.communication_bound import CommunicationBound
+from gpu_util_callback.diagnosis.rules.contention import Contention
+from gpu_util_callback.diagnosis.rules.cpu_fallback import CpuFallback
+from gpu_util_callback.diagnosis.rules.gpu_lost import GpuLost
+from gpu_util_callback.diagnosis.rules.gpus_unused import GpusUnused
+from gpu_util_callback.diagnosis.rules.host_stall import HostStall
+from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
+from gpu_util_callback.diagnosis.rules.input_bound import InputBound
+from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound
+from gpu_util_callback.diagnosis.rules.memory_limit import MemoryLimit
+from gpu_util_callback.diagnosis.rules.memory_pressure import MemoryPressure
+from gpu_util_callback.diagnosis.rules.no_tensor_cores import NoTensorCores
+from gpu_util_callback.diagnosis.rules.recompilation import Recompilation
+from gpu_util_callback.diagnosis.rules.small_batch import SmallBatch
+from gpu_util_callback.diagnosis.rules.small_model import SmallModel
+from gpu_util_callback.diagnosis.rules.sync_bound import SyncBound
+from gpu_util_callback.diagnosis.rules.throttled import Throttled
+from gpu_util_callback.diagnosis.rules.transfer_bound import TransferBound
+from gpu_util_callback.diagnosis.thresholds import changed, resolve, still_known
+from gpu_util_callback.diagnosis.traced_findings import with_trace_findings
+from gpu_util_callback.diagnosis.verdict import sentence
+
+__all__ = ["RULES", "RULES_VERSION", "Diagnosis", "diagnose"]
+
+# Raised whenever a rule or a default changes what it says about a recording.
+RULES_VERSION = 15
+
+RULES: tuple[Rule, ...] = (
+    InputBound(), HostStall(), Recompilation(), TransferBound(), LaunchBound(), SyncBound(),
+    CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(), MemoryPressure(),
+    MemoryLimit(), CpuFallback(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
+)  # fmt: skip
+# Nobody should change the batch size or the precision for less.
+ALTERING_GAINS = 1.10
+_DECLARED = {rule.cause: rule.thresholds for rule in RULES}
+
+
+class Diagnosis:
+    """Incremental diagnosis of one recording.
+
+    `add` takes new rows, each once and in order; `result` says what is known by now. The cost of
+    both is bounded: it depends on the new rows, not on those seen before.
+
+    Args:
+        facts: the manifest's facts known at the start; newer ones may be given to `result`.
+        thresholds: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
+    Raises:
+        UnusableInput: a threshold that does not exist or is no number.
+    """
+
+    def __init__(self, facts: Mapping, thresholds: Mapping | None = None):
+        self.thresholds = resolve(_DECLARED, thresholds)
+        floor_ms = self.thresholds["input_bound"]["floor_ms"]
+        self._run = Run(facts, floor_ns=round(floor_ms * 1e6))
+
+    @property
+    def steps(self) -> int:
+        """How many steps it was given."""
+        return self._run.steps.total_rows
+
+    def add(
+        self,
+        tables: Mapping[str, Mapping[str, np.ndarray]],
+        samples: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    ) -> None:
+        """Take new rows of any tables of the schema and new samples of any groups."""
+        self._run.add(tables, samples or {})
+
+    def result(
+        self,
+        facts: Mapping | None = None,
+        account: Mapping | None = None,
+        now_ns: int | None = None,
+        ended: bool = False,
+    ) -> dict:
+        """What held the GPU back so far.
+
+        Args:
+            facts: newer facts; they are merged over those given before.
+            account: `{"wall_s", "time_s"}` of the run, for the verdict.
+            now_ns: the end of the run so far on the recording's clock; None = the last row.
+        Returns:
+            `{"rules_version", "thresholds", "thresholds_set", "verdict", "gpu_active_pct",
+            "findings", "spans", "silent"}`; findings and spans are the contract's objects with "id"
+            and "title", ordered by `lost_s`; "thresholds_set" has those that are not the default,
+            "gpu_active_pct" each sampled GPU's mean over the run's time, by its index, and
+            "silent" the causes that could not be judged, with the reason.
+        """
+        run = self._run
+        run.update(facts, account, now_ns, ended)
+        claims: list[Loss] = []
+        silent = []
+        for rule in RULES:
+            if rule.missing(run):
+                silent.append({"cause": rule.cause, "reason": rule.unknown})
+            else:
+                claims.extend(rule.find(run, self.thresholds[rule.cause]))
+        silence_echoes(claims)
+        claims = settle(claims, (run.start_ns, run.end_ns))
+        share_idle(claims, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
+        for claim in claims:
+            claim.advice = _permitted(claim, run)
+        claims.sort(key=_first)
+        objects = _named([_object(claim, run) for claim in claims])
+        findings = [thing for thing in objects if "start_step" not in thing]
+        spans = [thing for thing in objects if "start_step" in thing]
+        return {
+            "rules_version": RULES_VERSION,
+            "thresholds": self.thresholds,
+            "thresholds_set": changed(_DECLARED, self.thresholds),
+            "verdict": sentence(run, claims),
+            "gpu_active_pct": _active_pct(run),
+            "findings": findings,
+            "spans": spans,
+            "silent": silent,
+        }
+
+
+def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True) -> dict:
+    """The diagnosis of a recording: the stored one if it still holds, else made anew.
+
+    The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
+    when it was made by these rules with the same thresholds. Those that the recording was made with
+    are in force until others are asked for: all who read it see what the one who trained saw.
+
+    Args:
+        thresholds: on top of the recording's own.
+        anew: False: where no other thresholds are asked for, take what older rules found, too;
+            the rows of a long run take long to read. `rules_version` tells.
+    """
+    stored = recording.stored or {}
+    own = still_known(_DECLARED, stored.get("thresholds_set"))
+    limits = resolve(_DECLARED, thresholds, before=own)
+    same = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
+    if "verdict" in stored and (same or not (anew or thresholds)):
+        return {"silent": [], "findings": [], "spans": [], "thresholds": {}, "thresholds_set": {},
+                **stored}  # fmt: skip
+    diagnosis = Diagnosis(recording.facts, limits)
+    for tables, samples in recording.parts():
+        diagnosis.add(tables, samples)
+    found = diagnosis.result(
+        account=recording.account,
+        now_ns=recording.end_ns or None,
+        ended=recording.status in ("ended", "interrupted"),
+    )
+    if not diagnosis.steps and recording.step_count:
+        # They are counted in the manifest: there were some.
+        found["verdict"] = f"The {recording.step_count:,} steps of this run could not be read" + (
+            f": {recording.problems[0].message}." if recording.problems else "."
+        )
+    return with_trace_findings(found, recording.facts.get("trace_findings") or [])
+
+
+def _active_pct(run: Run) -> dict[str, float]:
+    """By GPU, what the verdict rests on: samples are denser while a GPU works than while it idles,
+    so their plain mean is another number."""
+    seen = {
+        index: run.use(index, run.start_ns, run.end_ns)
+        for index in (int(gpu.get("index", place)) for place, gpu in enumerate(run.gpus))
+    }
+    return {str(index): round(mean.value, 4) for index, mean in seen.items() if mean is not None}
+
+
+def _permitted(claim: Loss, run: Run) -> Advice:
+    """The advice, or its alternative where it is not safe here, or alters the training for little.
+
+    What altering it gains is not always known: then it stays.
+    """
+    advice = claim.advice.safe_on(run.framework, run.device)
+    if claim.lost_ns is None:
+        return advice
+    saved = round(claim.lost_ns * advice.saves)
+    return advice.worth_altering(run.wall_ns / max(1, run.wall_ns - saved), ALTERING_GAINS)
+
+
+def _first(claim: Loss) -> tuple:
+    """What to do first: what blocks everything else, then by time lost; unknown costs last."""
+    lost = claim.lost_ns
+    start = claim.where.start_ns if claim.where else 0
+    return not claim.blocking, lost is None, -(lost or 0), start, claim.cause, claim.detail
+
+
+def _object(claim: Loss, run: Run) -> dict:
+    where = claim.where
+    span_ns = where.end_ns - where.start_ns if where else run.wall_ns
+    lost = claim.lost_ns
+    place = {} if where is None else {
+        "start_step": where.start_step, "end_step": where.end_step,
+        "start_ns": where.start_ns, "end_ns": where.end_ns,
+    }  # fmt: skip
+    return {
+        "id": f"{claim.cause}:{claim.detail}" if claim.detail else claim.cause,
+        "cause": claim.cause,
+        "title": claim.title,
+        **place,
+        "lost_s": None if lost is None else round(lost / 1e9, 6),
+        "saves_s": None if claim.saves_ns is None else round(claim.saves_ns / 1e9, 6),
+        "severity": None if lost is None else round(min(1.0, lost / max(1, span_ns)), 4),
+        "confidence": claim.confidence,
+        "evidence": claim.evidence,
+        "threshold": claim.threshold,
+        "advice": {"text": claim.advice.text, "code": in_own_names(run, claim.advice.code)},
+        "gpus": sorted(claim.gpus),
+        "ranks": [int(run.fact("rank", default=0))],
+    }
+
+
+def _named(objects: list[dict]) -> list[dict]:
+    """Make ids unique: spans of one cause are told apart by where they begin."""
+    for thing in objects:
+        if "start_step" in thing:
+            thing["id"] += f"@{thing['start_step']}"
+    seen: dict[str, int] = {}
+    for thing in objects:
+        seen[thing["id"]] = seen.get(thing["id"], 0) + 1
+        if seen[thing["id"]] > 1:
+            thing["id"] += f".{seen[thing['id']]}"
+    return objects

@@ -1,0 +1,383 @@
+"""A run as rules see it: bounded sums over its tables and samples, with the questions they ask."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.bins import Mean
+from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
+from gpu_util_callback.diagnosis.evidence.gauges import MIN_SAMPLES, Gauges
+from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
+from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
+from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
+from gpu_util_callback.diagnosis.evidence.suspend import absences
+from gpu_util_callback.diagnosis.evidence.traced import Traced
+from gpu_util_callback.diagnosis.finding import Range
+
+__all__ = ["Idle", "Run"]
+
+Tables = Mapping[str, Mapping[str, np.ndarray]]
+
+AROUND_NS = 500_000_000
+HALF = 0.5  # of a range must be sampled: an end of it does not speak for the rest
+# So many steps without any waiting are enough to say how fast the run can be.
+MIN_CLEAN_STEPS = 20
+# No state shows in fewer steps, however short the run.
+SHORTEST = 8
+# A GPU on which less than this share of the time is ours has no work of ours: contexts and copies
+# make 1-2 %, a training step more.
+OWN_PCT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """How far the GPUs on which this training computes were idle over a range."""
+
+    active_pct: float  # mean "kernel active" over those GPUs
+    idle_ns: int
+    samples: int
+    gpus: tuple[int, ...]
+
+
+class Run(Gauges):
+    """Everything rules may look at. Rows are added once; memory and cost stay bounded.
+
+    Attributes:
+        facts: what the manifest says (framework, model, fit, gpus, ...).
+        steps, phases, pipeline, traced, samples: bounded sums over the tables and sample groups.
+        start_ns, end_ns: of the run so far, on the recording's clock.
+        ended: whether nothing will be added any more.
+    """
+
+    def __init__(self, facts: Mapping, floor_ns: int):
+        super().__init__()
+        self.facts = dict(facts)
+        self.steps = StepBlocks(floor_ns)
+        self.validation = StepBlocks(floor_ns)
+        self.phases = Phases()
+        self.pipeline = Pipeline()
+        self.traced = Traced()
+        self.account: Mapping = {}
+        self.now_ns: int | None = None
+        self.ended = False
+
+    def add(self, tables: Tables, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """New rows of any table and new samples of any group, each row once and in order."""
+        self.steps.add(tables.get("steps", {}))
+        self.validation.add(tables.get("validation_steps", {}))
+        self.phases.add(tables.get("phases", {}))
+        self.pipeline.add(tables.get("pipeline", {}))
+        self.traced.add_steps(tables.get("traced_steps", {}))
+        self.traced.add_kernels(tables.get("kernels", {}))
+        self.add_samples(samples)
+
+    def update(
+        self, facts: Mapping | None, account: Mapping | None, now_ns: int | None, ended: bool
+    ) -> None:
+        """What is known by now beside the rows: newer facts are merged over those before."""
+        self.forget()
+        self.facts.update(facts or {})
+        self.account, self.now_ns, self.ended = account or {}, now_ns, ended
+
+    # -- time ----------------------------------------------------------------------------------
+
+    @property
+    def start_ns(self) -> int:
+        started = self.facts.get("started_ns")
+        if started:
+            return int(started)
+        return int(self.steps["start_ns"][0]) if len(self.steps) else 0
+
+    @property
+    def end_ns(self) -> int:
+        last = int(self.steps["end_ns"].max()) if len(self.steps) else self.start_ns
+        last = max(last, self.phases.end_ns)
+        known = self.now_ns or self.facts.get("ended_ns") or 0
+        return max(last, int(known))
+
+    @property
+    def wall_ns(self) -> int:
+        """How long the training took: of a series of fits, all of them together."""
+        return max(0, self.end_ns - self.start_ns - sum(p.self_ns for p in self._between_fits))
+
+    @property
+    def present_ns(self) -> int:
+        """The wall time without the times in which nothing ran at all, as of `absent_ns`."""
+        return max(0, self.end_ns - self.start_ns - self.absent_ns(self.start_ns, self.end_ns))
+
+    def absent_ns(self, start_ns: int, end_ns: int) -> int:
+        """How much of a range lay between two fits of a series, or the process did not run in it:
+        it was stopped, or its machine asleep."""
+        away = self.once("absences", lambda: absences(self.steps, self.samples.values()))
+        pauses = self._between_fits
+        if not len(away) and not pauses:
+            return 0
+        first = np.concatenate([away[:, 0], *(one["start_ns"] for one in pauses)])
+        last = np.concatenate([away[:, 1], *(one["end_ns"] for one in pauses)])
+        # Pauses that are kept joined hold the fits between them, too.
+        spent = np.concatenate([away[:, 1] - away[:, 0], *(one["self_ns"] for one in pauses)])
+        gone = np.clip(np.minimum(last, end_ns) - np.maximum(first, start_ns), 0, None)
+        return int((gone * (spent / np.maximum(last - first, 1))).sum())
+
+    @property
+    def _between_fits(self) -> list[Occurrences]:
+        return list(self.phases.of("between_fits").values())
+
+    @property
+    def first_step(self) -> int:
+        return int(self.steps["first_step"][0]) if len(self.steps) else 0
+
+    @property
+    def end_step(self) -> int:
+        return int(self.steps["end_step"].max()) if len(self.steps) else 0
+
+    @property
+    def whole(self) -> Range:
+        return Range(self.first_step, self.end_step, self.start_ns, self.end_ns)
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    def fact(self, *path: str, default=None):
+        """A fact by its path, `default` where any part of it is missing or null."""
+        value: object = self.facts
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return default if value is None else value
+
+    @property
+    def framework(self) -> str:
+        """ "tensorflow", "jax", "torch" or ""."""
+        backend = self.fact("framework", "backend") or self.fact("framework", "name") or ""
+        return str(backend).lower()
+
+    @property
+    def device(self) -> str:
+        """What the training runs on: "gpu" or "cpu"."""
+        seen = self.fact("framework", "device")  # without a driver library no GPU is listed
+        return "gpu" if self.used_gpus or seen == "gpu" else "cpu"
+
+    @property
+    def gpus(self) -> list[Mapping]:
+        """The GPUs this process may use, as the manifest lists them."""
+        return self.once(
+            "gpus", lambda: [g for g in self.fact("gpus", default=[]) if isinstance(g, Mapping)]
+        )
+
+    @property
+    def used_gpus(self) -> list[int]:
+        """Indices of the GPUs that the framework uses."""
+        return self.once("used", self._used_gpus)
+
+    def _used_gpus(self) -> list[int]:
+        return [int(gpu.get("index", i)) for i, gpu in enumerate(self.gpus)
+                if gpu.get("used_by_framework")]  # fmt: skip
+
+    @property
+    def working_gpus(self) -> list[int]:
+        """Those of them on which this training computes, as far as can be told; else all of them.
+
+        Frameworks take memory on every GPU they see and may run everything on one: what is seen on
+        the others is somebody else's work, or none, and no step waits for it.
+        """
+        return self.once("working", self._working_gpus)
+
+    def _working_gpus(self) -> list[int]:
+        used = self.used_gpus
+        if len(used) < 2 or not len(self.steps):
+            return used
+        span = int(self.steps["start_ns"][0]), int(self.steps["end_ns"].max())
+        own = {gpu: self._own_pct(gpu, *span) for gpu in used}
+        some = any(pct is not None and pct >= OWN_PCT for pct in own.values())
+        return [gpu for gpu, pct in own.items() if not some or pct is None or pct >= OWN_PCT]
+
+    def _own_pct(self, gpu: int, start_ns: int, end_ns: int) -> float | None:
+        seen = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns)
+        others = self.gpu_mean(gpu, "utilization_other_pct", start_ns, end_ns)
+        return None if seen is None else seen[0] - (others[0] if others else 0.0)
+
+    def gpu(self, index: int) -> Mapping:
+        return next((gpu for gpu in self.gpus if gpu.get("index") == index), {})
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def spans_of(self, part: str, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
+        """Spans of steps in which a part of the steps takes at least the share `enter`.
+
+        Args:
+            part: "wait", "callbacks" or "compile".
+        Returns:
+            The range and the blocks it touches, for sums over its parts.
+        """
+        steps = self.steps
+        # A run shorter than a span must be may be one as a whole.
+        min_rows = min(min_rows, max(SHORTEST, steps.total_rows))
+        events = {"wait": "wait_events", "callbacks": "callback_events"}.get(part, "compile_events")
+        rows, total = steps["rows"], steps["duration_ns"]
+        series = Series(
+            rows, total, steps[f"{part}_ns"], steps[f"top_{part}_ns"], steps[events],
+            steps.rows_per_block,
+        )  # fmt: skip
+        return self.spans_in(series, enter=enter, min_rows=min_rows)
+
+    def spans_in(self, series: Series, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
+        """The same for a series over the blocks of `steps` that a rule made itself."""
+        found = find_spans(series, enter=enter, min_rows=min_rows)
+        return [self.step_range(first, end) for first, end in found]
+
+    def step_range(self, first: float, end: float) -> tuple[Range, slice]:
+        """Rows [first, end) as steps and times, with the slice of blocks they lie in."""
+        steps = self.steps
+        size = steps.rows_per_block
+        a, b = int(first // size), min(len(steps), int(-(-end // size)))
+        into, left = first - a * size, b * size - end
+        left = max(0.0, left - (b * size - min(b * size, steps.total_rows)))
+        inner = slice(a, b)
+        # Time is shared out from the far end: the rows of the span are the slow ones of its blocks.
+        row_ns = float(steps["duration_ns"][inner].sum()) / max(1, int(steps["rows"][inner].sum()))
+        start_ns, end_ns = int(steps["start_ns"][a]), int(steps["end_ns"][b - 1])
+        if into:
+            kept = (int(steps["rows"][a]) - into) * row_ns
+            start_ns += max(0, int(steps["duration_ns"][a] - kept))
+        if left:
+            kept = (int(steps["rows"][b - 1]) - left) * row_ns
+            end_ns -= max(0, int(steps["duration_ns"][b - 1] - kept))
+        where = Range(
+            int(steps["first_step"][a] + into),
+            int(steps["end_step"][b - 1] - left),
+            start_ns,
+            max(end_ns, start_ns + 1),
+        )
+        return where, inner
+
+    def idle(self, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Idle | None:
+        """How idle the GPUs at work were; None where utilization was not sampled enough."""
+        asked = start_ns, end_ns, at_least
+        return self.once(("idle", *asked), lambda: self._seen_idle(*asked))
+
+    def use(self, gpu: int, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Mean | None:
+        """A GPU's utilization over a range, whoever used it; None where not sampled enough.
+
+        A range too short for three samples is judged by the second around it: NVML's utilization is
+        a mean over up to a second anyhow. One whose samples end soon after it began is not judged.
+        """
+        seen = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, at_least, HALF)
+        if seen is None:
+            around = start_ns - AROUND_NS, end_ns + AROUND_NS
+            seen = self.gpu_mean(gpu, "utilization_pct", *around, at_least, HALF)
+        return seen
+
+    def _seen_idle(self, start_ns: int, end_ns: int, at_least: int) -> Idle | None:
+        active: list[float] = []
+        samples, gpus = 0, []
+        for index in self.working_gpus:
+            seen = self.use(index, start_ns, end_ns, at_least)
+            if seen is not None:
+                # Others may work while we do not: that is no work of ours.
+                others = self.gpu_mean(index, "utilization_other_pct", start_ns, end_ns, 1)
+                active.append(min(100.0, max(0.0, seen[0] - (others[0] if others else 0.0))))
+                samples += seen[1]
+                gpus.append(index)
+        if not active:
+            return None
+        mean = sum(active) / len(active)
+        present = end_ns - start_ns - self.absent_ns(start_ns, end_ns)
+        idle_ns = round(present * (1 - mean / 100))
+        return Idle(mean, idle_ns, samples, tuple(gpus))
+
+    def resolution_ns(self, column: str) -> int:
+        """How long the means are that are kept of the samples of a column; 0 without any."""
+        kept = [bins for gpu in self.used_gpus if (bins := self.column(gpu, column)) is not None]
+        return max((bins.bin_ns for bins in kept), default=0)
+
+    def idle_each(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, float]:
+        """Idle share (0-1) of the GPUs at work in each of many ranges, NaN where not sampled.
+
+        Returns:
+            The shares, shape `(n,)`, and the number of samples of one GPU they rest on.
+        """
+        idle: list[np.ndarray] = []
+        samples = 0.0
+        for index in self.working_gpus:
+            bins = self.column(index, "utilization_pct")
+            if bins is None:
+                continue
+            active, count = bins.over_each("utilization_pct", start_ns, end_ns)
+            others = self.column(index, "utilization_other_pct")
+            if others is not None:
+                theirs, _ = others.over_each("utilization_other_pct", start_ns, end_ns)
+                active = active - np.nan_to_num(theirs)
+            idle.append(1 - np.clip(active, 0, 100) / 100)
+            samples = max(samples, float(count.sum()))
+        if not idle:
+            return np.full(len(start_ns), np.nan), 0.0
+        known = np.isfinite(np.stack(idle))
+        total = np.nan_to_num(np.stack(idle)).sum(axis=0)
+        return np.where(
+            known.any(axis=0), total / np.maximum(1, known.sum(axis=0)), np.nan
+        ), samples
+
+    def stalled_pct(self, start_ns: np.ndarray, length_ns: np.ndarray) -> np.ndarray:
+        """How much of each stretch the training thread did not train; shape `(n,)`.
+
+        It waited for input, compiled, ran callbacks, or was between steps: nothing was asked of the
+        GPUs.
+        """
+        steps = self.steps
+        if not len(steps):
+            return np.full(len(start_ns), 100.0)
+        begin, end = steps["start_ns"], steps["end_ns"]
+        inside = steps["wait_ns"] + steps["callbacks_ns"] + steps["compile_ns"]
+        # Time before a block that no step accounts for, then the block's own.
+        between = np.concatenate([[0], np.maximum(begin[1:] - end[:-1], 0)])
+        spent = np.minimum(inside, end - begin)
+        grown = np.cumsum(between + spent)
+        origin = int(begin[0])
+        edges = np.stack([begin, end], axis=1).ravel() - origin
+        level = np.stack([grown - spent, grown], axis=1).ravel()
+
+        def spent_by(at: np.ndarray) -> np.ndarray:
+            # Before the first step and behind the last one nothing trains either.
+            outside = np.minimum(at - edges[0], 0) + np.maximum(at - edges[-1], 0)
+            return np.interp(at, edges, level) + outside
+
+        begun = start_ns - origin
+        stood = spent_by(begun + length_ns) - spent_by(begun)
+        return np.clip(100 * stood / np.maximum(length_ns, 1), 0, 100)
+
+    def clean_step_ns(self) -> tuple[float, int] | None:
+        """What a step takes that neither waits nor compiles, and how many there are.
+
+        The weighted median over blocks, so that the few slow ones do not count; None with too few.
+        """
+        return self.once("clean", self._clean_step_ns)
+
+    def _clean_step_ns(self) -> tuple[float, int] | None:
+        rows, spent = self.steps["clean_rows"], self.steps["clean_ns"]
+        some = rows > 0
+        total = int(rows.sum())
+        if total < MIN_CLEAN_STEPS:
+            return None
+        mean, weight = spent[some] / rows[some], rows[some]
+        order = np.argsort(mean)
+        at = int(np.searchsorted(np.cumsum(weight[order]), total / 2))
+        return float(mean[order][min(at, len(order) - 1)]), total
+
+    def step_at(self, time_ns: int) -> int:
+        """The step that ran at a time (the next one, if none did)."""
+        if not len(self.steps):
+            return 0
+        starts = self.steps["start_ns"]
+        block = int(np.searchsorted(starts, time_ns, side="right")) - 1
+        if block < 0:
+            return self.first_step
+        start, end = int(starts[block]), int(self.steps["end_ns"][block])
+        rows, first = int(self.steps["rows"][block]), int(self.steps["first_step"][block])
+        if time_ns >= end:
+            return first + rows
+        return first + int(rows * (time_ns - start) / max(1, end - start))
+
+    def range_of(self, start_ns: int, end_ns: int) -> Range:
+        """A range in time, with the steps that ran then."""
+        first = self.step_at(start_ns)
+        return Range(first, max(first, self.step_at(end_ns)), start_ns, end_ns)

@@ -1,0 +1,189 @@
+"""Spans from samples: what a GPU's columns say together, sample by sample."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.bins import SampleBins
+from gpu_util_callback.diagnosis.evidence.edges import sharpened
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Series, find_spans
+from gpu_util_callback.diagnosis.finding import Range
+
+__all__ = ["RARE_NS", "Sampled", "Together", "link_bytes_per_s", "sampled", "together"]
+
+# A column that is sampled more seldom is taken to hold its value so long.
+HOLD_NS = 5_000_000_000
+# Limits and links are read every ten seconds, and change when somebody changes them.
+RARE_NS = 15_000_000_000
+# Through how long a window a change of the samples is looked for, in samples at least.
+WINDOW_NS, FEWEST = 4_000_000_000, 4
+# Bytes a second a PCIe lane carries, by generation: 8b/10b, then 128b/130b, then PAM4 FLITs.
+_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A GPU's samples of one column, with others read at the same times.
+
+    Attributes:
+        bins, places: where the column is kept, and in which of its bins.
+        start_ns, length_ns: when each sample begins to hold and for how long, shape `(n,)`.
+    """
+
+    run: Run
+    gpu: int
+    bins: SampleBins
+    places: np.ndarray
+    start_ns: np.ndarray
+    length_ns: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def at(self, column: str, hold_ns: int = HOLD_NS) -> np.ndarray:
+        """Another column at these times, NaN where it was not sampled lately; shape `(n,)`."""
+        bins = self.run.column(self.gpu, column)
+        if bins is None:
+            return np.full(len(self), np.nan)
+        places, values = bins.known(column)
+        if bins is self.bins and places is self.places:
+            return values
+        # Columns of one group are mostly read at the same times.
+        held, fresh = self.run.once(
+            ("held", id(self.start_ns), id(places), hold_ns),
+            lambda: _held(bins, places, self.start_ns, hold_ns),
+        )
+        return np.where(fresh, values[held], np.nan)
+
+    def spans(
+        self, lost_ns: np.ndarray, *, enter: float, min_s: float, min_samples: int = 3
+    ) -> list[tuple[Range, np.ndarray]]:
+        """Spans of at least `min_s` in which the share `enter` of the time was lost.
+
+        Args:
+            lost_ns: of each sample, NaN = not known, counted as nothing.
+        Returns:
+            The range, and the mask of the samples inside.
+        """
+        lost = np.nan_to_num(lost_ns).astype(np.int64)
+        ones = np.ones(len(self), np.int64)
+        events = ((lost > 0) & (lost >= 0.1 * self.length_ns)).astype(np.int64)
+        series = Series(ones, self.length_ns, lost, lost, events, 1)
+        # Neighbouring samples share the driver's mean: fewer of them than of steps tell a change.
+        apart = float(np.median(self.length_ns))
+        rows = round(WINDOW_NS / max(1.0, apart))
+        smallest = min(SMALLEST_WINDOW, max(FEWEST, rows))
+        seen = []
+        for first, end in find_spans(series, enter=enter, min_rows=min_samples, smallest=smallest):
+            a, b = int(first), max(int(first) + 1, int(end))
+            start, stop = int(self.start_ns[a]), int(self.start_ns[b - 1] + self.length_ns[b - 1])
+            if stop - start >= min_s * 1e9:
+                seen.append((start, min(stop, self.run.end_ns), slice(a, b)))
+        found = []
+        for number, (start, stop, inside) in enumerate(seen):
+            room = (
+                (seen[number - 1][1] + start) // 2 if number else self.run.start_ns,
+                (stop + seen[number + 1][0]) // 2 if number + 1 < len(seen) else self.run.end_ns,
+            )
+            mask = np.zeros(len(self), bool)
+            mask[inside] = True
+            edges = sharpened(self.run.steps, start, stop, apart, room)
+            found.append((self.run.range_of(*edges), mask))
+        return found
+
+
+def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> Sampled | None:
+    """The samples of a column of a GPU, or of a group of it; None with fewer than three."""
+    bins = run.column(gpu, column) if bins is None else bins
+    if bins is None:
+        return None
+    at, _ = bins.known(column)
+    if len(at) < 3:
+        return None
+    return run.once(("sampled", gpu, bins, id(at)), lambda: _sampled(run, gpu, bins, at))
+
+
+def _sampled(run: Run, gpu: int, bins: SampleBins, at: np.ndarray) -> Sampled:
+    starts = (bins.origin_ns or 0) + at * bins.bin_ns
+    apart = starts[1:] - starts[:-1]
+    every_bin = int(at[-1] - at[0]) == len(at) - 1
+    usual = bins.bin_ns if every_bin else int(np.median(apart))
+    length = np.minimum(np.append(apart, usual), 3 * usual)
+    return Sampled(run, gpu, bins, at, starts, length)
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """A stretch in which GPUs of one training lost time.
+
+    Attributes:
+        lost_ns: what the training lost: a step waits for its slowest GPU, so that the losses of
+            several at the same time are one loss, that of the slowest.
+        gpus: those that lost enough by themselves, the one that lost most in front.
+        inside: of that one's samples, which lie in the stretch; shape `(n,)`.
+    """
+
+    where: Range
+    lost_ns: int
+    gpus: list[int]
+    inside: np.ndarray
+
+
+def together(
+    each: Mapping[int, tuple[Sampled, np.ndarray]], *, enter: float, min_s: float
+) -> list[Together]:
+    """The stretches in which the slowest GPU lost the share `enter` of the time.
+
+    Args:
+        each: GPU -> its samples, and ns that it lost in each of them (NaN = not known).
+    """
+    if not each:
+        return []
+    base = max((seen for seen, _ in each.values()), key=len)
+    rates = np.stack([_rate(base.start_ns, seen, lost) for seen, lost in each.values()])
+    lost = base.length_ns * rates.max(axis=0)
+    found = []
+    for where, mask in base.spans(lost, enter=enter, min_s=min_s):
+        first, last = int(base.start_ns[mask][0]), int(base.start_ns[mask][-1])
+        inside = {gpu: (seen.start_ns + seen.length_ns > first) & (seen.start_ns <= last)
+                  for gpu, (seen, _) in each.items()}  # fmt: skip
+        share = {
+            gpu: float(np.nansum(lost[inside[gpu]]))
+            / max(1, int(seen.length_ns[inside[gpu]].sum()))
+            for gpu, (seen, lost) in each.items()
+        }
+        order = sorted(share, key=lambda gpu: -share[gpu])
+        gpus = [gpu for gpu in order if share[gpu] >= enter] or order[:1]
+        found.append(Together(where, int(lost[mask].sum()), gpus, inside[gpus[0]]))
+    return found
+
+
+def _rate(times: np.ndarray, seen: Sampled, lost: np.ndarray) -> np.ndarray:
+    """Share lost at these times, 0 where it was not sampled then."""
+    at = np.searchsorted(seen.start_ns, times, side="right") - 1
+    held = np.maximum(at, 0)
+    fresh = (at >= 0) & (times < seen.start_ns[held] + seen.length_ns[held])
+    return np.where(fresh, np.nan_to_num(lost[held]) / seen.length_ns[held], 0.0)
+
+
+def _held(
+    bins: SampleBins, places: np.ndarray, times: np.ndarray, hold_ns: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the bins at `places` speaks for each of these times, and whether one does."""
+    stamps = (bins.origin_ns or 0) + places * bins.bin_ns
+    # The bin the time lies in or the newest one before it; the first one also speaks for a little
+    # before (groups of one GPU are read one after the other).
+    at = stamps.searchsorted(times, side="right") - 1
+    at = np.where((at < 0) & (stamps[0] - times <= hold_ns), 0, at)
+    held = np.maximum(at, 0)
+    return held, (at >= 0) & (times - stamps[held] <= hold_ns + bins.bin_ns)
+
+
+def link_bytes_per_s(generation: np.ndarray, width: np.ndarray) -> np.ndarray:
+    """What PCIe links carry in one direction; NaN where generation or width is not known."""
+    lane = np.full(len(generation), np.nan)
+    for known, rate in _LANE.items():
+        lane[generation == known] = rate
+    return lane * width

@@ -1,0 +1,89 @@
+"""Which claims of a cause cost enough to be told."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.run import SHORTEST, Run
+from gpu_util_callback.diagnosis.finding import Loss
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+__all__ = ["LEAST_S", "MANY_TIMES", "in_many_steps", "shows", "too_little", "worth_telling"]
+
+# Several spans may reach what is enough together; each must have a part of it, or of their mean.
+PART = 0.25
+# What was seen at so many ends of epochs, or in so many steps, is a state of the run however short
+# that was: more of it follows.
+MANY_TIMES, MANY_STEPS = 16, SHORTEST
+# Of `least_s`: less than that says nothing of what follows, either.
+STATE_LEAST = 0.2
+# A run without its loss is faster by this much at least, and by twice its own scatter, or that does
+# not show when it is run again. A large one is seen however unsteady the steps are.
+LEAST_GAIN, SURE_GAIN, SCATTERS = 0.05, 0.15, 2
+PARTS, FEWEST_PARTS = 16, 4  # of the steps, whose pace is compared
+LEAST_S = Threshold(
+    0.5,
+    "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is told only "
+    f"of what came in {MANY_STEPS} steps, or {MANY_TIMES} times otherwise",
+)
+
+
+def worth_telling(claims: Iterable[Loss], present_ns: int, limits: Limits) -> list[Loss]:
+    """The claims whose kind cost at least `min_run_pct` of the run, or `always_s` seconds of it,
+    and `least_s` seconds in any case.
+
+    Claims of one `detail` (a GPU, a callback) are added up: a cause that comes and goes costs as
+    much as one that stays. Spans that are small beside the others of their kind are left out.
+
+    Args:
+        claims: of one cause, with their loss; those of unknown loss are left out.
+        present_ns: how long the run has taken, but for times in which the process was stopped.
+        limits: the cause's thresholds.
+    """
+    enough = limits["min_run_pct"] / 100 * present_ns
+    if "always_s" in limits:
+        enough = min(enough, limits["always_s"] * 1e9)
+    by_kind: dict[str, list[Loss]] = {}
+    for claim in claims:
+        if claim.lost_ns:
+            by_kind.setdefault(claim.detail, []).append(claim)
+    told = []
+    for kind in by_kind.values():
+        total = sum(claim.lost_ns or 0 for claim in kind)
+        if total >= enough and not too_little(kind, limits):
+            least = PART * min(enough, total / len(kind))
+            told += [claim for claim in kind if (claim.lost_ns or 0) >= least]
+    return told
+
+
+def too_little(claims: Iterable[Loss], limits: Limits) -> bool:
+    """Whether claims of one kind cost less than `least_s` together, or a part of it as a state."""
+    claims = list(claims)
+    share = STATE_LEAST if any(claim.state for claim in claims) else 1
+    return sum(claim.lost_ns or 0 for claim in claims) < share * limits.get("least_s", 0) * 1e9
+
+
+def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:
+    """Whether what took so long altogether, and at most `top_ns` in a step, came in many steps."""
+    return total_ns >= MANY_STEPS * int(top_ns.max())
+
+
+def shows(run: Run, lost_ns: int) -> bool:
+    """Whether a run without this loss is faster than chance makes it."""
+    gain = lost_ns / max(1, run.wall_ns - lost_ns)
+    return gain >= max(LEAST_GAIN, min(SURE_GAIN, SCATTERS * _scatter(run)))
+
+
+def _scatter(run: Run) -> float:
+    """How far the pace of a run's parts lies from its median, as a rule; 0.0 where nobody knows.
+
+    Waits, callbacks and compiling are not the pace: they are what is found.
+    """
+    steps = run.steps
+    spent = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]
+    parts = np.array_split(np.stack([spent, steps["rows"]]), min(PARTS, len(steps)), axis=1)
+    if len(parts) < FEWEST_PARTS:
+        return 0.0
+    pace = np.array([part[0].sum() / max(1, part[1].sum()) for part in parts])
+    low, middle, high = np.percentile(pace, [25, 50, 75])
+    return float((high - low) / 2 / middle) if middle > 0 else 0.0

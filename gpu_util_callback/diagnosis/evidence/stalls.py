@@ -1,0 +1,157 @@
+"""Stretches in which training stands still: where they belong, and what the GPU did meanwhile."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.phases import Occurrences
+from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
+from gpu_util_callback.diagnosis.finding import Range
+
+__all__ = ["intervals", "lost_in", "owned", "times", "usual_ns"]
+
+# How far NVML's utilization trails behind: a mean over up to a second, held for another.
+LAG_NS = 2_000_000_000
+# More are not told from training.
+MOST_COMPILATIONS = 8
+
+
+def usual_ns(spent: np.ndarray) -> int:
+    """All of it, the largest counted like the middle one: an outlier is no state."""
+    if len(spent) < 3:
+        return int(spent.sum())
+    return int(spent.sum() - spent.max() + np.median(spent))
+
+
+def intervals(occurrences: Occurrences) -> list[tuple[int, int]]:
+    """(start, end) of each, in ns."""
+    return list(zip(occurrences["start_ns"].tolist(), occurrences["end_ns"].tolist(), strict=True))
+
+
+def owned(run: Run, occurrences: Occurrences) -> Range:
+    """From the beginning of the work the first stall followed, to the end of the last stall.
+
+    A validation belongs to the epoch before it, so that stalls at the end of every epoch cover the
+    run, not its seams only.
+    """
+    starts, ends = occurrences["start_ns"], occurrences["end_ns"]
+    first, end_ns = int(starts[0]), int(ends.max())
+    start_ns = run.start_ns
+    if len(occurrences) > 1:
+        # The work before the first stall is as long as that between two, and begins with an epoch.
+        earliest = first - 1.05 * max(0.0, float(np.median(starts[1:] - ends[:-1])))
+        start_ns = max(start_ns, int(earliest))
+        for epochs in run.phases.of("epoch").values():
+            before = epochs["start_ns"][epochs["start_ns"] < first]
+            inside = before[before >= earliest]
+            if len(before):
+                start_ns = max(run.start_ns, int(inside[0] if len(inside) else before[-1]))
+    step = run.step_at(start_ns)
+    last = max(int(occurrences["step"].max()), step)
+    return Range(step, last, start_ns, max(end_ns, start_ns + 1))
+
+
+def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, float | None]:
+    """How much of the stalls the GPU idled, and how active it was meanwhile (None: not sampled).
+
+    The driver's utilization is a mean that trails behind by up to `LAG_NS`: what a short stall
+    did is read after it. So the idle time is that from its start until the gauge has caught up,
+    beyond what the GPU idles in training anyhow.
+    """
+    took = occurrences.self_ns
+    stalls = intervals(occurrences)
+    length = sum(end - start for start, end in stalls)
+    coarse = 2 * run.resolution_ns("utilization_pct") > length / len(stalls) + LAG_NS
+    if coarse or occurrences.joined:
+        return _shared_out(run, took, where)
+    beside, between = _around(stalls, where.start_ns, run.end_ns)
+    between = _without(between, _compiling(run))  # the GPU idles then: that is no training either
+    seen, training = _idle(run, beside), _idle(run, between)
+    if seen is None or seen.samples < MIN_SAMPLES or 2 * seen.known_ns < seen.length_ns:
+        return took, None
+    if training is not None and 10 * training.known_ns >= where.end_ns - where.start_ns:
+        usual = training.idle_ns / training.known_ns
+        idle = seen.idle_ns - usual * max(0, seen.known_ns - length)
+    else:  # they follow too closely: what the GPU idled is theirs
+        idle = seen.idle_ns
+    share = min(1.0, max(0.0, idle / max(1, length)))
+    return round(took * share), round(100 * (1 - share), 1)
+
+
+def _shared_out(run: Run, took: int, where: Range) -> tuple[int, float | None]:
+    """The same in a run so long that its stalls or samples are not kept one by one.
+
+    What the GPU idled is shared out among all the time in which training stood still.
+    """
+    start, length = np.array([where.start_ns]), np.array([where.end_ns - where.start_ns])
+    idle = run.idle(where.start_ns, where.end_ns)
+    stood = float(run.stalled_pct(start, length)[0]) / 100 * float(length[0])
+    if idle is None or stood <= 0:
+        return took, None
+    share = min(1.0, idle.idle_ns / stood)
+    return round(took * share), round(100 * (1 - share), 1)
+
+
+def _around(stalls: list[tuple[int, int]], start_ns: int, end_ns: int) -> tuple[list, list]:
+    """The times in which the stalls are read, neighbours joined; and those in between."""
+    apart = [after[0] - before[1] for before, after in pairwise(stalls)]
+    # Of stalls that follow closely half the time between them is left to see training by itself.
+    lag = min(LAG_NS, max(0, int(np.median(apart)) // 2)) if apart else LAG_NS
+    beside: list[tuple[int, int]] = []
+    between: list[tuple[int, int]] = []
+    at = start_ns
+    for start, end in stalls:
+        read = min(end + lag, max(end, end_ns))
+        if beside and start <= beside[-1][1]:
+            beside[-1] = (beside[-1][0], max(beside[-1][1], read))
+        else:
+            between.append((at, start))
+            beside.append((start, read))
+        at = beside[-1][1]
+    return beside, [piece for piece in between if piece[1] > piece[0]]
+
+
+def _compiling(run: Run) -> list[tuple[int, int]]:
+    """When the longest compilations were."""
+    found = [one for rows in run.phases.of("compilation").values() for one in intervals(rows)]
+    return sorted(found, key=lambda one: one[0] - one[1])[:MOST_COMPILATIONS]
+
+
+def _without(pieces: list[tuple[int, int]], cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    for first, last in cuts:
+        parts = [part for start, end in pieces
+                 for part in ((start, min(end, first)), (max(start, last), end))]  # fmt: skip
+        pieces = [(start, end) for start, end in parts if end > start]
+    return pieces
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was sampled of the GPUs over several stretches."""
+
+    length_ns: int
+    known_ns: int  # of it with samples
+    idle_ns: float
+    samples: float
+
+
+def _idle(run: Run, pieces: list[tuple[int, int]]) -> _Seen | None:
+    at = np.array(pieces, np.int64).reshape(-1, 2)
+    share, samples = run.idle_each(at[:, 0], at[:, 1])
+    length = at[:, 1] - at[:, 0]
+    known = np.isfinite(share)
+    if not known.any():
+        return None
+    idle = float((length * np.nan_to_num(share)).sum())
+    return _Seen(int(length.sum()), int(length[known].sum()), idle, samples)
+
+
+def times(occurrences: Occurrences, share: str, pct: float) -> dict[str, object]:
+    """Evidence: their share of the time under the name `share`, how often, and how long each."""
+    return {
+        share: round(pct, 1),
+        "times": occurrences.count,
+        "seconds_each": round(occurrences.self_ns / max(1, occurrences.count) / 1e9, 3),
+        "longest_s": round(occurrences.longest_ns / 1e9, 3),
+    }

@@ -1,0 +1,51 @@
+"""Times in which the process did not run: stopped, or on a machine that slept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.bins import SampleBins
+from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
+
+__all__ = ["absences"]
+
+# What is shorter, or not far beyond the usual pace, may be a driver that hangs or a long step.
+LEAST_NS = 60_000_000_000
+BEYOND = 10
+
+
+def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
+    """When nothing was sampled and no step ended, in the midst of the run: (n, 2) in ns.
+
+    Steps that go on without samples tell of a sampler that stopped, samples without steps of a
+    training that stands still; only both together of a process that was not there. Without any
+    samples nobody can tell.
+    """
+    groups = [bins for bins in groups if bins.samples]
+    none = np.zeros((0, 2), np.int64)
+    if not len(steps) or not groups:
+        return none
+    every: list[np.ndarray] = []
+    first = min(bins.origin_ns or 0 for bins in groups)
+    last = max(bins.last_ns or 0 for bins in groups)
+    for bins in groups:
+        every.append(bins.stamps())
+        if np.diff(every[-1], prepend=first, append=last).max() < LEAST_NS:
+            return none  # this one was read all along
+    times = np.sort(np.concatenate(every))
+    times = times[np.diff(times, prepend=-1) > 0]
+    apart = np.diff(times)
+    if not len(apart):
+        return none
+    ends = steps["end_ns"]
+    usual = max(float(np.median(apart)), float(np.median(ends - steps["start_ns"])))
+    long = np.flatnonzero(apart >= max(LEAST_NS, BEYOND * usual))
+    # Samples and steps do not begin again at the same moment, and a bin tells its beginning only.
+    slack = 2 * float(np.median(apart)) + max(bins.bin_ns for bins in groups)
+    inside = np.searchsorted(ends, times[long + 1] - slack) - np.searchsorted(
+        ends, times[long] + slack
+    )
+    gone = long[inside <= 1]
+    return np.stack([times[gone], times[gone + 1]], axis=1).astype(np.int64)

@@ -1,0 +1,232 @@
+"""From profiler windows to the run: a category's share, and what it costs over all steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.traced import Windows
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Range, Rule
+
+__all__ = ["WINDOW_STEPS", "Share", "share_of", "stretches_of", "traced_gpus"]
+
+# Steps a window must have before it stands for the run.
+WINDOW_STEPS = 3
+# Windows that differ from the rest must be so many in a row: one may have met a checkpoint.
+IN_A_ROW = 2
+# Where a window shows less than this share of the limit, the state is over.
+OVER = 0.5
+# No step waits for a GPU that computes less than this share of what the busiest does.
+AT_WORK = 0.05
+# A stretch below this share of the run is not told apart: mending it does not show.
+LEAST_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A category over the traced GPUs that ran kernels.
+
+    Attributes:
+        where: the range it holds for, None = the run.
+        pct: of the steps, waiting for input included (as the timeline shows it).
+        lost_ns: extrapolated to all steps of the range.
+        ms_per_step: mean over steps and GPUs.
+        steps: how many were traced.
+        kernels_per_step, kernel_us: how many kernels, and how long one takes.
+    """
+
+    where: Range | None
+    pct: float
+    lost_ns: int
+    ms_per_step: float
+    steps: int
+    gpus: tuple[int, ...]
+    kernels_per_step: float
+    kernel_us: float
+
+    def loss(
+        self, rule: Rule, advice: Advice, threshold: Mapping[str, float], evidence: dict
+    ) -> Loss:
+        """What a rule claims where these steps show its cause."""
+        return Loss(
+            cause=rule.cause, title=rule.title, where=self.where, lost_ns=self.lost_ns,
+            confidence=ESTIMATED, evidence=evidence | {"traced_steps": self.steps},
+            threshold=dict(threshold), advice=advice, gpus=list(self.gpus),
+        )  # fmt: skip
+
+
+def traced_gpus(run: Run) -> list[int]:
+    """The GPUs that computed in enough traced steps; not one that ran a few kernels beside them."""
+    busy = {
+        index: (gpu.kernel_busy_ns + gpu.ns["kernel"]) / gpu.duration_ns
+        for index, gpu in sorted(run.traced.gpus.items())
+        if index >= 0 and gpu.steps >= WINDOW_STEPS and gpu.duration_ns > 0
+    }
+    most = max(busy.values(), default=0)
+    return [index for index, share in busy.items() if share > 0 and share >= AT_WORK * most]
+
+
+def _idle_at_most(run: Run, index: int, where: Range | None) -> float:
+    """The largest share of the steps in which no kernel can have run, 0-1.
+
+    SMs are active only while kernels run: where GPM counted more than a window left room for, the
+    profiler itself made the difference (its cost a kernel, or kernels of CUDA graphs it missed).
+    """
+    if not len(run.steps):
+        return 1.0
+    start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
+    if where is not None:
+        start, end = where.start_ns, where.end_ns
+    seen = run.gpu_mean(index, "sm_active_pct", start, end)
+    return 1.0 if seen is None else max(0.0, 1 - seen[0] / 100)
+
+
+def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | None:
+    """How much of the steps the categories take, mean over the traced GPUs; None if untraced.
+
+    A window stands for the steps around it, half-way to its neighbours: the recorder takes them
+    ever more rarely as a run grows. Those steps are taken to be like the traced ones, apart from
+    their input wait and compilation, which are known for every step.
+
+    Args:
+        where: only the windows, and the steps, of this range; None = of the run.
+    """
+    gpus = traced_gpus(run)
+    if not gpus:
+        return None
+    pct = lost = per_step = 0.0
+    count = most = traced_steps = kernels = busy_ns = 0
+    for index in gpus:
+        windows = _windows_of(run, index, where)
+        if not len(windows):
+            continue
+        rows, spent_ns, working_ns = _stood_for(run, index, where)
+        traced, found = np.maximum(windows.duration_ns, 1), windows.spent_ns(*categories)
+        share = float(np.average(found / traced, weights=spent_ns))
+        at_most = 1.0 if "collective" in categories else _idle_at_most(run, index, where)
+        kept = min(1.0, at_most / share) if share > 0 else 1.0
+        at_work = np.maximum(traced - windows.ns["idle_input"], 1)
+        pct += 100 * share * kept
+        lost += kept * float((found / at_work * working_ns).sum())
+        per_step += kept * float(np.average(found / windows.steps, weights=rows)) / 1e6
+        count += 1
+        most = max(most, int(windows.steps.sum()))
+        traced_steps += int(windows.steps.sum())
+        kernels += int(windows.kernels.sum())
+        busy_ns += int(windows.kernel_busy_ns.sum() or windows.ns["kernel"].sum())
+    if not count:
+        return None
+    return Share(
+        where, pct / count, max(0, round(lost / count)), per_step / count, most, tuple(gpus),
+        kernels / traced_steps, busy_ns / max(1, kernels) / 1e3,
+    )  # fmt: skip
+
+
+def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
+    """Where the categories take at least `limit_pct` of the steps: in stretches, or the whole run.
+
+    Several windows in a row that show much less than those of another part of the run end a
+    stretch, half-way to the one before.
+    """
+    highest = max((_pct(run, index, *categories).max() for index in traced_gpus(run)), default=0)
+    whole = share_of(run, *categories) if highest >= limit_pct else None
+    if whole is None:
+        return []
+    parts = _parts(run, limit_pct, *categories) if len(run.steps) else []
+    if not parts:
+        held = whole.pct >= limit_pct and not _alone(run, OVER * limit_pct, *categories)
+        return [whole] if held else []
+    found = []
+    for where in parts:
+        share = share_of(run, *categories, where=where)
+        if share is None or share.pct < limit_pct or share.steps < WINDOW_STEPS:
+            continue
+        if share.lost_ns >= LEAST_SHARE * run.present_ns:
+            found.append(share)
+    return found
+
+
+def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
+    """The stretches of windows above the limit; none where it is one state all along."""
+    gpu = max(traced_gpus(run), key=lambda index: len(run.traced.of(index)))
+    windows = run.traced.of(gpu)
+    pct = _pct(run, gpu, *categories)
+    above = False
+    runs: list[list] = []  # [above, first, end] of windows in one state
+    for at, value in enumerate(pct):
+        state = value >= (OVER * limit_pct if above else limit_pct)
+        if not runs or state != above:
+            runs.append([state, at, at + 1])
+        runs[-1][2], above = at + 1, state
+    joined: list[list] = []
+    for state, first, end in runs:
+        if joined and (state == joined[-1][0] or end - first < IN_A_ROW):
+            joined[-1][2] = end
+        else:
+            joined.append([state, first, end])
+    if len(joined) > 1 and joined[0][2] - joined[0][1] < IN_A_ROW:
+        first = joined.pop(0)[1]
+        joined[0][1] = first
+    if len({state for state, _, _ in joined}) < 2:
+        return []
+    edges = windows.edges(run.first_step, run.end_step)
+    return [_range(run, edges[first], edges[end]) for state, first, end in joined if state]
+
+
+def _alone(run: Run, pct: float, *categories: str) -> bool:
+    """Whether one of several windows shows it and no other: that says nothing of the run."""
+    each = [_pct(run, index, *categories) for index in traced_gpus(run)]
+    return all(len(one) >= 2 * IN_A_ROW and (one >= pct).sum() < IN_A_ROW for one in each)
+
+
+def _pct(run: Run, index: int, *categories: str) -> np.ndarray:
+    """The categories' share of the steps in each window."""
+    windows = run.traced.of(index)
+    return 100 * windows.spent_ns(*categories) / np.maximum(windows.duration_ns, 1)
+
+
+def _windows_of(run: Run, index: int, where: Range | None) -> Windows:
+    windows = run.traced.of(index)
+    if where is None:
+        return windows
+    inside = windows.inside
+    return run.once(("windows", index, where), lambda: inside(where.start_step, where.end_step))
+
+
+def _stood_for(
+    run: Run, index: int, where: Range | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What each window stands for: rows, their time in ns, and that without waits and the like."""
+    return run.once(("stood for", index, where), lambda: _shared_out(run, index, where))
+
+
+def _shared_out(
+    run: Run, index: int, where: Range | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    steps, windows = run.steps, _windows_of(run, index, where)
+    if not len(steps):  # a trace alone
+        return windows.steps, np.maximum(windows.duration_ns, 1), np.zeros(len(windows))
+    first, end = (where.start_step, where.end_step) if where else (run.first_step, run.end_step)
+    edges = windows.edges(first, end)
+    at, *grown = run.once("grown", lambda: _grown(run))
+    rows, spent, working = (np.diff(np.interp(edges, at, sums)) for sums in grown)
+    # Windows that share a step, or lie outside the rows known by now, still count a little.
+    return np.maximum(rows, 1e-9), np.maximum(spent, 1e-9), np.maximum(working, 0)
+
+
+def _grown(run: Run) -> list[np.ndarray]:
+    """Steps, and what there was before each: rows, their time, and that without waits."""
+    steps = run.steps
+    idle = steps["input_wait_ns"] + steps["compile_ns"] + steps["callbacks_ns"]
+    columns = steps["rows"], steps["duration_ns"], steps["duration_ns"] - idle
+    sums = [np.concatenate([[0], np.cumsum(column)]) for column in columns]
+    return [np.append(steps["first_step"], run.end_step), *sums]
+
+
+def _range(run: Run, first: float, end: float) -> Range:
+    steps = run.steps
+    at = np.append(steps["first_step"], run.end_step)
+    times = np.append(steps["start_ns"], steps["end_ns"].max()) - steps["start_ns"][0]
+    begin_ns, end_ns = (int(steps["start_ns"][0] + np.interp(x, at, times)) for x in (first, end))
+    return Range(round(first), round(end), begin_ns, max(end_ns, begin_ns + 1))

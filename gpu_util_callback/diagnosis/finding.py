@@ -1,0 +1,135 @@
+"""What a rule is: one cause, its thresholds, its sources, and a pure function over a run."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, ClassVar
+
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+if TYPE_CHECKING:
+    from gpu_util_callback.diagnosis.evidence.run import Run
+
+__all__ = [
+    "ESTIMATED", "EVERYWHERE", "FORK_SAFE", "MEASURED", "Advice", "Evidence", "Loss", "Range",
+    "Rule",
+]  # fmt: skip
+
+MEASURED = "measured"
+ESTIMATED = "estimated"
+
+Evidence = dict[str, object]
+Place = tuple[str, str]  # backend, device
+
+EVERYWHERE: frozenset[Place] = frozenset(product(("tensorflow", "jax", "torch"), ("cpu", "gpu")))
+# A process forked from one in which JAX holds a GPU hangs or aborts.
+FORK_SAFE = EVERYWHERE - {("jax", "gpu")}
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do: a few sentences for a person who does not know the code, and the line.
+
+    Attributes:
+        code: to copy; `...` stands for the arguments and statements that are there already.
+        saves: share of the lost time (0-1) that doing so saves: `cache()` still reads everything
+            once, a callback every hundredth batch still runs a hundredth of the time.
+        safe: the (backend, device) pairs on which the code may be followed.
+        alters_training: it changes what is computed (batch size, precision), not only how fast.
+        otherwise: the advice where this one is not safe, or not worth altering the training for.
+    """
+
+    text: str
+    code: str = ""
+    saves: float = 1.0
+    safe: frozenset[Place] = EVERYWHERE
+    alters_training: bool = False
+    otherwise: "Advice | None" = None
+
+    def safe_on(self, backend: str, device: str) -> "Advice":
+        """This advice, or the first of its alternatives that is safe there."""
+        place = (backend, device)
+        if place in self.safe or place not in EVERYWHERE:
+            return self
+        if self.otherwise is not None:
+            return self.otherwise.safe_on(backend, device)
+        return Advice(f"{self.text} The usual way to do so is not safe on {backend} here.", "", 0.0)
+
+    def worth_altering(self, gain: float, least: float) -> "Advice":
+        """This advice, or its alternative where it alters the training for less than `least`."""
+        if not self.alters_training or gain >= least:
+            return self
+        if self.otherwise is not None:
+            return self.otherwise.worth_altering(gain, least)
+        return Advice(
+            "What helps here is a change of the training itself, of its batch size or precision, "
+            f"and gains less than {100 * (least - 1):.0f} %: leave it as it is.", "", 0.0,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Where something held: half-open in steps and in nanoseconds since the epoch."""
+
+    start_step: int
+    end_step: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class Loss:
+    """One claim of a rule: a cause held over a range (or, with `where=None`, the whole run).
+
+    Attributes:
+        lost_ns: time of the run this cause cost; None = it held, but its cost cannot be known.
+        detail: tells several claims of one cause apart ("validation", "gpu1"); part of the id.
+        evidence: name -> number or text, in the order to show; units in the names.
+        threshold: the limits that fired, under the names of the evidence they apply to.
+        pieces: (start, end) in ns of the times in which all of the loss lies, where they are known;
+            empty = anywhere in the range.
+        state: it was seen so often that more of it will follow, however little it cost by now.
+        blocking: nothing else is worth fixing first (the framework does not use the GPU).
+    """
+
+    cause: str
+    title: str
+    where: Range | None
+    lost_ns: int | None
+    confidence: str
+    evidence: Evidence
+    threshold: Evidence
+    advice: Advice
+    gpus: list[int] = field(default_factory=list)
+    detail: str = ""
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    state: bool = False
+    blocking: bool = False
+
+    @property
+    def saves_ns(self) -> int | None:
+        """What the advice saves of `lost_ns`."""
+        return None if self.lost_ns is None else round(self.lost_ns * self.advice.saves)
+
+
+class Rule:
+    """Base of all rules; one subclass per cause, each in its own file.
+
+    A subclass states `cause`, `title`, `sources` (what it needs, for people), `thresholds`, and
+    `unknown` (what it says when its sources are missing), and implements `missing` and `find`.
+    A rule is silent, never positive, when a source is missing.
+    """
+
+    cause: ClassVar[str]
+    title: ClassVar[str]
+    sources: ClassVar[tuple[str, ...]]
+    thresholds: ClassVar[Mapping[str, Threshold]]
+    unknown: ClassVar[str]
+
+    def missing(self, run: "Run") -> bool:
+        """Whether the sources without which nothing can be said are missing."""
+        raise NotImplementedError
+
+    def find(self, run: "Run", limits: Limits) -> Iterable[Loss]:
+        """The claims of this cause; called only when nothing is missing."""
+        raise NotImplementedError

@@ -1,0 +1,303 @@
+"""The report JSON: one object per run, grouped into sessions. Unknown is None, never 0."""
+
+from collections.abc import Iterable, Mapping
+
+from gpu_util_callback.diagnosis.compare import add_promises
+from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
+from gpu_util_callback.diagnosis.evidence.traced import (
+    CATEGORIES,
+    Traced,
+    TracedGpu,
+    shows_no_steps,
+)
+from gpu_util_callback.diagnosis.sessions import session_findings
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.alignment import session_clocks
+from gpu_util_callback.recording.problems import Problem, unexpected
+from gpu_util_callback.recording.reader import Recording
+
+__all__ = ["logdir_report", "run_report", "run_reports"]
+
+REPORT_VERSION = 1
+
+
+def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = None) -> dict:
+    """The whole report: `{"version", "runs", "sessions"}`.
+
+    Where nothing can be said of a recording, it is named in `problems`; those of a run are there.
+
+    Args:
+        recordings: what `read_recordings` returned, or any recordings.
+        thresholds: overrides of the rules' thresholds; see `Diagnosis`.
+    """
+    recordings = sorted(recordings, key=lambda one: (one.start_ns or 0, one.id))
+    judged, problems = run_reports(recordings, thresholds)
+    runs = [run for _, run in judged]
+    sessions: dict[str, list[dict]] = {}
+    made: dict[str, list] = {}
+    for recording, run in judged:
+        sessions.setdefault(run["session"], []).append(run)
+        made.setdefault(run["session"], []).append(recording)
+    add_promises(runs)
+    return {
+        "version": REPORT_VERSION,
+        "runs": runs,
+        "sessions": [
+            {
+                "session": name,
+                "ranks": sorted({run["rank"] for run in members if run["rank"] is not None}),
+                "findings": session_findings(members),
+                "clocks": _clocks(made[name]),
+            }
+            for name, members in sessions.items()
+        ],
+        **({"problems": list(map(vars, problems))} if problems else {}),
+    }
+
+
+def run_reports(
+    recordings: Iterable[Recording], thresholds: Mapping | None = None
+) -> tuple[list[tuple[Recording, dict]], list[Problem]]:
+    """Recordings and their reports, and those that no report can be made of."""
+    judged, problems = [], []
+    for one in recordings:
+        try:
+            judged.append((one, run_report(one, thresholds)))
+        except UnusableInput:  # a threshold that there is none of
+            raise
+        except Exception as error:
+            problems.append(unexpected(one.path, error))
+    return judged, problems
+
+
+def _clocks(recordings: list) -> dict | None:
+    """Whose clock the others were held against, and how far they are apart; None of one process."""
+    clocks = session_clocks(recordings)
+    if not clocks.offsets and not clocks.unknown:
+        return None
+    return {
+        "reference": clocks.reference,
+        "workers": [
+            {
+                "rank": one.rank,
+                "offset_ms": round(one.offset_ns / 1e6, 4),
+                "drift_ppm": round(1e6 * one.drift, 2),
+                "scatter_ms": round(one.scatter_ns / 1e6, 4),
+                "steps": one.steps,
+                "text": clocks.sentence(one),
+            }
+            for one in clocks.offsets
+            if one.rank != clocks.reference
+        ],
+        "unknown": [{"rank": rank, "reason": reason} for rank, reason in clocks.unknown],
+    }
+
+
+def run_report(
+    recording: Recording, thresholds: Mapping | None = None, *, anew: bool = True
+) -> dict:
+    """One run of the report: its account, its GPUs, what held it back and what to do.
+
+    Args:
+        anew: as for `diagnose`.
+    """
+    facts = recording.facts
+    found = diagnose(recording, thresholds, anew=anew)
+    account = recording.account
+    traced = Traced()
+    traced.add_steps(recording.traced_steps)
+    wall_s = account.get("wall_s")
+    kept = recording.summary  # distributions kept while recording: no rows need to be read
+    active = found.get("gpu_active_pct") or {}
+    gpus = [_gpu(gpu, place, kept, active) for place, gpu in enumerate(facts.get("gpus") or [])]
+    return {
+        "run": recording.run,
+        "id": recording.id,
+        "session": recording.session,
+        "job": facts.get("job"),
+        "job_source": facts.get("job_source"),
+        "fit_index": facts.get("fit_index"),
+        "fits": facts.get("fits") or 1,
+        "host": facts.get("host"),
+        "rank": facts.get("rank"),
+        "world_size": facts.get("world_size"),
+        "trial": facts.get("trial"),
+        "trial_of": facts.get("trial_of"),
+        "trial_config": facts.get("trial_config"),
+        "status": recording.status,
+        "framework": facts.get("framework"),
+        "model": facts.get("model"),
+        "fit": facts.get("fit"),
+        "script": facts.get("script"),
+        "start_ns": recording.start_ns or None,
+        "end_ns": recording.end_ns or None,
+        "wall_s": wall_s,
+        "between_fits_s": account.get("between_fits_s"),
+        "steps": recording.step_count,
+        "step_ms": _step_ms(kept.get("steps", {}).get("duration_ns", {})),
+        "time_s": dict(account.get("time_s") or {}),
+        "gpu_time_est": {
+            str(gpu["index"]): _gpu_time(
+                gpu, traced, recording.step_count or 0, wall_s, account,
+                why_idle=not shows_no_steps(facts, recording.step_count or 0),
+            ) for gpu in gpus if gpu["used_by_framework"]
+        },
+        "gpus": gpus,
+        "traced": _traced(traced),
+        "unavailable": [*(facts.get("unavailable") or []), *_older_rules(found)],
+        "overhead": dict(facts.get("overhead") or {}),
+        "verdict": found["verdict"],
+        "rules_version": found["rules_version"],
+        "thresholds": found["thresholds"],
+        "thresholds_set": found["thresholds_set"],
+        "silent": found["silent"],
+        "findings": found["findings"],
+        "spans": found["spans"],
+        "problems": [{"path": one.path, "message": one.message} for one in recording.problems],
+    }  # fmt: skip
+
+
+def _older_rules(found: Mapping) -> list[dict[str, str]]:
+    """A line that says so where what older rules found while recording is shown as it was."""
+    version = found["rules_version"]
+    if version == RULES_VERSION:
+        return []
+    return [{
+        "source": "today's rules",
+        "reason": "the run is long and was judged while it was recorded, "
+                  f"by rules version {version} (now {RULES_VERSION})",
+        "cure": "gpu-util report LOGDIR judges it anew",
+    }]  # fmt: skip
+
+
+Distributions = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+def _step_ms(durations: Mapping[str, float]) -> dict[str, float | None]:
+    return {
+        name: round(durations[name] / 1e6, 4) if durations.get("count") else None
+        for name in ("mean", "p50", "p95")
+    }
+
+
+def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, float]) -> dict:
+    """A GPU's distributions over its samples; its mean utilization is that over the run's time,
+    which the verdict speaks of, too (of recordings that have none: that of the samples)."""
+    known = gpu.get("index")
+    index = place if known is None else known
+    groups = [kept.get(group, {}) for group in
+              (f"gpu{index}", f"gpu{index}/utilization", f"gpu{index}/gpm")]  # fmt: skip
+
+    def seen(column: str) -> Mapping[str, float]:
+        return next((group[column] for group in groups
+                     if group.get(column, {}).get("count")), {})  # fmt: skip
+
+    def spread(column: str) -> dict[str, float | None]:
+        found = seen(column)
+        return {
+            name: round(found[name], 2) if found else None for name in ("mean", "p5", "p50", "p95")
+        }
+
+    def highest(column: str) -> float | None:
+        return seen(column).get("max")
+
+    def whole(number: float | None) -> int | None:
+        return None if number is None else int(number)
+
+    use = spread("utilization_pct")
+    power = "power_mw" if seen("power_mw") else "power_energy_mw"  # the same, by another source
+    if use["mean"] is not None:
+        use["mean"] = active.get(str(index), use["mean"])
+    return {
+        "index": index,
+        "nvml_index": gpu.get("nvml_index"),
+        "uuid": gpu.get("uuid"),
+        "name": gpu.get("name"),
+        "label": gpu.get("label"),
+        "used_by_framework": bool(gpu.get("used_by_framework")),
+        "compute_capability": gpu.get("compute_capability"),
+        "utilization_pct": use,
+        "sm_active_pct": spread("sm_active_pct"),
+        "throttled_pct": {
+            why: spread(f"throttle_{why}_pct")["mean"] for why in ("thermal", "power", "other")
+        },
+        "memory_used_bytes": {"max": whole(highest("memory_used_bytes"))},
+        "memory_total_bytes": gpu.get("memory_total_bytes"),
+        "power_mw": {"mean": spread(power)["mean"], "max": highest(power)},
+        "temperature_c": {"max": highest("temperature_c")},
+        "samples": whole(seen("utilization_pct").get("count")),
+    }
+
+
+# Of the run's time: so much more computing than NVML saw, and windows show another part of the run.
+UNLIKE = 0.15
+
+
+def _gpu_time(
+    gpu: Mapping,
+    traced: Traced,
+    steps: int,
+    wall_s: float | None,
+    account: Mapping,
+    why_idle: bool,
+) -> dict:
+    """Estimated seconds of the run per category of one GPU; they add up to the wall time.
+
+    From profiler windows where there are any (what the traced steps did, taken for all steps), else
+    from NVML's utilization; empty where neither is known. Why a GPU idled is told only by traces
+    that show steps (`why_idle`); without them all of it is "idle". It never idled for input longer
+    than the training thread waited for it, in whatever steps the windows happened to lie; and where
+    they lie in steps far busier than the run's, as NVML shows, they do not speak for it.
+    """
+    active = gpu["utilization_pct"]["mean"]
+    seen = traced.for_all(gpu["index"], steps)
+    times = account.get("time_s") or {}
+    in_steps = float(times.get("step") or 0) + float(times.get("input_wait") or 0)
+    in_steps = min(wall_s or 0.0, in_steps)
+    if wall_s and seen is not None and _speaks_for(seen, in_steps / wall_s, active):
+        seconds = {name: in_steps * seen.share(name) for name in CATEGORIES}
+        waited = times.get("input_wait")
+        others = in_steps - seconds["idle_input"]
+        if waited is not None and seconds["idle_input"] > waited and others > 0:
+            scale = (in_steps - waited) / others
+            seconds = {
+                name: waited if name == "idle_input" else scale * part
+                for name, part in seconds.items()
+            }
+        parts: dict[str, object] = {
+            name: round(part, 6)
+            for name, part in seconds.items()
+            if why_idle or not name.startswith("idle_")
+        }
+        if not why_idle:
+            idle = [name for name in CATEGORIES if name.startswith("idle_")]
+            parts["idle"] = round(sum(seconds[name] for name in idle), 6)
+        return {"basis": "windows", **parts, "outside_steps": round(wall_s - in_steps, 6)}
+    if active is not None and wall_s:
+        busy = round(wall_s * active / 100, 6)
+        return {"basis": "nvml", "kernel_active": busy, "idle": round(wall_s - busy, 6)}
+    return {}
+
+
+def _speaks_for(seen: TracedGpu, in_steps: float, active_pct: float | None) -> bool:
+    """Whether traced steps may be taken for all steps, which are the share `in_steps` of a run."""
+    if not seen.duration_ns:
+        return False
+    # NVML counts every kernel, however few cores it takes: it never shows less than the kernels.
+    computing = in_steps * (seen.share("kernel") + seen.share("collective"))
+    return active_pct is None or computing <= active_pct / 100 + UNLIKE
+
+
+def _traced(traced: Traced) -> dict:
+    per_gpu = {
+        str(index): {
+            "steps": gpu.steps,
+            "step_ms": round(gpu.duration_ns / max(1, gpu.steps) / 1e6, 4),
+            **{f"{name}_ms": round(gpu.per_step_ms(name), 4) for name in CATEGORIES},
+            "kernels_per_step": round(gpu.kernels / max(1, gpu.steps), 1),
+        }
+        for index, gpu in sorted(traced.gpus.items())
+        if index >= 0
+    }
+    steps = max((gpu.steps for gpu in traced.gpus.values()), default=0)
+    return {"steps": steps, "per_gpu": per_gpu}

@@ -1,0 +1,127 @@
+"""Contention: other processes compute on the same GPU."""
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.snippets import command, driver_number
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, together
+from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.words import gpu_names
+
+__all__ = ["Contention"]
+
+OTHERS = "utilization_other_pct"
+IDLE_PCT = 3  # a monitor's kernels read 0-1 %
+
+
+class Contention(Rule):
+    """Processes that are not ours keep the GPU's SMs busy while we train.
+
+    Memory that others hold costs no time; only their work does. What it costs is their share of the
+    GPU's time, an estimate: two light processes may run side by side without disturbing each other,
+    so it counts only beside a GPU that is full. Of several GPUs the slowest sets the pace: what
+    others take from two of them at the same time is lost once.
+    """
+
+    cause = "contention"
+    title = "Others use this GPU"
+    sources = ("utilization by process", "GPU utilization")
+    thresholds: ClassVar = {
+        "others_active_pct": Threshold(10, "a desktop or a monitor takes 1-5 % of a GPU"),
+        "gpu_active_pct": Threshold(80, "while the GPU has time left, nobody takes it from us"),
+        "min_s": Threshold(
+            2, "the driver's utilization is a mean over up to a second; two make a state"
+        ),
+        "min_run_pct": Threshold(2, "below 2 % of the run it does not show"),
+        "least_s": LEAST_S,
+    }
+    unknown = "what other processes do on the GPU was not sampled"
+
+    def missing(self, run: Run) -> bool:
+        return not any(run.column(gpu, OTHERS) for gpu in run.used_gpus)
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        return worth_telling(self._spans(run, limits), run.present_ns, limits)
+
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        each = {gpu: taken for gpu in run.working_gpus if (taken := _taken(run, gpu, limits))}
+        enter = limits["others_active_pct"] / 100
+        for found in together(each, enter=enter, min_s=limits["min_s"]):
+            gpu, mask = found.gpus[0], found.inside
+            seen = each[gpu][0]
+            others, use = seen.at(OTHERS), seen.at("utilization_pct")
+            memory = seen.at("memory_other_bytes")[mask]
+            known = np.isfinite(memory).any()
+            yield Loss(
+                cause=self.cause,
+                title=f"{self.title} (gpu{gpu})"
+                if len(found.gpus) == 1
+                else f"Others use {gpu_names(found.gpus)}",
+                where=found.where,
+                lost_ns=found.lost_ns,
+                confidence=ESTIMATED,
+                evidence={
+                    "gpu": gpu,
+                    "others_active_pct": round(float(np.nanmean(others[mask])), 1),
+                    "gpu_active_pct": round(float(np.nanmean(use[mask])), 1),
+                    "others_memory_gib": round(float(np.nanmax(memory)) / 2**30, 2)
+                    if known else None,
+                },
+                threshold={
+                    "others_active_pct": limits["others_active_pct"],
+                    "gpu_active_pct": limits["gpu_active_pct"],
+                },
+                advice=_advice(run, found.gpus, limits["others_active_pct"]),
+                gpus=found.gpus,
+            )  # fmt: skip
+
+
+def _taken(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
+    """A GPU's samples, and how much of each others took from us; None where nobody did."""
+    if (run.highest(gpu, OTHERS) or 0) < limits["others_active_pct"]:
+        return None
+    seen = sampled(run, gpu, OTHERS)
+    if seen is None:
+        return None
+    full = np.nan_to_num(seen.at("utilization_pct")) >= limits["gpu_active_pct"]
+    # While we ask nothing of the GPU, whoever uses it takes nothing from us.
+    taken = seen.at(OTHERS) - run.stalled_pct(seen.start_ns, seen.length_ns)
+    return seen, np.where(full, seen.length_ns * np.clip(taken, 0, 100) / 100, 0)
+
+
+def _advice(run: Run, shared: list[int], limit: float) -> Advice:
+    """Other GPUs where there are some that nobody computes on; else who it is."""
+    names = gpu_names(shared)
+    says = f"Another program computes on {names}, too, and the two take turns. "
+    here = [gpu for gpu in run.working_gpus if gpu not in shared]
+    free = [int(gpu["index"]) for gpu in run.gpus
+            if gpu.get("index") not in (*shared, *here) and _free(run, gpu, limit)]  # fmt: skip
+    if len(free) >= len(shared):
+        free = free[: len(shared)]
+        numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted([*here, *free]))
+        have = "has" if len(free) == 1 else "have"
+        return Advice(
+            f"{says}{gpu_names(free).capitalize()} {have} nothing to do: train there"
+            f"{' instead' if here else ''}.",
+            command(run, f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={numbers}"),
+        )
+    numbers = ",".join(str(driver_number(run, gpu)) for gpu in sorted(shared))
+    other, which = ("another GPU", "this one") if len(shared) == 1 else ("other GPUs", "these")
+    return Advice(
+        f"{says}Train on {other}, or agree on who has {which}.",
+        f"nvidia-smi pmon -i {numbers} -c 1  # shows whose it is",
+    )
+
+
+def _free(run: Run, other: Mapping, limit: float) -> bool:
+    """Whether a GPU is known to do nothing, for us or for anybody else."""
+    index = other.get("index")
+    if index is None or (run.highest(int(index), OTHERS) or 0) >= limit:
+        return False
+    seen = run.gpu_mean(int(index), "utilization_pct", run.start_ns, run.end_ns)
+    return seen is not None and seen[0] < IDLE_PCT

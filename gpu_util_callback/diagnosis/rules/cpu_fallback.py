@@ -1,0 +1,159 @@
+"""CPU fallback: a GPU is there, and the framework, or the model in it, does not use it."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.evidence.allocator import allocator
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.unused_gpu import Unused, called, why_unused
+
+__all__ = ["CpuFallback"]
+
+
+class CpuFallback(Rule):
+    """The driver shows GPUs that this process may use, and the training leaves them alone.
+
+    Either the framework lists none of them, or it lists them and the model is not there: they idle
+    all the time, and hold nothing. A small model at work may leave hardly a trace in the
+    utilization, but it lies in memory; where memory is not known, nothing is said.
+
+    What it costs cannot be known from the run: the GPU never showed how fast it would be.
+    """
+
+    cause = "cpu_fallback"
+    title = "The GPU is not used"
+    sources = ("GPUs the driver shows", "GPUs the framework lists", "GPU utilization and memory "
+               "(for GPUs it lists and does not use)")  # fmt: skip
+    thresholds: ClassVar = {
+        "gpu_active_pct": Threshold(
+            1, "the driver counts in whole percents: kernels now and then make one"
+        ),
+        "memory_mib": Threshold(
+            100, "a CUDA context alone takes more, and nothing runs without one"
+        ),
+        "min_samples": Threshold(50, "five seconds of them: not a model that is still being built"),
+    }
+    unknown = "no GPU was seen by the driver"
+
+    def missing(self, run: Run) -> bool:
+        return not run.gpus
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        if not len(run.steps):
+            return
+        if run.fact("framework", "guessed"):
+            return  # another one may be at work, on the GPU
+        if run.used_gpus:
+            yield from self._left_alone(run, limits)
+            return
+        who = called(run.framework)
+        names = sorted({str(gpu.get("name") or "GPU") for gpu in run.gpus})
+        count = len(run.gpus)
+        built = run.fact("framework", "cuda_build")
+        checks = run.facts.get("gpu_check") or []
+        check = next((c for c in checks if c.get("cause") == self.cause), None)
+        # What was seen on the spot knows the environment, too.
+        why = why_unused(run.framework, count, count, built)
+        if check is not None and check.get("code"):
+            why = Unused(check["reason"], check["cure"], check["code"])
+        evidence: dict[str, object] = {
+            "gpus_visible": count,
+            "gpus_used_by_framework": 0,
+            "gpu": ", ".join(names),
+        }
+        version = run.fact("framework", "version")
+        if version:
+            evidence["framework"] = f"{run.framework or 'framework'} {version}"
+        if built is not None:
+            evidence["framework_built_for_cuda"] = bool(built)
+        evidence["seen"] = why.reason
+        yield Loss(
+            cause=self.cause,
+            title=f"{who[:1].upper()}{who[1:]} does not use the {names[0]}",
+            where=None,
+            lost_ns=None,
+            confidence=MEASURED,
+            evidence=evidence,
+            threshold={},
+            advice=Advice(_sentence(why, who), why.code),
+            gpus=[int(gpu.get("index", i)) for i, gpu in enumerate(run.gpus)],
+            blocking=True,
+        )
+
+    def _left_alone(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        """The framework lists the GPUs, and the steps do not run there."""
+        idle = run.idle(int(run.steps["start_ns"][0]), run.end_ns)
+        if idle is None or len(idle.gpus) < len(run.used_gpus):
+            return
+        few = idle.samples < limits["min_samples"] * len(idle.gpus)
+        if few or idle.active_pct >= limits["gpu_active_pct"]:
+            return
+        held = [_held(run, gpu, limits["memory_mib"]) for gpu in idle.gpus]
+        if any(one is None for one in held):
+            return
+        who, names = (
+            called(run.framework),
+            [str(run.gpu(i).get("name") or "GPU") for i in idle.gpus],
+        )
+        name, most = names[0], max(held, key=lambda one: one[1] if one else 0.0)
+        evidence: dict[str, object] = {
+            "gpus_used_by_framework": len(idle.gpus),
+            "gpu": ", ".join(sorted(set(names))),
+            "gpu_active_pct": round(idle.active_pct, 1),
+        }
+        if most is not None:
+            evidence[most[0]] = round(most[1] / 2**20, 3)
+        yield Loss(
+            cause=self.cause,
+            title=f"Training does not run on the {name}",
+            where=None,
+            lost_ns=None,
+            confidence=MEASURED,
+            evidence=evidence,
+            threshold={"gpu_active_pct": limits["gpu_active_pct"]},
+            advice=Advice(
+                f"{who[:1].upper()}{who[1:]} sees the {name}, but the steps run on the CPU: no "
+                "model lies in its memory, and it idled all the time. Put the model and every "
+                "batch on the GPU.",
+                _CODE.get(run.framework, ""),
+            ),
+            gpus=list(idle.gpus),
+            blocking=True,
+        )
+
+
+def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
+    """What shows that no model lies in a GPU's memory, and the bytes; None where nothing does.
+
+    The framework's allocator knows best. A driver that says how much the process holds, or all
+    processes together, shows that there is not even a context.
+    """
+    known = allocator(run, gpu)
+    if known is not None:
+        # A model takes a byte a parameter at least, and one that nobody counted takes some.
+        model = float(run.fact("model", "parameters") or 1)
+        return ("allocator_peak_mib", known.peak) if known.peak < model else None
+    for column, name in (("memory_process_bytes", "process_memory_mib"),
+                         ("memory_used_bytes", "device_memory_used_mib")):  # fmt: skip
+        most = run.highest(gpu, column)
+        if most is not None and most < memory_mib * 2**20:
+            return name, most
+    return None
+
+
+_CODE = {
+    "torch": 'model = model.to("cuda")  # and each batch: batch.to("cuda", non_blocking=True)',
+    "tensorflow": 'with tf.device("/GPU:0"): ...  # around building the model, not "/CPU:0"',
+    "jax": 'params = jax.device_put(params, jax.devices("gpu")[0])  # and jax_default_device unset',
+}
+
+
+def _sentence(why: Unused, who: str) -> str:
+    said = f"Training runs on the CPU: {why.reason}."
+    if why.code.startswith("pip"):
+        return f"{said} Install the build of {who} that has it."
+    if why.code.startswith("unset"):
+        return f"{said} Take that setting away and start again."
+    return f"{said} gpu-util doctor says which library is missing or does not fit."

@@ -1,0 +1,109 @@
+"""GPU lost: the driver stopped answering for a GPU in mid-run."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.spans import bounded
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits
+
+__all__ = ["GpuLost"]
+
+# NVIDIA's number of the error "GPU has fallen off the bus"; a last row may be under way.
+OFF_THE_BUS, AFTER_NS = 79, 2_000_000_000
+_WORDS = ("is lost", "no longer there", "fell off the bus", "reset required", "needs a reset")
+
+
+class GpuLost(Rule):
+    """The driver reported a GPU of this run as lost; a silent driver alone is no evidence."""
+
+    cause = "gpu_lost"
+    title = "A GPU was lost"
+    sources = ("return codes of the driver",)
+    thresholds: ClassVar = {}
+    unknown = "no GPU was sampled"
+
+    def missing(self, run: Run) -> bool:
+        return not run.gpus
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        for place, gpu in enumerate(run.gpus):
+            index = int(gpu.get("index", place))
+            said = _reason(run, index)
+            spans = _marked(run, index) or _fallen(run, index)
+            if not spans and said is not None:
+                bins = run.samples.get(f"gpu{index}")
+                last = bins.last_ns if bins is not None else None
+                start = run.start_ns if last is None else min(last, run.end_ns - 1)
+                spans = [(start, run.end_ns, False)]
+            # One that comes and goes all day is told in a few stretches.
+            for start, end in bounded([(start, end) for start, end, _ in spans]):
+                times = [back for first, _, back in spans if start <= first < end or first == start]
+                yield self._claim(run, index, start, max(end, start + 1), times, said)
+
+    def _claim(
+        self, run: Run, index: int, start: int, end: int, times: list[bool], said: str | None
+    ) -> Loss:
+        back = times[-1]
+        return Loss(
+            cause=self.cause,
+            title=f"gpu{index} was lost" + (" and came back" if back else ""),
+            where=run.range_of(start, end),
+            lost_ns=None,
+            confidence=MEASURED,
+            evidence={
+                "gpu": index,
+                "lost_at_s": round((start - run.start_ns) / 1e9, 1),
+                "back_at_s": round((end - run.start_ns) / 1e9, 1) if back else None,
+                "times": len(times) if len(times) > 1 else None,
+                "driver_says": said,
+            },
+            threshold={},
+            advice=Advice(
+                f"The driver no longer reached gpu{index}: a hardware or driver fault, not your "
+                "program. Look for an Xid message; the GPU needs a reset or a reboot.",
+                "sudo dmesg | grep -i xid",
+            ),
+            gpus=[index],
+            detail=f"gpu{index}",
+        )
+
+
+def _reason(run: Run, index: int) -> str | None:
+    """What the driver says of a GPU that is gone by now."""
+    for entry in run.fact("unavailable", default=[]):
+        source, reason = str(entry.get("source", "")), str(entry.get("reason", ""))
+        if source.split(" ")[0] == f"gpu{index}" and any(word in reason for word in _WORDS):
+            return reason
+    return None
+
+
+def _fallen(run: Run, index: int) -> list[tuple[int, int, bool]]:
+    """From the driver's own message that it fell off the bus, if nothing was read since."""
+    bins = run.samples.get(f"gpu{index}")
+    at = run.errors.get(f"gpu{index}", {}).get(OFF_THE_BUS)
+    if at is None or (bins is not None and bins.last_ns and bins.last_ns > at + AFTER_NS):
+        return []
+    return [(at, run.end_ns, False)]
+
+
+def _marked(run: Run, index: int) -> list[tuple[int, int, bool]]:
+    """The sampler's own marks: from when to when it was gone, and whether it came back."""
+    bins = run.samples.get(f"gpu{index}/lost")
+    if bins is None or "lost" not in bins:
+        return []
+    values = bins.mean("lost")
+    spans: list[tuple[int, int, bool]] = []
+    gone: int | None = None
+    for start, value in zip(bins.starts().tolist(), values.tolist(), strict=True):
+        if value != value:  # no mark in this bin
+            continue
+        if value >= 0.5 and gone is None:
+            gone = start
+        elif value < 0.5 and gone is not None:
+            spans.append((gone, start, True))
+            gone = None
+    if gone is not None:
+        spans.append((gone, run.end_ns, False))
+    return spans

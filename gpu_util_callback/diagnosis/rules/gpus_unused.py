@@ -1,0 +1,99 @@
+"""GPUs unused: several GPUs are there, and some do nothing for this run."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.advice.snippets import command, driver_number, has_keras_fit
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+__all__ = ["GpusUnused"]
+
+
+class GpusUnused(Rule):
+    """The framework holds several GPUs and at least one hardly runs a kernel while another works.
+
+    GPUs that the framework was told not to see are no evidence, nor are those of other ranks: only
+    the GPUs in use by a process on its own are judged.
+    """
+
+    cause = "gpus_unused"
+    title = "GPUs without work"
+    sources = ("GPU utilization of each GPU",)
+    thresholds: ClassVar = {
+        "unused_active_pct": Threshold(
+            5, "a desktop or a monitor takes 1-5 % of a GPU; a training step takes more"
+        ),
+        "busy_active_pct": Threshold(15, "another GPU must do the work, else nobody works"),
+        "min_samples": Threshold(20, "two seconds of samples at 10 Hz"),
+    }
+    unknown = "fewer than two GPUs of this process were sampled"
+
+    def missing(self, run: Run) -> bool:
+        return len(run.used_gpus) < 2 or not any(
+            run.column(gpu, "utilization_pct") for gpu in run.used_gpus
+        )
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        if int(run.fact("world_size", default=1)) > 1 or not len(run.steps):
+            return
+        first, last = int(run.steps["start_ns"][0]), run.end_ns
+        active: dict[int, float] = {}
+        for gpu in run.used_gpus:
+            seen = run.gpu_mean(gpu, "utilization_pct", first, last, int(limits["min_samples"]))
+            if seen is not None:
+                active[gpu] = seen[0]
+        unused = [gpu for gpu, pct in active.items() if pct < limits["unused_active_pct"]]
+        busy = [gpu for gpu, pct in active.items()
+                if pct >= limits["busy_active_pct"] and gpu in run.working_gpus]  # fmt: skip
+        if not unused or not busy:
+            return
+        total = len(unused) + len(busy)
+        do = "does" if len(unused) == 1 else "do"
+        many = f"{len(unused)} of {len(run.used_gpus)} GPUs {do} nothing"
+        yield Loss(
+            cause=self.cause,
+            title=many,
+            where=None,
+            lost_ns=None,
+            confidence=MEASURED,
+            evidence={
+                "gpus_unused": ", ".join(f"gpu{gpu}" for gpu in unused),
+                "unused_active_pct": round(max(active[gpu] for gpu in unused), 1),
+                "busy_active_pct": round(max(active[gpu] for gpu in busy), 1),
+                "faster_at_most": float(total) / len(busy),
+            },
+            threshold={
+                "unused_active_pct": limits["unused_active_pct"],
+                "busy_active_pct": limits["busy_active_pct"],
+            },
+            advice=_advice(run, unused),
+            gpus=unused,
+        )
+
+
+def _advice(run: Run, unused: list[int]) -> Advice:
+    count = len(run.used_gpus)
+    every, larger = ("both", "twice") if count == 2 else (f"all {count}", f"{count} times")
+    text = (
+        f"Train on {every} GPUs, with a batch {larger} as large, or leave the idle "
+        f"{'one' if len(unused) == 1 else 'ones'} to somebody else."
+    )
+    if run.framework == "torch":
+        return Advice(
+            text + " The model must be wrapped in DistributedDataParallel.",
+            command(run, f"torchrun --nproc-per-node={count}").replace(" python ", " "),
+        )
+    code = {
+        "tensorflow": "with tf.distribute.MirroredStrategy().scope():\n"
+        "    model = build_model()  # and compile it here",
+        "jax": "keras.distribution.set_distribution(keras.distribution.DataParallel())"
+        "  # before the model is built",
+    }.get(run.framework, "")
+    if not code or not has_keras_fit(run):
+        busy = ",".join(str(driver_number(run, gpu)) for gpu in run.used_gpus if gpu not in unused)
+        chosen = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={busy}"
+        code = command(run, chosen) + "  # leaves the others alone"
+        text = f"{text[:-1]}, as this line does."
+    return Advice(text, code)

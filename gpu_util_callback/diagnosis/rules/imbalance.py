@@ -1,0 +1,184 @@
+"""Imbalance: GPUs that share one training do unequal work, and the others wait for the slowest."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.snippets import batch_code
+from gpu_util_callback.diagnosis.evidence.bins import SampleBins
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.samples import sampled
+from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Range, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+__all__ = ["Imbalance"]
+
+# GPUs that work in turns are apart now and then: they must be so most of the time.
+MOSTLY = 0.5
+# Means of fewer samples differ by chance.
+LEAST_SAMPLES = 8
+# The means of two GPUs must be so many standard errors apart: of many alike that idle in turns,
+# for which each misses other samples, two are three apart somewhere in a run.
+SURELY = 3.5
+UTILIZATION = "utilization_pct"
+
+
+class Imbalance(Rule):
+    """The most and the least busy GPU of one process are far apart for a while.
+
+    GPUs without any work are `gpus_unused`; workers of a job are compared in the session.
+    """
+
+    cause = "imbalance"
+    title = "GPUs do unequal work"
+    sources = ("GPU utilization of each GPU",)
+    thresholds: ClassVar = {
+        "gap_pct": Threshold(
+            25, "utilization scatters by 5-10 points between equal GPUs; 25 are a quarter idle"
+        ),
+        "least_active_pct": Threshold(5, "below, the GPU has no work of ours: gpus_unused"),
+        "min_s": Threshold(
+            2, "the driver's utilization is a mean over up to a second; two make a state"
+        ),
+        "worker_wait_pct": Threshold(
+            5, "ranks of one job: waits that differ by 5 % of the step are no scatter"
+        ),
+        "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
+        "least_s": LEAST_S,
+    }
+    unknown = "fewer than two GPUs of this process were sampled"
+
+    def missing(self, run: Run) -> bool:
+        seen = [gpu for gpu in run.used_gpus if run.column(gpu, UTILIZATION)]
+        return len(seen) < 2
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        return worth_telling(self._spans(run, limits), run.present_ns, limits)
+
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        groups = _alike(run)
+        series = {gpu: one for gpu, bins in groups.items()
+                  if (one := sampled(run, gpu, UTILIZATION, bins)) is not None}  # fmt: skip
+        if len(series) < 2:
+            return
+        first = next(iter(series.values()))
+        use = np.stack([_on(first.start_ns, one.start_ns, groups[gpu].known(UTILIZATION)[1])
+                        for gpu, one in series.items()])  # fmt: skip
+        working = np.nanmax(np.nan_to_num(use), axis=1) >= limits["least_active_pct"]
+        overall = np.array([np.nanmean(row) if np.isfinite(row).any() else 0 for row in use])
+        working &= overall >= limits["least_active_pct"]
+        if working.sum() < 2:
+            return
+        gpus = [gpu for gpu, works in zip(series, working, strict=True) if works]
+        use = use[working]
+        # Two seconds' mean, and no fewer than five samples: single samples scatter, and those of
+        # GPUs that work in turns are not alike.
+        count = max(5, round(2e9 / max(1.0, float(np.median(first.length_ns)))))
+        smooth = np.stack([_smoothed(row, count) for row in use])
+        most, mean = np.nanmax(smooth, axis=0), np.nanmean(smooth, axis=0)
+        gap = most - np.nanmin(smooth, axis=0)
+        uneven = gap >= limits["gap_pct"]
+        lost = np.where(uneven, first.length_ns * (most - mean) / 100, 0)
+        apart = np.where(uneven, first.length_ns, 0)
+        for where, mask in first.spans(
+            apart, enter=MOSTLY, min_s=limits["min_s"], min_samples=LEAST_SAMPLES
+        ):
+            total = int(lost[mask].sum())
+            spread = np.nanmean(use[:, mask], axis=1)
+            if float(spread.max() - spread.min()) < limits["gap_pct"]:
+                continue
+            least, busiest = int(spread.argmin()), int(spread.argmax())
+            if not _surely(use[busiest, mask] - use[least, mask], where, limits["gap_pct"]):
+                continue
+            low, high = gpus[least], gpus[busiest]
+            yield Loss(
+                cause=self.cause,
+                title=self.title,
+                where=where,
+                lost_ns=total,
+                confidence=ESTIMATED,
+                evidence={
+                    "gap_pct": round(float(spread.max() - spread.min()), 1),
+                    "busiest": _named(run, high),
+                    "busiest_active_pct": round(float(spread.max()), 1),
+                    "least_busy": _named(run, low),
+                    "least_active_pct": round(float(spread.min()), 1),
+                },
+                threshold={"gap_pct": limits["gap_pct"]},
+                advice=_advice(
+                    f"{_named(run, high)} works {spread.max():.0f} % of the time, "
+                    f"{_named(run, low)} {spread.min():.0f} %, and every step waits for the "
+                    "busiest. Give each the same share of the batch, and keep other work off "
+                    "the busiest.",
+                    _equal_shares(run, len(gpus)),
+                ),
+                gpus=sorted(gpus, key=lambda gpu: gpu != high),
+            )  # fmt: skip
+
+
+def _advice(text: str, code: str) -> Advice:
+    return Advice(text, code, alters_training=bool(code), otherwise=Advice(text))
+
+
+def _equal_shares(run: Run, gpus: int) -> str:
+    """The line for a batch that divides by the GPUs; "" where it does, or others divide it."""
+    size = run.fact("fit", "batch_size")
+    if run.framework != "tensorflow":
+        return ""
+    if not isinstance(size, int):
+        return f"batch_size += -batch_size % {gpus}  # to the next multiple of {gpus}"
+    if size % gpus == 0:
+        return ""
+    return batch_code(run, -(-size // gpus) * gpus)
+
+
+def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
+    """Whether two GPUs' samples, taken together, differ by more than their scatter explains.
+
+    Samples of one second are one value: the driver's utilization is a mean over up to that.
+    """
+    apart = apart[np.isfinite(apart)]
+    seconds = (where.end_ns - where.start_ns) / 1e9
+    count = max(1.0, min(float(len(apart)), seconds))
+    mean, scatter = float(apart.mean()), float(apart.std())
+    return mean >= gap_pct and mean >= SURELY * scatter / np.sqrt(count)
+
+
+def _named(run: Run, gpu: int) -> str:
+    """A GPU, with the replica of the model that is on it where the framework says so."""
+    replicas = run.fact("fit", "replicas", default=[])
+    found = [
+        one.get("replica") for one in replicas if isinstance(one, dict) and one.get("gpu") == gpu
+    ]
+    return f"gpu{gpu} (replica {found[0]})" if found else f"gpu{gpu}"
+
+
+def _alike(run: Run) -> dict[int, SampleBins]:
+    """GPU -> its samples of utilization, all read in one way: others are late, or coarser."""
+    for part in ("/utilization", ""):
+        found = {gpu: bins for gpu in run.working_gpus
+                 if (bins := run.samples.get(f"gpu{gpu}{part}")) is not None
+                 and UTILIZATION in bins}  # fmt: skip
+        if part and len(found) == len(run.working_gpus):
+            return found
+    return found
+
+
+def _on(times: np.ndarray, stamps: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Values at other times: those of the sample before."""
+    if np.array_equal(times, stamps):
+        return values
+    at = np.clip(np.searchsorted(stamps, times, side="right") - 1, 0, len(stamps) - 1)
+    return values[at]
+
+
+def _smoothed(values: np.ndarray, count: int) -> np.ndarray:
+    """Means over so many of them."""
+    count = max(1, min(len(values), count))
+    kernel = np.ones(count)
+    known = np.isfinite(values)
+    sums = np.convolve(np.where(known, values, 0.0), kernel, mode="same")
+    counts = np.convolve(known.astype(float), kernel, mode="same")
+    return sums / np.maximum(counts, 1)

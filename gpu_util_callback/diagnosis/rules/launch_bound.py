@@ -1,0 +1,379 @@
+"""Launch-bound: the GPU waits for the host between many short kernels."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.snippets import (
+    command,
+    has_keras_fit,
+    larger_batch,
+    no_room,
+    room_for,
+)
+from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
+from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+__all__ = ["LaunchBound", "Looks", "advice", "looks"]
+
+# All cores this busy: the thread that launches kernels has to wait for one.
+BUSY_CPU_PCT = 85
+
+
+class LaunchBound(Rule):
+    """Profiler windows show the GPU idle between launches, and the kernels are short.
+
+    Or they show it idle between steps, where no wait, callback or compilation accounts for it and
+    the driver saw it idle, too: the host's own work for a step takes longer than the GPU's.
+
+    Without a window one case is still plain: the step runs eagerly, operation by operation from
+    Python, because it was told to or because nothing compiles it. Where a GPU is in use it must be
+    idle most of the time, with no wait for input that explains it; without one, what it costs is
+    not known.
+    """
+
+    cause = "launch_bound"
+    title = "Launch-bound"
+    sources = (
+        "profiler windows",
+        "or: run_eagerly, GPU utilization and input wait",
+        "or: looks at the training thread's Python stack in a loop's steps",
+    )
+    thresholds: ClassVar = {
+        "idle_launch_pct": Threshold(15, "XProf calls 15 % of kernel launch time high"),
+        "mean_kernel_us": Threshold(
+            100, "a launch costs 5-10 µs of host time; above 100 µs a kernel hides ten of them"
+        ),
+        "idle_host_pct": Threshold(
+            30, "a profiler slows the host's side of small steps by some 10-20 % of them"
+        ),
+        "host_active_pct": Threshold(
+            60, "the driver must see the GPU idle as well, outside of the windows"
+        ),
+        "eager_active_pct": Threshold(50, "eager and more than half busy: something else first"),
+        "eager_looks_pct": Threshold(
+            30, "loops that nothing compiles have 80-100 %, compiled ones 0-5 %"
+        ),
+        "min_looks": Threshold(20, "of fewer looks one more or less is 5 %"),
+        "eager_op_us": Threshold(
+            1000, "starting an operation costs 10-100 us of Python; above 1 ms compiling hides 10 %"
+        ),
+        "min_steps": Threshold(30, "fewer steps are mostly warm-up"),
+    }
+    unknown = "no profiler window shows what the GPU did between kernels"
+
+    def missing(self, run: Run) -> bool:
+        told = run.fact("fit", "run_eagerly", default=False) or run.fact("framework", "eager_by")
+        return not traced_gpus(run) and not told and not run.fact("fit", "dispatch")
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        if traced_gpus(run):
+            launches = list(self._traced(run, limits))
+            yield from launches or self._host(run, limits)
+        else:
+            yield from self._eager(run, limits)
+
+    def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        for share in stretches_of(run, limits["idle_launch_pct"], "idle_launch"):
+            if not share.kernels_per_step or share.kernel_us > limits["mean_kernel_us"]:
+                continue
+            per_step = round(share.kernels_per_step)
+            yield share.loss(
+                self,
+                advice(run, per_step),
+                threshold={
+                    "idle_launch_pct": limits["idle_launch_pct"],
+                    "mean_kernel_us": limits["mean_kernel_us"],
+                },
+                evidence={
+                    "idle_launch_pct": round(share.pct, 1),
+                    "mean_kernel_us": round(share.kernel_us, 1),
+                    "kernels_per_step": per_step,
+                    "idle_launch_ms_per_step": round(share.ms_per_step, 3),
+                },
+            )
+
+    def _host(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        share = share_of(run, "idle_host", "idle_launch")
+        steps = run.steps
+        spent = steps.total("duration_ns")
+        if share is None or steps.total_rows < limits["min_steps"] or not spent:
+            return
+        explained = sum(
+            steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
+        )
+        pct = share.pct - 100 * explained / spent
+        if pct < limits["idle_host_pct"]:
+            return
+        start, end = int(steps["start_ns"][0]), int(steps["end_ns"].max())
+        idle, in_steps = run.idle(start, end), _idle_in_steps(run)
+        if idle is None or in_steps is None or idle.active_pct >= limits["host_active_pct"]:
+            return
+        yield Loss(
+            cause=self.cause,
+            title="The host keeps the GPU waiting",
+            where=None,
+            lost_ns=max(0, min(round(pct / 100 * spent), in_steps - explained)),
+            confidence=ESTIMATED,
+            evidence={
+                "idle_host_pct": round(pct, 1),
+                "gpu_active_pct": round(idle.active_pct, 1),
+                "step_ms": round(spent / steps.total_rows / 1e6, 3),
+                "traced_steps": share.steps,
+            },
+            threshold={
+                "idle_host_pct": limits["idle_host_pct"],
+                "gpu_active_pct": limits["host_active_pct"],
+            },
+            advice=_host_advice(run),
+            gpus=list(share.gpus),
+        )
+
+    def _eager(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        eager = _runs_eagerly(run, limits)
+        if eager is None or run.steps.total_rows < limits["min_steps"]:
+            return
+        evidence, threshold, advice = eager
+        start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
+        idle = run.idle(start, end) if run.used_gpus else None
+        in_steps = _idle_in_steps(run) if idle is not None else None
+        if idle is None or in_steps is None:
+            yield Loss(
+                cause=self.cause,
+                title="The step runs eagerly, operation by operation from Python",
+                where=None,
+                lost_ns=None,
+                confidence=ESTIMATED,
+                evidence=evidence,
+                threshold=threshold,
+                advice=advice,
+                gpus=list(run.used_gpus),
+            )
+            return
+        if idle.active_pct >= limits["eager_active_pct"]:
+            return
+        spent = run.steps.total("duration_ns")
+        explained = sum(
+            run.steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
+        )
+        # What is left of the idle time when all that has another explanation was idle, too.
+        lost = min(in_steps, spent) - explained
+        if lost < (1 - limits["eager_active_pct"] / 100) * (spent - explained):
+            return
+        yield Loss(
+            cause=self.cause,
+            title="Eager execution leaves the GPU idle",
+            where=None,
+            lost_ns=max(0, lost),
+            confidence=ESTIMATED,
+            evidence={
+                "gpu_active_pct": round(idle.active_pct, 1),
+                **evidence,
+                "unexplained_idle_s": round(lost / 1e9, 3),
+            },
+            threshold={"gpu_active_pct": limits["eager_active_pct"], **threshold},
+            advice=advice,
+            gpus=list(idle.gpus),
+        )
+
+
+def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice] | None:
+    """Evidence, thresholds and advice where the step runs eagerly; None where it does not, or where
+    nobody knows.
+
+    PyTorch always does unless it is told to compile: that alone is no cause.
+    """
+    if run.fact("fit", "run_eagerly", default=False) and (
+        run.used_gpus or run.framework != "torch"
+    ):
+        return {"run_eagerly": "yes"}, {}, _eager_advice()
+    by = run.fact("framework", "eager_by")
+    if by:
+        return {"eager_by": by}, {}, _undo(str(by))
+    seen = looks(run)
+    if seen is None or run.framework not in _DECORATORS:
+        return None
+    pct, op_us = seen.eager_pct, seen.op_us
+    if seen.looks < limits["min_looks"] or pct < limits["eager_looks_pct"]:
+        return None
+    if op_us is not None and op_us >= limits["eager_op_us"]:
+        return None
+    evidence: Evidence = {"eager_looks_pct": round(pct, 1), "looks": seen.looks}
+    if seen.operations:
+        evidence |= {"operations_per_step": seen.operations, "eager_op_us": _rounded(op_us)}
+    threshold: Evidence = {name: limits[name] for name in evidence if name in limits}
+    return evidence, threshold, _compile_advice(run, seen)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What looks at the training thread showed within steps of a loop.
+
+    Attributes:
+        eager_pct: of the looks, how many met an operation that was started by itself; 0 where
+            a compiled function was met in more than a tenth as many.
+        operations: started a step; None = not known.
+        op_us: a step's own time for each of them; None = not known.
+        function: what the loop calls for a step; None = not known.
+    """
+
+    looks: int
+    eager_pct: float
+    operations: int | None
+    op_us: float | None
+    function: str | None
+
+
+# Compiled functions that are met beside operations: above, the step is compiled, and the rest is
+# what goes with it.
+_COMPILED_TOO = 0.1
+
+
+def looks(run: Run) -> Looks | None:
+    """None where nobody looked."""
+    told = run.fact("fit", "dispatch") or {}
+    samples, eager, compiled = (int(told.get(of) or 0) for of in ("samples", "eager", "compiled"))
+    if not samples:
+        return None
+    mostly = compiled <= _COMPILED_TOO * (eager + compiled)
+    operations = told.get("operations")
+    rows = run.steps.total_rows
+    body_us = run.steps.total("body_ns") / rows / 1e3 if rows else 0.0
+    return Looks(
+        samples,
+        100 * eager / samples if mostly else 0.0,
+        int(operations) if operations else None,
+        body_us / operations if operations and body_us else None,
+        told.get("function"),
+    )
+
+
+def _idle_in_steps(run: Run) -> int | None:
+    """How long the GPUs at work idled in steps, ns; None where it was not sampled.
+
+    What lies between the steps of a block is taken to have been idle.
+    """
+    begin, end = run.steps["start_ns"], run.steps["end_ns"]
+    share, samples = run.idle_each(begin, end)
+    known, length = np.isfinite(share), (end - begin).astype(float)
+    if samples < MIN_SAMPLES or not length[known].sum():
+        return None
+    idle = float(np.average(share[known], weights=length[known])) * float(length.sum())
+    return max(0, round(idle - float(length.sum()) + run.steps.total("duration_ns")))
+
+
+def _eager_advice() -> Advice:
+    return Advice(
+        "The model runs eagerly: Python starts every operation by itself, and the GPU waits for "
+        "the next one. Let Keras compile the step into one graph.",
+        "model.compile(..., run_eagerly=False)",
+    )
+
+
+# framework -> (what compiles the function of a step, what to mind)
+_DECORATORS = {
+    "tensorflow": (
+        "@tf.function",
+        "What else Python does in it (print, lists, NumPy) then happens only while it is traced.",
+    ),
+    "jax": (
+        "@jax.jit",
+        "It must return all that it changes: parameters and the optimizer's state.",
+    ),
+}
+
+
+def _compile_advice(run: Run, seen: Looks) -> Advice:
+    decorator, mind = _DECORATORS[run.framework or ""]
+    some = f"each of some {seen.operations:,} operations" if seen.operations else "each operation"
+    name = seen.function or "train_step"
+    into = "" if seen.function else "Put what the loop does with a batch into one function and "
+    do = f"{into}compile it" if into else f"Compile {name} into one program"
+    code = f"{decorator}  # the line to add\ndef {name}(...):"
+    return Advice(
+        f"Python starts {some} of a step by itself, on any device. {do}; how much faster that is "
+        f"depends on how small they are. {mind}",
+        code,
+    )
+
+
+def _undo(by: str) -> Advice:
+    if by == "jax_disable_jit":
+        return Advice(
+            "jax.jit is switched off, so that Python starts every operation by itself. Leave out "
+            "jax.disable_jit() and JAX_DISABLE_JIT.",
+            'jax.config.update("jax_disable_jit", False)',
+        )
+    return Advice(
+        f"{by} makes every tf.function run as Python, operation by operation. It is meant for "
+        "debugging: leave it out.",
+        "tf.config.run_functions_eagerly(False)",
+    )
+
+
+def _host_advice(run: Run) -> Advice:
+    if run.fact("fit", "run_eagerly", default=False):
+        return _eager_advice()
+    return _larger(
+        run,
+        "The GPU is done with a step before Python has prepared the next one. ",
+        "Give each step more to do with a larger batch.",
+    )
+
+
+def _larger(run: Run, says: str, do: str) -> Advice:
+    factor = room_for(run, 4)
+    if factor < 2:
+        return no_room(run, says)
+    return Advice(f"{says}{do}", larger_batch(run, factor), 1 - 1 / factor, alters_training=True)
+
+
+def advice(run: Run, per_step: int) -> Advice:
+    """What to do about many short kernels: fewer of them, or longer ones."""
+    if run.fact("fit", "run_eagerly", default=False):
+        return _eager_advice()
+    says = f"A step runs {per_step:,} GPU kernels so short that the GPU waits for the next one. "
+    if _threads_compete(run):
+        return Advice(
+            f"{says}The threads of the input pipeline keep the CPU busy that launches them: give "
+            "launching threads of its own.",
+            command(run, "TF_GPU_THREAD_MODE=gpu_private"),
+        )
+    if run.fact("fit", "jit_compile", default=False) or (
+        run.framework == "jax" and has_keras_fit(run)
+    ):
+        return _larger(
+            run,
+            f"{says}The step is compiled already. ",
+            "Give each kernel more to do with a larger batch.",
+        )
+    if has_keras_fit(run):
+        return Advice(
+            f"{says}Compiling the step fuses many of them into few.",
+            "model.compile(..., jit_compile=True)",
+        )
+    compiled = {
+        "tensorflow": "train_step = tf.function(train_step, jit_compile=True)",
+        "jax": "train_step = jax.jit(train_step)",
+        "torch": 'model = torch.compile(model, mode="reduce-overhead")',
+    }
+    if run.framework not in compiled:
+        return _larger(run, says, "Give each more to do with a larger batch.")
+    return Advice(f"{says}Compiling the step fuses many of them into few.", compiled[run.framework])
+
+
+def _threads_compete(run: Run) -> bool:
+    """Whether tf.data's threads keep all cores busy beside the one that launches kernels."""
+    if run.framework != "tensorflow" or run.fact("fit", "input_kind") != "tf.data":
+        return False
+    host = run.samples.get("host")
+    seen = host.over("cpu_pct", run.start_ns, run.end_ns) if host is not None else None
+    return seen is not None and seen[0] >= BUSY_CPU_PCT

@@ -1,0 +1,83 @@
+"""Memory limit: the framework was given a small part of the GPU's memory, and that part is full."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.evidence.allocator import Allocator, allocator
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.words import gpu_names
+
+__all__ = ["MemoryLimit"]
+
+
+class MemoryLimit(Rule):
+    """The allocator is nearly full, and its limit is far below what the device has."""
+
+    cause = "memory_limit"
+    title = "A memory limit is too low"
+    sources = ("the framework's allocator and its limit", "memory of the GPU")
+    thresholds: ClassVar = {
+        "limit_pct": Threshold(70, "TensorFlow and JAX take 75-95 % of the device by default"),
+        "allocator_used_pct": Threshold(90, "a limit that is not reached does no harm"),
+    }
+    unknown = "the framework does not tell its allocator's limit"
+
+    def missing(self, run: Run) -> bool:
+        return not any((memory := allocator(run, gpu)) and memory.total for gpu in run.used_gpus)
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        low = {gpu: memory for gpu in run.used_gpus
+               if (memory := allocator(run, gpu)) and memory.total
+               and _share(memory) < limits["limit_pct"]
+               and memory.used_pct >= limits["allocator_used_pct"]}  # fmt: skip
+        if not low:
+            return
+        gpu = max(low, key=lambda one: low[one].used_pct)
+        memory, total = low[gpu], low[gpu].total or 0.0
+        yield Loss(
+            cause=self.cause,
+            title=f"{self.title} ({gpu_names(list(low))})",
+            where=None,
+            lost_ns=None,
+            confidence=MEASURED,
+            evidence={
+                "gpu": gpu,
+                "limit_pct": round(_share(memory), 1),
+                "allocator_used_pct": round(memory.used_pct, 1),
+                "limit_gib": round(memory.limit / 2**30, 2),
+                "device_gib": round(total / 2**30, 2),
+            },
+            threshold={
+                "limit_pct": limits["limit_pct"],
+                "allocator_used_pct": limits["allocator_used_pct"],
+            },
+            advice=_advice(run, memory.limit, total),
+            gpus=list(low),
+        )
+
+
+def _share(memory: Allocator) -> float:
+    """The limit in percent of the device's memory."""
+    return 100 * memory.limit / (memory.total or memory.limit)
+
+
+def _advice(run: Run, limit: float, total: float) -> Advice:
+    text = (
+        f"The framework was allowed {limit / 2**30:.1f} of the GPU's {total / 2**30:.0f} GiB, and "
+        "uses them up. Raise that limit."
+    )
+    if run.framework == "jax":
+        return Advice(
+            text,
+            'os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its old name\n'
+            'os.environ["XLA_CLIENT_MEM_FRACTION"] = "0.9"  # before jax is imported',
+        )
+    if run.framework == "torch":
+        return Advice(text, "torch.cuda.set_per_process_memory_fraction(1.0)")
+    return Advice(
+        text,
+        'for gpu in tf.config.list_physical_devices("GPU"):\n'
+        "    tf.config.experimental.set_memory_growth(gpu, True)  # instead of memory_limit=",
+    )

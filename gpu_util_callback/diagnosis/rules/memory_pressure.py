@@ -1,0 +1,125 @@
+"""Memory pressure: the allocator itself is full, frees its cache and tries again, or fails."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.advice.snippets import (
+    batch_code,
+    has_keras_fit,
+    mixed_precision,
+    optimizer,
+)
+from gpu_util_callback.diagnosis.evidence.allocator import Allocator, allocator
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.words import gpu_names
+
+__all__ = ["MemoryPressure"]
+
+
+class MemoryPressure(Rule):
+    """What the framework really uses comes near to what it may take.
+
+    VRAM that is "used" according to the driver is no evidence: TensorFlow and JAX take nearly all
+    of it at the start, whatever the model needs.
+    """
+
+    cause = "memory_pressure"
+    title = "GPU memory is full"
+    sources = ("the framework's allocator",)
+    thresholds: ClassVar = {
+        "allocator_used_pct": Threshold(
+            95, "torch-tb-profiler warns at 90 % of the device; a pool is fine up to its end"
+        ),
+        "retries": Threshold(
+            4,
+            "each frees the cache and synchronises the GPU; cuDNN alone causes one or two when it "
+            "tries a large workspace in the first steps",
+        ),
+    }
+    unknown = "the framework does not tell what its allocator uses"
+
+    def missing(self, run: Run) -> bool:
+        return not any(allocator(run, gpu) for gpu in run.used_gpus)
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        full = {gpu: memory for gpu in run.used_gpus
+                if (memory := allocator(run, gpu)) and not _limited(memory)
+                and _fired(memory, limits)}  # fmt: skip
+        if not full:
+            return
+        # One line for all of them: they hold the same model.
+        gpu = max(full, key=lambda one: (len(_fired(full[one], limits)), full[one].used_pct))
+        memory, fired = full[gpu], _fired(full[gpu], limits)
+        yield Loss(
+            cause=self.cause,
+            title=f"{self.title} ({gpu_names(list(full))})",
+            where=None,
+            lost_ns=None,
+            confidence=MEASURED,
+            evidence={
+                "gpu": gpu,
+                "allocator_used_pct": round(memory.used_pct, 1),
+                "allocator_peak_gib": round(memory.peak / 2**30, 2),
+                "allocator_limit_gib": round(memory.limit / 2**30, 2),
+                "retries": memory.retries,
+                "out_of_memory": memory.out_of_memory,
+            },
+            threshold=fired,
+            advice=_advice(run, gpu, "retries" in fired),
+            gpus=list(full),
+        )
+
+
+def _fired(memory: Allocator, limits: Limits) -> dict[str, object]:
+    """The limits that are reached. PyTorch tries again before it says "out of memory": those are
+    among the retries."""
+    seen = {"allocator_used_pct": memory.used_pct, "retries": memory.retries or 0}
+    return {name: limits[name] for name, value in seen.items() if value >= limits[name]}
+
+
+def _limited(memory: Allocator) -> bool:
+    """Whether a limit, not the device, is what is full; memory_limit speaks of that."""
+    return memory.total is not None and memory.limit < 0.7 * memory.total
+
+
+def _advice(run: Run, gpu: int, retries: bool) -> Advice:
+    text = "The model and its batch fill the GPU's memory: the next larger input fails. "
+    if retries:
+        text = "The GPU's memory is full: the allocator frees its cache and tries again, which "\
+            "stops the GPU each time. "  # fmt: skip
+    line = mixed_precision(run, gpu)
+    if line is not None:
+        return Advice(
+            text + "Mixed precision nearly halves what activations take.",
+            line,
+            alters_training=True,
+        )
+    batch = run.fact("fit", "batch_size")
+    known = isinstance(batch, (int, float)) and batch >= 2
+    halved = batch_code(run, int(batch) // 2) if known else "batch_size = batch_size // 2"
+    both = text + "Halve the batch, and add up the gradients of two before each update."
+    if run.framework == "torch" and not has_keras_fit(run):
+        return Advice(
+            both,
+            f"{halved}\n(loss / 2).backward()\n"
+            "if step % 2 == 1:\n    optimizer.step()\n    optimizer.zero_grad()",
+            alters_training=True,
+        )
+    if has_keras_fit(run) and _accumulates(run):
+        return Advice(
+            both,
+            f"{halved}\noptimizer = keras.optimizers.{optimizer(run)}(..., "
+            "gradient_accumulation_steps=2)",
+            alters_training=True,
+        )
+    return Advice(
+        f"{text}Halve the batch, and the learning rate with it.", halved, alters_training=True
+    )
+
+
+def _accumulates(run: Run) -> bool:
+    """Whether Keras adds gradients up there: Keras 2 cannot, Keras 3 fails under a strategy."""
+    legacy = "tf_keras" in str(run.fact("framework", "keras", default=""))
+    return not legacy and not (run.framework == "tensorflow" and run.fact("fit", "strategy"))

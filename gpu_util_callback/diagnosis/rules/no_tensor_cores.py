@@ -1,0 +1,128 @@
+"""No tensor cores: matrix kernels run on the ordinary cores of a GPU that has better ones."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.advice.snippets import half_precision, has_keras_fit, keras_policy
+from gpu_util_callback.diagnosis.evidence.kernels import MatrixKernels, capability, plain_matrix_pct
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+__all__ = ["NoTensorCores", "advice", "unused"]
+
+
+class NoTensorCores(Rule):
+    """Matrix kernels of a traced window that surely are no tensor-core kernels.
+
+    Kernels of which it is not known are no evidence: they must be fewer than the plain ones. From
+    compute capability 8.0 on, 32-bit matrix products use tensor cores too (TF32), so that such a
+    kernel there means a type or a shape that keeps it out.
+    """
+
+    cause = "no_tensor_cores"
+    title = "Tensor cores unused"
+    sources = ("kernels of profiler windows", "compute capability")
+    thresholds: ClassVar = {
+        "plain_matrix_pct": Threshold(
+            20, "a fifth of kernel time: below, mixed precision gains less than it costs to try"
+        ),
+        "kernel_pct": Threshold(
+            30, "where kernels take less of the step than that, faster ones do not show"
+        ),
+        "compute_capability": Threshold(7.0, "Volta is the first with tensor cores"),
+    }
+    unknown = "no profiler window lists the kernels, or the compute capability is not known"
+
+    def missing(self, run: Run) -> bool:
+        return not any(
+            capability(run, gpu) and plain_matrix_pct(run, gpu) for gpu in traced_gpus(run)
+        )
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        for gpu in traced_gpus(run):
+            busy = run.traced.gpus[gpu]
+            kernels = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / busy.duration_ns
+            able, seen = capability(run, gpu), plain_matrix_pct(run, gpu)
+            if able is None or seen is None or not unused(able, kernels, seen, limits):
+                continue
+            policy = str(run.fact("fit", "mixed_precision", default=""))
+            yield Loss(
+                cause=self.cause,
+                title=self.title,
+                where=None,
+                lost_ns=None,
+                confidence=MEASURED,
+                evidence={
+                    "plain_matrix_pct": round(seen.plain_pct, 1),
+                    "kernel_pct": round(kernels, 1),
+                    "tensor_core_pct": round(seen.used_pct),
+                    "unknown_kernels_pct": round(seen.unknown_pct, 1),
+                    "largest_kernel": seen.largest[:120],
+                    "precision": policy or None,
+                    "compute_capability": able,
+                },
+                threshold={
+                    "plain_matrix_pct": limits["plain_matrix_pct"],
+                    "kernel_pct": limits["kernel_pct"],
+                    "compute_capability": limits["compute_capability"],
+                },
+                advice=advice(run, able, policy),
+                gpus=[gpu],
+                detail=f"gpu{gpu}",
+            )
+            return
+
+
+def unused(able: float, kernel_pct: float, seen: MatrixKernels, limits: Limits) -> bool:
+    """Whether kernels of a GPU surely leave its tensor cores unused, and it matters.
+
+    Args:
+        able: its compute capability.
+        kernel_pct: kernels, share of the steps.
+    """
+    if able < limits["compute_capability"] or kernel_pct < limits["kernel_pct"]:
+        return False
+    plain = seen.plain_pct
+    enough = plain >= limits["plain_matrix_pct"]
+    return enough and seen.unknown_pct < plain and round(seen.used_pct) < plain
+
+
+def advice(run: Run, able: float, policy: str) -> Advice:
+    """What to do about it: mixed precision, or sizes that fit where it is on."""
+    if policy.startswith("mixed"):
+        return Advice(
+            "Mixed precision is on, and still the largest matrix kernels do not use the tensor "
+            "cores: their sizes may not be multiples of 8. Pad channels, units and vocabulary.",
+            "units = 8 * math.ceil(units / 8)",
+            alters_training=True,
+        )
+    kind = half_precision(able)
+    scaled = "; Keras scales the loss" if has_keras_fit(run) else (
+        "; scale the loss with keras.optimizers.LossScaleOptimizer"
+    )  # fmt: skip
+    scaled = "" if kind == "bfloat16" else scaled
+    text = (
+        "Matrix products run in 32 bits on the ordinary cores; the tensor cores do them several "
+        f"times as fast in 16 bits. Train in mixed precision ({kind}{{}})."
+    )
+    if has_keras_fit(run) or run.framework == "tensorflow":
+        return Advice(text.format(scaled), keras_policy(kind), alters_training=True)
+    if run.framework == "torch":
+        return Advice(
+            text.format("" if kind == "bfloat16" else "; scale the loss with torch.amp.GradScaler"),
+            f'with torch.autocast("cuda", dtype=torch.{kind}):\n'
+            "    loss = loss_function(model(x), y)",
+            alters_training=True,
+        )
+    small = "" if kind == "bfloat16" else "; scale the loss, or small gradients get lost"
+    if not run.framework:
+        return Advice(text.format(small), alters_training=True)
+    return Advice(
+        text.format(small),
+        f"params = jax.tree.map(lambda leaf: leaf.astype(jnp.{kind}), params)"
+        "  # inside the loss function\n"
+        f"x = x.astype(jnp.{kind})  # else JAX computes in float32",
+        alters_training=True,
+    )

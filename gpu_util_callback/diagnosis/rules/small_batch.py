@@ -1,0 +1,102 @@
+"""Small batch: the GPU is always active and mostly empty, and there is memory for more."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
+from gpu_util_callback.diagnosis.evidence.kernels import fill, headroom
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+__all__ = ["BUSY_BUT_EMPTY", "SmallBatch", "model_is_small"]
+
+# Shared with small_model, which is the same sight with no better batch to offer.
+BUSY_BUT_EMPTY = {
+    "gpu_active_pct": Threshold(80, "a GPU that idles has another problem first"),
+    "sm_active_pct": Threshold(
+        30, "busy but empty: kernels run, and on average less than a third of the SMs has work"
+    ),
+    "min_samples": Threshold(20, "two seconds of samples at 10 Hz"),
+    "small_parameters": Threshold(
+        200_000, "200,000 parameters are 0.8 MB: a fraction of a modern GPU's cache"
+    ),
+    "large_batch": Threshold(1024, "with a thousand samples a batch the model is what is small"),
+}
+
+
+def model_is_small(run: Run, limits: Limits) -> bool:
+    """Whether a larger batch is no remedy: a tiny model, or a batch that is large already."""
+    parameters = run.fact("model", "parameters")
+    batch = run.fact("fit", "batch_size")
+    tiny = parameters is not None and parameters < limits["small_parameters"]
+    return bool(tiny and batch is not None and batch >= limits["large_batch"])
+
+
+class SmallBatch(Rule):
+    """Kernels run all the time, most SMs have nothing to do, and most of the VRAM is free.
+
+    What a larger batch gains cannot be told from one batch size, so no loss is claimed.
+    """
+
+    cause = "small_batch"
+    title = "The batch is small for this GPU"
+    sources = ("GPM SM active", "GPU utilization", "allocator peak", "batch size")
+    thresholds: ClassVar = BUSY_BUT_EMPTY | {
+        "vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits"),
+    }
+    unknown = "SM activity (GPM, Hopper and newer) or the allocator's peak was not measured"
+
+    def missing(self, run: Run) -> bool:
+        return not any(
+            run.column(gpu, "sm_active_pct") and headroom(run, gpu) for gpu in run.used_gpus
+        )
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        if model_is_small(run, limits):
+            return
+        for gpu in run.working_gpus:
+            seen, memory = fill(run, gpu, int(limits["min_samples"])), headroom(run, gpu)
+            if seen is None or memory is None:
+                continue
+            used = 100 * memory[0]
+            if seen.active_pct < limits["gpu_active_pct"]:
+                continue
+            if seen.sm_active_pct >= limits["sm_active_pct"] or used >= limits["vram_used_pct"]:
+                continue
+            batch = run.fact("fit", "batch_size")
+            factor = max(2, room_for(run, 8))
+            yield Loss(
+                cause=self.cause,
+                title=self.title,
+                where=None,
+                lost_ns=None,
+                confidence=MEASURED,
+                evidence={
+                    "gpu": gpu,
+                    "gpu_active_pct": round(seen.active_pct, 1),
+                    "sm_active_pct": round(seen.sm_active_pct, 1),
+                    "vram_used_pct": round(used, 1),
+                    "batch_size": batch,
+                },
+                threshold={
+                    "gpu_active_pct": limits["gpu_active_pct"],
+                    "sm_active_pct": limits["sm_active_pct"],
+                    "vram_used_pct": limits["vram_used_pct"],
+                },
+                advice=_advice(run, seen.sm_active_pct, used, factor),
+                gpus=[gpu],
+                detail=f"gpu{gpu}",
+            )
+            return  # one line for all GPUs: they run the same model
+
+
+def _advice(run: Run, sm: float, used: float, factor: int) -> Advice:
+    often = "twice" if factor == 2 else f"{factor} times"
+    return Advice(
+        f"Kernels run all the time, but only {sm:.0f} % of the GPU's processors have work, and "
+        f"{used:.0f} % of its memory is needed. A batch {often} as large fits; raise the "
+        "learning rate with it.",
+        larger_batch(run, factor),
+        alters_training=True,
+    )

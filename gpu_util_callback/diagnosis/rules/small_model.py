@@ -1,0 +1,76 @@
+"""Small model: this model cannot fill this GPU, and no setting changes that."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.advice.snippets import command
+from gpu_util_callback.diagnosis.evidence.kernels import fill
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.rules.small_batch import BUSY_BUT_EMPTY, model_is_small
+from gpu_util_callback.diagnosis.thresholds import Limits
+
+__all__ = ["SmallModel"]
+
+
+class SmallModel(Rule):
+    """The GPU is active and mostly empty though the batch is large: the model is what is small."""
+
+    cause = "small_model"
+    title = "The model is small for this GPU"
+    sources = ("GPM SM active", "GPU utilization", "model parameters", "batch size")
+    thresholds: ClassVar = BUSY_BUT_EMPTY
+    unknown = "SM activity (GPM, Hopper and newer), model or batch size are not known"
+
+    def missing(self, run: Run) -> bool:
+        known = run.fact("model", "parameters") is not None
+        sized = run.fact("fit", "batch_size") is not None
+        seen = any(run.column(gpu, "sm_active_pct") for gpu in run.used_gpus)
+        return not (known and sized and seen)
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        if not model_is_small(run, limits):
+            return
+        for gpu in run.working_gpus:
+            seen = fill(run, gpu, int(limits["min_samples"]))
+            if seen is None or seen.active_pct < limits["gpu_active_pct"]:
+                continue
+            if seen.sm_active_pct >= limits["sm_active_pct"]:
+                continue
+            yield Loss(
+                cause=self.cause,
+                title=self.title,
+                where=None,
+                lost_ns=None,
+                confidence=MEASURED,
+                evidence={
+                    "gpu": gpu,
+                    "gpu_active_pct": round(seen.active_pct, 1),
+                    "sm_active_pct": round(seen.sm_active_pct, 1),
+                    "parameters": run.fact("model", "parameters"),
+                    "batch_size": run.fact("fit", "batch_size"),
+                },
+                threshold={
+                    "gpu_active_pct": limits["gpu_active_pct"],
+                    "sm_active_pct": limits["sm_active_pct"],
+                    "parameters": limits["small_parameters"],
+                    "batch_size": limits["large_batch"],
+                },
+                advice=Advice(
+                    "This model is too small to fill this GPU, even with this batch. Nothing is "
+                    "wrong: use a smaller GPU, or train several models on it at the same time.",
+                    f"{_beside(run)} & {_beside(run)} & wait",
+                ),
+                gpus=[gpu],
+                detail=f"gpu{gpu}",
+            )
+            return
+
+
+def _beside(run: Run) -> str:
+    """The training's command, such that it leaves memory of the GPU to another one."""
+    shares = {
+        "tensorflow": "TF_FORCE_GPU_ALLOW_GROWTH=true",
+        "jax": "XLA_PYTHON_CLIENT_PREALLOCATE=false",
+    }
+    return command(run, shares.get(run.framework, ""))

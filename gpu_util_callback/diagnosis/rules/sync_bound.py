@@ -1,0 +1,185 @@
+"""Sync-bound: the host waits for the GPU after every step, and the GPU then for the host."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from gpu_util_callback.diagnosis.advice.snippets import (
+    has_keras_fit,
+    larger_batch,
+    no_room,
+    room_for,
+)
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+__all__ = ["SyncBound", "advice"]
+
+PER_CALL = 16  # a sixteenth of the loss is left
+EVERY = 100
+
+
+class SyncBound(Rule):
+    """Profiler windows show the GPU running dry because the host waited for it.
+
+    On TensorFlow, Keras reads the metrics after every execution. Where no window was taken this is
+    seen from outside when steps are short, the host does wait for the GPU in each, the GPU is idle
+    a good part of the time, and no input wait, callback or compilation explains it. That is told
+    of one GPU only, without a strategy, one step a call, in graphs, and where the idle time of a
+    step is no longer than what Keras itself does between two calls; else the step's own work on
+    the CPU may be what the GPU waits for, and nothing is said.
+    """
+
+    cause = "sync_bound"
+    title = "Sync-bound"
+    sources = ("profiler windows", "or: GPU wait of each step and GPU utilization (TensorFlow)")
+    thresholds: ClassVar = {
+        "idle_sync_pct": Threshold(
+            10, "reading metrics costs 0.2-1 ms a step: a tenth of a step of 2-10 ms"
+        ),
+        "gpu_active_pct": Threshold(70, "SageMaker Debugger calls p95 < 70 % low utilization"),
+        "gpu_wait_pct": Threshold(20, "the host must really wait for the GPU in each step"),
+        "step_ms": Threshold(20, "longer steps hide a millisecond of the host"),
+        "idle_ms_per_step": Threshold(
+            3,
+            "between two calls Keras needs 0.3-2 ms; a GPU that idles longer in each step waits "
+            "for something the step itself computes on the CPU",
+        ),
+        "min_steps": Threshold(100, "without windows it takes many steps to be sure"),
+    }
+    unknown = "no profiler window shows synchronisations"
+
+    def missing(self, run: Run) -> bool:
+        return not traced_gpus(run) and not self._visible_from_outside(run)
+
+    @staticmethod
+    def _visible_from_outside(run: Run) -> bool:
+        return bool(
+            run.framework == "tensorflow"
+            and run.used_gpus
+            and run.steps.total("gpu_wait_ns")
+            and any(run.column(gpu, "utilization_pct") for gpu in run.used_gpus)
+        )
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        if traced_gpus(run):
+            yield from self._traced(run, limits)
+        else:
+            yield from self._outside(run, limits)
+
+    def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        for share in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
+            yield share.loss(
+                self,
+                advice(run),
+                threshold={"idle_sync_pct": limits["idle_sync_pct"]},
+                evidence={
+                    "idle_sync_pct": round(share.pct, 1),
+                    "idle_sync_ms_per_step": round(share.ms_per_step, 3),
+                    "steps_per_execution": int(run.fact("fit", "steps_per_execution", default=1)),
+                },
+            )
+
+    def _outside(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        steps = run.steps
+        if steps.total_rows < limits["min_steps"] or run.fact("fit", "run_eagerly", default=False):
+            return
+        if int(run.fact("fit", "steps_per_execution", default=1)) > 1:
+            return
+        if run.fact("fit", "strategy") or len(run.used_gpus) > 1:
+            return  # there the GPUs wait for each other as well
+        clean = run.clean_step_ns()
+        if clean is None or clean[0] > limits["step_ms"] * 1e6:
+            return
+        spent, waited = steps.total("duration_ns"), steps.total("gpu_wait_ns")
+        if 100 * waited < limits["gpu_wait_pct"] * spent:
+            return
+        start, end = int(steps["start_ns"][0]), int(steps["end_ns"].max())
+        idle = run.idle(start, end)
+        if idle is None or idle.active_pct >= limits["gpu_active_pct"]:
+            return
+        explained = sum(
+            steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
+        )
+        outside = max(0, end - start - spent)
+        lost = min(idle.idle_ns - explained - outside, steps.total("body_ns"))
+        if lost < (1 - limits["gpu_active_pct"] / 100) * spent:
+            return
+        if lost > limits["idle_ms_per_step"] * 1e6 * steps.total_rows:
+            return
+        yield Loss(
+            cause=self.cause,
+            title=self.title,
+            where=None,
+            lost_ns=lost,
+            confidence=ESTIMATED,
+            evidence={
+                "gpu_active_pct": round(idle.active_pct, 1),
+                "gpu_wait_pct": round(100 * waited / spent, 1),
+                "step_ms": round(clean[0] / 1e6, 3),
+                "idle_ms_per_step": round(lost / steps.total_rows / 1e6, 3),
+                "steps_per_execution": 1,
+            },
+            threshold={
+                "gpu_active_pct": limits["gpu_active_pct"],
+                "gpu_wait_pct": limits["gpu_wait_pct"],
+                "step_ms": limits["step_ms"],
+                "idle_ms_per_step": limits["idle_ms_per_step"],
+            },
+            advice=advice(run),
+            gpus=list(idle.gpus),
+        )
+
+
+def advice(run: Run) -> Advice:
+    """What to do about waiting for the GPU: by who reads its results."""
+    executed = int(run.fact("fit", "steps_per_execution", default=1))
+    if run.fact("fit", "run_eagerly", default=False):
+        return Advice(
+            "The model runs eagerly, and each value that Python looks at makes the GPU wait for "
+            "it. Let Keras compile the step into one graph.",
+            "model.compile(..., run_eagerly=False)",
+        )
+    if not run.framework:
+        return Advice(
+            "The program waits for the GPU in every step, and the GPU runs dry meanwhile: read "
+            "results from it less often, and synchronise only where they are needed.",
+        )
+    if not has_keras_fit(run):
+        value = "loss.item()" if run.framework == "torch" else "float(loss)"
+        reads = {"torch": ".item(), .cpu()", "tensorflow": "float(), .numpy()"}.get(
+            run.framework, "float(), block_until_ready()"
+        )
+        return Advice(
+            f"The loop reads a result from the GPU in every step ({reads}, print), and the GPU "
+            f"runs dry meanwhile. Read it every {EVERY}th step.",
+            f"if step % {EVERY} == 0: print({value})",
+            1 - 1 / EVERY,
+        )
+    if executed >= 8:
+        return Advice(
+            f"{executed} steps run in one call, and still the GPU waits for the host inside them: "
+            "look for a print or a metric in train_step that needs its value.",
+        )
+    # Keras on torch takes one step a call; with a strategy several steps a call fail.
+    if run.framework == "torch" or run.fact("fit", "strategy"):
+        says = (
+            "Keras reads the metrics after every step, and the GPU runs dry until the next one is "
+            "launched. "
+        )
+        factor = room_for(run, 4)
+        if factor < 2:
+            return no_room(run, says)
+        return Advice(
+            f"{says}Larger batches make this rarer.",
+            larger_batch(run, factor),
+            1 - 1 / factor,
+            alters_training=True,
+        )
+    return Advice(
+        "Keras reads the metrics after every step, and the GPU runs dry until the next one is "
+        f"launched. Let {PER_CALL} steps run in one call.",
+        f"model.compile(..., steps_per_execution={PER_CALL})",
+        1 - max(1, executed) / PER_CALL,
+    )

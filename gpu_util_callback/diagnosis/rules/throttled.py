@@ -1,0 +1,187 @@
+"""Throttled: the GPU clocks down because it is hot, or because its power is limited."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.snippets import driver_number
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampled, together
+from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.words import gpu_names
+
+__all__ = ["Throttled"]
+
+# column -> (what people call it, whether it is a fault by itself)
+_REASONS = {
+    "throttle_thermal_pct": ("thermal", True),
+    "throttle_other_pct": ("hardware slowdown", True),
+    "throttle_power_pct": ("power limit", False),
+}
+
+
+class Throttled(Rule):
+    """A GPU under load runs below its clock, and the driver says that it was slowed down.
+
+    The power cap is the normal state of a data-centre GPU at full load: it counts only where
+    somebody lowered the limit below the board's own. What is lost is the missing share of the
+    clock while kernels ran: an estimate, since memory-bound kernels do not follow the core clock.
+    Of several GPUs the slowest sets the pace, so that GPUs that are hot together lose time once.
+    """
+
+    cause = "throttled"
+    title = "Throttled"
+    sources = ("throttle times of the GPU", "SM clock", "GPU utilization")
+    thresholds: ClassVar = {
+        "throttled_pct": Threshold(
+            20, "a slowdown of a fifth of the time is a state; shorter ones are regulation"
+        ),
+        "clock_deficit_pct": Threshold(
+            5, "below its full clock by less than 5 % the step time differs by less than noise"
+        ),
+        "power_deficit_pct": Threshold(
+            10, "boards hold their power by 5-10 % of clock even at their own limit"
+        ),
+        "loaded_pct": Threshold(50, "an idle GPU lowers its clock by itself"),
+        "min_s": Threshold(
+            2, "the driver's utilization is a mean over up to a second; two make a state"
+        ),
+        "min_run_pct": Threshold(1, "below 1 % of the run, mending it does not show"),
+        "least_s": LEAST_S,
+    }
+    unknown = "throttle times and clocks of the GPU were not sampled"
+
+    def missing(self, run: Run) -> bool:
+        return not any(
+            run.column(gpu, column) and run.column(gpu, "sm_clock_mhz")
+            for gpu in run.used_gpus for column in _REASONS
+        )  # fmt: skip
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        return worth_telling(self._spans(run, limits), run.present_ns, limits)
+
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        slowed = [one for gpu in run.working_gpus if (one := _slowed(run, gpu, limits)) is not None]
+        for column, (word, fault) in _REASONS.items():
+            each = {one.gpu: (one.seen, one.lost[column]) for one in slowed if column in one.lost}
+            least = limits["clock_deficit_pct" if fault else "power_deficit_pct"]
+            for found in together(each, enter=least / 100, min_s=limits["min_s"]):
+                one = next(one for one in slowed if one.gpu == found.gpus[0])
+                mask = found.inside
+                time, share = one.seen.length_ns[mask], one.seen.at(column)[mask]
+                throttled = float(np.average(np.nan_to_num(share), weights=time))
+                if throttled < limits["throttled_pct"]:
+                    continue
+                slow = float(np.nanmean(one.clock[mask]))
+                hot = one.seen.at("temperature_c")[mask]
+                evidence: dict[str, object] = {
+                    "gpu": one.gpu,
+                    "reason": word,
+                    "throttled_pct": round(throttled, 1),
+                    "clock_deficit_pct": round(100 * (1 - slow / one.full), 1),
+                    "clock_mhz": round(slow),
+                    "full_clock_mhz": round(one.full),
+                    "temperature_c": round(float(np.nanmax(hot)))
+                    if np.isfinite(hot).any() else None,
+                }  # fmt: skip
+                yield Loss(
+                    cause=self.cause,
+                    title=f"Throttled ({word})",
+                    where=found.where,
+                    lost_ns=found.lost_ns,
+                    confidence=ESTIMATED,
+                    evidence=evidence,
+                    threshold={
+                        "throttled_pct": limits["throttled_pct"],
+                        "clock_deficit_pct": least,
+                    },
+                    advice=_advice(run, found.gpus, word),
+                    gpus=found.gpus,
+                    detail=word,
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Slowed:
+    """A GPU's clock, the one it would have, and by column what was lost for that reason."""
+
+    gpu: int
+    seen: Sampled
+    clock: np.ndarray
+    full: float
+    lost: dict[str, np.ndarray]
+
+
+def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
+    """None where the GPU was not slowed down, or its clock is not known."""
+    told = [column for column in _REASONS
+            if (run.highest(gpu, column) or 0) >= limits["throttled_pct"]]  # fmt: skip
+    seen = next((one for column in told if (one := sampled(run, gpu, column)) is not None), None)
+    if seen is None:
+        return None
+    clock, use = seen.at("sm_clock_mhz"), seen.at("utilization_pct")
+    shares = {column: seen.at(column) for column in told}
+    if "throttle_power_pct" in shares:
+        power = np.where(_lowered(run, gpu, seen), shares["throttle_power_pct"], 0)
+        shares["throttle_power_pct"] = power
+    known = np.stack(list(shares.values()))
+    full = _full_clock(run, gpu, seen, (known < 1).all(axis=0), clock, use, limits["loaded_pct"])
+    if full is None:
+        return None
+    loaded = (use >= limits["loaded_pct"]) & (np.nan_to_num(known) > 0).any(axis=0)
+    deficit = np.where(loaded, np.clip(1 - clock / full, 0, 1), 0)
+    lost = seen.length_ns * deficit * np.clip(use, 0, 100) / 100
+    # A slow clock is lost once: to the reason that held for most of the time.
+    first = np.argmax(np.nan_to_num(known), axis=0)
+    return _Slowed(gpu, seen, clock, full, {
+        column: np.where(first == place, lost, 0) for place, column in enumerate(shares)
+    })  # fmt: skip
+
+
+def _lowered(run: Run, gpu: int, seen: Sampled) -> np.ndarray:
+    """Where the power limit was below what the board is made for; shape `(n,)`."""
+    facts = run.gpu(gpu)
+    default, known = facts.get("power_default_mw") or 0, facts.get("power_limit_mw")
+    limit = seen.at("power_limit_mw", RARE_NS)
+    limit = np.where(np.isnan(limit), known or np.nan, limit)
+    return np.nan_to_num(limit, nan=np.inf) < 0.98 * default
+
+
+def _full_clock(run, gpu: int, seen: Sampled, free, clock, use, loaded_pct: float) -> float | None:
+    """The clock under load without throttling: what this run reached, else the board's maximum."""
+    free = free & (use >= loaded_pct) & np.isfinite(clock)
+    if free.sum() >= 20:
+        return float(np.percentile(clock[free], 90))
+    known = run.gpu(gpu).get("sm_clock_max_mhz")
+    if known:
+        return float(known)
+    highest = seen.at("sm_clock_max_mhz")
+    return float(np.nanmax(highest)) if np.isfinite(highest).any() else None
+
+
+def _advice(run: Run, gpus: list[int], word: str) -> Advice:
+    names, one = gpu_names(gpus), len(gpus) == 1
+    which = ",".join(str(driver_number(run, gpu)) for gpu in sorted(gpus))
+    if word == "thermal":
+        return Advice(
+            f"{names} {'is' if one else 'are'} too hot and {'slows itself' if one else 'slow'} "
+            f"{'down' if one else 'themselves down'}. Check the fans and the air in front of "
+            f"{'it' if one else 'them'}; a lower power limit often loses less than the heat does.",
+            f"nvidia-smi -i {which} -q -d TEMPERATURE,PERFORMANCE",
+        )
+    if word == "power limit":
+        default = run.gpu(gpus[0]).get("power_default_mw") or 0
+        return Advice(
+            f"The power limit of {names} was set below the board's own, and "
+            f"{'it slows' if one else 'they slow'} down for it. Set it back.",
+            f"sudo nvidia-smi -i {which} -pl {default / 1000:.0f}",
+        )
+    return Advice(
+        f"A signal of the board (power brake or slowdown) slows {names} down: "
+        f"{'its' if one else 'their'} power supply or cooling needs a look.",
+        f"nvidia-smi -i {which} -q -d PERFORMANCE,POWER",
+    )

@@ -1,0 +1,213 @@
+"""Transfer-bound: copies between host and GPU that nothing hides, or a link that is too slow."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.samples import (
+    RARE_NS,
+    Sampled,
+    link_bytes_per_s,
+    sampled,
+    together,
+)
+from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
+from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.words import gpu_names
+
+__all__ = ["TransferBound", "advice"]
+
+
+class TransferBound(Rule):
+    """Profiler windows show exposed copies; or PCIe traffic fills the link for a while.
+
+    A link below its best generation or width is normal at idle, and of no importance while little
+    is copied: it is named only where the traffic fills it.
+    """
+
+    cause = "transfer_bound"
+    title = "Transfer-bound"
+    sources = ("profiler windows", "or: PCIe traffic and link of the GPU")
+    thresholds: ClassVar = {
+        "exposed_copy_pct": Threshold(
+            10, "TraceLens flags 5 % per direction; two directions make ten"
+        ),
+        "link_used_pct": Threshold(
+            70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"
+        ),
+        "idle_pct": Threshold(
+            5, "beside a full link the GPU must idle for 5 % of the time, which is felt"
+        ),
+        "min_s": Threshold(
+            2, "the driver's utilization is a mean over up to a second; two make a state"
+        ),
+        "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
+        "least_s": LEAST_S,
+    }
+    unknown = "neither profiler windows nor PCIe traffic were recorded"
+
+    def missing(self, run: Run) -> bool:
+        return not traced_gpus(run) and not any(
+            run.column(gpu, "pcie_rx_bytes_per_s") for gpu in run.used_gpus
+        )
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        traced = list(self._traced(run, limits))
+        yield from traced
+        if not traced_gpus(run):
+            yield from worth_telling(self._full_links(run, limits), run.present_ns, limits)
+
+    def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        limit = limits["exposed_copy_pct"]
+        for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
+            down, up = (share_of(run, way, where=share.where) for way in ("copy_h2d", "copy_d2h"))
+            assert down is not None and up is not None
+            degraded = next((text for gpu in share.gpus if (text := _degraded(run, gpu))), None)
+            yield share.loss(
+                self,
+                advice(run, degraded, up.ms_per_step > down.ms_per_step),
+                threshold={"exposed_copy_pct": limit},
+                evidence={
+                    "exposed_copy_pct": round(share.pct, 1),
+                    "to_gpu_ms_per_step": round(down.ms_per_step, 3),
+                    "from_gpu_ms_per_step": round(up.ms_per_step, 3),
+                    "pcie_link": degraded,
+                },
+            )
+
+    def _full_links(self, run: Run, limits: Limits) -> Iterable[Loss]:
+        links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}
+        each = {gpu: (link.seen, link.lost) for gpu, link in links.items()}
+        enter = limits["idle_pct"] / 100
+        for found in together(each, enter=enter, min_s=limits["min_s"]):
+            link, mask = links[found.gpus[0]], found.inside
+            full = mask & link.full
+            degraded = _degraded(run, found.gpus[0])
+            several = len(found.gpus) > 1
+            yield Loss(
+                cause=self.cause,
+                title=f"{self.title} ({gpu_names(found.gpus)}: the PCIe "
+                f"{'links are' if several else 'link is'} full)",
+                where=found.where,
+                lost_ns=found.lost_ns,
+                confidence=ESTIMATED,
+                evidence={
+                    "gpu": found.gpus[0],
+                    "link_used_pct": round(float(np.nanmean(link.use[full])), 1),
+                    "gb_per_s": round(float(np.nanmean(link.rate[full])) / 1e9, 2),
+                    "link_gb_per_s": round(float(np.nanmean(link.limit[mask])) / 1e9, 2),
+                    "gpu_active_pct": round(float(np.mean(link.active[mask])), 1),
+                    "pcie_link": degraded,
+                },
+                threshold={"link_used_pct": limits["link_used_pct"]},
+                advice=advice(run, degraded, False, full=True),
+                gpus=found.gpus,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A GPU's PCIe link, sample by sample: in use (%), what it moves and could, bytes a second."""
+
+    seen: Sampled
+    use: np.ndarray
+    rate: np.ndarray
+    limit: np.ndarray
+    active: np.ndarray
+    full: np.ndarray
+    lost: np.ndarray
+
+
+def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
+    """None where the link was never full, or nobody knows."""
+    seen = sampled(run, gpu, "pcie_rx_bytes_per_s")
+    if seen is None:
+        return None
+    rate = np.fmax(seen.at("pcie_rx_bytes_per_s"), seen.at("pcie_tx_bytes_per_s"))
+    facts = run.gpu(gpu)
+    # A link that fills its best rate is full whatever it runs at now.
+    generation, width = (
+        _or(seen.at(name, RARE_NS), facts.get(f"{name}_max"))
+        for name in ("pcie_generation", "pcie_width")
+    )
+    limit = link_bytes_per_s(generation, width)
+    use = 100 * rate / limit
+    full = np.nan_to_num(use) >= limits["link_used_pct"]
+    if not full.any():
+        return None
+    active = np.nan_to_num(seen.at("utilization_pct"), nan=100.0)
+    # Copies run beside kernels: only idle time can have been lost to them.
+    lost = np.where(full, seen.length_ns * (1 - np.clip(active, 0, 100) / 100), 0)
+    return _Link(seen, use, rate, limit, active, full, lost)
+
+
+def _or(values: np.ndarray, otherwise: float | None) -> np.ndarray:
+    """Values with what is known otherwise where they are NaN."""
+    return np.where(np.isnan(values), np.nan if otherwise is None else otherwise, values)
+
+
+def _degraded(run: Run, gpu: int) -> str | None:
+    """The link under load against what it could be, where it is less."""
+    facts = run.gpu(gpu)
+    best_generation, best_width = facts.get("pcie_generation_max"), facts.get("pcie_width_max")
+    generation, width = (run.highest(gpu, name) for name in ("pcie_generation", "pcie_width"))
+    if not (best_generation and best_width and generation and width):
+        return None
+    if generation >= best_generation and width >= best_width:
+        return None
+    return (
+        f"generation {generation:.0f} x{width:.0f}, "
+        f"could be generation {best_generation} x{best_width}"
+    )
+
+
+def advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) -> Advice:
+    """What to do about copies: by the state of the link, their direction and the framework."""
+    if degraded:
+        return Advice(
+            f"The PCIe link runs below what it could ({degraded}). Reseat the card, use another "
+            "slot, or look for a riser cable and a BIOS setting.",
+            "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.gen.max,"
+            "pcie.link.width.current,pcie.link.width.max --format=csv  # while it trains",
+        )
+    if from_gpu:
+        return Advice(
+            "Results are copied back from the GPU in every step. Return fewer of them from the "
+            "step, and keep metrics on the GPU.",
+        )
+    says = "Batches are copied to the GPU while it has nothing else to do. "
+    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    unpinned = run.fact("fit", "input_pin_memory") is not True
+    if full:  # more of it at a time does not fit through
+        says = "The copies to the GPU fill the link, and the GPU waits for them. "
+    elif run.framework == "" and run.fact("fit", "input_pin_memory") is False:
+        return Advice(f"{says}From pinned memory the copy runs beside the computation.")
+    elif run.framework == "torch" and unpinned and ("dataloader" in kind or not kind):
+        more = "" if has_keras_fit(run) else "\nx = x.to(device, non_blocking=True)"
+        return Advice(
+            f"{says}From pinned memory the copy runs beside the computation.",
+            f"loader = DataLoader(dataset, ..., pin_memory=True){more}",
+        )
+    elif (
+        run.framework == "tensorflow" and has_keras_fit(run) and kind == "tf.data"
+        and not run.fact("fit", "strategy") and len(run.used_gpus) < 2
+    ):  # fmt: skip
+        return Advice(
+            f"{says}Copy the next one while this one computes.",
+            'ds = ds.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))  # as its last step',
+        )
+    return Advice(
+        f"{says}Send smaller types: images as uint8, converted on the GPU.",
+        "model = keras.Sequential([keras.layers.Rescaling(1 / 255), model])  # and feed uint8"
+        if has_keras_fit(run) else
+        "x = x.to(device, non_blocking=True).float() / 255  # and send uint8"
+        if run.framework == "torch" else "x = x.astype(jnp.float32) / 255  # and send uint8"
+        if run.framework == "jax" else "x = tf.cast(x, tf.float32) / 255  # and send uint8"
+        if run.framework else "",
+    )  # fmt: skip

@@ -1,0 +1,288 @@
+"""Ranks of one job side by side: which of them holds all the others back, and with what."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Evidence
+
+__all__ = ["session_findings"]
+
+# Workers that wait for each other have steps of one length; ranks of a sweep need not.
+_SAME_PACE = 0.75
+# Of a wait that the others share, less than this makes the straggler's own steps longer.
+_WAITED_FOR = 0.5
+# Fewer traced steps of a worker are no mean.
+_TRACED_STEPS = 3
+# NVML counts a GPU that waits in a collective as active: a worker that waits is active throughout.
+_WAITING_PCT = 85.0
+
+
+@dataclass(slots=True)
+class _Straggler:
+    """A rank that the others wait for: seconds lost, or None where nobody can say how many."""
+
+    rank: int
+    part: str
+    word: str
+    lost_s: float | None
+    confidence: str
+    evidence: Evidence
+    limit: tuple[str, float]
+    text: str
+
+
+def session_findings(runs: Sequence[Mapping]) -> list[dict]:
+    """Findings about the ranks of one session that wait for each other; empty for others.
+
+    Steps that wait for each other are equally long on every rank, so a straggler is known by what
+    it does *while the others wait*: its input or its callbacks (measured); in profiler windows,
+    that it waits least in collectives and works most; and by what the GPUs' counters say of who
+    waits. Where none of them is known, nothing is said.
+
+    Args:
+        runs: the run objects of the report, one per rank.
+    """
+    ranked = [run for run in runs if run["rank"] is not None and run["steps"] and run["wall_s"]]
+    if len({run["rank"] for run in ranked}) < len(ranked) or len(ranked) < 2:
+        return []
+    pace = _pace(ranked)
+    if pace is None:
+        return []
+    limits = ranked[0]["thresholds"]["imbalance"]
+    found = list(_own_time(ranked, limits["worker_wait_pct"], pace))
+    if not found:
+        found += _traced(ranked, limits["worker_wait_pct"])
+    if not found:
+        found += _counters(ranked, limits["gap_pct"])
+    findings = [_finding(one, ranked) for one in found]
+    return sorted(findings, key=lambda finding: -(finding["lost_s"] or 0.0))
+
+
+def _pace(runs: Sequence[Mapping]) -> dict[int, float] | None:
+    """Rank -> how long its steps are in ms, where they are equally long on all ranks, else None.
+
+    The mean is that of hosts that run ahead of their devices by several steps and then wait; of a
+    short run it holds the first step, which lasts until the last worker has come, so that what
+    steps take as a rule may be alike where the mean is not.
+    """
+    for figure in ("mean", "p50"):
+        paces = {run["rank"]: run["step_ms"][figure] for run in runs}
+        known = list(paces.values())
+        if None not in known and min(known) >= _SAME_PACE * max(known):
+            return paces
+    return None
+
+
+# Where a worker's own time may be longer than the others', what it is called, and what to do.
+_PARTS = {
+    "input_wait": (
+        "its input is slow",
+        "Every step waits for the slowest worker. Worker {rank} waits {ms:.3g} ms a step for its "
+        "input, the others {others:.3g} ms: look at its disk, its network and its share of the "
+        "files.",
+    ),
+    "callbacks": (
+        "its callbacks take long",
+        "Every step waits for the slowest worker. Callbacks of worker {rank} take {ms:.3g} ms a "
+        "step, of the others {others:.3g} ms: let another thread do that work.",
+    ),
+}
+
+
+def _own_time(
+    runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]
+) -> Iterator[_Straggler]:
+    """Input and callbacks lie outside of the step's work: the others' are short meanwhile.
+
+    Where the others wait for it, their steps are as long as the straggler's; where nobody does (a
+    sweep, asynchronous training), its steps are longer by just what it waits.
+    """
+    for part, (word, text) in _PARTS.items():
+        spent = {run["rank"]: run["time_s"].get(part) for run in runs}
+        if any(seconds is None for seconds in spent.values()):
+            continue
+        worst = max(runs, key=lambda run: spent[run["rank"]])
+        rank = worst["rank"]
+        others = median(seconds for other, seconds in spent.items() if other != rank)
+        lost = spent[rank] - others
+        pct = 100 * lost / worst["wall_s"]
+        if pct < limit:
+            continue
+        ms, usual = 1e3 * spent[rank] / worst["steps"], 1e3 * others / worst["steps"]
+        longer = pace[rank] - median(one for other, one in pace.items() if other != rank)
+        if longer > _WAITED_FOR * (ms - usual):
+            continue
+        evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
+        said = text.format(rank=rank, ms=ms, others=usual)
+        yield _Straggler(
+            rank, part, word, lost, MEASURED, evidence, ("worker_wait_pct", limit), said
+        )
+
+
+# What a GPU does in a traced step that is no waiting for others: what it is called there, what to
+# look at. `idle_input` is found by the worker's own input wait, without windows.
+_WORK = {
+    "kernel": (
+        "its GPU computes longer",
+        "Compare its GPU's model, clocks and temperature with the others', and its share of the "
+        "batch.",
+    ),
+    "idle_host": (
+        "its host keeps the GPU waiting",
+        "Look at what else runs on its processor, and at work that only this worker does.",
+    ),
+    "idle_launch": (
+        "its host launches slowly",
+        "Look at what else runs on its processor: kernels are launched later than the GPU asks.",
+    ),
+    "idle_sync": (
+        "its host waits for its GPU",
+        "Look for a device synchronisation that only this worker does: logging, metrics.",
+    ),
+    "copy_h2d": (
+        "its copies to the GPU take long",
+        "Compare its PCIe link with the others': gpu-util doctor shows it.",
+    ),
+}
+
+
+def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
+    """In profiler windows the straggler waits least in collectives, and works most."""
+    seen = {}
+    for run in runs:
+        gpus = [one for one in run["traced"]["per_gpu"].values() if one["steps"] >= _TRACED_STEPS]
+        if not gpus:
+            return
+        # Of several GPUs in a process, the one that waits least is the one the others wait for.
+        seen[run["rank"]] = min(gpus, key=lambda one: one["collective_ms"])
+    steps = [one["step_ms"] for one in seen.values()]
+    if min(steps) < _SAME_PACE * max(steps):
+        return
+    rank = min(seen, key=lambda one: seen[one]["collective_ms"])
+    own = seen[rank]
+    others = {
+        name: median(one[f"{name}_ms"] for other, one in seen.items() if other != rank)
+        for name in ("collective", *_WORK)
+    }
+    waited = others["collective"] - own["collective_ms"]
+    part = max(_WORK, key=lambda name: own[f"{name}_ms"] - others[name])
+    more = own[f"{part}_ms"] - others[part]
+    pct = 100 * waited / own["step_ms"]
+    if pct < limit or more < 0.5 * waited:
+        return  # nobody waits, or what the others wait for was not seen
+    word, what = _WORK[part]
+    run = next(run for run in runs if run["rank"] == rank)
+    evidence = {
+        "worker_wait_pct": round(pct, 1),
+        "collective_ms_per_step": round(own["collective_ms"], 3),
+        "others_collective_ms_per_step": round(others["collective"], 3),
+        "traced_steps": min(one["steps"] for one in seen.values()),
+    } | _pair(own[f"{part}_ms"], others[part])
+    yield _Straggler(
+        rank, part, word, waited * run["steps"] / 1e3, ESTIMATED, evidence,
+        ("worker_wait_pct", limit),
+        f"Every step waits for the slowest worker. The others wait {others['collective']:.3g} ms a "
+        f"step for worker {rank}, whose own work takes {more:.3g} ms longer than theirs. {what}",
+    )  # fmt: skip
+
+
+def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
+    """What waiting looks like on a GPU: NCCL keeps it active, and few of its multiprocessors."""
+    if any((run.get("framework") or {}).get("collectives") != "nccl" for run in runs):
+        return
+    if any("contention" in _causes(run) for run in runs):
+        return  # other processes are in the counters too
+    active = {run["rank"]: _mean(run, "utilization_pct") for run in runs}
+    known = {rank: pct for rank, pct in active.items() if pct is not None}
+    if len(known) < len(runs):
+        return
+    rank = min(known, key=lambda one: known[one])
+    others = [pct for other, pct in known.items() if other != rank]
+    if min(others) >= _WAITING_PCT and min(others) - known[rank] >= gap:
+        yield _Straggler(
+            rank, "host", "its GPU idles while the others wait", None, ESTIMATED,
+            {"worker_gap_pct": round(min(others) - known[rank], 1),
+             "worker_active_pct": round(known[rank], 1),
+             "others_active_at_least_pct": round(min(others), 1)},
+            ("worker_gap_pct", gap),
+            f"Waiting in a collective counts as active, so workers that wait are active all the "
+            f"time: only worker {rank} is not ({known[rank]:.0f} %). Its host is late: look at "
+            "what else runs on its processor, and at work that only this worker does.",
+        )  # fmt: skip
+        return
+    busy = {run["rank"]: _mean(run, "sm_active_pct") for run in runs}
+    if min(known.values()) < _WAITING_PCT or any(pct is None for pct in busy.values()):
+        return
+    seen = {rank: pct for rank, pct in busy.items() if pct is not None}
+    rank = max(seen, key=lambda one: seen[one])
+    most = max(pct for other, pct in seen.items() if other != rank)
+    if seen[rank] - most >= gap:
+        yield _Straggler(
+            rank, "gpu", "its GPU works longest", None, ESTIMATED,
+            {"worker_gap_pct": round(seen[rank] - most, 1),
+             "worker_sm_active_pct": round(seen[rank], 1),
+             "others_sm_active_at_most_pct": round(most, 1)},
+            ("worker_gap_pct", gap),
+            f"All GPUs are active all the time, but only on worker {rank} most multiprocessors "
+            f"work ({seen[rank]:.0f} %, elsewhere at most {most:.0f} %): the others wait in a "
+            "collective. Compare its GPU's model, clocks and temperature with the others', and its "
+            "share of the batch.",
+        )  # fmt: skip
+
+
+def _pair(ms: float, others: float) -> Evidence:
+    return {"ms_per_step": round(ms, 3), "others_ms_per_step": round(others, 3)}
+
+
+def _causes(run: Mapping) -> set[str]:
+    return {claim["cause"] for claim in [*run["spans"], *run["findings"]]}
+
+
+def _mean(run: Mapping, column: str) -> float | None:
+    """The mean over this rank's GPUs, None where one was not measured, or there is none."""
+    means = [gpu[column]["mean"] for gpu in run["gpus"] if gpu["used_by_framework"]]
+    if not means or None in means:
+        return None
+    return sum(means) / len(means)
+
+
+def _code(one: _Straggler, worst: Mapping, workers: int) -> str:
+    """The line for the part that holds the others back, where there is one to give."""
+    if one.part == "callbacks":
+        return (
+            f"if rank != {one.rank} or batch % 100 == 0: ...  "
+            f"# in the slow callback: worker {one.rank} does it every 100th batch only"
+        )
+    if one.part != "input_wait":
+        return ""
+    kind = str((worst.get("fit") or {}).get("input_kind") or "").lower()
+    if "dataloader" in kind:
+        return (
+            "sampler = torch.utils.data.DistributedSampler(dataset)"
+            "  # DataLoader(..., sampler=sampler)"
+        )
+    return f"files = sorted(files)[rank::{workers}]  # rank: this worker's number, from 0"
+
+
+def _finding(one: _Straggler, runs: Sequence[Mapping]) -> dict:
+    worst = next(run for run in runs if run["rank"] == one.rank)
+    severity = None if one.lost_s is None else min(1.0, one.lost_s / worst["wall_s"])
+    name, limit = one.limit
+    # Work that is shared out is not gone: each of the workers gets its part of it.
+    shared = 1 - 1 / len(runs) if one.part == "input_wait" else 1.0
+    return {
+        "id": f"imbalance:worker{one.rank}.{one.part}",
+        "cause": "imbalance",
+        "title": f"Worker {one.rank} holds the others back: {one.word}",
+        "lost_s": None if one.lost_s is None else round(one.lost_s, 6),
+        "saves_s": None if one.lost_s is None else round(one.lost_s * shared, 6),
+        "severity": None if severity is None else round(severity, 4),
+        "confidence": one.confidence,
+        "evidence": {"worker": one.rank, "host": worst["host"], **one.evidence,
+                     "workers": len(runs)},
+        "threshold": {name: limit},
+        "advice": {"text": one.text, "code": _code(one, worst, len(runs))},
+        "gpus": [],
+        "ranks": [one.rank],
+    }  # fmt: skip

@@ -1,0 +1,164 @@
+"""The run in one sentence."""
+
+from collections.abc import Mapping, Sequence
+
+from gpu_util_callback.diagnosis.evidence.run import Idle, Run
+from gpu_util_callback.diagnosis.evidence.significance import shows
+from gpu_util_callback.diagnosis.evidence.traced import shows_no_steps
+from gpu_util_callback.diagnosis.finding import Loss
+from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
+from gpu_util_callback.words import duration, percent, times
+
+__all__ = ["NOTHING_LARGE", "OUTSIDE", "UNKNOWN", "sentence"]
+
+# cause -> how the sentence begins; the title serves where a cause is not listed.
+_OPENINGS = {
+    "input_bound": "The GPU waits for its input",
+}
+# ... and where it cost a good part of the run.
+STARVED = 0.2
+_STARVING = "The input pipeline starves the GPU"
+# Without a GPU in use the training waits, not the GPU.
+_OPENINGS_WITHOUT_GPU = {
+    "input_bound": "Training waits for its input",
+}
+# "Nothing held training back" needs a GPU at work. 80 % as for small_batch: a GPU that idles more
+# has a problem, be its cause known or not. Where no GPU was measured, a run that was mostly steps
+# was not held back around them.
+_BUSY_PCT = 80
+_MOSTLY_PCT = 80
+UNKNOWN = "No bottleneck was established"  # how such a verdict begins
+NOTHING = "Nothing held training back"
+NOTHING_LARGE = "Nothing large held training back"  # ... and one that lists small findings
+# How that of a run begins whose steps fill its time, but hide what the device does in them.
+OUTSIDE = "Nothing outside the steps held training back"
+# Operations of PyTorch that take longer hide that Python starts them, 5-30 µs each.
+_SMALL_OP_US = 100
+# part of the account -> where the time went that was no step
+_WENT_INTO = {
+    "input_wait": "into waiting for input",
+    "compile": "into compiling",
+    "validation": "into validation",
+    "callbacks": "into callbacks",
+    "other": "passed between the steps",
+}
+
+
+def sentence(run: Run, claims: Sequence[Loss]) -> str:
+    """The verdict: what cost most, how much of how much, and what mending it is worth.
+
+    Args:
+        claims: settled and ordered, what to do first in front.
+    """
+    if not len(run.steps):
+        return "No training step was recorded yet."
+    wall = run.wall_ns
+    blocking = next((claim for claim in claims if claim.blocking), None)
+    if blocking is not None:
+        return f"{blocking.title}."
+    costly = [claim for claim in claims if claim.lost_ns]
+    if not costly:
+        if claims:
+            return f"{claims[0].title}; what it costs is not known."
+        return _healthy(run)
+    by_cause: dict[tuple[str, str], int] = {}
+    saves: dict[tuple[str, str], int] = {}
+    for claim in costly:
+        name = claim.title if claim.cause not in _OPENINGS else ""
+        key = (claim.cause, name)
+        by_cause[key] = by_cause.get(key, 0) + int(claim.lost_ns or 0)
+        saves[key] = saves.get(key, 0) + int(claim.saves_ns or 0)
+    (cause, title), lost = max(by_cause.items(), key=lambda item: item[1])
+    saved = min(saves[cause, title], wall)
+    lost = min(lost, wall)
+    if not shows(run, lost):
+        unknown = next((claim for claim in claims if claim.lost_ns is None), None)
+        if unknown is not None:
+            return f"{unknown.title}; what it costs is not known."
+        return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(lost / 1e9)}."
+    openings = _OPENINGS if run.used_gpus else _OPENINGS_WITHOUT_GPU
+    opening = openings.get(cause) or title or _OPENINGS[cause]
+    if opening == _OPENINGS["input_bound"] and lost >= STARVED * wall:
+        opening = _STARVING
+    gain = wall / max(1, wall - saved)
+    said = f"{opening}: {duration(lost / 1e9)} of {duration(wall / 1e9)}"
+    if gain >= 1.05:
+        said = f"{said}; fixed, this run is up to {times(gain)} faster"
+    return f"{said}.{_eager_too(claims)}"
+
+
+def _eager_too(claims: Sequence[Loss]) -> str:
+    """An eager step beside what cost most: how much that costs is not known, and may be more."""
+    eager = [one for one in claims if one.cause == LaunchBound.cause and one.lost_ns is None]
+    return f" {eager[0].title}; what that costs is not known." if eager else ""
+
+
+def _healthy(run: Run, nothing: str = NOTHING) -> str:
+    if shows_no_steps(run.facts, run.steps.total_rows):
+        lone = run.fact("source", "steps_from") == "call"
+        shows = "a single call, which may be no step" if lone else "no steps"
+        return f"The trace shows {shows}: its work is measured, its idle time is not judged."
+    step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")
+    known = run.account.get("time_s") if run.account else None
+    seconds = float(known["step"]) if known and known.get("step") is not None else step_ns / 1e9
+    wall = run.wall_ns / 1e9
+    share = percent(min(100.0, 100 * seconds / max(1e-9, wall)))
+    went = f"{share} of {duration(wall)} went into training steps"
+    known = known or {}
+    later = wall - float(known.get("compile") or 0)  # every run begins by compiling
+    mostly = 100 * seconds >= _MOSTLY_PCT * later
+    rest = known if 100 * seconds < _MOSTLY_PCT * wall else {}
+    unclear = went + _largest(rest, wall)
+    # Beside "nothing held it back" of all the rest compiling alone is no contradiction.
+    clear = went + _largest({"compile": rest.get("compile")}, wall) if mostly else unclear
+    idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
+    if idle is None:
+        if not mostly:
+            why = "GPU utilization was not measured" if run.used_gpus else "no GPU in use"
+            return f"{UNKNOWN}: {clear} ({why})."
+        waits = run.steps.total("wait_known") > 0
+        opening = OUTSIDE if nothing == NOTHING else NOTHING_LARGE
+        return f"{opening}: {clear}; {_not_measured(run, waits)}."
+    many = len(idle.gpus) > 1
+    gpu = "the GPUs were" if many else "the GPU was"
+    active = f"{percent(idle.active_pct)} of the time{' on average' if many else ''}"
+    if _others_pct(run, idle) >= 1:
+        active += " (without what other programs computed)"
+    if idle.active_pct < _BUSY_PCT:
+        return f"{UNKNOWN}, but {gpu} active only {active}: {unclear}."
+    return f"{nothing}: {clear}, {gpu} active {active}."
+
+
+def _not_measured(run: Run, waits: bool) -> str:
+    """What an all-clear says nothing about."""
+    within = (
+        "how busy the GPU was in them was not measured" if run.used_gpus
+        else "how well they use the CPU was not measured (no GPU in use)"
+    )  # fmt: skip
+    seen = looks(run)
+    if (
+        run.framework == "torch"
+        and seen is not None
+        and (seen.op_us or _SMALL_OP_US) < _SMALL_OP_US
+    ):
+        within += (
+            f"; Python starts some {seen.operations:,} operations in each, one every "
+            f"{seen.op_us:.0f} µs: whether torch.compile or a larger batch is faster, a try tells"
+        )
+    return within if waits else f"waits for input were not measured, and {within}"
+
+
+def _others_pct(run: Run, idle: Idle) -> float:
+    """How much more active the GPUs were over the run than they were for this training."""
+    seen = [run.use(gpu, run.start_ns, run.end_ns) for gpu in idle.gpus]
+    known = [mean.value for mean in seen if mean is not None]
+    return sum(known) / len(known) - idle.active_pct if known else 0.0
+
+
+def _largest(known: Mapping[str, float | None], wall: float) -> str:
+    """What took most of the rest, where that is more than a tenth; "" else."""
+    rest = {part: float(known.get(part) or 0) for part in _WENT_INTO}
+    part = max(rest, key=lambda name: rest[name])
+    if rest[part] <= wall / 10:
+        return ""
+    return f", {percent(min(100.0, 100 * rest[part] / max(1e-9, wall)))} {_WENT_INTO[part]}"

@@ -1,0 +1,433 @@
+"""When profiler windows open, and the budget that holds them back."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median
+
+from gpu_util_callback.profiling.schedule import TraceSchedule
+
+__all__ = ["Action", "Budget", "PlannedWindow", "Planner", "WindowCost"]
+
+FOREVER = 1 << 62  # a step or a time that never comes
+
+
+@dataclass(frozen=True)
+class WindowCost:
+    """What one window cost, in seconds of wall time (`parse_s`: of a processor)."""
+
+    start_s: float  # the call that starts the profiler, on the training thread
+    slowed_s: float  # how much longer its steps took than those before them, start included
+    stop_s: float  # the call that stops it, on a thread of its own
+    parse_s: float  # the process that reads the file
+    after_s: float  # how much longer the steps took while it was stopped and read
+    steps: int
+    events: int
+
+    @property
+    def total_s(self) -> float:
+        """All of it, the greater of what was spent and what the steps lost by it."""
+        return max(self.start_s, self.slowed_s) + max(self.stop_s + self.parse_s, self.after_s)
+
+
+class Budget:
+    """Keeps the cost of all windows within a share of the time since the fit began.
+
+    Args:
+        share: of wall time, e.g. 0.01.
+        first_guess_s: what the first window is taken to cost.
+    """
+
+    MARGIN = 1.25  # a window may cost more than the ones before it
+    REMEMBERED = 3
+
+    def __init__(self, share: float, first_guess_s: float):
+        self.share = share
+        self.first_guess_s = first_guess_s
+        self.spent_s = 0.0
+        self._last: deque[WindowCost] = deque(maxlen=self.REMEMBERED)
+
+    def charge(self, cost: WindowCost) -> None:
+        self.spent_s += cost.total_s
+        self._last.append(cost)
+
+    def guess_s(self, steps: int) -> float:
+        """What a window of so many steps may cost: cautious, so that the budget holds."""
+        if not self._last:
+            return self.first_guess_s
+        return self.MARGIN * max(c.total_s * max(1.0, steps / c.steps) for c in self._last)
+
+    def opens_at_s(self, steps: int) -> float:
+        """Seconds after the fit's begin from which the next window fits."""
+        if self.share <= 0:
+            return float("inf")
+        return (self.spent_s + self.guess_s(steps)) / self.share
+
+
+_Range = tuple[int, int]
+
+
+class Action(Enum):
+    """What is to be done at a step boundary."""
+
+    NONE = 0
+    OPEN = 1  # start the profiler; `Planner.opened` then says whether this step is marked
+    MARK = 2  # the step that begins is one of the open window's steps
+    CLOSE = 3  # stop the profiler
+
+
+@dataclass
+class PlannedWindow:
+    """One window: the steps it marks, and the time its steps took."""
+
+    index: int
+    first: int
+    stop: int  # half-open; less than planned where an epoch's end cut it off
+    per_call: int = 1  # batches between two boundaries
+    wanted: _Range | None = None  # the range somebody named for it
+    start_s: float = 0.0
+    inside_ns: int = 0
+    inside_calls: int = 0  # calls of the train function while it was open
+    after_ns: int = 0
+    after_calls: int = 0
+    marked: list[int] = field(default_factory=list)  # the first batch of each marked call
+
+    @property
+    def marked_stop(self) -> int:
+        """The step behind the last marked one."""
+        return self.marked[-1] + self.per_call if self.marked else self.first
+
+
+class Planner:
+    """Decides at each step boundary of one fit whether a window opens, goes on or closes.
+
+    Holds no clock and no profiler: the caller tells it the time (nanoseconds, monotonic) and what
+    became of its decisions. `boundary` is called on the training thread for every step and costs
+    less than a microsecond while nothing is due; `finished` comes from another thread.
+
+    Args:
+        schedule: which steps.
+        share: the overhead budget, a share of wall time.
+        first_guess_s: see `Budget`.
+        warmup: calls at the start of a window whose steps are not marked, because they bear the
+            cost of attaching the profiler to the device.
+    """
+
+    SETTLED = 4  # steps timed, and steps of a long epoch over, before an automatic window
+    FIRST_STEPS = 3  # steps of the first window, when nothing is known of its events
+    SPREAD = 0.1  # automatic windows lie at least this share of the elapsed time apart
+    CLEAR = 8  # steps left between an automatic window and somebody else's profile
+    RETRY_NS = 2_000_000_000  # after finding the profiler taken
+
+    def __init__(
+        self, schedule: TraceSchedule, share: float, first_guess_s: float, warmup: int = 0
+    ):
+        self.schedule = schedule
+        self.budget = Budget(share, first_guess_s)
+        self.warmup = warmup
+        self.window: PlannedWindow | None = None  # the open one
+        self.windows_opened = 0
+        self.moved: list[tuple[tuple[int, int], tuple[int, int]]] = []  # (wanted, taken) ranges
+        self.refusals = 0
+        self._lock = threading.RLock()  # not held while nothing is due
+        self._durations: deque[int] = deque(maxlen=33)  # ns, of the latest undisturbed calls
+        self._events_per_step: float | None = None
+        self._last_length = self.FIRST_STEPS
+        self._behind: dict[int, PlannedWindow] = {}  # closed, their costs not yet known
+        self._pending: deque[_Range] = deque()
+        self._next_first = schedule.first
+        self._claims: list[tuple[int, int]] = []
+        self._per_call = 1
+        self._epoch_steps: int | None = None
+        self._begin_ns = 0
+        self._wake_ns = self._wake_step = FOREVER
+        self._retry_ns = self._last_open_ns = 0
+        self._last_ns = self._last_step = self._epoch_first = -1
+
+    # -- what the caller says ------------------------------------------------------------------
+
+    def begin(
+        self,
+        now_ns: int,
+        steps_per_epoch: int | None = None,
+        steps_per_call: int = 1,
+        claims: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """The fit begins.
+
+        Args:
+            now_ns: the time.
+            steps_per_epoch: where it is known.
+            steps_per_call: batches between two boundaries (`steps_per_execution`).
+            claims: half-open step ranges in which somebody else will want the profiler.
+        """
+        self._begin_ns = now_ns
+        self._epoch_steps = steps_per_epoch
+        self._per_call = max(1, steps_per_call)
+        self._claims = sorted(claims)
+        self._pending = deque(self.schedule.ranges)
+        self._plan()
+
+    def boundary(self, step: int, now_ns: int) -> Action:
+        """A call of the train function begins, with batch number `step`."""
+        last = self._last_ns
+        self._last_ns = now_ns
+        self._last_step = step
+        if last < 0:
+            self._epoch_first = step
+        elif self.window is None and not self._behind:
+            self._durations.append(now_ns - last)
+        else:
+            self._charge_call(now_ns - last)
+        if self.window is not None:
+            return self._go_on(self.window, step)
+        if step < self._wake_step or now_ns < self._wake_ns:
+            return Action.NONE
+        return self._try_open(step)
+
+    def waited(self, wait_ns: int) -> None:
+        """Time since the last boundary that is no cost: the GPU was at work for earlier steps."""
+        self._last_ns += wait_ns
+
+    def opened(self, start_s: float) -> bool:
+        """The profiler runs, after a call of `start_s`. Returns whether this step is marked."""
+        window = self.window
+        assert window is not None
+        window.start_s = start_s
+        self.windows_opened += 1
+        self._last_open_ns = self._last_ns
+        if self.schedule.first is not None:
+            every = self.schedule.every
+            self._next_first = None if every is None else window.first + every
+        elif window.wanted is not None:
+            self._pending.popleft()
+            if window.first != window.wanted[0]:
+                self.moved.append((window.wanted, (window.first, window.stop)))
+        return self._go_on(window, self._last_step) is Action.MARK
+
+    def refused(self, now_ns: int) -> None:
+        """Somebody else had the profiler when the window was to open: try again later."""
+        self.window = None
+        self.refusals += 1
+        self._retry_ns = now_ns + self.RETRY_NS
+        self._plan()
+
+    def gave_way(self, now_ns: int) -> None:
+        """Somebody else wanted the profiler while the window was open: take it again later."""
+        window = self.window
+        if window is not None:
+            if window.wanted is not None:
+                self._pending.appendleft(window.wanted)
+            elif self.schedule.first is not None:
+                self._next_first = window.first
+            self.windows_opened -= 1
+            self.budget.spent_s += window.start_s
+            self.refused(now_ns)
+
+    def give_up(self) -> None:
+        """The profiler does not work here: no more windows."""
+        self.window = None
+        self._retry_ns = FOREVER
+        self._plan()
+
+    def closed(self) -> PlannedWindow | None:
+        """The profiler is being stopped; `finished` will say what it cost."""
+        window = self.window
+        if window is None:  # it gave way meanwhile
+            return None
+        with self._lock:
+            self.window = None
+            self._behind[window.index] = window
+            self._plan()
+        return window
+
+    def epoch_ended(self, steps: int | None = None) -> PlannedWindow | None:
+        """No step follows at once. Returns the window that this cuts off: it is to be closed.
+
+        Args:
+            steps: delivered so far, where the caller knows: an input that ends without notice
+                makes a call that delivers none.
+        """
+        self._last_ns = -1
+        window = self.window
+        if window is None:
+            return None
+        if steps is None:
+            steps = self._last_step + self._per_call
+        window.marked = [step for step in window.marked if step < steps]
+        end = max(steps, window.first)
+        if window.wanted is not None and end < window.stop:
+            self._pending.appendleft((end, window.stop))
+        window.stop = min(window.stop, end)
+        return self.closed()
+
+    def finished(self, index: int, stop_s: float, parse_s: float, events: int) -> WindowCost | None:
+        """What a closed window cost; any thread. Returns the whole cost."""
+        with self._lock:
+            window = self._behind.get(index)
+            if window is None:
+                return None
+            usual_ns = median(self._durations) if self._durations else 0
+            steps = max(1, len(window.marked)) * self._per_call
+            cost = WindowCost(
+                start_s=window.start_s,
+                slowed_s=max(0.0, window.inside_ns - window.inside_calls * usual_ns) / 1e9,
+                stop_s=stop_s,
+                parse_s=parse_s,
+                after_s=max(0.0, window.after_ns - window.after_calls * usual_ns) / 1e9,
+                steps=steps,
+                events=events,
+            )
+            self.budget.charge(cost)
+            if events:
+                self._events_per_step = events / (max(1, window.inside_calls) * self._per_call)
+            self._last_length = steps
+            del self._behind[index]
+            self._plan()
+        return cost
+
+    def why_none(self, now_ns: int) -> tuple[str, str] | None:
+        """At the end of a fit without a window: the reason, and what to do about it."""
+        if self.windows_opened or self._retry_ns >= FOREVER:
+            return None
+        steps, schedule = self._last_step + self._per_call, self.schedule
+        if self.refusals:
+            return (
+                "another profiler was running whenever a window was due",
+                "end the other profile, or choose steps after it: "
+                f"GpuUtilCallback(trace=[({steps}, {steps + 5})])",
+            )
+        first, stop = _middle(max(1, steps))
+        cure = f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps whatever it costs"
+        if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
+            named = self._pending[0][0] if self._pending else schedule.first
+            return f"the fit ended after {steps} steps, before step {named} of trace", cure
+        elapsed_s = (now_ns - self._begin_ns) / 1e9
+        wait_s = self.budget.opens_at_s(self._length())
+        if wait_s > elapsed_s:
+            return (
+                f"the run was too short: it took {elapsed_s:.1f} s, and with "
+                f"overhead_budget={self.budget.share:g} the first window waits {wait_s:.0f} s",
+                cure,
+            )
+        return "no stretch of the run had room for a window", cure
+
+    def idle_s(self, now_ns: int) -> float:
+        """Seconds without a boundary, beyond what a step usually takes."""
+        usual_ns = max(self._durations, default=0)
+        last_ns = self._last_ns if self._last_ns >= 0 else now_ns
+        return (now_ns - last_ns - 5 * usual_ns) / 1e9
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def _charge_call(self, duration_ns: int) -> None:
+        """A call inside or behind a window: no yardstick for others, but measured by them."""
+        if self.window is not None:
+            self.window.inside_ns += duration_ns
+            self.window.inside_calls += 1
+        with self._lock:
+            for window in self._behind.values():
+                window.after_ns += duration_ns
+                window.after_calls += 1
+
+    def _go_on(self, window: PlannedWindow, step: int) -> Action:
+        if step >= window.stop:
+            return Action.CLOSE
+        if step + self._per_call > window.first:
+            window.marked.append(step)
+            return Action.MARK
+        return Action.NONE
+
+    def _plan(self) -> None:
+        """Set the step and the time before which there is nothing to decide."""
+        with self._lock:
+            self._wake_step, self._wake_ns = self._next()
+
+    def _next(self) -> tuple[int, int]:
+        schedule = self.schedule
+        spent = schedule.count is not None and self.windows_opened >= schedule.count
+        if spent or self._retry_ns >= FOREVER:
+            return FOREVER, FOREVER
+        step, time_ns = 0, self._retry_ns
+        if schedule.ranges or schedule.first is not None:
+            first = self._pending[0][0] if self._pending else self._next_first
+            if first is None:
+                return FOREVER, FOREVER
+            # the call that holds it, and the calls before it to warm up
+            step = first - self._per_call * (1 + self.warmup) + 1
+        if not schedule.explicit:
+            if self._behind:  # what that one cost decides
+                return FOREVER, FOREVER
+            elapsed_s = self.budget.opens_at_s(self._length())
+            if elapsed_s > 1e9:
+                return FOREVER, FOREVER
+            time_ns = max(time_ns, self._begin_ns + int(elapsed_s * 1e9), self._spread_ns())
+        return step, time_ns
+
+    def _spread_ns(self) -> int:
+        """Windows grow rarer as the run grows: a hundred of them make a run of ten thousand."""
+        if not self.windows_opened or self.schedule.first is not None:
+            return 0
+        return self._begin_ns + int((self._last_open_ns - self._begin_ns) * (1 + self.SPREAD))
+
+    def _length(self) -> int:
+        """Steps of the next window: as many as its events allow, growing slowly."""
+        if self._events_per_step is None:
+            length = min(self.schedule.steps, self.FIRST_STEPS)
+        else:
+            fitting = int(self.schedule.max_events / max(1.0, self._events_per_step))
+            length = max(1, min(self.schedule.steps, fitting, 2 * self._last_length))
+        return -(-length // self._per_call) * self._per_call  # whole calls
+
+    def _try_open(self, step: int) -> Action:
+        wanted = self._pending[0] if self._pending else None
+        lead = self.warmup * self._per_call
+        if wanted is None and self._next_first is None:  # automatic
+            first = step + lead
+            stop = first + self._length()
+            if not self._has_room(step, stop) or self._claim_met(first, stop, self.CLEAR):
+                return Action.NONE
+        else:
+            first, stop = wanted or (
+                self._next_first or 0,
+                (self._next_first or 0) + self._length(),
+            )
+            length = stop - first
+            # a window that was held back (its budget, another's profile) keeps its length
+            first = max(first, step)
+            while (claim := self._claim_met(first, first + length, 1)) is not None:
+                first = claim[1] + lead
+            stop = first + length
+            if first >= step + self._per_call * (1 + self.warmup):
+                self._wake_step = first - self._per_call * (1 + self.warmup) + 1
+                return Action.NONE
+        self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, wanted)
+        return Action.OPEN
+
+    def _claim_met(self, first: int, stop: int, clear: int) -> _Range | None:
+        lead = self.warmup * self._per_call
+        for begin, end in self._claims:
+            if first - lead < end and stop > begin - clear:
+                return begin, end
+        return None
+
+    def _has_room(self, step: int, stop: int) -> bool:
+        """Whether an automatic window fits here without an epoch's end in it."""
+        if len(self._durations) < self.SETTLED:
+            return False
+        into, epoch = step - self._epoch_first, self._epoch_steps
+        if epoch is None:
+            return into >= self.SETTLED
+        if epoch < self.SETTLED + stop - step:  # only a whole short epoch has room
+            return into == 0
+        return into >= self.SETTLED and into + stop - step <= epoch
+
+
+def _middle(steps: int) -> _Range:
+    """Five steps, or what there is, behind the first and slowest steps of a run."""
+    first = min(max(0, steps // 2), 100)
+    return first, min(first + 5, steps) if first < steps else first + 1

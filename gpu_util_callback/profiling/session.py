@@ -1,0 +1,239 @@
+"""What profiler windows need of a framework's profiler."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpu_util_callback.steps import annotations as waits
+from gpu_util_callback.steps.frames import uncounted
+
+__all__ = [
+    "Marker",
+    "ProfilerBusy",
+    "ProfilerFailed",
+    "ProfilerSession",
+    "one_line",
+    "profile_claims",
+    "profiler_session_for",
+]
+
+
+class ProfilerBusy(Exception):
+    """Somebody else has the profiler. Nothing was started."""
+
+
+class ProfilerFailed(Exception):
+    """The profiler does not work here.
+
+    Args:
+        reason: what is wrong, in one line.
+        cure: what the user can do about it.
+    """
+
+    def __init__(self, reason: str, cure: str):
+        super().__init__(f"{reason}; {cure}")
+        self.reason = reason
+        self.cure = cure
+
+
+class Marker(Protocol):
+    """The marker of one training step in the trace; entered when it is made."""
+
+    def close(self) -> None: ...
+
+
+class ProfilerSession:
+    """A framework's one profiler of this process, for as long as nobody else wants it.
+
+    While a window is open, the framework's own function that starts a profile is wrapped: called
+    by anybody else, it first ends our window, and then does what was asked. Without that a
+    callback of the user's that profiles would fail, because of us, in its own code.
+    """
+
+    name: str
+    # Where stopping or writing holds up the training, fewer events than a schedule's default.
+    max_events: int | None = None
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # held while stopping, so that nobody starts in between
+        self._folder: Path | None = None  # not None = a window of ours is open
+        self._running: Any = None  # the framework's object of it
+        self._yielded: Callable[[], None] | None = None
+        self._wrapped: list[tuple[Any, str, Any, Any]] = []
+
+    def start(self, folder: Path, yielded: Callable[[], None]) -> None:
+        """Start profiling into a folder that exists. Training thread.
+
+        `yielded` is called, on the thread that asks, when somebody else starts a profile before
+        `stop`; the window has then already ended without a file.
+
+        Raises:
+            ProfilerBusy, ProfilerFailed.
+        """
+        with self._lock:
+            if self._folder is not None or self._current() is not None:
+                raise ProfilerBusy("another profiler is running")
+            self._start(folder)
+            self._folder, self._yielded = folder, yielded
+            self._running = self._current()
+            self._watch()
+            waits.mark = self.wait
+
+    def halt(self, folder: Path) -> None:
+        """End the recording that was started into `folder`; `stop` follows, on another thread.
+
+        For profilers that only the thread that started them can end. Training thread.
+        """
+
+    def stop(self, folder: Path) -> Path | None:
+        """Stop the profile that was started into `folder`, and return its file.
+
+        None = it is not running any more. May take long, and lets other threads run. Any thread.
+
+        Raises:
+            ProfilerFailed.
+        """
+        with self._lock:
+            if self._folder != folder:
+                return None
+            self._folder = None
+            try:
+                if self._current() is self._running:  # else somebody has stopped ours
+                    self._stop(folder)
+            finally:
+                self._running = None
+                self._unwatch()
+        return next(iter(sorted(folder.glob("plugins/profile/*/*.xplane.pb"))), None)
+
+    def end(self) -> None:
+        """The fit has no more windows; one may still be open. Any thread."""
+
+    def _give_way(self) -> None:
+        """Somebody else is about to start a profile."""
+        with self._lock:  # a stop in progress ends first
+            if self._folder is None:
+                return
+            self._folder = self._running = None
+            self._unwatch()
+            try:
+                self._drop()
+            except Exception:  # already gone: then nothing is in the way
+                pass
+            yielded = self._yielded
+        if yielded is not None:
+            yielded()
+
+    def _watch(self) -> None:
+        wrappers: dict[int, Any] = {}
+        for home, name in self._doors():
+            original = getattr(home, name, None)
+            if original is None:
+                continue
+            wrapper = wrappers.setdefault(id(original), self._wrapper(original))
+            setattr(home, name, wrapper)
+            self._wrapped.append((home, name, original, wrapper))
+
+    @uncounted
+    def _wrapper(self, original: Callable) -> Callable:
+        @functools.wraps(original)
+        def start(*args, **kwargs):
+            self._give_way()
+            return original(*args, **kwargs)
+
+        return start
+
+    def _unwatch(self) -> None:
+        """The window is over: nothing of it stays in others' functions."""
+        waits.mark = None
+        for home, name, original, wrapper in self._wrapped:
+            if getattr(home, name, None) is wrapper:  # else somebody has wrapped it in turn
+                setattr(home, name, original)
+        self._wrapped.clear()
+
+    # -- what a framework says -----------------------------------------------------------------
+
+    @property
+    def traces_device(self) -> bool:
+        """Whether a GPU is traced, to which the profiler has to attach."""
+        raise NotImplementedError
+
+    def mark(self, step: int) -> Marker:
+        """A step of the training begins. Training thread."""
+        raise NotImplementedError
+
+    def wait(self) -> Marker | None:
+        """The training begins to wait for a batch; None = the trace tells that by itself."""
+        return None
+
+    def settle(self) -> None:
+        """Wait until the GPU has done what was launched so far. Training thread.
+
+        For frameworks whose host runs ahead of the GPU: work that was launched before the profiler
+        started is never traced, and work that is not done when it stops is lost.
+        """
+
+    def server(self) -> str | None:
+        """Which profiler server in this process waits for somebody to ask for a profile."""
+        return None
+
+    def _start(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def _stop(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def _drop(self) -> None:
+        """Stop; the file is not wanted."""
+        raise NotImplementedError
+
+    def _current(self) -> Any:
+        """The framework's object for the running profile, whosever it is, where it tells."""
+        return None
+
+    def _doors(self) -> Iterable[tuple[Any, str]]:
+        """(module, name) of the functions with which others start a profile."""
+        return ()
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, short enough for a person."""
+    text = getattr(error, "message", None) or str(error)
+    return " ".join(str(text).split())[:300] or type(error).__name__
+
+
+_HOMES = {
+    "tensorflow": "gpu_util_callback.backends.tensorflow.profiler",
+    "jax": "gpu_util_callback.backends.jax.profiler",
+    "torch": "gpu_util_callback.backends.torch.profiler",
+}
+
+
+def profiler_session_for(backend: str) -> ProfilerSession | None:
+    """The profiler of a Keras backend; None = there is none for it."""
+    home = _HOMES.get(backend)
+    return None if home is None else import_module(home).SESSION
+
+
+def profile_claims(callbacks: Iterable[Any]) -> list[tuple[int, int]]:
+    """The calls of the train function, counted from 0, that other callbacks will profile.
+
+    `keras.callbacks.TensorBoard(profile_batch=(first, last))` counts the calls from 1 and profiles
+    the last one too; when the profiler is taken it logs an error and writes nothing.
+
+    Returns: half-open ranges.
+    """
+    claims = []
+    for callback in callbacks:
+        nested = getattr(callback, "callbacks", None)
+        if isinstance(nested, list | tuple):
+            claims += profile_claims(nested)
+        if getattr(callback, "_should_trace", False):
+            first, last = getattr(callback, "_start_batch", 0), getattr(callback, "_stop_batch", 0)
+            if isinstance(first, int) and isinstance(last, int) and last >= first > 0:
+                claims.append((first - 1, last))
+    return sorted(claims)

@@ -1,0 +1,408 @@
+"""One call of `fit` between callback and recorder: what is put in place and put back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_util_callback.backends.base import adapter_for
+from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
+from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.recorder.recorder import Recorder, close_left_over
+from gpu_util_callback.recorder.settings import Settings
+from gpu_util_callback.recorder.windows import KerasWindows, open_windows
+from gpu_util_callback.steps.callback_list import (
+    CallbackTimer,
+    describe_callbacks,
+    find_callback_list,
+)
+from gpu_util_callback.steps.fit_frame import FitWatch, InputTimer, calling_fit, is_tf_keras
+from gpu_util_callback.steps.variables import names_in_fit
+
+__all__ = ["KerasSession", "Series", "announce_known_failure", "leave_out"]
+
+log = logging.getLogger("gpu_util_callback")
+
+WORKERS_HAVE_NO_STAGES = (
+    "pipeline",
+    "Keras runs the workers of a PyDataset itself and switches tf.data's own account off for it",
+    "",
+)
+
+
+NO_LIST = {
+    "source": "callback times",
+    "reason": "the list of callbacks could not be found",
+    "cure": "pass GpuUtilCallback to fit directly, not inside another callback",
+}
+
+
+def announce_known_failure(backend: str) -> None:
+    """Say in one line where Keras' own `fit` will fail, so that nobody thinks it is us."""
+    if backend != "tensorflow" or "TF_CONFIG" not in os.environ or "tensorflow" not in sys.modules:
+        return
+    from gpu_util_callback.backends.tensorflow.distribute import multi_worker_failure
+
+    failure = multi_worker_failure()
+    if failure is not None:
+        log.warning("gpu_util_callback: %s: %s", *failure)
+
+
+def leave_out(callback: Any) -> None:
+    """Have the fit that is calling `callback` call it no more."""
+    callbacks = find_callback_list(callback)
+    if callbacks is not None:  # a new list: Keras is going through the old one
+        callbacks.callbacks = [one for one in callbacks.callbacks if one is not callback]
+
+
+def _described(frame: Any, backend: str, redact: bool) -> tuple[dict[str, Any], Exception | None]:
+    """(facts about the input of a fit, what went wrong)."""
+    try:
+        facts = describe_fit(frame, backend)
+        if not redact and frame is not None:
+            source = source_of(seen_through(frame.f_locals.get("x")))
+            facts["variables"] = names_in_fit(frame, source)
+        return facts, None
+    except Exception as error:
+        return {}, error
+
+
+def _goes_on(other: FitWatch, new: FitWatch) -> bool:
+    """Whether a recorded fit goes on while a new one begins (in a callback, on a thread)."""
+    return other.known and not other.over() and not other.same_place(new)
+
+
+@dataclass
+class Series:
+    """A recording that the next fit of its callback may go on in.
+
+    Args:
+        recorder: of the fits so far.
+        kind: what tells a fit of the same kind, as of `_kind_of`.
+    """
+
+    recorder: Recorder
+    kind: tuple[Any, ...]
+
+    def takes(self, kind: tuple[Any, ...]) -> bool:
+        """Whether a fit of this kind that begins now is one of the series."""
+        alike = all(a == b or a is None or b is None for a, b in zip(self.kind, kind, strict=True))
+        return alike and self.recorder.may_go_on and self.recorder.claim()
+
+
+def _kind_of(
+    model: Any, params: dict, frame: Any, adapter: str, facts: dict[str, Any]
+) -> tuple[Any, ...]:
+    """What fits of one series have in common; None = not known (a model that is not built yet)."""
+    built = bool(getattr(model, "built", False))
+    first = frame.f_locals.get("initial_epoch") if frame is not None else 0
+    return (
+        threading.get_ident(),
+        adapter,
+        type(model),
+        len(model.variables) if built else None,
+        len(model.trainable_variables) if built else None,
+        type(getattr(model, "optimizer", None)),
+        getattr(model, "steps_per_execution", 1),
+        bool(getattr(model, "run_eagerly", False)),
+        (params.get("epochs") or 0) - (first or 0),
+        facts.get("input_kind"),
+        facts.get("batch_size"),
+    )
+
+
+class KerasSession:
+    """A fit being recorded. Nothing that goes wrong in here leaves it.
+
+    Args:
+        callback: the callback that fit calls.
+        settings: its checked arguments.
+        outer: the same callback's session of a fit that waits for this one, within it.
+        series: what the same callback recorded before.
+    """
+
+    def __init__(
+        self,
+        callback: Any,
+        settings: Settings,
+        outer: KerasSession | None = None,
+        series: Series | None = None,
+    ):
+        self.outer = outer
+        self._before = series
+        self._kind: tuple[Any, ...] = ()
+        self._callback = callback
+        self._settings = settings
+        self._thread = threading.get_ident()
+        self._beginning = True
+        self._recorder: Recorder | None = None
+        self._timer: CallbackTimer | None = None
+        self._input: InputTimer | None = None
+        self._windows: KerasWindows | None = None
+        self.listed = False  # the CallbackList is timed itself, so our own hooks need not
+        self._arm: Callable[[], None] = lambda: None  # says that a batch begins
+        self._testing = False
+        self._fit: Any = None  # the CallbackList of the fit, a new one in every fit
+
+    def begun_in_this_fit(self) -> bool:
+        """Whether the fit that is calling now began this session: a callback listed twice."""
+        return self._fit is not None and find_callback_list(self._callback) is self._fit
+
+    def on_this_thread(self) -> bool:
+        """Whether the fit is one of the calling thread's."""
+        return self._thread == threading.get_ident()
+
+    def goes_on(self) -> bool:
+        """Whether the fit is still under way, as far as that can be seen."""
+        recorder = self._recorder
+        if recorder is None or self._beginning:
+            return self._beginning
+        return not recorder.off and not recorder.watch.over()
+
+    def begin(self, model: Any, params: dict | None, backend: str) -> None:
+        """Training begins: put everything in place; on the training thread."""
+        try:
+            self._begin(model, params, backend)
+        finally:
+            self._beginning = False
+
+    def _begin(self, model: Any, params: dict | None, backend: str) -> None:
+        callbacks = find_callback_list(self._callback)
+        self._fit = callbacks
+        if callbacks is not None:
+            first = next(c for c in callbacks.callbacks if type(c) is type(self._callback))
+            if first is not self._callback:
+                log.warning(
+                    "gpu_util_callback: this fit has two GpuUtilCallbacks; the first one records"
+                )
+                return
+        frame = calling_fit()
+        if is_tf_keras(model):
+            backend = "tensorflow"
+        watch = FitWatch(frame)
+        facts, problem = _described(frame, backend, self._settings.redact)
+        self._kind = _kind_of(model, params or {}, frame, backend, facts)
+        series, self._before = self._before, None
+        goes_on = series is not None and series.takes(self._kind)
+        if goes_on:
+            assert series is not None
+            recorder = series.recorder
+            recorder.adapter.unavailable.clear()  # its `begin` finds them again
+        else:
+            recorder = Recorder(self._settings, adapter_for(backend))
+        close_left_over(
+            keep=lambda other: (
+                other is recorder
+                or other.rests_elsewhere(recorder.settings.log_dir)
+                or _goes_on(other.watch, watch)
+            )
+        )
+        self._recorder = recorder
+        recorder.on_over = self.restore
+        if problem is not None:
+            recorder.fail("facts about the input", problem)
+        if backend == "tensorflow" and facts.get("input_queue") is not None:
+            recorder.adapter.has_stages = False
+            recorder.adapter.unavailable.append(WORKERS_HAVE_NO_STAGES)
+        try:
+            self._put_in_place(model, callbacks, frame, recorder)
+            if goes_on:
+                recorder.go_on(watch)
+            else:
+                self._open(recorder, watch, params or {}, callbacks, backend, facts)
+            recorder.timeline.begin()
+        except BaseException:
+            self.restore()
+            if goes_on:
+                recorder.end("ended", deadline_s=0)
+            raise
+
+    def _put_in_place(self, model: Any, callbacks: Any, frame: Any, recorder: Recorder) -> None:
+        timeline, adapter = recorder.timeline, recorder.adapter
+        self._input = InputTimer(timeline, lambda error: recorder.fail("input set-up", error))
+        try:
+            self._input.attach(frame)
+        except Exception as error:
+            recorder.fail("input set-up", error)
+        try:
+            adapter.begin(model, timeline, self._stale, recorder.fail)
+        except Exception as error:
+            adapter.end()
+            recorder.fail("input wait", error)
+        self._arm = adapter.begins_batches()
+        if callbacks is not None:
+            self._timer = CallbackTimer(
+                timeline,
+                self._callback,
+                lambda error: recorder.fail("callback times", error),
+                self._begun,
+            )
+            try:
+                self._timer.attach(callbacks)
+                self.listed = True
+            except Exception as error:
+                self._timer.detach()
+                recorder.fail("callback times", error)
+        elif NO_LIST not in recorder.unavailable:
+            recorder.unavailable.append(NO_LIST)
+        recorder.take_sums(self._timer.sums if self._timer is not None else [])
+
+    def _open(
+        self,
+        recorder: Recorder,
+        watch: FitWatch,
+        params: dict,
+        callbacks: Any,
+        backend: str,
+        facts: dict[str, Any],
+    ) -> None:
+        """Begin a recording."""
+        recorder.facts["fit"] = {
+            "epochs": params.get("epochs"),
+            "steps_per_epoch": params.get("steps"),
+            "timing": recorder.adapter.timing,
+            **facts,
+        }
+        recorder.watch = watch
+        others = callbacks.callbacks if callbacks is not None else []
+        try:
+            recorder.facts["fit"]["callbacks"] = describe_callbacks(others)
+        except Exception as error:
+            recorder.fail("facts about the callbacks", error)
+        try:
+            self._windows = open_windows(recorder, backend, others, params.get("steps"))
+        except Exception as error:
+            recorder.fail("profiler windows", error)
+        recorder.start(watch)  # the account begins here: our own set-up is not in it
+
+    def _stale(self) -> None:
+        """The training ended without telling us."""
+        if self._recorder is not None:
+            self._recorder.end("interrupted", deadline_s=0)
+
+    def restore(self) -> None:
+        """Leave model, callbacks and input as they were found. May be called more than once."""
+        recorder, timer, watch = self._recorder, self._timer, self._input
+        for undo in (
+            timer.detach if timer is not None else None,
+            watch.detach if watch is not None else None,
+            recorder.adapter.end if recorder is not None else None,
+            recorder.windows.abandon if recorder is not None and recorder.windows else None,
+        ):
+            try:
+                if undo is not None:
+                    undo()
+            except Exception as error:
+                log.debug("gpu_util_callback: %s", error, exc_info=True)
+
+    # ---- hooks; each is called on the training thread ----------------------------------------
+
+    def _begun(self, batch: int, logs: Any = None) -> None:
+        """A training batch begins, where the list of callbacks was found; runs every step."""
+        recorder = self._recorder
+        if recorder is None or recorder.status:
+            return
+        try:
+            self._arm()
+            if self._windows is not None:
+                self._windows.batch_begin()
+        except Exception as error:
+            self._callback._give_up(self, error)
+
+    def batch_begin(self) -> None:
+        """A training batch begins; needed only where the list of callbacks was not found."""
+        recorder = self._recorder
+        if recorder is None or recorder.status:
+            return
+        recorder.timeline.batch_begin()
+        self._begun(0)
+
+    def batch_end(self) -> None:
+        """A training batch ended; needed only where the list of callbacks was not found."""
+        recorder = self._recorder
+        if not self.listed and recorder is not None and not recorder.off:
+            recorder.timeline.batch_end()
+
+    def epoch_begin(self, epoch: int) -> None:
+        """An epoch begins."""
+        recorder = self._recorder
+        if not self.listed and recorder is not None and not recorder.off:
+            recorder.timeline.epoch_begin(epoch)
+            recorder.timeline.epoch_begun()
+
+    def epoch_end(self) -> None:
+        """An epoch ended."""
+        recorder = self._recorder
+        if not self.listed and recorder is not None and not recorder.off:
+            recorder.timeline.epoch_end()
+            recorder.timeline.epoch_ended()
+        if self._windows is not None:
+            self._windows.epoch_end()
+
+    def test_begin(self) -> None:
+        """A validation begins (or somebody's own evaluation)."""
+        recorder = self._recorder
+        if recorder is None or recorder.off:
+            return
+        if not self.listed:
+            recorder.timeline.test_begin()
+        if self._windows is not None:
+            self._windows.test_begin()
+        recorder.adapter.test_begin()
+        self._testing = True
+
+    def test_batch_begin(self) -> None:
+        """A validation batch begins."""
+        recorder = self._recorder
+        if not self._testing or recorder is None or recorder.off:
+            return
+        if not self.listed:
+            recorder.timeline.test_batch_begin()
+        recorder.adapter.test_batch_begin()
+
+    def test_batch_end(self) -> None:
+        """A validation batch ended."""
+        recorder = self._recorder
+        if self._testing and not self.listed and recorder is not None and not recorder.off:
+            recorder.timeline.test_batch_end()
+
+    def test_end(self) -> None:
+        """A validation ended."""
+        recorder = self._recorder
+        if not self._testing or recorder is None:
+            return
+        self._testing = False
+        if not self.listed and not recorder.off:
+            recorder.timeline.test_end()
+            recorder.timeline.test_ended()
+        recorder.adapter.test_end()
+
+    def give_up(self) -> None:
+        """Something of ours went wrong: training goes on, recording does not."""
+        self.restore()
+        self._stale()
+
+    def end(self) -> None:
+        """Training ended: close the recording and say what it shows."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        if self._windows is not None:
+            self._windows.end()
+        if recorder.was_short:
+            recorder.rest()
+        else:
+            recorder.end("ended")
+            recorder.say_verdict()
+
+    def series(self) -> Series | None:
+        """What the next fit may go on with, now that this one is over."""
+        recorder = self._recorder
+        if recorder is None or self._settings.trace not in (None, TraceSchedule()):
+            return None  # steps to profile are counted in each fit
+        return Series(recorder, self._kind) if recorder.may_go_on else None

@@ -1,0 +1,62 @@
+"""What a fit says while it is recorded: one line for each thing, once."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+
+__all__ = ["off", "reason_of", "say", "verdict", "warn"]
+
+log = logging.getLogger("gpu_util_callback")
+
+# A script that fits again and again (reinforcement learning, folds) wants no two lines of each.
+_SHORT_S = 5
+
+_warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
+
+
+def warn(what: str, reason: str, cure: str = "") -> None:
+    """Log that something is missing, why, and what helps; the first time only."""
+    if (what, reason) not in _warned:
+        _warned.add((what, reason))
+        log.warning("gpu_util_callback: %s: %s%s", what, reason, f" ({cure})" if cure else "")
+
+
+def off(source: str) -> str:
+    """`input wait is off`, `profiler windows are off`."""
+    head = re.split(r" of | about ", source)[0]
+    several = head.endswith("s") and not head.endswith("sis")
+    return f"{source} {'are' if several else 'is'} off"
+
+
+def say(text: str) -> None:
+    """Print a line while training goes on. Keras' progress bar leaves the cursor in mid line."""
+    print(f"\ngpu-util: {text}", file=sys.stderr, flush=True)
+
+
+def verdict(path: str, thresholds: dict | None, interrupted: bool = False) -> None:
+    """Print two lines about where the time of a closed recording went.
+
+    Not of a fit of seconds in which nothing was found, where an earlier one has said how it goes
+    or somebody ended it.
+    """
+    try:
+        from gpu_util_callback.diagnosis import run_report
+        from gpu_util_callback.recording import read_recordings
+        from gpu_util_callback.report.terminal import two_lines
+
+        recording = next(iter(read_recordings(path)))
+        run = run_report(recording, thresholds)
+        short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
+        if not (short and (interrupted or run["fit_index"])):
+            print(("\n" if interrupted else "") + two_lines(run), flush=True)
+    except Exception as error:
+        log.debug("gpu_util_callback: no verdict: %s", error, exc_info=True)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__

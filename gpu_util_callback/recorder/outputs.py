@@ -1,0 +1,260 @@
+"""What a recorder writes: the recording's files, the scalars, and the diagnosis of both."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpu_util_callback.recorder.messages import reason_of, say
+from gpu_util_callback.recorder.scalars import ScalarPoints
+from gpu_util_callback.recorder.settings import Settings
+from gpu_util_callback.recording.clock import Clock
+
+__all__ = ["FLUSH_S", "Outputs"]
+
+# A flush and what the training thread still holds (timeline.DRAIN_EVERY_NS) stay below 2 s.
+FLUSH_S = 1.5
+REMOTE_FLUSH_S = 30.0
+# Seconds between the attempts to write a recording's end, where writing fails. Nobody waits for
+# them but the end of the process, which cuts them short.
+RETRIES_S = (0.5, 2.0, 5.0)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+Tables = dict[str, dict[str, Any]]
+
+
+class Outputs:
+    """The files of one recorder. All methods run on the recorder's thread and never raise.
+
+    Args:
+        settings: the user's wishes.
+        clock: the recording's.
+        fail: told (source, error or reason, cure) of whatever fails.
+        write_failed: called after each write of the recording that failed.
+
+    Attributes:
+        failing: whether the last write of the recording failed.
+        in_a_hurry: set when the process ends: the next attempt to write the end is the last.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        fail: Callable[..., None],
+        write_failed: Callable[[], None] = lambda: None,
+    ):
+        self.path: str | None = None  # of the recording
+        self.failing = False
+        self.sealed = False  # whether the recording is closed as it should be
+        self.in_a_hurry = threading.Event()
+        self._write_failed = write_failed
+        self._settings = settings
+        self._clock = clock
+        self._fail = fail
+        self._writer: Any = None
+        self._scalars: Any = None
+        self._points = ScalarPoints(settings.scalar_freq)
+        self._offset = 0  # the scalars' step of this fit's first
+        self._diagnosis: Any = None
+        self._next_flush = 0.0
+
+    @property
+    def recording(self) -> bool:
+        """Whether there is a recording to write to."""
+        return self._writer is not None
+
+    def open_recording(self, facts: dict[str, Any]) -> bool:
+        """Begin the recording; adds `scalar_step_offset` to the facts. False = there is none."""
+        log_dir = self._settings.log_dir
+        try:
+            from gpu_util_callback.recording.event_files import next_step_offset
+
+            # Looked up before our own recording stands among the earlier ones.
+            self._offset = facts["scalar_step_offset"] = next_step_offset(log_dir)
+        except Exception as error:
+            self._fail("the scalars' first step", error)
+        try:
+            from gpu_util_callback.recording.writer import RecordingWriter
+
+            self._writer = RecordingWriter(
+                log_dir,
+                facts,
+                clock=self._clock,
+                redact=self._settings.redact,
+                flush_s=self._flush_s(),
+            )
+            self.path = self._writer.path
+        except Exception as error:
+            self._fail(
+                "the recording",
+                f"{log_dir} cannot be written to ({reason_of(error)}); training goes on without it",
+                "give another log_dir",
+            )
+        return self.recording
+
+    def reopen(self) -> None:
+        """Go on with what was closed."""
+        self.sealed = False
+        self._writer.reopen()
+        if self._scalars is not None:
+            try:
+                self._scalars.reopen()
+            except Exception as error:
+                self._lose_scalars(error)
+        self.flush(now=True)  # it is live
+
+    def open_others(self, facts: dict[str, Any]) -> None:
+        """Begin the diagnosis and the scalars."""
+        settings = self._settings
+        try:
+            from gpu_util_callback.recorder.diagnosis import RunningDiagnosis
+
+            self._diagnosis = RunningDiagnosis(facts, settings.thresholds)
+        except Exception as error:
+            self._fail("the diagnosis", error)
+        try:
+            from gpu_util_callback.recording.event_files import ScalarWriter
+
+            rank = int(facts.get("rank") or 0)
+            self._scalars = ScalarWriter(settings.log_dir, rank, redact=settings.redact)
+            self._scalars.marker()
+        except Exception as error:
+            self._fail("scalars", error)
+
+    def _flush_s(self) -> float:
+        return REMOTE_FLUSH_S if "://" in self._settings.log_dir else FLUSH_S
+
+    def append(self, tables: Tables, samples: list[Any]) -> None:
+        """New rows for the recording."""
+        for block in samples:
+            self._points.add_samples(block.group, block.columns, block.time_ns, block.values)
+        if self._writer is None:
+            return
+        try:
+            for table, rows in tables.items():
+                self._writer.append(table, rows)
+            for block in samples:
+                self._writer.append_samples(block.group, block.columns, block.time_ns, block.values)
+        except Exception as error:
+            self._fail("the recording", error)
+
+    def add_points(self, points: Iterable[tuple[int, dict[str, float], int]]) -> None:
+        """Scalars as (the fit's step, values, time in ns)."""
+        if self._scalars is None:
+            return
+        try:
+            for step, values, when in points:
+                self._scalars.scalars(self._offset + step, values, when / 1e9)
+        except Exception as error:
+            self._lose_scalars(error)
+
+    def write_scalars(self, tables: Tables, last: tuple[int, int] | None = None) -> None:
+        """The scalars of new rows.
+
+        Args:
+            last: (the last step, the end in ns), where no more rows will come.
+        """
+        if self._scalars is None:
+            return
+        points = self._points.add_steps(tables["steps"]) if "steps" in tables else []
+        if last is not None:
+            points += self._points.rest(*last)
+        self.add_points(points)
+        try:
+            if self._scalars is not None:
+                self._scalars.flush()
+        except Exception as error:
+            self._lose_scalars(error)
+
+    def _lose_scalars(self, error: Exception) -> None:
+        where = self._settings.log_dir
+        self._fail("scalars", f"{where}: {reason_of(error)}", self._cure(error))
+        self._scalars = None
+
+    def diagnose(
+        self,
+        tables: Tables,
+        samples: list[Any],
+        facts: dict[str, Any],
+        started_ns: int,
+        now_ns: int,
+        last: bool,
+    ) -> None:
+        """Diagnose all rows so far; say what is newly found while training goes on."""
+        if self._diagnosis is None:
+            return
+        try:
+            self._diagnosis.add(tables, samples)
+            found = self._diagnosis.result(facts, started_ns, now_ns, ended=last)
+            self.update(diagnosis=found)
+            if self._settings.report and not last:
+                for line in self._diagnosis.news(found):
+                    say(line)
+        except Exception as error:
+            self._fail("the diagnosis", error)
+            self._diagnosis = None
+
+    def update(self, **facts: Any) -> None:
+        """Facts for the manifest, written with the next flush."""
+        if self._writer is not None:
+            self._writer.update(**facts)
+
+    def flush(self, now: bool = False) -> None:
+        """Write what was appended, if it is time to (or `now`)."""
+        if self._writer is None or (not now and time.monotonic() < self._next_flush):
+            return
+        try:
+            self._next_flush = time.monotonic() + self._flush_s() - FLUSH_S / 2
+            self._writer.flush()
+            self.failing = False
+        except Exception as error:
+            self._fail(
+                "writing the recording",
+                f"{self._settings.log_dir}: {reason_of(error)}; it is tried again",
+                self._cure(error),
+            )
+            self._has_failed()
+
+    def _has_failed(self) -> None:
+        self.failing = True
+        self._write_failed()
+
+    def _cure(self, error: Exception) -> str:
+        """What to do where writing to log_dir failed."""
+        if isinstance(error, OSError) and error.errno in FULL:
+            return "make room, or give another log_dir"
+        if "://" in self._settings.log_dir:
+            return "check the network and this process's credentials, or give another log_dir"
+        return "see that this process may write there, or give another log_dir"
+
+    def close(self, status: str) -> None:
+        """Seal everything. Where that fails it is tried again for some seconds."""
+        if self._writer is not None:
+            self._seal(status)
+        if self._scalars is not None:
+            try:
+                self._scalars.close()
+            except Exception as error:
+                self._fail("scalars", error)
+
+    def _seal(self, status: str) -> None:
+        last = False
+        for pause in (*RETRIES_S, None):
+            try:
+                self._writer.close(status)
+                self.failing, self.sealed = False, True
+                return
+            except Exception as error:
+                self._has_failed()
+                if pause is None or last:
+                    self._fail(
+                        "the recording's end",
+                        f"{self._settings.log_dir}: {reason_of(error)}; it is missing",
+                        self._cure(error),
+                    )
+                    return
+            last = self.in_a_hurry.wait(pause)

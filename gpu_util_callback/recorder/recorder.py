@@ -1,0 +1,722 @@
+"""The recorder: writes down a fit from inside the training process, without being in its way."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.job import job_facts
+from gpu_util_callback.profiling.windows import ProfilerWindows
+from gpu_util_callback.recorder.messages import off, say, verdict, warn
+from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs
+from gpu_util_callback.recorder.pipeline import PipelineReadings
+from gpu_util_callback.recorder.ray_context import ray_context
+from gpu_util_callback.recorder.samples import GpuSamples
+from gpu_util_callback.recorder.script import script_name
+from gpu_util_callback.recorder.settings import Settings
+from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.steps.assemble import Assembler
+from gpu_util_callback.steps.callback_list import HookSums
+from gpu_util_callback.steps.compilations import Compilations
+from gpu_util_callback.steps.dispatch import DispatchWatch
+from gpu_util_callback.steps.fit_frame import FitWatch
+from gpu_util_callback.steps.rows import seen_dims
+from gpu_util_callback.steps.timeline import Phase, Timeline
+
+__all__ = ["Recorder", "close_left_over"]
+
+log = logging.getLogger("gpu_util_callback")
+
+CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows
+KNOWN_S = 0.5  # the same where it is known that writing fails or hangs
+EXIT_S = 10.0  # how long the end of the process waits for recordings that are still being written
+LATE_S = 0.5  # a recorder that comes to the end so late writes its rows before all else
+WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
+# Fits of one callback up to this long go on in one recording with the next that begins so soon.
+SERIES_FIT_S = 10.0
+SERIES_GAP_S = 60.0
+NEWS_S = 5.0  # a series as long as this is worth a verdict while it may still go on
+REST_S = 2.0  # how long the thread of a series waits for the next fit; then it closes the recording
+IDLE_S = 60.0  # where the fit cannot be watched: no step for so long, and sampling stops
+
+_active: weakref.WeakSet[Recorder] = weakref.WeakSet()
+_fits: dict[str, int] = {}  # log_dir -> fits of this process so far
+_hooks_us: dict[str, float] = {}  # adapter -> what recording a step costs on this machine
+
+
+@dataclass
+class Recorder:
+    """Owns a recording: writer, sampler, scalars, diagnosis and the one thread that runs them.
+
+    The training thread only appends to `timeline`. Nothing raised in here reaches it: a source
+    that fails is named once, switched off, and listed in the recording's `unavailable`.
+
+    Args:
+        settings: the user's wishes.
+        adapter: the framework's.
+        facts: what the caller knows of the fit.
+    """
+
+    settings: Settings
+    adapter: Adapter
+    facts: dict[str, Any] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    timeline: Timeline = field(init=False)
+    on_over: Callable[[], None] = field(default=lambda: None)  # puts all wrappers back
+    timeline_type: type[Timeline] = Timeline
+
+    def __post_init__(self) -> None:
+        self._ray = ray_context()  # Ray answers on the thread that trains
+        if self._ray is not None:
+            home = self._ray.home(self.settings.log_dir)
+            self.settings = replace(self.settings, log_dir=home)
+        self.timeline = self.timeline_type(self._drain_train, self._drain_test)
+        self.hook_sums: list[HookSums] = []
+        self.watch = FitWatch(None)
+        self.status = ""  # "", then "ended" or "interrupted"
+        self.unavailable: list[dict[str, str]] = []
+        self._assembler: Assembler | None = None
+        self._outputs = Outputs(self.settings, self.clock, self.fail, self._write_failed)
+        self._told: set[str] = set()
+        self._begun = threading.Event()
+        self._stop = threading.Event()
+        self._closed = threading.Event()
+        self._released = threading.Event()  # nobody has to wait for the end (any longer)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self.trained_by = threading.current_thread()  # `start` knows better
+        self._started_ns = 0
+        self._ended_ns = 0
+        self._end_called = 0.0  # `time.monotonic` of the first `end`
+        self._gpus = GpuSamples(self.clock, self.fail)
+        self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
+        self.fits = 1  # one, or as many as a series has so far
+        self._index = 0  # of the newest fit, among those of its log_dir
+        self._fit_started_ns = 0  # the newest fit's
+        self._resting = False  # a fit of a series is over, and perhaps another one follows
+        self._rests_until = 0.0  # `time.monotonic`
+        self._pauses: deque[tuple[int, int]] = deque(maxlen=4096)  # the last ones between fits, ns
+        self._between_ns = 0  # all of them
+        self._finished_sums: deque[HookSums] = deque()  # of the fits before
+        self._cpu_s = 0.0  # of the threads before this one
+        self._said_s = 0.0  # how long the fits were that the last verdict was about
+        self._shapes_noted = 0  # shapes of batches when it was last said what varies
+        self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
+        self._paused = False
+        self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    # ---- the training thread -------------------------------------------------------------
+
+    def start(self, watch: FitWatch) -> None:
+        """Begin to record. Returns at once: all that may take time happens on the thread."""
+        self.watch = watch
+        self.trained_by = threading.current_thread()
+        self._index = _fits[self._key] = _fits.get(self._key, -1) + 1
+        self.facts["fit_index"] = self._index
+        self._assembler = Assembler(
+            self.clock.offset_ns,
+            Compilations(
+                self.adapter.shapes, self.adapter.shapes_compile, self.adapter.every_shape_compiles
+            ),
+        )
+        thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
+        thread.start()  # raises where the process may have no more threads
+        self._thread = thread
+        _active.add(self)
+        # From here on time counts; our set-up does not.
+        self._started_ns = self._fit_started_ns = self.clock.now()
+        self.facts["started_ns"] = self._started_ns
+        self._begun.set()
+
+    def end(self, status: str, deadline_s: float = CLOSE_S) -> None:
+        """Close the recording: write what is left, by a deadline. May be called more than once.
+
+        Args:
+            status: "ended", or "interrupted", which ends where the training was last seen.
+            deadline_s: how long the caller waits; 0 = not at all.
+        """
+        first = False
+        try:
+            with self._lock:
+                first = not self.status
+                between = first and bool(self._ended_ns)  # the fits of a series are over
+                if first:
+                    self._resting = False
+                    self.status = "ended" if between else status
+                    self._end_called = time.monotonic()
+                    if not between:
+                        self._ended_ns = self._end_of_fit(status)
+            if first and not between:
+                self._leave_fit()
+        finally:  # also when Ctrl+C is pressed in here: nobody else would end the thread
+            if first:
+                self._stop.set()
+                self._begun.set()  # Ctrl+C may have come before `start` was done
+        thread = self._thread
+        if deadline_s and thread is not None and thread is not threading.current_thread():
+            self._await_end(deadline_s, first)
+
+    def _await_end(self, deadline_s: float, first: bool) -> None:
+        """Wait until the end is written, or it is known that it cannot be for now."""
+        outputs = self._outputs
+        known = outputs.failing or any(self._hangs_beside(other) for other in _mine())
+        waited_s = min(deadline_s, KNOWN_S) if known else deadline_s
+        if not self._released.wait(waited_s):
+            if first and not outputs.failing and self.settings.report:
+                say(
+                    f"the recording's end is still being written to {self.settings.log_dir} "
+                    f"after {waited_s:g} s; going on without waiting"
+                )
+            self._released.set()  # once is enough
+        elif self._closed.is_set() and self._thread is not None:
+            self._thread.join(KNOWN_S)  # it has nothing more to do
+
+    def _hangs_beside(self, other: Recorder) -> bool:
+        """Whether another recording into the same folder has been waited for in vain."""
+        return (
+            other is not self
+            and other._released.is_set()
+            and not other._closed.is_set()
+            and other.settings.log_dir == self.settings.log_dir
+        )
+
+    def _write_failed(self) -> None:
+        """A write failed. After a fit's end it is tried again while the program goes on."""
+        if self._stop.is_set():
+            self._released.set()
+
+    def finish(self, deadline_s: float) -> None:
+        """The process ends: wait for what is still being written, the last attempt included."""
+        self._outputs.in_a_hurry.set()
+        self.end("interrupted", deadline_s=0)
+        waited_s = KNOWN_S if self._outputs.failing else max(deadline_s, 0.1)
+        if self._thread is not None:
+            self._thread.join(waited_s)
+        if not self._closed.is_set() and self in _active:
+            log.warning(
+                "gpu_util_callback: the recording's end could not be written to %s within %g s; "
+                "it is missing",
+                self.settings.log_dir,
+                waited_s,
+            )
+        _active.discard(self)  # once is enough
+
+    # ---- a series of short fits ------------------------------------------------------------
+
+    def rest(self) -> None:
+        """A fit of a series has ended. The recording stays open for a moment: for the next one."""
+        with self._lock:
+            if self.status:
+                return
+            self._ended_ns = self._end_of_fit("ended")
+        self._leave_fit()
+        with self._lock:
+            self._rests_until = time.monotonic() + REST_S
+            self._resting = True
+
+    def claim(self) -> bool:
+        """Take the recording of a series for a fit that begins; False = it cannot go on.
+
+        Where it was closed it is opened again. `go_on` or `end` has to follow.
+        """
+        with self._lock:
+            if self._resting:
+                self._resting = False
+                return True
+            if self.status != "ended":
+                return False
+        if self._thread is not None:
+            self._thread.join(KNOWN_S)  # it may be closing the recording just now
+        if not (self._closed.is_set() and self._outputs.sealed):
+            return False
+        self._stop.clear()
+        self._closed.clear()
+        self._released.clear()
+        thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
+        thread.start()
+        self.status = ""
+        self._thread = thread
+        _active.add(self)
+        return True
+
+    def go_on(self, watch: FitWatch) -> None:
+        """The next fit of a series begins; after `claim`, when all is in place."""
+        self.trained_by = threading.current_thread()
+        if self.fits == 1:
+            self._mark_fit()
+        self.fits += 1
+        self.facts["fits"] = self.fits
+        self._index = _fits[self._key] = _fits[self._key] + 1
+        now = self.clock.now()
+        self._pauses.append((self._ended_ns, now))
+        self._between_ns += now - self._ended_ns
+        self._phase("between_fits", "", self._ended_ns, now)
+        self.watch = watch
+        self._fit_started_ns = now
+        self._ended_ns = 0
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a fit that begins now may go on in this recording, as far as it is known here.
+
+        Workers of a job have to agree on what is one recording, which the time does not tell them.
+        """
+        return (
+            self._thread is not None
+            and bool(self._ended_ns)
+            and self._outputs.recording
+            and self._pid == os.getpid()
+            and int(self.facts.get("world_size") or 1) == 1
+            and _fits.get(self._key) == self._index  # nobody else's fit came in between
+            and self.clock.now() - self._ended_ns < SERIES_GAP_S * 1e9
+            and self._ended_ns - self._fit_started_ns < SERIES_FIT_S * 1e9
+        )
+
+    @property
+    def was_short(self) -> bool:
+        """Whether the fit under way is one of a series so far: not the first, and short."""
+        return self.fits > 1 and self.clock.now() - self._fit_started_ns < SERIES_FIT_S * 1e9
+
+    def rests_elsewhere(self, log_dir: str) -> bool:
+        """Whether this is a series between two fits that nobody has to close for `log_dir`."""
+        return self._resting and self.settings.log_dir != log_dir
+
+    @property
+    def _key(self) -> str:
+        return os.path.abspath(self.settings.log_dir)  # noqa: PTH100 - may be a URL
+
+    def _end_of_fit(self, status: str) -> int:
+        now = self.clock.now()
+        seen = self.clock.from_perf(self.timeline.latest())
+        return now if status == "ended" else min(now, seen)
+
+    def _leave_fit(self) -> None:
+        """Put everything back, and hand over what the training thread still has."""
+        try:
+            self.on_over()
+            self.timeline.finish()
+            if self.fits > 1:
+                self._mark_fit()
+        except Exception as error:
+            self.fail("the last steps", error)
+
+    def _mark_fit(self) -> None:
+        self._phase("fit", f"fit {self.fits}", self._fit_started_ns, self._ended_ns)
+
+    def _phase(self, kind: str, name: str, start_ns: int, end_ns: int) -> None:
+        offset, calls = self.clock.offset_ns, self.timeline.calls
+        row = Phase(kind, name, start_ns - offset, end_ns - offset, "", end_ns - start_ns, calls)
+        self.timeline.queue.append(row)
+
+    def take_sums(self, sums: list[HookSums]) -> None:
+        """These are what the hooks of the fit's callbacks are summed up in; the last are full."""
+        self._finished_sums.extend(self.hook_sums)
+        self.hook_sums = sums
+
+    def _retire(self) -> None:
+        """End a series that no other fit has followed for a while."""
+        with self._lock:
+            if not self._resting or time.monotonic() < self._rests_until:
+                return
+            self._resting = False
+            self.status = "ended"
+            self._end_called = time.monotonic()
+        self._stop.set()
+
+    def _while_training(self, samples: list[Any]) -> list[Any]:
+        """Samples without those taken between the fits of a series, where nothing trained."""
+        if self.fits == 1 and not self._ended_ns:
+            return samples
+        pauses = list(self._pauses)
+        if self._ended_ns:
+            pauses.append((self._ended_ns, np.iinfo(np.int64).max))
+        times = np.array(pauses, np.int64).reshape(-1, 2)
+        kept = []
+        for block in samples:
+            if block.group.endswith(("/xid", "/lost")):  # events, whenever they were
+                kept.append(block)
+                continue
+            place = np.searchsorted(times[:, 0], block.time_ns, "right") - 1
+            outside = (place < 0) | (block.time_ns >= times[place, 1])
+            if outside.any():
+                kept.append(
+                    replace(block, time_ns=block.time_ns[outside], values=block.values[outside])
+                )
+        return kept
+
+    @property
+    def path(self) -> str | None:
+        """Where the recording is; None where there is none (yet)."""
+        return self._outputs.path
+
+    @property
+    def off(self) -> bool:
+        """Whether nothing is recorded (any more), so that the training thread can be left alone."""
+        return bool(self.status)
+
+    def fail(self, source: str, error: BaseException | str, cure: str = "") -> None:
+        """A source has failed: say so once and list it."""
+        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        reason = " ".join(str(reason).split())
+        if source in self._told:
+            return
+        self._told.add(source)
+        self.unavailable.append({"source": source, "reason": reason, "cure": cure})
+        warn(off(source), reason, cure)
+        log.debug("gpu_util_callback: %s", source, exc_info=not isinstance(error, str))
+
+    # ---- the recorder's thread -----------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._begun.wait()
+            if not self._started_ns:
+                return  # `start` was interrupted
+            self._open()
+            pause = 0.5  # the first look comes early
+            while not self._wait(pause):
+                pause = FLUSH_S
+                self._tick()
+                self._retire()
+                if not self._ended_ns and self.watch.over():
+                    self.end("interrupted")
+        except Exception as error:  # a fault of ours
+            self.fail("the recording", error)
+        finally:
+            try:
+                self._close()
+            except Exception as error:
+                self.fail("the recording", error)
+            self._cpu_s += time.thread_time()
+            self._closed.set()
+            if self.status == "interrupted" or self._is_news():
+                self.say_verdict()  # nobody else will: what was interrupted calls no hook
+            _active.discard(self)
+            self._released.set()
+
+    def _wait(self, pause_s: float) -> bool:
+        """Wait for the end of the fit; whether it has come."""
+        watch = self.dispatch
+        if watch is None:
+            return self._stop.wait(pause_s)
+        try:
+            return watch.wait(self._stop.wait, pause_s)
+        except Exception as error:  # what is looked at is CPython's own
+            self.dispatch = None
+            self.fail("how steps are run", error)
+            return self._stop.is_set()
+
+    def _open(self) -> None:
+        if self._outputs.recording:  # a series goes on
+            self._outputs.reopen()
+            self._gpus.start(self.adapter, self.settings.sample_hz)
+            return
+        try:
+            rendezvous = self.adapter.rendezvous()
+            if self._ray is not None:
+                self.facts.update(self._ray.facts())
+                rendezvous = rendezvous or self._ray.rendezvous()
+                self._say_where()
+            self.facts.update(job_facts(self.settings.job, framework=rendezvous))
+        except Exception as error:
+            self.fail("the job's name", error)
+        self.facts["script"] = script_name(redact=self.settings.redact)
+        self._gather_facts()
+        if not self._outputs.open_recording(self.facts):
+            self.end("interrupted")
+            return
+        if self._is_late():
+            self._save_rows()
+        self._gpus.start(self.adapter, self.settings.sample_hz)
+        self._outputs.open_others(self.facts)
+
+    def _is_late(self) -> bool:
+        """Whether the fit ended a while ago: nobody may wait much longer for its rows."""
+        return self._stop.is_set() and time.monotonic() > self._end_called + LATE_S
+
+    def _save_rows(self) -> None:
+        """Write the rows there are, whatever else takes its time."""
+        self._tick()
+        self._outputs.flush(now=True)
+
+    def _say_where(self) -> None:
+        """Under Ray, a relative log_dir is not where the person looks for it."""
+        where = self._ray.lost_folder(self.settings.log_dir) if self._ray is not None else None
+        if where is not None and self.settings.report:
+            say(
+                f"log_dir {self.settings.log_dir!r} is relative to this process' own folder: "
+                f"{where}, which Ray may delete; give an absolute path or a URL"
+            )
+
+    def _gather_facts(self) -> None:
+        try:
+            for key, value in self.adapter.facts().items():
+                known = self.facts.get(key)
+                self.facts[key] = {**value, **known} if isinstance(known, dict) else value
+        except Exception as error:
+            self.fail("facts about the model", error)
+
+    def _tick(self, last: bool = False) -> None:
+        """Take what the training thread and the sampler left, diagnose, write."""
+        samples = self._while_training(self._gpus.take())
+        tables = self._take_rows(last)
+        self._take_windows(tables, samples)
+        steps = self._assembler.steps if self._assembler is not None else 0
+        stages = self._stages.read(steps, last)
+        if stages is not None:
+            tables["pipeline"] = stages
+        outputs = self._outputs
+        outputs.append(tables, samples)
+        outputs.write_scalars(tables, (steps - 1, self._ended_ns) if last else None)
+        now = self._ended_ns or self.clock.now()
+        self._update_facts(last)  # first: a fit's only diagnosis must know its GPUs
+        outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last)
+        if last:
+            outputs.close(self.status or "interrupted")
+        else:
+            outputs.flush()
+        self._pause_when_idle()
+
+    def _take_rows(self, last: bool) -> dict[str, dict[str, Any]]:
+        queue = self.timeline.queue
+        items: list[Any] = []
+        while queue:
+            items.append(queue.popleft())
+        finished = [self._finished_sums.popleft() for _ in range(len(self._finished_sums))]
+        for sums in (*finished, *self.hook_sums):
+            items += sums.take(self.timeline.calls)
+        tables: dict[str, dict[str, Any]] = {}
+        if self._assembler is None:
+            return tables
+        try:
+            for name, parts in self._assembler.add(items, last).items():
+                tables[name] = {
+                    column: np.concatenate([part[column] for part in parts]) for column in parts[0]
+                }
+        except Exception as error:
+            self.fail("step times", error)
+        return tables
+
+    def _take_windows(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
+        if self.windows is None:
+            return
+        try:
+            for result in self.windows.drain():
+                result.add_to(tables, samples)
+                self.facts.setdefault("windows", []).append(result.facts())
+                self._outputs.add_points(result.points())
+        except Exception as error:
+            self.fail("profiler windows", error)
+            self.windows = None
+
+    def say_verdict(self) -> None:
+        """Two lines about where the time went, if the recording was closed in time."""
+        if self.settings.report and self._closed.is_set() and self.path is not None:
+            self._said_s = self._training_s()
+            verdict(self.path, self.settings.thresholds, interrupted=self.status != "ended")
+
+    def _training_s(self) -> float:
+        return (self._ended_ns - self._started_ns - self._between_ns) / 1e9
+
+    def _is_news(self) -> bool:
+        """Whether a series has become twice as long as when it was last spoken of, or is over."""
+        if self.fits == 1 or self.status != "ended":
+            return False
+        trained_s = self._training_s()
+        if self._outputs.in_a_hurry.is_set():  # the last word
+            return trained_s > self._said_s
+        return trained_s > max(2 * self._said_s, NEWS_S)
+
+    def _update_facts(self, last: bool) -> None:
+        if not self._outputs.recording:
+            return
+        try:
+            self._gather_late_facts()
+            self._note_shapes()
+            self._note_hand_overs()
+            self._note_dispatch()
+            steps = self._assembler.steps if self._assembler is not None else 0
+            wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
+            overhead: dict[str, Any] = {
+                "callback_us_per_step": self._own_us(steps, last),
+                # Of that: a drain goes through the framework, which lets go of Python's lock; where
+                # the input pipeline is Python's, it waits to get the lock back.
+                "lock_wait_us_per_step": self._drain_us(self.timeline.drain_waited_ns, steps),
+                "recorder_cpu_pct": round(100e9 * (self._cpu_s + time.thread_time()) / wall, 3),
+                "windows_s": 0.0,
+            }
+            facts: dict[str, Any] = {}
+            unavailable = list(self.unavailable)
+            for source, reason, cure in [*self.adapter.problems(), *self._lost(steps)]:
+                unavailable.append({"source": source, "reason": reason, "cure": cure})
+            if self.windows is not None:
+                overhead["windows_s"] = round(self.windows.cost_s, 4)
+                facts["windows"] = self.facts.get("windows", [])
+                unavailable += map(self._in_own_words, self.windows.unavailable)
+            facts["gpus"] = self._gpus.gpus
+            facts.update(self._gpus.facts(self.facts.get("framework") or {}))
+            unavailable += self._gpus.unavailable
+            overhead.update(self._gpus.overhead)
+            facts["overhead"] = overhead
+            facts["unavailable"] = unavailable
+            if self._ended_ns or self.fits > 1:
+                facts["ended_ns"] = self._ended_ns or None
+            if self.fits > 1:
+                facts["fits"] = self.fits
+            self.facts.update(facts)
+            self._outputs.update(
+                **{**facts, "fit": self.facts.get("fit"), "model": self.facts.get("model")}
+            )
+        except Exception as error:
+            self.fail("facts about the run", error)
+
+    def _in_own_words(self, missing: dict[str, str]) -> dict[str, str]:
+        """The cure that a loop of the user's own is told."""
+        if (self.facts.get("fit") or {}).get("loop") != "custom":
+            return missing
+        return {**missing, "cure": missing["cure"].replace("GpuUtilCallback(", "GpuUtilMonitor(")}
+
+    def _note_shapes(self) -> None:
+        """What varies in the shapes of batches that Python saw."""
+        known = self._assembler.compilations.shapes if self._assembler is not None else {}
+        if len(known) == self._shapes_noted:
+            return
+        self._shapes_noted = len(known)
+        dims = seen_dims(known)
+        fit = self.facts.get("fit")
+        if dims is not None and fit is not None:
+            self.facts["fit"] = {**fit, "input_dims": dims}
+
+    def _note_hand_overs(self) -> None:
+        """Which batches were finished when the loop asked for them."""
+        told, fit = self.timeline.handed.facts(), self.facts.get("fit")
+        if told and fit is not None:
+            self.facts["fit"] = {**fit, **told}
+
+    def _note_dispatch(self) -> None:
+        """How the steps of a loop were run."""
+        seen = self.dispatch.facts() if self.dispatch is not None else {}
+        fit = self.facts.get("fit")
+        if seen and fit is not None:
+            count = getattr(self.timeline, "operations", None)
+            seen["operations"] = count.per_step if count is not None else None
+            self.facts["fit"] = {**fit, "dispatch": seen}
+
+    def _lost(self, steps: int) -> list[tuple[str, str, str]]:
+        lost = self._assembler.lost_rows if self._assembler is not None else 0
+        if not lost or any(source == "input wait" for source, *_ in self.adapter.unavailable):
+            return []  # none, or it is known why nothing is written down
+        reason = (
+            f"it is missing for {lost} of {steps} steps: what the train function wrote down did "
+            "not fit its calls"
+        )
+        return [("input wait", reason, "")]
+
+    def _own_us(self, steps: int, last: bool) -> float | None:
+        """Our own Python on the training thread per step: hooks as measured here, and drains."""
+        if not steps:
+            return None
+        # The process ends: nobody waits for a measurement.
+        if last and self.adapter.name not in _hooks_us and not self._outputs.in_a_hurry.is_set():
+            try:
+                _hooks_us[self.adapter.name] = self.adapter.own_us()
+            except Exception as error:  # the other facts of the end do not depend on it
+                self.fail("the cost of recording a step", error)
+        hooks_us = _hooks_us.get(self.adapter.name)
+        if hooks_us is None:
+            return None
+        return round(hooks_us + (self._drain_us(self.timeline.drain_ns, steps) or 0), 3)
+
+    @staticmethod
+    def _drain_us(ns: int, steps: int) -> float | None:
+        return round(ns / steps / 1e3, 3) if steps else None
+
+    def _gather_late_facts(self) -> None:
+        """A model that was not built when the fit began is by now."""
+        model = self.facts.get("model")
+        if model is None and "framework" in self.facts:
+            return  # a loop of the user's own: no facts of its model will come
+        unknown = (model or {}).get("parameters") is None
+        if unknown and self._assembler and self._assembler.steps:
+            self._gather_facts()
+
+    def _pause_when_idle(self) -> None:
+        """Nobody may be training any more where the fit cannot be watched."""
+        if self.watch.known or self._ended_ns:
+            return
+        idle = (time.perf_counter_ns() - self.timeline.last_event) / 1e9
+        if idle > IDLE_S and not self._paused:
+            self.end("interrupted")
+            self._paused = True
+
+    def _close(self) -> None:
+        remote = "://" in self.settings.log_dir  # each file takes its time there
+        if not remote or self._is_late() or (self.windows is not None and self.windows.busy):
+            self._save_rows()  # what follows may take a while on a machine that stalls
+        self._gpus.stop()
+        if self.windows is not None and self.fits == 1:  # a series takes no more of them
+            self.windows.close(WINDOWS_S)
+        self._tick(last=True)
+
+    def _drain_train(self) -> Any:
+        try:
+            return self.adapter.drain()
+        except Exception as error:
+            self.fail("input wait", error)
+            return None
+
+    def _drain_test(self) -> Any:
+        try:
+            return self.adapter.drain_test()
+        except Exception as error:
+            self.fail("input wait of validation", error)
+            return None
+
+
+def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -> None:
+    """Close the recordings of fits that are over but never said so."""
+    for recorder in _mine():
+        if not keep(recorder):
+            recorder.end("interrupted", deadline_s=2.0)
+
+
+def _finish_at_exit(own_thread: bool = False) -> None:
+    """The process ends, and its threads with it: wait for what they still write, not for ever.
+
+    Args:
+        own_thread: leave out what is trained on another thread, which may still go on.
+    """
+    until, main = time.monotonic() + EXIT_S, threading.main_thread()
+    for recorder in _mine():
+        if own_thread and not recorder.status and recorder.trained_by is not main:
+            continue
+        recorder.finish(until - time.monotonic())
+
+
+def _mine() -> list[Recorder]:
+    return [recorder for recorder in _active if recorder._pid == os.getpid()]
+
+
+try:  # While thread pools still take work: object stores connect through them.
+    threading._register_atexit(_finish_at_exit, own_thread=True)  # type: ignore[attr-defined]
+except (AttributeError, RuntimeError):  # not there, or the process ends already
+    pass
+atexit.register(_finish_at_exit)

@@ -1,0 +1,132 @@
+"""What is sampled of the GPUs beside a fit: the driver's numbers, and the framework's allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.recorder.messages import warn
+from gpu_util_callback.recording.clock import Clock
+
+__all__ = ["GpuSamples"]
+
+
+class GpuSamples:
+    """The sampler of one recording, and one reading of the allocator per `take`.
+
+    All methods run on the recorder's thread and never raise.
+
+    Args:
+        clock: the recording's.
+        fail: told (source, error) of whatever fails.
+    """
+
+    def __init__(self, clock: Clock, fail: Callable[[str, BaseException], None]):
+        self._clock = clock
+        self._fail = fail
+        self._adapter: Adapter | None = None
+        self._sampler: Any = None
+        self._allocator_works = True
+        self._devices: list[dict[str, Any]] | None = None  # the framework's
+        self._gpus: list[dict[str, Any]] = []
+        self._facts: dict[str, Any] = {}  # of a machine that does not change under a fit
+
+    def start(self, adapter: Adapter, hz: float) -> None:
+        """Begin to sample, `hz` times a second, on the sampler's own thread."""
+        self._adapter = adapter
+        try:
+            from gpu_util_callback.gpus import FrameworkGpu, Sampler
+
+            self._devices = adapter.devices()
+            gpus = None if self._devices is None else [FrameworkGpu(**d) for d in self._devices]
+            self._sampler = Sampler(self._clock, hz=hz, framework_gpus=gpus)
+            self._sampler.start()
+        except Exception as error:
+            self._fail("GPU samples", error)
+
+    def take(self) -> list[Any]:
+        """`SampleBlock`s since the last time."""
+        blocks = self._allocators()
+        if self._sampler is not None:
+            try:
+                blocks = [*self._sampler.drain(), *blocks]
+            except Exception as error:
+                self._fail("GPU samples", error)
+                self._sampler = None
+        return blocks
+
+    def _allocators(self) -> list[Any]:
+        """What the framework's own allocator holds of each GPU, now."""
+        if self._adapter is None or not self._allocator_works:
+            return []
+        try:
+            from gpu_util_callback.gpus import SampleBlock
+
+            now = np.array([self._clock.now()])
+            return [
+                SampleBlock(
+                    f"gpu{index}/allocator", tuple(values), now, np.array([list(values.values())])
+                )
+                for index, values in self._adapter.memory().items()
+                if values
+            ]
+        except Exception as error:
+            self._fail("allocator memory", error)
+            self._allocator_works = False
+            return []
+
+    def stop(self) -> None:
+        """Stop sampling; the last samples are in the next `take`."""
+        if self._sampler is not None:
+            try:
+                self._sampler.stop()
+            except Exception as error:
+                self._fail("GPU samples", error)
+
+    @property
+    def gpus(self) -> list[dict[str, Any]]:
+        """The GPUs that are sampled, for the manifest."""
+        found = list(self._sampler.gpus) if self._sampler is not None else []
+        self._gpus = found or self._gpus  # a sampler that has just begun knows none yet
+        return list(self._gpus)
+
+    def facts(self, framework: Mapping[str, Any]) -> dict[str, Any]:
+        """`driver`, `machine` and `gpu_check` for the manifest, as far as they are known by now.
+
+        Args:
+            framework: the manifest's facts of the framework, with "cuda_build".
+        """
+        if self._sampler is None or "gpu_check" in self._facts:
+            return self._facts
+        self._facts.setdefault("machine", self._sampler.host)
+        if not self._sampler.nvml_gpus:
+            return self._facts
+        from gpu_util_callback.doctor import quick_check
+
+        name = framework.get("backend") or framework.get("name")
+        build = {"framework": name, "is_cuda_build": framework.get("cuda_build")}
+        self._facts["driver"] = self._sampler.driver
+        self._facts["gpu_check"] = quick_check(self._devices, self._sampler.nvml_gpus, build)
+        return self._facts
+
+    @property
+    def unavailable(self) -> list[dict[str, str]]:
+        """What cannot be sampled; said in one line where there is no GPU at all."""
+        if self._sampler is None:
+            return []
+        missing = list(self._sampler.unavailable)
+        for check in self._facts.get("gpu_check", ()):
+            if not self._sampler.gpus:  # all are hidden from this process: nothing is recorded
+                reason, cure = check["reason"], check["cure"]
+                missing.append({"source": "GPUs", "reason": reason, "cure": cure})
+        if missing and not self._sampler.gpus:
+            warn("no GPU samples", missing[0]["reason"], missing[0].get("cure") or "")
+        return missing
+
+    @property
+    def overhead(self) -> dict[str, Any]:
+        """What sampling costs, for the manifest."""
+        return dict(self._sampler.overhead) if self._sampler is not None else {}

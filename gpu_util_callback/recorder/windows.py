@@ -1,0 +1,156 @@
+"""Profiler windows of a Keras fit: which batch a call of the train function begins with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.profiling.session import profiler_session_for
+from gpu_util_callback.profiling.windows import ProfilerWindows
+from gpu_util_callback.recording.redaction import hashed_host
+from gpu_util_callback.steps.timeline import Timeline
+
+if TYPE_CHECKING:
+    from gpu_util_callback.recorder.recorder import Recorder
+
+__all__ = ["KerasWindows", "open_windows"]
+
+# A PyTorch profile can only be stopped by the training thread itself, which it holds up, and two
+# at a time end the process: nothing to do to a training that nobody asked it for.
+ASKED_FOR_ON_TORCH = {
+    "source": "profiler windows",
+    "reason": "on PyTorch they are taken only when they are asked for: each holds up the training "
+    "for some 10 to 100 ms",
+    "cure": "trace=[(100, 105)] names the steps to take",
+}
+
+
+def open_windows(
+    recorder: Recorder, backend: str, callbacks: Iterable[Any], steps_per_epoch: int | None
+) -> KerasWindows | None:
+    """The profiler windows that a fit is to have; on the training thread, as it begins.
+
+    Returns: None where none are wanted, or the backend has no profiler of ours.
+    """
+    settings, watch = recorder.settings, recorder.watch
+    if settings.trace is None:
+        return None
+    if backend == "torch" and settings.trace == TraceSchedule():
+        recorder.unavailable.append(ASKED_FOR_ON_TORCH)
+        return None
+    session = profiler_session_for(backend)
+    if session is None:
+        recorder.unavailable.append(
+            {
+                "source": "profiler windows",
+                "reason": f"they are not taken on the {backend} backend",
+                "cure": "train on TensorFlow, JAX or PyTorch to have them",
+            }
+        )
+        return None
+    recorder.windows = ProfilerWindows(
+        session,
+        settings.trace,
+        recorder.clock,
+        settings.log_dir,
+        settings.overhead_budget,
+        fit_is_over=watch.over if watch.known else None,
+        redact=hashed_host if settings.redact else None,
+    )
+    windows = KerasWindows(
+        recorder.windows,
+        recorder.timeline,
+        callbacks,
+        steps_per_epoch,
+        recorder.timeline.steps_per_execution,
+    )
+    if isinstance(recorder.adapter, FetchesBefore):
+        recorder.adapter.before_fetch(windows.batch_requested)
+    return windows
+
+
+@runtime_checkable
+class FetchesBefore(Protocol):
+    """An adapter whose batches are fetched before Keras' hooks."""
+
+    def before_fetch(self, requested: Callable[[], None]) -> None: ...
+
+
+class KerasWindows:
+    """Tells a fit's windows at which step each call of the train function begins.
+
+    Args:
+        windows: the fit's.
+        timeline: counts the calls that had a batch.
+        steps_per_epoch: where it is known.
+        steps_per_call: batches in one call; the last call of an epoch may have fewer.
+    """
+
+    def __init__(
+        self,
+        windows: ProfilerWindows,
+        timeline: Timeline,
+        callbacks: Iterable[Any],
+        steps_per_epoch: int | None,
+        steps_per_call: int,
+    ):
+        self._windows = windows
+        self._timeline = timeline
+        self._per_epoch = steps_per_epoch
+        self._per_call = max(1, steps_per_call)
+        self._first = 0  # step at which the epoch began
+        self._calls = timeline.calls  # calls before it
+        self._begun = 0  # calls of the epoch that have begun
+        windows.begin(callbacks, steps_per_epoch, self._per_call)
+
+    def batch_requested(self) -> None:
+        """The next call's batch is requested outside of it, which begins its step."""
+        self._step_begins(self._begun)
+
+    def batch_begin(self) -> None:
+        """A call of the train function begins; its step may have begun before."""
+        if self._timeline.steps_per_execution != self._per_call:
+            self._rebase()
+        call = self._timeline.calls - self._calls
+        if call >= self._begun:
+            self._step_begins(call)
+        else:
+            self._begun = call + 1
+
+    def _rebase(self) -> None:
+        """Calls take another number of batches from here on."""
+        self._first += (self._timeline.calls - self._calls) * self._per_call
+        self._calls = self._timeline.calls
+        self._begun = 0
+        self._per_call = self._timeline.steps_per_execution
+
+    def _step_begins(self, call: int) -> None:
+        self._begun = call + 1
+        since = self._windows.step_begins(self._first + call * self._per_call)
+        if since:  # opening one takes seconds on a GPU
+            self._timeline.ours(time.perf_counter_ns() - since)
+
+    def test_begin(self) -> None:
+        """A validation begins: its steps are not training's."""
+        self._windows.steps_pause(self._delivered())
+
+    def epoch_end(self) -> None:
+        """An epoch has ended."""
+        delivered = self._delivered()
+        self._windows.steps_pause(delivered)
+        self._first = delivered
+        self._calls = self._timeline.calls
+        self._begun = 0
+
+    def end(self) -> None:
+        """The fit has ended."""
+        self._windows.end(self._delivered())
+
+    def _delivered(self) -> int:
+        """Steps of the fit so far."""
+        steps = (self._timeline.calls - self._calls) * self._per_call
+        if self._per_epoch is not None:
+            steps = min(steps, self._per_epoch)
+        return self._first + steps

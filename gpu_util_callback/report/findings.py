@@ -1,0 +1,117 @@
+"""A claim in a terminal: what was lost, on which evidence, what to change, what that saves."""
+
+from collections.abc import Mapping
+
+from gpu_util_callback.diagnosis.evidence.labels import label
+from gpu_util_callback.report.pen import Pen
+from gpu_util_callback.words import duration, percent, steps, times
+
+__all__ = ["claim_lines", "code_lines"]
+
+_UNITS = (
+    ("_ms_per_step", " ms"), ("_ms_per_batch", " ms"), ("_gb_per_s", " GB/s"),
+    ("_seconds_each", " s"), ("_bytes", " bytes"), ("_ms", " ms"), ("_us", " µs"),
+    ("_gib", " GiB"), ("_mhz", " MHz"), ("_c", " °C"), ("_s", " s"), ("_w", " W"),
+)  # fmt: skip
+TOLD = 1.05  # "1× faster" is nothing to say
+# Said in a sentence of its own, or in the advice.
+_ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags", "slowest_stage", "callback"}
+
+
+def claim_lines(
+    claim: Mapping, place: int, pen: Pen, run: Mapping | None = None, like: int | None = None
+) -> list[str]:
+    """A claim as its lines, numbered by `place`.
+
+    Args:
+        run: the one it is about, if it is one.
+        like: the place of an earlier claim with the same code to paste.
+    """
+    where = ""
+    if "start_step" in claim:
+        where = steps(claim["start_step"], claim["end_step"], run["steps"] if run else None)
+    lost = ""
+    if claim["lost_s"] is not None:
+        lost = f"lost {duration(claim['lost_s'])}"
+        if "start_step" in claim:
+            span_s = (claim["end_ns"] - claim["start_ns"]) / 1e9
+            lost += f" of {duration(span_s)}"
+    about = ", ".join(part for part in (where, lost) if part)
+    title = f"{place}. {claim['title']}"
+    estimate = " (estimate)" if claim["confidence"] == "estimated" else ""
+    lines = ["", pen.bold(pen.paint(title, "33")) + pen.dim(estimate)]
+    if about:
+        lines += pen.wrap(about, "   ")
+    facts = _evidence(claim)
+    if facts:
+        lines += [pen.dim(line) for line in pen.wrap(facts, "   ")]
+    text, code = claim["advice"]["text"], claim["advice"]["code"]
+    if like is not None:
+        text, code = f"What to change is the same as in {like}.", ""
+    said = f"{text} {_saving(claim, run)}".strip()
+    return lines + pen.wrap(said, "   ") + code_lines(code, pen)
+
+
+def _saving(claim: Mapping, run: Mapping | None) -> str:
+    """What following the advice is worth; empty where nobody knows (the tab says the same)."""
+    saves, lost = claim.get("saves_s"), claim["lost_s"]
+    if not saves:
+        return ""
+    less = f" of the {duration(lost)} lost" if lost and saves < 0.95 * lost else ""
+    # While training goes on, the time it took is newer than the diagnosis.
+    wall = run["wall_s"] or 0 if run and run["status"] != "live" else 0
+    gain = wall / (wall - saves) if wall > saves else 0
+    faster = f": this run up to {times(gain)} faster" if gain >= TOLD else ""
+    return f"Saves up to {duration(saves)}{less}{faster}."
+
+
+def code_lines(code: str, pen: Pen) -> list[str]:
+    """Code within the width: a comment that does not fit beside its line goes above it."""
+    shown: list[str] = []
+    for line in code.splitlines():
+        if len(line) > pen.width - 5:
+            line, _, comment = line.partition("  # ")
+            shown += pen.wrap(comment, "     # ") if comment else []
+        indent = " " * (5 + len(line) - len(line.lstrip()))
+        shown += pen.wrap(line.strip(), indent + "    ", indent)
+    return [pen.paint(line, "32") for line in shown]
+
+
+def _evidence(claim: Mapping) -> str:
+    """The evidence in one line of prose, each number beside the threshold it crossed."""
+    evidence = claim["evidence"]
+    said = []
+    for name, value in evidence.items():
+        if value is None or name in _ELSEWHERE:
+            continue
+        text = f"{label(name)}: {_quantity(name, value)}"
+        limit = claim["threshold"].get(name)
+        if isinstance(limit, (int, float)) and isinstance(value, (int, float)):
+            text += f" ({'≥' if value >= limit else '<'} {_quantity(name, limit)})"
+        said.append(text)
+    prose = "; ".join(said)
+    if evidence.get("faster_up_to") and evidence["faster_up_to"] >= TOLD:
+        prose += f". Up to {times(evidence['faster_up_to'])} faster here"
+        if evidence.get("promise_rests_on"):
+            prose += f", judging by {evidence['promise_rests_on']}"
+    return f"{prose[:1].upper()}{prose[1:]}." if prose else ""
+
+
+def _quantity(name: str, value: object) -> str:
+    """A value with its unit, which stands at the end of its name."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return str(value)
+    if name.endswith(("_share", "_pct")):
+        return percent(value if name.endswith("_pct") else 100 * value)
+    if name.endswith("faster_at_most"):
+        return times(value)
+    unit = next((shown for suffix, shown in _UNITS if f"_{name}".endswith(suffix)), "")
+    return f"{_number(value)}{unit}"
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int) or value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"

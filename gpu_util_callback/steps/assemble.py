@@ -1,0 +1,332 @@
+"""Turns clock readings of the training thread into rows of the recording's tables.
+
+Pure functions of numpy arrays, run on the recorder's thread: no framework, no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpu_util_callback.backends.base import InputRows
+from gpu_util_callback.steps.compilations import ABSENT, Compilations
+from gpu_util_callback.steps.executions import delays, seen_delays, share_ends, share_rows
+from gpu_util_callback.steps.timeline import CALL, FIRST, ONE_PIECE, TRACED, Calls, Phase
+
+__all__ = ["Assembler"]
+
+Columns = dict[str, np.ndarray]
+
+
+@dataclass
+class Assembler:
+    """Rows of `steps`, `validation_steps` and `phases` from a timeline's queue, in order.
+
+    Args:
+        offset_ns: added to `time.perf_counter_ns` to get the recording's clock.
+        compilations: of the train function.
+    """
+
+    offset_ns: int
+    compilations: Compilations = field(default_factory=Compilations)
+    steps: int = 0  # training steps delivered so far
+    lost_rows: int = 0  # calls whose input rows were missing
+    _calls: int = 0
+    _waiting: list[Phase] = field(default_factory=list)
+
+    def add(self, items: list[Calls | Phase], last: bool = False) -> dict[str, list[Columns]]:
+        """Rows of all that is complete, by table: a list of column dictionaries each."""
+        tables: dict[str, list[Columns]] = {}
+
+        def put(table: str, columns: Columns | None) -> None:
+            if columns is not None and len(next(iter(columns.values()))):
+                tables.setdefault(table, []).append(columns)
+
+        phases: list[tuple[Phase, int]] = []
+        for item in items:
+            if isinstance(item, Phase):
+                self._waiting.append(item)
+            elif item.which == "train":
+                columns, steps_before = self._train(item, phases)
+                put("steps", columns)
+                self._release(phases, steps_before)
+            else:
+                put("validation_steps", self._validation(item, phases))
+        self._release(phases, np.array([self.steps]))
+        if last:
+            phases += [(phase, self.steps) for phase in self._waiting]
+            self._waiting = []
+        put("phases", self._phases(phases))
+        return tables
+
+    def _release(self, phases: list[tuple[Phase, int]], steps_before: np.ndarray) -> None:
+        """Phases whose place among the steps is known by now get it."""
+        waiting = []
+        for phase in self._waiting:
+            back = self._calls - phase.calls  # calls since
+            if back < 0:
+                waiting.append(phase)
+            else:
+                phases.append((phase, int(steps_before[-1 - min(back, len(steps_before) - 1)])))
+        self._waiting = waiting
+
+    def _phases(self, phases: list[tuple[Phase, int]]) -> Columns | None:
+        if not phases:
+            return None
+        rows = [p for p, _ in phases]
+        return {
+            "kind": np.array([p.kind for p in rows], object),
+            "name": np.array([p.name for p in rows], object),
+            "start_ns": np.array([p.start for p in rows], np.int64) + self.offset_ns,
+            "end_ns": np.array([p.end for p in rows], np.int64) + self.offset_ns,
+            "step": np.array([step for _, step in phases], np.int64),
+            "account": np.array([p.account for p in rows], object),
+            "self_ns": np.array([p.self_ns for p in rows], np.int64),
+            "count": np.array([p.count for p in rows], np.int64),
+        }
+
+    # ---- training ------------------------------------------------------------------------
+
+    def _train(
+        self, block: Calls, phases: list[tuple[Phase, int]]
+    ) -> tuple[Columns | None, np.ndarray]:
+        calls = block.table()
+        rows = block.rows() if block.rows is not None else None
+        per_call = share_rows(rows, len(calls), block.steps_per_execution) if rows else None
+        if rows is not None and per_call is None:
+            self.lost_rows += len(calls)
+        parts = []
+        steps_before = [self.steps]
+        if block.steps_per_execution == 1:
+            if rows is not None:
+                rows = rows.first(len(calls)) if per_call is not None else None
+            columns = self._single(calls, rows, phases)
+            parts.append(columns)
+            self.steps += len(calls)
+            steps_before += range(steps_before[0] + 1, self.steps + 1)
+        else:
+            ended = share_ends(rows, per_call) if rows is not None and per_call else None
+            for i, call in enumerate(calls):
+                columns = self._several(
+                    call,
+                    None if per_call is None or rows is None else (rows, per_call[i]),
+                    ended[i] if ended is not None else None,
+                    block,
+                    phases,
+                )
+                parts.append(columns)
+                self.steps += len(columns["step"])
+                steps_before.append(self.steps)
+        self._calls += len(calls)
+        if not parts:
+            return None, np.array(steps_before)
+        return (
+            {name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
+            np.array(steps_before),
+        )
+
+    def _single(
+        self, calls: np.ndarray, rows: InputRows | None, phases: list[tuple[Phase, int]]
+    ) -> Columns:
+        """One batch a call: every part is exact."""
+        n = len(calls)
+        at = {name: calls[:, column] for name, column in CALL.items()}
+        seen = at["call"] > 0
+        call_ns = np.where(seen, at["call_end"] - at["call"], 0)
+        shape = np.full(n, ABSENT, np.int64)
+        new_shape = np.zeros(n, bool)
+        if rows is not None:
+            # Some loops fetch before the begin hooks run, others inside the train function.
+            before = rows.delivered_ns <= at["call"]
+            most = np.where(before, at["hooks"] - at["start"], call_ns)
+            get = np.clip(rows.delivered_ns - rows.requested_ns, 0, most)
+            wait = get
+            if rows.busy_until_ns is not None:  # a busy device waits for no batch
+                late = rows.delivered_ns - np.maximum(rows.requested_ns, rows.busy_until_ns)
+                wait = np.clip(late, 0, get)
+            unseen = rows.requested_ns < 0  # nobody saw it requested
+            get, wait = np.where(unseen, ABSENT, get), np.where(unseen, ABSENT, wait)
+            shape, new_shape = self.compilations.shape_ids(rows.signature)
+        else:
+            get = wait = np.full(n, ABSENT, np.int64)
+            before = np.zeros(n, bool)
+        rest = np.where(before, call_ns + get - wait, call_ns - np.maximum(wait, 0))
+        compiles = self.compilations.among((at["flags"] & TRACED) > 0, new_shape, rest)
+        for i in np.flatnonzero(compiles):
+            self._compilation(phases, calls[i], int(rest[i]), bool(at["flags"][i] & TRACED), int(i))
+        if rows is not None:
+            for i in np.flatnonzero(((at["flags"] & FIRST) > 0) & ~unseen):
+                self._first_batch(
+                    phases,
+                    int(rows.requested_ns[i]),
+                    int(rows.delivered_ns[i]),
+                    self.steps + int(i),
+                )
+        known = seen & (at["logs"] > 0)
+        apart = known & ((at["flags"] & ONE_PIECE) == 0)
+        return {
+            "step": np.arange(self.steps, self.steps + n),
+            "start_ns": at["start"] + self.offset_ns,
+            "duration_ns": at["end"] - at["start"],
+            "input_get_ns": get,
+            "input_wait_ns": wait,
+            "compile_ns": np.where(compiles, rest, 0),
+            "body_ns": np.where(seen, np.where(compiles, 0, rest), ABSENT),
+            "gpu_wait_ns": np.where(apart, at["logs"] - at["call_end"], ABSENT),
+            "callbacks_ns": np.where(
+                known,
+                at["hooks_end"] - at["hooks"] + at["logs_end"] - at["logs"],
+                ABSENT,
+            ),
+            "batches": np.ones(n, np.int64),
+            "estimated": np.zeros(n, np.int64),
+            "shape_id": shape,
+        }
+
+    def _compilation(
+        self, phases: list[tuple[Phase, int]], call: np.ndarray, ns: int, traced: bool, i: int
+    ) -> None:
+        name = "train function traced" if traced else "new input shape compiled"
+        phase = Phase(
+            "compilation", name, int(call[CALL["call"]]), int(call[CALL["call_end"]]), "", ns, 0
+        )
+        phases.append((phase, self.steps + int(i)))
+
+    def _first_batch(
+        self, phases: list[tuple[Phase, int]], start: int, end: int, step: int
+    ) -> None:
+        # A detail: the time is counted in its step's input wait.
+        phase = Phase("input_setup", "first batch", start, end, "", end - start, 0)
+        phases.append((phase, step))
+
+    def _several(
+        self,
+        call: np.ndarray,
+        batch: tuple[InputRows, slice] | None,
+        ended: np.ndarray | None,
+        block: Calls,
+        phases: list[tuple[Phase, int]],
+    ) -> Columns:
+        """Several batches in one call: where the host fetches ahead, the parts are estimates.
+
+        A batch delayed its step as far as it came after the previous step was over. Where the ends
+        of steps inside a call cannot be seen (a GPU works on its own), the last one still ended
+        with the call. With steps of equal length s the call ends at max over k of (delivery of
+        batch k + s x batches from k on): that gives s, and s gives the end of every step.
+        """
+        at = {name: int(call[column]) for name, column in CALL.items()}
+        traced = bool(at["flags"] & TRACED)
+        done = at["logs"] or at["call_end"]
+        gpu_wait = max(done - at["call_end"], 0)
+        hooks = at["hooks_end"] - at["hooks"]
+        end_hooks = at["logs_end"] - at["logs"] if at["logs"] else 0
+        new_shape = False
+        if batch is None:
+            n = block.steps_per_execution
+            shapes = np.full(n, ABSENT, np.int64)
+            get = wait = np.full(n, ABSENT, np.int64)
+            ends = at["start"] + (np.arange(1, n + 1) * (done - at["start"])) // n
+        else:
+            rows, part = batch
+            requested, delivered = rows.requested_ns[part], rows.delivered_ns[part]
+            keep = delivered >= 0
+            requested = np.clip(requested[keep], at["call"], done)
+            delivered = np.clip(delivered[keep], at["call"], done)
+            n = len(delivered)
+            if not n:
+                return {name: np.empty(0, np.int64) for name in STEP_COLUMNS}
+            shapes, new = self.compilations.shape_ids(rows.signature[part][keep])
+            new_shape = bool(new.any())
+            get = np.maximum(delivered - requested, 0)
+            if block.serial:  # a fetch begins when the step before it has returned
+                wait, ends = get, np.append(requested[1:], done)
+            elif ended is not None:
+                wait, ends = seen_delays(requested, delivered, np.clip(ended, at["call"], done))
+                ends[-1] = done
+            else:
+                wait, ends = delays(requested, delivered, done, block.tail_ns)
+            if at["flags"] & FIRST:
+                self._first_batch(phases, int(requested[0]), int(delivered[0]), self.steps)
+        starts = np.concatenate([[at["start"]], ends[:-1]])
+        stops = np.concatenate([ends[:-1], [at["end"]]])
+        callbacks = np.zeros(n, np.int64)
+        callbacks[0] += hooks
+        callbacks[-1] += end_hooks
+        waits = np.maximum(wait, 0)
+        room = np.maximum(stops - starts - waits - callbacks, 0)
+        share = room / max(int(room.sum()), 1)
+        call_ns = max(at["call_end"] - at["call"], 0)
+        # A wait cannot be longer than its row: the ends are estimates, the sum is not.
+        rest = max(call_ns - int(waits.sum()), 0)
+        body = np.floor(rest * share).astype(np.int64)
+        compiles = bool(
+            self.compilations.among(
+                np.array([traced]), np.array([new_shape]), np.array([rest // max(n, 1)])
+            )[0]
+        )
+        if compiles:
+            self._compilation(phases, call, rest, traced, 0)
+        known = at["logs"] > 0
+        return {
+            "step": np.arange(self.steps, self.steps + n),
+            "start_ns": starts + self.offset_ns,
+            "duration_ns": stops - starts,
+            "input_get_ns": get,
+            "input_wait_ns": wait,
+            "compile_ns": body if compiles else np.zeros(n, np.int64),
+            "body_ns": np.zeros(n, np.int64) if compiles else body,
+            "gpu_wait_ns": np.floor(gpu_wait * share).astype(np.int64)
+            if known
+            else np.full(n, ABSENT, np.int64),
+            "callbacks_ns": callbacks if known else np.full(n, ABSENT, np.int64),
+            "batches": np.full(n, n, np.int64),
+            "estimated": np.full(n, int(not block.serial), np.int64),
+            "shape_id": shapes,
+        }
+
+    # ---- validation ----------------------------------------------------------------------
+
+    def _validation(self, block: Calls, phases: list[tuple[Phase, int]]) -> Columns | None:
+        calls, most = block.table(), block.steps_per_execution
+        rows = block.rows() if block.rows is not None else None
+        per_call = share_rows(rows, len(calls), most) if rows else None
+        if per_call is None or rows is None:
+            rows = None
+            per_call = [slice(0, 0)] * len(calls)
+        starts, durations, waits = [], [], []
+        for call, part in zip(calls, per_call, strict=True):
+            start, end = int(call[CALL["start"]]), int(call[CALL["end"]])
+            if call[CALL["flags"]] & TRACED:
+                ns = int(call[CALL["call_end"]] - call[CALL["call"]])
+                phase = Phase(
+                    "compilation", "test function traced",
+                    int(call[CALL["call"]]), int(call[CALL["call_end"]]), "", ns, 0,
+                )  # fmt: skip
+                phases.append((phase, self.steps))
+            if rows is None:
+                starts += [start]
+                durations += [end - start]
+                waits += [ABSENT]
+                continue
+            keep = rows.delivered_ns[part] >= 0
+            get = (rows.delivered_ns[part] - rows.requested_ns[part])[keep]
+            n = len(get)
+            if not n:
+                continue
+            edges = np.linspace(start, end, n + 1).astype(np.int64)
+            starts += edges[:-1].tolist()
+            durations += np.diff(edges).tolist()
+            waits += np.clip(get, 0, end - start).tolist()
+        return {
+            "step": np.full(len(starts), self.steps, np.int64),
+            "start_ns": np.array(starts, np.int64) + self.offset_ns,
+            "duration_ns": np.array(durations, np.int64),
+            "input_wait_ns": np.array(waits, np.int64),
+        }
+
+
+STEP_COLUMNS = (
+    "step", "start_ns", "duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns",
+    "gpu_wait_ns", "callbacks_ns", "batches", "estimated", "shape_id",
+)  # fmt: skip

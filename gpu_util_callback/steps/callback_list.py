@@ -1,0 +1,375 @@
+"""Times the hooks of all callbacks in a fit's `CallbackList`, each under its callback's name."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, signature
+from types import MethodType
+from typing import Any
+
+from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.timeline import Phase, Timeline
+
+__all__ = [
+    "CallbackTimer", "HookSums", "describe_callbacks", "find_callback_list", "needless_when_listed",
+]  # fmt: skip
+
+# Hooks that run once a batch: summed by name. All others get a row each.
+BATCH_HOOKS = (
+    "on_train_batch_begin", "on_train_batch_end", "on_test_batch_begin", "on_test_batch_end",
+)  # fmt: skip
+OTHER_HOOKS = (
+    "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end",
+    "on_test_begin", "on_test_end",
+)  # fmt: skip
+ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+
+LONG_NS = 10_000_000  # a batch hook this long gets a row of its own, so that its step is known
+SHORT_NS = 20_000  # hooks outside batches shorter than this get no row: most do nothing
+
+# Callbacks that write checkpoints, by class name anywhere in their ancestry.
+CHECKPOINTS = {"ModelCheckpoint", "BackupAndRestore"}
+
+
+def find_callback_list(callback: Any, depth: int = 8) -> Any | None:
+    """The `CallbackList` that is calling `callback` right now, looked for up the stack."""
+    frame = sys._getframe(1)
+    for _ in range(depth):
+        if frame is None:
+            return None
+        owner = frame.f_locals.get("self")
+        callbacks = getattr(owner, "callbacks", None)
+        if isinstance(callbacks, list) and any(c is callback for c in callbacks):
+            return owner
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+# How an argument is called that says how often a callback works.
+_RHYTHM = re.compile(r"(^|_)(every|freq|frequency|interval|period)(_|$)")
+
+
+def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    """What callbacks of the user's own say of how often they work, and those that need validation.
+
+    Returns: class name -> `every`, the arguments of its class that say so, with their values;
+        `names`, what its hooks call the epoch or the batch; `monitor`, the metric of a validation
+        that it watches. Callbacks that say none of it are left out.
+    """
+    found = {}
+    for callback in callbacks:
+        kind = type(callback)
+        said: dict[str, Any] = {}
+        watched = getattr(callback, "monitor", None)
+        if isinstance(watched, str) and watched.startswith("val_"):
+            said["monitor"] = watched
+        if kind.__module__.partition(".")[0] not in ("keras", "tf_keras", "gpu_util_callback"):
+            said |= {"every": _rhythms(callback), "names": _first_arguments(callback)}
+        if any(said.values()):
+            found[kind.__name__] = {name: value for name, value in said.items() if value}
+    return found
+
+
+def _rhythms(callback: Any) -> dict[str, int]:
+    try:
+        arguments = signature(type(callback).__init__).parameters.values()
+    except (TypeError, ValueError):  # nothing to be read of it
+        return {}
+    found = {}
+    for argument in arguments:
+        name = argument.name
+        if not _RHYTHM.search(name) or argument.kind == Parameter.POSITIONAL_ONLY:
+            continue
+        own = callback.__dict__
+        value = own.get(name, own.get(f"_{name}", argument.default))
+        if type(value) is int and value > 0:
+            found[name] = value
+    return found
+
+
+def _first_arguments(callback: Any) -> dict[str, str]:
+    """What a callback's hooks call their epoch or batch, where that is not Keras' own name."""
+    found = {}
+    hooks = ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end")
+    for hook in hooks:
+        usual = "epoch" if "epoch" in hook else "batch"
+        code = getattr(getattr(type(callback), hook, None), "__code__", None)
+        name = code.co_varnames[1] if code is not None and code.co_argcount > 1 else usual
+        if name != usual:
+            found[hook] = name
+    return found
+
+
+def needless_when_listed(hook: Callable) -> Callable:
+    """Marks a hook of our own callback that has nothing to do where its `CallbackList` is timed."""
+    hook._gpu_util_needless = True  # type: ignore[attr-defined]
+    return hook
+
+
+class HookSums:
+    """Time spent in one batch hook of one callback. Its time is counted in the steps."""
+
+    __slots__ = ("_count", "_total", "count", "end", "kind", "name", "start", "total")
+
+    def __init__(self, name: str, kind: str):
+        self.name = name
+        self.kind = kind
+        self.count = self.total = self.start = self.end = 0
+        self._count = self._total = 0  # of these, taken
+
+    def take(self, calls: int) -> list[Phase]:
+        """A row of what was added since it was last taken, if anything; on any thread."""
+        total, count = self.total, self.count
+        if count == self._count:
+            return []
+        own, more = total - self._total, count - self._count
+        self._total, self._count = total, count
+        row = Phase(self.kind, self.name, self.start, self.end, "", own, calls, more)
+        self.start = self.end
+        return [row]
+
+
+class CallbackTimer:
+    """Wraps the hooks of a `CallbackList` and of its callbacks on the instances; puts them back.
+
+    The list's own hooks give the moments a step is made of; the callbacks' hooks give the names.
+    What runs every step is written for speed: with the least calls.
+
+    Args:
+        timeline: what is timed goes there.
+        ours: our own callback, which is not timed.
+        failed: told of an error of ours.
+        begun: takes the place of our own callback's `on_train_batch_begin`.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        ours: Any,
+        failed: Callable[[BaseException], None],
+        begun: Callable[..., None] | None = None,
+    ):
+        self._timeline = timeline
+        self._ours = ours
+        self._failed = failed
+        self._begun = begun
+        self._undo: list[tuple[Any, str, bool, Any]] = []
+        self.sums: list[HookSums] = []
+
+    def attach(self, callback_list: Any) -> None:
+        """Start timing; on the training thread, inside `on_train_begin`."""
+        timeline = self._timeline
+        moments: dict[str, tuple[Any, Any]] = {
+            "on_epoch_begin": (None, timeline.epoch_begun),
+            "on_epoch_end": (None, timeline.epoch_ended),
+            "on_test_begin": (timeline.test_begin, None),
+            "on_test_batch_begin": (timeline.test_batch_begin, None),
+            "on_test_batch_end": (None, timeline.test_batch_end),
+            "on_test_end": (timeline.test_end, timeline.test_ended),
+        }
+        # JAX and torch: where all callbacks allow it, Keras calls the end hooks on other threads.
+        pooled = {
+            hook
+            for hook, flag in (
+                ("on_train_batch_end", "_async_train"), ("on_test_batch_end", "_async_test")
+            )
+            if getattr(callback_list, flag, False)
+        }  # fmt: skip
+        callbacks = list(callback_list.callbacks)
+        for callback in callbacks:
+            if callback is not self._ours:
+                self._time_callback(callback, pooled)
+            elif self._begun is not None and _needless(callback, "on_train_batch_begin"):
+                self._replace(callback, "on_train_batch_begin", self._begun)
+        if callbacks:
+            if "on_train_batch_end" in pooled:
+                self._stamp(callbacks[0], "on_train_batch_end", timeline.device_reached)
+            else:
+                self._stamp(callbacks[0], "on_train_batch_end", timeline.logs_ready)
+            self._stamp(callbacks[0], "on_epoch_end", lambda *_: timeline.epoch_end())
+        begins = timeline.around_begin(callback_list.on_train_batch_begin, self._failed)
+        self._replace(callback_list, "on_train_batch_begin", begins)
+        # On other threads nobody waits for the logs on this one.
+        logs_are_ready = "on_train_batch_end" in pooled
+        ends = timeline.around_end(callback_list.on_train_batch_end, logs_are_ready)
+        self._replace(callback_list, "on_train_batch_end", ends)
+        for hook, (before, after) in moments.items():
+            self._around(callback_list, hook, before, after)
+
+    def detach(self) -> None:
+        """Put back what was there. May be called more than once."""
+        while self._undo:
+            owner, name, had, value = self._undo.pop()
+            try:
+                if had:
+                    owner.__dict__[name] = value
+                else:
+                    owner.__dict__.pop(name, None)
+            except Exception as error:
+                self._failed(error)
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        attributes = owner.__dict__
+        self._undo.append((owner, name, name in attributes, attributes.get(name)))
+        attributes[name] = value
+
+    @uncounted
+    def _around(self, owner: Any, name: str, before: Any, after: Any) -> None:
+        hook = getattr(owner, name)
+        failed = self._failed
+        epoch_begin = self._timeline.epoch_begin if name == "on_epoch_begin" else None
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if before is not None:
+                    before()
+                elif epoch_begin is not None:
+                    epoch_begin(args[0] if args else kwargs["epoch"])
+            except Exception as error:
+                failed(error)
+            result = hook(*args, **kwargs)
+            try:
+                if after is not None:
+                    after()
+            except Exception as error:
+                failed(error)
+            return result
+
+        self._replace(owner, name, timed)
+
+    def _replace_hook(self, callback: Any, name: str, function: Callable) -> None:
+        """Put a function, given the callback and a hook's arguments, in place of that hook.
+
+        As a method of that name: a callback that is copied or pickled in the middle of a fit then
+        takes its own hook along.
+        """
+        function.__name__ = name
+        self._replace(callback, name, MethodType(function, callback))
+
+    @uncounted
+    def _stamp(self, callback: Any, name: str, stamp: Callable[..., None]) -> None:
+        # Keras has turned the logs into Python numbers, which waits for the device, before it calls
+        # the first callback.
+        if _needless(callback, name):
+            self._replace(callback, name, stamp)
+            return
+        hook = _function(callback, name)
+
+        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            stamp(*args[:1])
+            return hook(self, *args, **kwargs)
+
+        self._replace_hook(callback, name, timed)
+
+    def _time_callback(self, callback: Any, pooled: set[str]) -> None:
+        name = type(callback).__name__
+        classes = {c.__name__ for c in type(callback).__mro__}
+        kind = "checkpoint" if classes & CHECKPOINTS else "callback"
+        for hook in BATCH_HOOKS:
+            if hook not in pooled and _overridden(callback, hook):
+                self._sum_up(callback, hook, HookSums(f"{name}.{hook}", kind))
+        for hook in OTHER_HOOKS:
+            if _overridden(callback, hook):
+                self._write_down(callback, hook, f"{name}.{hook}", kind)
+
+    @uncounted
+    def _sum_up(self, callback: Any, name: str, sums: HookSums) -> None:
+        self.sums.append(sums)
+        hook = _function(callback, name)
+        clock = time.perf_counter_ns
+        write = self._timeline.hook
+
+        def add(start: int, end: int) -> None:
+            spent = end - start
+            if spent < LONG_NS:
+                if not sums.count:
+                    sums.start = start
+                sums.end = end
+                sums.total += spent
+                sums.count += 1
+            else:  # counted in its step (or validation): a detail, not an account
+                write(sums.kind, sums.name, start, end, "")
+
+        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            start = clock()
+            try:
+                return hook(self, *args, **kwargs)
+            finally:
+                add(start, clock())
+
+        def plain(self: Any, batch: int, logs: Any = None) -> Any:
+            start = clock()
+            try:
+                return hook(self, batch, logs)
+            finally:
+                end = clock()
+                if end - start < LONG_NS and sums.count:  # as `add` does, without the call
+                    sums.end = end
+                    sums.total += end - start
+                    sums.count += 1
+                else:
+                    add(start, end)
+
+        self._replace_hook(callback, name, plain if _is_plain(hook) else timed)
+
+    @uncounted
+    def _write_down(self, callback: Any, name: str, title: str, kind: str) -> None:
+        hook = _function(callback, name)
+        clock = time.perf_counter_ns
+        write = self._timeline.hook
+        account = "" if name.startswith("on_test") else "callbacks"
+
+        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            start = clock()
+            try:
+                return hook(self, *args, **kwargs)
+            finally:
+                end = clock()
+                if end - start >= SHORT_NS:
+                    write(kind, title, start, end, account)
+
+        self._replace_hook(callback, name, timed)
+
+
+@uncounted
+def _function(callback: Any, name: str) -> Callable:
+    """A callback's hook as a function of the callback and the hook's arguments."""
+    hook = getattr(callback, name)
+    if isinstance(hook, MethodType) and hook.__self__ is callback:
+        return hook.__func__
+    return lambda self, *args, **kwargs: hook(*args, **kwargs)
+
+
+def _is_plain(hook: Any) -> bool:
+    """Whether a batch hook takes what Keras documents, and thus needs no `*args, **kwargs`.
+
+    To pass those on takes more time than all the rest of timing a hook.
+    """
+    code = getattr(hook, "__code__", None)
+    return (
+        code is not None
+        and (code.co_argcount, code.co_kwonlyargcount) == (3, 0)
+        and code.co_varnames[1:3] == ("batch", "logs")
+        and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
+        and hook.__defaults__ == (None,)
+    )
+
+
+def _needless(callback: Any, name: str) -> bool:
+    return hasattr(getattr(type(callback), name, None), "_gpu_util_needless")
+
+
+def _overridden(callback: Any, hook: str) -> bool:
+    """Whether a callback does anything in this hook (or in its older name)."""
+
+    def own(name: str) -> bool:
+        method = getattr(callback, name, None)
+        return method is not None and not getattr(method, "_is_default", False)
+
+    if hook in ALIASES:
+        # The default of the newer name calls the older one.
+        return own(hook) or own(ALIASES[hook])
+    return own(hook)

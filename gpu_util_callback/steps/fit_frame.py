@@ -1,0 +1,143 @@
+"""What the call of `fit` that is under way tells: its input, and whether it still goes on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.timeline import Timeline
+
+__all__ = ["FitWatch", "InputTimer", "calling_fit", "given_adapter", "is_tf_keras"]
+
+
+def calling_fit(depth: int = 15) -> FrameType | None:
+    """The frame of the `fit` that is calling us, if there is one close by."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(depth):
+        if frame is None:
+            return None
+        names = frame.f_code.co_varnames
+        if frame.f_code.co_name == "fit" and ("epoch_iterator" in names or "data_handler" in names):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def given_adapter() -> Any | None:
+    """Keras' own view of the input of the `fit` that is calling us: its data adapter."""
+    frame = calling_fit()
+    iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
+    return getattr(iterator, "data_adapter", None)
+
+
+def is_tf_keras(model: Any) -> bool:
+    """Whether a model is one of `tf_keras` (Keras 2), whatever backend Keras 3 has."""
+    return any(one.__module__.split(".")[0] == "tf_keras" for one in type(model).__mro__)
+
+
+class FitWatch:
+    """Whether a call of `fit` is still on its thread's stack, seen from another thread.
+
+    An interrupted fit calls no `on_train_end`. The frame is known by its identity alone: keeping it
+    would keep all that the fit works on.
+    """
+
+    def __init__(self, frame: FrameType | None):
+        self._thread = threading.get_ident()
+        self._id = id(frame) if frame is not None else None
+        self._code = frame.f_code if frame is not None else None
+
+    @property
+    def known(self) -> bool:
+        """Whether the fit could be found at all."""
+        return self._id is not None
+
+    def over(self) -> bool:
+        """Whether the fit has been left. False where that cannot be known."""
+        if self._id is None:
+            return False
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None:
+            if id(frame) == self._id and frame.f_code is self._code:
+                return False
+            frame = frame.f_back
+        return True
+
+    def same_place(self, other: FitWatch) -> bool:
+        """Whether the two fits' frames lie in one place: the earlier fit is over, then.
+
+        A frame is often made where the last one was, as in a cell that is run again after an error,
+        and `over` cannot tell the two apart.
+        """
+        return self.known and self._id == other._id and self._thread == other._thread
+
+
+class InputTimer:
+    """Times what Keras does with the input between epochs, on the `EpochIterator`'s instances."""
+
+    def __init__(self, timeline: Timeline, failed: Callable[[BaseException], None]):
+        self._timeline = timeline
+        self._failed = failed
+        self._undo: list[tuple[Any, str]] = []
+
+    @uncounted
+    def attach(self, frame: FrameType | None) -> None:
+        """Start timing the input of the fit in `frame`."""
+        iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
+        adapter = getattr(iterator, "data_adapter", None)
+        if adapter is None:
+            return
+        self._time(adapter, "on_epoch_end", "input: end of epoch")
+        get = getattr(iterator, "_get_iterator", None)
+        if get is not None and "_get_iterator" not in iterator.__dict__:
+            timeline = self._timeline
+            iterator.__dict__["_get_iterator"] = lambda: _TimedIterable(get(), timeline)
+            self._undo.append((iterator, "_get_iterator"))
+
+    @uncounted
+    def _time(self, owner: Any, name: str, title: str) -> None:
+        method = getattr(owner, name, None)
+        if method is None or name in owner.__dict__:
+            return
+        timeline = self._timeline
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter_ns()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                end = time.perf_counter_ns()
+                if end - start > 20_000:
+                    timeline.input_work(title, start, end)
+
+        owner.__dict__[name] = timed
+        self._undo.append((owner, name))
+
+    def detach(self) -> None:
+        """Put back what was there. May be called more than once."""
+        while self._undo:
+            owner, name = self._undo.pop()
+            try:
+                owner.__dict__.pop(name, None)
+            except Exception as error:
+                self._failed(error)
+
+
+@uncounted
+class _TimedIterable:
+    """A dataset whose `iter()` is timed; the iterator is the dataset's own."""
+
+    def __init__(self, iterable: Any, timeline: Timeline):
+        self._iterable = iterable
+        self._timeline = timeline
+
+    def __iter__(self) -> Any:
+        start = time.perf_counter_ns()
+        iterator = iter(self._iterable)
+        self._timeline.input_work("new iterator", start, time.perf_counter_ns())
+        return iterator

@@ -1,0 +1,147 @@
+"""When a batch was requested and when it came, read in Python."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.backends.base import InputRows
+
+__all__ = [
+    "ENDED_MEANWHILE",
+    "UNSEEN",
+    "DeviceProbe",
+    "Stamp",
+    "busy_until",
+    "input_rows",
+    "seen_dims",
+    "shape_signature",
+]
+
+UNSEEN = -1  # when a batch was requested, where nobody saw it
+ENDED_MEANWHILE = -1  # the device was busy when the batch was requested, and idle when it came
+
+# requested, delivered, shape signature, until when the device was busy (see `InputRows`)
+Stamp = tuple[int, int, float, int]
+
+
+class DeviceProbe:
+    """Whether the device has done the last step, asked without waiting for it.
+
+    The base class is for frameworks and devices where a step is done when its call returns.
+    """
+
+    def mark(self, result: Any) -> None:
+        """The train function has returned `result`, which the device may still be working on."""
+
+    def idle(self) -> bool:
+        """Whether the device has done what was marked last."""
+        return True
+
+
+def busy_until(idle: bool, probe: DeviceProbe, delivered: int) -> int:
+    """A stamp's last part.
+
+    Args:
+        idle: whether the device was idle when the batch was requested.
+        probe: asked again, now that the batch is there.
+        delivered: when it came.
+    """
+    if idle:
+        return 0
+    return ENDED_MEANWHILE if probe.idle() else delivered
+
+
+def input_rows(stamps: list[Stamp]) -> InputRows:
+    """Rows from stamps."""
+    times = np.array([(s[0], s[1], s[3]) for s in stamps], np.int64).reshape(-1, 3)
+    signatures = np.array([s[2] for s in stamps], np.float64)
+    return InputRows(times[:, 0], times[:, 1], signatures, times[:, 2])
+
+
+def shape_signature(data: Any) -> float:
+    """A number that differs for batches whose shapes differ; 0 where there are no shapes.
+
+    Args:
+        data: arrays or tensors in any nest of tuples, lists and dictionaries.
+    """
+    plain = type(data) is tuple  # (x, y) as a rule
+    try:
+        if plain:  # the same as before, as a rule
+            known = _signatures.get(tuple(map(_shape_of, data)))
+            if known is not None:
+                return known
+    except Exception:
+        plain = False
+    try:
+        shapes: list[Any] = []
+        if plain:
+            shapes += [tuple(part.shape) for part in data]
+        else:
+            _collect(data, shapes)
+        if not shapes:
+            return 0.0
+        signature = float(1 + (hash(tuple(shapes)) & 0xFFFFFFFFFFFF))  # exact as a float64
+        if signature not in _seen and len(_seen) < _MOST_SEEN:
+            _seen[signature] = tuple(shapes) if _is_plain(data) else ()
+        if plain and len(_signatures) < _MOST_SEEN:
+            _signatures[tuple(map(_shape_of, data))] = signature
+        return signature
+    except Exception:  # a batch may be anything, and what it calls its shape, too
+        return 0.0
+
+
+def seen_dims(signatures: Iterable[float]) -> list[list[int | list[int]]] | None:
+    """What differs between the batches that had these signatures.
+
+    Returns: for each tensor of a batch its sizes, [smallest, largest] where they differ; None where
+        the batches are no plain `(x, y, …)`, differ in more than sizes, or are not all known.
+    """
+    shapes = [_seen.get(signature, ()) for signature in signatures]
+    if not shapes or not shapes[0]:
+        return None
+    ranks = [len(shape) for shape in shapes[0]]
+    if any([len(shape) for shape in one] != ranks for one in shapes):
+        return None
+    try:
+        return [
+            [_size([int(one[tensor][axis]) for one in shapes]) for axis in range(rank)]
+            for tensor, rank in enumerate(ranks)
+        ]
+    except (TypeError, ValueError):  # sizes that are no numbers
+        return None
+
+
+def _size(sizes: list[int]) -> int | list[int]:
+    low, high = min(sizes), max(sizes)
+    return low if low == high else [low, high]
+
+
+def _is_plain(data: Any) -> bool:
+    parts = data if isinstance(data, _SEQUENCES) else (data,)
+    return all(hasattr(part, "shape") for part in parts)
+
+
+_SEQUENCES = (tuple, list)
+# The shapes behind the first signatures of this process: a training with more is to be mended for
+# those that are known.
+_MOST_SEEN = 1000
+_seen: dict[float, tuple[tuple[int, ...], ...]] = {}
+_signatures: dict[tuple[Any, ...], float] = {}  # the same from shapes as they are, for speed
+_shape_of = operator.attrgetter("shape")
+
+
+def _collect(data: Any, shapes: list[Any]) -> None:
+    if isinstance(data, _SEQUENCES):
+        for part in data:
+            _collect(part, shapes)
+    elif isinstance(data, dict):
+        for part in data.values():
+            _collect(part, shapes)
+    else:
+        shape = getattr(data, "shape", None)
+        if shape is not None:
+            shapes.append(tuple(shape))

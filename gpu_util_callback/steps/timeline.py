@@ -1,0 +1,426 @@
+"""What the training thread did, written down with a few clock readings a step.
+
+Everything here runs on the training thread and only appends: blocks of clock readings and events go
+into a queue, and `assemble` turns them into rows on the recorder's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.backends.base import InputRows
+from gpu_util_callback.backends.torch.handed_over import HandedOver
+from gpu_util_callback.steps.frames import uncounted
+
+__all__ = ["CALL", "FIRST", "ONE_PIECE", "TRACED", "Calls", "Phase", "Timeline"]
+
+# The columns of a call of the train (or test) function. Times are `time.perf_counter_ns`.
+CALL = {
+    name: column
+    for column, name in enumerate(
+        (
+            "start",  # the step begins; the previous one ends here
+            "hooks",  # the callbacks' begin hooks start
+            "hooks_end",
+            "call",  # the train function is called; 0 = not seen
+            "call_end",
+            "logs",  # the first end hook starts: the logs are Python numbers; 0 = not seen
+            "logs_end",  # the last callback's end hook has returned
+            "end",  # the next step begins, or the epoch's last step is over
+            "flags",
+        )
+    )
+}
+TRACED = 1  # the function was traced in this call
+FIRST = 2  # the first call of an epoch
+ONE_PIECE = 4  # the call holds the wait for the device, if there was one
+
+# How often rows are handed over: a killed process loses little, and none is long.
+_DRAIN_SIZE = 256 * len(CALL)
+DRAIN_EVERY_NS = 250_000_000
+
+
+@dataclass
+class Calls:
+    """A block of calls and the input rows they wrote."""
+
+    which: str  # "train" or "validation"
+    numbers: list[int] | np.ndarray  # row after row of `CALL`
+    rows: Callable[[], InputRows] | None
+    steps_per_execution: int
+    serial: bool = False  # batches are fetched one by one between the steps, not ahead of them
+    tail_ns: int = 0  # how long after its last step a call returns
+
+    def table(self) -> np.ndarray:
+        """int64 (n, len(CALL)); made by who reads it, not on the training thread."""
+        return np.array(self.numbers, np.int64).reshape(-1, len(CALL))
+
+
+@dataclass
+class Phase:
+    """A row of the `phases` table in `time.perf_counter_ns`; `calls` = training calls before."""
+
+    kind: str
+    name: str
+    start: int
+    end: int
+    account: str
+    self_ns: int
+    calls: int
+    count: int = 1
+
+
+class Timeline:
+    """The training thread's clock readings, in the order in which a fit makes them.
+
+    A fit is a row of intervals: callbacks' hooks, the input being set up, steps, what follows the
+    last step of an epoch, validation. `_cursor` is where the last interval that is accounted for
+    ended.
+    """
+
+    def __init__(
+        self,
+        drain: Callable[[], Any] = lambda: None,
+        drain_test: Callable[[], Any] = lambda: None,
+        perf: Callable[[], int] = time.perf_counter_ns,
+    ):
+        self.queue: deque[Calls | Phase] = deque()
+        self.calls = 0  # training calls so far, those without a batch left out
+        self.drains = 0
+        self.drain_ns = 0
+        self.drain_waited_ns = 0  # of these, without a processor: for Python's lock, as a rule
+        self.last_event = perf()
+        self.handed = HandedOver()  # which of the training's batches were finished when asked for
+        self.steps_per_execution = 1  # batches that a call of the train function takes
+        self.test_steps_per_execution = 1
+        self.batches_per_hook = 1  # by which the hooks count: Keras keeps it from the fit's begin
+        self.serial = False
+        self.tail_ns = 0
+        self._drain_train = drain
+        self._drain_test = drain_test
+        self._perf = perf
+        # Row after row of `CALL`: numbers in a list, which takes a row in a sixth of the time that
+        # an array of them does.
+        self._train: list[int] = []
+        self._test: list[int] = []
+        self.device_done: dict[int, int] = {}  # when the device had done a call, by its number
+        self._epoch_call = 0  # calls before this epoch
+        self._epoch = -1
+        self._computed: tuple[int, int] | None = None  # the device's steps within a validation
+        self._epoch_start = 0
+        self._cursor = perf()
+        self._first = True  # the next batch is the first of its epoch
+        self._in_test = self._tested = False
+        self._test_start = 0
+        self._input_ns = 0  # input set-up timed since `_cursor`
+        self._open = False  # a step waits for its end
+        self._fetch = 0  # when the next step's batch was requested, if before its hooks
+        self._start = self._hooks = self._hooks_end = 0
+        self._call = self._call_end = self._logs = self._logs_end = self._flags = 0
+        self._ours = 0
+        self._drain_at = perf() + DRAIN_EVERY_NS
+
+    def begin(self) -> None:
+        """The account begins now, or goes on with another fit."""
+        now = self._perf()
+        self._cursor = self.last_event = now
+        self._drain_at = now + DRAIN_EVERY_NS
+        self._first, self._in_test, self._tested = True, False, False
+        self._epoch, self._epoch_call = -1, self.calls
+        self._open = False
+        self._fetch = self._flags = 0
+
+    def takes(self, batches: int) -> None:
+        """Calls of the train function take this many batches from now on."""
+        if batches != self.steps_per_execution:
+            self.drain()  # what the calls before wrote down, by their own number
+            self.steps_per_execution = batches
+
+    def test_takes(self, batches: int) -> None:
+        """The same of the test function."""
+        if batches != self.test_steps_per_execution:
+            self.drain()
+            self.test_steps_per_execution = batches
+
+    # ---- training steps ------------------------------------------------------------------
+
+    def batch_begin(self) -> None:
+        """The callbacks' begin hooks are about to run: a step begins."""
+        now = self._perf()
+        begin = self._fetch or now
+        self._fetch = 0
+        if self._open:
+            self._close_step(begin)
+        elif self._first:
+            self._input_set_up(begin)
+        self._start = begin
+        if now >= self._drain_at or len(self._train) >= _DRAIN_SIZE:
+            self.drain()
+            now = self.last_event = self._perf()
+        self._hooks = self._hooks_end = now
+        self._call = self._call_end = self._logs = self._ours = 0
+
+    def fetched(self, start: int) -> None:
+        """The batch of the step about to begin was requested at `start`: the step begins there.
+
+        For loops that fetch before the begin hooks run.
+        """
+        self._fetch = start
+
+    def ours(self, ns: int) -> None:
+        """So much of the begin hooks was our own work: no callback's time."""
+        self._ours += ns
+
+    def hooks_done(self) -> None:
+        """The begin hooks have returned."""
+        now = self._perf()
+        self._hooks_end = max(self._hooks, now - self._ours) if self._ours else now
+
+    def called(self, start: int, end: int, flags: int) -> None:
+        """The train function ran from `start` to `end`."""
+        self._call = start
+        self._call_end = end
+        self._flags |= flags
+
+    def no_batch(self, start: int, end: int) -> None:
+        """The train function was called and the input had ended: time spent on input, no step."""
+        begin = self._start
+        self._phase("input_setup", "end of data", begin, end, "input_wait", end - begin)
+        self._cursor = end
+        self._start = 0
+
+    def logs_ready(self, batch: int = 0, logs: Any = None) -> None:
+        """The first callback's end hook is about to run: the logs are Python numbers by now."""
+        self._logs = self._perf()
+
+    def device_reached(self, batch: int, logs: Any = None) -> None:
+        """The device has done a call that ended with this batch of the epoch. Any thread."""
+        call = self._epoch_call + batch // self.batches_per_hook
+        self.device_done[call] = self._perf()
+
+    def batch_end(self) -> None:
+        """The callbacks' end hooks have returned."""
+        self._logs_end = self._perf()
+        self._open = True
+
+    # The same around the list's hooks, in as few calls as can be: these run every step.
+
+    @uncounted
+    def around_begin(self, hook: Callable, failed: Callable[[BaseException], None]) -> Callable:
+        """A list's `on_train_batch_begin` between `batch_begin` and `hooks_done`.
+
+        Args:
+            failed: told of an error of ours.
+        """
+        begin, perf = self.batch_begin, self._perf
+
+        def timed(batch: int, logs: Any = None) -> Any:
+            try:
+                begin()
+            except Exception as error:
+                failed(error)
+            result = hook(batch) if logs is None else hook(batch, logs)
+            if self._ours:
+                self.hooks_done()
+            else:
+                self._hooks_end = perf()
+            return result
+
+        return timed
+
+    @uncounted
+    def around_end(self, hook: Callable, logs_are_ready: bool) -> Callable:
+        """A list's `on_train_batch_end`, and then `batch_end`.
+
+        Args:
+            logs_are_ready: `logs_ready` comes first; nobody else tells.
+        """
+        perf = self._perf
+
+        def timed(batch: int, logs: Any = None) -> Any:
+            if logs_are_ready:
+                self._logs = perf()
+            result = hook(batch, logs)
+            self._logs_end = perf()
+            self._open = True
+            return result
+
+        return timed
+
+    def _close_step(self, end: int) -> None:
+        self._train += (
+            self._start, self._hooks, self._hooks_end, self._call, self._call_end,
+            self._logs, self._logs_end, end, self._flags,
+        )  # fmt: skip
+        self.calls += 1
+        self._flags = 0
+        self._open = False
+
+    def _input_set_up(self, now: int) -> None:
+        self._first = False
+        self._flags = FIRST
+        name = f"epoch {self._epoch + 1}: iterator"
+        self._phase("input_setup", name, self._cursor, now, "input_wait", now - self._cursor)
+        self._cursor = now
+        self._input_ns = 0
+
+    # ---- what surrounds them -------------------------------------------------------------
+
+    def input_work(self, name: str, start: int, end: int) -> None:
+        """Input being set up or taken down outside steps (a new iterator, workers that stop)."""
+        if self._first or self._in_test:
+            return  # inside an interval that counts as a whole
+        self._leave_steps()
+        self._phase("input_setup", name, start, end, "input_wait", end - start)
+        self._input_ns += end - start
+
+    def epoch_begin(self, epoch: int) -> None:
+        """The callbacks' epoch-begin hooks are about to run."""
+        self._leave_steps()
+        self._epoch = epoch
+        self._epoch_call = self.calls
+        self._epoch_start = self._perf()
+
+    def epoch_begun(self) -> None:
+        """The epoch-begin hooks have returned; the input is set up next."""
+        self._cursor = self._perf()
+        self._first = True
+        self._input_ns = 0
+
+    def test_begin(self) -> None:
+        """The callbacks' test-begin hooks are about to run: a validation, from the last step on."""
+        self._leave_steps()
+        self.drain()
+        self._in_test = True
+        self._test_start = self._cursor
+        self._computed = None
+        self._first = False
+
+    def test_batch_begin(self) -> None:
+        """A validation batch begins."""
+        now = self._perf()
+        begin = self._fetch or now
+        self._fetch = 0
+        if self._open:
+            self._close_test(begin)
+        self._start = begin
+        self._hooks = now
+        self._call = self._call_end = self._flags = self._logs = 0
+        if now >= self._drain_at or len(self._test) >= _DRAIN_SIZE:
+            self.drain()
+
+    def test_batch_end(self) -> None:
+        """A validation batch's end hooks have returned."""
+        self._logs_end = self._perf()
+        self._open = True
+
+    def test_no_batch(self, start: int, end: int) -> None:
+        """The validation's input had ended: no step."""
+        self._open = False
+
+    def _close_test(self, end: int) -> None:
+        self._test += (
+            self._start, self._hooks, self._hooks, self._call, self._call_end,
+            self._logs, self._logs_end, end, self._flags,
+        )  # fmt: skip
+        self._open = False
+
+    def test_end(self) -> None:
+        """The callbacks' test-end hooks are about to run."""
+        if self._open:
+            self._close_test(self._logs_end)
+        self.drain()
+
+    def steps_computed(self, start: int, end: int) -> None:
+        """From `start` to `end` a validation stood behind the steps before it. Any thread."""
+        self._computed = (start, end)
+
+    def test_ended(self) -> None:
+        """The test-end hooks have returned."""
+        now = self._perf()
+        start = self._test_start
+        if self._computed is not None and self._computed[0] >= start:
+            begun, done = self._computed
+            self._phase("gap", "steps of the epoch", begun, done, "step", done - begun)
+            self._input_ns += done - begun
+        self._phase(
+            "validation", "validation", start, now, "validation", now - start - self._input_ns
+        )
+        self._in_test = False
+        self._tested = True
+        self._input_ns = 0
+        self._cursor = now
+
+    def epoch_end(self) -> None:
+        """The callbacks' epoch-end hooks are about to run."""
+        self._leave_steps()
+        now = self._perf()
+        # Metrics are read here, which waits for the device; after a validation it is evaluate()
+        # that returns.
+        account = "validation" if self._tested else "step"
+        own = now - self._cursor - self._input_ns
+        self._phase("gap", "end of epoch", self._cursor, now, account, own)
+        self._tested = False
+        self._cursor = now
+        self._input_ns = 0
+
+    def epoch_ended(self) -> None:
+        """The epoch-end hooks have returned."""
+        now = self._perf()
+        start = self._epoch_start
+        self._phase("epoch", f"epoch {self._epoch + 1}", start, now, "", now - start)
+        self._cursor = now
+        if now >= self._drain_at:
+            self.drain()
+
+    def hook(self, kind: str, name: str, start: int, end: int, account: str) -> None:
+        """A callback's hook ran, outside the steps or long enough for a row of its own."""
+        self._phase(kind, name, start, end, account, end - start)
+
+    def _leave_steps(self) -> None:
+        if self._open:
+            self._close_step(self._logs_end)
+            self._cursor = self._logs_end
+
+    def _phase(self, kind: str, name: str, start: int, end: int, account: str, own: int) -> None:
+        self.queue.append(Phase(kind, name, start, end, account, max(own, 0), self.calls))
+
+    def drain(self) -> None:
+        """Hand over what is complete."""
+        start, working = self._perf(), time.thread_time_ns()
+        if self._train:
+            calls, self._train = self._train, []
+            self._hand_over("train", calls, self._drain_train())
+        if self._test:
+            calls, self._test = self._test, []
+            self._hand_over("validation", calls, self._drain_test())
+        end = self._perf()
+        self._drain_at = end + DRAIN_EVERY_NS
+        self.drains += 1
+        self.drain_ns += end - start
+        self.drain_waited_ns += max(end - start - (time.thread_time_ns() - working), 0)
+
+    def _hand_over(
+        self, which: str, calls: list[int], rows: Callable[[], InputRows] | None
+    ) -> None:
+        training = which == "train"
+        batches = self.steps_per_execution if training else self.test_steps_per_execution
+        self.queue.append(Calls(which, calls, rows, batches, self.serial, self.tail_ns))
+
+    def latest(self) -> int:
+        """The last moment that the training thread was seen at."""
+        return max(self._start, self._logs_end, self._call_end, self._cursor, self.last_event)
+
+    def finish(self) -> None:
+        """The training has ended, one way or another: hand over all that was measured."""
+        if self._open and not self._in_test:
+            self._close_step(self._logs_end)
+        elif self._open:
+            self._close_test(self._logs_end)
+        self.drain()

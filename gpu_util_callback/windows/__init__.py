@@ -1,1 +1,0 @@
-"""Profiler windows: which steps are profiled, at what cost, and what becomes of their files."""

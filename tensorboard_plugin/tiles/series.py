@@ -1,0 +1,298 @@
+"""Entries of one group in memory: they grow, and a column that holds one value takes no room."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.recording.levels import Entries
+from tensorboard_plugin.tiles.levels import Range
+
+__all__ = ["Series"]
+
+# Each level has a quarter as many entries as the one before, down to so many.
+FOLD_BITS = 2
+FEWEST = 1024
+# Folded at a time: what that takes besides is small then.
+BLOCK = 1 << 14
+
+
+class Series:
+    """Entries of one group, and fewer of them for coarser views; thread safe.
+
+    Args:
+        columns: names of those there will be, as far as is known.
+        count: how many entries there will be, as far as is known.
+    """
+
+    def __init__(self, columns: Sequence[str] = (), count: int = 0):
+        self._lock = threading.Lock()  # held while computing, never while reading a file
+        self._levels = [_Level(columns, _with_room(count))]
+        self._done: list[tuple[int, int]] = []  # see `_complete`
+        self._widths: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._levels[0])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(level.nbytes for level in list(self._levels))
+
+    @property
+    def columns(self) -> list[str]:
+        return self._levels[0].names
+
+    @property
+    def bits(self) -> int:
+        return self._levels[0].bits
+
+    @property
+    def of_steps(self) -> bool:
+        return self._levels[0].of_steps
+
+    # Keys of the finest entries: int64[n]. Entries are only ever added.
+
+    @property
+    def time(self) -> np.ndarray:
+        return self._levels[0].key("time")
+
+    @property
+    def end(self) -> np.ndarray:
+        return self._levels[0].key("end")
+
+    @property
+    def step(self) -> np.ndarray:
+        return self._levels[0].key("step")
+
+    @property
+    def rows(self) -> np.ndarray:
+        return self._levels[0].key("rows")
+
+    def add(self, entries: Entries) -> None:
+        """Append entries that follow those added before."""
+        if not len(entries):
+            return
+        with self._lock:
+            self._levels[0].add(entries)
+            self._widths = {}
+
+    def fold(self, steps: "Series | None") -> None:
+        """Do now what reading would have to do first; `steps`: those of the recording."""
+        with self._lock:
+            self._complete()
+            for level in self._levels if not self.of_steps else ():
+                level.place(steps)
+
+    def step_at(self, since_ns: np.ndarray) -> np.ndarray:
+        """int64: the step under way at these times, within an entry's steps; of steps alone."""
+        time = self.time
+        at = np.clip(np.searchsorted(time, since_ns, "right") - 1, 0, None)
+        begun, first, rows = time[at], self.step[at], self.rows[at]
+        share = (since_ns - begun) / np.maximum(self.end[at] - begun, 1)
+        inside = np.floor(np.clip(share, 0, 1) * rows).astype(np.int64)
+        return first + np.minimum(inside, rows - 1)
+
+    def width(self, axis: str, steps: "Series | None") -> int:
+        """The level whose buckets are as wide as nearly all of the entries."""
+        widths = self._widths  # those of the entries there are now; `add` begins with none
+        found = widths.get(axis)
+        if found is None:
+            found = widths[axis] = self._width(axis, steps)
+        return found
+
+    def _width(self, axis: str, steps: "Series | None") -> int:
+        if self.of_steps == (axis == "step"):
+            return self.bits
+        time = self.time
+        some = slice(None, None, max(1, len(time) // 4096))
+        begin = time[some]
+        if self.of_steps:
+            lengths = self.end[: len(time)][some] - begin
+        elif steps is not None and len(steps):
+            lengths = steps.step_at(begin + (1 << self.bits)) - steps.step_at(begin)
+        else:
+            lengths = np.zeros(len(begin), np.int64)
+        return int(max(1, np.percentile(lengths, 90, method="higher")) - 1).bit_length()
+
+    def between(
+        self,
+        columns: Sequence[str],
+        level: int,
+        axis: str,
+        steps: "Series | None",
+        within: tuple[int, int],
+    ) -> tuple[np.ndarray, np.ndarray, Range]:
+        """Entries that are fine enough for a level and begin in a range of an axis.
+
+        Args:
+            columns: some of `columns`.
+            steps: the recording's steps, for the place of samples among them.
+            within: [begin, end) in steps, or ns since the recording's start.
+
+        Returns: (int64[n] keys on the axis, int64[n] rows of each, (min, max, mean) of them).
+        """
+        coarser = (level - self.width(axis, steps)) // FOLD_BITS
+        with self._lock:
+            self._complete()
+            one = self._levels[max(0, min(coarser, len(self._levels) - 1))]
+            if axis == "step" and not one.of_steps:
+                one.place(steps)
+            keys = one.key(axis)
+            part = slice(*np.searchsorted(keys, within).tolist())
+            # Copies: the last entry of a coarser level may change.
+            return keys[part].copy(), one.key("rows")[part].copy(), one.values(columns, part)
+
+    def _complete(self) -> None:
+        """Fold what is new; of each level, the last entry is made anew from where it began."""
+        depth = 0
+        while len(self._levels[depth]) > FEWEST:
+            finer = self._levels[depth]
+            if depth == len(self._done):
+                self._done.append((0, 0))
+                self._levels.append(_Level(finer.names, _with_room(len(finer) >> FOLD_BITS)))
+            done, begun = self._done[depth]  # entries that were folded, and where the last began
+            coarse = self._levels[depth + 1]
+            while done < len(finer):
+                part = finer.part(slice(begun, min(len(finer), max(done, begun) + BLOCK)))
+                starts = part.starts(FOLD_BITS)
+                if done:
+                    coarse.drop_last()
+                coarse.add(part.folded(FOLD_BITS, starts))
+                done, begun = begun + len(part), begun + int(starts[-1])
+            self._done[depth] = (done, begun)
+            depth += 1
+
+
+@dataclass
+class _Column:
+    """One value that all entries have so far, or float32[3, capacity]: min, max and mean."""
+
+    value: np.float32
+    values: np.ndarray | None = None
+
+
+class _Level:
+    """Entries in arrays with room for more.
+
+    The key "step" of samples is filled in by `place`, once the steps they fall into are known.
+    """
+
+    def __init__(self, columns: Sequence[str], capacity: int):
+        self.bits = 0
+        self.of_steps = False
+        self._used = 0
+        self._placed = 0  # samples of which the step is known for good
+        self._filled = 0  # columns that have arrays
+        self._capacity = capacity
+        self._keys = {
+            name: np.zeros(capacity, np.int64) for name in ("time", "end", "step", "rows")
+        }
+        self._columns = {name: _Column(np.float32(np.nan)) for name in columns}
+
+    def __len__(self) -> int:
+        return self._used
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._columns)
+
+    @property
+    def nbytes(self) -> int:
+        return (32 + 12 * self._filled) * self._capacity
+
+    def key(self, name: str) -> np.ndarray:
+        used = self._used  # before the array, which is there before it counts as used
+        return self._keys[name][:used]
+
+    def values(self, columns: Sequence[str], at: slice) -> Range:
+        """(min, max, mean): float32[columns, n]."""
+        found = np.empty((3, len(columns), at.stop - at.start), np.float32)
+        for row, name in enumerate(columns):
+            column = self._columns[name]
+            found[:, row] = column.value if column.values is None else column.values[:, at]
+        return found[0], found[1], found[2]
+
+    def part(self, at: slice) -> Entries:
+        time, end, step, rows = (self._keys[name][at] for name in ("time", "end", "step", "rows"))
+        if not self.of_steps:
+            step = np.full(len(time), -1)
+        low, high, mean = self.values(self.names, at)
+        return Entries(self.names, self.bits, time, end, step, rows, low, high, mean)
+
+    def place(self, steps: Series | None) -> None:
+        """Find the steps under way at each of these samples that came since."""
+        if self._placed == self._used:
+            return
+        time, new = self.key("time"), slice(self._placed, self._used)
+        if steps is None or not len(steps):
+            self._keys["step"][new] = 0
+            return
+        self._keys["step"][new] = steps.step_at(time[new])
+        # Those after the last known step began may belong to one to come.
+        self._placed = int(np.searchsorted(time, steps.time[-1]))
+
+    def drop_last(self) -> None:
+        self._used -= 1
+        self._placed = min(self._placed, self._used)
+
+    def add(self, entries: Entries) -> None:
+        begin, end = self._used, self._used + len(entries)
+        if end > self._capacity:
+            self._grow(end + end // 8 + 64)
+        self.bits = max(self.bits, entries.bits)
+        self.of_steps = entries.of_steps
+        for name, key in self._keys.items():
+            key[begin:end] = getattr(entries, name)
+            if begin and (name == "time" or (name == "step" and self.of_steps)):
+                # A clock that went back must not put them out of order.
+                np.maximum(key[begin:end], key[begin - 1], out=key[begin:end])
+        for name in entries.columns:
+            if name not in self._columns:
+                self._columns[name] = _Column(np.float32(np.nan))
+        constant = _constant(entries)
+        for row, name in enumerate(entries.columns):
+            self._put(self._columns[name], slice(begin, end), entries, row, bool(constant[row]))
+        for name in self._columns.keys() - set(entries.columns):
+            self._put(self._columns[name], slice(begin, end), None, 0, True)
+        self._used = end
+
+    def _put(
+        self, column: _Column, at: slice, entries: Entries | None, row: int, constant: bool
+    ) -> None:
+        if column.values is None:
+            value = np.float32(np.nan) if entries is None else entries.low[row, 0]
+            if not at.start:
+                column.value = value
+            if constant and np.array_equal(value, column.value, equal_nan=True):
+                return
+            self._filled += 1
+            column.values = np.full((3, self._capacity), np.nan, np.float32)
+            column.values[:, : at.start] = column.value
+        if entries is None:
+            column.values[:, at] = np.nan
+        else:
+            for to, values in zip(
+                column.values, (entries.low, entries.high, entries.mean), strict=True
+            ):
+                to[at] = values[row]
+
+    def _grow(self, capacity: int) -> None:
+        more = capacity - self._capacity
+        self._capacity = capacity
+        self._keys = {name: np.pad(key, (0, more)) for name, key in self._keys.items()}
+        for column in self._columns.values():
+            if column.values is not None:
+                column.values = np.pad(column.values, ((0, 0), (0, more)), constant_values=np.nan)
+
+
+def _with_room(count: int) -> int:
+    """Room for what a recording ends with: what is not in its levels files, or not yet."""
+    return count + count // 32 + 64 if count else 0
+
+
+def _constant(entries: Entries) -> np.ndarray:
+    """bool[columns]: whether a column holds one value, or none, all along."""
+    first = entries.low[:, :1]
+    same = (entries.low == first).all(axis=1) & (entries.high == first).all(axis=1)
+    return (same & (entries.mean == first).all(axis=1)) | np.isnan(entries.mean).all(axis=1)
