@@ -67,6 +67,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 frontend: frontend/node_modules/.installed
 	cd frontend && npm run build

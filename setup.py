@@ -3,27 +3,12 @@
 import re
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 here = Path(__file__).parent
 version = re.search(
     r'^__version__ = "(.+)"$', (here / "gpu_util_callback" / "_version.py").read_text(), re.M
 ).group(1)
-
-# Our two packages, by name: a stray folder in a checkout must never be installed.
-PACKAGES = [
-    "gpu_util_callback",
-    "gpu_util_callback.cli",
-    "gpu_util_callback.diagnosis",
-    "gpu_util_callback.doctor",
-    "gpu_util_callback.frameworks",
-    "gpu_util_callback.gpus",
-    "gpu_util_callback.recording",
-    "gpu_util_callback.traces",
-    "gpu_util_callback.traces.rules",
-    "gpu_util_callback.windows",
-    "tensorboard_plugin",
-]
 
 TEST = [
     "pytest>=8",
@@ -33,6 +18,7 @@ TEST = [
     "hypothesis>=6.100",
     "playwright>=1.48",
     "xprof>=2.20",  # the Profile tab must open our windows, too
+    "import-linter>=2.5",
     "ruff>=0.8",
     "mypy>=1.13",
 ]
@@ -58,7 +44,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=PACKAGES,
+    # A stray folder in a checkout must never be installed.
+    packages=find_packages(include=["gpu_util_callback*", "tensorboard_plugin*"]),
     package_data={
         "gpu_util_callback": ["py.typed"],
         "tensorboard_plugin": ["py.typed", "static/*"],

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Generic, TypeVar
 
+from gpu_util_callback.backends.base import BACKENDS
 from gpu_util_callback.backends.inputs import (
     describe_input,
     describe_validation,
     seen_through,
     source_of,
 )
-from gpu_util_callback.backends.loops import FRAMEWORKS, LoopAdapter, framework_in_use, is_a_guess
+from gpu_util_callback.backends.loops import LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.backends.torch.handed_over import finished_batches
 from gpu_util_callback.recorder.arguments import checked_settings
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
@@ -94,8 +95,8 @@ class GpuUtilMonitor:
             redact=redact,
             report=report,
         )
-        if framework is not None and framework not in FRAMEWORKS:
-            raise ValueError(f"framework must be one of {', '.join(FRAMEWORKS)}, got {framework!r}")
+        if framework is not None and framework not in BACKENDS:
+            raise ValueError(f"framework must be one of {', '.join(BACKENDS)}, got {framework!r}")
         self._framework = framework
         self._recorder: Recorder | None = None
         self._loop: LoopTimeline | None = None
@@ -145,7 +146,7 @@ class GpuUtilMonitor:
         recorder.dispatch = adapter.dispatch(loop, caller)
         recorder.start(_Within())
         try:
-            if adapter.name in FRAMEWORKS:
+            if adapter.name in BACKENDS:
                 loop.windows = open_windows(recorder, adapter.name, (), None)
         except Exception as error:
             recorder.fail("profiler windows", error)

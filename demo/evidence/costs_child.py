@@ -85,7 +85,7 @@ def _windows(job: Job, device: Any, workload: Any, step_s: float) -> dict:
     """A window in every other block: what it costs, and what GPM says meanwhile."""
     from evidence.alternation import SKIPPED, Blocks, ratio
     from gpu_util_callback import GpuUtilCallback
-    from gpu_util_callback.profiling.session import profiler_session_for
+    from gpu_util_callback.backends.base import profiler_session_for
 
     session = profiler_session_for(job.backend)
     if session is None:

@@ -76,7 +76,7 @@ def inject(backend: str, scenario: str) -> None:
     adapter.devices = lambda self: claimed
     adapter.memory = lambda self: {0: memory}
 
-    from gpu_util_callback.profiling.session import profiler_session_for
+    from gpu_util_callback.backends.base import profiler_session_for
 
     if backend == "torch":
         import torch

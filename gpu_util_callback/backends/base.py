@@ -7,49 +7,19 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 if TYPE_CHECKING:
+    from gpu_util_callback.profiling.session import ProfilerSession
+    from gpu_util_callback.steps.rows import InputRows
     from gpu_util_callback.steps.timeline import Timeline
 
-__all__ = ["About", "Adapter", "InputRows", "adapter_for"]
-
-
-@dataclass
-class InputRows:
-    """When each batch was requested and delivered, in order, on `time.perf_counter_ns`' clock.
-
-    Args:
-        requested_ns: int64 (n,).
-        delivered_ns: int64 (n,); -1 where the input had ended and no batch came.
-        signature: float64 (n,), differing for input shapes that differ; 0 = shapes are static.
-        busy_until_ns: int64 (n,), until when the device was busy with the step before, where the
-            host does not wait for it; 0 = it was idle or is not asked. None = 0 for all.
-        ended_ns: int64 (batches that came,), when each batch's step was over; None where calls
-            have one step, or the ends of several cannot be seen.
-    """
-
-    requested_ns: np.ndarray
-    delivered_ns: np.ndarray
-    signature: np.ndarray
-    busy_until_ns: np.ndarray | None = None
-    ended_ns: np.ndarray | None = None
-
-    def first(self, n: int) -> InputRows:
-        """The first n rows."""
-        busy = self.busy_until_ns
-        return InputRows(
-            self.requested_ns[:n],
-            self.delivered_ns[:n],
-            self.signature[:n],
-            None if busy is None else busy[:n],
-        )
-
-    @classmethod
-    def from_stamps(cls, stamps: list[tuple[int, int]]) -> InputRows:
-        """Rows from (requested, delivered) pairs read in Python."""
-        times = np.array(stamps, np.int64).reshape(-1, 2)
-        return cls(times[:, 0], times[:, 1], np.zeros(len(times)))
+__all__ = [
+    "BACKENDS",
+    "About",
+    "Adapter",
+    "adapter_for",
+    "part_of",
+    "profiler_session_for",
+]
 
 
 class About(Protocol):
@@ -165,17 +135,20 @@ class Adapter:
         return []
 
 
-_HOMES = {
-    "jax": "gpu_util_callback.backends.jax.backend",
-    "tensorflow": "gpu_util_callback.backends.tensorflow.backend",
-    "torch": "gpu_util_callback.backends.torch.backend",
-}
+# The one registry. Each framework is a package here, with the modules `backend` (`adapter()`),
+# `facts` (an `About`), `compile_clock` (`Clock`) and `profiler` (`SESSION`). Ordered by preference
+# where several are imported: TensorFlow is often there for tf.data or TensorBoard alone.
+BACKENDS = ("jax", "torch", "tensorflow")
+
+
+def part_of(backend: str, part: str) -> Any:
+    """A module of a framework's package; importing it imports the framework."""
+    return import_module(f"gpu_util_callback.backends.{backend}.{part}")
 
 
 def adapter_for(backend: str) -> Adapter:
     """A fresh adapter for a Keras backend; for one that is not known, the base class."""
-    home = _HOMES.get(backend)
-    if home is None:
+    if backend not in BACKENDS:
         adapter = Adapter(name=backend)
         adapter.unavailable.append(
             (
@@ -185,4 +158,9 @@ def adapter_for(backend: str) -> Adapter:
             )
         )
         return adapter
-    return import_module(home).adapter()
+    return part_of(backend, "backend").adapter()
+
+
+def profiler_session_for(backend: str) -> ProfilerSession | None:
+    """The profiler of a Keras backend; None = there is none for it."""
+    return part_of(backend, "profiler").SESSION if backend in BACKENDS else None

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpu_util_callback.backends.base import InputRows
 from gpu_util_callback.backends.wrapped_function import WrappedFunction
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.compile_clock import CompileClock
@@ -16,6 +15,7 @@ from gpu_util_callback.steps.rows import (
     ENDED_MEANWHILE,
     UNSEEN,
     DeviceProbe,
+    InputRows,
     Stamp,
     busy_until,
     input_rows,

@@ -9,34 +9,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib import import_module
 from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.backends.base import About, Adapter, InputRows
+from gpu_util_callback.backends.base import BACKENDS, Adapter, part_of
 from gpu_util_callback.backends.pipelines import TfDataPipelines
 from gpu_util_callback.steps.compile_clock import CompileClock
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 from gpu_util_callback.steps.loop import LoopTimeline
-from gpu_util_callback.steps.rows import input_rows, shape_signature
+from gpu_util_callback.steps.rows import InputRows, input_rows, shape_signature
 
-__all__ = ["FRAMEWORKS", "LoopAdapter", "framework_in_use", "is_a_guess"]
-
-# What each framework says of itself, and who tells when it compiles. In the order of preference:
-# TensorFlow is often there for its input pipelines, or for TensorBoard, alone.
-FRAMEWORKS = {
-    "jax": ("jax_facts", "jax_compile", "JaxCompileClock"),
-    "torch": ("torch_facts", "torch_compile", "TorchCompileClock"),
-    "tensorflow": ("tensorflow_facts", "tensorflow_compile", "TensorFlowCompileClock"),
-}
-_PACKAGE = "gpu_util_callback.frameworks."
+__all__ = ["LoopAdapter", "framework_in_use", "is_a_guess"]
 
 
 def framework_in_use() -> str | None:
     """The framework this process trains with, as far as it shows; None where there is none yet."""
-    imported = [name for name in FRAMEWORKS if name in sys.modules]
+    imported = [name for name in BACKENDS if name in sys.modules]
     backend = _chosen_backend()
     if backend in imported:
         return backend
@@ -47,7 +37,7 @@ def framework_in_use() -> str | None:
 
 def is_a_guess(framework: str | None) -> bool:
     """Whether others are imported as well, and nothing shows yet that this one is at work."""
-    imported = [name for name in FRAMEWORKS if name in sys.modules]
+    imported = [name for name in BACKENDS if name in sys.modules]
     if framework not in imported or len(imported) < 2 or framework == _chosen_backend():
         return False
     return not _AT_WORK[framework]()
@@ -86,7 +76,7 @@ class LoopAdapter(Adapter):
     """A loop that `GpuUtilMonitor` times: its batches are fetched in Python.
 
     Args:
-        framework: one of `FRAMEWORKS`, or None.
+        framework: one of `BACKENDS`, or None.
         guessed: whether another one may be what the loop trains with.
     """
 
@@ -99,7 +89,7 @@ class LoopAdapter(Adapter):
         self._clock: CompileClock | None = None
         self._pipelines = TfDataPipelines(self.unavailable)
         if framework is not None:
-            self.about = cast(About, import_module(_PACKAGE + FRAMEWORKS[framework][0]))
+            self.about = part_of(framework, "facts")
 
     def attach(self, loop: LoopTimeline, failed: Callable[[str, BaseException], None]) -> None:
         """The monitor begins; on the training thread."""
@@ -107,10 +97,8 @@ class LoopAdapter(Adapter):
         if self.about is None:
             return
         try:
-            _, home, name = FRAMEWORKS[self.name]
-            self._clock = getattr(import_module(_PACKAGE + home), name)()
+            self._clock = loop.compile_clock = part_of(self.name, "compile_clock").Clock()
             self._clock.start()
-            loop.compile_clock = self._clock
         except Exception as error:  # a framework whose internals moved
             failed("compilation", error)
 

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from gpu_util_callback.backends.base import part_of
 from gpu_util_callback.steps.frames import uncounted
 
 __all__ = ["TfDataPipelines", "WatchedDataset"]
@@ -58,9 +59,7 @@ class TfDataPipelines:
             if iterator is None:  # it has ended, and its pipeline with it
                 continue
             if which not in self._readers:
-                from gpu_util_callback.backends.tensorflow.pipeline import Reader
-
-                self._readers[which] = Reader(which)
+                self._readers[which] = part_of("tensorflow", "pipeline").Reader(which)
             rows += self._readers[which].read(iterator)
         return rows
 

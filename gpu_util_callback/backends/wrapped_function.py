@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpu_util_callback.backends.base import InputRows
+from gpu_util_callback.steps.rows import InputRows
 
 __all__ = ["WrappedFunction", "unwrapped"]
 

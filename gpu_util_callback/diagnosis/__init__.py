@@ -1,7 +1,7 @@
 """Why the GPU was idle: pure rules over a recording's tables.
 
-One cause per file; `_engine` runs them over bounded sums of the tables (`_run`), `_report` writes
-the report. Needs numpy and the standard library only.
+`rules` holds one cause a file; `engine` runs them over `evidence`, bounded sums of the tables;
+`advice` says what to do; `report` writes the report. Needs numpy and the standard library only.
 """
 
 from gpu_util_callback.diagnosis.announce import Announcer

@@ -1,4 +1,4 @@
-"""`python -m gpu_util_callback.profiling.reading_process`: read profiler windows, beside a training.
+"""`python -m gpu_util_callback.profiling.reading_process`: read profiler windows in the background.
 
 Runs as a process of the lowest priority, which whoever starts it sees to: inside the training's
 own process the reading would hold Python's lock while the training thread wants it. It serves all

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +18,6 @@ __all__ = [
     "ProfilerSession",
     "one_line",
     "profile_claims",
-    "profiler_session_for",
 ]
 
 
@@ -130,7 +128,7 @@ class ProfilerSession:
 
     def _watch(self) -> None:
         wrappers: dict[int, Any] = {}
-        for home, name in self._doors():
+        for home, name in self._entry_points():
             original = getattr(home, name, None)
             if original is None:
                 continue
@@ -195,7 +193,7 @@ class ProfilerSession:
         """The framework's object for the running profile, whosever it is, where it tells."""
         return None
 
-    def _doors(self) -> Iterable[tuple[Any, str]]:
+    def _entry_points(self) -> Iterable[tuple[Any, str]]:
         """(module, name) of the functions with which others start a profile."""
         return ()
 
@@ -204,19 +202,6 @@ def one_line(error: BaseException) -> str:
     """What an error says, short enough for a person."""
     text = getattr(error, "message", None) or str(error)
     return " ".join(str(text).split())[:300] or type(error).__name__
-
-
-_HOMES = {
-    "tensorflow": "gpu_util_callback.backends.tensorflow.profiler",
-    "jax": "gpu_util_callback.backends.jax.profiler",
-    "torch": "gpu_util_callback.backends.torch.profiler",
-}
-
-
-def profiler_session_for(backend: str) -> ProfilerSession | None:
-    """The profiler of a Keras backend; None = there is none for it."""
-    home = _HOMES.get(backend)
-    return None if home is None else import_module(home).SESSION
 
 
 def profile_claims(callbacks: Iterable[Any]) -> list[tuple[int, int]]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpu_util_callback.backends.base import InputRows
 from gpu_util_callback.steps.compilations import ABSENT, Compilations
 from gpu_util_callback.steps.executions import delays, seen_delays, share_ends, share_rows
+from gpu_util_callback.steps.rows import InputRows
 from gpu_util_callback.steps.timeline import CALL, FIRST, ONE_PIECE, TRACED, Calls, Phase
 
 __all__ = ["Assembler"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpu_util_callback.backends.base import InputRows
+from gpu_util_callback.steps.rows import InputRows
 
 __all__ = ["delays", "seen_delays", "share_ends", "share_rows"]
 

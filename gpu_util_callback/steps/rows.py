@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import operator
+import statistics
+from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from gpu_util_callback.backends.base import InputRows
 
 __all__ = [
     "ENDED_MEANWHILE",
     "UNSEEN",
     "DeviceProbe",
+    "HandedOver",
+    "InputRows",
     "Stamp",
     "busy_until",
     "input_rows",
@@ -26,6 +29,43 @@ ENDED_MEANWHILE = -1  # the device was busy when the batch was requested, and id
 
 # requested, delivered, shape signature, until when the device was busy (see `InputRows`)
 Stamp = tuple[int, int, float, int]
+
+
+@dataclass
+class InputRows:
+    """When each batch was requested and delivered, in order, on `time.perf_counter_ns`' clock.
+
+    Args:
+        requested_ns: int64 (n,).
+        delivered_ns: int64 (n,); -1 where the input had ended and no batch came.
+        signature: float64 (n,), differing for input shapes that differ; 0 = shapes are static.
+        busy_until_ns: int64 (n,), until when the device was busy with the step before, where the
+            host does not wait for it; 0 = it was idle or is not asked. None = 0 for all.
+        ended_ns: int64 (batches that came,), when each batch's step was over; None where calls
+            have one step, or the ends of several cannot be seen.
+    """
+
+    requested_ns: np.ndarray
+    delivered_ns: np.ndarray
+    signature: np.ndarray
+    busy_until_ns: np.ndarray | None = None
+    ended_ns: np.ndarray | None = None
+
+    def first(self, n: int) -> InputRows:
+        """The first n rows."""
+        busy = self.busy_until_ns
+        return InputRows(
+            self.requested_ns[:n],
+            self.delivered_ns[:n],
+            self.signature[:n],
+            None if busy is None else busy[:n],
+        )
+
+    @classmethod
+    def from_stamps(cls, stamps: list[tuple[int, int]]) -> InputRows:
+        """Rows from (requested, delivered) pairs read in Python."""
+        times = np.array(stamps, np.int64).reshape(-1, 2)
+        return cls(times[:, 0], times[:, 1], np.zeros(len(times)))
 
 
 class DeviceProbe:
@@ -145,3 +185,38 @@ def _collect(data: Any, shapes: list[Any]) -> None:
         shape = getattr(data, "shape", None)
         if shape is not None:
             shapes.append(tuple(shape))
+
+
+_LAST = 1000  # hand-overs that are remembered
+_ENOUGH = 8  # of them say what one takes
+
+
+class HandedOver:
+    """How many batches were finished when they were asked for, and what taking one took then."""
+
+    def __init__(self) -> None:
+        self.looked = 0
+        self._ready = 0
+        self._taken: deque[int] = deque(maxlen=_LAST)
+
+    def came(self, ready: bool, ns: int) -> None:
+        """A batch came, `ns` after it was asked for."""
+        self.looked += 1
+        if ready:
+            self._ready += 1
+            self._taken.append(ns)
+
+    def facts(self) -> dict[str, float | None]:
+        """For the manifest's `fit`; empty where nobody could look.
+
+        Returns: `input_ready_pct`: batches that were finished when asked for;
+            `input_handover_ms`: what taking such a one took as a rule; None for too few.
+        """
+        if not self.looked:
+            return {}
+        taken = self._taken.copy()
+        ms = round(statistics.median(taken) / 1e6, 3) if len(taken) >= _ENOUGH else None
+        return {
+            "input_ready_pct": round(100 * self._ready / self.looked, 1),
+            "input_handover_ms": ms,
+        }

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.backends.base import InputRows
-from gpu_util_callback.backends.torch.handed_over import HandedOver
 from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.rows import HandedOver, InputRows
 
 __all__ = ["CALL", "FIRST", "ONE_PIECE", "TRACED", "Calls", "Phase", "Timeline"]
 

@@ -6,7 +6,8 @@ import queue
 import pytest
 from processes import need, shared
 
-from gpu_util_callback.backends.torch.handed_over import HandedOver, finished_batches
+from gpu_util_callback.backends.torch.handed_over import finished_batches
+from gpu_util_callback.steps.rows import HandedOver
 
 
 @pytest.fixture(scope="module")

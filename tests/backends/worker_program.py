@@ -22,11 +22,11 @@ if OFFSET_NS:  # before anybody takes the clock's functions
 
 from loops import jax_loop, late_batches, tensorflow_loop, torch_loop  # noqa: E402
 
-import gpu_util_callback.recorder.outputs  # noqa: E402
 from gpu_util_callback import GpuUtilMonitor  # noqa: E402
+from gpu_util_callback.recorder import outputs  # noqa: E402
 
 if "REMOTE_FLUSH_S" in os.environ:
-    gpu_util_callback.outputs.REMOTE_FLUSH_S = float(os.environ["REMOTE_FLUSH_S"])
+    outputs.REMOTE_FLUSH_S = float(os.environ["REMOTE_FLUSH_S"])
 
 framework, log_dir = sys.argv[1:3]
 rank, workers, slow = (int(argument) for argument in sys.argv[3:6])

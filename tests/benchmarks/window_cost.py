@@ -40,9 +40,9 @@ class Windows:
     """A fit's windows, read in turns by each of the readers, with every step's time."""
 
     def __init__(self, keras, folder, length):
+        from gpu_util_callback.backends.base import profiler_session_for
         from gpu_util_callback.profiling.reader import WindowReader
         from gpu_util_callback.profiling.schedule import TraceSchedule
-        from gpu_util_callback.profiling.session import profiler_session_for
         from gpu_util_callback.profiling.windows import ProfilerWindows
         from gpu_util_callback.recording.clock import Clock
 

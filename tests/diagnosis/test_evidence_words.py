@@ -15,7 +15,7 @@ from gpu_util_callback.traces.rules import RULES as OF_TRACES
 from tensorboard_plugin.replies import recording_reply
 
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent
-MODULES = [*sorted({rule.cause for rule in RULES}), "_sessions"]
+MODULES = [*sorted(f"rules/{rule.cause}" for rule in RULES), "sessions"]
 TRACES = Path(gpu_util_callback.traces.rules.__file__).parent
 # Keys of the dictionaries around the evidence, and arguments beside it.
 AROUND = {"advice", "cause", "code", "confidence", "evidence", "gpus", "id", "lost_s", "lost_ps",

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 from generated_runs import GPU, Generated
 
-from gpu_util_callback.backends.loops import FRAMEWORKS, LoopAdapter, is_a_guess
+from gpu_util_callback.backends.base import BACKENDS
+from gpu_util_callback.backends.loops import LoopAdapter, is_a_guess
 
 GIB = 2**30
 TORCH = {"name": "torch", "backend": "torch", "version": "2.13"}
@@ -71,7 +72,7 @@ def test_a_guessed_framework_is_not_blamed():
 
 
 def test_it_is_a_guess_where_none_of_several_is_at_work_yet(monkeypatch):
-    for name in (*FRAMEWORKS, "keras", "jax._src.xla_bridge"):
+    for name in (*BACKENDS, "keras", "jax._src.xla_bridge"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     optimizer = type("Optimizer", (), {})
     torch = SimpleNamespace(optim=SimpleNamespace(Optimizer=optimizer))

@@ -97,7 +97,7 @@ class FakeProfiler(ProfilerSession):
     def _current(self):
         return self.door.running
 
-    def _doors(self):
+    def _entry_points(self):
         yield self.door, "start"
 
 

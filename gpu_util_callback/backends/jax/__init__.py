@@ -1,1 +1,1 @@
-"""TODO."""
+"""JAX: batches are fetched in Python, steps are dispatched and computed later."""

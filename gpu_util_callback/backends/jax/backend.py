@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from gpu_util_callback.backends.jax import facts as jax_facts
-from gpu_util_callback.backends.jax.compile_clock import JaxCompileClock
+from gpu_util_callback.backends.jax.compile_clock import Clock
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.steps.fit_frame import given_adapter
 from gpu_util_callback.steps.rows import DeviceProbe
@@ -29,7 +29,7 @@ class JaxAdapter(PythonAdapter):
     fetches_inside = True
 
     def __init__(self) -> None:
-        super().__init__("jax", "python", jax_facts, JaxCompileClock())
+        super().__init__("jax", "python", jax_facts, Clock())
         self._distribution: Any = None
         self._probe = OutputProbe()
 

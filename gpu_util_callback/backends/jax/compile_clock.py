@@ -8,13 +8,13 @@ from jax import monitoring
 
 from gpu_util_callback.steps.compile_clock import CompileClock
 
-__all__ = ["JaxCompileClock"]
+__all__ = ["Clock"]
 
 # Tracing, lowering and XLA, one after the other for each function that is compiled.
 PREFIX = "/jax/core/compile/"
 
 
-class JaxCompileClock(CompileClock):
+class Clock(CompileClock):
     """Compile times from `jax.monitoring`, which calls its listeners on the compiling thread."""
 
     def __init__(self) -> None:

@@ -117,7 +117,7 @@ class JaxProfiler(ProfilerSession):
         state = getattr(_internals, "_profile_state", None)
         return getattr(state, "profile_session", None)
 
-    def _doors(self) -> Iterable[tuple[Any, str]]:
+    def _entry_points(self) -> Iterable[tuple[Any, str]]:
         yield jax.profiler, "start_trace"
         if _internals is not None:
             yield _internals, "start_trace"  # jax.profiler.trace

@@ -6,10 +6,10 @@ from typing import Any
 
 from gpu_util_callback.steps.compile_clock import CompileClock
 
-__all__ = ["TensorFlowCompileClock"]
+__all__ = ["Clock"]
 
 
-class TensorFlowCompileClock(CompileClock):
+class Clock(CompileClock):
     """Time spent tracing `tf.function`s: TensorFlow keeps the sum itself, for all threads.
 
     XLA's own compilations are not in it: TensorFlow tells Python nothing of them.

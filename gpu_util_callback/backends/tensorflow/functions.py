@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gpu_util_callback.backends.base import InputRows
 from gpu_util_callback.backends.tensorflow.distribute import is_distributed, timed_distributed
 from gpu_util_callback.backends.tensorflow.iterator import (
     KEY,
@@ -23,6 +22,7 @@ from gpu_util_callback.backends.tensorflow.iterator import (
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.wrapped_function import WrappedFunction
 from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.rows import InputRows
 from gpu_util_callback.steps.timeline import TRACED
 
 __all__ = ["FunctionTimer"]

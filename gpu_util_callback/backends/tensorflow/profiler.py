@@ -87,7 +87,7 @@ class TensorFlowProfiler(ProfilerSession):
     def _current(self) -> Any:
         return getattr(_profiler_v2, "_profiler", None)
 
-    def _doors(self) -> Iterable[tuple[Any, str]]:
+    def _entry_points(self) -> Iterable[tuple[Any, str]]:
         yield tf.profiler.experimental, "start"
         if _profiler_v2 is not None:
             yield _profiler_v2, "start"  # tf.profiler.experimental.Profile

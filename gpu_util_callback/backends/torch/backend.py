@@ -6,14 +6,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from gpu_util_callback.backends.base import InputRows
 from gpu_util_callback.backends.functions import FunctionTimer
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.torch import facts as torch_facts
-from gpu_util_callback.backends.torch.compile_clock import TorchCompileClock
-from gpu_util_callback.backends.torch.handed_over import HandedOver
+from gpu_util_callback.backends.torch.compile_clock import Clock
 from gpu_util_callback.backends.torch.loader import LoaderTimer
 from gpu_util_callback.steps.fit_frame import given_adapter
+from gpu_util_callback.steps.rows import HandedOver, InputRows
 from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = ["TorchAdapter", "adapter"]
@@ -29,7 +28,7 @@ class TorchAdapter(PythonAdapter):
     """Times the loader that Keras iterates over before each batch's begin hooks."""
 
     def __init__(self) -> None:
-        super().__init__("torch", "loader", torch_facts, TorchCompileClock())
+        super().__init__("torch", "loader", torch_facts, Clock())
         self._train_loader: LoaderTimer | None = None
         self._test_loader: LoaderTimer | None = None
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from gpu_util_callback.steps.compile_clock import CompileClock
 
-__all__ = ["TorchCompileClock"]
+__all__ = ["Clock"]
 
 
-class TorchCompileClock(CompileClock):
+class Clock(CompileClock):
     """Compile times from TorchDynamo's callbacks, where this torch has them.
 
     They surround tracing and compiling, and run on the thread that calls the compiled function.

@@ -7,52 +7,19 @@ What is looked at is private to torch: where it has moved, nothing is known.
 from __future__ import annotations
 
 import select
-import statistics
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import cycle
 from typing import Any
 
-__all__ = ["FinishedBatches", "HandedOver", "finished_batches"]
+from gpu_util_callback.steps.rows import HandedOver
 
-_LAST = 1000  # hand-overs that are remembered
-_ENOUGH = 8  # of them say what one takes
+__all__ = ["FinishedBatches", "finished_batches"]
+
 # A look takes 5 µs, or 50 where the processor has slept. Each of the first batches is looked at,
 # then so many are left out, in a rhythm that no number of workers has.
 _EACH = 32
 _LEFT_OUT = (4, 6, 5, 7, 8)
 _NEVER = 1 << 62
-
-
-class HandedOver:
-    """How many batches were finished when they were asked for, and what taking one took then."""
-
-    def __init__(self) -> None:
-        self.looked = 0
-        self._ready = 0
-        self._taken: deque[int] = deque(maxlen=_LAST)
-
-    def came(self, ready: bool, ns: int) -> None:
-        """A batch came, `ns` after it was asked for."""
-        self.looked += 1
-        if ready:
-            self._ready += 1
-            self._taken.append(ns)
-
-    def facts(self) -> dict[str, float | None]:
-        """For the manifest's `fit`; empty where nobody could look.
-
-        Returns: `input_ready_pct`: batches that were finished when asked for;
-            `input_handover_ms`: what taking such a one took as a rule; None for too few.
-        """
-        if not self.looked:
-            return {}
-        taken = self._taken.copy()
-        ms = round(statistics.median(taken) / 1e6, 3) if len(taken) >= _ENOUGH else None
-        return {
-            "input_ready_pct": round(100 * self._ready / self.looked, 1),
-            "input_handover_ms": ms,
-        }
 
 
 class FinishedBatches:

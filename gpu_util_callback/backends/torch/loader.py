@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpu_util_callback.backends.functions import FunctionTimer
-from gpu_util_callback.backends.torch.handed_over import HandedOver, finished_batches
+from gpu_util_callback.backends.torch.handed_over import finished_batches
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import DeviceProbe, Stamp, busy_until, shape_signature
+from gpu_util_callback.steps.rows import DeviceProbe, HandedOver, Stamp, busy_until, shape_signature
 from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = ["LoaderTimer", "TimedBatches", "TimedLoader"]

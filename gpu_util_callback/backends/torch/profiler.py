@@ -300,7 +300,7 @@ class TorchProfiler(ProfilerSession):
             return _autograd
         return None
 
-    def _doors(self) -> Iterable[tuple[Any, str]]:
+    def _entry_points(self) -> Iterable[tuple[Any, str]]:
         yield _autograd, "_prepare_profiler"
         yield _autograd, "_enable_profiler"
         yield _autograd, "_disable_profiler"

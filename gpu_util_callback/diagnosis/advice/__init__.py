@@ -1,1 +1,1 @@
-"""TODO."""
+"""Remedies: a few sentences and the line of code, in the words of the run's own framework."""

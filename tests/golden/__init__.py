@@ -1,0 +1,1 @@
+"""Two versions of the code over one corpus of recordings and traces."""
