@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from gpu_util_callback.recorder.arguments import checked_settings
 from gpu_util_callback.recorder.fit import KerasSession, Series, announce_known_failure, leave_out
+from gpu_util_callback.recorder.settings import checked_settings
 from gpu_util_callback.steps.callback_list import needless_when_listed
 
 __all__ = ["GpuUtilCallback"]

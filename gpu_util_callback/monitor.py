@@ -19,8 +19,8 @@ from gpu_util_callback.backends.inputs import (
 )
 from gpu_util_callback.backends.loops import LoopAdapter, framework_in_use, is_a_guess
 from gpu_util_callback.backends.torch.handed_over import finished_batches
-from gpu_util_callback.recorder.arguments import checked_settings
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
+from gpu_util_callback.recorder.settings import checked_settings
 from gpu_util_callback.recorder.windows import open_windows
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.fit_frame import FitWatch

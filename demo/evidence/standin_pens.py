@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from gpu_util_callback.traces.xplane_schema import message_class
+from gpu_util_callback.traces.xplane import message_class
 
 __all__ = ["KinetoPen", "XSpacePen"]
 

@@ -14,7 +14,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gpu_util_callback.traces.xplane_schema import message_class
+from gpu_util_callback.traces.xplane import message_class
 
 __all__ = ["trim_xspace"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_util_callback.backends.wrapped_function import WrappedFunction
 from gpu_util_callback.steps import annotations as waits
-from gpu_util_callback.steps.compile_clock import CompileClock
+from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import (
     ENDED_MEANWHILE,

@@ -14,7 +14,7 @@ from gpu_util_callback.backends.keras_facts import keras_facts
 from gpu_util_callback.backends.own_cost import Model, Work, function_called, hooks_us
 from gpu_util_callback.backends.pipelines import TfDataPipelines, WatchedDataset
 from gpu_util_callback.backends.wrapped_function import WrappedFunction
-from gpu_util_callback.steps.compile_clock import CompileClock
+from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.rows import DeviceProbe, InputRows
 from gpu_util_callback.steps.timeline import Timeline
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu_util_callback.backends.base import BACKENDS, Adapter, part_of
 from gpu_util_callback.backends.pipelines import TfDataPipelines
-from gpu_util_callback.steps.compile_clock import CompileClock
+from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 from gpu_util_callback.steps.loop import LoopTimeline
 from gpu_util_callback.steps.rows import InputRows, input_rows, shape_signature

@@ -15,7 +15,7 @@ from gpu_util_callback.cli import output as _output
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.cli import thresholds as _thresholds
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.report.pen import tame
+from gpu_util_callback.report.findings import tame
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis import Check

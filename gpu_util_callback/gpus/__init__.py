@@ -1,6 +1,6 @@
 """What the GPUs did: NVML behind one guarded gate, sampled from a thread of its own."""
 
-from gpu_util_callback.gpus._types import FrameworkGpu, SampleBlock
+from gpu_util_callback.gpus._store import FrameworkGpu, SampleBlock
 from gpu_util_callback.gpus.sampler import Sampler
 
 __all__ = ["FrameworkGpu", "SampleBlock", "Sampler"]

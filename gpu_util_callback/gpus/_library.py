@@ -13,9 +13,39 @@ from pathlib import Path
 from typing import Any
 
 from gpu_util_callback.gpus import _words
-from gpu_util_callback.gpus._pci import nvidia_gpus
 
-__all__ = ["code_of", "open_nvml", "restart", "starting_since"]
+__all__ = [
+    "code_of",
+    "nvidia_gpus",
+    "open_nvml",
+    "restart",
+    "starting_since",
+]
+
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"  # PCI class: VGA and 3D controllers
+
+
+def nvidia_gpus(root: str = "/") -> int | None:
+    """How many NVIDIA GPUs are on the PCI bus; None where the system does not tell.
+
+    Sandboxes show an empty bus, WSL has its GPUs elsewhere, Jetsons have theirs on no bus.
+    """
+    base = Path(root)
+    try:
+        if (base / "dev/dxg").exists() or list((base / "dev").glob("nvidia*")):
+            return None
+        devices = list((base / "sys/bus/pci/devices").iterdir())
+        texts = [
+            ((device / "vendor").read_text().strip(), (device / "class").read_text().strip())
+            for device in devices
+        ]
+    except OSError:
+        return None
+    if not texts:
+        return None
+    return sum(vendor == _NVIDIA and kind.startswith(_DISPLAY) for vendor, kind in texts)
+
 
 _NO_LIBRARY = 12
 _NAME = "libnvidia-ml.so.1"

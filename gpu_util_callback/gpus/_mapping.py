@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_util_callback.gpus._devices import NvmlGpu
-from gpu_util_callback.gpus._types import FrameworkGpu
+from gpu_util_callback.gpus._store import FrameworkGpu
 
 __all__ = ["CudaGpu", "Match", "Visible", "match", "visible"]
 

@@ -1,23 +1,263 @@
 """The sampler: what the GPUs did, from a daemon thread of its own."""
 
 import os
+import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpu_util_callback.gpus import _cuda, _library, _mapping
 from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus, mode_of
-from gpu_util_callback.gpus._gate import Gate, Memory
+from gpu_util_callback.gpus._gate import Gate, Memory, Retired
 from gpu_util_callback.gpus._health import XidWatch
 from gpu_util_callback.gpus._host import Host, host_facts
 from gpu_util_callback.gpus._reader import GpuReader
-from gpu_util_callback.gpus._store import Store
-from gpu_util_callback.gpus._types import FrameworkGpu, SampleBlock
-from gpu_util_callback.gpus._worker import Crew, Opened, Worker
+from gpu_util_callback.gpus._store import FrameworkGpu, SampleBlock, Store
 from gpu_util_callback.recording.clock import Clock
 
-__all__ = ["Sampler"]
+__all__ = [
+    "Crew",
+    "Pace",
+    "Sampler",
+]
+
+HANG_S = 1.0
+WATCH_S = 0.5
+SLOW_S = 1.0  # host metrics and critical errors
+Opened = tuple[Gate | None, Sequence[GpuReader], XidWatch | None]
+
+
+class Pace:
+    """How often a tick comes: as asked, and slower while the driver or our own share is.
+
+    hz: what was asked for. A tick may take a quarter of its period (what waits for a slow driver
+    makes training wait, too) and `cpu_share` of one core per GPU.
+    """
+
+    SLOWEST_S = 10.0
+
+    def __init__(self, hz: float, gpus: int, cpu_share: float = 0.02) -> None:
+        self.asked_s = 1.0 / max(hz, 0.1)
+        self.period_s = self.asked_s
+        self._cpu_share = cpu_share * max(gpus, 1)
+        self._wall_s = 0.0
+        self._cpu_s = 0.0
+        self._ticks = 0
+
+    def tick(self, wall_s: float, cpu_s: float) -> None:
+        """Account one tick and set the period of the next."""
+        self._ticks += 1
+        if self._ticks <= 2:
+            return  # the first ticks load symbols
+        self._wall_s += 0.2 * (wall_s - self._wall_s)
+        self._cpu_s += 0.1 * (cpu_s - self._cpu_s)
+        wanted = max(self.asked_s, 4 * self._wall_s, self._cpu_s / self._cpu_share)
+        self.period_s = min(wanted, max(self.SLOWEST_S, self.asked_s))
+
+
+class Worker(threading.Thread):
+    """Reads its GPUs tick by tick until stopped; after a hang, only the GPU that hung."""
+
+    def __init__(
+        self,
+        open_driver: "Callable[[Worker], Opened]",
+        hz: float,
+        stopped: threading.Event,
+        patient: bool = False,
+    ) -> None:
+        super().__init__(name="gpu-util-sampler", daemon=True)
+        self.patient = patient  # its GPU hung before: the driver may be slow and not dead
+        self.gate: Gate | None = None
+        self.readers: list[GpuReader] = []
+        self.reading: GpuReader | None = None
+        self.kept: list[GpuReader] = []  # what stays here after a hang; set by the watcher
+        self.pace: Pace | None = None
+        self.cpu_s = 0.0
+        self.opened = False
+        self.started_s = time.perf_counter()
+        self._open_driver = open_driver
+        self._xid: XidWatch | None = None
+        self._hz = hz
+        self._stopped = stopped
+
+    def run(self) -> None:
+        """Open the driver, then tick."""
+        try:
+            self.gate, readers, self._xid = self._open_driver(self)
+        except Retired:  # one GPU held the listing up; another thread has the others by now
+            return
+        self.readers = list(readers)
+        self.opened = True
+        while self.readers and not self._stopped.is_set():
+            self.pace = Pace(self._hz, len(self.readers))
+            try:
+                self._tick_on(self.pace)
+            except Retired:
+                handed_over = [reader for reader in self.readers if reader not in self.kept]
+                self.readers = list(self.kept)
+                self._close(handed_over)
+        self._close(self.readers)
+        if self._xid is not None:
+            self._xid.close()
+        self.cpu_s = time.thread_time()
+
+    def _tick_on(self, pace: Pace) -> None:
+        assert self.gate is not None
+        due = time.perf_counter()
+        xid_due = due
+        while not self._stopped.is_set():
+            began, cpu_s, slow_s = time.perf_counter(), time.thread_time(), self.gate.slow_s
+            for reader in self.readers:
+                self.reading = reader
+                reader.read(began)
+            self.reading = None
+            if self._xid is not None and began >= xid_due:
+                xid_due = began + SLOW_S
+                self._xid.read()
+            self.cpu_s = time.thread_time()
+            now = time.perf_counter()
+            # A call that is slow by itself is asked less often instead: see Memory.slow.
+            pace.tick(now - began - (self.gate.slow_s - slow_s), self.cpu_s - cpu_s)
+            due = max(due + pace.period_s, now)
+            self._stopped.wait(due - now)
+
+    def _close(self, readers: Sequence[GpuReader]) -> None:
+        for reader in readers:
+            try:
+                reader.close()
+            except Retired:  # its last call hung as well
+                continue
+
+
+class Crew:
+    """All threads of one sampler.
+
+    The watcher reads the host and looks after the workers. Where a call has hung for a second,
+    the GPU that hangs keeps its thread and the others go on in a new one: at most one per GPU.
+    While GPUs are listed it is left out (`Memory.skipped`), and tried again when its call is back.
+
+    Args:
+        open_driver: opens what no thread has opened yet, for the worker it is given; sets the
+            worker's `gate` before its first call.
+    """
+
+    def __init__(
+        self,
+        open_driver: Callable[[Worker], Opened],
+        memory: Memory,
+        host: Callable[[], Host],
+        hz: float,
+    ) -> None:
+        self._memory = memory
+        self._open_driver = open_driver
+        self._host = host
+        self._hz = hz
+        self.stopped = threading.Event()
+        self._workers = [Worker(open_driver, hz, self.stopped)]
+        self._watcher = threading.Thread(target=self._watch, name="gpu-util-host", daemon=True)
+        self._watcher_cpu_s = 0.0
+        self._hanging: dict[Worker, tuple[str, str, float]] = {}
+
+    def start(self) -> None:
+        """Start both threads; returns at once."""
+        self._workers[0].start()
+        self._watcher.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the threads, waiting at most `timeout_s` for all of them together.
+
+        A worker whose call hangs is not waited for.
+        """
+        self.stopped.set()
+        until = time.perf_counter() + timeout_s
+        self._watcher.join(timeout_s)  # first: it notes which workers hang
+        for worker in self._workers:
+            if worker not in self._hanging:
+                worker.join(max(0.0, until - time.perf_counter()))
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds that the threads have used."""
+        return self._watcher_cpu_s + sum(worker.cpu_s for worker in self._workers)
+
+    @property
+    def hz(self) -> float:
+        """Ticks a second now; 0 while no GPU is sampled."""
+        rates = [
+            1 / worker.pace.period_s
+            for worker in self._workers
+            if worker.pace is not None and worker.readers and worker not in self._hanging
+        ]
+        return max(rates, default=0.0)
+
+    def _watch(self) -> None:
+        host = self._host()
+        host_due = 0.0
+        while True:
+            now = time.perf_counter()
+            if now >= host_due:
+                host_due = now + SLOW_S
+                host.read()
+            for worker in tuple(self._workers):
+                self._check(worker, now)
+            self._watcher_cpu_s = time.thread_time()
+            if self.stopped.wait(WATCH_S):
+                host.read()
+                return
+
+    def _check(self, worker: Worker, now: float) -> None:
+        known = self._hanging.get(worker)
+        call = worker.gate.calling if worker.gate is not None else None
+        if not worker.opened and worker.gate is None and worker.is_alive():
+            # An earlier fit's sampler may be starting it still.
+            since = _library.starting_since()
+            call = ("nvmlInit", "", worker.started_s if since is None else since)
+        if known is not None and call != known:
+            del self._hanging[worker]
+            self._memory.forget(_HANG + known[0], known[1])
+            if known[1] in self._memory.skipped:
+                self._memory.skipped.discard(known[1])
+                self._memory.found(known[1])  # what it was slow with may be asked at once
+                self._begin(self._open_driver, patient=True)
+        if call is None or call == known or now - call[2] < HANG_S:
+            return
+        symbol, key, _ = call
+        self._hanging[worker] = call
+        what = symbol if key or worker.opened else f"{symbol} (or a call right after it)"
+        self._memory.note(
+            _HANG + symbol, key, f"the driver has not answered {what} for {HANG_S:g} s",
+            "see `dmesg`; `nvidia-smi` probably hangs as well",
+        )  # fmt: skip
+        stuck = worker.reading
+        others = [reader for reader in worker.readers if reader is not stuck]
+        if worker.opened and others and worker.gate is not None:
+            worker.kept = [] if stuck is None else [stuck]
+            worker.gate.retired.set()
+            self._hand_over(worker.gate, others)
+        elif not worker.opened and not worker.patient and key and worker.gate is not None:
+            self._memory.skipped.add(key)
+            worker.gate.retired.set()
+            self._begin(self._open_driver)
+
+    def _hand_over(self, gate: Gate, readers: Sequence[GpuReader]) -> None:
+        def open_again(worker: Worker) -> Opened:
+            own = Gate(gate.binding, self._memory)
+            worker.gate = own  # before the first call, so that a hang in it is seen
+            return own, [reader.renewed(own) for reader in readers], None
+
+        self._begin(open_again, patient=True)  # what it opens is nobody else's any more
+
+    def _begin(self, open_driver: Callable[[Worker], Opened], patient: bool = False) -> None:
+        if self.stopped.is_set():
+            return
+        worker = Worker(open_driver, self._hz, self.stopped, patient)
+        gone = [w for w in self._workers if not (w.opened or w.is_alive() or w in self._hanging)]
+        self._workers = [w for w in self._workers if w not in gone] + [worker]
+        worker.start()
+
+
+_HANG = "no answer to "
 
 
 class Sampler:

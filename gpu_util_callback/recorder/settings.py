@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpu_util_callback.profiling.schedule import TraceSchedule
 
-__all__ = ["Settings"]
+__all__ = [
+    "Settings",
+    "checked_settings",
+]
 
 
 @dataclass
@@ -22,3 +27,92 @@ class Settings:
     job: str | None = None
     redact: bool = False
     report: bool = True
+
+
+def checked_settings(
+    *,
+    log_dir: Any,
+    sample_hz: Any,
+    scalar_freq: Any,
+    trace: Any,
+    overhead_budget: Any,
+    thresholds: Any,
+    job: Any,
+    redact: Any,
+    report: Any,
+) -> Settings:
+    """The settings that a user's arguments mean.
+
+    Raises:
+        TypeError, ValueError: naming the argument and what it must be.
+    """
+    return Settings(
+        log_dir=_path(log_dir),
+        sample_hz=_number("sample_hz", sample_hz, 0, 100, above=True),
+        scalar_freq=_scalar_freq(scalar_freq),
+        trace=_trace(trace),
+        overhead_budget=_number("overhead_budget", overhead_budget, 0, 1),
+        thresholds=_thresholds(thresholds),
+        job=_job(job),
+        redact=_flag("redact", redact),
+        report=_flag("report", report),
+    )
+
+
+def _path(log_dir: Any) -> str:
+    if not isinstance(log_dir, str | os.PathLike):
+        raise TypeError(f"log_dir must be a path, got {log_dir!r}")
+    path = os.fspath(log_dir)
+    if not isinstance(path, str) or not path:
+        raise ValueError(f"log_dir must name a directory, got {log_dir!r}")
+    return path
+
+
+def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not (low < value if above else low <= value) or not value <= high:
+        lower = f"above {low}" if above else f"at least {low}"
+        raise ValueError(f"{name} must be {lower} and at most {high}, got {value!r}")
+    return value
+
+
+def _scalar_freq(value: Any) -> int | str:
+    if value == "auto":
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f'scalar_freq must be "auto" or a number of steps, got {value!r}')
+    if value < 1:
+        raise ValueError(f"scalar_freq must be at least 1 step, got {value!r}")
+    return value
+
+
+def _trace(value: Any) -> TraceSchedule | None:
+    return TraceSchedule.of(value)
+
+
+def _thresholds(value: Any) -> dict | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise TypeError(f"thresholds must be a dictionary, got {value!r}")
+    from gpu_util_callback.diagnosis import Diagnosis
+    from gpu_util_callback.errors import UnusableInput
+
+    try:
+        Diagnosis({}, value)
+    except UnusableInput as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _job(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise TypeError(f"job must be a name, got {value!r}")
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value

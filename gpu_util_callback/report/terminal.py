@@ -8,8 +8,7 @@ from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
 from gpu_util_callback.report.compare import comparison_table, headline, told_apart
-from gpu_util_callback.report.findings import claim_lines, code_lines
-from gpu_util_callback.report.pen import Pen
+from gpu_util_callback.report.findings import Pen, claim_lines, code_lines
 from gpu_util_callback.words import duration, percent, times, what_to_do
 
 __all__ = ["render", "rules_text", "two_lines"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.callback_list import LONG_NS, SHORT_NS, HookSums
-from gpu_util_callback.steps.compile_clock import CompileClock
+from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import OperationCount
 from gpu_util_callback.steps.rows import UNSEEN, Stamp
 from gpu_util_callback.steps.timeline import ONE_PIECE, TRACED, Timeline

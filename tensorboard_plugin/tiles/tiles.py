@@ -1,10 +1,14 @@
 """Tiles: the buckets a view asks for, as bytes."""
 
+import ctypes
 import json
+import logging
 import struct
 import threading
+import time
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,15 +23,157 @@ from tensorboard_plugin.pipeline import (
     stage_ranges,
     stages_are_gathered,
 )
-from tensorboard_plugin.tiles.background import FIRST_PAUSE_S, Beside
 from tensorboard_plugin.tiles.levels import Range
 from tensorboard_plugin.tiles.long_runs import LongRun
 from tensorboard_plugin.tiles.merging import around
 from tensorboard_plugin.tiles.overview import OverviewTiles
-from tensorboard_plugin.tiles.packing import gzipped
 from tensorboard_plugin.tiles.pyramids import Pyramids
 
-__all__ = ["MAX_COUNT", "MAX_LEVEL", "BadTile", "TileServer", "is_long"]
+__all__ = [
+    "FIRST_PAUSE_S",
+    "MAX_COUNT",
+    "MAX_LEVEL",
+    "BadTile",
+    "Beside",
+    "TileServer",
+    "gzipped",
+    "is_long",
+]
+
+logger = logging.getLogger("gpu_util_callback")
+
+# Work beside requests begins after this, so that the requests of a view are through; of a first
+# view, there are more.
+PAUSE_S, FIRST_PAUSE_S = 0.02, 0.1
+
+
+class Beside:
+    """Jobs done one after the other on a thread of their own, the newest first."""
+
+    MOST = 16
+    TIDY_S = 1.0
+
+    def __init__(self) -> None:
+        self._tidied = 0.0
+        self._lock = threading.Lock()
+        self._jobs: OrderedDict[str, tuple[Callable[[], None], float]] = OrderedDict()
+        self._current: str | None = None
+        self._runs = False
+
+    def has(self, id: str) -> bool:
+        """Whether a job with this id waits or runs."""
+        with self._lock:
+            return id in self._jobs or id == self._current
+
+    def do(self, id: str, job: Callable[[], None], pause_s: float = PAUSE_S) -> None:
+        """Run `job` soon, unless one with this id waits or runs already."""
+        with self._lock:
+            if id in self._jobs or id == self._current:
+                return
+            self._jobs[id] = (job, pause_s)
+            while len(self._jobs) > self.MOST:
+                self._jobs.popitem(last=False)  # whoever still wants it asks again
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._work, name="gpu-util-tiles", daemon=True).start()
+
+    def tidy(self) -> None:
+        """Give free memory back soon, unless that was done just now."""
+        if time.monotonic() - self._tidied > self.TIDY_S:
+            self.do("tidy", lambda: None)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._current = None
+                if not self._jobs:
+                    self._runs = False
+                    break
+                self._current, (job, pause_s) = self._jobs.popitem()
+            time.sleep(pause_s)
+            try:
+                job()
+            except Exception:
+                logger.exception("reading a recording for its tiles failed")
+        self._tidied = time.monotonic()
+        _return_free_memory()
+
+
+def _return_free_memory() -> None:
+    """Give pages back that reading hundreds of segments left scattered over the heap.
+
+    Seen: half of what a long run's pyramids took remained with the allocator otherwise.
+    """
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except (OSError, AttributeError):
+        pass  # another C library: its allocator decides
+
+
+# Parts that would keep more than this share of their size are stored as they are. Packing takes the
+# longer the less it gains: of a dense tile the upper half of its bytes is packed in a tenth of the
+# time that the lower half, which is noise, would take for half of its size.
+WORTH = 0.5
+# A part is judged by so many of its bytes.
+SOME = 4096
+_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\4\xff"
+_MOST_STORED = 0xFFFF
+
+
+def gzipped(parts: Sequence[bytes | memoryview], strategy: int = zlib.Z_DEFAULT_STRATEGY) -> bytes:
+    """The parts one after the other as one gzip member.
+
+    Args:
+        parts: bytes, one after the other in memory.
+        strategy: zlib's, for what is not stored.
+    """
+    out: list[bytes | memoryview] = [_HEADER]
+    check = size = 0
+    packer = None
+    for part in parts:
+        check, size = zlib.crc32(part, check), size + len(part)
+        if _share_left(np.frombuffer(part, np.uint8)) > WORTH:
+            if packer is not None:  # what follows begins on a whole byte, and refers to nothing
+                out.append(packer.flush(zlib.Z_FULL_FLUSH))
+                packer = None
+            out += _stored(part)
+            continue
+        if packer is None:
+            packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, 9, strategy)
+        out.append(packer.compress(part))
+    if packer is None:
+        packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+    out.append(packer.flush())
+    out.append(check.to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little"))
+    return b"".join(out)
+
+
+def _stored(part: bytes | memoryview) -> list[bytes | memoryview]:
+    """Deflate's blocks that hold bytes as they are."""
+    blocks: list[bytes | memoryview] = []
+    for begin in range(0, len(part), _MOST_STORED):
+        piece = part[begin : begin + _MOST_STORED]
+        length = len(piece)
+        blocks.append(
+            b"\0" + length.to_bytes(2, "little") + (length ^ 0xFFFF).to_bytes(2, "little")
+        )
+        blocks.append(piece)
+    return blocks
+
+
+def _share_left(octets: np.ndarray) -> float:
+    """About which share of them is left after packing: repeats cost nothing, others their bits."""
+    if len(octets) < SOME:
+        return 0.0
+    # An odd stride: what repeats does so by powers of two.
+    at = np.arange(1, len(octets), len(octets) // SOME | 1)
+    some = octets[at]
+    new = some[some != octets[at - 1]]
+    counts = np.bincount(new, minlength=256)
+    counts = counts[counts > 0]
+    bits = -(counts * np.log2(counts / len(new))).sum() if len(new) else 0.0
+    return float(bits) / (8 * len(some))
+
 
 MAX_COUNT = 4096
 MAX_LEVEL = 62

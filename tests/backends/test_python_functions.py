@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.backends.functions import FunctionTimer
-from gpu_util_callback.steps.compile_clock import CompileClock
+from gpu_util_callback.steps.compilations import CompileClock
 
 
 def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others():

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
-from gpu_util_callback.backends.torch.loader import TimedBatches
+from gpu_util_callback.backends.torch.backend import TimedBatches
 from gpu_util_callback.steps.fit_frame import calling_fit
 
 STRETCH = 10  # steps of an epoch

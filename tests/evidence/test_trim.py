@@ -6,7 +6,7 @@ from evidence.trim import trim_xspace
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback.traces import analyse, read_trace
-from gpu_util_callback.traces.xplane_schema import message_class
+from gpu_util_callback.traces.xplane import message_class
 
 STEPS = 8
 

@@ -16,7 +16,7 @@ from gpu_util_callback.doctor import (
     _framework,
     quick_check,
 )
-from gpu_util_callback.gpus._pci import nvidia_gpus
+from gpu_util_callback.gpus._library import nvidia_gpus
 
 LIBRARIES = [
     "libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12", "libcufft.so.11",

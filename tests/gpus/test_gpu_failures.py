@@ -8,7 +8,8 @@ import pynvml
 import pytest
 from nvml import GIB, Scenario, loaded
 
-from gpu_util_callback.gpus import FrameworkGpu, Sampler, _gate, _library, _worker
+from gpu_util_callback.gpus import FrameworkGpu, Sampler, _gate, _library
+from gpu_util_callback.gpus import sampler as _worker
 from gpu_util_callback.recording.clock import Clock
 
 # Every call that a tick makes, and the column that goes with it (None: a group of its own).

@@ -12,7 +12,7 @@ from gpu_util_callback.gpus import Sampler, _devices, _host
 from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._host import Host, host_facts
 from gpu_util_callback.gpus._store import Store
-from gpu_util_callback.gpus._worker import Pace
+from gpu_util_callback.gpus.sampler import Pace
 from gpu_util_callback.recording.clock import Clock
 
 pytestmark = pytest.mark.timed

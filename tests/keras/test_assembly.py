@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_util_callback.steps.assemble import Assembler
+from gpu_util_callback.steps.assemble import Assembler, share_rows
 from gpu_util_callback.steps.compilations import Compilations
-from gpu_util_callback.steps.executions import share_rows
 from gpu_util_callback.steps.rows import InputRows, shape_signature
 from gpu_util_callback.steps.timeline import CALL, FIRST, TRACED, Calls, Phase, Timeline
 

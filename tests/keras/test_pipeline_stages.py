@@ -12,8 +12,7 @@ import tensorflow as tf
 from fit_truth import BATCH, WIDTH, recorded_fit, small_model
 
 from gpu_util_callback.backends.tensorflow.backend import TensorFlowAdapter
-from gpu_util_callback.backends.tensorflow.pipeline import Reader
-from gpu_util_callback.backends.tensorflow.stages import function_name, word
+from gpu_util_callback.backends.tensorflow.pipeline import Reader, function_name, word
 from gpu_util_callback.recorder import pipeline as pipeline_readings
 
 pytestmark = pytest.mark.timed

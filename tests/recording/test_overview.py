@@ -11,8 +11,7 @@ from scripted_runs import MS, step_rows
 from gpu_util_callback.recording import Recording, read_recordings
 from gpu_util_callback.recording import top as top_module
 from gpu_util_callback.recording.container import Container, Damaged
-from gpu_util_callback.recording.groups import SIZE, StoredGroups
-from gpu_util_callback.recording.overview import Overview
+from gpu_util_callback.recording.overview import SIZE, Overview, StoredGroups
 from gpu_util_callback.recording.pyramid import SHORT, Folded, extremes, reduce_rows
 from gpu_util_callback.recording.schema import STEP_SERIES
 from gpu_util_callback.recording.segments import Segment, complete

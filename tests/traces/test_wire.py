@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_util_callback.traces import wire
-from gpu_util_callback.traces.xplane_schema import message_class
+from gpu_util_callback.traces.xplane import message_class
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 small = st.integers(0, 300)

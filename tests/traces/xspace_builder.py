@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_util_callback.traces.xplane_schema import message_class
+from gpu_util_callback.traces.xplane import message_class
 
 PS_PER_US = 1_000_000
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_util_callback.profiling.files import keep, publish
 from gpu_util_callback.profiling.reader import ReadFailed, WindowReader
+from gpu_util_callback.profiling.window import keep, publish
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.traces import analyse, read_trace
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.backends.tensorflow.grpc_server import listening_grpc_server
 from gpu_util_callback.profiling.session import (
     ProfilerBusy,
     ProfilerFailed,
@@ -16,12 +15,37 @@ from gpu_util_callback.profiling.session import (
     one_line,
 )
 
+__all__ = [
+    "SESSION",
+    "TensorFlowProfiler",
+    "listening_grpc_server",
+]
+
+# gRPC's synchronous C++ servers name their polling threads so (cut to the kernel's 15 letters).
+# TensorFlow keeps no trace of `tf.profiler.experimental.server.start` that Python could read.
+_THREAD = "grpcpp_sync_ser"
+
+
+def listening_grpc_server() -> str | None:
+    """One line about such a server; None = there is none, or it cannot be seen on this system."""
+    try:
+        threads = list(Path("/proc/self/task").iterdir())
+    except OSError:
+        return None
+    for thread in threads:
+        try:
+            name = (thread / "comm").read_text().strip()
+        except OSError:  # it has ended meanwhile
+            continue
+        if name == _THREAD:
+            return "a gRPC server in this process, such as tf.profiler.experimental.server.start"
+    return None
+
+
 try:  # where TensorFlow keeps who is profiling; without it we learn of it by an exception
     from tensorflow.python.profiler import profiler_v2 as _profiler_v2
 except ImportError:
     _profiler_v2 = None
-
-__all__ = ["SESSION", "TensorFlowProfiler"]
 
 
 class _TrainStep:

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from gpu_util_callback.steps.compile_clock import CompileClock
+from gpu_util_callback.steps.compilations import CompileClock
 
 __all__ = ["Clock"]
 
