@@ -25,7 +25,7 @@ __all__ = [
     "trace_handler",
 ]
 
-_HOMES = {
+_MODULES = {
     "GpuUtilCallback": "gpu_util_callback.callback",
     "GpuUtilMonitor": "gpu_util_callback.monitor",
     "TraceSchedule": "gpu_util_callback.profiling.schedule",
@@ -36,7 +36,7 @@ _HOMES = {
 
 def __getattr__(name: str):
     try:
-        home = _HOMES[name]
+        home = _MODULES[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     return getattr(import_module(home), name)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["NoAnswer", "Patience"]
+__all__ = ["Deadline", "NoAnswer"]
 
 # Libraries of object stores try again for minutes; a browser has six connections to TensorBoard,
 # which its other tabs need, too.
@@ -20,7 +20,7 @@ class NoAnswer(Exception):
     """It took too long; the message says in one line what to do."""
 
 
-class Patience:
+class Deadline:
     """Does work on threads of its own, and waits for it only so long; thread safe."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
-from tensorboard_plugin.deadline import NoAnswer, Patience
+from tensorboard_plugin.deadline import Deadline, NoAnswer
 from tensorboard_plugin.export import csv_lines, step_columns
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.offline import html_report
@@ -87,7 +87,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         )
         self._clocks = SessionClocks()
         self._reports: dict[str, tuple[Recording, str, dict[str, Any]]] = {}
-        self._patience = Patience() if "://" in self._logdir + self._spec else None
+        self._patience = Deadline() if "://" in self._logdir + self._spec else None
         # Made once: while TensorBoard reads event files in Python, each file that is opened during
         # its plugin listing costs milliseconds of waiting for the interpreter.
         self._metadata = FrontendMetadata(

@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["describe_fit", "describe_input", "describe_validation", "seen_through", "source_of"]
 
 # What an input is called, by the module that its class, or one it descends from, lives in.
-_HOMES = (
+_MODULES = (
     ("torch.utils.data.dataloader", "torch DataLoader"),
     ("tensorflow.python.distribute", "tf.data"),
     ("tensorflow.python.data", "tf.data"),
@@ -123,7 +123,7 @@ def seen_through(dataset: Any) -> Any:
     Of `zip` the one with the fewest workers. Nothing is iterated over and no code of the user's
     runs but an attribute: what Python's own wrappers hold, the garbage collector tells.
     """
-    known = {kind for _, kind in _HOMES}
+    known = {kind for _, kind in _MODULES}
     found = [one for one in _inside(dataset, _DEEPEST) if _kind(one) in known]
     if not found:
         return dataset
@@ -152,7 +152,7 @@ def _inside(dataset: Any, depth: int) -> Iterator[Any]:
 
 def _home(one: type) -> str | None:
     name = f"{one.__module__}."
-    return next((kind for home, kind in _HOMES if name.startswith(home)), None)
+    return next((kind for home, kind in _MODULES if name.startswith(home)), None)
 
 
 def _kind(dataset: Any) -> str:

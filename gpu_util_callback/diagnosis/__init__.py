@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis.announce import Announcer
 from gpu_util_callback.diagnosis.check import Check, failures
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, Diagnosis, diagnose
-from gpu_util_callback.diagnosis.finding import Advice, Loss, Range, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.report import logdir_report, run_report, run_reports
 from gpu_util_callback.diagnosis.thresholds import Threshold, meant, parse_threshold
 from gpu_util_callback.diagnosis.traced_findings import with_trace_findings
@@ -20,7 +20,7 @@ __all__ = [
     "Announcer",
     "Check",
     "Diagnosis",
-    "Loss",
+    "Finding",
     "Range",
     "Rule",
     "Threshold",

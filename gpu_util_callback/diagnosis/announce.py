@@ -28,27 +28,27 @@ class Announcer:
     def lines(self, result: Mapping) -> list[str]:
         """The lines to print now, after one `Diagnosis.result`; usually none."""
         costly: dict[str, Mapping] = {}
-        for claim in [*result["spans"], *result["findings"]]:
-            enough = (claim["lost_s"] or 0) >= self.LEAST_S
-            if claim["lost_s"] is None or (enough and claim["severity"] >= self.LEAST_SEVERITY):
-                costly.setdefault(claim["cause"], claim)
+        for finding in [*result["spans"], *result["findings"]]:
+            enough = (finding["lost_s"] or 0) >= self.LEAST_S
+            if finding["lost_s"] is None or (enough and finding["severity"] >= self.LEAST_SEVERITY):
+                costly.setdefault(finding["cause"], finding)
         self._streaks = {cause: self._streaks.get(cause, 0) + 1 for cause in costly}
         new = [cause for cause, streak in self._streaks.items()
                if streak >= self._needed(costly[cause]) and cause not in self._said]  # fmt: skip
         self._said.update(new)
         return [_line(costly[cause]) for cause in new]
 
-    def _needed(self, claim: Mapping) -> int:
-        blocking = claim["cause"] == "cpu_fallback"
-        unknown = claim["lost_s"] is None and not blocking
+    def _needed(self, finding: Mapping) -> int:
+        blocking = finding["cause"] == "cpu_fallback"
+        unknown = finding["lost_s"] is None and not blocking
         return self.UNKNOWN_IN_A_ROW if unknown else self.IN_A_ROW
 
 
-def _line(claim: Mapping) -> str:
-    said = str(claim["title"])
-    if claim["lost_s"]:
-        said += f": {duration(claim['lost_s'])} lost so far"
-        if "start_step" in claim:
-            said += f", {percent(100 * claim['severity'])} of the time since step"
-            said += f" {claim['start_step']:,}"
-    return f"{said}. {what_to_do(claim['advice'])}"
+def _line(finding: Mapping) -> str:
+    said = str(finding["title"])
+    if finding["lost_s"]:
+        said += f": {duration(finding['lost_s'])} lost so far"
+        if "start_step" in finding:
+            said += f", {percent(100 * finding['severity'])} of the time since step"
+            said += f" {finding['start_step']:,}"
+    return f"{said}. {what_to_do(finding['advice'])}"

@@ -64,7 +64,7 @@ def _unjudged(run: Mapping) -> str:
 
 
 def _reasons(run: Mapping, check: Check) -> Iterable[str]:
-    claims = [*run["findings"], *run["spans"]]
+    findings = [*run["findings"], *run["spans"]]
     times = time_pct(run)
     if check.min_utilization is not None:
         active = active_pct(run)
@@ -91,7 +91,11 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
     if unjudged and (check.max_lost is not None or check.forbid or not check.limited):
         yield unjudged
     elif check.max_lost is not None:
-        share = 100 * sum(claim["lost_s"] or 0 for claim in claims) / max(1e-9, run["wall_s"] or 0)
+        share = (
+            100
+            * sum(finding["lost_s"] or 0 for finding in findings)
+            / max(1e-9, run["wall_s"] or 0)
+        )
         if share > check.max_lost:
             yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} asked"
     if check.max_step_ms is not None:
@@ -100,11 +104,11 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
             yield "step time was not measured"
         elif half > check.max_step_ms:
             yield f"{half:.3g} ms a step, at most {check.max_step_ms:.3g} ms asked"
-    for claim in claims:
-        if check.refuses(claim["cause"]):
+    for finding in findings:
+        if check.refuses(finding["cause"]):
             where = (
-                f", {steps(claim['start_step'], claim['end_step'], run['steps'])}"
-                if "start_step" in claim
+                f", {steps(finding['start_step'], finding['end_step'], run['steps'])}"
+                if "start_step" in finding
                 else ""
             )
-            yield f"{claim['cause']}: {claim['title']}{where}"
+            yield f"{finding['cause']}: {finding['title']}{where}"

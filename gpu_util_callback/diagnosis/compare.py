@@ -38,7 +38,7 @@ def comparison(runs: Sequence[Mapping]) -> dict:
             "speed": _speed(base, run),
             "gpu_active_pct": active_pct(run),
             "time_pct": time_pct(run),
-            "lost_s": round(sum(claim["lost_s"] or 0 for claim in _claims(run)), 6),
+            "lost_s": round(sum(finding["lost_s"] or 0 for finding in _findings(run)), 6),
             "causes": causes,
             "unreadable": bool(run.get("problems")),
             "gone": [cause for cause in before if cause not in causes],
@@ -91,55 +91,55 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
     """The promise is about the parts of the run that lost time: the steps, and the stalls if some
     of them went away; what changed elsewhere (a longer validation) does not touch it."""
     now = _causes(run)
-    gone = [claim for claim in _claims(previous)
-            if claim["cause"] not in now and _would_show(claim, previous, run)
-            and _went_down(claim, previous, run)]  # fmt: skip
-    stalls = any(claim["cause"] == "host_stall" for claim in gone)
+    gone = [finding for finding in _findings(previous)
+            if finding["cause"] not in now and _would_show(finding, previous, run)
+            and _went_down(finding, previous, run)]  # fmt: skip
+    stalls = any(finding["cause"] == "host_stall" for finding in gone)
     old, new = _seconds(previous, stalls), _seconds(run, stalls)
     if not gone or not old or not new:
         return None
-    promised = sum(_saves(claim) for claim in gone)
+    promised = sum(_saves(finding) for finding in gone)
     # The old run at the new pace: only the parts that were promised to change are exchanged.
     took = new * _samples(previous, run) / _samples(run, previous)
     whole = max(previous["wall_s"] or 0.0, old)
     return {
         "id": previous["id"],
         "run": previous["run"],
-        "gone": sorted({claim["cause"] for claim in gone}),
+        "gone": sorted({finding["cause"] for finding in gone}),
         "promised_up_to": round(whole / max(1e-9, whole - promised), 2),
         "got": round(whole / max(1e-9, whole - old + took), 2),
     }
 
 
-def _would_show(claim: Mapping, previous: Mapping, run: Mapping) -> bool:
+def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
     """Whether a run is long enough to have the cause, too, if it went on at the old rate."""
     share = _samples(run, previous) / max(1.0, _samples(previous, run))
-    if (claim["lost_s"] or 0) * share < LEAST_S.default:
+    if (finding["lost_s"] or 0) * share < LEAST_S.default:
         return False
     # What comes at the ends of epochs does not come before.
     epochs = (run.get("fit") or {}).get("epochs") or 0
-    seldom = claim["cause"] == "host_stall" or "setup" in claim.get("id", "")
+    seldom = finding["cause"] == "host_stall" or "setup" in finding.get("id", "")
     return not seldom or share >= HALF or (run["status"] == "ended" and epochs > 1)
 
 
-def _went_down(claim: Mapping, previous: Mapping, run: Mapping) -> bool:
+def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
     """Whether most of what it cost is gone from the account, too: one that was told just above its
     limit may be just below it now, with nothing changed."""
-    part = _PART_OF.get(claim["cause"])
-    if claim["cause"] == "host_stall":
-        what = claim.get("id", "").partition("@")[0].partition(":")[2]
+    part = _PART_OF.get(finding["cause"])
+    if finding["cause"] == "host_stall":
+        what = finding.get("id", "").partition("@")[0].partition(":")[2]
         part = {"validation": "validation", "unmarked": "other"}.get(what, "callbacks")
     before, after = ((one["time_s"] or {}).get(part) for one in (previous, run))
     if before is None or after is None:
         return True
     share = _samples(run, previous) / max(1.0, _samples(previous, run))
-    return after < share * (before - HALF * (claim["lost_s"] or 0))
+    return after < share * (before - HALF * (finding["lost_s"] or 0))
 
 
-def _saves(claim: Mapping) -> float:
+def _saves(finding: Mapping) -> float:
     """What the advice was to save; recordings of older versions promised all that was lost."""
-    saves = claim.get("saves_s")
-    return claim["lost_s"] if saves is None else saves
+    saves = finding.get("saves_s")
+    return finding["lost_s"] if saves is None else saves
 
 
 def _seconds(run: Mapping, stalls: bool) -> float:
@@ -209,9 +209,9 @@ def time_pct(run: Mapping) -> dict[str, float]:
             if seconds is not None} if wall else {}  # fmt: skip
 
 
-def _claims(run: Mapping) -> list[Mapping]:
+def _findings(run: Mapping) -> list[Mapping]:
     return [*run["spans"], *run["findings"]]
 
 
 def _causes(run: Mapping) -> list[str]:
-    return sorted({claim["cause"] for claim in _claims(run)})
+    return sorted({finding["cause"] for finding in _findings(run)})

@@ -5,9 +5,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import in_own_names
-from gpu_util_callback.diagnosis.attribution import settle, share_idle, silence_echoes
+from gpu_util_callback.diagnosis.attribution import (
+    attribute_overlap,
+    share_idle,
+    suppress_duplicates,
+)
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.rules.communication_bound import CommunicationBound
 from gpu_util_callback.diagnosis.rules.contention import Contention
 from gpu_util_callback.diagnosis.rules.cpu_fallback import CpuFallback
@@ -98,27 +102,27 @@ class Diagnosis:
         """
         run = self._run
         run.update(facts, account, now_ns, ended)
-        claims: list[Loss] = []
+        found: list[Finding] = []
         silent = []
         for rule in RULES:
             if rule.missing(run):
                 silent.append({"cause": rule.cause, "reason": rule.unknown})
             else:
-                claims.extend(rule.find(run, self.thresholds[rule.cause]))
-        silence_echoes(claims)
-        claims = settle(claims, (run.start_ns, run.end_ns))
-        share_idle(claims, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
-        for claim in claims:
-            claim.advice = _permitted(claim, run)
-        claims.sort(key=_first)
-        objects = _named([_object(claim, run) for claim in claims])
-        findings = [thing for thing in objects if "start_step" not in thing]
-        spans = [thing for thing in objects if "start_step" in thing]
+                found.extend(rule.find(run, self.thresholds[rule.cause]))
+        suppress_duplicates(found)
+        found = attribute_overlap(found, (run.start_ns, run.end_ns))
+        share_idle(found, lambda *ends: idle.idle_ns if (idle := run.idle(*ends)) else None)
+        for finding in found:
+            finding.advice = _permitted(finding, run)
+        found.sort(key=_first)
+        objects = _named([_object(finding, run) for finding in found])
+        findings = [one for one in objects if "start_step" not in one]
+        spans = [one for one in objects if "start_step" in one]
         return {
             "rules_version": RULES_VERSION,
             "thresholds": self.thresholds,
             "thresholds_set": changed(_DECLARED, self.thresholds),
-            "verdict": sentence(run, claims),
+            "verdict": sentence(run, found),
             "gpu_active_pct": _active_pct(run),
             "findings": findings,
             "spans": spans,
@@ -171,46 +175,46 @@ def _active_pct(run: Run) -> dict[str, float]:
     return {str(index): round(mean.value, 4) for index, mean in seen.items() if mean is not None}
 
 
-def _permitted(claim: Loss, run: Run) -> Advice:
+def _permitted(finding: Finding, run: Run) -> Advice:
     """The advice, or its alternative where it is not safe here, or alters the training for little.
 
     What altering it gains is not always known: then it stays.
     """
-    advice = claim.advice.safe_on(run.framework, run.device)
-    if claim.lost_ns is None:
+    advice = finding.advice.safe_on(run.framework, run.device)
+    if finding.lost_ns is None:
         return advice
-    saved = round(claim.lost_ns * advice.saves)
+    saved = round(finding.lost_ns * advice.saves)
     return advice.worth_altering(run.wall_ns / max(1, run.wall_ns - saved), ALTERING_GAINS)
 
 
-def _first(claim: Loss) -> tuple:
+def _first(finding: Finding) -> tuple:
     """What to do first: what blocks everything else, then by time lost; unknown costs last."""
-    lost = claim.lost_ns
-    start = claim.where.start_ns if claim.where else 0
-    return not claim.blocking, lost is None, -(lost or 0), start, claim.cause, claim.detail
+    lost = finding.lost_ns
+    start = finding.where.start_ns if finding.where else 0
+    return not finding.blocking, lost is None, -(lost or 0), start, finding.cause, finding.detail
 
 
-def _object(claim: Loss, run: Run) -> dict:
-    where = claim.where
+def _object(finding: Finding, run: Run) -> dict:
+    where = finding.where
     span_ns = where.end_ns - where.start_ns if where else run.wall_ns
-    lost = claim.lost_ns
+    lost = finding.lost_ns
     place = {} if where is None else {
         "start_step": where.start_step, "end_step": where.end_step,
         "start_ns": where.start_ns, "end_ns": where.end_ns,
     }  # fmt: skip
     return {
-        "id": f"{claim.cause}:{claim.detail}" if claim.detail else claim.cause,
-        "cause": claim.cause,
-        "title": claim.title,
+        "id": f"{finding.cause}:{finding.detail}" if finding.detail else finding.cause,
+        "cause": finding.cause,
+        "title": finding.title,
         **place,
         "lost_s": None if lost is None else round(lost / 1e9, 6),
-        "saves_s": None if claim.saves_ns is None else round(claim.saves_ns / 1e9, 6),
+        "saves_s": None if finding.saves_ns is None else round(finding.saves_ns / 1e9, 6),
         "severity": None if lost is None else round(min(1.0, lost / max(1, span_ns)), 4),
-        "confidence": claim.confidence,
-        "evidence": claim.evidence,
-        "threshold": claim.threshold,
-        "advice": {"text": claim.advice.text, "code": in_own_names(run, claim.advice.code)},
-        "gpus": sorted(claim.gpus),
+        "confidence": finding.confidence,
+        "evidence": finding.evidence,
+        "threshold": finding.threshold,
+        "advice": {"text": finding.advice.text, "code": in_own_names(run, finding.advice.code)},
+        "gpus": sorted(finding.gpus),
         "ranks": [int(run.fact("rank", default=0))],
     }
 

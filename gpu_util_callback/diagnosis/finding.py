@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gpu_util_callback.diagnosis.evidence.run import Run
 
 __all__ = [
-    "ESTIMATED", "EVERYWHERE", "FORK_SAFE", "MEASURED", "Advice", "Evidence", "Loss", "Range",
+    "ESTIMATED", "EVERYWHERE", "FORK_SAFE", "MEASURED", "Advice", "Evidence", "Finding", "Range",
     "Rule",
 ]  # fmt: skip
 
@@ -78,12 +78,12 @@ class Range:
 
 
 @dataclass(slots=True)
-class Loss:
-    """One claim of a rule: a cause held over a range (or, with `where=None`, the whole run).
+class Finding:
+    """One finding of a rule: a cause held over a range (or, with `where=None`, the whole run).
 
     Attributes:
         lost_ns: time of the run this cause cost; None = it held, but its cost cannot be known.
-        detail: tells several claims of one cause apart ("validation", "gpu1"); part of the id.
+        detail: tells several findings of one cause apart ("validation", "gpu1"); part of the id.
         evidence: name -> number or text, in the order to show; units in the names.
         threshold: the limits that fired, under the names of the evidence they apply to.
         pieces: (start, end) in ns of the times in which all of the loss lies, where they are known;
@@ -130,6 +130,6 @@ class Rule:
         """Whether the sources without which nothing can be said are missing."""
         raise NotImplementedError
 
-    def find(self, run: "Run", limits: Limits) -> Iterable[Loss]:
-        """The claims of this cause; called only when nothing is missing."""
+    def find(self, run: "Run", limits: Limits) -> Iterable[Finding]:
+        """The findings of this cause; called only when nothing is missing."""
         raise NotImplementedError

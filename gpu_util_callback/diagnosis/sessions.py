@@ -236,7 +236,7 @@ def _pair(ms: float, others: float) -> Evidence:
 
 
 def _causes(run: Mapping) -> set[str]:
-    return {claim["cause"] for claim in [*run["spans"], *run["findings"]]}
+    return {finding["cause"] for finding in [*run["spans"], *run["findings"]]}
 
 
 def _mean(run: Mapping, column: str) -> float | None:

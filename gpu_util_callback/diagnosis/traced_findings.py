@@ -35,7 +35,7 @@ def with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -
 
 
 def _advised(thing: dict[str, Any], advice: dict[str, str] | None) -> dict[str, Any]:
-    """A claim with the trace's advice; of another one it is not known how little it may save."""
+    """A finding with the trace's advice; of another one it is not known how little it may save."""
     if advice is None or advice == thing["advice"]:
         return thing
     return {**thing, "advice": advice, "saves_s": thing["lost_s"]}

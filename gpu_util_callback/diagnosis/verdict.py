@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from gpu_util_callback.diagnosis.evidence.run import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import shows
 from gpu_util_callback.diagnosis.evidence.traced import shows_no_steps
-from gpu_util_callback.diagnosis.finding import Loss
+from gpu_util_callback.diagnosis.finding import Finding
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.words import duration, percent, times
 
@@ -44,35 +44,35 @@ _WENT_INTO = {
 }
 
 
-def sentence(run: Run, claims: Sequence[Loss]) -> str:
+def sentence(run: Run, findings: Sequence[Finding]) -> str:
     """The verdict: what cost most, how much of how much, and what mending it is worth.
 
     Args:
-        claims: settled and ordered, what to do first in front.
+        findings: settled and ordered, what to do first in front.
     """
     if not len(run.steps):
         return "No training step was recorded yet."
     wall = run.wall_ns
-    blocking = next((claim for claim in claims if claim.blocking), None)
+    blocking = next((finding for finding in findings if finding.blocking), None)
     if blocking is not None:
         return f"{blocking.title}."
-    costly = [claim for claim in claims if claim.lost_ns]
+    costly = [finding for finding in findings if finding.lost_ns]
     if not costly:
-        if claims:
-            return f"{claims[0].title}; what it costs is not known."
+        if findings:
+            return f"{findings[0].title}; what it costs is not known."
         return _healthy(run)
     by_cause: dict[tuple[str, str], int] = {}
     saves: dict[tuple[str, str], int] = {}
-    for claim in costly:
-        name = claim.title if claim.cause not in _OPENINGS else ""
-        key = (claim.cause, name)
-        by_cause[key] = by_cause.get(key, 0) + int(claim.lost_ns or 0)
-        saves[key] = saves.get(key, 0) + int(claim.saves_ns or 0)
+    for finding in costly:
+        name = finding.title if finding.cause not in _OPENINGS else ""
+        key = (finding.cause, name)
+        by_cause[key] = by_cause.get(key, 0) + int(finding.lost_ns or 0)
+        saves[key] = saves.get(key, 0) + int(finding.saves_ns or 0)
     (cause, title), lost = max(by_cause.items(), key=lambda item: item[1])
     saved = min(saves[cause, title], wall)
     lost = min(lost, wall)
     if not shows(run, lost):
-        unknown = next((claim for claim in claims if claim.lost_ns is None), None)
+        unknown = next((finding for finding in findings if finding.lost_ns is None), None)
         if unknown is not None:
             return f"{unknown.title}; what it costs is not known."
         return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(lost / 1e9)}."
@@ -84,12 +84,12 @@ def sentence(run: Run, claims: Sequence[Loss]) -> str:
     said = f"{opening}: {duration(lost / 1e9)} of {duration(wall / 1e9)}"
     if gain >= 1.05:
         said = f"{said}; fixed, this run is up to {times(gain)} faster"
-    return f"{said}.{_eager_too(claims)}"
+    return f"{said}.{_eager_too(findings)}"
 
 
-def _eager_too(claims: Sequence[Loss]) -> str:
+def _eager_too(findings: Sequence[Finding]) -> str:
     """An eager step beside what cost most: how much that costs is not known, and may be more."""
-    eager = [one for one in claims if one.cause == LaunchBound.cause and one.lost_ns is None]
+    eager = [one for one in findings if one.cause == LaunchBound.cause and one.lost_ns is None]
     return f" {eager[0].title}; what that costs is not known." if eager else ""
 
 

@@ -17,9 +17,9 @@ from gpu_util_callback.gpus._store import FrameworkGpu, SampleBlock, Store
 from gpu_util_callback.recording.clock import Clock
 
 __all__ = [
-    "Crew",
-    "Pace",
+    "RateController",
     "Sampler",
+    "SamplerThreads",
 ]
 
 HANG_S = 1.0
@@ -28,7 +28,7 @@ SLOW_S = 1.0  # host metrics and critical errors
 Opened = tuple[Gate | None, Sequence[GpuReader], XidWatch | None]
 
 
-class Pace:
+class RateController:
     """How often a tick comes: as asked, and slower while the driver or our own share is.
 
     hz: what was asked for. A tick may take a quarter of its period (what waits for a slow driver
@@ -72,7 +72,7 @@ class Worker(threading.Thread):
         self.readers: list[GpuReader] = []
         self.reading: GpuReader | None = None
         self.kept: list[GpuReader] = []  # what stays here after a hang; set by the watcher
-        self.pace: Pace | None = None
+        self.pace: RateController | None = None
         self.cpu_s = 0.0
         self.opened = False
         self.started_s = time.perf_counter()
@@ -90,7 +90,7 @@ class Worker(threading.Thread):
         self.readers = list(readers)
         self.opened = True
         while self.readers and not self._stopped.is_set():
-            self.pace = Pace(self._hz, len(self.readers))
+            self.pace = RateController(self._hz, len(self.readers))
             try:
                 self._tick_on(self.pace)
             except Retired:
@@ -102,7 +102,7 @@ class Worker(threading.Thread):
             self._xid.close()
         self.cpu_s = time.thread_time()
 
-    def _tick_on(self, pace: Pace) -> None:
+    def _tick_on(self, pace: RateController) -> None:
         assert self.gate is not None
         due = time.perf_counter()
         xid_due = due
@@ -130,7 +130,7 @@ class Worker(threading.Thread):
                 continue
 
 
-class Crew:
+class SamplerThreads:
     """All threads of one sampler.
 
     The watcher reads the host and looks after the workers. Where a call has hung for a second,
@@ -298,7 +298,7 @@ class Sampler:
         self._memory = Memory()
         self._pid: int | None = None
         self._started_s = 0.0
-        self._crew: Crew | None = None
+        self._crew: SamplerThreads | None = None
         self._gpus: list[dict[str, Any]] = []
         self._driver: dict[str, Any] = {}
         self._nvml_gpus: list[dict[str, Any]] = []
@@ -311,7 +311,7 @@ class Sampler:
             return
         self._pid = os.getpid()
         self._started_s = time.perf_counter()
-        self._crew = Crew(
+        self._crew = SamplerThreads(
             self._open, self._memory, lambda: Host(self._store, self._clock, self._memory), self._hz
         )
         self._crew.start()

@@ -1,4 +1,4 @@
-"""A claim in a terminal: what was lost, on which evidence, what to change, what that saves."""
+"""A finding in a terminal: what was lost, on which evidence, what to change, what that saves."""
 
 import re
 import textwrap
@@ -9,8 +9,8 @@ from gpu_util_callback.words import duration, percent, steps, times
 
 __all__ = [
     "Pen",
-    "claim_lines",
     "code_lines",
+    "finding_lines",
     "tame",
 ]
 
@@ -73,43 +73,43 @@ TOLD = 1.05  # "1× faster" is nothing to say
 _ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags", "slowest_stage", "callback"}
 
 
-def claim_lines(
-    claim: Mapping, place: int, pen: Pen, run: Mapping | None = None, like: int | None = None
+def finding_lines(
+    finding: Mapping, place: int, pen: Pen, run: Mapping | None = None, like: int | None = None
 ) -> list[str]:
-    """A claim as its lines, numbered by `place`.
+    """A finding as its lines, numbered by `place`.
 
     Args:
         run: the one it is about, if it is one.
-        like: the place of an earlier claim with the same code to paste.
+        like: the place of an earlier finding with the same code to paste.
     """
     where = ""
-    if "start_step" in claim:
-        where = steps(claim["start_step"], claim["end_step"], run["steps"] if run else None)
+    if "start_step" in finding:
+        where = steps(finding["start_step"], finding["end_step"], run["steps"] if run else None)
     lost = ""
-    if claim["lost_s"] is not None:
-        lost = f"lost {duration(claim['lost_s'])}"
-        if "start_step" in claim:
-            span_s = (claim["end_ns"] - claim["start_ns"]) / 1e9
+    if finding["lost_s"] is not None:
+        lost = f"lost {duration(finding['lost_s'])}"
+        if "start_step" in finding:
+            span_s = (finding["end_ns"] - finding["start_ns"]) / 1e9
             lost += f" of {duration(span_s)}"
     about = ", ".join(part for part in (where, lost) if part)
-    title = f"{place}. {claim['title']}"
-    estimate = " (estimate)" if claim["confidence"] == "estimated" else ""
+    title = f"{place}. {finding['title']}"
+    estimate = " (estimate)" if finding["confidence"] == "estimated" else ""
     lines = ["", pen.bold(pen.paint(title, "33")) + pen.dim(estimate)]
     if about:
         lines += pen.wrap(about, "   ")
-    facts = _evidence(claim)
+    facts = _evidence(finding)
     if facts:
         lines += [pen.dim(line) for line in pen.wrap(facts, "   ")]
-    text, code = claim["advice"]["text"], claim["advice"]["code"]
+    text, code = finding["advice"]["text"], finding["advice"]["code"]
     if like is not None:
         text, code = f"What to change is the same as in {like}.", ""
-    said = f"{text} {_saving(claim, run)}".strip()
+    said = f"{text} {_saving(finding, run)}".strip()
     return lines + pen.wrap(said, "   ") + code_lines(code, pen)
 
 
-def _saving(claim: Mapping, run: Mapping | None) -> str:
+def _saving(finding: Mapping, run: Mapping | None) -> str:
     """What following the advice is worth; empty where nobody knows (the tab says the same)."""
-    saves, lost = claim.get("saves_s"), claim["lost_s"]
+    saves, lost = finding.get("saves_s"), finding["lost_s"]
     if not saves:
         return ""
     less = f" of the {duration(lost)} lost" if lost and saves < 0.95 * lost else ""
@@ -132,15 +132,15 @@ def code_lines(code: str, pen: Pen) -> list[str]:
     return [pen.paint(line, "32") for line in shown]
 
 
-def _evidence(claim: Mapping) -> str:
+def _evidence(finding: Mapping) -> str:
     """The evidence in one line of prose, each number beside the threshold it crossed."""
-    evidence = claim["evidence"]
+    evidence = finding["evidence"]
     said = []
     for name, value in evidence.items():
         if value is None or name in _ELSEWHERE:
             continue
         text = f"{label(name)}: {_quantity(name, value)}"
-        limit = claim["threshold"].get(name)
+        limit = finding["threshold"].get(name)
         if isinstance(limit, (int, float)) and isinstance(value, (int, float)):
             text += f" ({'≥' if value >= limit else '<'} {_quantity(name, limit)})"
         said.append(text)

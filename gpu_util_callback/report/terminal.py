@@ -8,7 +8,7 @@ from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
 from gpu_util_callback.report.compare import comparison_table, headline, told_apart
-from gpu_util_callback.report.findings import Pen, claim_lines, code_lines
+from gpu_util_callback.report.findings import Pen, code_lines, finding_lines
 from gpu_util_callback.words import duration, percent, times, what_to_do
 
 __all__ = ["render", "rules_text", "two_lines"]
@@ -37,7 +37,7 @@ _GPU_PARTS = (
     ("other", "other", "90", "."),
     ("outside_steps", "outside steps", "90", " "),
 )
-_MAX_SHOWN = 6  # claims of a run
+_MAX_SHOWN = 6  # findings of a run
 _MAX_FULL = 3  # runs that are shown in full; of more, each only in brief
 _MAX_BRIEF = 8  # of more, only those with something to say
 
@@ -64,7 +64,7 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
     # Of runs that share one name --run cannot choose: the newest is the one that is asked about.
     newest = runs[-1] if len(runs) > _MAX_FULL and len({run["run"] for run in runs}) == 1 else None
     for run in runs:
-        if len(runs) > _MAX_BRIEF and not _claims(run) and run is not newest:
+        if len(runs) > _MAX_BRIEF and not _findings(run) and run is not newest:
             continue  # that it has no cause, the table says
         if len(runs) > 1:
             lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
@@ -85,7 +85,7 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
             continue
         lines += ["", pen.bold(f"Session {session['session']}, {len(session['ranks'])} workers")]
         for place, finding in enumerate(session["findings"], 1):
-            lines += claim_lines(finding, place, pen)
+            lines += finding_lines(finding, place, pen)
         for text in filter(None, clocks):
             lines += [pen.dim(line) for line in pen.wrap(f"{text}.", "  ", "")]
     return pen.finish(lines)
@@ -93,9 +93,9 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
 
 def two_lines(run: Mapping) -> str:
     """What `fit` prints at its end: the verdict, and what to do first (or where to look)."""
-    claims = _claims(run)
-    named = (claim for claim in claims if run["verdict"].startswith(claim["title"]))
-    first = next(named, next(iter(claims), None))
+    findings = _findings(run)
+    named = (finding for finding in findings if run["verdict"].startswith(finding["title"]))
+    first = next(named, next(iter(findings), None))
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
     small = run["verdict"].startswith((NOTHING_LARGE, UNKNOWN))
@@ -144,17 +144,17 @@ def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping], apart: Mapping[str, 
     lines += _account_bar(run, pen)
     lines += _gpu_cards(run, pen)
     lines += _gpu_account(run, pen)
-    claims = _claims(run)
-    if claims:
+    findings = _findings(run)
+    if findings:
         lines += ["", pen.bold("What held it back, and what to do")]
         told: dict[tuple[str, str], int] = {}  # what comes and goes is explained once
-        for place, claim in enumerate(claims[:_MAX_SHOWN], 1):
-            code = claim["advice"]["code"]
-            first = told.setdefault((claim["title"], code), place) if code else place
-            lines += claim_lines(claim, place, pen, run, first if first < place else None)
-        if len(claims) > _MAX_SHOWN:
-            rest = sum(claim["lost_s"] or 0 for claim in claims[_MAX_SHOWN:])
-            lines += ["", f"  … and {len(claims) - _MAX_SHOWN} more, {duration(rest)} together "
+        for place, finding in enumerate(findings[:_MAX_SHOWN], 1):
+            code = finding["advice"]["code"]
+            first = told.setdefault((finding["title"], code), place) if code else place
+            lines += finding_lines(finding, place, pen, run, first if first < place else None)
+        if len(findings) > _MAX_SHOWN:
+            rest = sum(finding["lost_s"] or 0 for finding in findings[_MAX_SHOWN:])
+            lines += ["", f"  … and {len(findings) - _MAX_SHOWN} more, {duration(rest)} together "
                           "(--json has them all)"]  # fmt: skip
     lines += _not_seen(run, pen, shared)
     lines += _not_judged(run, pen)
@@ -170,8 +170,8 @@ def _brief(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
     lines = [pen.bold(line) for line in pen.wrap(run["verdict"])]
     lines += [pen.dim(line) for line in pen.wrap(_subtitle(run, apart.get(run["id"], "")))]
     lines += _since(run, pen, apart)
-    for claim in _claims(run)[:1]:
-        lines += code_lines(claim["advice"]["code"], pen)
+    for finding in _findings(run)[:1]:
+        lines += code_lines(finding["advice"]["code"], pen)
     return lines
 
 
@@ -306,14 +306,14 @@ def _gpu_cards(run: Mapping, pen: Pen) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _claims(run: Mapping) -> list[Mapping]:
+def _findings(run: Mapping) -> list[Mapping]:
     """Spans and findings together, as they come: blocking first, then by time lost."""
     ordered = sorted(
         [*run["findings"], *run["spans"]],
-        key=lambda claim: (claim["lost_s"] is None, -(claim["lost_s"] or 0)),
+        key=lambda finding: (finding["lost_s"] is None, -(finding["lost_s"] or 0)),
     )
-    blocking = [claim for claim in ordered if claim["cause"] == "cpu_fallback"]
-    return blocking + [claim for claim in ordered if claim["cause"] != "cpu_fallback"]
+    blocking = [finding for finding in ordered if finding["cause"] == "cpu_fallback"]
+    return blocking + [finding for finding in ordered if finding["cause"] != "cpu_fallback"]
 
 
 def _missing_everywhere(runs: Sequence[Mapping]) -> list[Mapping]:

@@ -2,10 +2,10 @@
 
 import threading
 
-__all__ = ["Following"]
+__all__ = ["IncrementalReader"]
 
 
-class Following:
+class IncrementalReader:
     """Base of what is made of a recording's rows and brought up to date on demand.
 
     `_revision` is the recording's when it was last brought up to date, None before.

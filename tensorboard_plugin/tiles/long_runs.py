@@ -11,7 +11,7 @@ from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.levels import LevelsBuilder
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.segments import Rows
-from tensorboard_plugin.tiles.following import Following
+from tensorboard_plugin.tiles.following import IncrementalReader
 from tensorboard_plugin.tiles.levels import Range
 from tensorboard_plugin.tiles.merging import empty, reduced, reduced_rows, spread
 from tensorboard_plugin.tiles.raw_rows import GROUP_MS, VALUE_MS, Part, RawRows
@@ -29,7 +29,7 @@ MOST_PACE = 8.0
 YIELD_S = 0.003
 
 
-class LongRun(Following):
+class LongRun(IncrementalReader):
     """What `Pyramids` is for a short run, at a small part of its rows' size.
 
     Views as coarse as the entries are answered from memory: exactly on a group's own axis (steps

@@ -8,7 +8,7 @@ import numpy as np
 from gpu_util_callback.recording.overview import step_series
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
-from tensorboard_plugin.tiles.following import Following
+from tensorboard_plugin.tiles.following import IncrementalReader
 from tensorboard_plugin.tiles.levels import FAN_OUT_BITS, Levels, Range
 from tensorboard_plugin.tiles.merging import empty, reduced_rows
 from tensorboard_plugin.tiles.rows import Growing, NewRows, StepTimes
@@ -18,7 +18,7 @@ __all__ = ["Pyramids"]
 AXES = ("step", "time")
 
 
-class Pyramids(Following):
+class Pyramids(IncrementalReader):
     """All series and rows of one recording on both axes, brought up to date on demand.
 
     For recordings whose rows fit into memory; see `LongRun` for the others. Keys are step

@@ -33,8 +33,8 @@ __all__ = [
     "FIRST_PAUSE_S",
     "MAX_COUNT",
     "MAX_LEVEL",
+    "BackgroundJobs",
     "BadTile",
-    "Beside",
     "TileServer",
     "gzipped",
     "is_long",
@@ -47,7 +47,7 @@ logger = logging.getLogger("gpu_util_callback")
 PAUSE_S, FIRST_PAUSE_S = 0.02, 0.1
 
 
-class Beside:
+class BackgroundJobs:
     """Jobs done one after the other on a thread of their own, the newest first."""
 
     MOST = 16
@@ -238,8 +238,10 @@ class TileServer:
         self._patient = patient
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Pyramids | LongRun] = OrderedDict()
-        self._local = Beside()
-        self._remote: dict[str, Beside] = {}  # by recording: who does not answer holds up no other
+        self._local = BackgroundJobs()
+        self._remote: dict[
+            str, BackgroundJobs
+        ] = {}  # by recording: who does not answer holds up no other
 
     def tile(
         self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]
@@ -395,11 +397,11 @@ class TileServer:
 
         self._beside(recording).do(recording.id, read, FIRST_PAUSE_S)
 
-    def _beside(self, recording: Recording) -> Beside:
+    def _beside(self, recording: Recording) -> BackgroundJobs:
         if not recording.remote:
             return self._local
         with self._lock:
-            return self._remote.setdefault(recording.id, Beside())
+            return self._remote.setdefault(recording.id, BackgroundJobs())
 
     def _of(self, recording: Recording) -> Pyramids | LongRun:
         long = is_long(recording)

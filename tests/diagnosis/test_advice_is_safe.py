@@ -83,12 +83,12 @@ def advice_of(run, host):
     diagnosis = Diagnosis(run.facts)
     diagnosis.add(run.tables(), run.samples())
     result = diagnosis.result(now_ns=run.now, ended=True)
-    claims = [*result["spans"], *result["findings"]]
-    if not claims:
+    findings = [*result["spans"], *result["findings"]]
+    if not findings:
         return []
-    causes = {claim["cause"] for claim in claims}
+    causes = {finding["cause"] for finding in findings}
     return [found(run, cause, host)["advice"] for cause in causes
-            if sum(one["cause"] == cause for one in claims) == 1]  # fmt: skip
+            if sum(one["cause"] == cause for one in findings) == 1]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,8 +130,8 @@ def test_jax_on_a_gpu_gets_processes_that_are_not_forked(validation):
         code = slow_validation(0.93, validation_kind="PyDataset").safe_on("jax", "gpu").code
         name = "val_dataset"
     else:
-        claim = found(waits(framework=JAX, **PYDATASET), "input_bound", COMPUTING)
-        code, name = claim["advice"]["code"], "dataset"
+        finding = found(waits(framework=JAX, **PYDATASET), "input_bound", COMPUTING)
+        code, name = finding["advice"]["code"], "dataset"
     names = apply(code, keras=keras, **{name: [1, 2, 3]})
     pool = names[name].pool
     assert len(names[name]) == 3 and names[name].workers > 1 and not names[name].use_multiprocessing
@@ -150,8 +150,8 @@ def test_the_batch_size_is_not_changed_for_less_than_a_tenth(wait_ms, said):
     facts = DATALOADER | {"input_workers": 2, "input_pin_memory": True, "input_ready_pct": 98.0,
                           "input_handover_ms": wait_ms}  # fmt: skip
     run = waits(framework=JAX, wait_ms=wait_ms, step_ms=7, **facts)
-    claim = found(run, "input_bound")
-    assert ("batch_size=64" in claim["advice"]["code"]) == said
+    finding = found(run, "input_bound")
+    assert ("batch_size=64" in finding["advice"]["code"]) == said
 
 
 def test_what_alters_the_training_says_so(monkeypatch):

@@ -16,8 +16,8 @@ def run_of(framework="tensorflow", gpus=(), fit=None, told=None, count=300, step
 
 
 def eager(found):
-    claims = [*found["findings"], *found["spans"]]
-    return [claim for claim in claims if claim["cause"] == "launch_bound"]
+    findings = [*found["findings"], *found["spans"]]
+    return [finding for finding in findings if finding["cause"] == "launch_bound"]
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ def eager(found):
 )
 def test_a_loop_that_nothing_compiles_is_no_all_clear(framework, line):
     found = run_of(framework, fit={"dispatch": SEEN})
-    (claim,) = eager(found)
-    assert claim["lost_s"] is None and claim["saves_s"] is None, "nobody knows what it costs"
-    code = claim["advice"]["code"]
+    (finding,) = eager(found)
+    assert finding["lost_s"] is None and finding["saves_s"] is None, "nobody knows what it costs"
+    code = finding["advice"]["code"]
     assert code.startswith(line) and "def train_step" in code
-    assert claim["evidence"]["operations_per_step"] == 63
-    assert claim["evidence"]["eager_op_us"] == pytest.approx(8000 / 63, rel=0.05)
+    assert finding["evidence"]["operations_per_step"] == 63
+    assert finding["evidence"]["eager_op_us"] == pytest.approx(8000 / 63, rel=0.05)
     assert found["verdict"] == (
         "The step runs eagerly, operation by operation from Python; what it costs is not known."
     )
@@ -59,22 +59,22 @@ def test_without_looks_the_cause_is_not_judged():
 
 
 def test_a_function_that_is_not_known_is_to_be_made():
-    (claim,) = eager(run_of(fit={"dispatch": {**SEEN, "function": None, "operations": None}}))
-    assert "into one function" in claim["advice"]["text"]
-    assert "operations_per_step" not in claim["evidence"]
+    (finding,) = eager(run_of(fit={"dispatch": {**SEEN, "function": None, "operations": None}}))
+    assert "into one function" in finding["advice"]["text"]
+    assert "operations_per_step" not in finding["evidence"]
 
 
 def test_beside_an_idle_gpu_its_idle_time_is_what_it_costs():
-    (claim,) = eager(run_of(gpus=[GPU], fit={"dispatch": SEEN}, gpu_share=0.2))
-    assert claim["title"] == "Eager execution leaves the GPU idle"
-    assert claim["lost_s"] == pytest.approx(0.8 * 300 * 0.008, rel=0.1)
-    assert claim["advice"]["code"].startswith("@tf.function")
+    (finding,) = eager(run_of(gpus=[GPU], fit={"dispatch": SEEN}, gpu_share=0.2))
+    assert finding["title"] == "Eager execution leaves the GPU idle"
+    assert finding["lost_s"] == pytest.approx(0.8 * 300 * 0.008, rel=0.1)
+    assert finding["advice"]["code"].startswith("@tf.function")
     assert eager(run_of(gpus=[GPU], fit={"dispatch": SEEN}, gpu_share=0.9)) == []
 
 
 def test_a_keras_model_told_to_run_eagerly_is_said_to_on_a_cpu():
-    (claim,) = eager(run_of(fit={"loop": None, "run_eagerly": True}))
-    assert claim["advice"]["code"] == "model.compile(..., run_eagerly=False)"
+    (finding,) = eager(run_of(fit={"loop": None, "run_eagerly": True}))
+    assert finding["advice"]["code"] == "model.compile(..., run_eagerly=False)"
     assert eager(run_of("torch", fit={"loop": None, "run_eagerly": True})) == []
 
 
@@ -87,8 +87,8 @@ def test_a_keras_model_told_to_run_eagerly_is_said_to_on_a_cpu():
     ],
 )  # fmt: skip
 def test_a_switch_that_makes_all_functions_eager_is_named(framework, by, line):
-    (claim,) = eager(run_of(framework, told={"eager_by": by}))
-    assert claim["advice"]["code"] == line
+    (finding,) = eager(run_of(framework, told={"eager_by": by}))
+    assert finding["advice"]["code"] == line
 
 
 def test_pytorch_runs_eagerly_as_usual_and_what_that_costs_is_left_open():

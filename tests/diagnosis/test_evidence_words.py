@@ -1,4 +1,4 @@
-"""Every number of a claim has words for people: in the terminal, and in the tab."""
+"""Every number of a finding has words for people: in the terminal, and in the tab."""
 
 import ast
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_the_tab_gets_the_words_of_what_it_shows(tmp_path):
     (recording,) = read_recordings(tmp_path)
     report = run_report(recording)
     reply = recording_reply(recording, "1", report)
-    claims = [*report["spans"], *report["findings"]]
-    assert claims and reply["labels"] == labels_of(claims)
-    for name in claims[0]["evidence"]:
+    findings = [*report["spans"], *report["findings"]]
+    assert findings and reply["labels"] == labels_of(findings)
+    for name in findings[0]["evidence"]:
         assert reply["labels"][name] == label(name)

@@ -150,7 +150,7 @@ def test_a_pascal_gpu_is_never_told_to_train_in_16_bits():
     ([[[5, 8], 7]], "x"),
 ])  # fmt: skip
 def test_the_axes_that_vary_are_made_alike_and_no_other(dims, names):
-    claim = found(compiles(framework=JAX, **PYDATASET, input_dims=dims), "recompilation")
+    finding = found(compiles(framework=JAX, **PYDATASET, input_dims=dims), "recompilation")
     random, seen = np.random.default_rng(0), set()
     for _ in range(40):
         batch = random.integers(*dims[0][0]) if isinstance(dims[0][0], list) else dims[0][0]
@@ -162,7 +162,7 @@ def test_the_axes_that_vary_are_made_alike_and_no_other(dims, names):
             for name, sizes in zip(names, dims, strict=True)
         }  # fmt: skip
         before = {name: array.shape for name, array in given.items()}
-        after = apply(claim["advice"]["code"], np=np, **given)
+        after = apply(finding["advice"]["code"], np=np, **given)
         shapes = tuple(after[name].shape for name in names)
         seen.add(shapes)
         for name, shape, sizes in zip(names, shapes, dims, strict=True):
@@ -175,10 +175,10 @@ def test_the_axes_that_vary_are_made_alike_and_no_other(dims, names):
 @pytest.mark.parametrize("longest, multiple", [(59, 32), (129, 128), (500, 128), (None, 128)])
 def test_short_inputs_are_not_padded_to_long_ones(longest, multiple):
     sizes = [20, longest] if longest else None
-    claim = found(
+    finding = found(
         compiles(framework=JAX, **PYDATASET, input_dims=[[8, sizes], [8]]), "recompilation"
     )
-    assert f"% {multiple})" in claim["advice"]["code"]
+    assert f"% {multiple})" in finding["advice"]["code"]
 
 
 @pytest.mark.parametrize("dims, code", [
@@ -190,8 +190,8 @@ def test_short_inputs_are_not_padded_to_long_ones(longest, multiple):
 ])  # fmt: skip
 def test_ready_batches_of_any_rank_are_batched_again(dims, code):
     tf = pytest.importorskip("tensorflow")
-    claim = found(compiles(input_dims=dims), "recompilation")
-    assert code in claim["advice"]["code"] and bool(code) == bool(claim["advice"]["code"])
+    finding = found(compiles(input_dims=dims), "recompilation")
+    assert code in finding["advice"]["code"] and bool(code) == bool(finding["advice"]["code"])
     if not code:
         return
 
@@ -205,7 +205,7 @@ def test_ready_batches_of_any_rank_are_batched_again(dims, code):
     ds = tf.data.Dataset.from_generator(
         make, output_signature=specs if len(specs) > 1 else specs[0]
     )
-    ds = apply(claim["advice"]["code"], ds=ds)["ds"]
+    ds = apply(finding["advice"]["code"], ds=ds)["ds"]
     batches = [tf.nest.flatten(batch) for batch in ds]
     assert len(batches) > 5
     assert len({tuple(tuple(one.shape) for one in batch) for batch in batches}) == 1
@@ -213,5 +213,5 @@ def test_ready_batches_of_any_rank_are_batched_again(dims, code):
 
 
 def test_shapes_that_stay_the_same_are_not_to_blame():
-    claim = found(compiles(framework=JAX, input_dims=[[32, 16], [32]]), "recompilation")
-    assert "stayed the same" in claim["advice"]["text"] and not claim["advice"]["code"]
+    finding = found(compiles(framework=JAX, input_dims=[[32, 16], [32]]), "recompilation")
+    assert "stayed the same" in finding["advice"]["text"] and not finding["advice"]["code"]

@@ -124,26 +124,26 @@ def test_the_line_fits_the_run(run, host, there, never):
 
 def test_what_the_cache_saves_is_what_later_epochs_would_wait():
     for epochs in (2, 4, 10):
-        claim = found(waits(FILTER, epochs=epochs), "input_bound")
-        assert claim["saves_s"] == pytest.approx(claim["lost_s"] * (1 - 1 / epochs), rel=0.03)
+        finding = found(waits(FILTER, epochs=epochs), "input_bound")
+        assert finding["saves_s"] == pytest.approx(finding["lost_s"] * (1 - 1 / epochs), rel=0.03)
 
 
 @pytest.mark.parametrize("cpus, gain", [(2, 0.0), (4, 2.0), (64, 4.0)])
 def test_threads_save_no_more_than_the_cores_allow(cpus, gain):
     """40 ms a step, 80 ms of work on one thread, a batch needed every 10 ms."""
-    claim = found(waits(DECODE, machine={"cpus": cpus}), "input_bound", COMPUTING)
+    finding = found(waits(DECODE, machine={"cpus": cpus}), "input_bound", COMPUTING)
     arrives_ms = max(10, 80 / cpus)
     if gain:
-        assert claim["evidence"]["faster_up_to"] == pytest.approx(40 / arrives_ms, rel=0.05)
-        assert "AUTOTUNE" in claim["advice"]["code"]
+        assert finding["evidence"]["faster_up_to"] == pytest.approx(40 / arrives_ms, rel=0.05)
+        assert "AUTOTUNE" in finding["advice"]["code"]
     else:
-        assert "AUTOTUNE" not in claim["advice"]["code"], "two cores cannot make them any faster"
+        assert "AUTOTUNE" not in finding["advice"]["code"], "two cores cannot make them any faster"
 
 
 def test_containers_have_the_cores_they_may_use():
     machine = {"cpus": 64, "cpus_allowed": 16, "cpu_quota": 4.0}
-    claim = found(waits(DECODE, machine=machine), "input_bound", COMPUTING)
-    assert claim["evidence"]["faster_up_to"] == pytest.approx(2.0, rel=0.05)
+    finding = found(waits(DECODE, machine=machine), "input_bound", COMPUTING)
+    assert finding["evidence"]["faster_up_to"] == pytest.approx(2.0, rel=0.05)
 
 
 def test_the_verdict_promises_what_the_advice_saves():
@@ -166,11 +166,13 @@ BEHIND = ("map(augment)", "ParallelMapV2", 50.0, 2.0, "autotuned")
 def test_what_is_cached_is_blamed_for_the_first_epoch_alone(flags, told, code):
     """Later epochs wait for what comes after the cache; another cache is no help."""
     run = waits(*CACHED, (*BEHIND[:4], flags), epochs=5)
-    claim = found(run, "input_bound", ALL_CORES)
-    assert claim["evidence"]["slowest_stage"] == "map(augment)"
-    assert "after the cache" in claim["advice"]["text"] and told in claim["advice"]["text"]
+    finding = found(run, "input_bound", ALL_CORES)
+    assert finding["evidence"]["slowest_stage"] == "map(augment)"
+    assert "after the cache" in finding["advice"]["text"] and told in finding["advice"]["text"]
     assert (
-        claim["advice"]["code"].startswith(f"ds = {code}") if code else not claim["advice"]["code"]
+        finding["advice"]["code"].startswith(f"ds = {code}")
+        if code
+        else not finding["advice"]["code"]
     )
     first = found(waits(*CACHED, BEHIND), "input_bound", ALL_CORES)
     assert first["evidence"]["slowest_stage"] == "map(load)"
@@ -282,13 +284,13 @@ def test_finished_batches_need_no_more_workers(handed_ms, more, told, never):
 
 
 def test_more_workers_promise_nothing_of_the_handing_over():
-    claims = [
+    findings = [
         found(waits(framework=TORCH, wait_ms=10, step_ms=5, **LOADER | {
             "input_ready_pct": 40.0, "input_handover_ms": handed_ms,
         }), "input_bound")
         for handed_ms in (None, 4.0)
     ]  # fmt: skip
-    alone, handed = (claim["evidence"]["faster_up_to"] for claim in claims)
+    alone, handed = (finding["evidence"]["faster_up_to"] for finding in findings)
     assert 1 < handed < alone
 
 
@@ -333,9 +335,9 @@ def test_threads_promise_no_more_than_the_stages_beside_them_let_through(serial_
     source = ("generator", "Generator", serial_ms, 1.0, "py_function")
     arrives = max(30.0 + serial_ms, 44.0)
     run = waits(source, MAPPED, PREFETCH, wait_ms=arrives - 10, machine={"cpus": 2})
-    claim = found(run, "input_bound", WAITING)
-    assert claim["evidence"]["slowest_stage"] in ("map(decode)", "generator")
-    assert claim["evidence"]["faster_up_to"] == pytest.approx(gain, rel=0.06)
+    finding = found(run, "input_bound", WAITING)
+    assert finding["evidence"]["slowest_stage"] in ("map(decode)", "generator")
+    assert finding["evidence"]["faster_up_to"] == pytest.approx(gain, rel=0.06)
 
 
 def test_processes_promise_no_more_than_the_cores_let_through():
@@ -352,8 +354,8 @@ def test_threads_promise_no_more_than_python_lets_through():
     """Making a batch takes 30 ms, of which 14 compute under Python's one lock."""
     host = {"process_cpu_pct": 48, "cpu_pct": 10}
     run = waits(framework=JAX, input_kind="generator", wait_ms=40, **LOOP)
-    claim = found(run, "input_bound", host)
-    assert claim["evidence"]["faster_up_to"] == pytest.approx(50 / 14, rel=0.06)
+    finding = found(run, "input_bound", host)
+    assert finding["evidence"]["faster_up_to"] == pytest.approx(50 / 14, rel=0.06)
 
 
 @pytest.mark.parametrize("kind", ["Ahead", "Pooled"])
@@ -383,12 +385,12 @@ def test_the_code_for_loops_survives_epochs(process_cpu_pct, waiting):
 def test_a_stage_that_only_passes_batches_on_is_not_to_do_less():
     """A prefetch on a busy machine, behind a full cache."""
     run = waits(("cache", "MemoryCache", 0.2, 1.0, ""), ("prefetch", "Prefetch", 2.0, 1.0, ""))
-    claim = found(run, "input_bound", COMPUTING)
-    assert "prefetch takes" not in claim["advice"]["text"]
+    finding = found(run, "input_bound", COMPUTING)
+    assert "prefetch takes" not in finding["advice"]["text"]
 
 
 @pytest.mark.parametrize("cpu_pct, waits_for_files", [(20, True), (99, False)])
 def test_who_gets_a_third_of_a_core_on_a_full_machine_is_not_said_to_wait(cpu_pct, waits_for_files):
     run = waits(framework=TORCH, machine={"cpus": 2}, gpus=[], **DATALOADER, **LOOP)
-    claim = found(run, "input_bound", {"process_cpu_pct": 33, "cpu_pct": cpu_pct})
-    assert ("num_workers=4" in claim["advice"]["code"]) == waits_for_files
+    finding = found(run, "input_bound", {"process_cpu_pct": 33, "cpu_pct": cpu_pct})
+    assert ("num_workers=4" in finding["advice"]["code"]) == waits_for_files

@@ -40,25 +40,25 @@ def set_up_beside_validation(seconds, **facts):
 
 
 def test_what_lies_on_both_sides_of_a_validation_is_one_set_up():
-    claim = found(set_up_beside_validation([0.5] * 5), "input_bound")
-    assert claim["evidence"]["times"] == 5
-    assert claim["evidence"]["seconds_each"] == pytest.approx(0.54, abs=0.01)
-    assert "takes 0.5 s each time" in claim["advice"]["text"]
+    finding = found(set_up_beside_validation([0.5] * 5), "input_bound")
+    assert finding["evidence"]["times"] == 5
+    assert finding["evidence"]["seconds_each"] == pytest.approx(0.54, abs=0.01)
+    assert "takes 0.5 s each time" in finding["advice"]["text"]
 
 
 def test_set_ups_of_which_some_take_long_are_told_by_their_mean_and_their_longest():
-    claim = found(set_up_beside_validation([0.1, 0.1, 0.9, 0.1, 0.8, 0.1, 0.1]), "input_bound")
-    assert "takes 0.4 s on average, 0.9 s at most" in claim["advice"]["text"]
+    finding = found(set_up_beside_validation([0.1, 0.1, 0.9, 0.1, 0.8, 0.1, 0.1]), "input_bound")
+    assert "takes 0.4 s on average, 0.9 s at most" in finding["advice"]["text"]
 
 
 def test_arrays_that_are_split_are_split_before_they_become_a_dataset():
     tf = pytest.importorskip("tensorflow")
     facts = {"input_kind": "numpy", "batch_size": 32, "validation_split": 0.1}
-    claim = found(set_up_beside_validation([0.5] * 5, **facts), "input_bound")
+    finding = found(set_up_beside_validation([0.5] * 5, **facts), "input_bound")
     x = np.arange(64.0)
     given = Given(lambda *data, **more: (data, more), x, x, validation_split=0.1)
     model = SimpleNamespace(fit=given)
-    apply(claim["advice"]["code"], tf=tf, x=x, y=2 * x, model=model)
+    apply(finding["advice"]["code"], tf=tf, x=x, y=2 * x, model=model)
     (trained, *_), more = given.result
     assert next(iter(trained))[0].shape == (32,) and more["steps_per_epoch"] == 100
     assert [len(part) for part in more["validation_data"]] == [7, 7]
@@ -94,12 +94,12 @@ def two_epochs(stall_s: float, at: int, before_s: float = 0.3):
 
 def test_a_long_change_of_epochs_is_told_if_only_seen_once():
     run = two_epochs(3.0, at=1)
-    claim = found(run, "input_bound")
-    assert claim["lost_s"] == pytest.approx(3.02, rel=0.05)
-    assert claim["evidence"]["times"] == 1 and claim["confidence"] == "estimated"
-    assert "Seen once in 2 epochs" in claim["advice"]["text"]
-    assert "steps_per_epoch=400" in claim["advice"]["code"]
-    assert claim["start_step"] <= 400 <= claim["end_step"]
+    finding = found(run, "input_bound")
+    assert finding["lost_s"] == pytest.approx(3.02, rel=0.05)
+    assert finding["evidence"]["times"] == 1 and finding["confidence"] == "estimated"
+    assert "Seen once in 2 epochs" in finding["advice"]["text"]
+    assert "steps_per_epoch=400" in finding["advice"]["code"]
+    assert finding["start_step"] <= 400 <= finding["end_step"]
 
 
 @pytest.mark.parametrize("stall_s, at, ended", [
@@ -123,9 +123,9 @@ def test_one_long_change_of_many_epochs_is_told():
         run.phase("input_setup", seconds, name="iterator", account="input_wait")
         run.steps(200, step_ms=10)
         run.epoch(start)
-    claim = found(run, "input_bound")
-    assert "Seen once in 12 epochs" in claim["advice"]["text"]
-    assert claim["lost_s"] == pytest.approx(6, rel=0.1)
+    finding = found(run, "input_bound")
+    assert "Seen once in 12 epochs" in finding["advice"]["text"]
+    assert finding["lost_s"] == pytest.approx(6, rel=0.1)
 
 
 def test_workers_that_are_kept_are_not_advised_to_be():
@@ -137,8 +137,8 @@ def test_workers_that_are_kept_are_not_advised_to_be():
 def test_arrays_that_begin_late_wait_for_a_core():
     """Keras begins them anew in milliseconds; nothing in the script could be set up once."""
     found = phases("input_setup", "iterator", input_kind="numpy", framework=JAX).diagnose()
-    [claim] = [*found["findings"], *found["spans"]]
-    assert "cores busy" in claim["advice"]["text"] and not claim["advice"]["code"]
+    [finding] = [*found["findings"], *found["spans"]]
+    assert "cores busy" in finding["advice"]["text"] and not finding["advice"]["code"]
 
 
 @pytest.mark.parametrize("beside, given", [

@@ -11,7 +11,7 @@ CAUSES = {
 
 
 def advice_of(cause: str, used: float | None, **fit) -> dict:
-    """The claim of a traced run whose allocator needs the share `used` of the memory."""
+    """The finding of a traced run whose allocator needs the share `used` of the memory."""
     category, facts = CAUSES[cause]
     more = {"batch_size": 32, "input_kind": "tf.data", **facts, **fit}
     run = Generated(seed=1, gpus=[GPU], fit=more)
@@ -20,26 +20,26 @@ def advice_of(cause: str, used: float | None, **fit) -> dict:
     run.steps(300, step_ms=10, gpu_share=0.5)
     if used is not None:
         run.gpu_value("allocator_peak_bytes", 6, used * GPU["memory_total_bytes"])
-    [claim] = run.diagnose()["findings"]
-    assert claim["cause"] == cause
-    return claim
+    [finding] = run.diagnose()["findings"]
+    assert finding["cause"] == cause
+    return finding
 
 
 @pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize("used, size", [(None, 128), (0.1, 128), (0.3, 64)])
 def test_the_batch_grows_as_far_as_it_fits(cause, used, size):
-    claim = advice_of(cause, used)
-    assert claim["advice"]["code"] == f"ds = ds.batch({size})"
-    assert claim["saves_s"] == pytest.approx((1 - 32 / size) * claim["lost_s"], rel=0.01)
+    finding = advice_of(cause, used)
+    assert finding["advice"]["code"] == f"ds = ds.batch({size})"
+    assert finding["saves_s"] == pytest.approx((1 - 32 / size) * finding["lost_s"], rel=0.01)
     if cause == "communication_bound":
-        assert ("half as often" in claim["advice"]["text"]) == (size == 64)
+        assert ("half as often" in finding["advice"]["text"]) == (size == 64)
 
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_where_none_fits_room_is_made_first(cause):
-    claim = advice_of(cause, 0.6)
-    assert "does not fit" in claim["advice"]["text"]
-    assert "mixed_bfloat16" in claim["advice"]["code"]
-    claim = advice_of(cause, 0.6, mixed_precision="mixed_bfloat16")
-    assert "does not fit" in claim["advice"]["text"] and claim["advice"]["code"] == ""
-    assert claim["saves_s"] == 0
+    finding = advice_of(cause, 0.6)
+    assert "does not fit" in finding["advice"]["text"]
+    assert "mixed_bfloat16" in finding["advice"]["code"]
+    finding = advice_of(cause, 0.6, mixed_precision="mixed_bfloat16")
+    assert "does not fit" in finding["advice"]["text"] and finding["advice"]["code"] == ""
+    assert finding["saves_s"] == 0

@@ -26,9 +26,9 @@ def part(run: Generated, values: dict[int, dict[str, float]], **steps) -> tuple[
 
 def only(run: Generated, cause: str) -> dict:
     found = run.diagnose()
-    [claim] = [*found["spans"], *found["findings"]]
-    assert claim["cause"] == cause
-    return claim | {"verdict": found["verdict"]}
+    [finding] = [*found["spans"], *found["findings"]]
+    assert finding["cause"] == cause
+    return finding | {"verdict": found["verdict"]}
 
 
 @pytest.mark.parametrize("count", [2, 8])
@@ -50,27 +50,27 @@ def test_gpus_that_are_hot_together_lose_their_time_once(count):
 def test_the_hotter_of_two_sets_the_pace_and_each_is_named():
     run = several(3)
     part(run, {0: COOL, 1: HOT, 2: HOT | {"sm_clock_mhz": 990}})
-    claim = only(run, "throttled")
-    assert claim["gpus"] == [1, 2] and claim["evidence"]["gpu"] == 2
-    assert claim["severity"] == pytest.approx(0.97 * (1 - 990 / 1980), abs=0.02)
-    assert claim["advice"]["text"].startswith("gpu1 and gpu2 are too hot")
+    finding = only(run, "throttled")
+    assert finding["gpus"] == [1, 2] and finding["evidence"]["gpu"] == 2
+    assert finding["severity"] == pytest.approx(0.97 * (1 - 990 / 1980), abs=0.02)
+    assert finding["advice"]["text"].startswith("gpu1 and gpu2 are too hot")
 
 
 def test_two_reasons_of_one_slow_clock_are_one_loss():
     run = several(1)
     part(run, {0: HOT | {"throttle_other_pct": 60}})
-    claim = only(run, "throttled")
-    assert claim["title"] == "Throttled (thermal)"
-    assert claim["severity"] == pytest.approx(0.97 * (1 - 1200 / 1980), abs=0.02)
+    finding = only(run, "throttled")
+    assert finding["title"] == "Throttled (thermal)"
+    assert finding["severity"] == pytest.approx(0.97 * (1 - 1200 / 1980), abs=0.02)
 
 
 def test_what_others_take_from_two_gpus_at_once_is_taken_once():
     shared = {"utilization_other_pct": 40}
     run = several(2)
     part(run, {0: shared, 1: shared})
-    claim = only(run, "contention")
-    assert claim["severity"] == pytest.approx(0.4, abs=0.02)
-    assert "gpu0 and gpu1" in claim["title"] and claim["gpus"] == [0, 1]
+    finding = only(run, "contention")
+    assert finding["severity"] == pytest.approx(0.4, abs=0.02)
+    assert "gpu0 and gpu1" in finding["title"] and finding["gpus"] == [0, 1]
 
 
 def test_the_free_gpu_takes_the_place_of_the_shared_one_alone():
@@ -78,8 +78,8 @@ def test_the_free_gpu_takes_the_place_of_the_shared_one_alone():
     part(run, {0: {"utilization_other_pct": 0}, 1: {"utilization_other_pct": 40},
                2: {"utilization_pct": 0, "utilization_other_pct": 0}})  # fmt: skip
     found = run.diagnose()
-    claim = next(span for span in found["spans"] if span["cause"] == "contention")
-    assert "CUDA_VISIBLE_DEVICES=0,2 " in claim["advice"]["code"]
+    finding = next(span for span in found["spans"] if span["cause"] == "contention")
+    assert "CUDA_VISIBLE_DEVICES=0,2 " in finding["advice"]["code"]
 
 
 @pytest.mark.parametrize("theirs", [
@@ -130,9 +130,13 @@ def test_an_eager_model_is_not_charged_with_what_validation_took():
         run.epoch(begin)
     idle_s = sum((end - start) * (1 - share) for start, end, share in run._busy) / 1e9
     found = run.diagnose()
-    claims = [*found["spans"], *found["findings"]]
-    assert {claim["cause"] for claim in claims} == {"input_bound", "host_stall", "launch_bound"}
-    assert sum(claim["lost_s"] for claim in claims) <= 1.03 * idle_s
+    findings = [*found["spans"], *found["findings"]]
+    assert {finding["cause"] for finding in findings} == {
+        "input_bound",
+        "host_stall",
+        "launch_bound",
+    }
+    assert sum(finding["lost_s"] for finding in findings) <= 1.03 * idle_s
 
 
 def test_a_day_of_eight_gpus_gives_tens_of_spans():
@@ -166,8 +170,8 @@ def test_eight_full_memories_are_one_finding(limit, cause):
     total = BOARD["memory_total_bytes"]
     values = {"allocator_limit_bytes": limit * total, "allocator_peak_bytes": 0.97 * limit * total}
     part(run, dict.fromkeys(range(7), values))
-    claim = only(run, cause)
-    assert claim["gpus"] == list(range(7)) and "(7 GPUs)" in claim["title"]
+    finding = only(run, cause)
+    assert finding["gpus"] == list(range(7)) and "(7 GPUs)" in finding["title"]
 
 
 @pytest.mark.parametrize("why, cause", [

@@ -7,7 +7,7 @@ from generated_runs import GPU, Generated
 
 def causes(run: Generated) -> set[str]:
     found = run.diagnose()
-    return {claim["cause"] for claim in [*found["spans"], *found["findings"]]}
+    return {finding["cause"] for finding in [*found["spans"], *found["findings"]]}
 
 
 def begun(**facts) -> Generated:

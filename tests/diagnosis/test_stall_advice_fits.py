@@ -73,8 +73,8 @@ def test_the_line_fits_the_run(run, cause, there, never):
 
 
 def test_what_is_left_of_a_callback_is_not_promised_away():
-    claim = found(hooks("Watcher.on_train_batch_end"), "host_stall")
-    assert claim["saves_s"] == pytest.approx(0.99 * claim["lost_s"], rel=0.005)
+    finding = found(hooks("Watcher.on_train_batch_end"), "host_stall")
+    assert finding["saves_s"] == pytest.approx(0.99 * finding["lost_s"], rel=0.005)
 
 
 def test_what_other_callbacks_take_is_not_promised():
@@ -83,10 +83,10 @@ def test_what_other_callbacks_take_is_not_promised():
     run.steps(400, step_ms=10, callback_ms=20)
     run.hook_detail("TensorBoard.on_train_batch_end", start, run.now, 400 * 12 * MS, 400)
     run.hook_detail("Watcher.on_train_batch_end", start, run.now, 400 * 6 * MS, 400)
-    claim = found(run, "host_stall")
-    assert claim["title"] == "TensorBoard stalls training"
-    assert claim["lost_s"] == pytest.approx(400 * 0.02, rel=0.01)
-    assert claim["saves_s"] == pytest.approx(400 * 0.012, rel=0.01)
+    finding = found(run, "host_stall")
+    assert finding["title"] == "TensorBoard stalls training"
+    assert finding["lost_s"] == pytest.approx(400 * 0.02, rel=0.01)
+    assert finding["saves_s"] == pytest.approx(400 * 0.012, rel=0.01)
 
 
 class Facts:
@@ -139,11 +139,11 @@ def test_a_validation_that_computes_is_made_less(waited, kind):
 @pytest.mark.parametrize("count", [3, 6])
 def test_short_loops_do_a_thing_once(count):
     """No `epoch % 50` where there are six."""
-    claim = found(phases("callback", "plots", 2, count, **LOOP), "host_stall")
+    finding = found(phases("callback", "plots", 2, count, **LOOP), "host_stall")
     done = []
     for epoch in range(count):
         apply(
-            claim["advice"]["code"], work=lambda epoch=epoch: done.append(epoch), epoch=epoch,
+            finding["advice"]["code"], work=lambda epoch=epoch: done.append(epoch), epoch=epoch,
             monitor=SimpleNamespace(phase=lambda name: contextlib.nullcontext()),
         )  # fmt: skip
     assert done == [count - 1]
@@ -177,15 +177,15 @@ def test_a_hook_that_works_now_and_then_is_told_so(every, each_ms, told, code):
     spent = np.where(np.arange(2000) % every == every - 1, each_ms, 0.0)
     run.steps(2000, step_ms=10, callback_ms=spent)
     run.hook_detail("Watcher.on_train_batch_end", start, run.now, round(spent.sum() * 1e6), 2000)
-    claim = found(run, "host_stall")
-    assert told in claim["advice"]["text"] and claim["advice"]["code"].startswith(code)
-    assert claim["saves_s"] > 0.5 * claim["lost_s"]
+    finding = found(run, "host_stall")
+    assert told in finding["advice"]["text"] and finding["advice"]["code"].startswith(code)
+    assert finding["saves_s"] > 0.5 * finding["lost_s"]
 
 
 def test_saving_once_says_what_keeps_the_best():
     for who, told in (("ModelCheckpoint", True), ("BackupAndRestore", False)):
-        claim = found(phases("checkpoint", f"{who}.on_epoch_end"), "host_stall")
-        assert ("restore_best_weights=True" in claim["advice"]["text"]) == told
+        finding = found(phases("checkpoint", f"{who}.on_epoch_end"), "host_stall")
+        assert ("restore_best_weights=True" in finding["advice"]["text"]) == told
 
 
 @pytest.mark.parametrize("kind, told", [
@@ -269,9 +269,9 @@ def moved(code: str, calls: list) -> dict:
 ])  # fmt: skip
 def test_what_is_moved_keeps_its_arguments(name, own, calls, seen):
     names = {"Plots": {"names": {"on_epoch_end": own}}} if own else {}
-    claim = found(phases("callback", name, 0.5, callbacks=names), "host_stall")
+    finding = found(phases("callback", name, 0.5, callbacks=names), "host_stall")
     noted = []
-    hooks_of = moved(claim["advice"]["code"], noted)
+    hooks_of = moved(finding["advice"]["code"], noted)
     callback = SimpleNamespace()
     for arguments in calls:
         hooks_of[name.partition(".")[2]](callback, *arguments)
@@ -281,10 +281,10 @@ def test_what_is_moved_keeps_its_arguments(name, own, calls, seen):
 
 
 def test_a_hook_without_an_epoch_counts_its_calls():
-    claim = found(phases("callback", "Plots.on_test_end", 0.5, epochs=100), "host_stall")
+    finding = found(phases("callback", "Plots.on_test_end", 0.5, epochs=100), "host_stall")
     worked, callback = [], SimpleNamespace()
     for number in range(20):
-        apply(claim["advice"]["code"], work=lambda number=number: worked.append(number),
+        apply(finding["advice"]["code"], work=lambda number=number: worked.append(number),
               self=callback, getattr=getattr)  # fmt: skip
     assert worked == [0, 10]
 

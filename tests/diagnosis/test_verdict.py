@@ -181,11 +181,11 @@ def lines(run: Generated, folder: Path) -> list[str]:
 def test_a_small_finding_is_listed_and_makes_no_headline(tmp_path):
     run = some_waits(5.0)
     found = run.diagnose()
-    [claim] = found["spans"]
-    assert 0.9 < claim["lost_s"] < 1.1
+    [finding] = found["spans"]
+    assert 0.9 < finding["lost_s"] < 1.1
     assert found["verdict"].startswith("Nothing large held training back: 9")
     assert found["verdict"].endswith("The largest finding costs 1.0 s.")
-    assert "batch_size" not in claim["advice"]["code"], "for 1.01 times the speed"
+    assert "batch_size" not in finding["advice"]["code"], "for 1.01 times the speed"
     _, second = lines(run, tmp_path / "run")
     assert "Do first" not in second and "Small: Input-bound, 1.0 s" in second
     text = render(logdir_report(read_recordings(tmp_path / "run")))

@@ -23,7 +23,7 @@ def ever_rarer(first: int, end: int) -> Generated:
     return run
 
 
-def claims(run: Generated) -> list[dict]:
+def findings(run: Generated) -> list[dict]:
     found = run.diagnose()
     return [*found["spans"], *found["findings"]]
 
@@ -34,24 +34,24 @@ def test_a_gpu_with_a_few_kernels_does_not_halve_what_the_other_shows():
         run.steps(200, step_ms=STEP_MS, gpu_share=1 - SHARE)
         run.trace(6, STEP_MS, idle_sync=SHARE)
         run.trace(6, STEP_MS, gpu=1, other=0.99)
-    [claim] = [one for one in claims(run) if one["cause"] == "sync_bound"]
-    assert claim["evidence"]["idle_sync_pct"] == pytest.approx(100 * SHARE, abs=1)
-    assert claim["gpus"] == [0]
+    [finding] = [one for one in findings(run) if one["cause"] == "sync_bound"]
+    assert finding["evidence"]["idle_sync_pct"] == pytest.approx(100 * SHARE, abs=1)
+    assert finding["gpus"] == [0]
 
 
 @pytest.mark.parametrize("first, end", [
     (0, 1200), (6000, STEPS), (2000, 5000), (0, STEPS),
 ])  # fmt: skip
 def test_what_was_lost_is_that_of_the_steps_windows_stand_for(first, end):
-    [claim] = claims(ever_rarer(first, end))
-    assert claim["cause"] == "sync_bound"
+    [finding] = findings(ever_rarer(first, end))
+    assert finding["cause"] == "sync_bound"
     lost = (end - first) * STEP_MS / 1000 * SHARE
-    assert claim["lost_s"] == pytest.approx(lost, rel=0.15)
+    assert finding["lost_s"] == pytest.approx(lost, rel=0.15)
     if end - first == STEPS:
-        assert "start_step" not in claim
+        assert "start_step" not in finding
     else:
-        assert claim["start_step"] == pytest.approx(first, abs=0.06 * STEPS)
-        assert claim["end_step"] == pytest.approx(end, abs=0.06 * STEPS)
+        assert finding["start_step"] == pytest.approx(first, abs=0.06 * STEPS)
+        assert finding["end_step"] == pytest.approx(end, abs=0.06 * STEPS)
 
 
 @pytest.mark.parametrize("alone", [0, 5, 11])
@@ -60,13 +60,13 @@ def test_a_window_that_differs_alone_is_no_state(alone):
     for part in range(12):
         run.trace(6, STEP_MS, **({"idle_sync": 0.9} if part == alone else {}))
         run.steps(300, step_ms=STEP_MS)
-    assert claims(run) == []
+    assert findings(run) == []
     run = Generated(seed=3, gpus=[GPU])
     for part in range(12):
         run.trace(6, STEP_MS, **({} if part == alone else {"idle_sync": SHARE}))
         run.steps(300, step_ms=STEP_MS, gpu_share=1 - SHARE)
-    [claim] = claims(run)
-    assert "start_step" not in claim
+    [finding] = findings(run)
+    assert "start_step" not in finding
 
 
 def test_the_gpu_account_weighs_windows_alike(tmp_path):

@@ -12,7 +12,7 @@ from gpu_util_callback.gpus import Sampler, _devices, _host
 from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._host import Host, host_facts
 from gpu_util_callback.gpus._store import Store
-from gpu_util_callback.gpus.sampler import Pace
+from gpu_util_callback.gpus.sampler import RateController
 from gpu_util_callback.recording.clock import Clock
 
 pytestmark = pytest.mark.timed
@@ -148,7 +148,7 @@ def test_a_container_s_limits_in_either_version_of_control_groups(tmp_path, file
 
 
 def test_the_pace_follows_the_driver():
-    pace = Pace(10, gpus=1)
+    pace = RateController(10, gpus=1)
     for _ in range(50):
         pace.tick(wall_s=0.002, cpu_s=0.0005)
     assert pace.period_s == 0.1
@@ -157,14 +157,14 @@ def test_the_pace_follows_the_driver():
     assert pace.period_s == pytest.approx(0.8, rel=0.01)  # a quarter of the time
     for _ in range(50):
         pace.tick(wall_s=60, cpu_s=0.0005)
-    assert pace.period_s == Pace.SLOWEST_S
+    assert pace.period_s == RateController.SLOWEST_S
     for _ in range(100):
         pace.tick(wall_s=0.002, cpu_s=0.0005)
     assert pace.period_s == pytest.approx(0.1)
 
 
 def test_the_pace_bounds_our_own_share():
-    pace = Pace(100, gpus=1)
+    pace = RateController(100, gpus=1)
     for _ in range(200):
         pace.tick(wall_s=0.001, cpu_s=0.001)
     assert pace.period_s == pytest.approx(0.05, rel=0.01)  # two percent of a core

@@ -57,7 +57,7 @@ def test_the_sum_of_all_members_is_bounded_too(monkeypatch):
 
 
 def test_a_header_that_lies_about_its_size_gets_no_memory():
-    """A central directory may claim less than the data holds: reading stops at the claim."""
+    """A central directory may finding less than the data holds: reading stops at the finding."""
     honest = pack({}, {"x": np.zeros(1 << 16, np.uint8)})
     at = honest.rindex(b"PK\x01\x02")  # the last member's central header
     lying = bytearray(honest)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from advised import Given, apply, claims
+from advised import Given, apply, findings
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -93,7 +93,7 @@ def torch_data():
 
 
 def told(before):
-    [span] = claims(before, "input_bound")
+    [span] = findings(before, "input_bound")
     return span["advice"]["code"]
 
 
@@ -204,7 +204,7 @@ def shapes():
     alike.most = 1
     run("shapes-0", alike)  # what only the first of such models pays
     before = run("shapes-1", Texts())
-    [span] = claims(before, "recompilation")
+    [span] = findings(before, "recompilation")
     after = Texts()
     after.code = span["advice"]["code"]
     return before, run("shapes-2", after)

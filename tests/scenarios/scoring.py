@@ -1,4 +1,4 @@
-"""Claims held against the truth: precision, recall and how well spans overlap, by cause."""
+"""Findings held against the truth: precision, recall and how well spans overlap, by cause."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ Truth = Mapping[str, list[tuple[int, int]] | None]
 
 def by_cause(result: Mapping) -> dict[str, list[dict]]:
     """cause -> its spans and findings in a diagnosis."""
-    claims: dict[str, list[dict]] = {}
-    for claim in [*result["spans"], *result["findings"]]:
-        claims.setdefault(claim["cause"], []).append(claim)
-    return claims
+    findings: dict[str, list[dict]] = {}
+    for finding in [*result["spans"], *result["findings"]]:
+        findings.setdefault(finding["cause"], []).append(finding)
+    return findings
 
 
-def iou(truth: list[tuple[int, int]], claims: list[dict], steps: int) -> float:
-    """Steps in both over steps in either; a claim without a range holds for all steps."""
+def iou(truth: list[tuple[int, int]], findings: list[dict], steps: int) -> float:
+    """Steps in both over steps in either; a finding without a range holds for all steps."""
 
     def covered(spans: Iterable[tuple[int, int]]) -> set[int]:
         return {step for first, end in spans for step in range(first, end)}
 
-    found = covered((claim.get("start_step", 0), claim.get("end_step", steps)) for claim in claims)
+    found = covered(
+        (finding.get("start_step", 0), finding.get("end_step", steps)) for finding in findings
+    )
     meant = covered(truth)
     return len(found & meant) / len(found | meant)
 
@@ -62,20 +64,20 @@ def score(outcomes: Iterable[tuple[Truth, Mapping[str, list[dict]], int]], title
     """Print the table and return the score over all causes.
 
     Args:
-        outcomes: of each run (truth, claims by cause, steps).
+        outcomes: of each run (truth, findings by cause, steps).
     """
     scores = {rule.cause: Score(rule.cause) for rule in RULES}
     runs = healthy = 0
-    for truth, claims, steps in outcomes:
+    for truth, findings, steps in outcomes:
         runs, healthy = runs + 1, healthy + (not truth)
-        for cause in {*truth, *claims}:
+        for cause in {*truth, *findings}:
             one, spans = scores[cause], truth.get(cause)
-            there, found = cause in truth, cause in claims
+            there, found = cause in truth, cause in findings
             one.hits += there and found
             one.false += found and not there
             one.missed += there and not found
             if there and found and spans is not None:
-                one.overlaps.append(iou(spans, claims[cause], steps))
+                one.overlaps.append(iou(spans, findings[cause], steps))
     every = Score("all")
     for one in scores.values():
         every.hits, every.false = every.hits + one.hits, every.false + one.false

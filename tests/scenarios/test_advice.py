@@ -51,7 +51,7 @@ from advised import (  # noqa: E402
     apply,
     assert_faster,
     assert_kept,
-    claims,
+    findings,
     only,
     paced,
 )
@@ -187,14 +187,16 @@ def test_what_every_epoch_makes_anew_is_kept(tmp_path):
 
     ds = batches(40).map(lambda x: (x, x[:, :1])).filter(keep)
     before = fit(tmp_path / "before", Timed(20), ds, epochs=4)
-    spans = claims(before, "input_bound")
+    spans = findings(before, "input_bound")
     assert {span["evidence"]["slowest_stage"] for span in spans} == {"filter(keep)"}
     saves = sum(span["saves_s"] for span in spans)
     assert saves == pytest.approx(0.75 * sum(span["lost_s"] for span in spans), rel=0.08)
     names = apply(spans[0]["advice"]["code"], tf=tf, ds=ds)
     after = fit(tmp_path / "after", Timed(20), names["ds"], epochs=4)
     assert paced(after) == pytest.approx(paced(before) - saves, rel=0.2)
-    for span in claims(after, "input_bound"):  # the first epoch waits as it did, the others do not
+    for span in findings(
+        after, "input_bound"
+    ):  # the first epoch waits as it did, the others do not
         assert span["end_step"] <= 60
 
 
@@ -205,7 +207,7 @@ def test_a_shuffle_buffer_stays_full_from_one_epoch_into_the_next(tmp_path):
     count, epochs = 80, 4  # a batch takes less than a step: only the fills are waited for
     source = batches(count).apply(testing.sleep(20_000)).map(lambda x: (x, x[:, :1]))
     before = fit(tmp_path / "before", Timed(30), source.shuffle(count), epochs=epochs)
-    spans = claims(before, "input_bound")
+    spans = findings(before, "input_bound")
     assert spans and all("shuffle fills its buffer" in one["advice"]["text"] for one in spans)
     again = Given(
         lambda ds, **kwargs: fit(tmp_path / "after", Timed(30), ds, **kwargs), epochs=epochs
@@ -288,5 +290,5 @@ def test_a_generator_behind_tf_data_is_split(tmp_path, mapped_ms):
         names = apply(code, tf=given, your_generator=lambda k: read(k, parts))
     after = fit(tmp_path / "after", Timed(30), names["ds"])
     assert after["steps"] == before["steps"]
-    saves = sum(one["saves_s"] for one in claims(before, "input_bound"))
+    saves = sum(one["saves_s"] for one in findings(before, "input_bound"))
     assert_faster(paced(before), paced(after), saves)

@@ -16,7 +16,7 @@ keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 import uneven_workers  # noqa: E402
-from advised import Given, apply, assert_faster, assert_gone, assert_kept, claims, only  # noqa: E402
+from advised import Given, apply, assert_faster, assert_gone, assert_kept, findings, only  # noqa: E402
 from nvml import GIB, Scenario, loaded  # noqa: E402
 from timed_fit import Timed, batches, fit  # noqa: E402
 
@@ -89,9 +89,9 @@ def test_an_eager_model_becomes_a_graph(world):
 
     train.code = "model.compile(...)"
     before = world(h100s(100 * 0.12 / 0.36), "before", train)  # what it works of such a step
-    claim = only(before, "launch_bound")
-    assert claim["title"] == "Eager execution leaves the GPU idle"
-    train.code = claim["advice"]["code"]
+    finding = only(before, "launch_bound")
+    assert finding["title"] == "Eager execution leaves the GPU idle"
+    train.code = finding["advice"]["code"]
     assert_kept(before, world(h100s(90), "after", train), "launch_bound")
 
 
@@ -133,9 +133,9 @@ def test_a_power_limit_is_set_back(world):
         return lambda folder: fit(folder, Timed(step_ms), labelled(70))
 
     before = world(scenario(350), "before", train(50))
-    claim = only(before, "throttled")
-    assert claim["title"] == "Throttled (power limit)"
-    command = shlex.split(claim["advice"]["code"])
+    finding = only(before, "throttled")
+    assert finding["title"] == "Throttled (power limit)"
+    command = shlex.split(finding["advice"]["code"])
     assert command[:2] == ["sudo", "nvidia-smi"]
     options = dict(zip(command[2::2], command[3::2], strict=True))
     assert options["-i"] == "0"
@@ -212,7 +212,7 @@ def test_a_memory_limit_is_raised(world, monkeypatch):
     config = Names(list_physical_devices=lambda kind: list(limits), experimental=experimental)
     apply(only(before, "memory_limit")["advice"]["code"], tf=Names(config=config))
     after = world(h100s(95), "after", train, memory=allocator(limits["GPU:0"]))
-    assert claims(after, "memory_limit") == [] and claims(after, "memory_pressure") == []
+    assert findings(after, "memory_limit") == [] and findings(after, "memory_pressure") == []
 
 
 @pytest.mark.slow
@@ -259,9 +259,9 @@ def test_every_gpu_gets_its_share_of_the_batch(world):
 
     gpus, run = train(samples.batch(3))
     before = world(gpus, "before", run, used=(0, 1))
-    claim = only(before, "imbalance")
-    assert claim["evidence"]["busiest"] == "gpu0"
-    size = apply(claim["advice"]["code"], batch_size=3)["batch_size"]
+    finding = only(before, "imbalance")
+    assert finding["evidence"]["busiest"] == "gpu0"
+    size = apply(finding["advice"]["code"], batch_size=3)["batch_size"]
     gpus, run = train(samples.batch(size))
     assert_kept(before, world(gpus, "after", run, used=(0, 1)), "imbalance")
 

@@ -76,5 +76,5 @@ def test_a_torn_recording_is_diagnosed_all_the_same(seed):
         diagnosis.add(tables, samples)
         found = diagnosis.result(now_ns=job.now, ended=True)
     json.dumps(found, allow_nan=False)
-    for claim in [*found["spans"], *found["findings"]]:
-        assert claim["lost_s"] is None or claim["lost_s"] > 0
+    for finding in [*found["spans"], *found["findings"]]:
+        assert finding["lost_s"] is None or finding["lost_s"] > 0

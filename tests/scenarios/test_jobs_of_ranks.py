@@ -82,7 +82,7 @@ def test_ranks(tmp_path, play, job, found, causes):
     report = report_of(tmp_path, 4, play, **job)
     assert held_back(report) == found
     for run in report["runs"]:
-        assert {claim["cause"] for claim in [*run["spans"], *run["findings"]]} in causes
+        assert {finding["cause"] for finding in [*run["spans"], *run["findings"]]} in causes
 
 
 def test_fits_of_one_process_are_no_ranks(tmp_path):

@@ -31,7 +31,7 @@ PRECISION, RECALL, IOU, LEAST_IOU = 1.0, 0.95, 0.9, 0.7
 
 @cache
 def outcome(number: int) -> tuple[dict, dict, int]:
-    """(truth, claims by cause, steps) of a job that was recorded and read again."""
+    """(truth, findings by cause, steps) of a job that was recorded and read again."""
     case = CASES[number]
     job, truth = case.build()
     with tempfile.TemporaryDirectory() as folder:
@@ -42,11 +42,11 @@ def outcome(number: int) -> tuple[dict, dict, int]:
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
 def test_job(number):
-    truth, claims, steps = outcome(number)
-    assert set(claims) == set(truth)
+    truth, findings, steps = outcome(number)
+    assert set(findings) == set(truth)
     for cause, spans in truth.items():
         if spans is not None:
-            assert iou(spans, claims[cause], steps) >= LEAST_IOU, cause
+            assert iou(spans, findings[cause], steps) >= LEAST_IOU, cause
 
 
 # Thresholds that fire below; all others fire above.
@@ -65,10 +65,10 @@ def test_evidence_is_what_fired():
     """Each threshold stands beside a number of the same name, on the side on which it fires."""
     told = set()
     for number in range(len(CASES)):
-        for cause, claims in outcome(number)[1].items():
-            for claim in claims:
-                for name, limit in claim["threshold"].items():
-                    value = claim["evidence"][name]
+        for cause, findings in outcome(number)[1].items():
+            for finding in findings:
+                for name, limit in finding["threshold"].items():
+                    value = finding["evidence"][name]
                     crossed = value <= limit if (cause, name) in BELOW else value >= limit
                     assert crossed, (CASES[number].name, cause, name, value, limit)
                     told.add((cause, name))

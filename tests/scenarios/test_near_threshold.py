@@ -1,4 +1,4 @@
-"""What takes 5-7 % of every step is one claim over all of them, not one for each of its crests."""
+"""What takes 5-7 % of every step is one finding over all of them, not one a crest."""
 
 import pytest
 from scoring import by_cause, iou
@@ -12,10 +12,10 @@ SEEDS = range(8)
 @pytest.mark.parametrize("times", [1.08, 1.2, 1.4])
 def test_it_is_told_once(cause, noise, times):
     for seed in SEEDS:
-        claims = by_cause(run_of(cause, [times], noise, seed).diagnose())
-        assert set(claims) == {cause}
-        assert len(claims[cause]) == 1, seed
-        assert iou([(0, STEPS)], claims[cause], STEPS) >= 0.95
+        findings = by_cause(run_of(cause, [times], noise, seed).diagnose())
+        assert set(findings) == {cause}
+        assert len(findings[cause]) == 1, seed
+        assert iou([(0, STEPS)], findings[cause], STEPS) >= 0.95
 
 
 @pytest.mark.parametrize("cause", CAUSES)

@@ -24,11 +24,11 @@ def test_faulty_jobs():
     outcomes = []
     for seed in range(FAULTY):
         job, cause, spans = faulty(seed)
-        claims = claims_of(job)
-        outcomes.append(({cause: spans}, claims, job.step))
-        if set(claims) != {cause} or iou(spans, claims[cause], job.step) < 0.8:
+        findings = claims_of(job)
+        outcomes.append(({cause: spans}, findings, job.step))
+        if set(findings) != {cause} or iou(spans, findings[cause], job.step) < 0.8:
             found = {one: [(c["start_step"], c["end_step"]) for c in of]
-                     for one, of in claims.items()}  # fmt: skip
+                     for one, of in findings.items()}  # fmt: skip
             print(f"seed {seed}: {cause} at {spans}, found {found}")
     every = score(outcomes, "random faulty jobs")
     assert every.precision == 1.0 and every.recall >= 0.95

@@ -26,7 +26,7 @@ def causes(path, backend: str, capability: str | None = None) -> dict[str, dict]
     diagnosis = Diagnosis(facts)
     diagnosis.add(tables | {"steps": steps})
     found = diagnosis.result(ended=True)
-    return {claim["cause"]: claim for claim in [*found["spans"], *found["findings"]]}
+    return {finding["cause"]: finding for finding in [*found["spans"], *found["findings"]]}
 
 
 @pytest.mark.parametrize("name", [

@@ -20,7 +20,7 @@ PRECISION, RECALL, IOU = 1.0, 0.95, 0.9
 
 @cache
 def outcome(number: int) -> tuple[dict, dict, dict]:
-    """(truth, cause -> claims, result) of a case."""
+    """(truth, cause -> findings, result) of a case."""
     run, truth = CASES[number].build()
     result = run.diagnose()
     return truth, by_cause(result), {"steps": run.step, **result}
@@ -28,13 +28,13 @@ def outcome(number: int) -> tuple[dict, dict, dict]:
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
 def test_case(number):
-    truth, claims, _ = outcome(number)
-    assert set(claims) == set(truth)
+    truth, findings, _ = outcome(number)
+    assert set(findings) == set(truth)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
 def test_no_second_is_lost_twice(number):
-    """Claims on the same time never lose more than that time, nor more than the run."""
+    """Findings on the same time never lose more than that time, nor more than the run."""
     _, _, result = outcome(number)
     spans = result["spans"]
     for span in spans:
@@ -42,10 +42,10 @@ def test_no_second_is_lost_twice(number):
                   and one["end_ns"] <= span["end_ns"]]  # fmt: skip
         lost = sum(one["lost_s"] or 0 for one in inside)
         assert lost <= (span["end_ns"] - span["start_ns"]) / 1e9 * 1.000001
-    for claim in [*spans, *result["findings"]]:
-        assert claim["lost_s"] is None or claim["lost_s"] > 0, "unknown is null, never 0"
-        assert claim["severity"] is None or 0 < claim["severity"] <= 1
-        assert set(claim["threshold"]) <= set(claim["evidence"])
+    for finding in [*spans, *result["findings"]]:
+        assert finding["lost_s"] is None or finding["lost_s"] > 0, "unknown is null, never 0"
+        assert finding["severity"] is None or 0 < finding["severity"] <= 1
+        assert set(finding["threshold"]) <= set(finding["evidence"])
 
 
 def test_there_are_enough_cases():
@@ -57,8 +57,8 @@ def test_there_are_enough_cases():
 
 
 def test_scores():
-    outcomes = ((truth, claims, result["steps"])
-                for truth, claims, result in map(outcome, range(len(CASES))))  # fmt: skip
+    outcomes = ((truth, findings, result["steps"])
+                for truth, findings, result in map(outcome, range(len(CASES))))  # fmt: skip
     every = score(outcomes, "scenarios")
     assert every.precision >= PRECISION
     assert every.recall >= RECALL

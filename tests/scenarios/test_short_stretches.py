@@ -51,9 +51,9 @@ def test_it_is_placed_well(cause, job):
         one, spans = played(cause, seed, **job)
         diagnosis = Diagnosis(one.facts)
         diagnosis.add(one.tables(), one.samples())
-        claims = by_cause(diagnosis.result(now_ns=one.now, ended=True))
-        assert set(claims) == {cause}
-        overlaps.append(iou(spans, claims[cause], one.step))
+        findings = by_cause(diagnosis.result(now_ns=one.now, ended=True))
+        assert set(findings) == {cause}
+        overlaps.append(iou(spans, findings[cause], one.step))
     assert median(overlaps) >= 0.95 and min(overlaps) >= 0.85, sorted(overlaps)
 
 
@@ -66,8 +66,8 @@ def test_an_end_stays_where_steps_do_not_change():
         spans.append(job.train(500, gpu=40, share=0.99))
     diagnosis = Diagnosis(job.facts)
     diagnosis.add(job.tables(), job.samples())
-    [claim] = diagnosis.result(now_ns=job.now, ended=True)["spans"]
-    assert iou([spans[1]], [claim], job.step) >= 0.85
+    [finding] = diagnosis.result(now_ns=job.now, ended=True)["spans"]
+    assert iou([spans[1]], [finding], job.step) >= 0.85
 
 
 @pytest.mark.parametrize("seed", range(8, 12))  # at 11 two of them seem a third apart for a while

@@ -708,14 +708,14 @@ def tried(name: str) -> dict:
     Returns: `verdict`, `text`, `code`, `promised` and `got` (None without an advice), both runs.
     """
     before = _apart(name, "")
-    claims = [*before["spans"], *before["findings"]]
-    found = max(claims, key=lambda one: one["lost_s"] or 0, default=None)
+    findings = [*before["spans"], *before["findings"]]
+    found = max(findings, key=lambda one: one["lost_s"] or 0, default=None)
     seen = {"verdict": before["verdict"], "before": before, "text": "", "code": "",
             "promised": None, "got": None, "after": None}  # fmt: skip
     if found is None or not found["advice"]["code"]:
         return seen | ({} if found is None else {"text": found["advice"]["text"]})
     code = found["advice"]["code"]
-    alike = [one for one in claims if one["advice"]["code"] == code]
+    alike = [one for one in findings if one["advice"]["code"] == code]
     saves = sum(one["saves_s"] or 0 for one in alike)
     after = _apart(name, code)
     meant = found["cause"] == "recompilation"

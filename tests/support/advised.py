@@ -8,7 +8,7 @@ import pytest
 
 __all__ = [
     "TOLERANCE", "Given", "apply", "assert_compiled_less", "assert_faster", "assert_gone",
-    "assert_kept", "claims", "only", "paced",
+    "assert_kept", "findings", "only", "paced",
 ]  # fmt: skip
 
 # What the promise may differ from what was got: the machine is shared, fits scatter by 10-20 %.
@@ -58,7 +58,7 @@ def apply(code: str, work: Callable[[], Any] | None = None, **names: Any) -> dic
     return names
 
 
-def claims(run: dict, cause: str) -> list[dict]:
+def findings(run: dict, cause: str) -> list[dict]:
     """Spans and findings of a cause.
 
     But for a change of epochs that took long by chance: TensorFlow's threads, which take the input
@@ -72,9 +72,9 @@ def claims(run: dict, cause: str) -> list[dict]:
 
 
 def only(run: dict, cause: str) -> dict:
-    """The one claim of a cause that is there."""
-    [claim] = claims(run, cause)
-    return claim
+    """The one finding of a cause that is there."""
+    [finding] = findings(run, cause)
+    return finding
 
 
 def paced(run: dict, cause: str = "input_bound") -> float:
@@ -85,15 +85,15 @@ def paced(run: dict, cause: str = "input_bound") -> float:
 
 
 def assert_gone(after: dict, cause: str) -> None:
-    """No claim of the cause is left."""
-    left = [(one["title"], one["lost_s"], one["evidence"]) for one in claims(after, cause)]
+    """No finding of the cause is left."""
+    left = [(one["title"], one["lost_s"], one["evidence"]) for one in findings(after, cause)]
     assert left == []
 
 
 def assert_kept(before: dict, after: dict, cause: str) -> None:
     """The finding is gone, and the run is as much faster as its advice promised."""
     assert_gone(after, cause)
-    saves = sum(claim["saves_s"] for claim in claims(before, cause))
+    saves = sum(finding["saves_s"] for finding in findings(before, cause))
     assert_faster(paced(before, cause), paced(after, cause), saves)
 
 

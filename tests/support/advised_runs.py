@@ -32,7 +32,7 @@ def run_of(framework=TENSORFLOW, gpus=None, machine=None, script=None, **facts) 
 
 
 def found(run: Generated, cause: str, host: dict | None = None) -> dict:
-    """The claim of a cause; `host`: CPU percentages over the run."""
+    """The finding of a cause; `host`: CPU percentages over the run."""
     diagnosis = Diagnosis(run.facts)
     samples = run.samples()
     if host:
@@ -42,8 +42,8 @@ def found(run: Generated, cause: str, host: dict | None = None) -> dict:
         }
     diagnosis.add(run.tables(), samples)
     result = diagnosis.result(now_ns=run.now, ended=True)
-    [claim] = [one for one in result["spans"] + result["findings"] if one["cause"] == cause]
-    return claim
+    [finding] = [one for one in result["spans"] + result["findings"] if one["cause"] == cause]
+    return finding
 
 
 # ---- one run per cause -------------------------------------------------------------------------
@@ -157,13 +157,13 @@ def cases(runs: list[tuple], causes: dict[str, str]) -> list:
 
 
 def check_line(run: Generated, cause: str, host: dict | None, there: str, never: str) -> None:
-    """The claim's line holds `there`, not `never`, runs, and promises no more than is lost."""
-    claim = found(run, cause, host)
-    code, text = claim["advice"]["code"], claim["advice"]["text"]
+    """The finding's line holds `there`, not `never`, runs, and promises no more than is lost."""
+    finding = found(run, cause, host)
+    code, text = finding["advice"]["code"], finding["advice"]["text"]
     assert there in code, code
     assert never not in code, code
     _assert_readable(code, text)
-    assert 0 <= (claim["saves_s"] or 0) <= (claim["lost_s"] or 0)
+    assert 0 <= (finding["saves_s"] or 0) <= (finding["lost_s"] or 0)
 
 
 def _assert_readable(code: str, text: str) -> None:

@@ -82,7 +82,9 @@ def test_the_tab_judges_an_imported_step(path, tmp_path):
     (recording,) = read_recordings(tmp_path / "logs")
     report = run_report(recording)
     assert "input" in report["verdict"] and "not judged" not in report["verdict"]
-    assert [claim["cause"] for claim in [*report["findings"], *report["spans"]]] == ["input_bound"]
+    assert [finding["cause"] for finding in [*report["findings"], *report["spans"]]] == [
+        "input_bound"
+    ]
     assert report["gpu_time_est"]["0"]["idle_input"] == pytest.approx(2.34, rel=0.01)
 
 

@@ -149,7 +149,7 @@ def test_limits_set_for_an_import_are_in_force_in_its_recording(trace_file, tmp_
     for name in ("default", "set"):
         (recording,) = read_recordings(tmp_path / name)
         report = run_report(recording)
-        found[name] = {claim["cause"] for claim in [*report["findings"], *report["spans"]]}
+        found[name] = {finding["cause"] for finding in [*report["findings"], *report["spans"]]}
     assert found == {"default": {"input_bound"}, "set": set()}
     # And a reader's own limits hold for what the trace measured, too.
     (recording,) = read_recordings(tmp_path / "default")
@@ -163,9 +163,9 @@ def test_a_recording_of_a_trace_advises_as_the_trace_does(tmp_path, reference):
     import_trace(name, tmp_path / "logs")
     (recording,) = read_recordings(tmp_path / "logs")
     for report in (run_report(recording), run_report(recording, {"input_bound.floor_ms": 0.3})):
-        (claim,) = [*report["findings"], *report["spans"]]
-        assert claim["advice"] == of_trace["advice"] and "stage Map" in claim["advice"]["text"]
-        assert claim["saves_s"] == claim["lost_s"]
+        (finding,) = [*report["findings"], *report["spans"]]
+        assert finding["advice"] == of_trace["advice"] and "stage Map" in finding["advice"]["text"]
+        assert finding["saves_s"] == finding["lost_s"]
 
 
 def test_a_wrong_limit_ends_no_training_but_is_told_before_it():

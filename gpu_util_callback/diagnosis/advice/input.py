@@ -41,7 +41,7 @@ class InputWait:
         needed_ms: what a step takes without it: so fast batches must come.
         stage: the slowest stage, None = not known.
         overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
-        innocent: stages are known, and none works long enough to explain the wait.
+        not_the_bottleneck: stages are known, and none works long enough to explain the wait.
         opener: a stage that opens files, or their like, one for each of its elements.
         stages: all of them, slowest first.
     """
@@ -52,7 +52,7 @@ class InputWait:
     needed_ms: float
     stage: Stage | None = None
     overlaps: bool = False
-    innocent: bool = False
+    not_the_bottleneck: bool = False
     opener: Stage | None = None
     stages: Sequence[Stage] = ()
 

@@ -43,7 +43,7 @@ def advise_stage(wait: InputWait) -> Advice:
             "ds = ds.with_options(options)",
             wait.saves(wait.lost_ms),  # at least the next batch is made during the step
         )
-    if wait.innocent:
+    if wait.not_the_bottleneck:
         return _nobody(wait)
     if stage is None:
         return keep_it(wait, f"{_sentence(wait.pace)}. ") or Advice(

@@ -1,4 +1,4 @@
-"""What the numbers of a claim are called: the same words in the terminal and in the tab."""
+"""What the numbers of a finding are called: the same words in the terminal and in the tab."""
 
 __all__ = ["label", "labels_of"]
 
@@ -153,7 +153,9 @@ def label(name: str) -> str:
     return _LABELS.get(name) or name.replace("_", " ")
 
 
-def labels_of(claims: Iterable[Mapping]) -> dict[str, str]:
+def labels_of(findings: Iterable[Mapping]) -> dict[str, str]:
     """The words for all evidence and thresholds of these spans and findings."""
-    names = {name for claim in claims for of in ("evidence", "threshold") for name in claim[of]}
+    names = {
+        name for finding in findings for of in ("evidence", "threshold") for name in finding[of]
+    }
     return {name: _LABELS[name] for name in sorted(names) if name in _LABELS}

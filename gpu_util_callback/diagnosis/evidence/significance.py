@@ -1,11 +1,11 @@
-"""Which claims of a cause cost enough to be told."""
+"""Which findings of a cause cost enough to be told."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run import SHORTEST, Run
-from gpu_util_callback.diagnosis.finding import Loss
+from gpu_util_callback.diagnosis.finding import Finding
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["LEAST_S", "MANY_TIMES", "in_many_steps", "shows", "too_little", "worth_telling"]
@@ -28,39 +28,41 @@ LEAST_S = Threshold(
 )
 
 
-def worth_telling(claims: Iterable[Loss], present_ns: int, limits: Limits) -> list[Loss]:
-    """The claims whose kind cost at least `min_run_pct` of the run, or `always_s` seconds of it,
+def worth_telling(findings: Iterable[Finding], present_ns: int, limits: Limits) -> list[Finding]:
+    """The findings whose kind cost at least `min_run_pct` of the run, or `always_s` seconds of it,
     and `least_s` seconds in any case.
 
-    Claims of one `detail` (a GPU, a callback) are added up: a cause that comes and goes costs as
+    Findings of one `detail` (a GPU, a callback) are added up: a cause that comes and goes costs as
     much as one that stays. Spans that are small beside the others of their kind are left out.
 
     Args:
-        claims: of one cause, with their loss; those of unknown loss are left out.
+        findings: of one cause, with their loss; those of unknown loss are left out.
         present_ns: how long the run has taken, but for times in which the process was stopped.
         limits: the cause's thresholds.
     """
     enough = limits["min_run_pct"] / 100 * present_ns
     if "always_s" in limits:
         enough = min(enough, limits["always_s"] * 1e9)
-    by_kind: dict[str, list[Loss]] = {}
-    for claim in claims:
-        if claim.lost_ns:
-            by_kind.setdefault(claim.detail, []).append(claim)
+    by_kind: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.lost_ns:
+            by_kind.setdefault(finding.detail, []).append(finding)
     told = []
     for kind in by_kind.values():
-        total = sum(claim.lost_ns or 0 for claim in kind)
+        total = sum(finding.lost_ns or 0 for finding in kind)
         if total >= enough and not too_little(kind, limits):
             least = PART * min(enough, total / len(kind))
-            told += [claim for claim in kind if (claim.lost_ns or 0) >= least]
+            told += [finding for finding in kind if (finding.lost_ns or 0) >= least]
     return told
 
 
-def too_little(claims: Iterable[Loss], limits: Limits) -> bool:
-    """Whether claims of one kind cost less than `least_s` together, or a part of it as a state."""
-    claims = list(claims)
-    share = STATE_LEAST if any(claim.state for claim in claims) else 1
-    return sum(claim.lost_ns or 0 for claim in claims) < share * limits.get("least_s", 0) * 1e9
+def too_little(findings: Iterable[Finding], limits: Limits) -> bool:
+    """Whether findings of one kind cost less than `least_s` together, or part of it as a state."""
+    findings = list(findings)
+    share = STATE_LEAST if any(finding.state for finding in findings) else 1
+    return (
+        sum(finding.lost_ns or 0 for finding in findings) < share * limits.get("least_s", 0) * 1e9
+    )
 
 
 def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:

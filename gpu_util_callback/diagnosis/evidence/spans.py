@@ -20,7 +20,7 @@ MANY = 4 * MAX_SPANS
 # What loses half as much as the spans on both its sides goes on there. Spans that are less than a
 # third above what lies between them do not stand out: they are its crests. And what is short beside
 # its neighbours, which are near the threshold themselves, is below it by chance.
-GOES_ON, CREST, CHANCE = 0.5, 0.75, 0.125
+HYSTERESIS, PROMINENCE, MIN_GAP = 0.5, 0.75, 0.125
 OUTLIER = 2  # times the largest single loss of the spans beside
 
 
@@ -146,7 +146,7 @@ class _Sums:
         recurs = (self._events[end] - self._events[first] >= MIN_EVENTS) | even
         alike = self.top(at) <= OUTLIER * top
         share = self._share(at, np.where(alike, 0, self.top(at)))
-        return (share >= GOES_ON * level) & (alike | recurs)
+        return (share >= HYSTERESIS * level) & (alike | recurs)
 
     def _share(self, at: np.ndarray, top: np.ndarray) -> np.ndarray:
         first, end = at.T
@@ -170,14 +170,14 @@ def _joined(
         count, gap = len(at), np.stack([at[:-1, 1], at[1:, 0]], axis=1)
         level, top = (np.maximum(each[:-1], each[1:]) for each in (sums.level(at), sums.top(at)))
         length, apart = at[:, 1] - at[:, 0], gap[:, 1] - gap[:, 0]
-        short = apart <= np.maximum(2 * finest, CHANCE * np.minimum(length[:-1], length[1:]))
-        by_chance = short & (GOES_ON * level < enter)
+        short = apart <= np.maximum(2 * finest, MIN_GAP * np.minimum(length[:-1], length[1:]))
+        by_chance = short & (HYSTERESIS * level < enter)
         # Chains of neighbours between which it goes on: each becomes one span, stays, or leaves.
         cuts = np.flatnonzero(~(by_chance | sums.goes_on(gap, level, top)))
         begin, last = np.append(0, cuts + 1), np.append(cuts, count - 1)
         whole = np.stack([at[begin, 0], at[last, 1]], axis=1)
         one = (begin == last) | (sums.level(whole) >= enter)
-        stands_out = np.append(0, np.cumsum(sums.level(gap) < CREST * level))
+        stands_out = np.append(0, np.cumsum(sums.level(gap) < PROMINENCE * level))
         apart_still = ~one & (stands_out[last] > stands_out[begin])
         pieces = [at[a : b + 1] for a, b in zip(begin[apart_still], last[apart_still], strict=True)]
         at = np.concatenate([whole[one], *pieces])

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.traced import Windows
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Range, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
 
 __all__ = ["WINDOW_STEPS", "Share", "share_of", "stretches_of", "traced_gpus"]
 
@@ -47,9 +47,9 @@ class Share:
 
     def loss(
         self, rule: Rule, advice: Advice, threshold: Mapping[str, float], evidence: dict
-    ) -> Loss:
-        """What a rule claims where these steps show its cause."""
-        return Loss(
+    ) -> Finding:
+        """What a rule findings where these steps show its cause."""
+        return Finding(
             cause=rule.cause, title=rule.title, where=self.where, lost_ns=self.lost_ns,
             confidence=ESTIMATED, evidence=evidence | {"traced_steps": self.steps},
             threshold=dict(threshold), advice=advice, gpus=list(self.gpus),

@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 )
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["CommunicationBound", "advice"]
@@ -35,7 +35,7 @@ class CommunicationBound(Rule):
     def missing(self, run: Run) -> bool:
         return not traced_gpus(run)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         limit = limits["exposed_collective_pct"]
         for share in stretches_of(run, limit, "collective"):
             yield share.loss(

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.advice.snippets import command, driver_number
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, together
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
@@ -45,10 +45,10 @@ class Contention(Rule):
     def missing(self, run: Run) -> bool:
         return not any(run.column(gpu, OTHERS) for gpu in run.used_gpus)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
-    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
         each = {gpu: taken for gpu in run.working_gpus if (taken := _taken(run, gpu, limits))}
         enter = limits["others_active_pct"] / 100
         for found in together(each, enter=enter, min_s=limits["min_s"]):
@@ -57,7 +57,7 @@ class Contention(Rule):
             others, use = seen.at(OTHERS), seen.at("utilization_pct")
             memory = seen.at("memory_other_bytes")[mask]
             known = np.isfinite(memory).any()
-            yield Loss(
+            yield Finding(
                 cause=self.cause,
                 title=f"{self.title} (gpu{gpu})"
                 if len(found.gpus) == 1

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.evidence.allocator import allocator
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.unused_gpu import Unused, called, why_unused
 
@@ -40,7 +40,7 @@ class CpuFallback(Rule):
     def missing(self, run: Run) -> bool:
         return not run.gpus
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if not len(run.steps):
             return
         if run.fact("framework", "guessed"):
@@ -69,7 +69,7 @@ class CpuFallback(Rule):
         if built is not None:
             evidence["framework_built_for_cuda"] = bool(built)
         evidence["seen"] = why.reason
-        yield Loss(
+        yield Finding(
             cause=self.cause,
             title=f"{who[:1].upper()}{who[1:]} does not use the {names[0]}",
             where=None,
@@ -82,7 +82,7 @@ class CpuFallback(Rule):
             blocking=True,
         )
 
-    def _left_alone(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _left_alone(self, run: Run, limits: Limits) -> Iterable[Finding]:
         """The framework lists the GPUs, and the steps do not run there."""
         idle = run.idle(int(run.steps["start_ns"][0]), run.end_ns)
         if idle is None or len(idle.gpus) < len(run.used_gpus):
@@ -105,7 +105,7 @@ class CpuFallback(Rule):
         }
         if most is not None:
             evidence[most[0]] = round(most[1] / 2**20, 3)
-        yield Loss(
+        yield Finding(
             cause=self.cause,
             title=f"Training does not run on the {name}",
             where=None,

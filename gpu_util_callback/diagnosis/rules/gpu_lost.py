@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.spans import bounded
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits
 
 __all__ = ["GpuLost"]
@@ -27,7 +27,7 @@ class GpuLost(Rule):
     def missing(self, run: Run) -> bool:
         return not run.gpus
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         for place, gpu in enumerate(run.gpus):
             index = int(gpu.get("index", place))
             said = _reason(run, index)
@@ -40,13 +40,13 @@ class GpuLost(Rule):
             # One that comes and goes all day is told in a few stretches.
             for start, end in bounded([(start, end) for start, end, _ in spans]):
                 times = [back for first, _, back in spans if start <= first < end or first == start]
-                yield self._claim(run, index, start, max(end, start + 1), times, said)
+                yield self._finding(run, index, start, max(end, start + 1), times, said)
 
-    def _claim(
+    def _finding(
         self, run: Run, index: int, start: int, end: int, times: list[bool], said: str | None
-    ) -> Loss:
+    ) -> Finding:
         back = times[-1]
-        return Loss(
+        return Finding(
             cause=self.cause,
             title=f"gpu{index} was lost" + (" and came back" if back else ""),
             where=run.range_of(start, end),

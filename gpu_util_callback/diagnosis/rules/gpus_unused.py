@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number, has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["GpusUnused"]
@@ -35,7 +35,7 @@ class GpusUnused(Rule):
             run.column(gpu, "utilization_pct") for gpu in run.used_gpus
         )
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if int(run.fact("world_size", default=1)) > 1 or not len(run.steps):
             return
         first, last = int(run.steps["start_ns"][0]), run.end_ns
@@ -52,7 +52,7 @@ class GpusUnused(Rule):
         total = len(unused) + len(busy)
         do = "does" if len(unused) == 1 else "do"
         many = f"{len(unused)} of {len(run.used_gpus)} GPUs {do} nothing"
-        yield Loss(
+        yield Finding(
             cause=self.cause,
             title=many,
             where=None,

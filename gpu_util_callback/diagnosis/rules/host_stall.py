@@ -17,7 +17,7 @@ from gpu_util_callback.diagnosis.evidence.significance import (
     worth_telling,
 )
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Loss, Range, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import duration
 
@@ -247,14 +247,14 @@ class HostStall(Rule):
         phases = any(run.phases.of(kind) for kind in ("validation", "callback", "checkpoint"))
         return not (own_loop or phases or run.steps.total("callbacks_known"))
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
-        claims = [*self._validation(run, limits), *self._at_ends(run, limits),
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        findings = [*self._validation(run, limits), *self._at_ends(run, limits),
                   *self._in_steps(run, limits), *self._unmarked(run, limits)]  # fmt: skip
-        return worth_telling(claims, run.present_ns, limits)
+        return worth_telling(findings, run.present_ns, limits)
 
     # -- validation ----------------------------------------------------------------------------
 
-    def _validation(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _validation(self, run: Run, limits: Limits) -> Iterable[Finding]:
         groups = run.phases.of("validation", account="validation")
         for occurrences in groups.values():
             if occurrences.count < 2 and not run.ended:
@@ -298,7 +298,7 @@ class HostStall(Rule):
 
     # -- callbacks at the ends of epochs ---------------------------------------------------------
 
-    def _at_ends(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _at_ends(self, run: Run, limits: Limits) -> Iterable[Finding]:
         for kind in ("callback", "checkpoint"):
             for name, occurrences in run.phases.of(kind, account="callbacks").items():
                 if occurrences.count < limits["min_occurrences"]:
@@ -327,7 +327,7 @@ class HostStall(Rule):
 
     # -- callbacks inside steps --------------------------------------------------------------------
 
-    def _in_steps(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _in_steps(self, run: Run, limits: Limits) -> Iterable[Finding]:
         spans = run.spans_of(
             "callbacks", enter=limits["callback_pct"] / 100, min_rows=int(limits["min_steps"])
         )
@@ -371,7 +371,7 @@ class HostStall(Rule):
 
     # -- what a loop of one's own does not mark ----------------------------------------------------
 
-    def _unmarked(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _unmarked(self, run: Run, limits: Limits) -> Iterable[Finding]:
         seen = unmarked(run)
         if seen is None:
             return
@@ -391,12 +391,12 @@ class HostStall(Rule):
         evidence["lost_pct"] = round(100 * seen.lost_ns / span_ns, 1)
         evidence["gpu_active_meanwhile_pct"] = seen.active_pct
         often = seen.times is None or seen.times >= MANY_TIMES
-        claim = self._loss("Work outside steps and phases", seen.where, seen.lost_ns,
+        finding = self._loss("Work outside steps and phases", seen.where, seen.lost_ns,
                            seen.active_pct, run, evidence,
                            {name: limits[name] for name in ("unmarked_pct", "lost_pct")},
                            seen.advice, "unmarked", state=often)  # fmt: skip
-        claim.pieces = seen.pieces
-        yield claim
+        finding.pieces = seen.pieces
+        yield finding
 
     def _loss(
         self,
@@ -411,10 +411,10 @@ class HostStall(Rule):
         detail,
         occurrences: Occurrences | None = None,
         state: bool = False,
-    ) -> Loss:
+    ) -> Finding:
         if active is None:
             evidence["counted"] = "the time training stood still: GPU utilization was not measured"
-        return Loss(
+        return Finding(
             cause=self.cause, title=title, where=where, lost_ns=int(lost),
             confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
             evidence=evidence, threshold=threshold, advice=advice, gpus=run.used_gpus,

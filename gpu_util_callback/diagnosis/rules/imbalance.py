@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.evidence.bins import SampleBins
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import sampled
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Range, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["Imbalance"]
@@ -54,10 +54,10 @@ class Imbalance(Rule):
         seen = [gpu for gpu in run.used_gpus if run.column(gpu, UTILIZATION)]
         return len(seen) < 2
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
-    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
         groups = _alike(run)
         series = {gpu: one for gpu, bins in groups.items()
                   if (one := sampled(run, gpu, UTILIZATION, bins)) is not None}  # fmt: skip
@@ -93,7 +93,7 @@ class Imbalance(Rule):
             if not _surely(use[busiest, mask] - use[least, mask], where, limits["gap_pct"]):
                 continue
             low, high = gpus[least], gpus[busiest]
-            yield Loss(
+            yield Finding(
                 cause=self.cause,
                 title=self.title,
                 where=where,

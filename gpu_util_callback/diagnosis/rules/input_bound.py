@@ -28,7 +28,7 @@ from gpu_util_callback.diagnosis.evidence.significance import (
     worth_telling,
 )
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Loss, Range, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import duration, percent
 from gpu_util_callback.words import duration as said
@@ -187,18 +187,18 @@ def _each_fit(run: Run) -> bool:
     return epochs is not None and 2 * int(run.fact("fits", default=1)) > epochs.count
 
 
-def input_setup(run: Run, limits: Limits, cause: str) -> list[Loss]:
+def input_setup(run: Run, limits: Limits, cause: str) -> list[Finding]:
     """What it costs that the input begins anew with each epoch: workers start, buffers fill."""
-    claims = []
+    findings = []
     for occurrences in run.phases.of("input_setup", account="input_wait").values():
-        claim = _each_time(run, limits, cause, occurrences)
-        claim = claim or _once(run, limits, cause, occurrences)
-        if claim is not None:
-            claims.append(claim)
-    return claims
+        finding = _each_time(run, limits, cause, occurrences)
+        finding = finding or _once(run, limits, cause, occurrences)
+        if finding is not None:
+            findings.append(finding)
+    return findings
 
 
-def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Loss | None:
+def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Finding | None:
     epochs = _epochs_ns(run, occurrences)
     if len(epochs) + 1 < LEAST_TIMES:
         return None
@@ -215,7 +215,7 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
     each = f"takes {duration(each_s)} each time"
     if most_s > UNEVEN * each_s:
         each = f"takes {duration(each_s)} on average, {duration(most_s)} at most"
-    return Loss(
+    return Finding(
         cause=cause,
         title=f"Input-bound: each {'fit' if _each_fit(run) else 'epoch'} sets its input up",
         where=where,
@@ -238,7 +238,7 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
     )  # fmt: skip
 
 
-def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Loss | None:
+def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Finding | None:
     """A change of epochs that took long, if only once, in a run that is over: it may have been a
     hiccup, and says so. What the first epoch begins with had to be.
     """
@@ -265,7 +265,7 @@ def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Los
         return None
     each_s = found.self_ns / often / 1e9
     seen = "once" if often == 1 else "twice" if often == 2 else f"{often} times"
-    return Loss(
+    return Finding(
         cause=cause,
         title="Input-bound: a change of epochs waits for the input",
         where=where,
@@ -455,24 +455,24 @@ class InputBound(Rule):
     def missing(self, run: Run) -> bool:
         return not len(run.steps) or run.steps.total("wait_known") == 0
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         enough = min(limits["min_run_pct"] / 100 * run.present_ns, limits["always_s"] * 1e9)
         found = run.spans_of(
             "wait", enter=limits["wait_pct"] / 100, min_rows=int(limits["min_steps"])
         )
-        claims = []
+        findings = []
         for where, blocks in found:
             after = run.end_step - where.end_step
             if where.end_step <= limits["warmup_steps"] and after > AFTER * where.end_step:
                 continue
-            loss = self._claim(run, limits, where, blocks)
+            loss = self._finding(run, limits, where, blocks)
             if loss is not None and loss.lost_ns and loss.lost_ns >= PART * enough:
-                claims.append(loss)
-        few = too_little(claims, limits)
-        told = claims if not few and sum(loss.lost_ns or 0 for loss in claims) >= enough else []
+                findings.append(loss)
+        few = too_little(findings, limits)
+        told = findings if not few and sum(loss.lost_ns or 0 for loss in findings) >= enough else []
         return [*told, *worth_telling(input_setup(run, limits, self.cause), run.present_ns, limits)]
 
-    def _claim(self, run: Run, limits: Limits, where: Range, blocks: slice) -> Loss | None:
+    def _finding(self, run: Run, limits: Limits, where: Range, blocks: slice) -> Finding | None:
         steps = run.steps
         rows = max(1, where.end_step - where.start_step)
         raw, wait, duration, in_blocks = (
@@ -534,10 +534,12 @@ class InputBound(Rule):
         stages = run.pipeline.stages(where.start_ns, where.end_ns)
         slowest = _to_blame(stages, behind_first_epoch(run, where))
         work_ms = sum(stage.ms_per_batch for stage in stages if not stage.passing)
-        innocent = bool(stages) and work_ms < limits["explained_pct"] / 100 * wait / rows / 1e6
-        if innocent and lost < BEYOND_DOUBT * run.present_ns:
+        not_the_bottleneck = (
+            bool(stages) and work_ms < limits["explained_pct"] / 100 * wait / rows / 1e6
+        )
+        if not_the_bottleneck and lost < BEYOND_DOUBT * run.present_ns:
             return None
-        if innocent:
+        if not_the_bottleneck:
             slowest = None
             evidence["all_stages_ms_per_batch"] = round(work_ms, 3)
         elif slowest is not None and slowest.work_ms_per_batch > 0:
@@ -555,8 +557,8 @@ class InputBound(Rule):
         wait_here = InputWait(
             run, where, lost / rows / 1e6, needed_ms, slowest,
             overlaps=slowest is not None and _overlaps(slowest, duration / rows),
-            innocent=innocent, opener=next((s for s in stages if s.opens_files), None),
-            stages=stages,
+            not_the_bottleneck=not_the_bottleneck,
+            opener=next((s for s in stages if s.opens_files), None), stages=stages,
         )  # fmt: skip
         advice = advise_kind(wait_here) or advise_stage(wait_here)
         if filling is not None and (refilled := advise_fills(wait_here, filling)) is not None:
@@ -565,7 +567,7 @@ class InputBound(Rule):
             advice = advise_rare(wait_here, long, advice)
         saved = lost * advice.saves
         evidence["faster_up_to"] = round(duration / max(1, duration - saved), 2)
-        return Loss(
+        return Finding(
             cause=self.cause,
             title=self.title,
             where=where,

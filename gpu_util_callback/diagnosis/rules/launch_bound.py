@@ -15,7 +15,7 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 )
 from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Loss, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["LaunchBound", "Looks", "advice", "looks"]
@@ -70,14 +70,14 @@ class LaunchBound(Rule):
         told = run.fact("fit", "run_eagerly", default=False) or run.fact("framework", "eager_by")
         return not traced_gpus(run) and not told and not run.fact("fit", "dispatch")
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if traced_gpus(run):
             launches = list(self._traced(run, limits))
             yield from launches or self._host(run, limits)
         else:
             yield from self._eager(run, limits)
 
-    def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
         for share in stretches_of(run, limits["idle_launch_pct"], "idle_launch"):
             if not share.kernels_per_step or share.kernel_us > limits["mean_kernel_us"]:
                 continue
@@ -97,7 +97,7 @@ class LaunchBound(Rule):
                 },
             )
 
-    def _host(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _host(self, run: Run, limits: Limits) -> Iterable[Finding]:
         share = share_of(run, "idle_host", "idle_launch")
         steps = run.steps
         spent = steps.total("duration_ns")
@@ -113,7 +113,7 @@ class LaunchBound(Rule):
         idle, in_steps = run.idle(start, end), _idle_in_steps(run)
         if idle is None or in_steps is None or idle.active_pct >= limits["host_active_pct"]:
             return
-        yield Loss(
+        yield Finding(
             cause=self.cause,
             title="The host keeps the GPU waiting",
             where=None,
@@ -133,7 +133,7 @@ class LaunchBound(Rule):
             gpus=list(share.gpus),
         )
 
-    def _eager(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _eager(self, run: Run, limits: Limits) -> Iterable[Finding]:
         eager = _runs_eagerly(run, limits)
         if eager is None or run.steps.total_rows < limits["min_steps"]:
             return
@@ -142,7 +142,7 @@ class LaunchBound(Rule):
         idle = run.idle(start, end) if run.used_gpus else None
         in_steps = _idle_in_steps(run) if idle is not None else None
         if idle is None or in_steps is None:
-            yield Loss(
+            yield Finding(
                 cause=self.cause,
                 title="The step runs eagerly, operation by operation from Python",
                 where=None,
@@ -164,7 +164,7 @@ class LaunchBound(Rule):
         lost = min(in_steps, spent) - explained
         if lost < (1 - limits["eager_active_pct"] / 100) * (spent - explained):
             return
-        yield Loss(
+        yield Finding(
             cause=self.cause,
             title="Eager execution leaves the GPU idle",
             where=None,

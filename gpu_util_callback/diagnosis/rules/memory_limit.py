@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from gpu_util_callback.diagnosis.evidence.allocator import Allocator, allocator
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
@@ -27,7 +27,7 @@ class MemoryLimit(Rule):
     def missing(self, run: Run) -> bool:
         return not any((memory := allocator(run, gpu)) and memory.total for gpu in run.used_gpus)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         low = {gpu: memory for gpu in run.used_gpus
                if (memory := allocator(run, gpu)) and memory.total
                and _share(memory) < limits["limit_pct"]
@@ -36,7 +36,7 @@ class MemoryLimit(Rule):
             return
         gpu = max(low, key=lambda one: low[one].used_pct)
         memory, total = low[gpu], low[gpu].total or 0.0
-        yield Loss(
+        yield Finding(
             cause=self.cause,
             title=f"{self.title} ({gpu_names(list(low))})",
             where=None,

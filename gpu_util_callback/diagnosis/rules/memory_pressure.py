@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 )
 from gpu_util_callback.diagnosis.evidence.allocator import Allocator, allocator
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
@@ -43,7 +43,7 @@ class MemoryPressure(Rule):
     def missing(self, run: Run) -> bool:
         return not any(allocator(run, gpu) for gpu in run.used_gpus)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         full = {gpu: memory for gpu in run.used_gpus
                 if (memory := allocator(run, gpu)) and not _limited(memory)
                 and _fired(memory, limits)}  # fmt: skip
@@ -52,7 +52,7 @@ class MemoryPressure(Rule):
         # One line for all of them: they hold the same model.
         gpu = max(full, key=lambda one: (len(_fired(full[one], limits)), full[one].used_pct))
         memory, fired = full[gpu], _fired(full[gpu], limits)
-        yield Loss(
+        yield Finding(
             cause=self.cause,
             title=f"{self.title} ({gpu_names(list(full))})",
             where=None,

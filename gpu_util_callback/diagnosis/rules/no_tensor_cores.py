@@ -7,7 +7,7 @@ from gpu_util_callback.diagnosis.advice.snippets import half_precision, has_kera
 from gpu_util_callback.diagnosis.evidence.kernels import MatrixKernels, capability, plain_matrix_pct
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["NoTensorCores", "advice", "unused"]
@@ -40,7 +40,7 @@ class NoTensorCores(Rule):
             capability(run, gpu) and plain_matrix_pct(run, gpu) for gpu in traced_gpus(run)
         )
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         for gpu in traced_gpus(run):
             busy = run.traced.gpus[gpu]
             kernels = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / busy.duration_ns
@@ -48,7 +48,7 @@ class NoTensorCores(Rule):
             if able is None or seen is None or not unused(able, kernels, seen, limits):
                 continue
             policy = str(run.fact("fit", "mixed_precision", default=""))
-            yield Loss(
+            yield Finding(
                 cause=self.cause,
                 title=self.title,
                 where=None,

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, MANY_TIMES, worth_telling
 from gpu_util_callback.diagnosis.evidence.spans import Series
-from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = [
@@ -190,10 +190,10 @@ class Recompilation(Rule):
         seen = ("compile_known", "known_rows", "new_rows")
         return not any(run.steps.total(name) for name in seen)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
-    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
         steps = run.steps
         usual = _known_shape_ns(run)
         new = _beyond(run, usual) if usual is not None else np.zeros(len(steps), np.int64)
@@ -226,7 +226,7 @@ class Recompilation(Rule):
             if by_shape:
                 evidence["seen_by"] = "steps on a new input shape, against those on a known one"
             guessed = 2 * int(steps["estimated"][blocks].sum()) > int(steps["rows"][blocks].sum())
-            yield Loss(
+            yield Finding(
                 cause=self.cause,
                 title=self.title,
                 where=where,

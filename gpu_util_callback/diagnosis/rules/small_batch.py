@@ -6,7 +6,7 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
 from gpu_util_callback.diagnosis.evidence.kernels import fill, headroom
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["BUSY_BUT_EMPTY", "SmallBatch", "model_is_small"]
@@ -52,7 +52,7 @@ class SmallBatch(Rule):
             run.column(gpu, "sm_active_pct") and headroom(run, gpu) for gpu in run.used_gpus
         )
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if model_is_small(run, limits):
             return
         for gpu in run.working_gpus:
@@ -66,7 +66,7 @@ class SmallBatch(Rule):
                 continue
             batch = run.fact("fit", "batch_size")
             factor = max(2, room_for(run, 8))
-            yield Loss(
+            yield Finding(
                 cause=self.cause,
                 title=self.title,
                 where=None,

@@ -6,7 +6,7 @@ from typing import ClassVar
 from gpu_util_callback.diagnosis.advice.snippets import command
 from gpu_util_callback.diagnosis.evidence.kernels import fill
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.rules.small_batch import BUSY_BUT_EMPTY, model_is_small
 from gpu_util_callback.diagnosis.thresholds import Limits
 
@@ -28,7 +28,7 @@ class SmallModel(Rule):
         seen = any(run.column(gpu, "sm_active_pct") for gpu in run.used_gpus)
         return not (known and sized and seen)
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if not model_is_small(run, limits):
             return
         for gpu in run.working_gpus:
@@ -37,7 +37,7 @@ class SmallModel(Rule):
                 continue
             if seen.sm_active_pct >= limits["sm_active_pct"]:
                 continue
-            yield Loss(
+            yield Finding(
                 cause=self.cause,
                 title=self.title,
                 where=None,

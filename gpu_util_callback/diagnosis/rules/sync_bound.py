@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 )
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["SyncBound", "advice"]
@@ -62,13 +62,13 @@ class SyncBound(Rule):
             and any(run.column(gpu, "utilization_pct") for gpu in run.used_gpus)
         )
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if traced_gpus(run):
             yield from self._traced(run, limits)
         else:
             yield from self._outside(run, limits)
 
-    def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
         for share in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
             yield share.loss(
                 self,
@@ -81,7 +81,7 @@ class SyncBound(Rule):
                 },
             )
 
-    def _outside(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _outside(self, run: Run, limits: Limits) -> Iterable[Finding]:
         steps = run.steps
         if steps.total_rows < limits["min_steps"] or run.fact("fit", "run_eagerly", default=False):
             return
@@ -108,7 +108,7 @@ class SyncBound(Rule):
             return
         if lost > limits["idle_ms_per_step"] * 1e6 * steps.total_rows:
             return
-        yield Loss(
+        yield Finding(
             cause=self.cause,
             title=self.title,
             where=None,

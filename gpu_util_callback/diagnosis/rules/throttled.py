@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.advice.snippets import driver_number
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import RARE_NS, Sampled, sampled, together
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
@@ -61,10 +61,10 @@ class Throttled(Rule):
             for gpu in run.used_gpus for column in _REASONS
         )  # fmt: skip
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         return worth_telling(self._spans(run, limits), run.present_ns, limits)
 
-    def _spans(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
         slowed = [one for gpu in run.working_gpus if (one := _slowed(run, gpu, limits)) is not None]
         for column, (word, fault) in _REASONS.items():
             each = {one.gpu: (one.seen, one.lost[column]) for one in slowed if column in one.lost}
@@ -88,7 +88,7 @@ class Throttled(Rule):
                     "temperature_c": round(float(np.nanmax(hot)))
                     if np.isfinite(hot).any() else None,
                 }  # fmt: skip
-                yield Loss(
+                yield Finding(
                     cause=self.cause,
                     title=f"Throttled ({word})",
                     where=found.where,

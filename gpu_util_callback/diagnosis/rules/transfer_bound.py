@@ -17,7 +17,7 @@ from gpu_util_callback.diagnosis.evidence.samples import (
 )
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Loss, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
@@ -57,13 +57,13 @@ class TransferBound(Rule):
             run.column(gpu, "pcie_rx_bytes_per_s") for gpu in run.used_gpus
         )
 
-    def find(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         traced = list(self._traced(run, limits))
         yield from traced
         if not traced_gpus(run):
             yield from worth_telling(self._full_links(run, limits), run.present_ns, limits)
 
-    def _traced(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
         limit = limits["exposed_copy_pct"]
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
             down, up = (share_of(run, way, where=share.where) for way in ("copy_h2d", "copy_d2h"))
@@ -81,7 +81,7 @@ class TransferBound(Rule):
                 },
             )
 
-    def _full_links(self, run: Run, limits: Limits) -> Iterable[Loss]:
+    def _full_links(self, run: Run, limits: Limits) -> Iterable[Finding]:
         links = {gpu: link for gpu in run.working_gpus if (link := _link(run, limits, gpu))}
         each = {gpu: (link.seen, link.lost) for gpu, link in links.items()}
         enter = limits["idle_pct"] / 100
@@ -90,7 +90,7 @@ class TransferBound(Rule):
             full = mask & link.full
             degraded = _degraded(run, found.gpus[0])
             several = len(found.gpus) > 1
-            yield Loss(
+            yield Finding(
                 cause=self.cause,
                 title=f"{self.title} ({gpu_names(found.gpus)}: the PCIe "
                 f"{'links are' if several else 'link is'} full)",
