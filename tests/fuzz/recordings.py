@@ -185,8 +185,7 @@ def spoiled(data: bytes, logdir: Path) -> str:
     files = dict(bases.files[base])
     write(bases.files["thirds"], logdir / "good")
     on_disk = []
-    # Bombs last: nobody is to unpack one here.
-    for what, *more in sorted(changes, key=lambda one: "bomb" in one):
+    for what, *more in changes:
         if what == "file":
             on_disk.append(more)
         elif more[0] in files:
@@ -295,17 +294,17 @@ _CHANGES = {
 def _change_file(folder: Path, name: str, what: str, other: str, at: float) -> None:
     path, to = folder / name, folder / other
     data = path.read_bytes() if path.is_file() else b""
+    if not path.is_file() or path.is_symlink():
+        return  # an earlier change made something else of it
     if what in ("drop", "link", "loop", "pipe", "folder", "rename"):
-        if not path.is_file() or path.is_symlink():
-            return
         path.unlink()
     match what:
         case "cut":
             path.write_bytes(data[: int(at * len(data))])
         case "rename" | "copy":
-            if to.is_dir():
-                return
-            to.write_bytes(data)
+            if not to.exists() or (to.is_file() and not to.is_symlink()):
+                to.unlink(missing_ok=True)
+                to.write_bytes(data)
         case "link":  # to the same, outside of the log directory
             outside = folder.parents[4] / f"outside-{name}"
             outside.write_bytes(data)
@@ -324,9 +323,15 @@ def _change_file(folder: Path, name: str, what: str, other: str, at: float) -> N
 def _members(data: bytes) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return {name: archive.read(name) for name in archive.namelist()}
+            return {one.filename: _member(archive, one) for one in archive.infolist()}
     except Exception:  # an earlier change broke it
         return {}
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """What a member holds, and no more than it says: it may be a bomb."""
+    with archive.open(info) as stream:
+        return stream.read(info.file_size)
 
 
 def _zipped(members: dict[str, bytes], again: str | None = None) -> bytes:
