@@ -50,6 +50,16 @@ class GpuUtilCallback(keras.callbacks.Callback):
     model.fit(dataset, epochs=10, callbacks=[GpuUtilCallback("logs")])
     ```
 
+    Short fits that follow each other (reinforcement learning, folds, active learning) go on in one
+    recording, in which each is marked: make the callback once, outside of the loop. A fit longer
+    than 10 s, or later than a minute after the last one, is a recording of its own.
+
+    ```python
+    callback = GpuUtilCallback("logs")
+    for episode in episodes:
+        model.fit(*episode, callbacks=[callback])
+    ```
+
     Under Ray, it goes where the training does: into Ray Tune's trial, or into every worker of Ray
     Train (`GpuUtilMonitor` in the same way). Rank, workers and the trial's name are found out.
 

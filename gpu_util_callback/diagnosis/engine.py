@@ -196,7 +196,7 @@ def _first(finding: Finding) -> tuple:
 
 def _object(finding: Finding, run: Run) -> dict:
     where = finding.where
-    span_ns = where.end_ns - where.start_ns if where else run.wall_ns
+    span_ns = run.present_in(where) if where else run.wall_ns
     lost = finding.lost_ns
     place = {} if where is None else {
         "start_step": where.start_step, "end_step": where.end_step,

@@ -41,11 +41,12 @@ CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows
 KNOWN_S = 0.5  # the same where it is known that writing fails or hangs
 EXIT_S = 10.0  # how long the end of the process waits for recordings that are still being written
 LATE_S = 0.5  # a recorder that comes to the end so late writes its rows before all else
+LOOK_S = 0.25  # how often it is looked whether the fit was left by an exception
 WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
 # Fits of one callback up to this long go on in one recording with the next that begins so soon.
 SERIES_FIT_S = 10.0
 SERIES_GAP_S = 60.0
-NEWS_S = 5.0  # a series as long as this is worth a verdict while it may still go on
+NEWS_S = 5.0  # a fit or a series as long as this is worth a verdict while others may follow
 REST_S = 2.0  # how long the thread of a series waits for the next fit; then it closes the recording
 IDLE_S = 60.0  # where the fit cannot be watched: no step for so long, and sampling stops
 
@@ -110,6 +111,7 @@ class Recorder:
         self._between_ns = 0  # all of them
         self._finished_sums: deque[HookSums] = deque()  # of the fits before
         self._cpu_s = 0.0  # of the threads before this one
+        self._unsaid = False  # a fit of a series has ended without a word
         self._said_s = 0.0  # how long the fits were that the last verdict was about
         self._shapes_noted = 0  # shapes of batches when it was last said what varies
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
@@ -163,6 +165,7 @@ class Recorder:
                     self._end_called = time.monotonic()
                     if not between:
                         self._ended_ns = self._end_of_fit(status)
+                        self._unsaid = False  # who calls says it, or `_work`
             if first and not between:
                 self._leave_fit()
         finally:  # also when Ctrl+C is pressed in here: nobody else would end the thread
@@ -226,6 +229,7 @@ class Recorder:
             if self.status:
                 return
             self._ended_ns = self._end_of_fit("ended")
+            self._unsaid = True
         self._leave_fit()
         with self._lock:
             self._rests_until = time.monotonic() + REST_S
@@ -291,8 +295,8 @@ class Recorder:
 
     @property
     def was_short(self) -> bool:
-        """Whether the fit under way is one of a series so far: not the first, and short."""
-        return self.fits > 1 and self.clock.now() - self._fit_started_ns < SERIES_FIT_S * 1e9
+        """Whether the fit under way is one of a series so far, and not worth a word of its own."""
+        return self.fits > 1 and self.clock.now() - self._fit_started_ns < NEWS_S * 1e9
 
     def rests_elsewhere(self, log_dir: str) -> bool:
         """Whether this is a series between two fits that nobody has to close for `log_dir`."""
@@ -390,13 +394,15 @@ class Recorder:
             if not self._started_ns:
                 return  # `start` was interrupted
             self._open()
-            pause = 0.5  # the first look comes early
-            while not self._wait(pause):
-                pause = FLUSH_S
-                self._tick()
-                self._retire()
-                if not self._ended_ns and self.watch.over():
+            due = time.monotonic() + 0.5  # the first flush comes early
+            while not self._wait(min(LOOK_S, FLUSH_S)):
+                left = not self._ended_ns and self.watch.over()
+                if left:
                     self.end("interrupted")
+                elif time.monotonic() >= due:
+                    due = time.monotonic() + FLUSH_S
+                    self._tick()
+                    self._retire()
         except Exception as error:  # a fault of ours
             self.fail("the recording", error)
         finally:
@@ -529,7 +535,7 @@ class Recorder:
     def say_verdict(self) -> None:
         """Two lines about where the time went, if the recording was closed in time."""
         if self.settings.report and self._closed.is_set() and self.path is not None:
-            self._said_s = self._training_s()
+            self._said_s, self._unsaid = self._training_s(), False
             verdict(self.path, self.settings.thresholds, interrupted=self.status != "ended")
 
     def _training_s(self) -> float:
@@ -537,7 +543,7 @@ class Recorder:
 
     def _is_news(self) -> bool:
         """Whether a series has become twice as long as when it was last spoken of, or is over."""
-        if self.fits == 1 or self.status != "ended":
+        if not self._unsaid:
             return False
         trained_s = self._training_s()
         if self._outputs.in_a_hurry.is_set():  # the last word

@@ -56,3 +56,38 @@ def test_a_call_of_two_seconds_changes_no_step_time(play, tmp_path):
     ratio = np.median(steps["duration_ns"][slow]) / np.median(steps["duration_ns"][fast])
     assert ratio < 1.1
     assert np.percentile(steps["duration_ns"][slow], 99) < 0.5e9  # no step waited for the call
+
+
+def test_what_gpus_do_between_the_fits_of_a_series_is_not_recorded(play, tmp_path):
+    keras = pytest.importorskip("keras")
+    pytest.importorskip("tensorflow")
+    from gpu_util_callback import GpuUtilCallback, read_recordings
+
+    scenario = Scenario()
+    scenario.gpu("h100")
+    play(scenario)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    x = np.ones((64, 8), "float32")
+
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.1)
+
+    callback = GpuUtilCallback(tmp_path, report=False)
+    for _ in range(3):
+        model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=[callback, Slow()])
+        time.sleep(0.7)
+    until = time.monotonic() + 20
+    while (recording := read_recordings(tmp_path)[0]).status == "live":
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    phases = recording.phases
+    rows = [i for i, kind in enumerate(phases["kind"]) if kind == "between_fits"]
+    assert len(rows) == 2
+    t = recording.samples["gpu0"]["time_ns"]
+    assert len(t) > 8, "of the fits themselves"
+    for i in rows:
+        start, end = phases["start_ns"][i], phases["end_ns"][i]
+        assert end - start > 0.5e9
+        assert not ((t >= start) & (t < end)).any()

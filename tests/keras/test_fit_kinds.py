@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 from fit_truth import BATCH, WIDTH, small_model
 
-from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback import GpuUtilCallback, read_recordings, recorder
 
 N = 12
 X = np.random.default_rng(0).normal(size=(BATCH * N, WIDTH)).astype(np.float32)
@@ -271,3 +272,23 @@ def test_a_wish_that_no_function_was_made_for_changes_nothing(tmp_path, caplog):
     steps = int(model.optimizer.iterations) - N
     _, second = check(tmp_path, caplog, N, steps)
     assert second.steps["batches"].tolist() == [2] * steps
+
+
+def test_a_fit_that_a_callback_ends_is_closed_soon(tmp_path, monkeypatch):
+    """No hook of ours is called then; nobody waits for the next flush."""
+    monkeypatch.setattr(recorder, "FLUSH_S", 60.0)
+
+    class Broken(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            time.sleep(1.0)  # past the first flush
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        compiled().fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[ours(tmp_path), Broken()])
+    until = time.monotonic() + 20
+    while [one for one in threading.enumerate() if one.name == "gpu-util-recorder"]:
+        assert time.monotonic() < until, "its thread outlives the fit"
+        time.sleep(0.05)
+    (recording,) = read_recordings(tmp_path)
+    assert recording.status == "interrupted"
+    assert len(recording.steps["step"]) == N

@@ -103,3 +103,18 @@ def test_a_recording_that_is_not_redacted_says_where_it_was_made(make_writer, tm
     (one,) = read_recordings(tmp_path)
     assert one.facts["host"] == socket.gethostname()
     assert isinstance(one.facts["pid"], int)
+
+
+def test_time_between_the_fits_of_a_series_is_in_no_category():
+    """Two fits of 3 and 4 s, 10 s apart: 7 s of training."""
+    second = 10**9
+    steps = {"input_wait_ns": np.array([second, second]), "body_ns": np.array([2, 3]) * second}
+    phases = {
+        "kind": np.array(["fit", "between_fits", "fit"], object),
+        "account": np.array(["", "", ""], object),
+        "self_ns": np.array([3, 10, 4]) * second,
+    }
+    found = account(steps, phases, 0, 17 * second)
+    assert found["wall_s"] == 7.0 and found["between_fits_s"] == 10.0
+    assert found["time_s"]["input_wait"] == 2.0 and found["time_s"]["step"] == 5.0
+    assert found["time_s"]["other"] == 0.0

@@ -120,6 +120,10 @@ class Run(Gauges):
         gone = np.clip(np.minimum(last, end_ns) - np.maximum(first, start_ns), 0, None)
         return int((gone * (spent / np.maximum(last - first, 1))).sum())
 
+    def present_in(self, where: Range) -> int:
+        """How long a range was, without what `absent_ns` counts in it."""
+        return where.end_ns - where.start_ns - self.absent_ns(where.start_ns, where.end_ns)
+
     @property
     def _between_fits(self) -> list[Occurrences]:
         return list(self.phases.of("between_fits").values())

@@ -261,7 +261,7 @@ class HostStall(Rule):
                 continue  # the first one traces and fills; wait for another
             where = owned(run, occurrences)
             took = occurrences.self_ns
-            span_ns = max(1, where.end_ns - where.start_ns)
+            span_ns = max(1, run.present_in(where))
             # Compiling the test function is done once, however long the run gets.
             again = usual_ns(np.maximum(occurrences["self_ns"] - _compiled(run, occurrences), 0))
             if 100 * again < limits["validation_idle_pct"] * span_ns:
@@ -290,7 +290,7 @@ class HostStall(Rule):
                 evidence["validation_wait_pct"] = round(100 * wait / max(1, took), 1)
             advice = _stall_advice.validation(
                 run, count=max(1, occurrences.count), took_ns=took, wait_ns=wait,
-                span_ns=where.end_ns - where.start_ns, pct=pct,
+                span_ns=run.present_in(where), pct=pct,
             )  # fmt: skip
             yield self._loss("Validation stalls training", where, lost, active, run,
                              evidence, {name: limits[name] for name in fired}, advice,
@@ -304,7 +304,7 @@ class HostStall(Rule):
                 if occurrences.count < limits["min_occurrences"]:
                     continue
                 where = owned(run, occurrences)
-                span_ns = max(1, where.end_ns - where.start_ns)
+                span_ns = max(1, run.present_in(where))
                 if 100 * usual_ns(occurrences["self_ns"]) < limits["callback_pct"] * span_ns:
                     continue
                 lost, active = lost_in(run, occurrences, where)
@@ -322,7 +322,7 @@ class HostStall(Rule):
                                  _stall_advice.at_epoch_end(
                                      run, name, count=occurrences.count,
                                      took_ns=occurrences.self_ns,
-                                     span_ns=where.end_ns - where.start_ns,
+                                     span_ns=run.present_in(where),
                                  ), name, occurrences)  # fmt: skip
 
     # -- callbacks inside steps --------------------------------------------------------------------
@@ -358,7 +358,7 @@ class HostStall(Rule):
             advice = _stall_advice.in_steps(
                 run, name, steps=rows, times=int(run.steps["callback_events"][blocks].sum()),
                 epochs=_epochs_in(run, where), took_ns=took,
-                span_ns=where.end_ns - where.start_ns,
+                span_ns=run.present_in(where),
             )  # fmt: skip
             if name:  # what the others take stays
                 advice = replace(advice, saves=advice.saves * of_it * min(1.0, named / took))
@@ -375,7 +375,7 @@ class HostStall(Rule):
         seen = unmarked(run)
         if seen is None:
             return
-        span_ns = max(1, seen.where.end_ns - seen.where.start_ns)
+        span_ns = max(1, run.present_in(seen.where))
         if 100 * seen.usual_ns < limits["unmarked_pct"] * span_ns:
             return
         if 100 * seen.lost_ns < limits["lost_pct"] * span_ns:

@@ -1,0 +1,82 @@
+"""A series of short fits: what lies between them is no time of the training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu_util_callback.diagnosis import Diagnosis
+from gpu_util_callback.recording import account
+
+MS = 1_000_000
+STEPS, STEP_MS, PAUSE_MS = 50, 10, 3_000
+FITS = 12
+
+
+def series(busy_pct: float, pause_ms: int = PAUSE_MS, setup_ms: int = 0):
+    """(tables, samples, end): fits of 0.5 s in which a GPU works, `pause_ms` apart."""
+    starts, phases, times = [], [], []
+    at = 0
+    for fit in range(FITS):
+        begin = at
+        if fit:
+            phases.append(("between_fits", "", at - pause_ms * MS, at, "", pause_ms * MS, fit))
+        if setup_ms:
+            end = at + setup_ms * MS
+            phases.append(("input_setup", "iterator", at, end, "input_wait", setup_ms * MS, fit))
+            at = end
+        for _ in range(STEPS):
+            starts.append(at)
+            at += STEP_MS * MS
+        phases.append(("epoch", "epoch 1", begin, at, "", at - begin, fit + 1))
+        phases.append(("fit", f"fit {fit + 1}", begin, at, "", at - begin, fit + 1))
+        times += range(begin + 50 * MS, at, 100 * MS)
+        end = at
+        at += pause_ms * MS
+    n = len(starts)
+    steps = {
+        "step": np.arange(n), "start_ns": np.array(starts),
+        "duration_ns": np.full(n, STEP_MS * MS), "body_ns": np.full(n, STEP_MS * MS),
+        "input_wait_ns": np.zeros(n, np.int64), "batches": np.ones(n, np.int64),
+    }  # fmt: skip
+    names = ("kind", "name", "start_ns", "end_ns", "account", "self_ns", "fit")
+    columns = dict(zip(names, map(list, zip(*phases, strict=True)), strict=True))
+    columns["step"] = np.array(columns.pop("fit")) * STEPS
+    table = {
+        name: np.array(column, object if name in ("kind", "name", "account") else np.int64)
+        for name, column in columns.items()
+    }
+    gpu = {"time_ns": np.array(times), "utilization_pct": np.full(len(times), busy_pct)}
+    return {"steps": steps, "phases": table}, {"gpu0": gpu}, end
+
+
+def judged(tables, samples, end, **facts):
+    found = Diagnosis(
+        {
+            "started_ns": 1, "framework": {"backend": "tensorflow"}, "fits": FITS,
+            "gpus": [{"index": 0, "used_by_framework": True}], "fit": {"input_kind": "numpy"},
+            **facts,
+        }
+    )  # fmt: skip
+    found.add(tables, samples)
+    spent = account(tables["steps"], tables["phases"], 0, end)
+    return found.result(account=spent, now_ns=end, ended=True), spent
+
+
+def test_the_time_between_fits_holds_nothing_up():
+    found, spent = judged(*series(busy_pct=97))
+    assert spent["wall_s"] == pytest.approx(FITS * STEPS * STEP_MS / 1e3)
+    assert spent["between_fits_s"] == pytest.approx((FITS - 1) * PAUSE_MS / 1e3)
+    assert found["findings"] == found["spans"] == []
+    assert "Nothing held training back" in found["verdict"], found["verdict"]
+    assert "6.0 s" in found["verdict"] or "6 s" in found["verdict"], found["verdict"]
+
+
+def test_losses_are_shares_of_the_training():
+    """0.2 s of set-up before each 0.5 s of steps: 29 % of the fits, 6 % of the clock."""
+    found, _ = judged(*series(busy_pct=70, setup_ms=200))
+    (one,) = [one for one in found["spans"] + found["findings"] if "setup" in one["id"]]
+    assert one["title"].endswith("each fit sets its input up")
+    assert "train_on_batch" in one["advice"]["code"]
+    assert one["lost_s"] == pytest.approx(FITS * 0.2 * 0.3, rel=0.2), "the GPU idled for 30 %"
+    assert "of 8.4 s" in found["verdict"], found["verdict"]
