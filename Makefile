@@ -29,7 +29,7 @@ define tests
 	esac
 endef
 
-.PHONY: demo test test-all bench matrix checks lint frontend frontend-check browser screenshots clean help
+.PHONY: demo test test-all quick bench matrix checks lint frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
@@ -37,6 +37,7 @@ help:
 	@echo "make test      lint, frontend, unit, fit, TensorBoard and browser tests"
 	@echo "               (BACKENDS=1 make test installs JAX, PyTorch, Ray, Keras 2 and tests them, too)"
 	@echo "make test-all  the same with the minutes-long suites"
+	@echo "make quick     linters, types, frontend, and the tests that train nothing: two minutes"
 	@echo "make bench     what recording costs, measured here"
 	@echo "make matrix    the tests under other versions of Python, TensorFlow, Keras; an hour or two"
 	@echo "make frontend  rebuild the tab after a change in frontend/"
@@ -48,6 +49,17 @@ demo: $(VENV)/.installed
 
 test: checks
 	$(call tests,and not slow)
+
+# What needs no fit, no browser and no second process.
+QUICK := tests/diagnosis tests/recording tests/traces tests/scenarios tests/plugin \
+	--ignore-glob='*/test_advice_*' --ignore-glob='*/test_advice.py' \
+	--ignore=tests/scenarios/test_trials.py --ignore=tests/scenarios/test_standin_fits.py \
+	--ignore=tests/traces/test_hostile_files.py --ignore=tests/traces/test_trace_command.py \
+	--ignore=tests/traces/test_damaged_references.py --ignore=tests/plugin/test_server.py
+
+quick: lint frontend-check
+	$(BIN)/python -m pytest -m "not timed and not slow and not browser" $(QUICK) -n $(JOBS) \
+		--dist loadfile --no-loadscope-reorder -q $(PYTEST_ARGS)
 
 test-all: checks
 	$(call tests,)
