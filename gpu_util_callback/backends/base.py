@@ -52,7 +52,7 @@ class Adapter:
     """
 
     name: str = "unknown"
-    timing: str = "hooks"  # how batches are timed: "graph", "python (determinism)", "hooks", ...
+    timing: str = "hooks"  # how batches are timed: "graph", "graph (determinism)", "hooks", ...
     about: About | None = None
     shapes_compile: bool = False  # whether a new input shape may make the framework compile
     every_shape_compiles: bool = False  # whether it always does

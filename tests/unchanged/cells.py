@@ -33,7 +33,6 @@ TENSORFLOW_MODES = (
     "learning rate schedule, EMA", "validation_data", "class_weight", "two fits",
     "other callbacks", "profiler windows",
 )  # fmt: skip
-MIRRORED_MODES = ("MirroredStrategy", "MirroredStrategy, jit_compile")
 OTHER_KINDS = (
     "arrays", "filter", "tf.data", "endless generator", "PyDataset", "torch DataLoader",
 )  # fmt: skip
@@ -92,8 +91,10 @@ def everything() -> list[Cell]:
     cells = [Cell("tensorflow", kind, "graph") for kind in kinds]
     for mode in TENSORFLOW_MODES:
         cells += [Cell("tensorflow", kind, mode) for kind in TENSORFLOW_KINDS[:2]]
-    for kind in ("arrays", "tf.data", "filter"):
-        cells += [Cell("tensorflow", kind, mode) for mode in MIRRORED_MODES]
+    # Keras' own fit fails with a strategy and jit_compile, or several steps per execution.
+    cells += [
+        Cell("tensorflow", kind, "MirroredStrategy") for kind in ("arrays", "tf.data", "filter")
+    ]
     for backend in ("jax", "torch"):
         cells += [Cell(backend, kind, "graph") for kind in OTHER_KINDS]
         for mode in OTHER_MODES:

@@ -312,7 +312,6 @@ MODES: dict[str, Mode] = {
     "other callbacks": Mode(compiled=with_ema, fitted=others),
     "profiler windows": Mode(windows=[(2, 4), (9, 11)]),
     "MirroredStrategy": Mode(around=mirrored),
-    "MirroredStrategy, jit_compile": Mode(around=mirrored, compiled=lambda: {"jit_compile": True}),
 }
 
 
@@ -370,7 +369,7 @@ def left_behind(model: Any, history: dict, batches: list[dict]) -> dict[str, Any
         "logs of each batch": batches,
         "weights": [exact(v) for v in model.weights],
         "seed generators": [exact(v) for v in model.non_trainable_variables if id(v) in seeds],
-        "iterations": int(optimizer.iterations),
+        "iterations": exact(optimizer.iterations),
         "optimizer": [exact(v) for v in optimizer.variables],
         "metrics": [exact(v) for v in model.metrics_variables],
         "side effects": [getattr(model, "python_calls", 0), int(getattr(model, "steps", 0))],

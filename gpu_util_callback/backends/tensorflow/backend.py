@@ -22,8 +22,8 @@ from gpu_util_callback.backends.tensorflow import (
 from gpu_util_callback.backends.tensorflow.distribute import is_distributed, timed_distributed
 from gpu_util_callback.backends.tensorflow.iterator import (
     KEY,
-    PythonIterator,
     current,
+    deterministic,
     holds_batches,
     probe,
     tail_ns,
@@ -51,7 +51,7 @@ class FunctionTimer(WrappedFunction):
 
     Args:
         model, name, called, no_batch, stale, raised, takes: as for `WrappedFunction`.
-        way: "graph", "eager" or "python": where batches are timed.
+        way: "graph" or "eager": where batches are timed.
         seen: told of each iterator the function is given, once.
         failed: told of an error of ours.
     """
@@ -141,9 +141,6 @@ class FunctionTimer(WrappedFunction):
         clock = time.perf_counter_ns
         rows = self.rows
         into_rows = timing_into(rows)
-        python = self.way == "python"
-        # A queue counts its traces by itself; elsewhere the functions are asked.
-        functions = _compiled_functions(inner) if python else []
 
         # Runs every step, hence so few calls in it.
         def function(iterator):
@@ -156,7 +153,7 @@ class FunctionTimer(WrappedFunction):
             if not self.armed:
                 return self._unexpected(inner, iterator)
             self.armed = False
-            given = None if python else getattr(iterator, KEY, None)
+            given = getattr(iterator, KEY, None)
             if given is None:
                 try:
                     given = self._twin(iterator)
@@ -164,7 +161,7 @@ class FunctionTimer(WrappedFunction):
                     self._failed(error)
                     self.unwrap()
                     return inner(iterator)
-            traces = rows.traces if rows is not None else _traces(functions)
+            traces = rows.traces if rows is not None else 0
             start = clock()
             current.timing = into_rows if rows is not None else timing_into(None, self._stamps)
             try:
@@ -178,15 +175,13 @@ class FunctionTimer(WrappedFunction):
             finally:
                 current.timing = None
             end = clock()
-            traced = (rows.traces if rows is not None else _traces(functions)) != traces
+            traced = rows is not None and rows.traces != traces
             self._called(start, end, TRACED if traced else 0)
             return result
 
         return function
 
     def _twin(self, iterator: Any) -> Any:
-        if self.way == "python":
-            return PythonIterator(iterator, self._stamps)
         return timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
 
     def _seen(self, iterator: Any) -> None:
@@ -205,29 +200,6 @@ class FunctionTimer(WrappedFunction):
 def is_iterator(value: Any) -> bool:
     """Whether a value is an iterator of tf.data's, distributed or not."""
     return isinstance(value, tf.data.Iterator) or is_distributed(value)
-
-
-def _compiled_functions(function: Any, depth: int = 5) -> list[Any]:
-    """The `tf.function`s that a function calls, as far as its closures show them."""
-    if hasattr(function, "experimental_get_tracing_count"):
-        return [function]
-    if not depth:
-        return []
-    held = [getattr(function, "__wrapped__", None)]
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            held.append(cell.cell_contents)
-        except ValueError:  # an empty cell
-            continue
-    found: list[Any] = []
-    for part in held:
-        if callable(part) and not isinstance(part, type):
-            found += [f for f in _compiled_functions(part, depth - 1) if f not in found]
-    return found
-
-
-def _traces(functions: list[Any]) -> int:
-    return sum(function.experimental_get_tracing_count() for function in functions)
 
 
 def _anchor() -> tuple[int, int]:
@@ -283,7 +255,6 @@ log = logging.getLogger("gpu_util_callback")
 TIMINGS = {
     "graph": "graph",
     "eager": "eager",
-    "python": "python (determinism)",
     "none": "hooks",
 }
 
@@ -319,8 +290,8 @@ class TensorFlowAdapter(KerasAdapter):
         if failure is not None:
             log.warning("gpu_util_callback: %s: %s", *failure)
         self._way = self._choose(model)
-        self.timing = TIMINGS[self._way]
-        timeline.serial = self._way in ("eager", "python")
+        self.timing = TIMINGS[self._way] + (" (determinism)" if self._deterministic else "")
+        timeline.serial = self._way == "eager"
         self._train = self._timer("train_function", stale, timeline.no_batch, stale)
         self._test = self._timer("test_function", None, timeline.test_no_batch, stale)
         self._train.wrap()
@@ -334,32 +305,20 @@ class TensorFlowAdapter(KerasAdapter):
             self._test.wrap()
 
     def _choose(self, model: Any) -> str:
-        reason = probe()
-        self._deterministic = reason == "determinism"
+        self._deterministic = deterministic()
         if getattr(model, "run_eagerly", False):
             return "eager"
+        reason = probe()
         if not reason:
             return "graph"
-        if not self._deterministic:
-            self.unavailable.append(
-                (
-                    "input wait in the graph",
-                    f"this TensorFlow does not let batches be timed ({reason})",
-                    "report it with the version of TensorFlow; step times are measured without it",
-                )
+        self.unavailable.append(
+            (
+                "input wait in the graph",
+                f"this TensorFlow does not let batches be timed ({reason})",
+                "report it with the version of TensorFlow; step times are measured without it",
             )
-            return "none"
-        if not _takes_python_iterators(model):
-            self.unavailable.append(
-                (
-                    "input wait",
-                    "under enable_op_determinism() batches are timed in Python, and this model's "
-                    "train function fetches them in the graph",
-                    "Keras 3.7 or newer, and its own make_train_function",
-                )
-            )
-            return "none"
-        return "python"
+        )
+        return "none"
 
     def _timer(
         self,
@@ -426,18 +385,6 @@ class TensorFlowAdapter(KerasAdapter):
             "replicas": tensorflow_distribute.replicas(self._model),
             "op_determinism": self._deterministic,
         }
-
-
-def _takes_python_iterators(model: Any) -> bool:
-    """Whether the train function loops over what is no `tf.data.Iterator` in Python.
-
-    Keras' own does since 3.7; Keras 3.6, Keras 2 and functions of others call `next` while they are
-    traced.
-    """
-    makers = (
-        getattr(type(model), name, None) for name in ("make_train_function", "_make_function")
-    )
-    return all(getattr(maker, "__module__", "").startswith("keras.src.") for maker in makers)
 
 
 def adapter() -> TensorFlowAdapter:

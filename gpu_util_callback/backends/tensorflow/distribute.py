@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpu_util_callback.backends.tensorflow.iterator import KEY, stamped
+from gpu_util_callback.backends.tensorflow.iterator import KEY, deterministic, stamped
 from gpu_util_callback.job import job_facts
 from gpu_util_callback.steps.frames import uncounted
 
@@ -20,7 +20,8 @@ __all__ = [
     "timed_distributed",
 ]
 
-_twins: dict[type, type] = {}  # class of iterator -> our subclass of it, made once
+# (class of iterator, op determinism) -> our subclass of it, made once: each has its own traces
+_twins: dict[tuple[type, bool], type] = {}
 
 
 def is_distributed(iterator: Any) -> bool:
@@ -64,9 +65,9 @@ def timed_distributed(iterator: Any) -> Any:
     """
     twin = iterator.__dict__.get(KEY)
     if twin is None:
-        kind = type(iterator)
+        kind = type(iterator), deterministic()
         if kind not in _twins:
-            _twins[kind] = _make_twin(kind, type(iterator._type_spec))
+            _twins[kind] = _make_twin(kind[0], type(iterator._type_spec))
         twin = _twins[kind](iterator)
         iterator.__dict__[KEY] = twin
     return twin

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
@@ -13,9 +14,9 @@ from gpu_util_callback.steps.frames import uncounted
 
 __all__ = [
     "KEY",
-    "PythonIterator",
     "TimedIterator",
     "current",
+    "deterministic",
     "holds_batches",
     "probe",
     "stamped",
@@ -64,7 +65,8 @@ class TimedIterator(_OwnedIterator):
     def __init__(self, inner):
         self.__dict__.update(inner.__dict__)
         self.__dict__.pop(KEY, None)
-        self._gpu_util_spec = TimedIteratorSpec(inner.element_spec)
+        kind = DeterministicIteratorSpec if deterministic() else TimedIteratorSpec
+        self._gpu_util_spec = kind(inner.element_spec)
 
     @property
     def _type_spec(self):
@@ -91,6 +93,10 @@ class TimedIteratorSpec(tf.data.IteratorSpec):
 
     def _from_components(self, components):
         return TimedIterator(super()._from_components(components))
+
+
+class DeterministicIteratorSpec(TimedIteratorSpec):
+    """The same for a trace with the clock that op determinism permits."""
 
 
 def timed(iterator) -> TimedIterator:
@@ -200,11 +206,19 @@ def _now() -> tf.Tensor:
     that batch, and not run at all where the data has ended.
     """
     with tf.device("CPU:0"):
-        stamp = tf.timestamp()
+        if deterministic():  # `tf.timestamp()` raises then
+            stamp = tf.ensure_shape(tf.numpy_function(_wall_clock, [], tf.float64), [])
+        else:
+            stamp = tf.timestamp()
     order: Any = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
     if order is not None:
-        order.run_independently(stamp.op)
+        clock = stamp.op if stamp.op.type != "EnsureShape" else stamp.op.inputs[0].op
+        order.run_independently(clock)
     return stamp
+
+
+def _wall_clock() -> np.float64:
+    return np.float64(time.time())
 
 
 def _held(data, stamp: tf.Tensor):
@@ -283,38 +297,7 @@ def _weight(i: int) -> int:
     return (i * 7919 * 2 + 1) % 104729  # odd, distinct and small: sums are exact as float64, too
 
 
-@uncounted
-class PythonIterator:
-    """Fetches in Python where the graph cannot tell the time (`enable_op_determinism`).
-
-    Anything that is not a `tf.data.Iterator` makes Keras loop over batches in Python. The end of
-    the data is `OutOfRangeError` when nothing was fetched (Keras ends the epoch on it), and
-    `StopIteration` after some batches of an execution with several steps.
-    """
-
-    def __init__(self, iterator, stamps: list[tuple[int, int]]):
-        self._iterator = iterator
-        self._stamps = stamps
-        self._first = True
-
-    def __iter__(self):
-        self._first = True
-        return self
-
-    def __next__(self):
-        requested = time.perf_counter_ns()
-        try:
-            data = self._iterator.get_next()
-        except tf.errors.OutOfRangeError:
-            if self._first:
-                raise
-            raise StopIteration from None
-        self._first = False
-        self._stamps.append((requested, time.perf_counter_ns()))
-        return data
-
-
-_probed: list[str] = []
+_probed: dict[bool, str] = {}  # by whether op determinism is on
 
 
 def probe() -> str:
@@ -323,14 +306,14 @@ def probe() -> str:
     Runs the real thing once per process on a dataset of one number, so that a TensorFlow whose
     internals moved is found out before it meets a training run.
     """
-    if _deterministic():  # `tf.timestamp()` raises then
-        return "determinism"
-    if not _probed:
-        _probed.append(_try_out())
-    return _probed[0]
+    way = deterministic()
+    if way not in _probed:
+        _probed[way] = _try_out()
+    return _probed[way]
 
 
-def _deterministic() -> bool:
+def deterministic() -> bool:
+    """Whether TensorFlow refuses to read its clock (`enable_op_determinism`)."""
     try:
         from tensorflow.python.framework.config import is_op_determinism_enabled
     except ImportError:  # private; the slower way makes TensorFlow log a warning
@@ -388,7 +371,7 @@ def _measure_tail(runs: int = 6) -> int:
     def work(value):
         done = tf.cast(value, tf.float64)
         with tf.control_dependencies([done]), tf.device("CPU:0"):
-            rows.record(empty, tf.timestamp(), static)
+            rows.record(empty, _now(), static)
         return done
 
     @tf.function(autograph=False)
