@@ -91,7 +91,6 @@ class Timeline:
     ):
         self.queue: deque[Calls | Phase] = deque()
         self.calls = 0  # training calls so far, those without a batch left out
-        self.drains = 0
         self.drain_ns = 0
         self.drain_waited_ns = 0  # of these, without a processor: for Python's lock, as a rule
         self.last_event = perf()
@@ -401,7 +400,6 @@ class Timeline:
             self._hand_over("validation", calls, self._drain_test())
         end = self._perf()
         self._drain_at = end + DRAIN_EVERY_NS
-        self.drains += 1
         self.drain_ns += end - start
         self.drain_waited_ns += max(end - start - (time.thread_time_ns() - working), 0)
 

@@ -112,10 +112,6 @@ class Kernel:
     tensor_core: str
     count: int = 0
     total_ns: int = 0
-    occupancy_ns: float = 0.0  # occupancy x time, where known
-    occupancy_known_ns: int = 0
-    blocks_ns: float = 0.0
-    blocks_known_ns: int = 0
 
 
 class Traced:
@@ -210,17 +206,8 @@ class Traced:
                 key = (gpu, "others", "")
             used = str(table["tensor_core"][i]) if "tensor_core" in table else ""
             kernel = self.kernels.setdefault(key, Kernel(key[1], key[2], used))
-            spent = _positive(table, "total_ns", i)
             kernel.count += _positive(table, "count", i)
-            kernel.total_ns += spent
-            occupancy = float(table["occupancy_pct"][i]) if "occupancy_pct" in table else np.nan
-            if occupancy >= 0:
-                kernel.occupancy_ns += occupancy * spent
-                kernel.occupancy_known_ns += spent
-            blocks = float(table["blocks"][i]) if "blocks" in table else np.nan
-            if blocks >= 0:
-                kernel.blocks_ns += blocks * spent
-                kernel.blocks_known_ns += spent
+            kernel.total_ns += _positive(table, "total_ns", i)
 
 
 def _positive(table: Mapping[str, np.ndarray], name: str, row: int) -> int:
