@@ -11,25 +11,8 @@ from gpu_util_callback.diagnosis.attribution import (
     suppress_duplicates,
 )
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
-from gpu_util_callback.diagnosis.rules.communication_bound import CommunicationBound
-from gpu_util_callback.diagnosis.rules.contention import Contention
-from gpu_util_callback.diagnosis.rules.cpu_fallback import CpuFallback
-from gpu_util_callback.diagnosis.rules.gpu_lost import GpuLost
-from gpu_util_callback.diagnosis.rules.gpus_unused import GpusUnused
-from gpu_util_callback.diagnosis.rules.host_stall import HostStall
-from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
-from gpu_util_callback.diagnosis.rules.input_bound import InputBound
-from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound
-from gpu_util_callback.diagnosis.rules.memory_limit import MemoryLimit
-from gpu_util_callback.diagnosis.rules.memory_pressure import MemoryPressure
-from gpu_util_callback.diagnosis.rules.no_tensor_cores import NoTensorCores
-from gpu_util_callback.diagnosis.rules.recompilation import Recompilation
-from gpu_util_callback.diagnosis.rules.small_batch import SmallBatch
-from gpu_util_callback.diagnosis.rules.small_model import SmallModel
-from gpu_util_callback.diagnosis.rules.sync_bound import SyncBound
-from gpu_util_callback.diagnosis.rules.throttled import Throttled
-from gpu_util_callback.diagnosis.rules.transfer_bound import TransferBound
+from gpu_util_callback.diagnosis.finding import Advice, Finding
+from gpu_util_callback.diagnosis.rules import RULES
 from gpu_util_callback.diagnosis.thresholds import changed, resolve, still_known
 from gpu_util_callback.diagnosis.traced_findings import with_trace_findings
 from gpu_util_callback.diagnosis.verdict import sentence
@@ -37,13 +20,8 @@ from gpu_util_callback.diagnosis.verdict import sentence
 __all__ = ["RULES", "RULES_VERSION", "Diagnosis", "diagnose"]
 
 # Raised whenever a rule or a default changes what it says about a recording.
-RULES_VERSION = 15
+RULES_VERSION = 16
 
-RULES: tuple[Rule, ...] = (
-    InputBound(), HostStall(), Recompilation(), TransferBound(), LaunchBound(), SyncBound(),
-    CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(), MemoryPressure(),
-    MemoryLimit(), CpuFallback(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
-)  # fmt: skip
 # Nobody should change the batch size or the precision for less.
 ALTERING_GAINS = 1.10
 _DECLARED = {rule.cause: rule.thresholds for rule in RULES}

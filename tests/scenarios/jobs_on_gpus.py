@@ -150,6 +150,22 @@ def _(job, vary):
     return {"gpu_lost": spans}
 
 
+@case("a memory cell of a GPU goes bad", board=V100)
+def _(job, vary):
+    job.set(ecc_corrected=vary.count(40), ecc_uncorrected=1)
+    job.train(900, gpu=30)
+    job.set(ecc_uncorrected=1 + vary.count(3))
+    job.train(900, gpu=30)
+    return {"gpu_ecc_errors": None}
+
+
+@case("a memory cell went bad long before", board=V100)
+def _(job, vary):
+    job.set(ecc_corrected=vary.count(40), ecc_uncorrected=vary.count(3))
+    job.train(1200, gpu=30)
+    return {}
+
+
 @case("a GPU is lost for good", board=V100, status="interrupted",
       unavailable=[{"source": "gpu0", "cure": "see `dmesg | grep -i xid`", "reason":
                     "the GPU is lost: it fell off the bus or is not reachable: no values from it "

@@ -315,6 +315,21 @@ def all_along() -> Iterator[Case]:
         run.steps(N, step_ms=10, shape_id=5)
         return run, {"recompilation": [bounds]}
 
+    def uncorrected(before: int, more: int) -> Callable[[], tuple[Generated, Truth]]:
+        """The counter stands at `before` since the last reboot; `more` come up half-way."""
+
+        def build() -> tuple[Generated, Truth]:
+            run = Generated(seed=8, gpus=[H200])
+            for count in (before, before + more):
+                start = run.now
+                run.steps(N, step_ms=30)
+                run.gpu_value("ecc_uncorrected", (run.now - start) / 1e9, count)
+            return run, {"gpu_ecc_errors": None} if more else {}
+
+        return build
+
+    yield Case("uncorrected memory errors", uncorrected(2, 3))
+    yield Case("memory errors from before the run", uncorrected(2, 0), "healthy")
     yield Case("new shapes, not timed", shapes_only)
     yield Case("GPU lost soon, and back", lost_for_a_while(10, 2 * N))
     yield Case("GPU lost and back", lost_for_a_while(N, N))

@@ -27,6 +27,7 @@ const CAUSES: Record<string, CauseStyle> = {
   communication_bound: { glyph: '⇌', colour: 'teal', title: 'Waiting for other GPUs' },
   recompilation: { glyph: '↻', colour: 'violet', title: 'Recompilation' },
   host_stall: { glyph: '◆', colour: 'mauve', title: 'Training stalls' },
+  gpu_ecc_errors: { glyph: '⚠', colour: 'red', title: 'GPU memory errors' },
   gpu_lost: { glyph: '✕', colour: 'red', title: 'GPU lost' },
 };
 

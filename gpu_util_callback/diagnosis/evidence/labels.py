@@ -123,6 +123,7 @@ _LABELS = {
     "tensor_core_pct": "kernels on tensor cores, share of kernel time",
     "throttled_pct": "clocks lowered, share of the time",
     "times": "how often",
+    "uncorrected_errors": "uncorrected errors during the run",
     "to_gpu_ms_per_step": "copies to the GPU per step",
     "traced_steps": "traced steps this rests on",
     "unexplained_idle_s": "GPU idle for no other known reason",

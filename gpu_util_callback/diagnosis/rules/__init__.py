@@ -3,3 +3,33 @@
 A rule reads `evidence`, never files or frameworks; it states its thresholds and is silent, never
 positive, where a source is missing.
 """
+
+from gpu_util_callback.diagnosis.finding import Rule
+from gpu_util_callback.diagnosis.rules.communication_bound import CommunicationBound
+from gpu_util_callback.diagnosis.rules.contention import Contention
+from gpu_util_callback.diagnosis.rules.cpu_fallback import CpuFallback
+from gpu_util_callback.diagnosis.rules.gpu_ecc_errors import GpuEccErrors
+from gpu_util_callback.diagnosis.rules.gpu_lost import GpuLost
+from gpu_util_callback.diagnosis.rules.gpus_unused import GpusUnused
+from gpu_util_callback.diagnosis.rules.host_stall import HostStall
+from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
+from gpu_util_callback.diagnosis.rules.input_bound import InputBound
+from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound
+from gpu_util_callback.diagnosis.rules.memory_limit import MemoryLimit
+from gpu_util_callback.diagnosis.rules.memory_pressure import MemoryPressure
+from gpu_util_callback.diagnosis.rules.no_tensor_cores import NoTensorCores
+from gpu_util_callback.diagnosis.rules.recompilation import Recompilation
+from gpu_util_callback.diagnosis.rules.small_batch import SmallBatch
+from gpu_util_callback.diagnosis.rules.small_model import SmallModel
+from gpu_util_callback.diagnosis.rules.sync_bound import SyncBound
+from gpu_util_callback.diagnosis.rules.throttled import Throttled
+from gpu_util_callback.diagnosis.rules.transfer_bound import TransferBound
+
+__all__ = ["RULES"]
+
+RULES: tuple[Rule, ...] = (
+    InputBound(), HostStall(), Recompilation(), TransferBound(), LaunchBound(), SyncBound(),
+    CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(), MemoryPressure(),
+    MemoryLimit(), CpuFallback(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
+    GpuEccErrors(),
+)  # fmt: skip

@@ -1,0 +1,59 @@
+"""ECC errors: the GPU's memory returned data that it could not correct."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+__all__ = ["GpuEccErrors"]
+
+COLUMN = "ecc_uncorrected"
+
+
+class GpuEccErrors(Rule):
+    """Uncorrected memory errors came up during the run; errors from before it do not count."""
+
+    cause = "gpu_ecc_errors"
+    title = "Uncorrected memory errors on a GPU"
+    sources = ("ECC counters",)
+    thresholds: ClassVar = {
+        "uncorrected_errors": Threshold(1, "one is enough: data was lost, or the process ended"),
+    }
+    unknown = "the GPU has no ECC counters, or they were not sampled"
+
+    def missing(self, run: Run) -> bool:
+        return not any(run.column(gpu, COLUMN) for gpu in run.used_gpus)
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        for gpu in run.used_gpus:
+            bins = run.column(gpu, COLUMN)
+            if bins is None:
+                continue
+            at, counted = bins.known(COLUMN)
+            grew = np.flatnonzero(np.diff(counted) > 0)
+            # The driver counts since the last reboot; a bin's mean may lie between two counts.
+            errors = int(np.ceil((bins.maximum(COLUMN) or 0) - counted[0]))
+            if not len(grew) or errors < limits["uncorrected_errors"]:
+                continue
+            start, end = (int(bins.starts()[at[place]]) for place in (grew[0], grew[-1] + 1))
+            yield Finding(
+                cause=self.cause,
+                title=f"gpu{gpu} had uncorrected memory errors",
+                where=run.range_of(start, max(end, start + 1)),
+                lost_ns=None,
+                confidence=MEASURED,
+                evidence={"gpu": gpu, "uncorrected_errors": errors},
+                threshold={"uncorrected_errors": limits["uncorrected_errors"]},
+                advice=Advice(
+                    f"The memory of gpu{gpu} returned data that it could not correct: results from "
+                    "then on may be wrong. Go back to a checkpoint from before, reset the GPU so "
+                    "that it remaps the bad rows, and replace it if errors come back.",
+                    "nvidia-smi -q -d ECC,ROW_REMAPPER",
+                ),
+                gpus=[gpu],
+                detail=f"gpu{gpu}",
+            )
