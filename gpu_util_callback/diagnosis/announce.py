@@ -11,12 +11,9 @@ class Announcer:
     """Decides which causes are established, and reports each once.
 
     A cause is established when it was present in `IN_A_ROW` consecutive results and has lost at
-    least
-    `LEAST_S` seconds and a tenth of the time it spans: symptoms of a run's first seconds
-    (compilation,
-    first fills) must not be reported. A cause of unknown cost (a GPU without work, a full memory)
-    must
-    persist for about as long: for `UNKNOWN_IN_A_ROW` results, 2 s apart or more.
+    least `LEAST_S` seconds and a tenth of the time it spans: symptoms of a run's first seconds
+    (compilation, first fills) must not be reported. A cause of unknown cost (a GPU without work, a
+    full memory) must persist for about as long: for `UNKNOWN_IN_A_ROW` results, 2 s apart or more.
     """
 
     IN_A_ROW = 3

@@ -22,10 +22,8 @@ def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> lis
 
     A finding's loss is spread evenly over its pieces (by default its whole range). Where findings
     overlap, the more certain one is served first: those with known pieces, measured before
-    estimated,
-    spans before whole-run findings, then the larger share; later ones get the rest. Findings left
-    with
-    less than a tenth of their loss are dropped.
+    estimated, spans before whole-run findings, then the larger share; later ones get the rest.
+    Findings left with less than a tenth of their loss are dropped.
     """
     pieces = [_pieces(finding, wall) for finding in findings]
     edges = np.unique(np.concatenate([piece.ravel() for piece in pieces] or [np.zeros(0)]))
@@ -59,8 +57,7 @@ def suppress_duplicates(findings: Sequence[Finding]) -> None:
     """Remove the loss of an imbalance whose slow GPU is explained by throttling or contention.
 
     The others' waiting is the same time again: none of it is lost twice, and the cost of the
-    imbalance
-    itself is not known. The slow GPU is the first one of an imbalance.
+    imbalance itself is not known. The slow GPU is the first one of an imbalance.
     """
 
     def explained(finding: Finding, by: Finding) -> bool:
@@ -85,10 +82,8 @@ def share_idle(findings: Sequence[Finding], idle_ns: Callable[[int, int], int | 
     """Cut `lost_ns` so that findings on one idle GPU never lose more than it idled.
 
     Each of them alone is within that limit already. Which of several causes a busy GPU hid cannot
-    be
-    determined, so each is cut by the same share, except those with known pieces, which were
-    measured
-    against the GPU just there.
+    be determined, so each is cut by the same share, except those with known pieces, which were
+    measured against the GPU just there.
 
     Args:
         findings: with overlaps attributed.

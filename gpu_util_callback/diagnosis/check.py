@@ -39,8 +39,7 @@ def failures(report: Mapping, check: Check) -> list[dict]:
     limit.
 
     A run without steps, or with unreadable rows, breaks those on causes. Findings between the
-    workers
-    of a job are reported with the worker they are about.
+    workers of a job are reported with the worker they are about.
     """
     broken = [
         {"run": run["run"], "id": run["id"], "reason": reason}

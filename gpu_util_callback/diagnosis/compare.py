@@ -54,8 +54,7 @@ def add_promises(runs: Sequence[dict]) -> None:
     model is called; if a script is not known, model names must agree (but for the number Keras
     appends). Jobs with different user-given names, numbers of workers or GPUs are different jobs.
     `since` stays None for the first run, where no cause with a known cost went away, and where the
-    run
-    is too short to judge. Both numbers are about the whole run, as its verdict is.
+    run is too short to judge. Both numbers are about the whole run, as its verdict is.
 
     Args:
         runs: of one report, oldest first.

@@ -134,9 +134,8 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
     """Return the diagnosis of a recording: the stored one if it still holds, else a new one.
 
     The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
-    if
-    it was made by these rules with the same thresholds. The recording's own thresholds apply unless
-    others are given, so that all readers see the same result as the person who trained.
+    if it was made by these rules with the same thresholds. The recording's own thresholds apply
+    unless others are given, so that all readers see the same result as the person who trained.
 
     Args:
         thresholds: on top of the recording's own.

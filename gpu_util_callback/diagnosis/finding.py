@@ -116,10 +116,8 @@ class Rule:
     """Base of all rules; one subclass per cause, each in its own file.
 
     A subclass states `cause`, `title`, `sources` (its inputs, for people), `thresholds`, and
-    `unknown`
-    (its message if sources are missing), and implements `missing` and `find`. A rule is silent,
-    never
-    positive, when a source is missing.
+    `unknown` (its message if sources are missing), and implements `missing` and `find`. A rule is
+    silent, never positive, when a source is missing.
     """
 
     cause: ClassVar[str]

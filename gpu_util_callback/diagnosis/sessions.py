@@ -36,11 +36,9 @@ def session_findings(runs: Sequence[Mapping]) -> list[dict]:
     """Return findings about ranks of one session that wait for each other; empty for others.
 
     Steps that wait for each other are equally long on every rank, so a straggler shows by its
-    activity
-    *while the others wait*: its input or its callbacks (measured); in profiler windows, by waiting
-    least in collectives and working most; and by the GPUs' counters, which show who waits. If none
-    of
-    them is known, nothing is reported.
+    activity *while the others wait*: its input or its callbacks (measured); in profiler windows, by
+    waiting least in collectives and working most; and by the GPUs' counters, which show who waits.
+    If none of them is known, nothing is reported.
 
     Args:
         runs: the run objects of the report, one per rank.
@@ -65,9 +63,8 @@ def _pace(runs: Sequence[Mapping]) -> dict[int, float] | None:
     """Return rank -> step time in ms if steps are equally long on all ranks, else None.
 
     The mean suits hosts that run ahead of their devices by several steps and then wait; in a short
-    run
-    it includes the first step, which lasts until the last worker has arrived, so typical step times
-    may agree where the means do not.
+    run it includes the first step, which lasts until the last worker has arrived, so typical step
+    times may agree where the means do not.
     """
     for figure in ("mean", "p50"):
         paces = {run["rank"]: run["step_ms"][figure] for run in runs}

@@ -10,9 +10,8 @@ def with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -
     """Add findings of a trace that the rules miss for lack of steps.
 
     The rules judge runs of thousands of steps and need many. A trace holds few, but every
-    microsecond
-    of them: its measurements stand, and so does its advice, which knows the stages of the input
-    pipeline and the host's activity.
+    microsecond of them: its measurements stand, and so does its advice, which knows the stages of
+    the input pipeline and the host's activity.
     """
     of_trace = [finding for finding in of_trace if _holds(finding, found["thresholds_set"])]
     measured = {finding["cause"]: finding["advice"] for finding in of_trace}
