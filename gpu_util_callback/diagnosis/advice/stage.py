@@ -132,8 +132,7 @@ def _at_once(wait: InputWait) -> int:
 
 
 def _opened(wait: InputWait, opener: Stage, reader: str | None = None) -> Advice | None:
-    """Return advice on an interleave or flat_map; without a function name it is part of a reader.
-    """
+    """Return advice on an interleave or flat_map; without a function name part of a reader."""
     if "fixed_parallelism" in opener.flags or opener.op.startswith("LegacyParallel"):
         return None
     several = "autotuned" in opener.flags
