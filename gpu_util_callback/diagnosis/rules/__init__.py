@@ -1,5 +1,5 @@
-"""The causes of a low utilization, one rule a file.
+"""The causes of a low utilization, one rule per file.
 
 A rule reads `evidence`, never files or frameworks; it states its thresholds and is silent, never
-positive, where a source is missing.
+positive, if a source is missing.
 """
