@@ -79,7 +79,7 @@ class InputWait:
 
     @property
     def works_ahead(self) -> bool:
-        """Whether stages are known, and one of them makes batches while steps run."""
+        """True if stages are known, and one of them makes batches while steps run."""
         return any(stage.threaded for stage in self.stages)
 
     @property

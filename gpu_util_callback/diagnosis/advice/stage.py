@@ -25,7 +25,7 @@ CALL_US = 60.0
 MANY_ELEMENTS = 16  # elements a batch from which working on whole batches pays off
 # Several files or calls at a time: more rarely help, and each takes memory.
 LEAST_AT_ONCE, MOST_AT_ONCE = 4, 32
-# Computing uses all of it if a core is free: below this share, it is not called computing.
+# CPU share from which a stage is said to compute: with a free core it would use all of it.
 COMPUTES = 0.65
 # Advice that leaves more than this of the wait is not worth giving if there is an alternative.
 WORTH_IT = 0.25

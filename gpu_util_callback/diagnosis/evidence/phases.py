@@ -27,7 +27,7 @@ class Occurrences:
 
     @property
     def joined(self) -> bool:
-        """Whether rows cover several occurrences, including the time between them."""
+        """True if rows cover several occurrences, including the time between them."""
         return self._per_row > 1
 
     def add(self, start_ns: int, end_ns: int, self_ns: int, step: int, count: int) -> None:

@@ -33,22 +33,22 @@ class Stage:
 
     @property
     def cached(self) -> bool:
-        """Whether a cache keeps its output: it works in the first epoch only."""
+        """True if a cache keeps its output: it works in the first epoch only."""
         return CACHED in self.flags
 
     @property
     def passing(self) -> bool:
-        """Whether it only passes on what others make."""
+        """True if it only passes on what others make."""
         return _PASSING.match(self.op) is not None
 
     @property
     def threaded(self) -> bool:
-        """Whether it works ahead, on threads of its own."""
+        """True if it works ahead, on threads of its own."""
         return _THREADED.match(self.op) is not None
 
     @property
     def opens_files(self) -> bool:
-        """Whether it is an interleave or flat_map, except those inside from_generator."""
+        """True if it is an interleave or flat_map, except those inside from_generator."""
         opens = "Interleave" in self.op or "FlatMap" in self.op
         return opens and not self.name.startswith("from_generator")
 

@@ -58,9 +58,7 @@ def worth_telling(findings: Iterable[Finding], present_ns: int, limits: Limits) 
 
 
 def too_little(findings: Iterable[Finding], limits: Limits) -> bool:
-    """Return whether findings of a kind cost less than `least_s` together, or part of it as a
-    state.
-    """
+    """Return whether findings of a kind cost too little: `least_s`, or part of it as a state."""
     findings = list(findings)
     share = STATE_LEAST if any(finding.state for finding in findings) else 1
     return (

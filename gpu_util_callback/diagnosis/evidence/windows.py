@@ -57,8 +57,7 @@ class Share:
 
 
 def traced_gpus(run: Run) -> list[int]:
-    """Return the GPUs that computed in enough traced steps; not those that ran only a few kernels.
-    """
+    """Return the GPUs that computed in enough traced steps, not only a few kernels."""
     busy = {
         index: (gpu.kernel_busy_ns + gpu.ns["kernel"]) / gpu.duration_ns
         for index, gpu in sorted(run.traced.gpus.items())

@@ -27,6 +27,7 @@ __all__ = [
     "unmarked",
 ]
 
+# -- unnamed time of a custom loop -------------------------------------------------------------
 # Stretches of at least this share of the longest one are of its kind.
 ALIKE = 0.1
 # A place in the loop must hold this share of the time to be named.
@@ -190,6 +191,7 @@ def _outside(run: Run, epochs: Occurrences) -> float:
     return float(np.maximum(starts[1:] - ends[:-1] - named, 0).sum())
 
 
+# -- the rule ----------------------------------------------------------------------------------
 # Backends on which Keras runs end hooks on other threads: their cost is no callback's time.
 _DISPATCHED = frozenset({"jax", "torch"})
 

@@ -43,6 +43,7 @@ __all__ = [
     "long_fetches",
 ]
 
+# -- rare long fetches -------------------------------------------------------------------------
 # Rare up to this share of the steps; they cause the wait if they hold this share of it.
 RARE, MOST = 0.05, 0.8
 # Waits of at least half the median of those count as similar; shorter ones than this many steps are
@@ -171,6 +172,7 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     return Advice(says, code, saves)
 
 
+# -- set-up of the input for each epoch --------------------------------------------------------
 # The first one is unavoidable; after another two, the next will come as well.
 LEAST_TIMES = 3
 # The longest is mentioned if it takes this many times the average.
@@ -397,6 +399,7 @@ def _tuple(names: list[str]) -> str:
     return f"({', '.join(names)})" if names[1:] else names[0]
 
 
+# -- the rule ----------------------------------------------------------------------------------
 NOISE = 1.1
 # A wait that no stage explains is still reported when it costs this share of the run.
 BEYOND_DOUBT = 0.1

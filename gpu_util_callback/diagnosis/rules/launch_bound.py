@@ -181,6 +181,9 @@ class LaunchBound(Rule):
         )
 
 
+# -- eager execution ---------------------------------------------------------------------------
+
+
 def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice] | None:
     """Return evidence, thresholds and advice if the step runs eagerly; None if not, or if unknown.
 

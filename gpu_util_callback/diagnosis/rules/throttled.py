@@ -27,8 +27,8 @@ _REASONS = {
 class Throttled(Rule):
     """A GPU under load runs below its clock, and the driver reports a slowdown.
 
-    The power cap is the normal state of a data-centre GPU at full load: it counts only if somebody
-    lowered the limit below the board's own. The loss is the missing share of the clock while
+    The power cap is the normal state of a data-centre GPU at full load: it counts only if the
+    limit was lowered below the board's own. The loss is the missing share of the clock while
     kernels ran: an estimate, since memory-bound kernels do not follow the core clock. Of several
     GPUs the slowest sets the pace, so that GPUs that are hot together lose time once.
     """
