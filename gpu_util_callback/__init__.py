@@ -1,4 +1,4 @@
-"""Why the GPU is idle, second by second.
+"""Diagnosis of an idle GPU, second by second.
 
 Importing this package imports neither Keras, TensorFlow nor NVML: every public name is resolved
 on first use, so that a log directory can be read on a machine that has none of them.

@@ -1,10 +1,10 @@
-"""The one error that people may see: input we cannot use, in one line."""
+"""The error for input that cannot be used."""
 
 __all__ = ["UnusableInput"]
 
 
 class UnusableInput(Exception):
-    """Input that cannot be used, said in one line: what is wrong and what to do.
+    """Input that cannot be used, with one line on the problem and the remedy.
 
     The command line prints it on stderr and exits with 2; readers collect it per file and go on.
     """

@@ -1,4 +1,4 @@
-"""Which job this process belongs to, and which worker of it this is, from the environment."""
+"""Job of this process and its rank in it, from the environment."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ def job_facts(
     environ: Mapping[str, str] = os.environ,
     framework: tuple[str, str, int, int] | None = None,
 ) -> dict[str, Any]:
-    """{"job", "job_source", "rank", "world_size"}: workers of one job agree on `job`.
+    """Return {"job", "job_source", "rank", "world_size"}; all workers of a job agree on `job`.
 
     Args:
-        job: a name the user gave; it wins over what is found.
+        job: a name given by the user; it overrides what is detected.
         environ: environment variables.
-        framework: (source, identity, rank, workers) as the framework itself knows them.
+        framework: (source, identity, rank, workers) as reported by the framework itself.
 
     Returns: `job` is None for a process on its own.
     """
     source, identity, rank, size = _rendezvous(environ)
     if framework is not None:
-        # It is what really happened; but of one job the name must be the same in all workers.
+        # The framework's view is authoritative, but the name must be the same in all workers of a
+        # job.
         source, rank, size = source or framework[0], framework[2], framework[3]
         identity = identity or framework[1]
     if job is not None:
@@ -39,7 +40,7 @@ def job_facts(
 
 
 def _rendezvous(environ: Mapping[str, str]) -> tuple[str | None, str | None, int, int]:
-    """(source, what all workers share, rank, workers)."""
+    """Return (source, identity shared by all workers, rank, workers)."""
 
     def number(*names: str, default: int) -> int:
         for name in names:

@@ -1,4 +1,4 @@
-"""Why a framework uses none of the GPUs there are: the words of doctor, log and report."""
+"""Reasons why a framework uses no GPU, as worded by the doctor, the log and the report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 __all__ = ["INSTALL", "Unused", "called", "why_unused"]
 
-# How to get a build with CUDA, run in the environment that trains.
+# How to install a build with CUDA in the training's environment.
 INSTALL = {
     "tensorflow": 'pip install "tensorflow[and-cuda]"',
     "jax": 'pip install "jax[cuda12]"',
@@ -18,7 +18,7 @@ _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 @dataclass(frozen=True, slots=True)
 class Unused:
-    """Why no GPU is used. `chosen`: somebody asked for it; `code`: the line that cures it."""
+    """Reason why no GPU is used. `chosen`: the user asked for it; `code`: the line to fix it."""
 
     reason: str
     cure: str
@@ -27,7 +27,7 @@ class Unused:
 
 
 def called(framework: str) -> str:
-    """`"tensorflow"` -> `"TensorFlow"`; "the framework" where it is not known."""
+    """Return a framework's name for display: "TensorFlow"; "the framework" if unknown."""
     return _NAMES.get(framework, "the framework")
 
 
@@ -38,7 +38,7 @@ def why_unused(
     cuda_build: bool | None,
     environ: Mapping[str, str] | None = None,
 ) -> Unused:
-    """Why `framework` has none of the `gpus` GPUs that the driver shows.
+    """Return why `framework` uses none of the `gpus` GPUs that the driver reports.
 
     Args:
         framework: "tensorflow", "jax", "torch", or "" = not known.

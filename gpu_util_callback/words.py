@@ -1,18 +1,18 @@
-"""Numbers as people say them."""
+"""Formatting of numbers and names for people."""
 
 import re
 from collections.abc import Mapping, Sequence
 
 __all__ = ["duration", "gpu_names", "percent", "steps", "times", "what_to_do"]
 
-# A few lines of code are said in one, if they are no longer together.
+# A few lines of code are shown as one if they are no longer than this together.
 _ONE_LINE = 120
-# Commands that only look, or that are one way of several: what to do is in the text beside them.
+# Commands that only inspect, or are one of several options: the advice's text says what to do.
 _LOOKS = re.compile(r"%timeit |top |sudo dmesg|nvidia-smi (pmon|--query|.*-q )|.* & wait$")
 
 
 def duration(seconds: float) -> str:
-    """`5 m 40 s`, `2 h 05 m`, `3.2 s`, `48 ms`."""
+    """Format a duration: `5 m 40 s`, `2 h 05 m`, `3.2 s`, `48 ms`."""
     if seconds < 0.0995:
         return f"{seconds * 1e3:.0f} ms" if seconds >= 0.00095 else f"{seconds * 1e3:.2g} ms"
     if seconds < 9.95:
@@ -27,13 +27,13 @@ def duration(seconds: float) -> str:
 
 
 def percent(value: float) -> str:
-    """`47 %`, `3.2 %` below ten, `3 %` where there is nothing behind the point."""
+    """Format a percentage: `47 %`, `3.2 %` below ten, `3 %` without a fraction."""
     shown = f"{value:.1f}" if 0 < value < 9.95 else f"{value:.0f}"
     return f"{shown.removesuffix('.0')} %"
 
 
 def gpu_names(gpus: Sequence[int]) -> str:
-    """`gpu0`, `gpu0 and gpu2`, `gpu0, gpu1, gpu2 and gpu5`; `6 GPUs` where there are more."""
+    """List GPUs: `gpu0`, `gpu0 and gpu2`, `gpu0, gpu1, gpu2 and gpu5`; `6 GPUs` if more."""
     names = [f"gpu{gpu}" for gpu in sorted(gpus)]
     if len(names) > 4:
         return f"{len(names)} GPUs"
@@ -41,19 +41,19 @@ def gpu_names(gpus: Sequence[int]) -> str:
 
 
 def steps(start: int, end: int, of: int | None = None) -> str:
-    """`steps 20–59` for steps from `start` up to, not including, `end`; `all 240 steps`."""
+    """Format the steps from `start` up to, not including, `end`: `steps 20–59`; `all 240 steps`."""
     if of is not None and start == 0 and end >= of > 1:
         return f"all {of:,} steps"
     return f"steps {start:,}–{end - 1:,}" if end - start > 1 else f"step {start:,}"
 
 
 def times(factor: float) -> str:
-    """`1.9×`, `4×`, `12×`: two digits, for a promise is an upper bound."""
+    """Format a factor: `1.9×`, `4×`, `12×`; two digits, since a promise is an upper bound."""
     return f"{float(f'{factor:.2g}'):g}×"
 
 
 def what_to_do(advice: Mapping[str, str]) -> str:
-    """An advice in one line: its code, where that is one and changes something; else its text."""
+    """Return the advice in one line: its code if that is one line with an effect, else its text."""
     lines = advice["code"].splitlines()
     if _LOOKS.match(advice["code"]):
         return advice["text"]

@@ -12,7 +12,7 @@ from gpu_util_callback.errors import UnusableInput
 
 __all__ = ["main"]
 
-# name -> what `gpu-util --help` says; the module gpu_util_callback.cli.<name> has
+# name -> its line in `gpu-util --help`; the module gpu_util_callback.cli.<name> has
 # `add_arguments(parser)` and `run(args) -> int`, and is imported only for its own command.
 COMMANDS = {
     "report": "say where the time of a training run went, and what to do first",
@@ -22,7 +22,7 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with the arguments."""
+    """Parser that reports invalid arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, text in COMMANDS.items()
     }
     if wanted not in known or argv[0] != wanted:
-        parser.parse_args(argv)  # says what is wrong with them, helps, or tells the version
+        parser.parse_args(argv)  # exits by itself on an error, --help or --version
         return 2
     module = import_module(f"gpu_util_callback.cli.{wanted}")
     module.add_arguments(known[wanted])

@@ -9,7 +9,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the options of the command."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
         "--framework",
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; 0 whatever it says."""
+    """Print the report; return 0 whatever it finds."""
     from gpu_util_callback.doctor import examine
 
     report = examine(framework=args.framework, timeout_s=args.timeout)

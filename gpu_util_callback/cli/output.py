@@ -1,4 +1,4 @@
-"""What standard output can show."""
+"""Capabilities of standard output: colour and Unicode."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ __all__ = ["color", "unicode"]
 
 
 def color(wish: str = "auto") -> bool:
-    """Whether to write ANSI colours: "always", "never", or "auto" = on a terminal that has them."""
+    """Return whether to write ANSI colours; "auto" = if the terminal supports them."""
     if wish != "auto":
         return wish == "always"
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -16,7 +16,7 @@ def color(wish: str = "auto") -> bool:
 
 
 def unicode() -> bool:
-    """Whether the characters of bars and tables can be written."""
+    """Return whether the characters of bars and tables can be written."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     try:
         "█▒▓■●–×µ·…←".encode(encoding)

@@ -1,4 +1,4 @@
-"""Log directories in object stores: one that does not answer, or not to us, is told in time."""
+"""Log directories in object stores: a timely error for one that is unreachable or denies access."""
 
 import logging
 import threading
@@ -8,8 +8,8 @@ from gpu_util_callback.recording.storage import is_remote, storage_for
 
 __all__ = ["ANSWER_S", "wait_for_answer"]
 
-# A store answers within a second or two; without credentials its library asks servers for minutes
-# that are not there. Python's network stack may take 10 s for a name that cannot be looked up.
+# A store answers within a second or two; without credentials its library queries metadata servers
+# that do not exist, for minutes. Python may take 10 s for a name that cannot be resolved.
 ANSWER_S = 20.0
 
 _GOOGLE = (
@@ -28,18 +28,18 @@ _LOGIN = {
 
 
 def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") -> None:
-    """Wait until the store of a log directory has answered; a local one is not asked.
+    """Wait until the store of a log directory has answered; return at once for a local one.
 
-    Whether the directory is there is not looked at: who reads or writes it finds out.
+    Does not check that the directory exists: its reader or writer finds out.
 
     Args:
-        longer: a sentence that says how to wait longer, where there is a way.
+        longer: a sentence on how to wait longer, where that is possible.
     Raises:
-        UnusableInput: it cannot be opened, or did not answer in time; with what to do.
+        UnusableInput: it cannot be opened or did not answer in time; with the remedy.
     """
     if not is_remote(logdir):
         return
-    # It warns of what we tell better; with a handler of its own it does not reach the terminal.
+    # Its warnings repeat our error; with a handler of its own they do not reach the terminal.
     logging.getLogger("gcsfs").addHandler(logging.NullHandler())
     failed: list[Exception] = []
     answered = threading.Event()
@@ -48,11 +48,11 @@ def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") 
         try:
             storage, root = storage_for(logdir)
             storage.names(root)
-        except Exception as error:  # whatever a library raises is told, not lost with its thread
+        except Exception as error:  # re-raised below, not lost with its thread
             failed.append(error)
         answered.set()
 
-    # A daemon: a library that waits on must not keep the program from ending.
+    # A daemon thread: a library that keeps waiting must not keep the program from ending.
     threading.Thread(target=ask, name="gpu-util-remote", daemon=True).start()
     scheme = logdir.partition("://")[0]
     if not answered.wait(timeout_s):

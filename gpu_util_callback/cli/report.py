@@ -25,7 +25,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Add the arguments of the command."""
     parser.add_argument("logdir", nargs="*", metavar="LOGDIR",
                         help="a log directory of TensorBoard, a run in it, or a URL")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     _warn(report.get("problems", ()))
     if not report["runs"]:
         raise UnusableInput("none of these recordings can be shown")
-    # As they were named: the first one is what the others are compared with.
+    # In the order given: the first one is the baseline.
     named = [recording.id for recording in recordings]
     report["runs"].sort(key=lambda run: named.index(run["id"]))
     broken = failures(report, check) if check is not None else []
@@ -109,7 +109,7 @@ def _warn(problems: Iterable[Mapping[str, str]]) -> None:
 
 
 def _share(text: str) -> float:
-    """A percentage for argparse."""
+    """Parse a percentage for argparse."""
     number = _length(text)
     if number > 100:
         raise argparse.ArgumentTypeError(f"{text!r} is no percentage, 0 to 100")
@@ -117,7 +117,7 @@ def _share(text: str) -> float:
 
 
 def _length(text: str) -> float:
-    """A number from 0 on for argparse."""
+    """Parse a number from 0 on for argparse."""
     try:
         number = float(text)
     except ValueError:
@@ -139,7 +139,7 @@ def _write_html(path: str, recordings: "Recordings", logdir: str, thresholds: di
 
 
 def _check(args: argparse.Namespace) -> "Check | None":
-    """What is to be checked; None when nothing is. A limit asks for a check by itself."""
+    """Return the limits to check, or None; a limit implies `--check`."""
     from gpu_util_callback.diagnosis import RULES, Check, meant
 
     forbid = [cause.strip() for text in args.forbid for cause in text.split(",")]
@@ -196,7 +196,7 @@ def _recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float
 
 
 def _names(logdirs: list[str]) -> dict[str, str]:
-    """What each log directory is called: its folder's name, or all of it where two share that."""
+    """Return a name per log directory: its folder's name, or the whole path if two share that."""
     names = {}
     for logdir in logdirs:
         name = re.split(r"[/\\]", logdir.rstrip("/\\"))[-1]
@@ -207,7 +207,7 @@ def _names(logdirs: list[str]) -> dict[str, str]:
 
 
 def _tell_apart(of_logdir: list[tuple[str, list]]) -> None:
-    """Name runs of several log directories so that no two share a name."""
+    """Name the runs of several log directories so that no two share a name."""
     holders = Counter(run for _, here in of_logdir for run in {one.run for one in here})
     for name, here in of_logdir:
         for recording in here:

@@ -1,4 +1,4 @@
-"""`--threshold` and `--rules`: the same words, and the same errors, in each command that judges."""
+"""`--threshold` and `--rules`, shared by all commands that diagnose."""
 
 import argparse
 
@@ -6,7 +6,7 @@ __all__ = ["add_arguments", "given"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The two options."""
+    """Add the two options."""
     parser.add_argument("--threshold", action="append", default=[], metavar="CAUSE.NAME=VALUE",
                         help="another threshold for a rule (may be repeated)")  # fmt: skip
     parser.add_argument(
@@ -15,10 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def given(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """The thresholds on the command line, by cause and name.
+    """Return the thresholds of the command line, by cause and name.
 
     Raises:
-        UnusableInput: one has another form, or is no number.
+        UnusableInput: one is malformed or not a number.
     """
     from gpu_util_callback.diagnosis import parse_threshold
 

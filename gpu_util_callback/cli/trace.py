@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Progress:
-    """A bar on stderr while a large file is read, on a terminal only."""
+    """Progress bar on stderr while a large file is read; on a terminal only."""
 
     def __init__(self) -> None:
         self.start = self.last = time.monotonic()
@@ -61,7 +61,7 @@ class _Progress:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain the trace; returns the exit code."""
+    """Explain the trace; return the exit code."""
     if args.rules:
         from gpu_util_callback.report.terminal import rules_text
         from gpu_util_callback.traces.rules import RULES
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.trace:
         raise UnusableInput("which trace? gpu-util trace FILE")
     thresholds = _thresholds.given(args)
-    limits_of(thresholds)  # a wrong one is told before a large file is read
+    limits_of(thresholds)  # an invalid one is reported before a large file is read
     progress = _Progress() if sys.stderr.isatty() else None
     try:
         trace = read_trace(args.trace, progress)
@@ -103,10 +103,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _json(tree: Any) -> str:
-    """A document to be written whole, or not at all: half of one helps no program."""
+    """Return the document as JSON, complete or not at all: a truncated one is of no use."""
     try:
         return json.dumps(tree, allow_nan=False, indent=1) + "\n"
-    except ValueError:  # an infinite number: unknown, as JSON can say it
+    except ValueError:  # an infinite number: unknown, null in JSON
         return json.dumps(_finite(tree), allow_nan=False, indent=1) + "\n"
 
 

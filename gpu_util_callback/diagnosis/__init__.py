@@ -1,7 +1,7 @@
-"""Why the GPU was idle: pure rules over a recording's tables.
+"""Diagnosis of an idle GPU: pure rules over a recording's tables.
 
-`rules` holds one cause a file; `engine` runs them over `evidence`, bounded sums of the tables;
-`advice` says what to do; `report` writes the report. Needs numpy and the standard library only.
+`rules` holds one cause per file; `engine` runs them over `evidence`, bounded sums of the tables;
+`advice` holds the remedies; `report` builds the report. Needs numpy and the standard library only.
 """
 
 from gpu_util_callback.diagnosis.announce import Announcer

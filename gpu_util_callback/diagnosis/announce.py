@@ -1,4 +1,4 @@
-"""One line while training goes on, when a cause is established: after ten hours is late."""
+"""Messages during training about causes that are established: after ten hours is too late."""
 
 from collections.abc import Mapping
 
@@ -8,12 +8,12 @@ __all__ = ["Announcer"]
 
 
 class Announcer:
-    """Decides which causes are established, and says each once.
+    """Decides which causes are established, and reports each once.
 
-    A cause is established when it was there in `IN_A_ROW` results running, has lost at least
-    `LEAST_S` seconds, and a tenth of the time it spans: what is seen in the first seconds of a run
-    (compilation, first fills) must not be said. One whose cost nobody knows (a GPU without work, a
-    full memory) must be there for about as long: in `UNKNOWN_IN_A_ROW` results, 2 s apart or more.
+    A cause is established when it was present in `IN_A_ROW` consecutive results and has lost at
+    least `LEAST_S` seconds and a tenth of the time it spans: symptoms of a run's first seconds
+    (compilation, first fills) must not be reported. A cause of unknown cost (a GPU without work, a
+    full memory) must persist for about as long: for `UNKNOWN_IN_A_ROW` results, 2 s apart or more.
     """
 
     IN_A_ROW = 3
@@ -26,7 +26,7 @@ class Announcer:
         self._said: set[str] = set()
 
     def lines(self, result: Mapping) -> list[str]:
-        """The lines to print now, after one `Diagnosis.result`; usually none."""
+        """Return the lines to print after one `Diagnosis.result`; usually none."""
         costly: dict[str, Mapping] = {}
         for finding in [*result["spans"], *result["findings"]]:
             enough = (finding["lost_s"] or 0) >= self.LEAST_S

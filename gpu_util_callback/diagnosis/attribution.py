@@ -1,4 +1,4 @@
-"""No second is lost twice: what several findings on the same time may add up to."""
+"""Attribution of lost time: no second is counted for two findings."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,21 +8,22 @@ from gpu_util_callback.diagnosis.finding import MEASURED, Finding
 
 __all__ = ["attribute_overlap", "share_idle", "suppress_duplicates"]
 
-# Causes that lose time only as far as the GPU idles.
+# Causes that lose time only while the GPU idles.
 IDLING = frozenset({"input_bound", "host_stall", "recompilation"})
-# What makes one GPU slow, for which others then wait; and how much of the time it must hold.
+# Causes that slow down one GPU, so that others wait for it, and the share of the time they must
+# cover.
 SLOWING, MOSTLY = frozenset({"throttled", "contention"}), 0.5
-# A finding that was left less than this share of what it asked for has another explanation.
+# A finding left with less than this share of its loss has another explanation.
 KEEP = 0.1
 
 
 def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> list[Finding]:
     """Cut `lost_ns` so that findings on the same time never lose more than that time.
 
-    A finding's loss lies evenly in its pieces (by default its whole range). Where findings overlap,
-    the more certain is served first: those that know their pieces, measured before estimated, spans
-    before whole-run findings, then the larger share; a later one gets what is left. Findings left
-    with less than a tenth of what they asked for are dropped.
+    A finding's loss is spread evenly over its pieces (by default its whole range). Where findings
+    overlap, the more certain one is served first: those with known pieces, measured before
+    estimated, spans before whole-run findings, then the larger share; later ones get the rest.
+    Findings left with less than a tenth of their loss are dropped.
     """
     pieces = [_pieces(finding, wall) for finding in findings]
     edges = np.unique(np.concatenate([piece.ravel() for piece in pieces] or [np.zeros(0)]))
@@ -53,10 +54,10 @@ def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> lis
 
 
 def suppress_duplicates(findings: Sequence[Finding]) -> None:
-    """Take from imbalance what is lost because the GPU that is waited for is hot, or shared.
+    """Remove the loss of an imbalance whose slow GPU is explained by throttling or contention.
 
-    That the others wait is the same time once more: none of it is lost a second time, and what
-    imbalance costs by itself is not known. The GPU waited for is the first of an imbalance's.
+    The others' waiting is the same time again: none of it is lost twice, and the cost of the
+    imbalance itself is not known. The slow GPU is the first one of an imbalance.
     """
 
     def explained(finding: Finding, by: Finding) -> bool:
@@ -80,12 +81,12 @@ def suppress_duplicates(findings: Sequence[Finding]) -> None:
 def share_idle(findings: Sequence[Finding], idle_ns: Callable[[int, int], int | None]) -> None:
     """Cut `lost_ns` so that findings on one idle GPU never lose more than it idled.
 
-    Each of them alone is no longer than that already. Which of several causes a busy GPU hid cannot
-    be told, so each gives way by the same share; those that know their pieces looked at the GPU
-    just there, and keep what they finding.
+    Each of them alone is within that limit already. Which of several causes a busy GPU hid cannot
+    be determined, so each is cut by the same share, except those with known pieces, which were
+    measured against the GPU just there.
 
     Args:
-        findings: settled.
+        findings: with overlaps attributed.
         idle_ns: how long the GPUs idled between two times; None = not sampled.
     """
     spans = [
@@ -110,7 +111,7 @@ def share_idle(findings: Sequence[Finding], idle_ns: Callable[[int, int], int | 
 
 
 def _cut(finding: Finding, lost_ns: int) -> None:
-    """Leave a finding at most this loss, and promise no more than it saves."""
+    """Limit a finding's loss, and its saving accordingly."""
     if finding.lost_ns is None or lost_ns >= finding.lost_ns:
         return
     noticed = lost_ns < 0.99 * finding.lost_ns
@@ -123,7 +124,7 @@ def _cut(finding: Finding, lost_ns: int) -> None:
 
 
 def _inside(finding: Finding, other: Finding) -> float:
-    """How much of a finding's loss lies in the range of another one."""
+    """Return how much of a finding's loss lies in the range of another one."""
     a, b = finding.where, other.where
     assert a is not None and b is not None
     pieces = _pieces(finding, (a.start_ns, a.end_ns))

@@ -1,4 +1,4 @@
-"""Limits for CI: which runs break them, and why."""
+"""Limits for CI: the runs that break them, with reasons."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ __all__ = ["Check", "failures"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What runs must keep to; percentages of the wall time. None = not asked for.
+    """Limits that runs must keep to; percentages of the wall time. None = not checked.
 
     Without any limit, a run fails on every cause that was found.
     """
@@ -30,15 +30,16 @@ class Check:
         return any(number is not None for number in numbers) or bool(self.forbid)
 
     def refuses(self, cause: str) -> bool:
-        """Whether this cause must not be found."""
+        """Return whether this cause must not be found."""
         return cause in self.forbid or not self.limited
 
 
 def failures(report: Mapping, check: Check) -> list[dict]:
-    """One `{"run", "id", "reason"}` per broken limit; what was not measured breaks its limit.
+    """Return one `{"run", "id", "reason"}` per broken limit; what was not measured breaks its
+    limit.
 
-    A run without steps, or with rows that cannot be read, breaks those that ask for causes.
-    What is wrong between the workers of a job is said with the worker it is about.
+    A run without steps, or with unreadable rows, breaks those on causes. Findings between the
+    workers of a job are reported with the worker they are about.
     """
     broken = [
         {"run": run["run"], "id": run["id"], "reason": reason}
@@ -56,7 +57,7 @@ def failures(report: Mapping, check: Check) -> list[dict]:
 
 
 def _unjudged(run: Mapping) -> str:
-    """Why causes cannot be told from this run; "" where they can."""
+    """Return why causes cannot be judged in this run; "" if they can."""
     if not run["steps"]:
         return "no training step was recorded"
     problems = run.get("problems")

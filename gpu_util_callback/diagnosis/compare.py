@@ -1,4 +1,4 @@
-"""Runs side by side: what changed, which causes went away, and whether a promise was kept."""
+"""Runs side by side: changes, causes that went away, and promises kept."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.recording.redaction import hashed_script
 
-# A run that trained on half as many samples as another is as good a witness.
+# A run on at least half as many samples as the other is long enough to compare.
 HALF = 0.5
 
 __all__ = ["add_promises", "comparison", "ms_per_sample"]
 
 
 def comparison(runs: Sequence[Mapping]) -> dict:
-    """The first run against the others.
+    """Compare the first run with the others.
 
     Returns:
         `{"baseline": id, "runs": [...]}`; per run its time per step and per sample (ms, waits
@@ -48,19 +48,18 @@ def comparison(runs: Sequence[Mapping]) -> dict:
 
 
 def add_promises(runs: Sequence[dict]) -> None:
-    """Set each run's `since`: the run of the same job before it, what was promised, what was got.
+    """Set each run's `since`: the previous run of the same job, the promised and the actual gain.
 
-    The same job is a model of as many parameters, trained by the same framework and the same
-    script, whatever the model is called; where a script is not known, models of one name (but for
-    the number Keras appends) are the same. A job that the user named is another one than a job of
-    another name, and so is one of more workers, or on other GPUs. `since` stays None for the first
-    one, and where no cause with a known cost went away, or the run is too short to say so. Both
-    numbers are about the whole run, as its verdict is.
+    Runs belong to the same job if model size (parameters), framework and script agree, whatever the
+    model is called; if a script is not known, model names must agree (but for the number Keras
+    appends). Jobs with different user-given names, numbers of workers or GPUs are different jobs.
+    `since` stays None for the first run, where no cause with a known cost went away, and where the
+    run is too short to judge. Both numbers are about the whole run, as its verdict is.
 
     Args:
         runs: of one report, oldest first.
     """
-    # The newest run of each job by its script, its model's name and its GPUs.
+    # The newest run of each job, by its script, model name and GPUs.
     latest: dict[tuple, dict[tuple[str | None, str, frozenset], dict]] = {}
     for run in runs:
         run["since"] = None
@@ -70,7 +69,7 @@ def add_promises(runs: Sequence[dict]) -> None:
         script = hashed_script(run["script"]) if run.get("script") else None
         name = re.sub(r"_\d+$", "", str((run.get("model") or {}).get("name") or ""))
         known = latest.setdefault(key, {})
-        # An older recording does not tell its script, nor does a notebook.
+        # Older recordings and notebooks do not record a script.
         gpus = frozenset(gpu.get("name") for gpu in run.get("gpus") or ()
                          if gpu["used_by_framework"])  # fmt: skip
         alike = [one for (its, called, on), one in known.items()
@@ -88,8 +87,11 @@ _PART_OF = {"input_bound": "input_wait", "recompilation": "compile"}
 
 
 def _since(previous: Mapping, run: Mapping) -> dict | None:
-    """The promise is about the parts of the run that lost time: the steps, and the stalls if some
-    of them went away; what changed elsewhere (a longer validation) does not touch it."""
+    """Return the promise and its outcome for two runs of one job; None if it cannot be judged.
+
+    Only the parts of the run that lost time count: the steps, and the stalls if some of them went
+    away. Changes elsewhere (a longer validation) do not matter.
+    """
     now = _causes(run)
     gone = [finding for finding in _findings(previous)
             if finding["cause"] not in now and _would_show(finding, previous, run)
@@ -99,7 +101,7 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
     if not gone or not old or not new:
         return None
     promised = sum(_saves(finding) for finding in gone)
-    # The old run at the new pace: only the parts that were promised to change are exchanged.
+    # The old run at the new pace: only the parts that were promised to change are replaced.
     took = new * _samples(previous, run) / _samples(run, previous)
     whole = max(previous["wall_s"] or 0.0, old)
     return {
@@ -112,19 +114,21 @@ def _since(previous: Mapping, run: Mapping) -> dict | None:
 
 
 def _would_show(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
-    """Whether a run is long enough to have the cause, too, if it went on at the old rate."""
+    """Return whether a run is long enough to show the cause if it went on at the old rate."""
     share = _samples(run, previous) / max(1.0, _samples(previous, run))
     if (finding["lost_s"] or 0) * share < LEAST_S.default:
         return False
-    # What comes at the ends of epochs does not come before.
+    # Causes at the ends of epochs need such an end to show.
     epochs = (run.get("fit") or {}).get("epochs") or 0
     seldom = finding["cause"] == "host_stall" or "setup" in finding.get("id", "")
     return not seldom or share >= HALF or (run["status"] == "ended" and epochs > 1)
 
 
 def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
-    """Whether most of what it cost is gone from the account, too: one that was told just above its
-    limit may be just below it now, with nothing changed."""
+    """Return whether most of its cost is gone from the account, too.
+
+    A cause just above its threshold may fall just below it with nothing changed.
+    """
     part = _PART_OF.get(finding["cause"])
     if finding["cause"] == "host_stall":
         what = finding.get("id", "").partition("@")[0].partition(":")[2]
@@ -137,13 +141,13 @@ def _went_down(finding: Mapping, previous: Mapping, run: Mapping) -> bool:
 
 
 def _saves(finding: Mapping) -> float:
-    """What the advice was to save; recordings of older versions promised all that was lost."""
+    """Return the promised saving; recordings of older versions promised the whole loss."""
     saves = finding.get("saves_s")
     return finding["lost_s"] if saves is None else saves
 
 
 def _seconds(run: Mapping, stalls: bool) -> float:
-    """Time in steps without compilation, with the stalls between them where they are meant."""
+    """Return the time in steps without compilation, plus the stalls between them if `stalls`."""
     times = run["time_s"]
     seconds = (run["step_ms"]["mean"] or 0.0) * run["steps"] / 1e3 - (times.get("compile") or 0.0)
     if stalls:
@@ -152,7 +156,7 @@ def _seconds(run: Mapping, stalls: bool) -> float:
 
 
 def _samples(run: Mapping, other: Mapping) -> float:
-    """Samples of a run, or its steps where not both runs know their batch size."""
+    """Return the samples of a run, or its steps unless both runs know their batch size."""
     size = _batch(run)
     return run["steps"] * (size if size and _batch(other) else 1)
 
@@ -161,14 +165,14 @@ def _same_job(run: Mapping) -> tuple | None:
     model, framework = run.get("model") or {}, run.get("framework") or {}
     if model.get("parameters") is None:
         return None
-    # Only a name the user gave lasts: what a launcher gives is another one at every start.
+    # Only a user-given name is stable: launchers give another one at each start.
     named = run.get("job") if run.get("job_source") == "argument" else None
     backend = framework.get("backend") or framework.get("name")
     return backend, model["parameters"], run.get("rank"), run.get("world_size") or 1, named
 
 
 def _speed(base: Mapping, run: Mapping) -> float | None:
-    """How many times as fast as the baseline, over the whole time but compilation."""
+    """Return the speedup over the baseline, over the whole time except compilation."""
     old, new = _seconds_per_step(base), _seconds_per_step(run)
     if not old or not new:
         return None
@@ -190,20 +194,20 @@ def _batch(run: Mapping) -> int | None:
 
 
 def ms_per_sample(run: Mapping) -> float | None:
-    """Mean step time over the batch size, None where either is not known."""
+    """Return the mean step time over the batch size; None if either is unknown."""
     mean, batch = run["step_ms"]["mean"], _batch(run)
     return round(mean / batch, 6) if mean is not None and batch else None
 
 
 def active_pct(run: Mapping) -> float | None:
-    """Mean kernel active over the GPUs that the framework uses, None where not measured."""
+    """Return the mean kernel active over the GPUs in use by the framework; None if not measured."""
     means = [gpu["utilization_pct"]["mean"] for gpu in run["gpus"] if gpu["used_by_framework"]]
     known = [mean for mean in means if mean is not None]
     return round(sum(known) / len(known), 2) if known else None
 
 
 def time_pct(run: Mapping) -> dict[str, float]:
-    """The host account in percent of the wall time; empty where it is not known."""
+    """Return the host account in percent of the wall time; empty if unknown."""
     wall = run["wall_s"]
     return {name: round(100 * seconds / wall, 2) for name, seconds in run["time_s"].items()
             if seconds is not None} if wall else {}  # fmt: skip

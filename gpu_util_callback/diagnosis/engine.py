@@ -1,4 +1,4 @@
-"""The diagnosis of a run, fed as the run grows; the same rows give the same result, however cut."""
+"""Incremental diagnosis of a run; the same rows give the same result, however they are split."""
 
 from collections.abc import Mapping
 
@@ -19,10 +19,10 @@ from gpu_util_callback.diagnosis.verdict import sentence
 
 __all__ = ["RULES", "RULES_VERSION", "Diagnosis", "diagnose"]
 
-# Raised whenever a rule or a default changes what it says about a recording.
+# Increment whenever a rule or a default changes its result for a recording.
 RULES_VERSION = 16
 
-# Nobody should change the batch size or the precision for less.
+# Smaller gains do not justify another batch size or precision.
 ALTERING_GAINS = 1.10
 _DECLARED = {rule.cause: rule.thresholds for rule in RULES}
 
@@ -30,7 +30,7 @@ _DECLARED = {rule.cause: rule.thresholds for rule in RULES}
 class Diagnosis:
     """Incremental diagnosis of one recording.
 
-    `add` takes new rows, each once and in order; `result` says what is known by now. The cost of
+    `add` takes new rows, each once and in order; `result` returns what is known so far. The cost of
     both is bounded: it depends on the new rows, not on those seen before.
 
     Args:
@@ -47,7 +47,7 @@ class Diagnosis:
 
     @property
     def steps(self) -> int:
-        """How many steps it was given."""
+        """Number of steps added."""
         return self._run.steps.total_rows
 
     def add(
@@ -55,7 +55,7 @@ class Diagnosis:
         tables: Mapping[str, Mapping[str, np.ndarray]],
         samples: Mapping[str, Mapping[str, np.ndarray]] | None = None,
     ) -> None:
-        """Take new rows of any tables of the schema and new samples of any groups."""
+        """Add new rows of any tables of the schema and new samples of any groups."""
         self._run.add(tables, samples or {})
 
     def result(
@@ -65,7 +65,7 @@ class Diagnosis:
         now_ns: int | None = None,
         ended: bool = False,
     ) -> dict:
-        """What held the GPU back so far.
+        """Return what held the GPU back so far.
 
         Args:
             facts: newer facts; they are merged over those given before.
@@ -109,16 +109,16 @@ class Diagnosis:
 
 
 def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True) -> dict:
-    """The diagnosis of a recording: the stored one if it still holds, else made anew.
+    """Return the diagnosis of a recording: the stored one if it still holds, else a new one.
 
     The recorder stores its diagnosis at every flush, together with the rows it rests on; it holds
-    when it was made by these rules with the same thresholds. Those that the recording was made with
-    are in force until others are asked for: all who read it see what the one who trained saw.
+    if it was made by these rules with the same thresholds. The recording's own thresholds apply
+    unless others are given, so that all readers see the same result as the person who trained.
 
     Args:
         thresholds: on top of the recording's own.
-        anew: False: where no other thresholds are asked for, take what older rules found, too;
-            the rows of a long run take long to read. `rules_version` tells.
+        anew: False: accept the findings of older rules, too, unless other thresholds are given;
+            the rows of a long run take long to read. `rules_version` shows which rules were used.
     """
     stored = recording.stored or {}
     own = still_known(_DECLARED, stored.get("thresholds_set"))
@@ -136,7 +136,7 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
         ended=recording.status in ("ended", "interrupted"),
     )
     if not diagnosis.steps and recording.step_count:
-        # They are counted in the manifest: there were some.
+        # The manifest counts them: there were some.
         found["verdict"] = f"The {recording.step_count:,} steps of this run could not be read" + (
             f": {recording.problems[0].message}." if recording.problems else "."
         )
@@ -144,8 +144,10 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
 
 
 def _active_pct(run: Run) -> dict[str, float]:
-    """By GPU, what the verdict rests on: samples are denser while a GPU works than while it idles,
-    so their plain mean is another number."""
+    """Return each GPU's mean over the run's time, on which the verdict rests.
+
+    Samples are denser while a GPU works than while it idles, so their plain mean differs.
+    """
     seen = {
         index: run.use(index, run.start_ns, run.end_ns)
         for index in (int(gpu.get("index", place)) for place, gpu in enumerate(run.gpus))
@@ -154,9 +156,10 @@ def _active_pct(run: Run) -> dict[str, float]:
 
 
 def _permitted(finding: Finding, run: Run) -> Advice:
-    """The advice, or its alternative where it is not safe here, or alters the training for little.
+    """Return the advice, or its alternative if unsafe here or altering the training for little
+    gain.
 
-    What altering it gains is not always known: then it stays.
+    If the gain of altering it is unknown, the advice stays.
     """
     advice = finding.advice.safe_on(run.framework, run.device)
     if finding.lost_ns is None:
@@ -166,7 +169,7 @@ def _permitted(finding: Finding, run: Run) -> Advice:
 
 
 def _first(finding: Finding) -> tuple:
-    """What to do first: what blocks everything else, then by time lost; unknown costs last."""
+    """Return the sort key: blocking findings first, then by time lost; unknown costs last."""
     lost = finding.lost_ns
     start = finding.where.start_ns if finding.where else 0
     return not finding.blocking, lost is None, -(lost or 0), start, finding.cause, finding.detail
@@ -198,7 +201,7 @@ def _object(finding: Finding, run: Run) -> dict:
 
 
 def _named(objects: list[dict]) -> list[dict]:
-    """Make ids unique: spans of one cause are told apart by where they begin."""
+    """Make ids unique: spans of one cause are distinguished by their start."""
     for thing in objects:
         if "start_step" in thing:
             thing["id"] += f"@{thing['start_step']}"

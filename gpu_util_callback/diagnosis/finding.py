@@ -1,4 +1,4 @@
-"""What a rule is: one cause, its thresholds, its sources, and a pure function over a run."""
+"""Base class of rules, and their results: ranges, findings and advice."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,21 +22,21 @@ Evidence = dict[str, object]
 Place = tuple[str, str]  # backend, device
 
 EVERYWHERE: frozenset[Place] = frozenset(product(("tensorflow", "jax", "torch"), ("cpu", "gpu")))
-# A process forked from one in which JAX holds a GPU hangs or aborts.
+# Forking a process in which JAX holds a GPU makes the child hang or abort.
 FORK_SAFE = EVERYWHERE - {("jax", "gpu")}
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do: a few sentences for a person who does not know the code, and the line.
+    """Remedy: a few sentences for a person who does not know the code, and the line.
 
     Attributes:
-        code: to copy; `...` stands for the arguments and statements that are there already.
-        saves: share of the lost time (0-1) that doing so saves: `cache()` still reads everything
-            once, a callback every hundredth batch still runs a hundredth of the time.
+        code: to copy; `...` stands for arguments and statements that are there already.
+        saves: share of the lost time (0-1) that it saves: `cache()` still reads everything once, a
+            callback every hundredth batch still runs a hundredth of the time.
         safe: the (backend, device) pairs on which the code may be followed.
-        alters_training: it changes what is computed (batch size, precision), not only how fast.
-        otherwise: the advice where this one is not safe, or not worth altering the training for.
+        alters_training: it changes the computation (batch size, precision), not only its speed.
+        otherwise: the advice if this one is unsafe, or not worth altering the training for.
     """
 
     text: str
@@ -47,7 +47,7 @@ class Advice:
     otherwise: "Advice | None" = None
 
     def safe_on(self, backend: str, device: str) -> "Advice":
-        """This advice, or the first of its alternatives that is safe there."""
+        """Return this advice, or the first of its alternatives that is safe there."""
         place = (backend, device)
         if place in self.safe or place not in EVERYWHERE:
             return self
@@ -56,7 +56,7 @@ class Advice:
         return Advice(f"{self.text} The usual way to do so is not safe on {backend} here.", "", 0.0)
 
     def worth_altering(self, gain: float, least: float) -> "Advice":
-        """This advice, or its alternative where it alters the training for less than `least`."""
+        """Return its alternative if it alters the training for less than `least`, else itself."""
         if not self.alters_training or gain >= least:
             return self
         if self.otherwise is not None:
@@ -69,7 +69,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where something held: half-open in steps and in nanoseconds since the epoch."""
+    """Extent of a finding: half-open in steps and in nanoseconds since the epoch."""
 
     start_step: int
     end_step: int
@@ -79,16 +79,16 @@ class Range:
 
 @dataclass(slots=True)
 class Finding:
-    """One finding of a rule: a cause held over a range (or, with `where=None`, the whole run).
+    """Finding of a rule: a cause held over a range (or, with `where=None`, the whole run).
 
     Attributes:
         lost_ns: time of the run this cause cost; None = it held, but its cost cannot be known.
-        detail: tells several findings of one cause apart ("validation", "gpu1"); part of the id.
+        detail: distinguishes findings of one cause ("validation", "gpu1"); part of the id.
         evidence: name -> number or text, in the order to show; units in the names.
         threshold: the limits that fired, under the names of the evidence they apply to.
         pieces: (start, end) in ns of the times in which all of the loss lies, where they are known;
             empty = anywhere in the range.
-        state: it was seen so often that more of it will follow, however little it cost by now.
+        state: seen often enough that more of it will follow, however little it cost so far.
         blocking: nothing else is worth fixing first (the framework does not use the GPU).
     """
 
@@ -108,16 +108,16 @@ class Finding:
 
     @property
     def saves_ns(self) -> int | None:
-        """What the advice saves of `lost_ns`."""
+        """Time that the advice saves of `lost_ns`."""
         return None if self.lost_ns is None else round(self.lost_ns * self.advice.saves)
 
 
 class Rule:
     """Base of all rules; one subclass per cause, each in its own file.
 
-    A subclass states `cause`, `title`, `sources` (what it needs, for people), `thresholds`, and
-    `unknown` (what it says when its sources are missing), and implements `missing` and `find`.
-    A rule is silent, never positive, when a source is missing.
+    A subclass states `cause`, `title`, `sources` (its inputs, for people), `thresholds`, and
+    `unknown` (its message if sources are missing), and implements `missing` and `find`. A rule is
+    silent, never positive, when a source is missing.
     """
 
     cause: ClassVar[str]
@@ -127,9 +127,9 @@ class Rule:
     unknown: ClassVar[str]
 
     def missing(self, run: "Run") -> bool:
-        """Whether the sources without which nothing can be said are missing."""
+        """Return whether the sources without which nothing can be judged are missing."""
         raise NotImplementedError
 
     def find(self, run: "Run", limits: Limits) -> Iterable[Finding]:
-        """The findings of this cause; called only when nothing is missing."""
+        """Yield the findings of this cause; called only if no source is missing."""
         raise NotImplementedError

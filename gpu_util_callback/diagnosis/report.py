@@ -22,9 +22,9 @@ REPORT_VERSION = 1
 
 
 def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = None) -> dict:
-    """The whole report: `{"version", "runs", "sessions"}`.
+    """Return the whole report: `{"version", "runs", "sessions"}`.
 
-    Where nothing can be said of a recording, it is named in `problems`; those of a run are there.
+    Recordings that no report can be made of are listed in `problems`; a run lists its own problems.
 
     Args:
         recordings: what `read_recordings` returned, or any recordings.
@@ -58,12 +58,12 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
 def run_reports(
     recordings: Iterable[Recording], thresholds: Mapping | None = None
 ) -> tuple[list[tuple[Recording, dict]], list[Problem]]:
-    """Recordings and their reports, and those that no report can be made of."""
+    """Return recordings with their reports, and the problems of those without one."""
     judged, problems = [], []
     for one in recordings:
         try:
             judged.append((one, run_report(one, thresholds)))
-        except UnusableInput:  # a threshold that there is none of
+        except UnusableInput:  # an unknown threshold
             raise
         except Exception as error:
             problems.append(unexpected(one.path, error))
@@ -71,7 +71,7 @@ def run_reports(
 
 
 def _clocks(recordings: list) -> dict | None:
-    """Whose clock the others were held against, and how far they are apart; None of one process."""
+    """Return the reference clock and the offsets of the others from it; None for one process."""
     clocks = session_clocks(recordings)
     if not clocks.offsets and not clocks.unknown:
         return None
@@ -96,7 +96,7 @@ def _clocks(recordings: list) -> dict | None:
 def run_report(
     recording: Recording, thresholds: Mapping | None = None, *, anew: bool = True
 ) -> dict:
-    """One run of the report: its account, its GPUs, what held it back and what to do.
+    """Return one run of the report: its account, its GPUs, its findings and the advice.
 
     Args:
         anew: as for `diagnose`.
@@ -158,7 +158,7 @@ def run_report(
 
 
 def _older_rules(found: Mapping) -> list[dict[str, str]]:
-    """A line that says so where what older rules found while recording is shown as it was."""
+    """Return a notice where findings of older rules are shown as they were recorded."""
     version = found["rules_version"]
     if version == RULES_VERSION:
         return []
@@ -181,8 +181,11 @@ def _step_ms(durations: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, float]) -> dict:
-    """A GPU's distributions over its samples; its mean utilization is that over the run's time,
-    which the verdict speaks of, too (of recordings that have none: that of the samples)."""
+    """Return a GPU's distributions over its samples.
+
+    Its mean utilization is that over the run's time, as in the verdict (that of the samples for
+    recordings without it).
+    """
     known = gpu.get("index")
     index = place if known is None else known
     groups = [kept.get(group, {}) for group in
@@ -229,7 +232,8 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
     }
 
 
-# Of the run's time: so much more computing than NVML saw, and windows show another part of the run.
+# Of the run's time: if windows show this much more computing than NVML, they are not
+# representative.
 UNLIKE = 0.15
 
 
@@ -241,13 +245,14 @@ def _gpu_time(
     account: Mapping,
     why_idle: bool,
 ) -> dict:
-    """Estimated seconds of the run per category of one GPU; they add up to the wall time.
+    """Return the estimated seconds of the run per category of one GPU; they add up to the wall
+    time.
 
-    From profiler windows where there are any (what the traced steps did, taken for all steps), else
-    from NVML's utilization; empty where neither is known. Why a GPU idled is told only by traces
-    that show steps (`why_idle`); without them all of it is "idle". It never idled for input longer
-    than the training thread waited for it, in whatever steps the windows happened to lie; and where
-    they lie in steps far busier than the run's, as NVML shows, they do not speak for it.
+    From profiler windows if there are any (traced steps extrapolated to all steps), else from
+    NVML's utilization; empty if neither is known. Why a GPU idled is known only from traces that
+    show steps (`why_idle`); without them all of it is "idle". Idling for input never exceeds the
+    training thread's wait for it, in whatever steps the windows lie; windows in steps far busier
+    than the run, as measured by NVML, are not extrapolated.
     """
     active = gpu["utilization_pct"]["mean"]
     seen = traced.for_all(gpu["index"], steps)
@@ -280,10 +285,10 @@ def _gpu_time(
 
 
 def _speaks_for(seen: TracedGpu, in_steps: float, active_pct: float | None) -> bool:
-    """Whether traced steps may be taken for all steps, which are the share `in_steps` of a run."""
+    """Return whether traced steps represent all steps, which are the share `in_steps` of a run."""
     if not seen.duration_ns:
         return False
-    # NVML counts every kernel, however few cores it takes: it never shows less than the kernels.
+    # NVML counts every kernel, however few cores it takes: it never shows less than the kernels do.
     computing = in_steps * (seen.share("kernel") + seen.share("collective"))
     return active_pct is None or computing <= active_pct / 100 + UNLIKE
 

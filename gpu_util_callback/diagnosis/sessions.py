@@ -1,4 +1,4 @@
-"""Ranks of one job side by side: which of them holds all the others back, and with what."""
+"""Ranks of one job side by side: the straggler that holds the others back, and its cause."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Evidence
 
 __all__ = ["session_findings"]
 
-# Workers that wait for each other have steps of one length; ranks of a sweep need not.
+# Workers that wait for each other have steps of equal length; ranks of a sweep need not.
 _SAME_PACE = 0.75
-# Of a wait that the others share, less than this makes the straggler's own steps longer.
+# If the others share more than this of a wait, it does not make the straggler's own steps longer.
 _WAITED_FOR = 0.5
-# Fewer traced steps of a worker are no mean.
+# Fewer traced steps of a worker give no reliable mean.
 _TRACED_STEPS = 3
-# NVML counts a GPU that waits in a collective as active: a worker that waits is active throughout.
+# NVML counts a GPU that waits in a collective as active: a waiting worker is active throughout.
 _WAITING_PCT = 85.0
 
 
 @dataclass(slots=True)
 class _Straggler:
-    """A rank that the others wait for: seconds lost, or None where nobody can say how many."""
+    """Rank that the others wait for: seconds lost, or None if unknown."""
 
     rank: int
     part: str
@@ -33,12 +33,12 @@ class _Straggler:
 
 
 def session_findings(runs: Sequence[Mapping]) -> list[dict]:
-    """Findings about the ranks of one session that wait for each other; empty for others.
+    """Return findings about ranks of one session that wait for each other; empty for others.
 
-    Steps that wait for each other are equally long on every rank, so a straggler is known by what
-    it does *while the others wait*: its input or its callbacks (measured); in profiler windows,
-    that it waits least in collectives and works most; and by what the GPUs' counters say of who
-    waits. Where none of them is known, nothing is said.
+    Steps that wait for each other are equally long on every rank, so a straggler shows by its
+    activity *while the others wait*: its input or its callbacks (measured); in profiler windows, by
+    waiting least in collectives and working most; and by the GPUs' counters, which show who waits.
+    If none of them is known, nothing is reported.
 
     Args:
         runs: the run objects of the report, one per rank.
@@ -60,11 +60,11 @@ def session_findings(runs: Sequence[Mapping]) -> list[dict]:
 
 
 def _pace(runs: Sequence[Mapping]) -> dict[int, float] | None:
-    """Rank -> how long its steps are in ms, where they are equally long on all ranks, else None.
+    """Return rank -> step time in ms if steps are equally long on all ranks, else None.
 
-    The mean is that of hosts that run ahead of their devices by several steps and then wait; of a
-    short run it holds the first step, which lasts until the last worker has come, so that what
-    steps take as a rule may be alike where the mean is not.
+    The mean suits hosts that run ahead of their devices by several steps and then wait; in a short
+    run it includes the first step, which lasts until the last worker has arrived, so typical step
+    times may agree where the means do not.
     """
     for figure in ("mean", "p50"):
         paces = {run["rank"]: run["step_ms"][figure] for run in runs}
@@ -74,7 +74,7 @@ def _pace(runs: Sequence[Mapping]) -> dict[int, float] | None:
     return None
 
 
-# Where a worker's own time may be longer than the others', what it is called, and what to do.
+# Phases in which a worker's own time may exceed the others': name and advice.
 _PARTS = {
     "input_wait": (
         "its input is slow",
@@ -93,10 +93,10 @@ _PARTS = {
 def _own_time(
     runs: Sequence[Mapping], limit: float, pace: Mapping[int, float]
 ) -> Iterator[_Straggler]:
-    """Input and callbacks lie outside of the step's work: the others' are short meanwhile.
+    """Yield stragglers by input and callbacks, outside of the step's work.
 
-    Where the others wait for it, their steps are as long as the straggler's; where nobody does (a
-    sweep, asynchronous training), its steps are longer by just what it waits.
+    The others' are short meanwhile. If they wait for the straggler, their steps are as long as its
+    own; if nobody does (a sweep, asynchronous training), its steps are longer by just its wait.
     """
     for part, (word, text) in _PARTS.items():
         spent = {run["rank"]: run["time_s"].get(part) for run in runs}
@@ -120,8 +120,8 @@ def _own_time(
         )
 
 
-# What a GPU does in a traced step that is no waiting for others: what it is called there, what to
-# look at. `idle_input` is found by the worker's own input wait, without windows.
+# Categories of a traced step other than waiting for others: label and where to look. `idle_input`
+# is found by the worker's own input wait, without windows.
 _WORK = {
     "kernel": (
         "its GPU computes longer",
@@ -148,13 +148,14 @@ _WORK = {
 
 
 def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
-    """In profiler windows the straggler waits least in collectives, and works most."""
+    """Yield stragglers in profiler windows: they wait least in collectives, and work most."""
     seen = {}
     for run in runs:
         gpus = [one for one in run["traced"]["per_gpu"].values() if one["steps"] >= _TRACED_STEPS]
         if not gpus:
             return
-        # Of several GPUs in a process, the one that waits least is the one the others wait for.
+        # Of several GPUs in a process, the one that waits least is the one that the others wait
+        # for.
         seen[run["rank"]] = min(gpus, key=lambda one: one["collective_ms"])
     steps = [one["step_ms"] for one in seen.values()]
     if min(steps) < _SAME_PACE * max(steps):
@@ -170,7 +171,7 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
     more = own[f"{part}_ms"] - others[part]
     pct = 100 * waited / own["step_ms"]
     if pct < limit or more < 0.5 * waited:
-        return  # nobody waits, or what the others wait for was not seen
+        return  # nobody waits, or the cause of the wait was not traced
     word, what = _WORK[part]
     run = next(run for run in runs if run["rank"] == rank)
     evidence = {
@@ -188,11 +189,11 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
 
 
 def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
-    """What waiting looks like on a GPU: NCCL keeps it active, and few of its multiprocessors."""
+    """Yield stragglers by counters: NCCL keeps a waiting GPU active on few multiprocessors."""
     if any((run.get("framework") or {}).get("collectives") != "nccl" for run in runs):
         return
     if any("contention" in _causes(run) for run in runs):
-        return  # other processes are in the counters too
+        return  # the counters include other processes
     active = {run["rank"]: _mean(run, "utilization_pct") for run in runs}
     known = {rank: pct for rank, pct in active.items() if pct is not None}
     if len(known) < len(runs):
@@ -240,7 +241,7 @@ def _causes(run: Mapping) -> set[str]:
 
 
 def _mean(run: Mapping, column: str) -> float | None:
-    """The mean over this rank's GPUs, None where one was not measured, or there is none."""
+    """Return the mean over this rank's GPUs; None if one was not measured or there is none."""
     means = [gpu[column]["mean"] for gpu in run["gpus"] if gpu["used_by_framework"]]
     if not means or None in means:
         return None
@@ -248,7 +249,7 @@ def _mean(run: Mapping, column: str) -> float | None:
 
 
 def _code(one: _Straggler, worst: Mapping, workers: int) -> str:
-    """The line for the part that holds the others back, where there is one to give."""
+    """Return the code for the part that holds the others back, if there is any."""
     if one.part == "callbacks":
         return (
             f"if rank != {one.rank} or batch % 100 == 0: ...  "
@@ -269,7 +270,7 @@ def _finding(one: _Straggler, runs: Sequence[Mapping]) -> dict:
     worst = next(run for run in runs if run["rank"] == one.rank)
     severity = None if one.lost_s is None else min(1.0, one.lost_s / worst["wall_s"])
     name, limit = one.limit
-    # Work that is shared out is not gone: each of the workers gets its part of it.
+    # Work that is shared out is not gone: each worker gets its part of it.
     shared = 1 - 1 / len(runs) if one.part == "input_wait" else 1.0
     return {
         "id": f"imbalance:worker{one.rank}.{one.part}",

@@ -1,4 +1,4 @@
-"""Thresholds: every number a rule decides by has a name, a default, a unit and a reason."""
+"""Thresholds of the rules: each number has a name, a default, a unit and a reason."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ Limits = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A default and why it is this number; the unit is in the name it is filed under."""
+    """Default value and the reason for it; the unit is part of its name."""
 
     default: float
     reason: str
@@ -25,7 +25,7 @@ Declared = Mapping[str, Mapping[str, Threshold]]  # cause -> name -> threshold
 
 
 def parse_threshold(text: str) -> tuple[str, str, float]:
-    """`"input_bound.wait_pct=10"` as `("input_bound", "wait_pct", 10.0)`.
+    """Parse `"input_bound.wait_pct=10"` into `("input_bound", "wait_pct", 10.0)`.
 
     Raises:
         UnusableInput: the text has another form or the value is not a finite number.
@@ -40,13 +40,13 @@ def parse_threshold(text: str) -> tuple[str, str, float]:
 def resolve(
     declared: Declared, given: Mapping | None, before: Mapping | None = None
 ) -> dict[str, dict[str, float]]:
-    """The thresholds in force: the defaults, overridden by what the user gave.
+    """Return the thresholds in force: the defaults, overridden by the user's.
 
     Args:
         given: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
-        before: those that `given` overrides, in the same form.
+        before: thresholds that `given` overrides, in the same form.
     Raises:
-        UnusableInput: an unknown cause or name (the nearest one is named), or no number from 0 on.
+        UnusableInput: an unknown cause or name (the nearest one is named), or not a number ≥ 0.
     """
     limits = {
         cause: {name: float(threshold.default) for name, threshold in names.items()}
@@ -62,7 +62,7 @@ def resolve(
 
 
 def changed(declared: Declared, limits: Mapping[str, Limits]) -> dict[str, float]:
-    """The thresholds that are not the default: `{"input_bound.wait_pct": 10}`."""
+    """Return the thresholds that are not the default: `{"input_bound.wait_pct": 10}`."""
     return {
         f"{cause}.{name}": value
         for cause, names in limits.items()
@@ -72,7 +72,7 @@ def changed(declared: Declared, limits: Mapping[str, Limits]) -> dict[str, float
 
 
 def still_known(declared: Declared, given: object) -> dict[str, float]:
-    """Of the thresholds of a recording, in the form of `changed`, those that there are today."""
+    """Return those of a recording's thresholds, in the form of `changed`, that still exist."""
     known: dict[str, float] = {}
     for name, value in given.items() if isinstance(given, Mapping) else ():
         try:
@@ -84,7 +84,7 @@ def still_known(declared: Declared, given: object) -> dict[str, float]:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """How an error about an unknown name goes on: the nearest known one, else all of them."""
+    """Return the end of an error about an unknown name: the nearest known one, else all of them."""
     known = sorted(known)
     near = get_close_matches(name, known, 1)
     return f": did you mean {near[0]}?" if near else f"; there is {', '.join(known) or 'none'}"

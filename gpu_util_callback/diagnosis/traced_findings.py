@@ -1,4 +1,4 @@
-"""Findings of an imported trace beside those of the rules for whole runs."""
+"""Findings of an imported trace, added to those of the rules for whole runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +7,11 @@ __all__ = ["with_trace_findings"]
 
 
 def with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rules' result with what they leave out for want of steps.
+    """Add findings of a trace that the rules miss for lack of steps.
 
-    The rules judge a run of thousands of steps and ask for many before they speak. A trace holds
-    few, and every microsecond of those: what it measured stands, and its advice, too, which knows
-    the stages of the input pipeline and what the host did.
+    The rules judge runs of thousands of steps and need many. A trace holds few, but every
+    microsecond of them: its measurements stand, and so does its advice, which knows the stages of
+    the input pipeline and the host's activity.
     """
     of_trace = [finding for finding in of_trace if _holds(finding, found["thresholds_set"])]
     measured = {finding["cause"]: finding["advice"] for finding in of_trace}
@@ -35,14 +35,14 @@ def with_trace_findings(found: dict[str, Any], of_trace: list[dict[str, Any]]) -
 
 
 def _advised(thing: dict[str, Any], advice: dict[str, str] | None) -> dict[str, Any]:
-    """A finding with the trace's advice; of another one it is not known how little it may save."""
+    """Return a finding with the trace's advice; the minimum saving of another one is not known."""
     if advice is None or advice == thing["advice"]:
         return thing
     return {**thing, "advice": advice, "saves_s": thing["lost_s"]}
 
 
 def _holds(finding: dict[str, Any], limits_set: Mapping[str, float]) -> bool:
-    """Whether what was measured crosses the limits that the reader set, too, on the same side."""
+    """Return whether the measurement also crosses the reader's own limits, on the same side."""
     for name, before in finding["threshold"].items():
         value, now = finding["evidence"].get(name), limits_set.get(f"{finding['cause']}.{name}")
         if now is None or not isinstance(value, (int, float)):

@@ -1,4 +1,4 @@
-"""The run in one sentence."""
+"""The verdict: the run in one sentence."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,11 +11,11 @@ from gpu_util_callback.words import duration, percent, times
 
 __all__ = ["NOTHING_LARGE", "OUTSIDE", "UNKNOWN", "sentence"]
 
-# cause -> how the sentence begins; the title serves where a cause is not listed.
+# cause -> beginning of the sentence; the title if a cause is not listed.
 _OPENINGS = {
     "input_bound": "The GPU waits for its input",
 }
-# ... and where it cost a good part of the run.
+# The same where it cost a good part of the run.
 STARVED = 0.2
 _STARVING = "The input pipeline starves the GPU"
 # Without a GPU in use the training waits, not the GPU.
@@ -23,18 +23,18 @@ _OPENINGS_WITHOUT_GPU = {
     "input_bound": "Training waits for its input",
 }
 # "Nothing held training back" needs a GPU at work. 80 % as for small_batch: a GPU that idles more
-# has a problem, be its cause known or not. Where no GPU was measured, a run that was mostly steps
-# was not held back around them.
+# has a problem, whether its cause is known or not. If no GPU was measured, a run that was mostly
+# steps was not held back around them.
 _BUSY_PCT = 80
 _MOSTLY_PCT = 80
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins
 NOTHING = "Nothing held training back"
-NOTHING_LARGE = "Nothing large held training back"  # ... and one that lists small findings
-# How that of a run begins whose steps fill its time, but hide what the device does in them.
+NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are listed
+# Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Nothing outside the steps held training back"
-# Operations of PyTorch that take longer hide that Python starts them, 5-30 µs each.
+# Longer PyTorch operations hide the time Python takes to start them, 5-30 µs each.
 _SMALL_OP_US = 100
-# part of the account -> where the time went that was no step
+# part of the account -> label of the time outside steps
 _WENT_INTO = {
     "input_wait": "into waiting for input",
     "compile": "into compiling",
@@ -45,10 +45,10 @@ _WENT_INTO = {
 
 
 def sentence(run: Run, findings: Sequence[Finding]) -> str:
-    """The verdict: what cost most, how much of how much, and what mending it is worth.
+    """Return the verdict: the largest cost in proportion to the run, and the gain of fixing it.
 
     Args:
-        findings: settled and ordered, what to do first in front.
+        findings: attributed and ordered, the first to fix in front.
     """
     if not len(run.steps):
         return "No training step was recorded yet."
@@ -88,7 +88,7 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
 
 
 def _eager_too(findings: Sequence[Finding]) -> str:
-    """An eager step beside what cost most: how much that costs is not known, and may be more."""
+    """Return a note on an eager step: its unknown cost may exceed the largest known one."""
     eager = [one for one in findings if one.cause == LaunchBound.cause and one.lost_ns is None]
     return f" {eager[0].title}; what that costs is not known." if eager else ""
 
@@ -109,7 +109,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     mostly = 100 * seconds >= _MOSTLY_PCT * later
     rest = known if 100 * seconds < _MOSTLY_PCT * wall else {}
     unclear = went + _largest(rest, wall)
-    # Beside "nothing held it back" of all the rest compiling alone is no contradiction.
+    # Compiling alone does not contradict "nothing held it back" about all the rest.
     clear = went + _largest({"compile": rest.get("compile")}, wall) if mostly else unclear
     idle = run.idle(run.start_ns, run.end_ns) if run.used_gpus else None
     if idle is None:
@@ -130,7 +130,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
 
 
 def _not_measured(run: Run, waits: bool) -> str:
-    """What an all-clear says nothing about."""
+    """Return the aspects that an all-clear does not cover."""
     within = (
         "how busy the GPU was in them was not measured" if run.used_gpus
         else "how well they use the CPU was not measured (no GPU in use)"
@@ -149,14 +149,14 @@ def _not_measured(run: Run, waits: bool) -> str:
 
 
 def _others_pct(run: Run, idle: Idle) -> float:
-    """How much more active the GPUs were over the run than they were for this training."""
+    """Return how much more active the GPUs were over the run than they were for this training."""
     seen = [run.use(gpu, run.start_ns, run.end_ns) for gpu in idle.gpus]
     known = [mean.value for mean in seen if mean is not None]
     return sum(known) / len(known) - idle.active_pct if known else 0.0
 
 
 def _largest(known: Mapping[str, float | None], wall: float) -> str:
-    """What took most of the rest, where that is more than a tenth; "" else."""
+    """Return the largest part of the rest if it exceeds a tenth; "" otherwise."""
     rest = {part: float(known.get(part) or 0) for part in _WENT_INTO}
     part = max(rest, key=lambda name: rest[name])
     if rest[part] <= wall / 10:

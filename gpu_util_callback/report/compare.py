@@ -16,9 +16,9 @@ _COLUMNS = ("run", "speed", "ms/step", "ms/sample", "GPU", "input", "stalls", "c
 
 
 def told_apart(runs: Sequence[Mapping]) -> dict[str, str]:
-    """What tells runs of one name apart: id -> `rank 1`, `fit 3`, or when it began (local time).
+    """Return labels for runs that share a name: id -> `rank 1`, `fit 3`, or local start time.
 
-    A script that is run again with the same log directory, or that fits several times, makes them.
+    They come from a script run again with the same log directory, or fitting several times.
     """
     named = defaultdict(list)
     for run in runs:
@@ -38,18 +38,18 @@ def _ways(run: Mapping) -> tuple[str | None, ...]:
         None if rank is None else f"rank {rank}",
         None if fit is None else f"fit {fit + 1}",
         f"{began:%m-%d %H:%M:%S}",
-        f"{began:%m-%d %H:%M} {run['id'].rpartition('-')[2]}",  # and its process
+        f"{began:%m-%d %H:%M} {run['id'].rpartition('-')[2]}",  # and its process id
     )
 
 
 def headline(comparison: Mapping, apart: Mapping[str, str] | None = None) -> str:
-    """What the comparison comes to, in a sentence: which run is the fastest, and what went away.
+    """Return the comparison in a sentence: the fastest run, and which causes went away.
 
-    "" where the runs' speeds cannot be held against one another: workers of one training, or batch
-    sizes that only some of them know.
+    "" where speeds cannot be compared: workers of one training, or batch sizes that only some runs
+    know.
 
     Args:
-        apart: as `told_apart` says it.
+        apart: labels from `told_apart`.
     """
     rows = comparison["runs"]
     known = [row for row in rows if row["speed"] and row["steps"] >= FEW_STEPS]
@@ -74,7 +74,7 @@ def headline(comparison: Mapping, apart: Mapping[str, str] | None = None) -> str
 
 
 def _basis(rows: Sequence[Mapping]) -> str | None:
-    """What speeds are about: a sample or a step; None of some this, of others that."""
+    """Return the unit of the speeds, a sample or a step; None if runs differ."""
     sized = {row["batch_size"] is not None for row in rows}
     return None if len(sized) > 1 else "sample" if True in sized else "step"
 
@@ -87,10 +87,11 @@ def _names(comparison: Mapping, apart: Mapping[str, str] | None) -> dict[str, st
 def comparison_table(
     comparison: Mapping, width: int, apart: Mapping[str, str] | None = None
 ) -> list[str]:
-    """The comparison as lines of at most `width` columns; columns that do not fit are left out.
+    """Return the comparison as lines of at most `width` columns; columns that do not fit are
+    omitted.
 
     Args:
-        apart: as `told_apart` says it.
+        apart: labels from `told_apart`.
     """
     names_of = _names(comparison, apart)
     rows = [
@@ -155,7 +156,7 @@ def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
 
 
 def _needed(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> int:
-    """Columns needed, with room for a short name of the run and of a cause."""
+    """Return the columns needed, with room for a short name of the run and of a cause."""
     sizes = [max(len(name), *(len(cells[name]) for cells in rows)) for name in names]
     flexible = {"run": 14, "causes": 14}
     return sum(min(size, flexible.get(name, size)) + 2

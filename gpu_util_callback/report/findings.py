@@ -1,4 +1,4 @@
-"""A finding in a terminal: what was lost, on which evidence, what to change, what that saves."""
+"""A finding in the terminal: loss, evidence, advice and its saving."""
 
 import re
 import textwrap
@@ -16,21 +16,21 @@ __all__ = [
 
 _PLAIN = str.maketrans({"×": "x", "–": "-", "—": "-", "·": "-", "µ": "u", "…": "...", "→": "->",
                         "≥": ">=", "≤": "<=", "’": "'", "°": " "})  # fmt: skip
-# A number and its unit stay on one line.
+# Keep a number and its unit on one line.
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµum]?s|[mhd]|[GM]iB|GB/s|MHz|W)\b)")
 _HELD = "\u00a0"
-# Names come from files: what would steer the terminal, or turn its lines round, is no name. Colours
-# are ours.
+# Names come from files: control characters and bidirectional overrides are removed. Colours are
+# added by us.
 _STEERS = re.compile(r"(\x1b\[\d+m)|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def tame(line: str) -> str:
-    """A line without what steers a terminal, but for our colours."""
+    """Remove control sequences from a line, except our colours."""
     return _STEERS.sub(lambda found: found[1] or "?", line)
 
 
 class Pen:
-    """Colour and characters as the terminal can show them."""
+    """Colours and characters that the terminal supports."""
 
     def __init__(self, width: int, color: bool, unicode: bool):
         self.width = max(40, min(width, 110))
@@ -47,7 +47,7 @@ class Pen:
         return self.paint(text, "2")
 
     def wrap(self, text: str, indent: str = "", first: str | None = None) -> list[str]:
-        if not self.unicode:  # before it is measured: some of it gets longer
+        if not self.unicode:  # replace before measuring: some replacements are longer
             text = text.translate(_PLAIN)
         text = _BEFORE_UNIT.sub(_HELD, text)
         return textwrap.wrap(
@@ -68,18 +68,18 @@ _UNITS = (
     ("_seconds_each", " s"), ("_bytes", " bytes"), ("_ms", " ms"), ("_us", " µs"),
     ("_gib", " GiB"), ("_mhz", " MHz"), ("_c", " °C"), ("_s", " s"), ("_w", " W"),
 )  # fmt: skip
-TOLD = 1.05  # "1× faster" is nothing to say
-# Said in a sentence of its own, or in the advice.
+TOLD = 1.05  # "1× faster" is not worth printing
+# Shown in a sentence of its own, or in the advice.
 _ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags", "slowest_stage", "callback"}
 
 
 def finding_lines(
     finding: Mapping, place: int, pen: Pen, run: Mapping | None = None, like: int | None = None
 ) -> list[str]:
-    """A finding as its lines, numbered by `place`.
+    """Return a finding as lines, numbered by `place`.
 
     Args:
-        run: the one it is about, if it is one.
+        run: the run it is about, if any.
         like: the place of an earlier finding with the same code to paste.
     """
     where = ""
@@ -108,12 +108,12 @@ def finding_lines(
 
 
 def _saving(finding: Mapping, run: Mapping | None) -> str:
-    """What following the advice is worth; empty where nobody knows (the tab says the same)."""
+    """Return the saving of following the advice; "" if unknown (same wording as the tab)."""
     saves, lost = finding.get("saves_s"), finding["lost_s"]
     if not saves:
         return ""
     less = f" of the {duration(lost)} lost" if lost and saves < 0.95 * lost else ""
-    # While training goes on, the time it took is newer than the diagnosis.
+    # During training the elapsed time is newer than the diagnosis.
     wall = run["wall_s"] or 0 if run and run["status"] != "live" else 0
     gain = wall / (wall - saves) if wall > saves else 0
     faster = f": this run up to {times(gain)} faster" if gain >= TOLD else ""
@@ -121,7 +121,7 @@ def _saving(finding: Mapping, run: Mapping | None) -> str:
 
 
 def code_lines(code: str, pen: Pen) -> list[str]:
-    """Code within the width: a comment that does not fit beside its line goes above it."""
+    """Return code within the width: a comment that does not fit next to its line goes above it."""
     shown: list[str] = []
     for line in code.splitlines():
         if len(line) > pen.width - 5:
@@ -133,7 +133,7 @@ def code_lines(code: str, pen: Pen) -> list[str]:
 
 
 def _evidence(finding: Mapping) -> str:
-    """The evidence in one line of prose, each number beside the threshold it crossed."""
+    """Return the evidence as one line of prose, each number next to the threshold it crossed."""
     evidence = finding["evidence"]
     said = []
     for name, value in evidence.items():
@@ -153,7 +153,7 @@ def _evidence(finding: Mapping) -> str:
 
 
 def _quantity(name: str, value: object) -> str:
-    """A value with its unit, which stands at the end of its name."""
+    """Format a value with its unit, which is the suffix of its name."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, (int, float)):

@@ -1,4 +1,4 @@
-"""The report for people: one screen in a terminal, of any width, with or without colour."""
+"""The report in the terminal: one screen of any width, with or without colour."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import cleandoc
@@ -13,7 +13,7 @@ from gpu_util_callback.words import duration, percent, times, what_to_do
 
 __all__ = ["render", "rules_text", "two_lines"]
 
-# Host account, in the order of the bar: key, what people call it, colour, letter without Unicode.
+# Host account, in the order of the bar: key, label, colour, letter without Unicode.
 _ACCOUNT = (
     ("step", "training steps", "34", "#"),
     ("input_wait", "waiting for input", "33", "~"),
@@ -38,12 +38,12 @@ _GPU_PARTS = (
     ("outside_steps", "outside steps", "90", " "),
 )
 _MAX_SHOWN = 6  # findings of a run
-_MAX_FULL = 3  # runs that are shown in full; of more, each only in brief
-_MAX_BRIEF = 8  # of more, only those with something to say
+_MAX_FULL = 3  # runs shown in full; if there are more, each in brief
+_MAX_BRIEF = 8  # of more, only those with findings
 
 
 def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool = True) -> str:
-    """A `logdir_report` as text.
+    """Render a `logdir_report` as text.
 
     Args:
         report: `{"runs": [...], ...}`.
@@ -61,11 +61,11 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
         lines += [pen.bold(line) for line in pen.wrap(said)]
         lines += comparison_table(compared, pen.width, apart)
     shared = _missing_everywhere(runs)
-    # Of runs that share one name --run cannot choose: the newest is the one that is asked about.
+    # --run cannot choose among runs that share a name: the newest one is meant.
     newest = runs[-1] if len(runs) > _MAX_FULL and len({run["run"] for run in runs}) == 1 else None
     for run in runs:
         if len(runs) > _MAX_BRIEF and not _findings(run) and run is not newest:
-            continue  # that it has no cause, the table says
+            continue  # the table shows that it has no cause
         if len(runs) > 1:
             lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
         if len(runs) <= _MAX_FULL or run is newest:
@@ -92,7 +92,7 @@ def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool 
 
 
 def two_lines(run: Mapping) -> str:
-    """What `fit` prints at its end: the verdict, and what to do first (or where to look)."""
+    """Return what `fit` prints at its end: the verdict, and the first remedy (or where to look)."""
     findings = _findings(run)
     named = (finding for finding in findings if run["verdict"].startswith(finding["title"]))
     first = next(named, next(iter(findings), None))
@@ -114,7 +114,7 @@ def two_lines(run: Mapping) -> str:
 
 
 def _where_to_look(run: Mapping) -> str:
-    """What to ask for where a GPU idles for reasons that only a profile shows; "" elsewhere."""
+    """Return a hint on profiling where only a profile shows why a GPU idles; "" elsewhere."""
     if not run["verdict"].startswith(UNKNOWN) or not any(
         gpu["used_by_framework"] for gpu in run["gpus"]
     ):
@@ -124,7 +124,7 @@ def _where_to_look(run: Mapping) -> str:
 
 
 def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -> str:
-    """Every cause: when it holds, what it needs, and its thresholds with their reasons."""
+    """Describe each cause: its condition, its sources, and its thresholds with their reasons."""
     pen = Pen(width, color=False, unicode=unicode)
     lines: list[str] = []
     for rule in rules:
@@ -147,7 +147,7 @@ def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping], apart: Mapping[str, 
     findings = _findings(run)
     if findings:
         lines += ["", pen.bold("What held it back, and what to do")]
-        told: dict[tuple[str, str], int] = {}  # what comes and goes is explained once
+        told: dict[tuple[str, str], int] = {}  # recurring findings are explained once
         for place, finding in enumerate(findings[:_MAX_SHOWN], 1):
             code = finding["advice"]["code"]
             first = told.setdefault((finding["title"], code), place) if code else place
@@ -176,7 +176,7 @@ def _brief(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
 
 
 def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
-    """Whether what the run before was told came true."""
+    """Return whether the saving promised by the previous run was achieved."""
     since = run.get("since")
     if not since:
         return []
@@ -192,7 +192,7 @@ def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
 
 def _subtitle(run: Mapping, which: str) -> str:
     parts = [run["run"] if run["run"] != "." else "this log directory"]
-    if which[:1].isdigit():  # its fit and its rank are said below
+    if which[:1].isdigit():  # its fit and rank follow below
         parts.append(f"began {which}")
     parts += [one for one in (run.get("trial"), run.get("trial_config"))
               if one and one not in run["run"]]  # fmt: skip
@@ -216,7 +216,7 @@ def _subtitle(run: Mapping, which: str) -> str:
 
 
 def _fits(run: Mapping) -> str:
-    """Which fits of their log directory: "fit 2", "fits 1 to 1,000 (2.3 s between them)"."""
+    """Return which fits of their log directory: "fit 2", "fits 1 to 1,000 (2.3 s between them)"."""
     first, fits = run["fit_index"] + 1, run.get("fits") or 1
     if fits == 1:
         return f"fit {first}"
@@ -258,7 +258,7 @@ def _gpu_account(run: Mapping, pen: Pen) -> list[str]:
 
 
 def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: Pen) -> list[str]:
-    """A stacked bar over the whole width, and its legend: what, how long, which share."""
+    """Return a stacked bar over the whole width, with its legend: part, duration, share."""
     width = pen.width
     bar, done, drawn = "", 0.0, 0
     for _, seconds, code, letter in parts:
@@ -307,7 +307,7 @@ def _gpu_cards(run: Mapping, pen: Pen) -> list[str]:
 
 
 def _findings(run: Mapping) -> list[Mapping]:
-    """Spans and findings together, as they come: blocking first, then by time lost."""
+    """Return spans and findings together: blocking first, then by time lost."""
     ordered = sorted(
         [*run["findings"], *run["spans"]],
         key=lambda finding: (finding["lost_s"] is None, -(finding["lost_s"] or 0)),
@@ -317,7 +317,7 @@ def _findings(run: Mapping) -> list[Mapping]:
 
 
 def _missing_everywhere(runs: Sequence[Mapping]) -> list[Mapping]:
-    """What no run could measure, for the same reason: said once, below them all."""
+    """Return what no run could measure, for the same reason: printed once, below all runs."""
     if len(runs) < 2:
         return []
     return [one for one in runs[0]["unavailable"]
@@ -340,7 +340,7 @@ def _missing_lines(missing: Sequence[Mapping], pen: Pen) -> list[str]:
 
 
 def _not_judged(run: Mapping, pen: Pen) -> list[str]:
-    """Causes nothing can be said about; without a GPU in use that is most of them, so not then."""
+    """List the causes that could not be judged; none without a GPU in use (most of them)."""
     causes = [one["cause"] for one in run.get("silent", ())]
     if not causes or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
         return []

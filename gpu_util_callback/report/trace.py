@@ -1,4 +1,4 @@
-"""The terminal view of a trace: where the time of the steps went, kernels, and the findings."""
+"""The terminal view of a trace: time of the steps, kernels, and findings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
 
 __all__ = ["render"]
 
-# category -> (what people call it, SGR colour, character without colour)
+# category -> (label, SGR colour, character without colour)
 _LOOK = {
     "kernel": ("kernels", "32", "█"),
     "copy_h2d": ("copy to GPU", "36", "▒"),
@@ -45,7 +45,7 @@ _ROWS_SHOWN = 10
 def render(
     analysis: Analysis, width: int | None = None, color: bool = False, unicode: bool = True
 ) -> str:
-    """The analysis as text for a terminal.
+    """Render the analysis as text for a terminal.
 
     Args:
         width: columns to use; default: the terminal's.
@@ -70,7 +70,7 @@ def render(
 
 
 def _clean(text: str) -> str:
-    """A name from a file, without characters that would steer the terminal."""
+    """Remove control characters from a name that comes from a file."""
     return _CONTROL.sub("?", text)
 
 
@@ -83,7 +83,7 @@ def _fit(text: str, width: int) -> str:
 
 
 def _tail(text: str, width: int) -> str:
-    """The end of a path that is too long: the layer matters more than the model's name."""
+    """Return the end of a path that is too long: the layer matters more than the model's name."""
     return text if len(text) <= width else "…" + text[len(text) - max(width - 1, 1) :]
 
 
@@ -160,7 +160,7 @@ def _each(p: ProcessAnalysis) -> str:
 
 
 def _title(d: DeviceAnalysis) -> str:
-    """The GPU's number, and its model where the trace knows one."""
+    """Return the GPU's number, with its model if the trace knows it."""
     name = _clean(d.device.name)
     if name.startswith("GPU (") and name.endswith(")"):
         name = f"compute capability {name[5:-1]}"
@@ -168,7 +168,7 @@ def _title(d: DeviceAnalysis) -> str:
 
 
 def _bar(shares: dict[str, float], width: int, paint) -> str:
-    """A stacked bar of exactly `width` cells: the running sum is rounded, not the parts."""
+    """Return a stacked bar of exactly `width` cells: the running sum is rounded, not the parts."""
     cells = []
     done = 0
     running = 0.0
@@ -234,7 +234,7 @@ def _kernel_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
     if not rows:
         return []
     rows.sort(key=lambda row: -row[0].total_ps)
-    total = sum(k.total_ps for k, _ in rows) or 1  # kernels of no length at all have no share
+    total = sum(k.total_ps for k, _ in rows) or 1  # kernels without duration have no share
     several = len(p.devices) > 1
     out = ["", paint("1", "Kernels") + "  (TC = tensor cores)"]
     head = "  total   share   calls     mean   TC  "
@@ -302,7 +302,7 @@ def _findings(analysis: Analysis, width: int, paint) -> list[str]:
 
 
 def _silent(analysis: Analysis, paint) -> list[str]:
-    """The causes of which nothing can be said; that GPUs are alike goes without saying for one."""
+    """List the causes that could not be judged; imbalance is omitted for a single GPU."""
     alone = len(analysis.devices) < 2
     causes = [one["cause"] for one in analysis.silent if one["cause"] != "imbalance" or not alone]
     if not causes or not analysis.devices:

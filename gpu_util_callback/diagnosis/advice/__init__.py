@@ -1,1 +1,1 @@
-"""Remedies: a few sentences and the line of code, in the words of the run's own framework."""
+"""Remedies: a few sentences and the line of code, in terms of the run's own framework."""

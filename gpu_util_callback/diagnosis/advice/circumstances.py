@@ -1,4 +1,4 @@
-"""What decides whether an advice helps here: cores, epochs to come, who keeps the CPU busy."""
+"""Conditions that decide whether advice helps: cores, epochs to come, and CPU load."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from gpu_util_callback.diagnosis.finding import Range
 
 __all__ = ["behind_first_epoch", "cpu_pct", "cpus", "process_cpu", "steps_an_epoch"]
 
-# One second apart: two readings are the least that says something of a short span.
+# One second apart: a short span needs at least two readings.
 _HOST_SAMPLES = 2
 
 
 def cpus(run: Run) -> int | None:
-    """Cores this process may use, whole ones, at least 1; None where not known."""
+    """Return the whole cores this process may use, at least 1; None if unknown."""
     known = run.fact("machine", "cpus_allowed") or run.fact("machine", "cpus")
     quota = run.fact("machine", "cpu_quota")
     if not known:
@@ -21,13 +21,13 @@ def cpus(run: Run) -> int | None:
 
 
 def process_cpu(run: Run, where: Range) -> float | None:
-    """Cores' worth of CPU time the training process took in a range; None = not sampled."""
+    """Return the training process's CPU time in a range, in cores; None = not sampled."""
     seen = _host(run, "process_cpu_pct", where)
     return None if seen is None else seen / 100
 
 
 def cpu_pct(run: Run, where: Range) -> float | None:
-    """How busy all cores of the machine were in a range, %; None = not sampled."""
+    """Return how busy all cores of the machine were in a range, %; None = not sampled."""
     return _host(run, "cpu_pct", where)
 
 
@@ -38,9 +38,9 @@ def _host(run: Run, column: str, where: Range) -> float | None:
 
 
 def behind_first_epoch(run: Run, where: Range) -> float:
-    """Share of a range's steps that the first epoch does not hold, 0-1.
+    """Return the share of a range's steps after the first epoch, 0-1.
 
-    That is what keeping the data can save: the first epoch still makes it. 0 for a training of one
+    Caching the data can save this much: the first epoch still makes it. 0 for a training of one
     epoch.
     """
     epochs = run.fact("fit", "epochs")
@@ -57,7 +57,7 @@ def behind_first_epoch(run: Run, where: Range) -> float:
 
 
 def steps_an_epoch(run: Run) -> int | None:
-    """Steps of an epoch: as `fit` was told, or as all of the first ones were alike."""
+    """Return the steps of an epoch: as given to `fit`, or as observed if all epochs were alike."""
     told = run.fact("fit", "steps_per_epoch")
     epochs = run.phases.of("epoch").get("")
     if told or epochs is None or epochs.joined or len(epochs) < 2:

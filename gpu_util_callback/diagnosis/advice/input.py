@@ -1,4 +1,4 @@
-"""What to do about a slow input: by what the user gave to `fit`, or iterates over."""
+"""Advice on a slow input, by the kind of data given to `fit` or iterated over."""
 
 import math
 from collections.abc import Sequence
@@ -20,29 +20,29 @@ __all__ = [
     "keep_it", "loader_workers", "mostly_waits", "py_dataset_workers",
 ]  # fmt: skip
 
-# More workers than this are seldom of use, and each takes memory.
+# More workers than this rarely help, and each takes memory.
 MOST_WORKERS = 16
-# What waits takes less CPU time than this share of its time: a stage of a pipeline, or a process
-# whose only work is batches; with full cores one that computes may get as little as a quarter.
+# Waiting work takes less CPU time than this share of its time: a stage of a pipeline, or a process
+# that only makes batches; with all cores busy, one that computes may get as little as a quarter.
 WAITS, WAITS_WHEN_FULL = 0.5, 0.15
-# All cores this busy: who computes and who waits is hard to tell, programs take turns.
+# With all cores this busy, computing and waiting are hard to distinguish: programs take turns.
 FULL_CPU_PCT = 75
 HANDING_OVER_MS = 5.0  # see `_data_loader`
-# Of the wait: from this share on, the handing over is what it is about.
+# From this share of the wait on, handing over is the cause.
 MOSTLY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class InputWait:
-    """A wait for input, as far as the advice needs to know it. Times are ms a step.
+    """Wait for input, with all facts that the advice needs. Times are ms per step.
 
     Attributes:
-        lost_ms: how long a step waits that could go without.
-        needed_ms: what a step takes without it: so fast batches must come.
+        lost_ms: the avoidable part of a step's wait.
+        needed_ms: duration of a step without it: batches must come this fast.
         stage: the slowest stage, None = not known.
         overlaps: the stage's time for a batch is longer than a step: a sum over its threads.
         not_the_bottleneck: stages are known, and none works long enough to explain the wait.
-        opener: a stage that opens files, or their like, one for each of its elements.
+        opener: a stage that opens files, or similar, one for each of its elements.
         stages: all of them, slowest first.
     """
 
@@ -58,19 +58,20 @@ class InputWait:
 
     @property
     def arrives_ms(self) -> float:
-        """How far apart batches come now."""
+        """Time between batches now."""
         return self.needed_ms + self.lost_ms
 
     def saves(self, arrives_ms: float) -> float:
-        """Share of the wait that is gone when batches come so far apart."""
+        """Return the share of the wait that is gone when batches are `arrives_ms` apart."""
         if self.lost_ms <= 0:
             return 1.0
         left = max(0.0, arrives_ms - self.needed_ms)
         return max(0.0, min(1.0, 1 - left / self.lost_ms))
 
     def after(self, stage: Stage, stage_ms: float) -> float:
-        """How far apart batches come when a stage works ahead and takes so long for one: no sooner
-        than the other stages make them, and no part of these takes longer than batches do now.
+        """Return the time between batches if a stage works ahead and takes `stage_ms` per batch.
+
+        The other stages limit it, and no part of these takes longer than batches do now.
         """
         first, slowest = chain_ms(self.stages, stage, stage_ms)
         others = max(min(slowest, self.arrives_ms), min(first, self.arrives_ms) + self.needed_ms)
@@ -78,7 +79,7 @@ class InputWait:
 
     @property
     def works_ahead(self) -> bool:
-        """Whether stages are known, and one of them makes batches while steps run."""
+        """True if stages are known, and one of them makes batches while steps run."""
         return any(stage.threaded for stage in self.stages)
 
     @property
@@ -88,15 +89,14 @@ class InputWait:
 
     @property
     def cores_ms(self) -> float:
-        """How far apart batches come at least when the same work is spread over all cores."""
+        """Least time between batches when the same work is spread over all cores."""
         return self.cpu_ms / (cpus(self.run) or math.inf)
 
     @property
     def python_ms(self) -> float:
-        """How long making a batch computes at most: in Python, no thread does that beside another.
+        """Upper bound of the Python computation for a batch, which threads cannot share.
 
-        The step's own CPU time is not the input's; it is not known, and rarely more than one
-        core's.
+        The step's own CPU time is not the input's; it is not known, and rarely exceeds one core's.
         """
         return max(0.0, self.cpu_ms - self.needed_ms)
 
@@ -109,7 +109,7 @@ class InputWait:
 
 
 def advise_kind(wait: InputWait) -> Advice | None:
-    """The advice where it goes by the kind of the input; None where a tf.data stage decides."""
+    """Return the advice if it depends on the kind of the input; None if a tf.data stage decides."""
     advice = _by_kind(wait)
     return None if advice is None else advice.safe_on(wait.run.framework, wait.run.device)
 
@@ -128,18 +128,18 @@ def _by_kind(wait: InputWait) -> Advice | None:
     if kind == "grain":
         return _grain(wait)
     if kind == "" and wait.stage is None:
-        # A loop that fetches by itself, in `monitor.fetch()`: from what is not known.
+        # A custom loop that fetches in `monitor.fetch()`, from an unknown source.
         if run.fact("fit", "loop") == "custom" or run.framework == "jax":
             return _in_loop(wait, f"{wait.pace[:1].upper()}{wait.pace[1:]}.")
         if run.framework == "torch":
-            return _data_loader(wait)  # of an imported trace nothing more is known
+            return _data_loader(wait)  # nothing more is known of an imported trace
     if kind in ("", "tf.data") or wait.stage is not None:
         return None
     return _in_loop(wait, f"Batches are made while the loop waits: {wait.pace}.")
 
 
 def _workers_for(wait: InputWait, one_ms: float, *, waiting: bool = False) -> int:
-    """Workers that keep up when one of them needs `one_ms` a batch, with a fifth to spare.
+    """Return the workers that keep up when one needs `one_ms` per batch, with a fifth to spare.
 
     Args:
         waiting: whether they mostly wait: then more of them than cores pay off.
@@ -150,8 +150,10 @@ def _workers_for(wait: InputWait, one_ms: float, *, waiting: bool = False) -> in
 
 
 def _workers_wait(wait: InputWait, workers: int) -> bool:
-    """Whether processes that make batches mostly wait (for files, a network): all of the machine
-    computes less than half as much as they could."""
+    """Return whether processes that make batches mostly wait (for files, a network).
+
+    That is the case if the whole machine computes less than half as much as they could.
+    """
     busy, cores = cpu_pct(wait.run, wait.where), wait.run.fact("machine", "cpus")
     if busy is None or not cores:
         return False
@@ -159,7 +161,7 @@ def _workers_wait(wait: InputWait, workers: int) -> bool:
 
 
 def keep_it(wait: InputWait, where: str = "") -> Advice | None:
-    """`ds.cache()`, where a later epoch could use what was kept, and none is kept yet."""
+    """Return `ds.cache()` if a later epoch could use the kept data and none is kept yet."""
     saves = behind_first_epoch(wait.run, wait.where)
     if saves <= 0 or any(stage.cached for stage in wait.stages):
         return None
@@ -180,7 +182,7 @@ def _data_loader(wait: InputWait) -> Advice:
         " Its IterableDataset must give each worker its own part (torch.utils.data."
         "get_worker_info)." if run.fact("fit", "input_iterable") else ""
     )  # fmt: skip
-    # What taking a finished batch from a worker took; None = nobody could look, or too few were.
+    # Time to take a finished batch from a worker; None = not observable, or too few were.
     handing_ms = run.fact("fit", "input_handover_ms") if workers else None
     if handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms:
         return _handing_over(wait, handing_ms, workers, not pinned)
@@ -206,8 +208,8 @@ def _data_loader(wait: InputWait) -> Advice:
     method = "__iter__" if iterable else "__getitem__"
     samples = "list(dataset)" if iterable else "[dataset[i] for i in range(len(dataset))]"
     cost = "" if iterable else " (%timeit dataset[0] tells what one sample costs)"
-    # Taking a finished batch from a worker process takes 2-3 ms; more of them or quicker ones do
-    # not change that. Loaders that somebody wraps do not tell whether it was finished.
+    # Taking a finished batch from a worker process takes 2-3 ms, which more or quicker workers do
+    # not change. Wrapped loaders do not show whether it was finished.
     unknown = run.fact("fit", "input_ready_pct") is None
     handing = (
         " Where samples are cheap already, it is the handing over of each batch between "
@@ -229,7 +231,8 @@ _GUARD = '  # under if __name__ == "__main__":'
 
 
 def loader_workers(text: str, code: str, saves: float) -> Advice:
-    """Advice for worker processes of a DataLoader, which are forked unless `code` says otherwise.
+    """Return advice for worker processes of a DataLoader, which are forked unless `code` says
+    otherwise.
 
     Args:
         code: a call of DataLoader that ends in `)`.
@@ -243,7 +246,7 @@ def loader_workers(text: str, code: str, saves: float) -> Advice:
 
 
 def _handing_over(wait: InputWait, handing_ms: float, workers: int, pin: bool) -> Advice:
-    """Workers keep up; taking what they have finished is what the loop waits for."""
+    """Return advice for workers that keep up, if the loop waits for batches to be handed over."""
     ready = wait.run.fact("fit", "input_ready_pct")
     says = (
         f"{ready:.0f} % of the batches were finished when the loop asked for them: more workers do "
@@ -316,15 +319,17 @@ def _py_dataset(wait: InputWait) -> Advice:
 
 
 def _one_ms(wait: InputWait) -> float:
-    """How long a batch takes that Keras' `fit` has made by one thread, or by none: on TensorFlow
-    a thread makes the next one during the step, elsewhere it is made while the loop waits."""
+    """Return the time of a batch that Keras' `fit` makes on one thread or none.
+
+    On TensorFlow a thread makes the next one during the step; elsewhere the loop waits for it.
+    """
     return wait.arrives_ms if wait.run.framework == "tensorflow" else wait.lost_ms
 
 
 def _side_by_side(wait: InputWait, one_ms: float, workers: int, processes: bool) -> float:
-    """Share of the wait that is gone when so many workers make batches that take `one_ms` each.
+    """Return the share of the wait that is gone with `workers` that take `one_ms` per batch each.
 
-    Threads make none faster than their Python part allows, processes none faster than the cores.
+    Threads are limited by their Python part, processes by the cores.
     """
     least = wait.cores_ms if processes else wait.python_ms
     return wait.saves(max(one_ms / workers, least))
@@ -333,12 +338,12 @@ def _side_by_side(wait: InputWait, one_ms: float, workers: int, processes: bool)
 def py_dataset_workers(
     run: Run, says: str, name: str, count: int, *, processes: bool, saves: float
 ) -> Advice:
-    """Advice to have workers make a PyDataset's batches.
+    """Return advice to make a PyDataset's batches on workers.
 
     Args:
-        says: what was seen, as a sentence.
+        says: the observation, as a sentence.
         name: the PyDataset's in the code.
-        processes: whether what they do computes in Python, so that threads do not help.
+        processes: whether the work computes in Python, so that threads do not help.
     """
     threads = Advice(
         f"{says} Let {count} threads make them ahead of time; __getitem__ must not change anything "
@@ -372,7 +377,7 @@ def _with_workers(run: Run, name: str, count: int, *, processes: bool) -> str:
 
 
 def _spawned(name: str, count: int) -> str:
-    """A PyDataset whose threads wait for new processes, which hold a copy of the one of `name`."""
+    """Return code for a PyDataset whose threads wait for processes, each with a copy of `name`."""
     return f"""\
 import concurrent.futures, multiprocessing
 
@@ -441,11 +446,11 @@ def _arrays(wait: InputWait) -> Advice:
         return _in_loop(wait, f"Batches are made while the loop waits: {wait.pace}.")
     if run.framework == "tensorflow":
         return Advice(
-            # Keras turns other types of floats into its own before it begins.
+            # Keras converts other float types before it begins.
             f"Keras copies every batch out of the arrays: {wait.pace}. Keep images as uint8, a "
             "quarter of the bytes, and scale them in the model.",
             'x = x.astype("uint8")  # 0 to 255; first layer: keras.layers.Rescaling(1 / 255)',
-            wait.saves(wait.arrives_ms / 2),  # of the time: not all of it goes by bytes
+            wait.saves(wait.arrives_ms / 2),  # not all of it depends on bytes
         )
     return Advice(
         f"Keras cuts every batch out of the arrays while the model waits: {wait.pace}. Let threads "
@@ -470,10 +475,10 @@ def _grain(wait: InputWait) -> Advice:
 
 
 def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> Advice:
-    """For loops of somebody's own, whatever they iterate over.
+    """Return advice for custom loops, whatever they iterate over.
 
     Args:
-        made: code for a function that makes batch number i, and for how many there are.
+        made: code for a function that makes batch number i, and for the number of batches.
     """
     run = wait.run
     kind = str(run.fact("fit", "input_kind", default=""))
@@ -491,7 +496,7 @@ def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> 
         return Advice(
             f"{why} They are made side by side already: use more workers, or make each cheaper."
         )
-    # What makes them in a thread already is waited for only as far as it is slower than the step.
+    # Batches made on a thread already cost only the time by which they are slower than the step.
     ahead = kind == "Ahead"
     if not ahead and wait.lost_ms <= wait.needed_ms:
         unless = " (unless a thread makes them already)" if not kind else ""
@@ -516,12 +521,12 @@ def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> 
 
 
 def ahead_code(generator: bool, function: str, ready: int = 1, *, fit: bool = False) -> str:
-    """Code for a thread that makes the next batches, in every pass over the data.
+    """Return code for a thread that makes the next batches, in every pass over the data.
 
     Args:
         generator: whether `function` makes a new generator for each pass.
         ready: how many are kept ready.
-        fit: whether Keras' `fit` takes it, which wants a generator, one for all epochs.
+        fit: whether Keras' `fit` takes it, which needs one generator for all epochs.
     """
     generator = generator and not fit
     code = _AHEAD.format(batches="self.batches()" if generator else "self.batches", ready=ready)
@@ -569,16 +574,16 @@ class Pooled:
 
 
 def mostly_waits(wait: InputWait) -> bool:
-    """Whether making batches mostly waits (for files, a network): the process hardly computes."""
+    """Return whether making batches mostly waits (for files, a network), hardly computing."""
     busy = process_cpu(wait.run, wait.where)
     return busy is not None and busy < (WAITS_WHEN_FULL if cores_full(wait) else WAITS)
 
 
 def cores_full(wait: InputWait) -> bool:
-    """Whether all cores of the machine are busy."""
+    """Return whether all cores of the machine are busy."""
     return (cpu_pct(wait.run, wait.where) or 0) >= FULL_CPU_PCT
 
 
 def brief(ms: float) -> str:
-    """`12 ms`, `3.4 ms`, `0.8 ms`, `under 0.1 ms`."""
+    """Format milliseconds: `12 ms`, `3.4 ms`, `0.8 ms`, `under 0.1 ms`."""
     return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.1f} ms" if ms >= 0.05 else "under 0.1 ms"

@@ -1,4 +1,4 @@
-"""Lines of code that several rules print, in the words of what the run uses."""
+"""Lines of code shared by several rules, in terms of the run's framework."""
 
 import re
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ __all__ = [
     "optimizer", "room_for",
 ]  # fmt: skip
 
-# A larger batch may fill the memory up to here: what it takes does not grow in proportion.
+# A larger batch may fill the memory up to here: its needs do not grow in proportion.
 FULL = 0.8
 
 
 def command(run: Run, before: str = "") -> str:
-    """How this training is started: `python train.py`, with `before` in front."""
+    """Return the command that starts this training: `python train.py`, with `before` in front."""
     script = str(run.fact("script", default=""))
     if not script or script.startswith("script-"):
         script = "train.py"
@@ -28,7 +28,7 @@ def command(run: Run, before: str = "") -> str:
 
 
 def in_own_names(run: Run, code: str) -> str:
-    """A printed line with the program's own names for its input, model and monitor."""
+    """Return code with the program's own names for its input, model and monitor."""
     names = _own_names(run)
     if not names or not code:
         return code
@@ -47,7 +47,7 @@ def _renamed(line: str, wanted: re.Pattern[str], names: Mapping[str, str]) -> st
 
 
 def _own_names(run: Run) -> dict[str, str]:
-    """The name in a printed line -> the program's own."""
+    """Return name in the code shown -> the program's own name."""
     known = run.fact("fit", "variables")
     if not isinstance(known, Mapping):
         return {}
@@ -70,31 +70,31 @@ def _own_names(run: Run) -> dict[str, str]:
     }
 
 
-# As a program may call a thing; a recording may hold anything.
+# A valid name in a program; a recording may hold anything.
 _NAME = re.compile(r"(self\.)?[A-Za-z]\w{0,60}")
 
 
 def driver_number(run: Run, gpu: int) -> int:
-    """The driver's number of a GPU: the framework's leaves out what it must not see."""
+    """Return the driver's number of a GPU: the framework's numbering skips hidden GPUs."""
     number = run.gpu(gpu).get("nvml_index")
     return gpu if number is None else int(number)
 
 
 def has_keras_fit(run: Run) -> bool:
-    """Whether `model.fit` ran the training, not a loop of the user's own."""
+    """Return whether `model.fit` ran the training, not a custom loop."""
     return run.fact("fit", "loop") != "custom" and (
         run.fact("framework", "keras") is not None or run.framework != "torch"
     )
 
 
 def optimizer(run: Run) -> str:
-    """The Keras optimizer's class, Adam where it is not known."""
+    """Return the Keras optimizer's class, Adam if unknown."""
     name = str(run.fact("fit", "optimizer", default="Adam"))
     return name if re.fullmatch(r"[A-Za-z]\w*", name) and name != "LossScaleOptimizer" else "Adam"
 
 
 def batch_code(run: Run, size: int) -> str:
-    """The line that sets the batch size, where this run sets it."""
+    """Return the line that sets the batch size, at the place where this run sets it."""
     kind = str(run.fact("fit", "input_kind", default="")).lower()
     if "dataloader" in kind:
         return f"loader = DataLoader(dataset, ..., batch_size={size})"
@@ -106,14 +106,14 @@ def batch_code(run: Run, size: int) -> str:
 
 
 def batches_an_epoch(run: Run) -> str:
-    """How many batches an epoch has, as a line of code says it: a name where it is not known."""
+    """Return the batches of an epoch as an expression in code: a name if the number is unknown."""
     return str(steps_an_epoch(run) or "number_of_batches")
 
 
 def room_for(run: Run, factor: int) -> int:
-    """How many times as large the batch may get, a power of two up to `factor`; 1 = it may not.
+    """Return the factor by which the batch may grow, a power of two up to `factor`; 1 = not at all.
 
-    `factor` itself where nobody knows how much memory is really needed.
+    `factor` itself if the memory really needed is unknown.
     """
     known = [seen[0] for gpu in run.working_gpus if (seen := headroom(run, gpu)) is not None]
     while factor > 1 and known and factor * max(known) > FULL:
@@ -122,7 +122,7 @@ def room_for(run: Run, factor: int) -> int:
 
 
 def no_room(run: Run, says: str) -> Advice:
-    """Advice where a larger batch is the remedy, and does not fit."""
+    """Return advice if a larger batch is the remedy, but does not fit."""
     for gpu in run.working_gpus:
         line = mixed_precision(run, gpu)
         if line is not None:
@@ -138,7 +138,7 @@ def no_room(run: Run, says: str) -> Advice:
 
 
 def mixed_precision(run: Run, gpu: int) -> str | None:
-    """Keras' line for it; None where it is on, the GPU is too old or Keras does not train."""
+    """Return Keras' line for it; None if it is on, the GPU is too old or Keras does not train."""
     able = capability(run, gpu) or 0
     on = str(run.fact("fit", "mixed_precision", default="")).startswith("mixed")
     if on or able < 7 or not has_keras_fit(run):
@@ -147,17 +147,17 @@ def mixed_precision(run: Run, gpu: int) -> str | None:
 
 
 def half_precision(able: float) -> str:
-    """The 16-bit type for tensor cores of a compute capability."""
+    """Return the 16-bit type for tensor cores of a compute capability."""
     return "bfloat16" if able >= 8 else "float16"
 
 
 def keras_policy(kind: str) -> str:
-    """Keras' line for mixed precision in a 16-bit type."""
+    """Return Keras' line for mixed precision in a 16-bit type."""
     return f'keras.mixed_precision.set_global_policy("mixed_{kind}")  # before the model is built'
 
 
 def larger_batch(run: Run, factor: int) -> str:
-    """The line for a batch `factor` times as large."""
+    """Return the line for a batch `factor` times as large."""
     size = run.fact("fit", "batch_size")
     if isinstance(size, (int, float)) and size > 0:
         return batch_code(run, int(size) * factor)

@@ -1,4 +1,4 @@
-"""What to do about the slowest stage of a tf.data pipeline: what TensorFlow does not do itself."""
+"""Advice on the slowest stage of a tf.data pipeline: changes TensorFlow does not make itself."""
 
 import math
 import re
@@ -23,16 +23,16 @@ READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 # A call of a mapped function costs 10-30 µs by itself: below this, the calls are the work.
 CALL_US = 60.0
 MANY_ELEMENTS = 16  # elements a batch from which working on whole batches pays off
-# Several files or calls at a time: more seldom help, and each takes memory.
+# Several files or calls at a time: more rarely help, and each takes memory.
 LEAST_AT_ONCE, MOST_AT_ONCE = 4, 32
-# One that computes uses all of it where a core is free: below this, that is not said.
+# CPU share from which a stage is said to compute: with a free core it would use all of it.
 COMPUTES = 0.65
-# An advice that leaves more than this of the wait is not worth giving where there is another.
+# Advice that leaves more than this of the wait is not worth giving if there is an alternative.
 WORTH_IT = 0.25
 
 
 def advise_stage(wait: InputWait) -> Advice:
-    """The advice for a pipeline whose stages may be known."""
+    """Return the advice for a pipeline whose stages may be known."""
     run, stage = wait.run, wait.stage
     if run.fact("fit", "input_autotune") is False:
         return Advice(
@@ -68,8 +68,10 @@ def advise_stage(wait: InputWait) -> Advice:
 
 
 def _generated(wait: InputWait, stage: Stage) -> Advice | None:
-    """A Python generator: it makes one element after the other, and nobody can split it but who
-    wrote it. Several of them wait at a time; those that compute share one lock.
+    """Return advice on a Python generator.
+
+    It makes one element after the other, and only its author can split it. Several generators can
+    wait at the same time; those that compute share one lock.
     """
     if not stage.op.startswith("Generator"):
         return None
@@ -83,7 +85,7 @@ def _generated(wait: InputWait, stage: Stage) -> Advice | None:
         )
     at_once = _enough(wait, wait.after(stage, 0.0), 1.5 * wait.arrives_ms)
     saves = wait.saves(wait.after(stage, max(wait.arrives_ms / at_once, wait.python_ms)))
-    # By itself TensorFlow lets no more of them wait at a time than there are cores.
+    # By default TensorFlow lets no more of them wait at a time than there are cores.
     options = (
         f"options = tf.data.Options()\noptions.threading.private_threadpool_size = {at_once + 1}\n"
     )
@@ -110,13 +112,13 @@ def _generated(wait: InputWait, stage: Stage) -> Advice | None:
 
 
 def _enough(wait: InputWait, least_ms: float, work_ms: float) -> int:
-    """How many threads share this work so that it takes no longer than the step or `least_ms`."""
+    """Return the threads on which this work takes no longer than the step or `least_ms`."""
     wanted = math.ceil(work_ms / max(0.1, wait.needed_ms, least_ms))
     return max(2, min(MOST_AT_ONCE, wanted))
 
 
 def _several_files(wait: InputWait, stage: Stage) -> Advice | None:
-    """Reading: TensorFlow reads one file after the other unless it is told otherwise."""
+    """Return advice on reading: by default TensorFlow reads one file after the other."""
     reader = next((name for name in READERS if stage.op.startswith(name)), None)
     opener = stage.inside or stage
     if opener.opens_files:
@@ -130,7 +132,7 @@ def _at_once(wait: InputWait) -> int:
 
 
 def _opened(wait: InputWait, opener: Stage, reader: str | None = None) -> Advice | None:
-    """For an interleave or flat_map; without a function's name it is part of a reader of files."""
+    """Return advice on an interleave or flat_map; without a function name part of a reader."""
     if "fixed_parallelism" in opener.flags or opener.op.startswith("LegacyParallel"):
         return None
     several = "autotuned" in opener.flags
@@ -160,7 +162,7 @@ def _read(wait: InputWait, why: str, reader: str, saves: float | None = None) ->
 
 
 def _whole_batches(wait: InputWait, stage: Stage) -> Advice | None:
-    """A cheap function called for every element: most of the time goes into the calls."""
+    """Return advice on a cheap function called per element: most of the time is call overhead."""
     if not stage.name.startswith("map") or stage.flags & {"py_function"}:
         return None
     each_us = 1e3 * stage.work_ms_per_batch / max(1e-9, stage.elements_per_batch)
@@ -177,7 +179,7 @@ def _whole_batches(wait: InputWait, stage: Stage) -> Advice | None:
 
 
 def _python(wait: InputWait, stage: Stage) -> Advice | None:
-    """A function that calls Python: one lock for all threads, unless it waits."""
+    """Return advice on a function that calls Python: one lock for all threads, unless it waits."""
     if "py_function" not in stage.flags or not stage.name.startswith("map"):
         return None
     threads = _threads(wait, stage)
@@ -206,13 +208,13 @@ def _python(wait: InputWait, stage: Stage) -> Advice | None:
 
 
 def _rewritten(wait: InputWait, stage: Stage) -> float:
-    """How far apart batches come when a stage's Python is gone: what is left is not known."""
+    """Return the time between batches without a stage's Python; the remainder is not known."""
     _, others = chain_ms(wait.stages, stage, 0.0)
     return min(others, wait.arrives_ms)
 
 
 def _parallel(wait: InputWait, stage: Stage) -> Advice | None:
-    """TensorFlow operations kept on fewer threads than there are."""
+    """Return advice on TensorFlow operations limited to fewer threads than there are."""
     if not stage.name.startswith("map") or "autotuned" in stage.flags:
         return None
     if not (_one_at_a_time(wait, stage) or "fixed_parallelism" in stage.flags):
@@ -238,7 +240,7 @@ def _parallel(wait: InputWait, stage: Stage) -> Advice | None:
 
 
 def _batching(wait: InputWait, stage: Stage) -> Advice | None:
-    """Copying elements into batches, which TensorFlow does on one thread."""
+    """Return advice on copying elements into batches, which TensorFlow does on one thread."""
     if stage.name != "batch" or stage.op.startswith("Parallel"):
         return None
     most = cpus(wait.run)
@@ -251,12 +253,12 @@ def _batching(wait: InputWait, stage: Stage) -> Advice | None:
 
 
 def _more_threads(wait: InputWait, stage: Stage) -> Advice | None:
-    """Parallel already, but its calls wait: more of them than cores can wait at a time."""
+    """Return advice on a parallel stage whose calls wait: more of them than cores can wait."""
     return _threads(wait, stage) if stage.name.startswith("map") else None
 
 
 def _threads(wait: InputWait, stage: Stage) -> Advice | None:
-    """Parallel calls for a stage that is known to wait, not compute; None for any other."""
+    """Return parallel calls for a stage that is known to wait, not compute; None for any other."""
     share, most = _cpu_share(wait, stage), cpus(wait.run)
     if share is None or most is None:
         return None
@@ -265,7 +267,7 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
     python_ms = wait.python_ms if "py_function" in stage.flags else 0.0
     wanted = _enough(wait, wait.after(stage, python_ms), 1.5 * stage.work_ms_per_batch)
     if wanted <= stage.parallelism:
-        return None  # so many run already
+        return None  # this many run already
     says = f"{_takes(wait, stage)}. It mostly waits (for files, a network) while the CPU idles: let"
     if wanted <= most:
         return Advice(
@@ -285,15 +287,16 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
 
 
 def _cpu_share(wait: InputWait, stage: Stage) -> float | None:
-    """CPU time of the whole process in the time of a batch, of what the stage takes for one: the
-    stage can have used no more. None = not sampled.
+    """Return the CPU time of the whole process per batch, as a share of the stage's time for it.
+
+    The stage cannot have used more. None = not sampled.
     """
     busy = process_cpu(wait.run, wait.where)
     if busy is None:
         return None
     work_ms = stage.work_ms_per_batch
     if "py_function" in stage.flags:
-        # Python computes in one thread at a time: those that stand in line for it wait, too.
+        # Python computes in one thread at a time: threads queueing for it wait, too.
         work_ms = min(work_ms, wait.arrives_ms)
     return busy * wait.arrives_ms / max(1e-9, work_ms)
 
@@ -317,7 +320,7 @@ def _nobody(wait: InputWait) -> Advice:
 
 
 def _cheaper(wait: InputWait, stage: Stage) -> Advice:
-    """Nothing is left but to do less."""
+    """Return the last resort: less work."""
     several = stage.parallelism >= 1.5 and not wait.overlaps
     shared = f" on {stage.parallelism:.0f} threads already" if several else ""
     after_cache = not stage.cached and any(one.cached for one in wait.stages)
@@ -347,7 +350,7 @@ def _cheaper(wait: InputWait, stage: Stage) -> Advice:
 
 
 def _takes(wait: InputWait, stage: Stage, on: str = "") -> str:
-    """What a stage takes; `on`: on how many threads, where that is to be said."""
+    """Return the stage's time in words; `on`: with its number of threads, if that matters."""
     summed = ", summed over its threads" if wait.overlaps else on
     took, needed = brief(stage.work_ms_per_batch), brief(wait.needed_ms)
     if stage.name in ("batch", "padded_batch"):
@@ -364,7 +367,7 @@ def _one_at_a_time(wait: InputWait, stage: Stage) -> bool:
 
 
 def _function(stage: Stage) -> str:
-    """The user's name of a stage's function; a lambda has none."""
+    """Return the user's name of a stage's function; a lambda has none."""
     named = re.search(r"\((\w+)\)", stage.name)
     return named[1] if named and named[1] != "lambda" else "your_function"
 

@@ -1,4 +1,4 @@
-"""What to do about work that stops training: validation, checkpoints, callbacks by name."""
+"""Advice on work that stops training: validation, checkpoints, callbacks by name."""
 
 import math
 import re
@@ -13,17 +13,17 @@ from gpu_util_callback.words import duration
 __all__ = ["at_epoch_end", "in_steps", "validation"]
 
 EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
-SELDOM = 10  # ... where it works in most; one that works less often than this takes long each time
+SELDOM = 10  # ... if it works in most; one that works less often than this takes long each time
 BATCHES = tuple(one * ten for ten in (100, 1_000, 10_000) for one in (1, 2, 5))
-# Every so many epochs a callback may work, and what share of the time it may still take then.
+# Interval in epochs at which a callback may work, and the share of the time it may still take.
 EPOCHS = (2, 3, 5, 10, 20, 50, 100)
 LEFT = 0.045
 # Validation that waits for its data more than half of its time is an input problem.
 MOSTLY = 0.5
 VALIDATION_WORKERS = 4
-# How much of the time of training and validation together a shortened validation takes at most.
+# Largest share of training and validation together that a shortened validation takes.
 SHARE = 0.1
-# Validations that a training keeps at least, where it has as many.
+# Validations that a training keeps at least, if it has as many.
 VALIDATIONS_LEFT = 4
 
 # Measured, of what update_freq="batch" takes: update_freq="epoch" alone leaves 30-40 %, with
@@ -40,7 +40,7 @@ _SAVERS = ("ModelCheckpoint", "BackupAndRestore")
 def validation(
     run: Run, *, count: int, took_ns: int, wait_ns: int, span_ns: int, pct: float
 ) -> Advice:
-    """Advice for validations that take a good part of the time.
+    """Return advice for validations that take a good part of the time.
 
     Args:
         count: how many there were.
@@ -59,7 +59,7 @@ def validation(
     own_loop = run.fact("fit", "loop") == "custom"
     done = max(count, int(epochs or count)) if not run.ended else count
     parts = max(2, math.ceil(factor))
-    # A single validation shows no course, and nothing can be chosen by it.
+    # A single validation shows no trend and selects nothing.
     rare = factor > done / VALIDATIONS_LEFT or (_chooses_by_validation(run) and not own_loop)
     factor = min(factor, max(2, done // VALIDATIONS_LEFT))
     then = f"it would take {100 * each / (each + factor * between):.0f} %"
@@ -74,7 +74,7 @@ def validation(
     if rare and batches >= 2:
         steps = max(1, round(batches / parts))
         then = f"it would take {100 * each / (each + batches / steps * between):.0f} %"
-        # Of arrays Keras makes so many batches of all that there is, unless it is told their size.
+        # Keras cuts arrays into as many batches as there are, unless a batch size is given.
         arrays = run.fact("fit", "validation_kind") == "numpy"
         known = run.fact("fit", "batch_size") or "batch_size"
         size = f", validation_batch_size={known}" if arrays else ""
@@ -92,15 +92,15 @@ def validation(
 
 
 def _chooses_by_validation(run: Run) -> bool:
-    """Whether a callback stops, saves or slows down by a metric of each epoch's validation."""
+    """Return whether a callback stops, saves or slows down by a validation metric of each epoch."""
     callbacks = run.fact("fit", "callbacks", default={})
     return any("monitor" in said for said in callbacks.values() if isinstance(said, Mapping))
 
 
 def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
-    """Advice for its data; None where that cannot help. `waiting`: share of its time."""
+    """Return advice for its data; None if that cannot help. `waiting`: share of its time."""
     own = run.fact("fit", "validation_kind")
-    # Recordings that do not say what validation was given: mostly the same as training.
+    # Recordings without the kind of validation data: mostly the same as training's.
     kind = str(own or run.fact("fit", "input_kind", default="")).lower()
     has = int(run.fact("fit", "validation_workers", default=0))
     says = f"Validation waits for its data {100 * waiting:.0f} % of its time. "
@@ -139,7 +139,7 @@ def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
             waiting * (1 - 1 / times),
         )
     if own is None:
-        return None  # of training's kind validation need not be
+        return None  # validation need not be of training's kind
     if kind == "numpy":
         return None  # in memory already
     return Advice(
@@ -150,7 +150,7 @@ def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
 
 
 def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int) -> Advice:
-    """Advice for a callback that works at the end of epochs (or in a loop's own phase).
+    """Return advice for a callback that works at the end of epochs (or in a custom loop's phase).
 
     Args:
         count, took_ns: how often it worked in the span, and how long in all.
@@ -197,7 +197,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
             _in_loop(run, name, total, last=True),
             1 - 1 / total,
         )
-    if not hook:  # a phase of the user's own loop
+    if not hook:  # a phase of a custom loop
         return Advice(
             f"{says}Do it less often, or let a thread do it.",
             _in_loop(run, name, count, every),
@@ -213,7 +213,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
 def in_steps(
     run: Run, name: str, *, steps: int, times: int, epochs: int, took_ns: int, span_ns: int
 ) -> Advice:
-    """Advice for a callback that works after batches.
+    """Return advice for a callback that works after batches.
 
     Args:
         steps, times, epochs: steps of the span, those in which it worked, epochs in it.
@@ -282,12 +282,13 @@ def in_steps(
 
 
 def _rhythm(run: Run, who: str, unit: str, period: float, every: int) -> str | None:
-    """The line for a class that takes an argument for how often it works; None for others.
+    """Return the line for a class with an argument for its interval; None for others.
 
     Args:
-        unit: what it counts, "batch" or "epoch".
-        period: how often it was seen to work, in these: an argument of another value does not say.
-        every: how often it is to work.
+        unit: the unit it counts, "batch" or "epoch".
+        period: its observed interval in these units: an argument of a very different value is not
+            the interval.
+        every: the interval to set.
     """
     said = run.fact("fit", "callbacks", who, "every", default={})
     other = r"epoch" if unit == "batch" else r"batch|step|iter"
@@ -301,7 +302,7 @@ def _rhythm(run: Run, who: str, unit: str, period: float, every: int) -> str | N
 
 
 def _first_argument(run: Run, name: str) -> str:
-    """What a hook calls its epoch or batch; "" where it gets none."""
+    """Return a hook's name for its epoch or batch; "" if it takes none."""
     who, hook = _parts(name)
     usual = "batch" if "batch" in hook else "epoch" if "epoch" in hook else ""
     own = run.fact("fit", "callbacks", who, "names", hook, default=usual)
@@ -309,7 +310,7 @@ def _first_argument(run: Run, name: str) -> str:
 
 
 def _every(run: Run, name: str, unit: str, every: int) -> str:
-    """Lines that let a hook do its work every so many times."""
+    """Return lines that let a hook do its work at every `every`th call."""
     counted = _first_argument(run, name) or ("" if "." in name else unit)
     if counted:
         return f"if {counted} % {every} == 0: ...  # in {name}"
@@ -320,7 +321,7 @@ def _every(run: Run, name: str, unit: str, every: int) -> str:
 
 
 def _moved(run: Run, name: str, to: str) -> str:
-    """Lines that move a hook's work to a later hook, with the arguments that it has."""
+    """Return lines that move a hook's work to a later hook, with the arguments available there."""
     _, hook = _parts(name)
     first = _first_argument(run, name)
     given = f"{first}, logs" if first else "logs"
@@ -348,12 +349,12 @@ def _save_once(says: str, who: str, times: int) -> Advice:
 
 
 def _has_epochs(run: Run) -> bool:
-    """Whether a loop passes over its data several times, as far as the monitor saw."""
+    """Return whether a loop passes over its data several times, as far as the monitor saw."""
     return any(rows.count for rows in run.phases.of("epoch").values())
 
 
 def _in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = False) -> str:
-    """The lines round what a loop does `count` times, for every `factor`th or the last of them."""
+    """Return lines around work a loop does `count` times, for every `factor`th or the last one."""
     body = f'    with monitor.phase("{phase}"): ...'
     if _has_epochs(run):
         when = f"epoch == {count - 1}" if last else f"epoch % {factor} == 0"
@@ -364,7 +365,7 @@ def _in_loop(run: Run, phase: str, count: int, factor: int = 1, *, last: bool = 
 
 
 def _batches_between(period: float, took_ns: float, rest_ns: float) -> int:
-    """Every how many batches something may take its time that now does every `period` of them."""
+    """Return the interval in batches that keeps work acceptable; `period` is the present one."""
     if period < SELDOM:
         return EVERY_BATCH
     wanted = period * took_ns / max(1.0, rest_ns) / LEFT
@@ -372,7 +373,7 @@ def _batches_between(period: float, took_ns: float, rest_ns: float) -> int:
 
 
 def _epochs_between(took_ns: float, rest_ns: float) -> int:
-    """Every how many epochs something may take its time so that it no longer shows."""
+    """Return the interval in epochs at which work no longer shows."""
     share = took_ns / max(1.0, rest_ns)
     return next((every for every in EPOCHS if share / every <= LEFT), EPOCHS[-1])
 
@@ -388,7 +389,7 @@ def _save_every(run: Run, who: str, epochs: int) -> str:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Class and hook of "ModelCheckpoint.on_epoch_end"."""
+    """Split "ModelCheckpoint.on_epoch_end" into class and hook."""
     who, _, hook = name.partition(".")
     return who or "A callback", hook
 

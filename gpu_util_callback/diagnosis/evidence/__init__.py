@@ -1,1 +1,1 @@
-"""A run as the rules see it: bounded sums of its tables and samples, and questions about them."""
+"""Evidence for the rules: bounded sums of a run's tables and samples, and queries on them."""

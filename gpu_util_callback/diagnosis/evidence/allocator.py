@@ -1,4 +1,4 @@
-"""How full the framework's own allocator is: the only memory that says whether VRAM is short."""
+"""Fill level of the framework's own allocator: the only memory that shows whether VRAM is short."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ class Allocator:
     """Bytes of one GPU's allocator.
 
     Attributes:
-        peak: the most that was in use at a time.
-        limit: what it may take (the device's memory where no limit is known).
+        peak: the most in use at a time.
+        limit: its upper bound (the device's memory if no limit is known).
         total: the device's memory, None = not known.
         retries, out_of_memory: how often it had to free its cache, and failed; None = not known.
     """
@@ -30,7 +30,7 @@ class Allocator:
 
 
 def allocator(run: Run, gpu: int) -> Allocator | None:
-    """None where the framework did not tell; the device's own "used" is no substitute."""
+    """Return None if the framework reported none; the device's own "used" is no substitute."""
     return run.once(("allocator", gpu), lambda: _allocator(run, gpu))
 
 

@@ -7,14 +7,14 @@ import numpy as np
 
 __all__ = ["Mean", "SampleBins"]
 
-# How long a sample speaks for the time before it: twice as long as the driver takes means over.
+# A sample covers at most this much of the time before it: twice the driver's averaging time.
 HOLD_NS = 2_000_000_000
 
 
 class Mean(NamedTuple):
-    """A column over a range: the mean over time, and how many samples it rests on.
+    """A column over a range: the mean over time, and the number of samples behind it.
 
-    `reach` is how much of the range (0-1) lies between the first and the last of them.
+    `reach` is the share of the range (0-1) between the first and the last of them.
     """
 
     value: float
@@ -23,15 +23,15 @@ class Mean(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What lies of some bins in a range, the same for all columns that were sampled in them."""
+    """Part of some bins inside a range, shared by all columns sampled in them."""
 
     places: slice  # of those bins, the ones in the range
-    head: int  # the first of them and the last one
+    head: int  # first and last of them
     tail: int
-    tells: np.ndarray  # ns of the range that each tells of
+    tells: np.ndarray  # ns of the range that each covers
     told: float
-    before: float  # which share of the first one lies before the range
-    beyond: float  # and of the last one behind it
+    before: float  # share of the first one before the range
+    beyond: float  # and of the last one after it
     reach: float
 
 
@@ -39,8 +39,8 @@ class SampleBins:
     """Sum and count per time bin and column of one group of samples, and each column's maximum.
 
     Bins start at `BASE_NS` and double when `CAPACITY` of them no longer reach the newest sample.
-    Values are rounded to 1/64 (bytes to whole ones), so that sums are exact in float64 and do not
-    depend on how the samples arrived. Bins without a sample are NaN: nothing is interpolated.
+    Values are rounded to 1/64 (bytes to integers), so that sums are exact in float64 and
+    independent of the order of arrival. Bins without a sample are NaN: nothing is interpolated.
     """
 
     CAPACITY = 4096
@@ -55,25 +55,25 @@ class SampleBins:
         self._row: dict[str, int] = {}  # column -> its row in the arrays
         self._sum, self._count = np.zeros((0, self.CAPACITY)), np.zeros((0, self.CAPACITY))
         self._max = np.zeros(0)
-        # What was asked for since the newest sample.
+        # Queries answered since the newest sample.
         self._places: list[np.ndarray] = []
         self._known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._tells: dict[int, np.ndarray] = {}
         self._cut: tuple[np.ndarray, int, int, _Part | None] | None = None
 
     def __contains__(self, column: str) -> bool:
-        """Whether this column has at least one value."""
-        return column in self._row  # it gets its row with its first value
+        """Return whether this column has at least one value."""
+        return column in self._row  # rows are created with the first value
 
     @property
     def used(self) -> int:
-        """Bins up to the newest sample."""
+        """Number of bins up to the newest sample."""
         if self.origin_ns is None or self.last_ns is None:
             return 0
         return (self.last_ns - self.origin_ns) // self.bin_ns + 1
 
     def add(self, block: Mapping[str, np.ndarray]) -> None:
-        """New samples: `time_ns` and one array per column, NaN = absent."""
+        """Add new samples: `time_ns` and one array per column, NaN = absent."""
         times = np.asarray(block.get("time_ns", ()), dtype=np.int64)
         for first in range(0, len(times), self._SLICE):
             part = slice(first, first + self._SLICE)
@@ -83,7 +83,7 @@ class SampleBins:
     def _add(self, times: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
         if self.origin_ns is None:
             self.origin_ns = int(times[0])
-        # A sample that arrives late and is older than the first belongs to the first bin.
+        # A late sample that is older than the first one goes into the first bin.
         offsets = np.maximum(times - self.origin_ns, 0)
         newest = int(offsets.max())
         while newest >= self.CAPACITY * self.bin_ns:
@@ -118,7 +118,7 @@ class SampleBins:
         self._max[row] = np.maximum(self._max[row], highest)
 
     def _rows(self, names: Sequence[str]) -> np.ndarray:
-        """The rows of these columns; new ones get theirs."""
+        """Return the rows of these columns; create missing ones."""
         new = [name for name in names if name not in self._row]
         if new:
             more = np.zeros((len(new), self.CAPACITY))
@@ -129,9 +129,9 @@ class SampleBins:
         return np.array([self._row[name] for name in names])
 
     def known(self, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """The bins with samples of a column, ascending, and the mean in each of them.
+        """Return the bins with samples of a column, ascending, and the mean in each of them.
 
-        Columns that were sampled at the same times get the very same bins.
+        Columns sampled at the same times get identical bins.
         """
         if column not in self._known:
             row = self._row[column]
@@ -148,27 +148,27 @@ class SampleBins:
         return self._known[column]
 
     def mean(self, column: str) -> np.ndarray:
-        """Mean per bin, NaN where there is no sample; shape `(used,)`."""
+        """Return the mean per bin, NaN where there is no sample; shape `(used,)`."""
         at, means = self.known(column)
         found = np.full(self.used, np.nan)
         found[at] = means
         return found
 
     def maximum(self, column: str) -> float | None:
-        """The largest value ever seen, None without one."""
+        """Return the largest value ever seen, None without any."""
         return float(self._max[self._row[column]]) if column in self else None
 
     def over(self, column: str, start_ns: int, end_ns: int) -> Mean | None:
-        """The column between two times; None without a sample.
+        """Return the column's mean between two times; None without a sample.
 
-        A sample tells of the time since the one before it, up to `HOLD_NS`: the driver's buffer is
-        dense while a GPU works and sparse while it idles. Bins that lie across an end count with
-        the share that lies inside.
+        A sample covers the time since the one before it, up to `HOLD_NS`: the driver's buffer is
+        dense while a GPU works and sparse while it idles. Bins across an end count with the share
+        inside.
         """
         if column not in self:
             return None
         at, means = self.known(column)
-        # Columns that were sampled together are asked for one after the other.
+        # Columns that were sampled together are queried one after the other.
         if self._cut is None or self._cut[0] is not at or self._cut[1:3] != (start_ns, end_ns):
             self._cut = at, start_ns, end_ns, self._part(at, start_ns, end_ns)
         part = self._cut[3]
@@ -190,7 +190,7 @@ class SampleBins:
             return None
         tells = self._told(at)[a:b].copy()
         head, tail = int(at[a]), int(at[b - 1])
-        # For the time before the first bin nothing is known; both ends may lie within a bin.
+        # Nothing is known about the time before the first bin; both ends may lie within a bin.
         since = min((head - first + 1) * self.bin_ns, self._hold_ns)
         right = self.origin_ns + (head + 1) * self.bin_ns
         newest = self.origin_ns + (tail + 1) * self.bin_ns
@@ -207,7 +207,7 @@ class SampleBins:
         return max(HOLD_NS, self.bin_ns)
 
     def _told(self, at: np.ndarray) -> np.ndarray:
-        """How many ns each of these bins, as `known` gives them, tells of."""
+        """Return how many ns each of these bins, as given by `known`, covers."""
         if id(at) not in self._tells:
             told = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
             self._tells[id(at)] = told.astype(np.float64)
@@ -216,7 +216,7 @@ class SampleBins:
     def over_each(
         self, column: str, start_ns: np.ndarray, end_ns: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same for many ranges at once: means (NaN without a sample) and numbers of samples.
+        """Return means (NaN without a sample) and numbers of samples for many ranges at once.
 
         The cost is that of the bins, however many ranges there are.
         """
@@ -239,12 +239,12 @@ class SampleBins:
         return mean, within(self._count[self._row[column], at])
 
     def stamps(self) -> np.ndarray:
-        """Start of each bin that holds a sample of any column, ns since the epoch, ascending."""
+        """Return the start of each bin with a sample of any column, ns since the epoch."""
         some = np.flatnonzero(self._count[:, : self.used].any(axis=0))
         return (self.origin_ns or 0) + some * self.bin_ns
 
     def starts(self) -> np.ndarray:
-        """Start of each used bin, ns since the epoch."""
+        """Return the start of each used bin, ns since the epoch."""
         return (self.origin_ns or 0) + np.arange(self.used, dtype=np.int64) * self.bin_ns
 
     def _fold(self) -> None:

@@ -18,10 +18,10 @@ _MAXIMA = (
 )  # fmt: skip
 _MINIMA = ("start_ns", "first_step")
 _FAR = np.iinfo(np.int64).max
-# A step in which a part takes this share is an event of that part: bursts are told from a
-# single outlier by counting events. A tenth is what a person sees in a timeline at a glance.
+# A step in which a part takes this share is an event of that part: counting events distinguishes
+# bursts from a single outlier. A tenth is visible in a timeline at a glance.
 EVENT_SHARE = 0.1
-# Shapes are remembered up to here; a run with more compiles all the time anyhow.
+# Number of shapes remembered; a run with more compiles all the time anyway.
 MAX_SHAPES = 100_000
 
 
@@ -60,14 +60,14 @@ class StepBlocks:
         return -(-self.total_rows // self.rows_per_block)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The column over all blocks so far (a view, shape `(len(self),)`)."""
+        """Return the column over all blocks so far (a view, shape `(len(self),)`)."""
         return self._data[name][: len(self)]
 
     def total(self, name: str) -> int:
         return int(self[name].sum())
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
-        """New rows of the `steps` table, in order; absent columns and -1 count as unknown."""
+        """Add new rows of the `steps` table, in order; absent columns and -1 count as unknown."""
         rows = len(table["start_ns"]) if "start_ns" in table else 0
         for first in range(0, rows, self._SLICE):
             self._add({name: np.asarray(column)[first : first + self._SLICE]
@@ -111,7 +111,7 @@ class StepBlocks:
         raw_wait, start, step = column("input_wait_ns"), column("start_ns"), column("step")
         duration, compile_ns = known["duration_ns"], known["compile_ns"]
         raw = np.maximum(raw_wait, 0)
-        # Up to the floor it is get_next's own work, of which a longer wait holds about half.
+        # Up to the floor it is get_next's own work, which makes up about half of a longer wait.
         wait = np.where(raw > self.floor_ns, raw - self.floor_ns // 2, 0)
         clean = ((wait == 0) & (compile_ns == 0) & (duration > 0)).astype(np.int64)
         event_at = (duration * EVENT_SHARE).astype(np.int64)
@@ -158,7 +158,7 @@ class StepBlocks:
         }
 
     def _first_seen(self, shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Per row 1 where its shape comes for the first time, and 1 where shapes are dynamic."""
+        """Return per row 1 if its shape is new, and per row 1 if shapes are dynamic."""
         new, dynamic = np.zeros(len(shapes), np.int64), shapes >= 0
         if dynamic.any():
             found, first = np.unique(shapes, return_index=True)

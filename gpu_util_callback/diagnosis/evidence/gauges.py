@@ -1,4 +1,4 @@
-"""What was sampled of GPUs and host, with the questions about single columns."""
+"""Samples of GPUs and host, with queries on single columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.evidence.bins import Mean, SampleBins
 
 __all__ = ["MIN_SAMPLES", "Gauges"]
 
-# Fewer samples than this say nothing about a range: NVML averages over up to a second.
+# Too few samples for a range: NVML averages over up to a second.
 MIN_SAMPLES = 3
 _Answer = TypeVar("_Answer")
 
@@ -21,18 +21,18 @@ class Gauges:
     """Samples by group: "gpu<i>" as polled, "gpu<i>/utilization" from the driver's own buffer,
     "gpu<i>/gpm", "host" and others.
 
-    Rules ask the same of the same rows: answers are kept until there are new ones.
+    Rules repeat the same queries on the same rows: answers are cached until new rows come.
     """
 
     def __init__(self) -> None:
         self.samples: dict[str, SampleBins] = {}
-        # GPU -> the driver's error number (Xid) -> when it was told last. Several come at once, of
-        # which a bin would hold the mean.
+        # GPU -> the driver's error number (Xid) -> time of its last report. Several come at once,
+        # of which a bin would hold the mean.
         self.errors: dict[str, dict[int, int]] = {}
         self._answers: dict[Hashable, object] = {}
 
     def add_samples(self, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """New samples of any group, each once and in order."""
+        """Add new samples of any group, each once and in order."""
         self.forget()
         for group, block in samples.items():
             self.samples.setdefault(group, SampleBins()).add(block)
@@ -43,11 +43,11 @@ class Gauges:
                         told[int(number)] = int(time_ns)
 
     def forget(self) -> None:
-        """Something is new: what was answered before may not hold."""
+        """Clear the cached answers: new rows may change them."""
         self._answers.clear()
 
     def once(self, question: Hashable, answer: Callable[[], _Answer]) -> _Answer:
-        """What `answer` gives, asked once for all who have this question."""
+        """Return the result of `answer`, computed once per question."""
         try:
             return self._answers[question]  # type: ignore[return-value]
         except KeyError:
@@ -63,12 +63,12 @@ class Gauges:
         at_least: int = MIN_SAMPLES,
         reach: float = 0.0,
     ) -> Mean | None:
-        """A GPU's column over a range; None with fewer samples than `at_least`.
+        """Return a GPU's column over a range; None with fewer samples than `at_least`.
 
         The driver's own buffer is preferred where it covers the range: it holds more samples.
 
         Args:
-            reach: which share of the range must lie between the first and the last of them.
+            reach: the share of the range that must lie between the first and the last of them.
         """
         best: Mean | None = None
         for part in ("", "/utilization", "/gpm"):
@@ -84,10 +84,10 @@ class Gauges:
         return best
 
     def column(self, index: int, name: str) -> SampleBins | None:
-        """The group of a GPU that has this column, None if no group has.
+        """Return a GPU's group with this column, None if no group has it.
 
-        The driver's own buffer, where it is kept, says when each value was taken; a polled one is
-        up to a second old.
+        The driver's own buffer, if recorded, holds the time of each value; a polled one is up to a
+        second old.
         """
         return self.once((index, name), lambda: self._column(index, name))
 
@@ -102,6 +102,6 @@ class Gauges:
         return found[0] if found else None
 
     def highest(self, index: int, name: str) -> float | None:
-        """The largest value of a GPU's column, None where it was not sampled."""
+        """Return the largest value of a GPU's column, None if it was not sampled."""
         bins = self.column(index, name)
         return bins.maximum(name) if bins is not None else None

@@ -1,4 +1,4 @@
-"""What the profiler windows and GPM say about how full the GPU was while it was active."""
+"""Occupancy of the active GPU, from profiler windows and GPM."""
 
 import re
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _HELPER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How full one GPU was over the steps.
+    """Mean occupancy of one GPU over the steps.
 
     Attributes:
         active_pct: NVML's kernel active.
@@ -34,7 +34,7 @@ class Fill:
 
 
 def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
-    """None where the GPU has no GPM values, or too few of them."""
+    """Return None if the GPU has no GPM values, or too few of them."""
     if not len(run.steps):
         return None
     start, end = int(run.steps["start_ns"][0]), int(run.steps["end_ns"].max())
@@ -42,16 +42,16 @@ def fill(run: Run, gpu: int, at_least: int) -> Fill | None:
     sm = run.gpu_mean(gpu, "sm_active_pct", start, end, at_least)
     if active is None or sm is None:
         return None
-    # GPM's mean is over all the time; how full the GPU is shows while kernels run.
+    # GPM averages over all the time; occupancy refers to the time in which kernels run.
     full = min(100.0, 100 * sm[0] / max(1.0, active[0]))
     return Fill(active[0], full, min(active[1], sm[1]))
 
 
 def headroom(run: Run, gpu: int) -> tuple[float, str] | None:
-    """Peak share of VRAM really needed (0-1), and by which source; None if nobody knows.
+    """Return the peak share of VRAM really needed (0-1), and its source; None if unknown.
 
-    TensorFlow's pool fills the card whatever the model needs, so the driver's number only counts
-    where the framework's own allocator says nothing and the framework is not TensorFlow.
+    TensorFlow's pool fills the card whatever the model needs, so the driver's number only counts if
+    the framework's own allocator reports nothing and the framework is not TensorFlow.
     """
     total = run.gpu(gpu).get("memory_total_bytes")
     if not total:
@@ -68,7 +68,7 @@ def headroom(run: Run, gpu: int) -> tuple[float, str] | None:
 
 
 def capability(run: Run, gpu: int) -> float | None:
-    """Compute capability as a number: 9.0 from "9.0", [9, 0] or 9.0."""
+    """Return the compute capability as a number: 9.0 from "9.0", [9, 0] or 9.0."""
     known = run.gpu(gpu).get("compute_capability")
     if isinstance(known, (list, tuple)) and len(known) >= 2:
         known = f"{known[0]}.{known[1]}"
@@ -80,11 +80,11 @@ def capability(run: Run, gpu: int) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class MatrixKernels:
-    """Which kernels use the tensor cores, in % of kernel time.
+    """Tensor core use of kernels, in % of kernel time.
 
     Attributes:
-        plain_pct: matrix kernels that surely do not.
-        unknown_pct: kernels of which it is not known.
+        plain_pct: matrix kernels that surely do not use them.
+        unknown_pct: kernels for which it is not known.
         used_pct: kernels that do.
         largest: the plain one with most time; "" without one.
     """
@@ -96,7 +96,7 @@ class MatrixKernels:
 
 
 def plain_matrix_pct(run: Run, gpu: int) -> MatrixKernels | None:
-    """Those of a GPU's profiler windows; None without kernels."""
+    """Return those of a GPU's profiler windows; None without kernels."""
     return matrix_kernels(
         (kernel.name, kernel.tensor_core, kernel.total_ns)
         for (index, _, _), kernel in run.traced.kernels.items() if index == gpu
@@ -104,7 +104,7 @@ def plain_matrix_pct(run: Run, gpu: int) -> MatrixKernels | None:
 
 
 def matrix_kernels(kernels: Iterable[tuple[str, str, int]]) -> MatrixKernels | None:
-    """The same of (name, tensor core "yes", "no" or "unknown", time) in any unit of time."""
+    """Return the same for (name, tensor core "yes", "no" or "unknown", time), in any unit."""
     of: dict[str, int] = {"yes": 0, "no": 0, "unknown": 0}
     total = plain = most = 0
     largest = ""

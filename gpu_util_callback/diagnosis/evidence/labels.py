@@ -1,11 +1,11 @@
-"""What the numbers of a finding are called: the same words in the terminal and in the tab."""
+"""Labels of a finding's numbers, shared by the terminal and the tab."""
 
 __all__ = ["label", "labels_of"]
 
 from collections.abc import Iterable, Mapping
 
-# Name of a piece of evidence, or of the threshold it crossed -> what people call it. The unit is
-# not part of the words: it stands at the end of the name.
+# Name of a piece of evidence, or of the threshold it crossed -> label. The unit is not part of the
+# label: it is the suffix of the name.
 _LABELS = {
     "all_stages_ms_per_batch": "all stages together, per batch",
     "allocator_limit_gib": "the allocator's limit",
@@ -150,12 +150,12 @@ _LABELS = {
 
 
 def label(name: str) -> str:
-    """The words for `name`; of one that is not known (a newer recorder's) its own words."""
+    """Return the label of `name`; the name itself, in words, if unknown (from a newer recorder)."""
     return _LABELS.get(name) or name.replace("_", " ")
 
 
 def labels_of(findings: Iterable[Mapping]) -> dict[str, str]:
-    """The words for all evidence and thresholds of these spans and findings."""
+    """Return the labels of all evidence and thresholds of these spans and findings."""
     names = {
         name for finding in findings for of in ("evidence", "threshold") for name in finding[of]
     }

@@ -1,4 +1,4 @@
-"""Phases in bounded memory: what the training thread did outside its steps, by name."""
+"""Phases in bounded memory: activity of the training thread outside its steps, by name."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ MAX_NAMES = 256
 
 
 class Occurrences:
-    """When one kind of phase happened; neighbours are joined when there are too many to keep."""
+    """Times of one kind of phase; neighbours are joined when there are too many to keep."""
 
     CAPACITY = 1024
     COLUMNS = ("start_ns", "end_ns", "self_ns", "step", "count")
@@ -22,12 +22,12 @@ class Occurrences:
         self._pending = 0  # occurrences already joined into the newest row
         self.count = 0
         self.self_ns = 0
-        self.longest_ns = 0  # of a single one
+        self.longest_ns = 0  # of a single occurrence
         self._newest_ns = 0
 
     @property
     def joined(self) -> bool:
-        """Whether rows stand for several occurrences, with what lay between them."""
+        """True if rows cover several occurrences, including the time between them."""
         return self._per_row > 1
 
     def add(self, start_ns: int, end_ns: int, self_ns: int, step: int, count: int) -> None:
@@ -46,7 +46,7 @@ class Occurrences:
         self._pending = (self._pending + 1) % self._per_row
 
     def extend(self, end_ns: int, self_ns: int) -> None:
-        """Add to the newest occurrence what belongs to it and came later."""
+        """Add a later part to the newest occurrence."""
         row = self._rows[self._used - 1]
         row[1], row[2] = max(row[1], end_ns), row[2] + self_ns
         self.self_ns += self_ns
@@ -70,14 +70,14 @@ class Occurrences:
 
 
 class Phases:
-    """Occurrences by (kind, name, account); epochs and their like are not told apart by name."""
+    """Occurrences by (kind, name, account); epochs and the like are not distinguished by name."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str, str], Occurrences] = {}
         self.end_ns = 0
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
-        """New rows of the `phases` table."""
+        """Add new rows of the `phases` table."""
         rows = len(table["kind"]) if "kind" in table else 0
         if not rows:
             return
@@ -91,13 +91,13 @@ class Phases:
         counts = table.get("count", ones)
         for i in range(rows):
             kind, account = str(kinds[i]), str(accounts[i])
-            # Epochs, validations and gaps are numbered; their number is not a name.
+            # Epochs, validations and gaps are numbered; a number is not a name.
             name = str(names[i]) if kind in ("callback", "checkpoint", "compilation") else ""
             end, spent = int(ends[i]), max(0, int(selves[i]))
             self.end_ns = max(self.end_ns, end)
             key = (kind, name, account)
             if kind == "gap" and account == "validation":
-                key = ("validation", "", account)  # its tail: closing its input, mostly
+                key = ("validation", "", account)  # its tail: mostly closing its input
                 if key in self._groups:
                     self._groups[key].extend(end, spent)
                     continue
@@ -108,7 +108,7 @@ class Phases:
             )
 
     def of(self, *kinds: str, account: str | None = None) -> dict[str, Occurrences]:
-        """name -> occurrences of these kinds, of one account or of any."""
+        """Return name -> occurrences of these kinds, of one account or of any."""
         return {
             name: group
             for (kind, name, where), group in self._groups.items()
@@ -116,7 +116,7 @@ class Phases:
         }
 
     def accounted_ns(self, times: np.ndarray) -> np.ndarray:
-        """How much of the time before each of these the phases account for outside steps."""
+        """Return how much of the time before each of these the phases account for outside steps."""
         total = np.zeros(len(times))
         for (_, _, account), group in self._groups.items():
             if account:

@@ -1,4 +1,4 @@
-"""The stages of the input pipeline: which one is slow, and how it is written."""
+"""Stages of the input pipeline: their times, and how they are written."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,17 +8,17 @@ import numpy as np
 
 __all__ = ["Pipeline", "Stage", "chain_ms"]
 
-# The flag of a stage that `cache()` spares from the second epoch on.
+# Flag of a stage that `cache()` skips from the second epoch on.
 CACHED = "cached"
-# Stages that pass batches on: what a busy machine lets them take is no work.
+# Stages that pass batches on: time taken by them on a busy machine is not work.
 _PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
-# Stages that run on threads of their own, and let what follows them go on meanwhile.
+# Stages on threads of their own, so that downstream stages go on meanwhile.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage over some time: own work per batch, and the least time a batch needs through it."""
+    """Stage over a time range: own work per batch, and the least time a batch needs through it."""
 
     name: str
     op: str
@@ -33,22 +33,22 @@ class Stage:
 
     @property
     def cached(self) -> bool:
-        """Whether a cache keeps what it makes: it works in the first epoch alone."""
+        """True if a cache keeps its output: it works in the first epoch only."""
         return CACHED in self.flags
 
     @property
     def passing(self) -> bool:
-        """Whether it only passes on what others make."""
+        """True if it only passes on what others make."""
         return _PASSING.match(self.op) is not None
 
     @property
     def threaded(self) -> bool:
-        """Whether it works ahead, on threads of its own."""
+        """True if it works ahead, on threads of its own."""
         return _THREADED.match(self.op) is not None
 
     @property
     def opens_files(self) -> bool:
-        """Whether it is an interleave or flat_map, and not what from_generator is made of."""
+        """True if it is an interleave or flat_map, except those inside from_generator."""
         opens = "Interleave" in self.op or "FlatMap" in self.op
         return opens and not self.name.startswith("from_generator")
 
@@ -56,14 +56,14 @@ class Stage:
 def chain_ms(
     stages: Sequence[Stage], changed: Stage | None = None, changed_ms: float = 0.0
 ) -> tuple[float, float]:
-    """How long a batch takes through a pipeline whose threaded stages work side by side.
+    """Return the time of a batch through a pipeline whose threaded stages work in parallel.
 
     Args:
         stages: all of them, in any order.
-        changed: one that is to work ahead on threads of its own ...
-        changed_ms: ... and takes so long for a batch then.
-    Returns: what the loop itself makes of it before each step, and the slowest of the parts that
-        work during steps (0.0 where nothing does).
+        changed: a stage that would work ahead on threads of its own ...
+        changed_ms: ... and its time per batch then.
+    Returns: the part that the loop itself makes before each step, and the slowest of the parts that
+        work during steps (0.0 if none does).
     """
     parts = [0.0]
     alone, at_once = 0.0, 1.0
@@ -78,15 +78,15 @@ def chain_ms(
         else:
             parts[-1] += took
         if stage.op.startswith(("ParallelInterleave", "ParallelFlatMap")):
-            at_once = stage.parallelism  # what it opens works on so many threads
+            at_once = stage.parallelism  # its opened inputs work on this many threads
     return parts[0], max([alone, *parts[1:]])
 
 
 class Pipeline:
     """Readings of the pipeline's model, folded by two when there are too many to keep.
 
-    A reading tells what each stage did since the one before. Stages are kept under what they are
-    (place, name, operation), since ids may change from one iterator to the next.
+    A reading covers each stage's work since the previous one. Stages are keyed by (place, name,
+    operation), since ids may change from one iterator to the next.
     """
 
     CAPACITY = 256
@@ -97,7 +97,7 @@ class Pipeline:
         self._open: _Reading | None = None
 
     def add(self, table: Mapping[str, np.ndarray]) -> None:
-        """New rows of the `pipeline` table; the rows of one reading share `time_ns`."""
+        """Add new rows of the `pipeline` table; the rows of one reading share `time_ns`."""
         rows = len(table["time_ns"]) if "time_ns" in table else 0
         openers = _openers(table) if rows else []
         cached = _cached(table) if rows else []
@@ -138,13 +138,13 @@ class Pipeline:
         return bool(self._readings)
 
     def stages(self, start_ns: int, end_ns: int) -> list[Stage]:
-        """The stages over a time, slowest first; those of the whole run if no reading fits.
+        """Return the stages over a time, slowest first; those of the whole run if no reading fits.
 
-        A reading speaks about the time since the one before, so the first one behind the end of
-        the asked range is taken when none lies inside.
+        A reading covers the time since the previous one, so the first one after the end of the
+        range is used when none lies inside.
         """
         inside = [r for r in self._readings if start_ns < r.last_ns <= end_ns]
-        # The first reading inside a span mostly describes what was before it.
+        # The first reading inside a span mostly describes the time before it.
         chosen = inside[1:] if len(inside) > 2 else inside
         if not chosen:
             chosen = [r for r in self._readings if r.last_ns > end_ns][:1] or self._readings
@@ -154,7 +154,7 @@ class Pipeline:
         return total.stages()
 
 
-# Stage, op and flags; and those of the interleave or flat_map that opens it, None for none.
+# Stage, op and flags; and those of the interleave or flat_map that opens it, None if none.
 _Written = tuple[str, str, str]
 _Node = tuple[str, str, str, _Written | None]
 
@@ -166,7 +166,7 @@ class _Reading:
         self.last_ns = time_ns
         self.readings = 1
         self.batches = 0
-        # what it is -> [work_ns, elements, parallelism, buffered, limit, with a buffer, rows]
+        # key -> [work_ns, elements, parallelism, buffered, limit, with a buffer, rows]
         self.nodes: dict[_Node, list[float]] = {}
 
     def next(self, time_ns: int) -> None:
@@ -219,10 +219,10 @@ def _flags(text: str) -> frozenset[str]:
 
 
 def _openers(table: Mapping[str, np.ndarray]) -> list[_Written | None]:
-    """Per row, the nearest interleave or flat_map that opens this stage for each of its elements.
+    """Return per row the nearest interleave or flat_map that opens this stage per element.
 
-    What such a stage opens has no name of its own (only the chain of datasets has names): a stage
-    with a function's name before it in the chain is not meant.
+    Stages opened that way have no name of their own (only the chain of datasets has names), which
+    excludes a stage with a function's name before it in the chain.
     """
     rows = len(table["time_ns"])
     if not all(name in table for name in ("node", "parent", "op", "stage", "flags")):
@@ -245,7 +245,7 @@ def _openers(table: Mapping[str, np.ndarray]) -> list[_Written | None]:
 
 
 def _cached(table: Mapping[str, np.ndarray]) -> list[str]:
-    """Per row, the flag of what works until a cache behind it is full; "" for others."""
+    """Return per row the flag of stages that work until a cache after them is full, else ""."""
     rows = len(table["time_ns"])
     if not all(name in table for name in ("node", "parent", "op")):
         return [""] * rows
@@ -263,7 +263,7 @@ def _cached(table: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def _elements(table: Mapping[str, np.ndarray]) -> list[int]:
-    """Elements that each row's stage worked on: of a stage that also makes batches, its input's."""
+    """Return each row's processed elements: the input's for stages that also make batches."""
     counts = [max(0, int(count)) for count in table["elements"]]
     if "op" not in table or "node" not in table:
         return counts

@@ -1,4 +1,4 @@
-"""A run as rules see it: bounded sums over its tables and samples, with the questions they ask."""
+"""A run as rules see it: bounded sums over its tables and samples, with queries on them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ Tables = Mapping[str, Mapping[str, np.ndarray]]
 
 AROUND_NS = 500_000_000
 HALF = 0.5  # of a range must be sampled: an end of it does not speak for the rest
-# So many steps without any waiting are enough to say how fast the run can be.
+# This many steps without any wait are enough to know how fast the run can be.
 MIN_CLEAN_STEPS = 20
 # No state shows in fewer steps, however short the run.
 SHORTEST = 8
-# A GPU on which less than this share of the time is ours has no work of ours: contexts and copies
-# make 1-2 %, a training step more.
+# Below this share of the time a GPU has no work of ours: contexts and copies take 1-2 %, a training
+# step more.
 OWN_PCT = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """How far the GPUs on which this training computes were idle over a range."""
+    """Idleness of the GPUs on which this training computes, over a range."""
 
     active_pct: float  # mean "kernel active" over those GPUs
     idle_ns: int
@@ -41,10 +41,10 @@ class Idle:
 
 
 class Run(Gauges):
-    """Everything rules may look at. Rows are added once; memory and cost stay bounded.
+    """All data that rules may look at. Rows are added once; memory and cost stay bounded.
 
     Attributes:
-        facts: what the manifest says (framework, model, fit, gpus, ...).
+        facts: the manifest's facts (framework, model, fit, gpus, ...).
         steps, phases, pipeline, traced, samples: bounded sums over the tables and sample groups.
         start_ns, end_ns: of the run so far, on the recording's clock.
         ended: whether nothing will be added any more.
@@ -63,7 +63,7 @@ class Run(Gauges):
         self.ended = False
 
     def add(self, tables: Tables, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """New rows of any table and new samples of any group, each row once and in order."""
+        """Add new rows of any table and new samples of any group, each row once and in order."""
         self.steps.add(tables.get("steps", {}))
         self.validation.add(tables.get("validation_steps", {}))
         self.phases.add(tables.get("phases", {}))
@@ -75,7 +75,7 @@ class Run(Gauges):
     def update(
         self, facts: Mapping | None, account: Mapping | None, now_ns: int | None, ended: bool
     ) -> None:
-        """What is known by now beside the rows: newer facts are merged over those before."""
+        """Update everything but the rows: newer facts are merged over those before."""
         self.forget()
         self.facts.update(facts or {})
         self.account, self.now_ns, self.ended = account or {}, now_ns, ended
@@ -98,30 +98,33 @@ class Run(Gauges):
 
     @property
     def wall_ns(self) -> int:
-        """How long the training took: of a series of fits, all of them together."""
+        """Duration of the training: of a series of fits, all of them together."""
         return max(0, self.end_ns - self.start_ns - sum(p.self_ns for p in self._between_fits))
 
     @property
     def present_ns(self) -> int:
-        """The wall time without the times in which nothing ran at all, as of `absent_ns`."""
+        """The wall time without that of `absent_ns`, in which nothing ran at all."""
         return max(0, self.end_ns - self.start_ns - self.absent_ns(self.start_ns, self.end_ns))
 
     def absent_ns(self, start_ns: int, end_ns: int) -> int:
-        """How much of a range lay between two fits of a series, or the process did not run in it:
-        it was stopped, or its machine asleep."""
+        """Return how much of a range lay between two fits of a series, or found the process
+        suspended.
+
+        Suspended: the process was stopped, or its machine asleep.
+        """
         away = self.once("absences", lambda: absences(self.steps, self.samples.values()))
         pauses = self._between_fits
         if not len(away) and not pauses:
             return 0
         first = np.concatenate([away[:, 0], *(one["start_ns"] for one in pauses)])
         last = np.concatenate([away[:, 1], *(one["end_ns"] for one in pauses)])
-        # Pauses that are kept joined hold the fits between them, too.
+        # Pauses that are kept joined include the fits between them, too.
         spent = np.concatenate([away[:, 1] - away[:, 0], *(one["self_ns"] for one in pauses)])
         gone = np.clip(np.minimum(last, end_ns) - np.maximum(first, start_ns), 0, None)
         return int((gone * (spent / np.maximum(last - first, 1))).sum())
 
     def present_in(self, where: Range) -> int:
-        """How long a range was, without what `absent_ns` counts in it."""
+        """Return the length of a range without the time that `absent_ns` counts in it."""
         return where.end_ns - where.start_ns - self.absent_ns(where.start_ns, where.end_ns)
 
     @property
@@ -143,7 +146,7 @@ class Run(Gauges):
     # -- facts ---------------------------------------------------------------------------------
 
     def fact(self, *path: str, default=None):
-        """A fact by its path, `default` where any part of it is missing or null."""
+        """Return a fact by its path, `default` if any part of it is missing or null."""
         value: object = self.facts
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None
@@ -157,7 +160,7 @@ class Run(Gauges):
 
     @property
     def device(self) -> str:
-        """What the training runs on: "gpu" or "cpu"."""
+        """Device of the training: "gpu" or "cpu"."""
         seen = self.fact("framework", "device")  # without a driver library no GPU is listed
         return "gpu" if self.used_gpus or seen == "gpu" else "cpu"
 
@@ -170,7 +173,7 @@ class Run(Gauges):
 
     @property
     def used_gpus(self) -> list[int]:
-        """Indices of the GPUs that the framework uses."""
+        """Indices of the GPUs in use by the framework."""
         return self.once("used", self._used_gpus)
 
     def _used_gpus(self) -> list[int]:
@@ -179,10 +182,10 @@ class Run(Gauges):
 
     @property
     def working_gpus(self) -> list[int]:
-        """Those of them on which this training computes, as far as can be told; else all of them.
+        """The used GPUs on which this training computes, if known; else all of them.
 
-        Frameworks take memory on every GPU they see and may run everything on one: what is seen on
-        the others is somebody else's work, or none, and no step waits for it.
+        Frameworks take memory on every GPU they see and may run everything on one: activity on the
+        others is somebody else's, or none, and no step waits for it.
         """
         return self.once("working", self._working_gpus)
 
@@ -206,7 +209,7 @@ class Run(Gauges):
     # -- questions -----------------------------------------------------------------------------
 
     def spans_of(self, part: str, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
-        """Spans of steps in which a part of the steps takes at least the share `enter`.
+        """Return spans of steps in which a part of the steps takes at least the share `enter`.
 
         Args:
             part: "wait", "callbacks" or "compile".
@@ -225,19 +228,19 @@ class Run(Gauges):
         return self.spans_in(series, enter=enter, min_rows=min_rows)
 
     def spans_in(self, series: Series, *, enter: float, min_rows: int) -> list[tuple[Range, slice]]:
-        """The same for a series over the blocks of `steps` that a rule made itself."""
+        """Return the same for a series over the blocks of `steps` made by a rule."""
         found = find_spans(series, enter=enter, min_rows=min_rows)
         return [self.step_range(first, end) for first, end in found]
 
     def step_range(self, first: float, end: float) -> tuple[Range, slice]:
-        """Rows [first, end) as steps and times, with the slice of blocks they lie in."""
+        """Return rows [first, end) as steps and times, with the slice of blocks they lie in."""
         steps = self.steps
         size = steps.rows_per_block
         a, b = int(first // size), min(len(steps), int(-(-end // size)))
         into, left = first - a * size, b * size - end
         left = max(0.0, left - (b * size - min(b * size, steps.total_rows)))
         inner = slice(a, b)
-        # Time is shared out from the far end: the rows of the span are the slow ones of its blocks.
+        # Time is allotted from the far end: the rows of the span are the slow ones of its blocks.
         row_ns = float(steps["duration_ns"][inner].sum()) / max(1, int(steps["rows"][inner].sum()))
         start_ns, end_ns = int(steps["start_ns"][a]), int(steps["end_ns"][b - 1])
         if into:
@@ -255,15 +258,16 @@ class Run(Gauges):
         return where, inner
 
     def idle(self, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Idle | None:
-        """How idle the GPUs at work were; None where utilization was not sampled enough."""
+        """Return the idleness of the GPUs at work; None if utilization has too few samples."""
         asked = start_ns, end_ns, at_least
         return self.once(("idle", *asked), lambda: self._seen_idle(*asked))
 
     def use(self, gpu: int, start_ns: int, end_ns: int, at_least: int = MIN_SAMPLES) -> Mean | None:
-        """A GPU's utilization over a range, whoever used it; None where not sampled enough.
+        """Return a GPU's utilization over a range, by any process; None with too few samples.
 
         A range too short for three samples is judged by the second around it: NVML's utilization is
-        a mean over up to a second anyhow. One whose samples end soon after it began is not judged.
+        a mean over up to a second anyway. A range whose samples end soon after it began is not
+        judged.
         """
         seen = self.gpu_mean(gpu, "utilization_pct", start_ns, end_ns, at_least, HALF)
         if seen is None:
@@ -277,7 +281,7 @@ class Run(Gauges):
         for index in self.working_gpus:
             seen = self.use(index, start_ns, end_ns, at_least)
             if seen is not None:
-                # Others may work while we do not: that is no work of ours.
+                # Others may work while we do not: that is not our work.
                 others = self.gpu_mean(index, "utilization_other_pct", start_ns, end_ns, 1)
                 active.append(min(100.0, max(0.0, seen[0] - (others[0] if others else 0.0))))
                 samples += seen[1]
@@ -290,12 +294,13 @@ class Run(Gauges):
         return Idle(mean, idle_ns, samples, tuple(gpus))
 
     def resolution_ns(self, column: str) -> int:
-        """How long the means are that are kept of the samples of a column; 0 without any."""
+        """Return the time resolution of a column's recorded means; 0 without any."""
         kept = [bins for gpu in self.used_gpus if (bins := self.column(gpu, column)) is not None]
         return max((bins.bin_ns for bins in kept), default=0)
 
     def idle_each(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, float]:
-        """Idle share (0-1) of the GPUs at work in each of many ranges, NaN where not sampled.
+        """Return the idle share (0-1) of the GPUs at work in each of many ranges, NaN if not
+        sampled.
 
         Returns:
             The shares, shape `(n,)`, and the number of samples of one GPU they rest on.
@@ -322,10 +327,10 @@ class Run(Gauges):
         ), samples
 
     def stalled_pct(self, start_ns: np.ndarray, length_ns: np.ndarray) -> np.ndarray:
-        """How much of each stretch the training thread did not train; shape `(n,)`.
+        """Return how much of each stretch the training thread did not train, %; shape `(n,)`.
 
-        It waited for input, compiled, ran callbacks, or was between steps: nothing was asked of the
-        GPUs.
+        It waited for input, compiled, ran callbacks, or was between steps: nothing was launched on
+        the GPUs.
         """
         steps = self.steps
         if not len(steps):
@@ -341,7 +346,7 @@ class Run(Gauges):
         level = np.stack([grown - spent, grown], axis=1).ravel()
 
         def spent_by(at: np.ndarray) -> np.ndarray:
-            # Before the first step and behind the last one nothing trains either.
+            # Before the first step and after the last one nothing trains either.
             outside = np.minimum(at - edges[0], 0) + np.maximum(at - edges[-1], 0)
             return np.interp(at, edges, level) + outside
 
@@ -350,9 +355,9 @@ class Run(Gauges):
         return np.clip(100 * stood / np.maximum(length_ns, 1), 0, 100)
 
     def clean_step_ns(self) -> tuple[float, int] | None:
-        """What a step takes that neither waits nor compiles, and how many there are.
+        """Return the time of a step that neither waits nor compiles, and the number of such steps.
 
-        The weighted median over blocks, so that the few slow ones do not count; None with too few.
+        The weighted median over blocks, so that a few slow ones do not count; None with too few.
         """
         return self.once("clean", self._clean_step_ns)
 
@@ -368,7 +373,7 @@ class Run(Gauges):
         return float(mean[order][min(at, len(order) - 1)]), total
 
     def step_at(self, time_ns: int) -> int:
-        """The step that ran at a time (the next one, if none did)."""
+        """Return the step that ran at a time (the next one, if none did)."""
         if not len(self.steps):
             return 0
         starts = self.steps["start_ns"]
@@ -382,6 +387,6 @@ class Run(Gauges):
         return first + int(rows * (time_ns - start) / max(1, end - start))
 
     def range_of(self, start_ns: int, end_ns: int) -> Range:
-        """A range in time, with the steps that ran then."""
+        """Return a time range together with the steps that ran in it."""
         first = self.step_at(start_ns)
         return Range(first, max(first, self.step_at(end_ns)), start_ns, end_ns)

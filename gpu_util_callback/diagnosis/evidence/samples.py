@@ -1,4 +1,4 @@
-"""Spans from samples: what a GPU's columns say together, sample by sample."""
+"""Spans from a GPU's samples: several columns combined, sample by sample."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,21 +21,22 @@ __all__ = [
     "together",
 ]
 
-# The driver's means are up to a second old, and what is read once a second is another.
+# The driver's means are up to a second old, and values read once a second have another resolution.
 LATE_NS = 2_000_000_000
-# A change of pace: so much slower inside, so far beyond the scatter on both sides, so many blocks.
+# A change of pace: slower by this factor, this far beyond the scatter, on this many blocks.
 SLOWER, SCATTERS, LEAST_BLOCKS = 1.1, 4.0, 2
 
 
 def sharpened(
     steps: StepBlocks, start_ns: int, end_ns: int, apart_ns: float, room: tuple[int, int]
 ) -> tuple[int, int]:
-    """A stretch seen by samples, its ends moved to where steps near them get slower and fast again.
+    """Return a stretch from samples, its ends moved to where nearby steps get slower and fast
+    again.
 
-    What slows the GPU down makes its steps longer; an end stays where it is if they are not.
+    A slower GPU makes its steps longer; an end stays where it is if they are not.
 
     Args:
-        apart_ns: how far apart the samples are.
+        apart_ns: the distance between samples.
         room: the times between which the ends may move.
     """
     late = round(max(LATE_NS, 2 * apart_ns))
@@ -46,7 +47,7 @@ def sharpened(
 
 
 def _change(steps: StepBlocks, first_ns: int, last_ns: int, sign: int) -> int | None:
-    """Where steps between two times become slower (`sign` 1) or faster (-1); None if nowhere."""
+    """Return where steps between two times get slower (`sign` 1) or faster (-1), or None."""
     a, b = (int(np.searchsorted(steps["start_ns"], edge)) for edge in (first_ns, last_ns))
     if b - a < 2 * LEAST_BLOCKS:
         return None
@@ -63,20 +64,20 @@ def _change(steps: StepBlocks, first_ns: int, last_ns: int, sign: int) -> int | 
     deviation = float(np.sqrt(max(0.0, scatter[best]) / max(1, count - 2)))
     if slow < SLOWER * fast or slow - fast < SCATTERS * deviation:
         return None
-    # The blocks on both sides of the split hold some steps of the other side.
+    # The blocks on both sides of the split contain some steps of the other side.
     slow_rows = rows * np.clip((pace - fast) / (slow - fast), 0, 1)
     if sign > 0:
         return int(end[split] - slow * slow_rows[split - 1 : split + 1].sum())
     return int(start[split - 1] + slow * slow_rows[split - 1 : split + 1].sum())
 
 
-# A column that is sampled more seldom is taken to hold its value so long.
+# A column sampled less often is assumed to hold its value for this long.
 HOLD_NS = 5_000_000_000
-# Limits and links are read every ten seconds, and change when somebody changes them.
+# Limits and links are read every ten seconds, and rarely change.
 RARE_NS = 15_000_000_000
-# Through how long a window a change of the samples is looked for, in samples at least.
+# Window in which a change of the samples is searched, in samples, at least.
 WINDOW_NS, FEWEST = 4_000_000_000, 4
-# Bytes a second a PCIe lane carries, by generation: 8b/10b, then 128b/130b, then PAM4 FLITs.
+# Bytes per second of a PCIe lane, by generation: 8b/10b, then 128b/130b, then PAM4 FLITs.
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 
 
@@ -85,7 +86,7 @@ class Sampled:
     """A GPU's samples of one column, with others read at the same times.
 
     Attributes:
-        bins, places: where the column is kept, and in which of its bins.
+        bins, places: the column's bins, and the indices of those with samples.
         start_ns, length_ns: when each sample begins to hold and for how long, shape `(n,)`.
     """
 
@@ -100,7 +101,7 @@ class Sampled:
         return len(self.start_ns)
 
     def at(self, column: str, hold_ns: int = HOLD_NS) -> np.ndarray:
-        """Another column at these times, NaN where it was not sampled lately; shape `(n,)`."""
+        """Return another column at these times, NaN without a recent sample; shape `(n,)`."""
         bins = self.run.column(self.gpu, column)
         if bins is None:
             return np.full(len(self), np.nan)
@@ -117,7 +118,7 @@ class Sampled:
     def spans(
         self, lost_ns: np.ndarray, *, enter: float, min_s: float, min_samples: int = 3
     ) -> list[tuple[Range, np.ndarray]]:
-        """Spans of at least `min_s` in which the share `enter` of the time was lost.
+        """Return spans of at least `min_s` in which the share `enter` of the time was lost.
 
         Args:
             lost_ns: of each sample, NaN = not known, counted as nothing.
@@ -128,7 +129,7 @@ class Sampled:
         ones = np.ones(len(self), np.int64)
         events = ((lost > 0) & (lost >= 0.1 * self.length_ns)).astype(np.int64)
         series = Series(ones, self.length_ns, lost, lost, events, 1)
-        # Neighbouring samples share the driver's mean: fewer of them than of steps tell a change.
+        # Neighbouring samples share the driver's mean: a change needs fewer of them than of steps.
         apart = float(np.median(self.length_ns))
         rows = round(WINDOW_NS / max(1.0, apart))
         smallest = min(SMALLEST_WINDOW, max(FEWEST, rows))
@@ -152,7 +153,7 @@ class Sampled:
 
 
 def sampled(run: Run, gpu: int, column: str, bins: SampleBins | None = None) -> Sampled | None:
-    """The samples of a column of a GPU, or of a group of it; None with fewer than three."""
+    """Return the samples of a column of a GPU, or of a group of it; None with fewer than three."""
     bins = run.column(gpu, column) if bins is None else bins
     if bins is None:
         return None
@@ -173,13 +174,13 @@ def _sampled(run: Run, gpu: int, bins: SampleBins, at: np.ndarray) -> Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """A stretch in which GPUs of one training lost time.
+    """Stretch in which GPUs of one training lost time.
 
     Attributes:
-        lost_ns: what the training lost: a step waits for its slowest GPU, so that the losses of
-            several at the same time are one loss, that of the slowest.
+        lost_ns: the training's loss: a step waits for its slowest GPU, so that simultaneous losses
+            of several are one loss, that of the slowest.
         gpus: those that lost enough by themselves, the one that lost most in front.
-        inside: of that one's samples, which lie in the stretch; shape `(n,)`.
+        inside: mask of that one's samples in the stretch; shape `(n,)`.
     """
 
     where: Range
@@ -191,7 +192,7 @@ class Together:
 def together(
     each: Mapping[int, tuple[Sampled, np.ndarray]], *, enter: float, min_s: float
 ) -> list[Together]:
-    """The stretches in which the slowest GPU lost the share `enter` of the time.
+    """Return the stretches in which the slowest GPU lost the share `enter` of the time.
 
     Args:
         each: GPU -> its samples, and ns that it lost in each of them (NaN = not known).
@@ -218,7 +219,7 @@ def together(
 
 
 def _rate(times: np.ndarray, seen: Sampled, lost: np.ndarray) -> np.ndarray:
-    """Share lost at these times, 0 where it was not sampled then."""
+    """Return the share lost at these times, 0 where it was not sampled then."""
     at = np.searchsorted(seen.start_ns, times, side="right") - 1
     held = np.maximum(at, 0)
     fresh = (at >= 0) & (times < seen.start_ns[held] + seen.length_ns[held])
@@ -228,10 +229,10 @@ def _rate(times: np.ndarray, seen: Sampled, lost: np.ndarray) -> np.ndarray:
 def _held(
     bins: SampleBins, places: np.ndarray, times: np.ndarray, hold_ns: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which of the bins at `places` speaks for each of these times, and whether one does."""
+    """Return which of the bins at `places` covers each of these times, and whether any does."""
     stamps = (bins.origin_ns or 0) + places * bins.bin_ns
-    # The bin the time lies in or the newest one before it; the first one also speaks for a little
-    # before (groups of one GPU are read one after the other).
+    # The bin that contains the time, or the newest one before it; the first one also covers a
+    # little time before it (groups of one GPU are read one after the other).
     at = stamps.searchsorted(times, side="right") - 1
     at = np.where((at < 0) & (stamps[0] - times <= hold_ns), 0, at)
     held = np.maximum(at, 0)
@@ -239,7 +240,7 @@ def _held(
 
 
 def link_bytes_per_s(generation: np.ndarray, width: np.ndarray) -> np.ndarray:
-    """What PCIe links carry in one direction; NaN where generation or width is not known."""
+    """Return the bandwidth of PCIe links per direction; NaN if generation or width is unknown."""
     lane = np.full(len(generation), np.nan)
     for known, rate in _LANE.items():
         lane[generation == known] = rate

@@ -1,4 +1,4 @@
-"""Which findings of a cause cost enough to be told."""
+"""Significance: the findings of a cause that cost enough to be reported."""
 
 from collections.abc import Iterable
 
@@ -10,17 +10,17 @@ from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["LEAST_S", "MANY_TIMES", "in_many_steps", "shows", "too_little", "worth_telling"]
 
-# Several spans may reach what is enough together; each must have a part of it, or of their mean.
+# Several spans may reach the limit together; each must reach this part of it, or of their mean.
 PART = 0.25
-# What was seen at so many ends of epochs, or in so many steps, is a state of the run however short
-# that was: more of it follows.
+# Seen at this many ends of epochs, or in this many steps, it is a state of the run however short
+# that was: more of it will follow.
 MANY_TIMES, MANY_STEPS = 16, SHORTEST
-# Of `least_s`: less than that says nothing of what follows, either.
+# Of `least_s`: less than that predicts nothing either.
 STATE_LEAST = 0.2
-# A run without its loss is faster by this much at least, and by twice its own scatter, or that does
-# not show when it is run again. A large one is seen however unsteady the steps are.
+# Without its loss a run must be faster by at least this, and by twice its own scatter, or the gain
+# does not show in another run. A large one shows however unsteady the steps are.
 LEAST_GAIN, SURE_GAIN, SCATTERS = 0.05, 0.15, 2
-PARTS, FEWEST_PARTS = 16, 4  # of the steps, whose pace is compared
+PARTS, FEWEST_PARTS = 16, 4  # of the steps, to compare their pace
 LEAST_S = Threshold(
     0.5,
     "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is told only "
@@ -29,15 +29,16 @@ LEAST_S = Threshold(
 
 
 def worth_telling(findings: Iterable[Finding], present_ns: int, limits: Limits) -> list[Finding]:
-    """The findings whose kind cost at least `min_run_pct` of the run, or `always_s` seconds of it,
-    and `least_s` seconds in any case.
+    """Return the findings whose kind cost enough of the run.
 
-    Findings of one `detail` (a GPU, a callback) are added up: a cause that comes and goes costs as
-    much as one that stays. Spans that are small beside the others of their kind are left out.
+    That is at least `min_run_pct` of the run or `always_s` seconds, and `least_s` seconds in any
+    case. Findings with the same `detail` (a GPU, a callback) are added up: a cause that comes and
+    goes costs as much as one that stays. Spans that are small compared to others of their kind are
+    left out.
 
     Args:
         findings: of one cause, with their loss; those of unknown loss are left out.
-        present_ns: how long the run has taken, but for times in which the process was stopped.
+        present_ns: duration of the run without times in which the process was stopped.
         limits: the cause's thresholds.
     """
     enough = limits["min_run_pct"] / 100 * present_ns
@@ -57,7 +58,7 @@ def worth_telling(findings: Iterable[Finding], present_ns: int, limits: Limits) 
 
 
 def too_little(findings: Iterable[Finding], limits: Limits) -> bool:
-    """Whether findings of one kind cost less than `least_s` together, or part of it as a state."""
+    """Return whether findings of a kind cost too little: `least_s`, or part of it as a state."""
     findings = list(findings)
     share = STATE_LEAST if any(finding.state for finding in findings) else 1
     return (
@@ -66,20 +67,20 @@ def too_little(findings: Iterable[Finding], limits: Limits) -> bool:
 
 
 def in_many_steps(total_ns: int, top_ns: np.ndarray) -> bool:
-    """Whether what took so long altogether, and at most `top_ns` in a step, came in many steps."""
+    """Return whether a total, with at most `top_ns` in a step, came from many steps."""
     return total_ns >= MANY_STEPS * int(top_ns.max())
 
 
 def shows(run: Run, lost_ns: int) -> bool:
-    """Whether a run without this loss is faster than chance makes it."""
+    """Return whether a run without this loss is faster than chance makes it."""
     gain = lost_ns / max(1, run.wall_ns - lost_ns)
     return gain >= max(LEAST_GAIN, min(SURE_GAIN, SCATTERS * _scatter(run)))
 
 
 def _scatter(run: Run) -> float:
-    """How far the pace of a run's parts lies from its median, as a rule; 0.0 where nobody knows.
+    """Return the typical deviation of the pace of a run's parts from its median; 0.0 if unknown.
 
-    Waits, callbacks and compiling are not the pace: they are what is found.
+    Waits, callbacks and compiling are excluded from the pace: they are what is diagnosed.
     """
     steps = run.steps
     spent = steps["duration_ns"] - steps["wait_ns"] - steps["callbacks_ns"] - steps["compile_ns"]

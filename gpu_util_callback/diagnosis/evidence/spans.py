@@ -1,4 +1,4 @@
-"""From a series of blocks to the few spans in which a share of time was lost."""
+"""Reduction of a series of blocks to the few spans in which a share of time was lost."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ import numpy as np
 
 __all__ = ["Series", "bounded", "find_spans"]
 
-# Windows in rows. The smallest is what a burst needs to show above noise and still lets a change be
-# placed well; each next one sees bursts that come eight times more seldom (a slow file every 300
-# batches), down to what happens four times in a run.
+# Windows in rows. In the smallest a burst shows above noise and a change can be located well; each
+# larger one finds bursts that are eight times rarer (a slow file every 300 batches), down to four
+# occurrences in a run.
 SMALLEST_WINDOW = 16
 NEXT_WINDOW = 8
 MAX_SPANS = 24
 MIN_EVENTS = 4
-# More of one window than this are joined before each is looked at: they will be too many anyhow.
+# More spans of one window than this are joined before each is examined: there would be too many.
 MANY = 4 * MAX_SPANS
-# What loses half as much as the spans on both its sides goes on there. Spans that are less than a
-# third above what lies between them do not stand out: they are its crests. And what is short beside
-# its neighbours, which are near the threshold themselves, is below it by chance.
+# Hysteresis: a stretch that loses half as much as the spans on both its sides continues them.
+# Prominence: spans less than a third above what lies between them are its crests. Minimum gap: a
+# short stretch between neighbours near the threshold is below it by chance.
 HYSTERESIS, PROMINENCE, MIN_GAP = 0.5, 0.75, 0.125
-OUTLIER = 2  # times the largest single loss of the spans beside
+OUTLIER = 2  # times the largest single loss of the neighbouring spans
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Blocks of consecutive rows: what they took and what of it was lost.
+    """Blocks of consecutive rows: the time they took and the part of it that was lost.
 
     Attributes:
         rows: rows per block, > 0.
@@ -48,17 +48,16 @@ class Series:
 def find_spans(
     series: Series, *, enter: float, min_rows: int, smallest: int = SMALLEST_WINDOW
 ) -> list[tuple[float, float]]:
-    """The spans in which the loss is at least the share `enter` of the time.
+    """Return the spans in which the loss is at least the share `enter` of the time.
 
-    A change point is where the loss, seen through a centred window, crosses the threshold; its
-    place is then moved to where the sums on both sides tell lost from not lost best. The largest
-    single row of a window is left out, so that one outlier (a checkpoint, a first fill) never
-    makes a span. What recurs more seldom than a window is looked for with windows eight times as
-    wide.
+    A change point is where the loss, averaged over a centred window, crosses the threshold; it is
+    then moved to where the sums on both sides best separate lost from not lost. The largest single
+    row of a window is left out, so that one outlier (a checkpoint, a first fill) never makes a
+    span. Events rarer than a window are searched with windows eight times as wide.
 
-    A loss that stays near the threshold crosses it again and again: spans between which it goes on
-    are one where it reaches the threshold over all of it, and none where it does not and they
-    hardly stand out.
+    A loss near the threshold crosses it again and again: spans between which it goes on are joined
+    if it reaches the threshold over all of them, and dropped if it does not and they hardly stand
+    out.
 
     Args:
         smallest: the narrowest window, in rows.
@@ -85,7 +84,7 @@ def find_spans(
 def _at_scale(
     series: Series, covered: np.ndarray, window: int, enter: float, min_rows: int
 ) -> Iterator[tuple[int, int]]:
-    open_ = ~covered  # what a finer window explained is taken out
+    open_ = ~covered  # exclude what a finer window explained
     lost, total = np.where(open_, series.lost, 0), np.where(open_, series.total, 0)
     within, of = _windowed(lost, window), _windowed(total, window)
     if not ((within >= enter * of) & open_).any():
@@ -119,7 +118,7 @@ def _at_scale(
 
 
 class _Sums:
-    """What lies in each of many ranges of blocks; half-open, none of them empty."""
+    """Sums over many ranges of blocks; half-open, none of them empty."""
 
     def __init__(self, series: Series):
         self._lost, self._total, self._events, self._some = (
@@ -129,16 +128,16 @@ class _Sums:
         self._largest, self._top = np.append(series.lost, 0), np.append(series.top, 0)
 
     def level(self, at: np.ndarray) -> np.ndarray:
-        """Share lost without the largest single loss."""
+        """Return the share lost without the largest single loss."""
         return self._share(at, self.top(at))
 
     def top(self, at: np.ndarray) -> np.ndarray:
         return _most(self._top, at)
 
     def goes_on(self, at: np.ndarray, level: np.ndarray, top: np.ndarray) -> np.ndarray:
-        """Whether what was lost beside these ranges is lost in them, too, if less of it.
+        """Return whether the loss next to these ranges goes on in them, if less of it.
 
-        A loss that is far larger than any beside is an outlier: without it there must be many.
+        A loss far larger than any of the neighbours is an outlier: without it there must be many.
         """
         first, end = at.T
         lost, some = self._lost[end] - self._lost[first], self._some[end] - self._some[first]
@@ -156,14 +155,14 @@ class _Sums:
 
 
 def _most(values: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The largest value in each range; `values` has one more than there are blocks."""
+    """Return the largest value in each range; `values` has one more than there are blocks."""
     return np.maximum.reduceat(values, at.ravel())[::2]
 
 
 def _joined(
     series: Series, spans: list[tuple[int, int]], enter: float, finest: int
 ) -> list[tuple[int, int]]:
-    """The spans, with those as one between which the loss goes on near the threshold."""
+    """Return the spans, joined where the loss between them goes on near the threshold."""
     sums, count = _Sums(series), 0
     at = np.array(spans, np.int64).reshape(-1, 2)
     while 1 < len(at) != count:
@@ -172,7 +171,8 @@ def _joined(
         length, apart = at[:, 1] - at[:, 0], gap[:, 1] - gap[:, 0]
         short = apart <= np.maximum(2 * finest, MIN_GAP * np.minimum(length[:-1], length[1:]))
         by_chance = short & (HYSTERESIS * level < enter)
-        # Chains of neighbours between which it goes on: each becomes one span, stays, or leaves.
+        # Chains of neighbours between which it goes on: each becomes one span, stays, or is
+        # dropped.
         cuts = np.flatnonzero(~(by_chance | sums.goes_on(gap, level, top)))
         begin, last = np.append(0, cuts + 1), np.append(cuts, count - 1)
         whole = np.stack([at[begin, 0], at[last, 1]], axis=1)
@@ -182,7 +182,7 @@ def _joined(
         pieces = [at[a : b + 1] for a, b in zip(begin[apart_still], last[apart_still], strict=True)]
         at = np.concatenate([whole[one], *pieces])
         at = at[np.argsort(at[:, 0])]
-    # And what lies before the first of them and behind the last, to the ends of the run.
+    # And the stretches before the first and after the last of them, to the ends of the run.
     for row, edge in ((0, 0), (-1, len(series.rows))) if len(at) else ():
         span = at[[row]]
         outside = np.array([[0, span[0, 0]] if row == 0 else [span[0, 1], edge]])
@@ -195,7 +195,7 @@ def _joined(
 
 
 def _steady(series: Series, first: int, end: int) -> bool:
-    """Whether the loss is spread over the blocks: small in each step, but in all of them."""
+    """Return whether the loss is spread over the blocks: small in each step, but in all of them."""
     lost = series.lost[first:end]
     return bool(np.count_nonzero(lost) >= 0.75 * len(lost) and lost.max() * 2 <= lost.sum())
 
@@ -203,7 +203,7 @@ def _steady(series: Series, first: int, end: int) -> bool:
 def _settled(
     lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int
 ) -> tuple[int, int]:
-    """Trim until nothing changes: what a wide window sees may all lie in one half of it."""
+    """Trim until nothing changes: the loss seen by a wide window may all lie in one half of it."""
     while end > first:
         trimmed = _trimmed(lost, total, first, end, window)
         if trimmed == (first, end) or trimmed[1] - trimmed[0] >= end - first:
@@ -215,10 +215,11 @@ def _settled(
 def _trimmed(
     lost: np.ndarray, total: np.ndarray, first: int, end: int, window: int
 ) -> tuple[int, int]:
-    """Move both ends to where lost and not lost are told apart best.
+    """Move both ends to where lost and not lost are separated best.
 
     Between a level m and nothing the best threshold is m/2: before the start the running sum of
-    (lost - m/2 of the time) falls, behind it rises: its minimum is the start, its maximum the end.
+    (lost - m/2 of the time) falls, after it the sum rises: its minimum is the start, its maximum
+    the end.
     """
     middle = (first + end) // 2
     low, high = max(0, first - window), min(len(lost), end + window)
@@ -234,7 +235,7 @@ def _trimmed(
 
 
 def _refined(series: Series, first: int, end: int) -> tuple[float, float]:
-    """The span in rows: how many rows of the outermost blocks belong to it, by their loss."""
+    """Return the span in rows: the outermost blocks contribute rows in proportion to their loss."""
     rows, lost = series.rows, series.lost
     before = np.concatenate([[0], np.cumsum(rows)])
     inner = slice(first + 1, end - 1) if end - first > 2 else slice(first, end)
@@ -257,7 +258,7 @@ def _refined(series: Series, first: int, end: int) -> tuple[float, float]:
 
 
 def bounded(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """At most `MAX_SPANS` of these, in order: those nearest to each other are joined."""
+    """Limit the spans to `MAX_SPANS`, in order, by joining those nearest to each other."""
     while len(spans) > MAX_SPANS:
         gaps = [b[0] - a[1] for a, b in pairwise(spans)]
         limit = sorted(gaps)[len(spans) - MAX_SPANS - 1]
@@ -277,14 +278,14 @@ def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _share(lost, total, top):
-    """Share lost without the largest single loss."""
+    """Return the share lost without the largest single loss."""
     return np.maximum(lost - top, 0) / np.maximum(total - top, 1)
 
 
 def _centred(ahead: np.ndarray, window: int) -> np.ndarray:
-    """From what the windows that begin at each place give, what those around each place give.
+    """Convert values of windows that begin at each place into values of windows around it.
 
-    At the ends the window stays whole and leans inwards.
+    At the ends the window keeps its width and shifts inwards.
     """
     before = (window - 1) // 2
     whole = np.empty(len(ahead) + window - 1, ahead.dtype)
@@ -294,14 +295,14 @@ def _centred(ahead: np.ndarray, window: int) -> np.ndarray:
 
 
 def _windowed(values: np.ndarray, window: int) -> np.ndarray:
-    """Sums over a centred window, at most as wide as there are values."""
+    """Return sums over a centred window, at most as wide as there are values."""
     sums = np.zeros(len(values) + 1, values.dtype)
     np.cumsum(values, out=sums[1:])
     return _centred(sums[window:] - sums[:-window], window)
 
 
 def _highest(values: np.ndarray, window: int) -> np.ndarray:
-    """Maxima over the same windows, by doubling."""
+    """Return maxima over the same windows, by doubling."""
     reach, level = 1, values
     while reach * 2 <= window:
         level = np.maximum(level[: len(level) - reach], level[reach:])

@@ -1,4 +1,4 @@
-"""Stretches in which training stands still: where they belong, and what the GPU did meanwhile."""
+"""Stretches in which training stands still: their place, and the GPU's activity meanwhile."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,35 +11,37 @@ from gpu_util_callback.diagnosis.finding import Range
 
 __all__ = ["intervals", "lost_in", "owned", "times", "usual_ns"]
 
-# How far NVML's utilization trails behind: a mean over up to a second, held for another.
+# Lag of NVML's utilization: a mean over up to a second, held for another.
 LAG_NS = 2_000_000_000
-# More are not told from training.
+# Only this many are excluded from training.
 MOST_COMPILATIONS = 8
 
 
 def usual_ns(spent: np.ndarray) -> int:
-    """All of it, the largest counted like the middle one: an outlier is no state."""
+    """Return the total with the largest replaced by the median: an outlier is no state."""
     if len(spent) < 3:
         return int(spent.sum())
     return int(spent.sum() - spent.max() + np.median(spent))
 
 
 def intervals(occurrences: Occurrences) -> list[tuple[int, int]]:
-    """(start, end) of each, in ns."""
+    """Return (start, end) of each, in ns."""
     return list(zip(occurrences["start_ns"].tolist(), occurrences["end_ns"].tolist(), strict=True))
 
 
 def owned(run: Run, occurrences: Occurrences) -> Range:
-    """From the beginning of the work the first stall followed, to the end of the last stall.
+    """Return the range from the beginning of the work before the first stall to the last stall's
+    end.
 
     A validation belongs to the epoch before it, so that stalls at the end of every epoch cover the
-    run, not its seams only.
+    run, not only its seams.
     """
     starts, ends = occurrences["start_ns"], occurrences["end_ns"]
     first, end_ns = int(starts[0]), int(ends.max())
     start_ns = run.start_ns
     if len(occurrences) > 1:
-        # The work before the first stall is as long as that between two, and begins with an epoch.
+        # Assume that the work before the first stall is as long as that between two, from an
+        # epoch's start.
         earliest = first - 1.05 * max(0.0, float(np.median(starts[1:] - ends[:-1])))
         start_ns = max(start_ns, int(earliest))
         for epochs in run.phases.of("epoch").values():
@@ -53,11 +55,11 @@ def owned(run: Run, occurrences: Occurrences) -> Range:
 
 
 def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, float | None]:
-    """How much of the stalls the GPU idled, and how active it was meanwhile (None: not sampled).
+    """Return how much of the stalls the GPU idled, and its activity meanwhile (None: not sampled).
 
-    The driver's utilization is a mean that trails behind by up to `LAG_NS`: what a short stall
-    did is read after it. So the idle time is that from its start until the gauge has caught up,
-    beyond what the GPU idles in training anyhow.
+    The driver's utilization is a mean that lags by up to `LAG_NS`: the effect of a short stall
+    shows after it. So the idle time is that from its start until the gauge has caught up, beyond
+    what the GPU idles in training anyway.
     """
     took = occurrences.self_ns
     stalls = intervals(occurrences)
@@ -66,23 +68,23 @@ def lost_in(run: Run, occurrences: Occurrences, where: Range) -> tuple[int, floa
     if coarse or occurrences.joined:
         return _shared_out(run, took, where)
     beside, between = _around(stalls, where.start_ns, run.end_ns)
-    between = _without(between, _compiling(run))  # the GPU idles then: that is no training either
+    between = _without(between, _compiling(run))  # the GPU idles then: not training either
     seen, training = _idle(run, beside), _idle(run, between)
     if seen is None or seen.samples < MIN_SAMPLES or 2 * seen.known_ns < seen.length_ns:
         return took, None
     if training is not None and 10 * training.known_ns >= where.end_ns - where.start_ns:
         usual = training.idle_ns / training.known_ns
         idle = seen.idle_ns - usual * max(0, seen.known_ns - length)
-    else:  # they follow too closely: what the GPU idled is theirs
+    else:  # they follow too closely: the idle time is attributed to them
         idle = seen.idle_ns
     share = min(1.0, max(0.0, idle / max(1, length)))
     return round(took * share), round(100 * (1 - share), 1)
 
 
 def _shared_out(run: Run, took: int, where: Range) -> tuple[int, float | None]:
-    """The same in a run so long that its stalls or samples are not kept one by one.
+    """Return the same for a run so long that its stalls or samples are not kept separately.
 
-    What the GPU idled is shared out among all the time in which training stood still.
+    The GPU's idle time is distributed over all the time in which training stood still.
     """
     start, length = np.array([where.start_ns]), np.array([where.end_ns - where.start_ns])
     idle = run.idle(where.start_ns, where.end_ns)
@@ -94,9 +96,9 @@ def _shared_out(run: Run, took: int, where: Range) -> tuple[int, float | None]:
 
 
 def _around(stalls: list[tuple[int, int]], start_ns: int, end_ns: int) -> tuple[list, list]:
-    """The times in which the stalls are read, neighbours joined; and those in between."""
+    """Return the times in which the stalls are read, neighbours joined; and those in between."""
     apart = [after[0] - before[1] for before, after in pairwise(stalls)]
-    # Of stalls that follow closely half the time between them is left to see training by itself.
+    # If stalls follow closely, half the time between them is left to observe training by itself.
     lag = min(LAG_NS, max(0, int(np.median(apart)) // 2)) if apart else LAG_NS
     beside: list[tuple[int, int]] = []
     between: list[tuple[int, int]] = []
@@ -113,7 +115,7 @@ def _around(stalls: list[tuple[int, int]], start_ns: int, end_ns: int) -> tuple[
 
 
 def _compiling(run: Run) -> list[tuple[int, int]]:
-    """When the longest compilations were."""
+    """Return the times of the longest compilations."""
     found = [one for rows in run.phases.of("compilation").values() for one in intervals(rows)]
     return sorted(found, key=lambda one: one[0] - one[1])[:MOST_COMPILATIONS]
 
@@ -128,7 +130,7 @@ def _without(pieces: list[tuple[int, int]], cuts: list[tuple[int, int]]) -> list
 
 @dataclass(slots=True)
 class _Seen:
-    """What was sampled of the GPUs over several stretches."""
+    """Samples of the GPUs over several stretches."""
 
     length_ns: int
     known_ns: int  # of it with samples
@@ -148,7 +150,7 @@ def _idle(run: Run, pieces: list[tuple[int, int]]) -> _Seen | None:
 
 
 def times(occurrences: Occurrences, share: str, pct: float) -> dict[str, object]:
-    """Evidence: their share of the time under the name `share`, how often, and how long each."""
+    """Return evidence: share of the time under the name `share`, number and duration."""
     return {
         share: round(pct, 1),
         "times": occurrences.count,

@@ -1,4 +1,4 @@
-"""Times in which the process did not run: stopped, or on a machine that slept."""
+"""Times in which the process was suspended: stopped, or on a machine that slept."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 
 __all__ = ["absences"]
 
-# What is shorter, or not far beyond the usual pace, may be a driver that hangs or a long step.
+# Shorter gaps, or those near the usual pace, may be a hanging driver or a long step.
 LEAST_NS = 60_000_000_000
 BEYOND = 10
 
 
 def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
-    """When nothing was sampled and no step ended, in the midst of the run: (n, 2) in ns.
+    """Return when nothing was sampled and no step ended, within the run: (n, 2) in ns.
 
-    Steps that go on without samples tell of a sampler that stopped, samples without steps of a
-    training that stands still; only both together of a process that was not there. Without any
-    samples nobody can tell.
+    Steps without samples point to a stopped sampler, samples without steps to training that stands
+    still; only both together to a suspended process. Without any samples it cannot be determined.
     """
     groups = [bins for bins in groups if bins.samples]
     none = np.zeros((0, 2), np.int64)
@@ -42,7 +41,7 @@ def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
     ends = steps["end_ns"]
     usual = max(float(np.median(apart)), float(np.median(ends - steps["start_ns"])))
     long = np.flatnonzero(apart >= max(LEAST_NS, BEYOND * usual))
-    # Samples and steps do not begin again at the same moment, and a bin tells its beginning only.
+    # Samples and steps do not resume at the same moment, and a bin only records its beginning.
     slack = 2 * float(np.median(apart)) + max(bins.bin_ns for bins in groups)
     inside = np.searchsorted(ends, times[long + 1] - slack) - np.searchsorted(
         ends, times[long] + slack

@@ -12,13 +12,13 @@ CATEGORIES = (
     "idle_input", "idle_launch", "idle_sync", "idle_host", "other",
 )  # fmt: skip
 MAX_KERNELS = 4096
-# Windows kept apart; of more, neighbours are added up. The recorder takes a hundred in a run of
-# ten thousand times the first one's age.
+# Windows kept separately; of more, neighbours are added up. The recorder takes a hundred in a run
+# of ten thousand times the first one's age.
 MAX_WINDOWS = 256
 
 
 def shows_no_steps(facts: Mapping, steps: int) -> bool:
-    """Whether this is an imported trace without steps: its idle time is not judged.
+    """Return whether this is an imported trace without steps: its idle time is not judged.
 
     Args:
         facts: of the recording.
@@ -33,7 +33,7 @@ def shows_no_steps(facts: Mapping, steps: int) -> bool:
 
 @dataclass(slots=True)
 class TracedGpu:
-    """What the windows saw of one GPU: nanoseconds by category over `steps` steps."""
+    """Time of one GPU in all windows: nanoseconds by category over `steps` steps."""
 
     steps: int = 0
     duration_ns: int = 0
@@ -45,7 +45,7 @@ class TracedGpu:
     ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
 
     def add(self, other: "TracedGpu") -> None:
-        """Adds what other windows saw of the same GPU."""
+        """Add other windows of the same GPU."""
         self.steps += other.steps
         self.duration_ns += other.duration_ns
         self.kernels += other.kernels
@@ -59,7 +59,7 @@ class TracedGpu:
             self.ns[name] += other.ns[name]
 
     def share(self, *categories: str) -> float:
-        """Share of the traced time in these categories, 0-1."""
+        """Return the share of the traced time in these categories, 0-1."""
         return sum(self.ns[name] for name in categories) / max(1, self.duration_ns)
 
     def per_step_ms(self, category: str) -> float:
@@ -68,7 +68,7 @@ class TracedGpu:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What each window saw of one GPU, in the order of the steps: arrays of shape `(n,)`."""
+    """Windows of one GPU, in the order of the steps: arrays of shape `(n,)`."""
 
     first_step: np.ndarray
     end_step: np.ndarray
@@ -85,7 +85,7 @@ class Windows:
         return sum((self.ns[name] for name in categories), np.zeros(len(self), np.int64))
 
     def inside(self, first: float, end: float) -> "Windows":
-        """Those whose middle lies in the steps [first, end)."""
+        """Return those whose middle lies in the steps [first, end)."""
         middle = (self.first_step + self.end_step) / 2
         kept = (middle >= first) & (middle < end)
         return Windows(
@@ -95,9 +95,10 @@ class Windows:
         )  # fmt: skip
 
     def edges(self, first: int, end: int) -> np.ndarray:
-        """The steps [first, end) shared out among them, half-way between two: shape `(n + 1,)`.
+        """Divide the steps [first, end) among them, half-way between two: shape `(n + 1,)`.
 
-        The recorder takes windows ever more rarely as a run grows: the later stand for more steps.
+        The recorder takes windows ever more rarely as a run grows: the later ones represent more
+        steps.
         """
         between = (self.end_step[:-1] + self.first_step[1:]) / 2
         return np.maximum.accumulate(np.clip([first, *between, end], first, end))
@@ -120,7 +121,7 @@ class Traced:
     def __init__(self) -> None:
         self.kernels: dict[tuple[int, str, str], Kernel] = {}
         self.windows: set[int] = set()
-        # Sums over `_per_slot` windows each: slot -> gpu -> what they saw.
+        # Sums over `_per_slot` windows each: slot -> gpu -> their time.
         self._slots: dict[int, dict[int, TracedGpu]] = {}
         self._per_slot = 1
         self._gpus: dict[int, TracedGpu] | None = None
@@ -128,7 +129,7 @@ class Traced:
 
     @property
     def gpus(self) -> dict[int, TracedGpu]:
-        """What all windows saw of each GPU; rows of the host alone are under -1."""
+        """Sums over all windows for each GPU; rows of the host alone are under -1."""
         if self._gpus is None:
             self._gpus = {}
             for slot in self._slots.values():
@@ -137,7 +138,7 @@ class Traced:
         return self._gpus
 
     def of(self, index: int) -> Windows:
-        """What each window saw of a GPU; neighbours may be added up."""
+        """Return each window of a GPU; neighbours may be added up."""
         if index not in self._windows_of:
             seen = [slot[index] for slot in self._slots.values() if index in slot]
             seen.sort(key=lambda one: one.first_step)
@@ -153,7 +154,7 @@ class Traced:
         return self._windows_of[index]
 
     def for_all(self, index: int, steps: int) -> TracedGpu | None:
-        """What windows saw of a GPU, each as often as the steps of the run it stands for."""
+        """Return the windows of a GPU, each weighted by the steps of the run it represents."""
         windows = self.of(index)
         rows = np.diff(windows.edges(0, max(1, steps)))
         if len(windows) < 2 or not rows.any():
@@ -165,7 +166,7 @@ class Traced:
         return whole
 
     def add_steps(self, table: Mapping[str, np.ndarray]) -> None:
-        """New rows of `traced_steps`; rows of the host alone (gpu -1) are kept under -1."""
+        """Add new rows of `traced_steps`; rows of the host alone (gpu -1) are kept under -1."""
         if not len(table.get("step", ())):
             return
         self._gpus = None
@@ -197,7 +198,7 @@ class Traced:
                 slot.setdefault(index, TracedGpu()).add(seen)
 
     def add_kernels(self, table: Mapping[str, np.ndarray]) -> None:
-        """New rows of `kernels`."""
+        """Add new rows of `kernels`."""
         for i in range(len(table["name"]) if "name" in table else 0):
             gpu, name = int(table["gpu"][i]), str(table["name"][i])
             op = str(table["op"][i]) if "op" in table else ""

@@ -1,4 +1,4 @@
-"""From profiler windows to the run: a category's share, and what it costs over all steps."""
+"""Extrapolation from profiler windows to the run: a category's share and cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rang
 
 __all__ = ["WINDOW_STEPS", "Share", "share_of", "stretches_of", "traced_gpus"]
 
-# Steps a window must have before it stands for the run.
+# Steps a window must have before it represents the run.
 WINDOW_STEPS = 3
-# Windows that differ from the rest must be so many in a row: one may have met a checkpoint.
+# This many windows in a row must differ from the rest: a single one may have met a checkpoint.
 IN_A_ROW = 2
-# Where a window shows less than this share of the limit, the state is over.
+# If a window shows less than this share of the limit, the state is over.
 OVER = 0.5
-# No step waits for a GPU that computes less than this share of what the busiest does.
+# No step waits for a GPU that computes less than this share of the busiest one's work.
 AT_WORK = 0.05
-# A stretch below this share of the run is not told apart: mending it does not show.
+# A stretch below this share of the run is not separated: fixing it does not show.
 LEAST_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A category over the traced GPUs that ran kernels.
+    """Share of categories over the traced GPUs that ran kernels.
 
     Attributes:
         where: the range it holds for, None = the run.
@@ -33,7 +33,7 @@ class Share:
         lost_ns: extrapolated to all steps of the range.
         ms_per_step: mean over steps and GPUs.
         steps: how many were traced.
-        kernels_per_step, kernel_us: how many kernels, and how long one takes.
+        kernels_per_step, kernel_us: number of kernels, and duration of one.
     """
 
     where: Range | None
@@ -48,7 +48,7 @@ class Share:
     def loss(
         self, rule: Rule, advice: Advice, threshold: Mapping[str, float], evidence: dict
     ) -> Finding:
-        """What a rule findings where these steps show its cause."""
+        """Return a rule's finding for these steps."""
         return Finding(
             cause=rule.cause, title=rule.title, where=self.where, lost_ns=self.lost_ns,
             confidence=ESTIMATED, evidence=evidence | {"traced_steps": self.steps},
@@ -57,7 +57,7 @@ class Share:
 
 
 def traced_gpus(run: Run) -> list[int]:
-    """The GPUs that computed in enough traced steps; not one that ran a few kernels beside them."""
+    """Return the GPUs that computed in enough traced steps, not only a few kernels."""
     busy = {
         index: (gpu.kernel_busy_ns + gpu.ns["kernel"]) / gpu.duration_ns
         for index, gpu in sorted(run.traced.gpus.items())
@@ -68,10 +68,10 @@ def traced_gpus(run: Run) -> list[int]:
 
 
 def _idle_at_most(run: Run, index: int, where: Range | None) -> float:
-    """The largest share of the steps in which no kernel can have run, 0-1.
+    """Return the largest share of the steps in which no kernel can have run, 0-1.
 
-    SMs are active only while kernels run: where GPM counted more than a window left room for, the
-    profiler itself made the difference (its cost a kernel, or kernels of CUDA graphs it missed).
+    SMs are active only while kernels run: if GPM counted more than a window left room for, the
+    profiler itself made the difference (its cost per kernel, or kernels of CUDA graphs it missed).
     """
     if not len(run.steps):
         return 1.0
@@ -83,10 +83,10 @@ def _idle_at_most(run: Run, index: int, where: Range | None) -> float:
 
 
 def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | None:
-    """How much of the steps the categories take, mean over the traced GPUs; None if untraced.
+    """Return the categories' share of the steps, mean over the traced GPUs; None if untraced.
 
-    A window stands for the steps around it, half-way to its neighbours: the recorder takes them
-    ever more rarely as a run grows. Those steps are taken to be like the traced ones, apart from
+    A window represents the steps around it, half-way to its neighbours: the recorder takes them
+    ever more rarely as a run grows. Those steps are assumed to be like the traced ones, apart from
     their input wait and compilation, which are known for every step.
 
     Args:
@@ -124,7 +124,8 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
 
 
 def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
-    """Where the categories take at least `limit_pct` of the steps: in stretches, or the whole run.
+    """Return where the categories take at least `limit_pct` of the steps: stretches, or the whole
+    run.
 
     Several windows in a row that show much less than those of another part of the run end a
     stretch, half-way to the one before.
@@ -148,7 +149,7 @@ def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
 
 
 def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
-    """The stretches of windows above the limit; none where it is one state all along."""
+    """Return the stretches of windows above the limit; none if it is one state all along."""
     gpu = max(traced_gpus(run), key=lambda index: len(run.traced.of(index)))
     windows = run.traced.of(gpu)
     pct = _pct(run, gpu, *categories)
@@ -175,13 +176,13 @@ def _parts(run: Run, limit_pct: float, *categories: str) -> list[Range]:
 
 
 def _alone(run: Run, pct: float, *categories: str) -> bool:
-    """Whether one of several windows shows it and no other: that says nothing of the run."""
+    """Return whether only one of several windows shows it: that says nothing about the run."""
     each = [_pct(run, index, *categories) for index in traced_gpus(run)]
     return all(len(one) >= 2 * IN_A_ROW and (one >= pct).sum() < IN_A_ROW for one in each)
 
 
 def _pct(run: Run, index: int, *categories: str) -> np.ndarray:
-    """The categories' share of the steps in each window."""
+    """Return the categories' share of the steps in each window."""
     windows = run.traced.of(index)
     return 100 * windows.spent_ns(*categories) / np.maximum(windows.duration_ns, 1)
 
@@ -197,7 +198,7 @@ def _windows_of(run: Run, index: int, where: Range | None) -> Windows:
 def _stood_for(
     run: Run, index: int, where: Range | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What each window stands for: rows, their time in ns, and that without waits and the like."""
+    """Return what each window represents: rows, their time in ns, and that without waits etc."""
     return run.once(("stood for", index, where), lambda: _shared_out(run, index, where))
 
 
@@ -205,7 +206,7 @@ def _shared_out(
     run: Run, index: int, where: Range | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     steps, windows = run.steps, _windows_of(run, index, where)
-    if not len(steps):  # a trace alone
+    if not len(steps):  # an imported trace
         return windows.steps, np.maximum(windows.duration_ns, 1), np.zeros(len(windows))
     first, end = (where.start_step, where.end_step) if where else (run.first_step, run.end_step)
     edges = windows.edges(first, end)
@@ -216,7 +217,7 @@ def _shared_out(
 
 
 def _grown(run: Run) -> list[np.ndarray]:
-    """Steps, and what there was before each: rows, their time, and that without waits."""
+    """Return steps, and cumulated before each: rows, their time, and that without waits."""
     steps = run.steps
     idle = steps["input_wait_ns"] + steps["compile_ns"] + steps["callbacks_ns"]
     columns = steps["rows"], steps["duration_ns"], steps["duration_ns"] - idle

@@ -1,7 +1,7 @@
-"""The causes of a low utilization, one rule a file.
+"""The causes of a low utilization, one rule per file.
 
 A rule reads `evidence`, never files or frameworks; it states its thresholds and is silent, never
-positive, where a source is missing.
+positive, if a source is missing.
 """
 
 from gpu_util_callback.diagnosis.finding import Rule

@@ -1,4 +1,4 @@
-"""Communication-bound: GPUs exchange gradients and nothing runs beside it."""
+"""Communication-bound: GPUs exchange gradients while no kernels run."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -20,7 +20,7 @@ LESS_OFTEN = 4  # a quarter of the exchanges is left
 
 
 class CommunicationBound(Rule):
-    """Collectives that no kernel hides take a good part of the traced steps."""
+    """Collectives not hidden by kernels take a good part of the traced steps."""
 
     cause = "communication_bound"
     title = "Communication-bound"
@@ -52,7 +52,7 @@ class CommunicationBound(Rule):
 
 
 def advice(run: Run) -> Advice:
-    """What to do about exchanging gradients: less often."""
+    """Return advice on exchanging gradients: less often."""
     text = "The GPUs exchange gradients for longer than the computation hides. "
     if run.framework == "torch" and not has_keras_fit(run):
         return Advice(

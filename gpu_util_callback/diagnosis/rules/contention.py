@@ -20,12 +20,12 @@ IDLE_PCT = 3  # a monitor's kernels read 0-1 %
 
 
 class Contention(Rule):
-    """Processes that are not ours keep the GPU's SMs busy while we train.
+    """Other processes keep the GPU's SMs busy during training.
 
-    Memory that others hold costs no time; only their work does. What it costs is their share of the
-    GPU's time, an estimate: two light processes may run side by side without disturbing each other,
-    so it counts only beside a GPU that is full. Of several GPUs the slowest sets the pace: what
-    others take from two of them at the same time is lost once.
+    Memory that others hold costs no time; only their work does. Its cost is their share of the
+    GPU's time, an estimate: two light processes may run concurrently without disturbing each other,
+    so it counts only on a GPU that is full. Of several GPUs the slowest sets the pace: time that
+    others take from two of them at once is lost once.
     """
 
     cause = "contention"
@@ -82,20 +82,20 @@ class Contention(Rule):
 
 
 def _taken(run: Run, gpu: int, limits: Limits) -> tuple[Sampled, np.ndarray] | None:
-    """A GPU's samples, and how much of each others took from us; None where nobody did."""
+    """Return a GPU's samples and the time others took in each; None if nobody did."""
     if (run.highest(gpu, OTHERS) or 0) < limits["others_active_pct"]:
         return None
     seen = sampled(run, gpu, OTHERS)
     if seen is None:
         return None
     full = np.nan_to_num(seen.at("utilization_pct")) >= limits["gpu_active_pct"]
-    # While we ask nothing of the GPU, whoever uses it takes nothing from us.
+    # While we ask nothing of the GPU, others take nothing from us.
     taken = seen.at(OTHERS) - run.stalled_pct(seen.start_ns, seen.length_ns)
     return seen, np.where(full, seen.length_ns * np.clip(taken, 0, 100) / 100, 0)
 
 
 def _advice(run: Run, shared: list[int], limit: float) -> Advice:
-    """Other GPUs where there are some that nobody computes on; else who it is."""
+    """Return advice: other GPUs if some are free; else how to find the other process."""
     names = gpu_names(shared)
     says = f"Another program computes on {names}, too, and the two take turns. "
     here = [gpu for gpu in run.working_gpus if gpu not in shared]
@@ -119,7 +119,7 @@ def _advice(run: Run, shared: list[int], limit: float) -> Advice:
 
 
 def _free(run: Run, other: Mapping, limit: float) -> bool:
-    """Whether a GPU is known to do nothing, for us or for anybody else."""
+    """Return whether a GPU is known to be idle, for us and for anybody else."""
     index = other.get("index")
     if index is None or (run.highest(int(index), OTHERS) or 0) >= limit:
         return False

@@ -13,13 +13,13 @@ __all__ = ["CpuFallback"]
 
 
 class CpuFallback(Rule):
-    """The driver shows GPUs that this process may use, and the training leaves them alone.
+    """The driver lists GPUs that this process may use, but the training does not use them.
 
     Either the framework lists none of them, or it lists them and the model is not there: they idle
     all the time, and hold nothing. A small model at work may leave hardly a trace in the
-    utilization, but it lies in memory; where memory is not known, nothing is said.
+    utilization, but it occupies memory; if memory use is not known, nothing is reported.
 
-    What it costs cannot be known from the run: the GPU never showed how fast it would be.
+    The cost cannot be known from the run: the GPU never showed how fast it would be.
     """
 
     cause = "cpu_fallback"
@@ -44,7 +44,7 @@ class CpuFallback(Rule):
         if not len(run.steps):
             return
         if run.fact("framework", "guessed"):
-            return  # another one may be at work, on the GPU
+            return  # another framework may be at work, on the GPU
         if run.used_gpus:
             yield from self._left_alone(run, limits)
             return
@@ -54,7 +54,7 @@ class CpuFallback(Rule):
         built = run.fact("framework", "cuda_build")
         checks = run.facts.get("gpu_check") or []
         check = next((c for c in checks if c.get("cause") == self.cause), None)
-        # What was seen on the spot knows the environment, too.
+        # The reason recorded during the run knows the environment, too.
         why = why_unused(run.framework, count, count, built)
         if check is not None and check.get("code"):
             why = Unused(check["reason"], check["cure"], check["code"])
@@ -83,7 +83,7 @@ class CpuFallback(Rule):
         )
 
     def _left_alone(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        """The framework lists the GPUs, and the steps do not run there."""
+        """Yield a finding if the framework lists the GPUs but the steps do not run there."""
         idle = run.idle(int(run.steps["start_ns"][0]), run.end_ns)
         if idle is None or len(idle.gpus) < len(run.used_gpus):
             return
@@ -125,14 +125,14 @@ class CpuFallback(Rule):
 
 
 def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
-    """What shows that no model lies in a GPU's memory, and the bytes; None where nothing does.
+    """Return the evidence that no model lies in a GPU's memory, and the bytes; None without any.
 
-    The framework's allocator knows best. A driver that says how much the process holds, or all
-    processes together, shows that there is not even a context.
+    The framework's allocator is the best source. A driver that reports the memory of the process,
+    or of all processes together, shows that there is not even a context.
     """
     known = allocator(run, gpu)
     if known is not None:
-        # A model takes a byte a parameter at least, and one that nobody counted takes some.
+        # A model takes at least a byte per parameter, and some memory if they were not counted.
         model = float(run.fact("model", "parameters") or 1)
         return ("allocator_peak_mib", known.peak) if known.peak < model else None
     for column, name in (("memory_process_bytes", "process_memory_mib"),

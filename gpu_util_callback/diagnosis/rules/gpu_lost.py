@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.thresholds import Limits
 
 __all__ = ["GpuLost"]
 
-# NVIDIA's number of the error "GPU has fallen off the bus"; a last row may be under way.
+# NVIDIA's number of the error "GPU has fallen off the bus"; a last row may still arrive after it.
 OFF_THE_BUS, AFTER_NS = 79, 2_000_000_000
 _WORDS = ("is lost", "no longer there", "fell off the bus", "reset required", "needs a reset")
 
@@ -37,7 +37,7 @@ class GpuLost(Rule):
                 last = bins.last_ns if bins is not None else None
                 start = run.start_ns if last is None else min(last, run.end_ns - 1)
                 spans = [(start, run.end_ns, False)]
-            # One that comes and goes all day is told in a few stretches.
+            # A GPU that comes and goes all day is reported in a few stretches.
             for start, end in bounded([(start, end) for start, end, _ in spans]):
                 times = [back for first, _, back in spans if start <= first < end or first == start]
                 yield self._finding(run, index, start, max(end, start + 1), times, said)
@@ -71,7 +71,7 @@ class GpuLost(Rule):
 
 
 def _reason(run: Run, index: int) -> str | None:
-    """What the driver says of a GPU that is gone by now."""
+    """Return the driver's message about a GPU that is gone by now."""
     for entry in run.fact("unavailable", default=[]):
         source, reason = str(entry.get("source", "")), str(entry.get("reason", ""))
         if source.split(" ")[0] == f"gpu{index}" and any(word in reason for word in _WORDS):
@@ -80,7 +80,7 @@ def _reason(run: Run, index: int) -> str | None:
 
 
 def _fallen(run: Run, index: int) -> list[tuple[int, int, bool]]:
-    """From the driver's own message that it fell off the bus, if nothing was read since."""
+    """Return the loss by the driver's own message (off the bus), if nothing was read since."""
     bins = run.samples.get(f"gpu{index}")
     at = run.errors.get(f"gpu{index}", {}).get(OFF_THE_BUS)
     if at is None or (bins is not None and bins.last_ns and bins.last_ns > at + AFTER_NS):
@@ -89,7 +89,7 @@ def _fallen(run: Run, index: int) -> list[tuple[int, int, bool]]:
 
 
 def _marked(run: Run, index: int) -> list[tuple[int, int, bool]]:
-    """The sampler's own marks: from when to when it was gone, and whether it came back."""
+    """Return the sampler's own marks: when it was gone and came back, and whether it did."""
     bins = run.samples.get(f"gpu{index}/lost")
     if bins is None or "lost" not in bins:
         return []

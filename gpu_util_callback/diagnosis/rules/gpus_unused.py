@@ -1,4 +1,4 @@
-"""GPUs unused: several GPUs are there, and some do nothing for this run."""
+"""GPUs unused: the run has several GPUs, and some do no work for it."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -14,8 +14,8 @@ __all__ = ["GpusUnused"]
 class GpusUnused(Rule):
     """The framework holds several GPUs and at least one hardly runs a kernel while another works.
 
-    GPUs that the framework was told not to see are no evidence, nor are those of other ranks: only
-    the GPUs in use by a process on its own are judged.
+    GPUs hidden from the framework are no evidence, nor are those of other ranks: only the GPUs in
+    use by a process on its own are judged.
     """
 
     cause = "gpus_unused"

@@ -27,27 +27,28 @@ __all__ = [
     "unmarked",
 ]
 
-# Stretches of this share of the longest one are of its kind.
+# -- unnamed time of a custom loop -------------------------------------------------------------
+# Stretches of at least this share of the longest one are of its kind.
 ALIKE = 0.1
-# Such a share of the time lies where it is said to lie.
+# A place in the loop must hold this share of the time to be named.
 MOSTLY = 0.7
-# Work in fewer than half of the steps is something done now and then.
+# Work in fewer than half of the steps is occasional.
 SELDOM = 0.5
-# Blocks of so few steps tell one stretch from the next.
+# Blocks of this few steps separate one stretch from the next.
 FEW_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Unmarked:
-    """What passed between steps without a name.
+    """Time between steps without a name.
 
     Attributes:
         where: from the first step to the end of the last such stretch.
-        took_ns: all of it; `usual_ns`: with the longest stretch counted like the middle one.
+        took_ns: all of it; `usual_ns`: with the longest stretch replaced by the median.
         lost_ns: of it the GPU idled; `active_pct`: how active it was meanwhile, None = not sampled.
         times: how often; None = between most of the steps.
         place: where in the loop, in words.
-        pieces: the stretches, where they are told apart.
+        pieces: the stretches, where they are known separately.
     """
 
     where: Range
@@ -63,10 +64,9 @@ class Unmarked:
 
 
 def unmarked(run: Run) -> Unmarked | None:
-    """The unnamed time of a loop of one's own, None where nothing like it comes twice.
+    """Return the unnamed time of a custom loop; None if nothing like it comes twice.
 
-    What lies before the first step is setting up. What the account calls "other" is the most that
-    it can be.
+    Time before the first step is setup. The account's "other" is its upper bound.
     """
     steps = run.steps
     if run.fact("fit", "loop") != "custom" or not len(steps):
@@ -101,7 +101,7 @@ def unmarked(run: Run) -> Unmarked | None:
 
 
 def _by_block(run: Run) -> np.ndarray:
-    """Unnamed ns of each block and before it, but for what lies before the first; shape `(n,)`."""
+    """Return unnamed ns of each block and before it, without setup; shape `(n,)`."""
     steps = run.steps
     edges = np.concatenate([steps["start_ns"][:1], steps["end_ns"]])
     named = np.diff(run.phases.accounted_ns(edges))
@@ -113,7 +113,7 @@ def _by_block(run: Run) -> np.ndarray:
 
 
 def _tail(run: Run, last_ns: int) -> float:
-    """The same behind the last step."""
+    """Return the same after the last step."""
     edges = np.array([last_ns, max(last_ns, run.end_ns)])
     named = float(np.diff(run.phases.accounted_ns(edges))[0])
     return max(0.0, float(edges[1] - edges[0]) - named - run.absent_ns(*edges.tolist()))
@@ -125,7 +125,7 @@ def _other_ns(run: Run) -> float:
 
 
 def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occurrences:
-    """The stretches, each where it lies: before its block, else in the midst of it."""
+    """Return the stretches, each at its place: before its block, else within it."""
     steps, found = run.steps, Occurrences()
     begins, ends = steps["start_ns"], steps["end_ns"]
     for block in np.flatnonzero(spent >= max(1.0, ALIKE * float(spent.max()))).tolist():
@@ -143,7 +143,7 @@ def _occurrences(run: Run, spent: np.ndarray, last_ns: int, tail: float) -> Occu
 def _place(
     run: Run, took: int, tail: float, count: int, rare: bool, told_apart: bool
 ) -> tuple[int | None, str, Advice]:
-    """How often, where in the loop, and what to write there."""
+    """Return how often, where in the loop, and the advice for that place."""
     says = "The monitor does not know what the loop does then: validation, saving, logging? "
     mark = "Mark it, so that it has a name and is judged as what it is."
     epochs = run.phases.of("epoch").get("")
@@ -181,7 +181,7 @@ def _place(
 
 
 def _outside(run: Run, epochs: Occurrences) -> float:
-    """Unnamed time between epochs."""
+    """Return unnamed time between epochs."""
     starts, ends = epochs["start_ns"], epochs["end_ns"]
     if epochs.joined:
         edges = np.array([starts[0], ends[-1]])
@@ -191,15 +191,16 @@ def _outside(run: Run, epochs: Occurrences) -> float:
     return float(np.maximum(starts[1:] - ends[:-1] - named, 0).sum())
 
 
-# Backends on which Keras hands end hooks to other threads: what that costs is no callback's time.
+# -- the rule ----------------------------------------------------------------------------------
+# Backends on which Keras runs end hooks on other threads: their cost is no callback's time.
 _DISPATCHED = frozenset({"jax", "torch"})
 
 
 class HostStall(Rule):
     """Validation, a checkpoint or a callback takes a good part of the time, again and again.
 
-    What the GPU did meanwhile is not lost: where its utilization was sampled, only its idle time
-    counts. Without a GPU the time training stood still counts, and the evidence says so.
+    The GPU's work meanwhile is not lost: if its utilization was sampled, only its idle time counts.
+    Without a GPU the time training stood still counts, and the evidence says so.
     """
 
     cause = "host_stall"
@@ -243,7 +244,7 @@ class HostStall(Rule):
     def missing(self, run: Run) -> bool:
         if not len(run.steps):
             return True
-        own_loop = run.fact("fit", "loop") == "custom"  # what it does outside steps is seen
+        own_loop = run.fact("fit", "loop") == "custom"  # its activity outside steps is observed
         phases = any(run.phases.of(kind) for kind in ("validation", "callback", "checkpoint"))
         return not (own_loop or phases or run.steps.total("callbacks_known"))
 
@@ -262,14 +263,14 @@ class HostStall(Rule):
             where = owned(run, occurrences)
             took = occurrences.self_ns
             span_ns = max(1, run.present_in(where))
-            # Compiling the test function is done once, however long the run gets.
+            # Compiling the test function happens once, however long the run gets.
             again = usual_ns(np.maximum(occurrences["self_ns"] - _compiled(run, occurrences), 0))
             if 100 * again < limits["validation_idle_pct"] * span_ns:
                 continue
             lost, active = lost_in(run, occurrences, where)
             if _holds_steps(run):
                 if active is None:
-                    continue  # nobody saw how much of it was validation
+                    continue  # unknown how much of it was validation
                 again, took = round(lost * again / max(1, took)), lost
             pct = 100 * took / span_ns
             if 100 * again >= limits["validation_pct"] * span_ns:
@@ -280,7 +281,7 @@ class HostStall(Rule):
                 least, fired = "validation_idle_pct", ("validation_idle_pct",)
                 idle = 0 if active is None else round(lost * again / max(1, took))
             if 100 * idle < limits[least] * span_ns:
-                continue  # the GPU was at work most of the time, or nobody saw that it was not
+                continue  # the GPU was at work most of the time, or was not sampled
             evidence = times(occurrences, "validation_pct", pct) | {
                 least: round(100 * idle / span_ns, 1),
                 "gpu_active_meanwhile_pct": active,
@@ -333,7 +334,7 @@ class HostStall(Rule):
         )
         for where, blocks in spans:
             took = int(run.steps["callbacks_ns"][blocks].sum())
-            # Of the steps: a span may lie across validations, which are told by themselves.
+            # Of the steps: a span may lie across validations, which are reported separately.
             steps_ns = max(1, int(run.steps["duration_ns"][blocks].sum()))
             rows = max(1, where.end_step - where.start_step)
             if took < limits["ms_per_step"] * 1e6 * rows:
@@ -360,7 +361,7 @@ class HostStall(Rule):
                 epochs=_epochs_in(run, where), took_ns=took,
                 span_ns=run.present_in(where),
             )  # fmt: skip
-            if name:  # what the others take stays
+            if name:  # the others' time stays
                 advice = replace(advice, saves=advice.saves * of_it * min(1.0, named / took))
             often = in_many_steps(took, run.steps["top_callbacks_ns"][blocks])
             yield self._loss(_title(name, kind), where, lost,
@@ -369,7 +370,7 @@ class HostStall(Rule):
                               "ms_per_step": limits["ms_per_step"]},
                              advice, name or "callbacks", state=often)  # fmt: skip
 
-    # -- what a loop of one's own does not mark ----------------------------------------------------
+    # -- unmarked time of a custom loop ------------------------------------------------------------
 
     def _unmarked(self, run: Run, limits: Limits) -> Iterable[Finding]:
         seen = unmarked(run)
@@ -424,16 +425,17 @@ class HostStall(Rule):
 
 
 def _holds_steps(run: Run) -> bool:
-    """Whether the time of a validation holds training steps as well.
+    """Return whether the time of a validation contains training steps as well.
 
-    JAX takes steps on without waiting for them, and Keras waits at the end of the validation, which
-    stands behind what the device still had to do of the epoch. What a GPU idled was neither.
+    JAX queues steps without waiting for them, and Keras waits at the end of the validation, which
+    is queued after the device's remaining work of the epoch. The GPU's idle time belongs to
+    neither.
     """
     return run.framework == "jax" and has_keras_fit(run)
 
 
 def _epochs_in(run: Run, where: Range) -> int:
-    """How many epochs a range touches, 1 where that is not known."""
+    """Return how many epochs a range touches, 1 if unknown."""
     per_epoch = run.fact("fit", "steps_per_epoch")
     if not per_epoch:
         ends = [rows["step"] for rows in run.phases.of("epoch").values()]
@@ -444,7 +446,7 @@ def _epochs_in(run: Run, where: Range) -> int:
 
 
 def _compiled(run: Run, validations: Occurrences) -> np.ndarray:
-    """How much of each validation compiled the test function; shape `(n,)`."""
+    """Return how much of each validation compiled the test function; shape `(n,)`."""
     spent = np.zeros(len(validations), np.int64)
     for rows in run.phases.of("compilation").values():
         at = np.searchsorted(validations["start_ns"], rows["start_ns"], side="right") - 1
@@ -454,8 +456,9 @@ def _compiled(run: Run, validations: Occurrences) -> np.ndarray:
 
 
 def _heaviest_hook(run: Run, where: Range) -> tuple[str, float, int]:
-    """The callback that took most of the batch hooks' time in a range, its share of it, and all of
-    the time that hooks with a name took.
+    """Return the callback that dominates the batch hooks' time in a range.
+
+    With its share of that time, and all of the time that named hooks took.
     """
     spent: dict[str, int] = {}
     for kind in ("callback", "checkpoint"):

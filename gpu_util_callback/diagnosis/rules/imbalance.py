@@ -1,4 +1,4 @@
-"""Imbalance: GPUs that share one training do unequal work, and the others wait for the slowest."""
+"""Imbalance: GPUs of one training do unequal work, and the others wait for the slowest."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -15,12 +15,12 @@ from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["Imbalance"]
 
-# GPUs that work in turns are apart now and then: they must be so most of the time.
+# GPUs that work in turns are apart now and then: it must be so most of the time.
 MOSTLY = 0.5
 # Means of fewer samples differ by chance.
 LEAST_SAMPLES = 8
-# The means of two GPUs must be so many standard errors apart: of many alike that idle in turns,
-# for which each misses other samples, two are three apart somewhere in a run.
+# The means of two GPUs must be this many standard errors apart: among many GPUs that idle in turns,
+# each sampled at different moments, two are three apart somewhere in a run.
 SURELY = 3.5
 UTILIZATION = "utilization_pct"
 
@@ -73,8 +73,8 @@ class Imbalance(Rule):
             return
         gpus = [gpu for gpu, works in zip(series, working, strict=True) if works]
         use = use[working]
-        # Two seconds' mean, and no fewer than five samples: single samples scatter, and those of
-        # GPUs that work in turns are not alike.
+        # A mean over two seconds, and at least five samples: single samples scatter, and those of
+        # GPUs that work in turns differ.
         count = max(5, round(2e9 / max(1.0, float(np.median(first.length_ns)))))
         smooth = np.stack([_smoothed(row, count) for row in use])
         most, mean = np.nanmax(smooth, axis=0), np.nanmean(smooth, axis=0)
@@ -123,7 +123,7 @@ def _advice(text: str, code: str) -> Advice:
 
 
 def _equal_shares(run: Run, gpus: int) -> str:
-    """The line for a batch that divides by the GPUs; "" where it does, or others divide it."""
+    """Return the line for a batch divisible by the GPUs; "" if it is, or others divide it."""
     size = run.fact("fit", "batch_size")
     if run.framework != "tensorflow":
         return ""
@@ -135,7 +135,7 @@ def _equal_shares(run: Run, gpus: int) -> str:
 
 
 def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
-    """Whether two GPUs' samples, taken together, differ by more than their scatter explains.
+    """Return whether two GPUs' samples, taken together, differ by more than their scatter explains.
 
     Samples of one second are one value: the driver's utilization is a mean over up to that.
     """
@@ -147,7 +147,7 @@ def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
 
 
 def _named(run: Run, gpu: int) -> str:
-    """A GPU, with the replica of the model that is on it where the framework says so."""
+    """Return a GPU's name, with its model replica if the framework reports it."""
     replicas = run.fact("fit", "replicas", default=[])
     found = [
         one.get("replica") for one in replicas if isinstance(one, dict) and one.get("gpu") == gpu
@@ -156,7 +156,7 @@ def _named(run: Run, gpu: int) -> str:
 
 
 def _alike(run: Run) -> dict[int, SampleBins]:
-    """GPU -> its samples of utilization, all read in one way: others are late, or coarser."""
+    """Return GPU -> its samples of utilization, all from one source: others lag, or are coarser."""
     for part in ("/utilization", ""):
         found = {gpu: bins for gpu in run.working_gpus
                  if (bins := run.samples.get(f"gpu{gpu}{part}")) is not None
@@ -167,7 +167,7 @@ def _alike(run: Run) -> dict[int, SampleBins]:
 
 
 def _on(times: np.ndarray, stamps: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Values at other times: those of the sample before."""
+    """Return values at other times: those of the sample before."""
     if np.array_equal(times, stamps):
         return values
     at = np.clip(np.searchsorted(stamps, times, side="right") - 1, 0, len(stamps) - 1)
@@ -175,7 +175,7 @@ def _on(times: np.ndarray, stamps: np.ndarray, values: np.ndarray) -> np.ndarray
 
 
 def _smoothed(values: np.ndarray, count: int) -> np.ndarray:
-    """Means over so many of them."""
+    """Return means over `count` of them."""
     count = max(1, min(len(values), count))
     kernel = np.ones(count)
     known = np.isfinite(values)

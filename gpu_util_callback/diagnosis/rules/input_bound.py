@@ -1,4 +1,4 @@
-"""Input-bound: the GPU idles because the next batch is not there yet."""
+"""Input-bound: the GPU idles because the next batch is not ready yet."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -43,22 +43,23 @@ __all__ = [
     "long_fetches",
 ]
 
-# They are rare up to this share of the steps, and the wait is theirs from this share of it.
+# -- rare long fetches -------------------------------------------------------------------------
+# Rare up to this share of the steps; they cause the wait if they hold this share of it.
 RARE, MOST = 0.05, 0.8
-# Waits of at least half the middle one of those count as their like; shorter ones than so many
-# steps are no fetch that "takes long": a queue ahead of the loop evens them out.
+# Waits of at least half the median of those count as similar; shorter ones than this many steps are
+# not long fetches: a queue ahead of the loop evens them out.
 ALIKE, LONG = 0.5, 10
 # Two may have come by chance.
 LEAST = 3
-# More batches than this seldom fit into memory.
+# More batches than this rarely fit into memory.
 MOST_READY = 256
-# Buffers that fill as each epoch begins are what the wait is about from this share of it.
+# Buffers that fill as each epoch begins are the cause of the wait from this share of it on.
 MOSTLY_LONG, LEAST_FILLS = 0.6, 2
 
 
 @dataclass(frozen=True, slots=True)
 class LongFetches:
-    """How many fetches hold which share (0-1) of the wait, and how long each took."""
+    """Long fetches: their number, their share (0-1) of the wait, and the duration of each."""
 
     count: int
     each_ms: float
@@ -66,7 +67,7 @@ class LongFetches:
 
 
 def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | None:
-    """The few fetches that hold most of the wait of these blocks; None where the wait is steady."""
+    """Return the few fetches that hold most of the wait of these blocks; None if it is steady."""
     wait = int(steps["wait_ns"][blocks].sum())
     if wait <= 0:
         return None
@@ -75,7 +76,7 @@ def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | N
     if reached <= len(tops):
         count = int((tops >= ALIKE * np.median(tops[:reached])).sum())
         held = int(tops[:count].sum())
-    else:  # several of them in a block
+    else:  # several of them per block
         count = int(steps["wait_events"][blocks].sum())
         held = int(steps["event_wait_ns"][blocks].sum())
     if not LEAST <= count <= RARE * rows or held < MOST * wait:
@@ -87,10 +88,10 @@ def long_fetches(steps: StepBlocks, blocks: slice, rows: int) -> LongFetches | N
 
 
 def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> LongFetches | None:
-    """The first fetches of epochs, where they take long and hold most of the wait.
+    """Return the first fetches of epochs, if they take long and hold most of the wait.
 
     Args:
-        step_ns: what a step takes without its wait.
+        step_ns: a step's time without its wait.
     """
     first = run.phases.of("input_setup", account="").get("")
     if first is None or first.joined:
@@ -104,8 +105,9 @@ def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> LongFetches |
 
 
 def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
-    """What to do about a shuffle that fills its buffer as each epoch begins; None where there is
-    none, or another stage is too slow all the time.
+    """Return advice on a shuffle that fills its buffer as each epoch begins.
+
+    None if there is none, or another stage is too slow all the time.
     """
     run, stage = wait.run, wait.stage
     shuffles = any(one.op.startswith("Shuffle") for one in wait.stages)
@@ -123,8 +125,9 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
 
 
 def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
-    """What to do about them, `usual` being the advice for a steady wait: more workers alone do not
-    make a rare long fetch shorter, but what is kept ready hides it.
+    """Return advice on rare long fetches, `usual` being the advice for a steady wait.
+
+    More workers alone do not make a rare long fetch shorter, but batches kept ready hide it.
     """
     run = wait.run
     says = (
@@ -141,12 +144,12 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
         f"network is asked. It takes as long as {wanted} steps: with {ready} batches ready (if "
         f"they fit into memory) {'it' if ready == wanted else 'part of it'} passes unnoticed."
     )
-    # One that makes batches in turn keeps up as far as all of them together take less than steps.
+    # If batches are made in turn, together they must take less time than the steps.
     saves = wait.saves(wait.lost_ms) * min(1.0, ready / wanted)
     workers = int(run.fact("fit", "input_workers") or 0)
     if "dataloader" in kind:
         workers = max(2, workers)
-        # What several of them meet at the same time is waited for once.
+        # Simultaneous fetches are waited for once.
         shared = max(1, workers // max(1, int(run.fact("fit", "input_workers") or 0)))
         return loader_workers(
             says,
@@ -169,9 +172,10 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     return Advice(says, code, saves)
 
 
-# The first one had to be; after another two, the next will come as well.
+# -- set-up of the input for each epoch --------------------------------------------------------
+# The first one is unavoidable; after another two, the next will come as well.
 LEAST_TIMES = 3
-# The longest takes so much longer than they do on average: that is said.
+# The longest is mentioned if it takes this many times the average.
 UNEVEN = 2
 
 
@@ -182,13 +186,13 @@ TRAIN_ON_BATCH = """with GpuUtilMonitor("logs") as monitor:
 
 
 def _each_fit(run: Run) -> bool:
-    """Whether most epochs are a fit of their own, of a series."""
+    """Return whether most epochs are a fit of their own, of a series."""
     epochs = run.phases.of("epoch").get("")
     return epochs is not None and 2 * int(run.fact("fits", default=1)) > epochs.count
 
 
 def input_setup(run: Run, limits: Limits, cause: str) -> list[Finding]:
-    """What it costs that the input begins anew with each epoch: workers start, buffers fill."""
+    """Return the cost of setting up the input for each epoch: workers start, buffers fill."""
     findings = []
     for occurrences in run.phases.of("input_setup", account="input_wait").values():
         finding = _each_time(run, limits, cause, occurrences)
@@ -239,8 +243,10 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
 
 
 def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Finding | None:
-    """A change of epochs that took long, if only once, in a run that is over: it may have been a
-    hiccup, and says so. What the first epoch begins with had to be.
+    """Return a single change of epochs that took long, in a run that is over.
+
+    It may have been a hiccup, and the finding says so. The set-up of the first epoch is
+    unavoidable.
     """
     epochs = run.phases.of("epoch").get("")
     if not run.ended or occurrences.joined or epochs is None or epochs.count < 2:
@@ -270,7 +276,7 @@ def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Fin
         title="Input-bound: a change of epochs waits for the input",
         where=where,
         lost_ns=lost,
-        confidence=ESTIMATED,  # that it comes again
+        confidence=ESTIMATED,  # whether it comes again
         evidence={
             "once_pct": round(100 * found.self_ns / run.present_ns, 1), "times": often,
             "seconds_each": round(each_s, 3), "gpu_active_meanwhile_pct": active,
@@ -290,7 +296,7 @@ def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Fin
 
 
 def _epochs_ns(run: Run, occurrences: Occurrences) -> np.ndarray:
-    """What lay between the set-ups of one epoch and those of the next."""
+    """Return the time between the set-ups of one epoch and those of the next."""
     apart = occurrences["start_ns"][1:] - occurrences["end_ns"][:-1]
     if occurrences.joined:
         return apart
@@ -298,16 +304,17 @@ def _epochs_ns(run: Run, occurrences: Occurrences) -> np.ndarray:
 
 
 def _each_s(run: Run, occurrences: Occurrences) -> np.ndarray:
-    """Seconds the set-ups of each epoch took together; those kept joined, each on average."""
+    """Return the seconds that each epoch's set-ups took together; joined ones, each on average."""
     if occurrences.joined:
         return np.full(occurrences.count, occurrences.self_ns / max(1, occurrences.count) / 1e9)
     return np.bincount(_epoch_of(run, occurrences), weights=occurrences["self_ns"]) / 1e9
 
 
 def _epoch_of(run: Run, occurrences: Occurrences) -> np.ndarray:
-    """Numbers the epochs that set-ups belong to, from 0: those at one step, between which there
-    may be a validation. Where they begin epochs, what follows the last step takes the input of the
-    last one down.
+    """Return the epoch numbers of set-ups, from 0: those at one step belong together.
+
+    A validation may lie between them. Where they begin epochs, any after the last step close the
+    input of the last one.
     """
     steps = occurrences["step"].copy()
     earlier = steps[steps < run.end_step]
@@ -317,7 +324,7 @@ def _epoch_of(run: Run, occurrences: Occurrences) -> np.ndarray:
 
 
 def _advice(run: Run, each: str, saves: float) -> Advice:
-    """What to do; `each`: what was seen, as a sentence and a space."""
+    """Return the advice; `each`: the observation, as a sentence and a space."""
     if _each_fit(run):
         return Advice(
             f"{each}Every call of fit begins with that: give it more batches at a time, or train "
@@ -371,7 +378,7 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
 
 
 def _arrays_once(run: Run) -> str:
-    """Lines that make a dataset of the arrays that `fit` got, which goes on over all epochs."""
+    """Return lines that make a dataset of the arrays given to `fit`, which spans all epochs."""
     size = run.fact("fit", "batch_size") or 32
     split = run.fact("fit", "validation_split")
     arrays = ["x", *run.fact("fit", "input_beside", default=["y"])]
@@ -392,24 +399,25 @@ def _tuple(names: list[str]) -> str:
     return f"({', '.join(names)})" if names[1:] else names[0]
 
 
+# -- the rule ----------------------------------------------------------------------------------
 NOISE = 1.1
-# A wait that no stage explains is still told when it costs this share of the run.
+# A wait that no stage explains is still reported when it costs this share of the run.
 BEYOND_DOUBT = 0.1
-# Buffers are known to have filled when the run goes on for this share of the steps they took: the
-# end of a span may be off by a step.
+# Buffers are known to be full when the run goes on for this share of the steps they took: the end
+# of a span may be off by a step.
 AFTER = 0.25
-# Several spans may reach what is enough together; one of them must have this part of it.
+# Several spans may reach the limit together; one of them must have this part of it.
 PART = 0.25
-# Steps behind the first epoch, from which on a full cache is what the span is about.
+# From this share of steps after the first epoch on, a full cache decides about the span.
 MOSTLY = 0.5
 
 
 class InputBound(Rule):
-    """Steps wait for their batch, and the GPU has nothing to do meanwhile.
+    """Steps wait for their batch, and the GPU is idle meanwhile.
 
-    A wait counts as lost only as far as it exceeds the floor, as far as the GPU was idle (where its
+    A wait counts as lost only as far as it exceeds the floor, as far as the GPU was idle (if its
     utilization was sampled), and as far as the step was longer than a step of this run that did not
-    wait (where there are some).
+    wait (if there are some).
     """
 
     cause = "input_bound"
@@ -479,14 +487,14 @@ class InputBound(Rule):
             int(steps[name][blocks].sum())
             for name in ("input_wait_ns", "wait_ns", "duration_ns", "rows")
         )
-        # The outermost blocks may hold steps from outside; those did not wait (that is why the
-        # span ends there), so the waits stay whole and their durations leave.
+        # The outermost blocks may contain steps from outside; those did not wait (that is why the
+        # span ends there), so all waits are kept and their durations are subtracted.
         outside = max(0, in_blocks - rows)
         clean = run.clean_step_ns()
         if outside:
             usual = clean[0] if clean else (duration - wait) / max(1, in_blocks)
             duration = max(wait, duration - round(outside * usual))
-        # A short run compiles for most of its time; what a step takes is said without.
+        # A short run compiles for most of its time: the wait is compared with the time without it.
         running = max(raw, duration - int(steps["compile_ns"][blocks].sum()))
         evidence: dict[str, object] = {
             "wait_pct": round(100 * raw / max(1, running), 1),
@@ -509,8 +517,9 @@ class InputBound(Rule):
         guessed = 2 * int(steps["estimated"][blocks].sum()) > in_blocks
         if clean is not None:
             # Small differences are noise; a large one means that steps which do not wait take
-            # longer, so that the wait hid work which will show when it is gone. Where the GPU was
-            # seen idle there was none: steps elsewhere are longer for another reason.
+            # longer, so that the wait hid work which will show without it. If the GPU was seen idle
+            # there was no such work:
+            # steps elsewhere are longer for another reason.
             without = round(rows * clean[0])
             longer = without > NOISE * (duration - lost)
             if longer and (idle is None or guessed):
@@ -582,10 +591,10 @@ class InputBound(Rule):
 
 
 def _to_blame(stages: Sequence[Stage], later: float) -> Stage | None:
-    """The slowest stage, of those that still work where a cache is full; None = none is known.
+    """Return the slowest stage, of those that still work once a cache is full; None if unknown.
 
     Args:
-        later: share of the steps behind the first epoch.
+        later: share of the steps after the first epoch.
     """
     making = [stage for stage in stages if not stage.passing]
     at_work = [stage for stage in making if not stage.cached and stage.work_ms_per_batch > 0]
@@ -593,6 +602,8 @@ def _to_blame(stages: Sequence[Stage], later: float) -> Stage | None:
 
 
 def _overlaps(stage: Stage, step_ns: float) -> bool:
-    """Whether the stage worked longer for a batch than the step that took it: its calls ran at the
-    same time, or waited for one another, so that their sum is no time that passed."""
+    """Return whether the stage worked longer for a batch than the step that took it.
+
+    Its calls then ran in parallel, or waited for one another: their sum is not elapsed time.
+    """
     return stage.work_ms_per_batch * 1e6 > step_ns

@@ -30,10 +30,10 @@ class LaunchBound(Rule):
     Or they show it idle between steps, where no wait, callback or compilation accounts for it and
     the driver saw it idle, too: the host's own work for a step takes longer than the GPU's.
 
-    Without a window one case is still plain: the step runs eagerly, operation by operation from
-    Python, because it was told to or because nothing compiles it. Where a GPU is in use it must be
-    idle most of the time, with no wait for input that explains it; without one, what it costs is
-    not known.
+    Without a window one case is still clear: the step runs eagerly, operation by operation from
+    Python, because it was asked for or because nothing compiles it. If a GPU is in use it must be
+    idle most of the time, with no wait for input that explains it; without one, the cost is not
+    known.
     """
 
     cause = "launch_bound"
@@ -160,7 +160,7 @@ class LaunchBound(Rule):
         explained = sum(
             run.steps.total(name) for name in ("input_wait_ns", "compile_ns", "callbacks_ns")
         )
-        # What is left of the idle time when all that has another explanation was idle, too.
+        # The rest of the idle time, if all time with another explanation was idle, too.
         lost = min(in_steps, spent) - explained
         if lost < (1 - limits["eager_active_pct"] / 100) * (spent - explained):
             return
@@ -181,11 +181,13 @@ class LaunchBound(Rule):
         )
 
 
-def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice] | None:
-    """Evidence, thresholds and advice where the step runs eagerly; None where it does not, or where
-    nobody knows.
+# -- eager execution ---------------------------------------------------------------------------
 
-    PyTorch always does unless it is told to compile: that alone is no cause.
+
+def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice] | None:
+    """Return evidence, thresholds and advice if the step runs eagerly; None if not, or if unknown.
+
+    PyTorch always does unless the step is compiled: that alone is no cause.
     """
     if run.fact("fit", "run_eagerly", default=False) and (
         run.used_gpus or run.framework != "torch"
@@ -215,14 +217,14 @@ def _rounded(value: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What looks at the training thread showed within steps of a loop.
+    """Samples of the training thread's activity within steps of a custom loop.
 
     Attributes:
-        eager_pct: of the looks, how many met an operation that was started by itself; 0 where
-            a compiled function was met in more than a tenth as many.
-        operations: started a step; None = not known.
+        eager_pct: share of the samples that met an operation started by itself; 0 if a compiled
+            function was met in more than a tenth as many.
+        operations: started per step; None = not known.
         op_us: a step's own time for each of them; None = not known.
-        function: what the loop calls for a step; None = not known.
+        function: the function the loop calls for a step; None = not known.
     """
 
     looks: int
@@ -232,13 +234,13 @@ class Looks:
     function: str | None
 
 
-# Compiled functions that are met beside operations: above, the step is compiled, and the rest is
-# what goes with it.
+# Compiled functions met next to operations: above this, the step is compiled, and the operations
+# are its surroundings.
 _COMPILED_TOO = 0.1
 
 
 def looks(run: Run) -> Looks | None:
-    """None where nobody looked."""
+    """Return None without samples."""
     told = run.fact("fit", "dispatch") or {}
     samples, eager, compiled = (int(told.get(of) or 0) for of in ("samples", "eager", "compiled"))
     if not samples:
@@ -257,9 +259,9 @@ def looks(run: Run) -> Looks | None:
 
 
 def _idle_in_steps(run: Run) -> int | None:
-    """How long the GPUs at work idled in steps, ns; None where it was not sampled.
+    """Return how long the GPUs at work idled in steps, ns; None if it was not sampled.
 
-    What lies between the steps of a block is taken to have been idle.
+    Time between the steps of a block is assumed to be idle.
     """
     begin, end = run.steps["start_ns"], run.steps["end_ns"]
     share, samples = run.idle_each(begin, end)
@@ -278,7 +280,7 @@ def _eager_advice() -> Advice:
     )
 
 
-# framework -> (what compiles the function of a step, what to mind)
+# framework -> (how to compile the function of a step, caveats)
 _DECORATORS = {
     "tensorflow": (
         "@tf.function",
@@ -337,7 +339,7 @@ def _larger(run: Run, says: str, do: str) -> Advice:
 
 
 def advice(run: Run, per_step: int) -> Advice:
-    """What to do about many short kernels: fewer of them, or longer ones."""
+    """Return advice on many short kernels: fewer of them, or longer ones."""
     if run.fact("fit", "run_eagerly", default=False):
         return _eager_advice()
     says = f"A step runs {per_step:,} GPU kernels so short that the GPU waits for the next one. "
@@ -371,7 +373,7 @@ def advice(run: Run, per_step: int) -> Advice:
 
 
 def _threads_compete(run: Run) -> bool:
-    """Whether tf.data's threads keep all cores busy beside the one that launches kernels."""
+    """Return whether tf.data's threads fill all cores, and compete with the launching thread."""
     if run.framework != "tensorflow" or run.fact("fit", "input_kind") != "tf.data":
         return False
     host = run.samples.get("host")

@@ -1,4 +1,4 @@
-"""Memory limit: the framework was given a small part of the GPU's memory, and that part is full."""
+"""Memory limit: the framework may use a small part of the GPU's memory, and that part is full."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -13,7 +13,7 @@ __all__ = ["MemoryLimit"]
 
 
 class MemoryLimit(Rule):
-    """The allocator is nearly full, and its limit is far below what the device has."""
+    """The allocator is nearly full, and its limit is far below the device's memory."""
 
     cause = "memory_limit"
     title = "A memory limit is too low"
@@ -59,7 +59,7 @@ class MemoryLimit(Rule):
 
 
 def _share(memory: Allocator) -> float:
-    """The limit in percent of the device's memory."""
+    """Return the limit in percent of the device's memory."""
     return 100 * memory.limit / (memory.total or memory.limit)
 
 

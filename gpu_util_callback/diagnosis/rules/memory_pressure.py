@@ -1,4 +1,4 @@
-"""Memory pressure: the allocator itself is full, frees its cache and tries again, or fails."""
+"""Memory pressure: the allocator itself is full, frees its cache and retries, or fails."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -19,7 +19,7 @@ __all__ = ["MemoryPressure"]
 
 
 class MemoryPressure(Rule):
-    """What the framework really uses comes near to what it may take.
+    """The framework's actual memory use comes near to its limit.
 
     VRAM that is "used" according to the driver is no evidence: TensorFlow and JAX take nearly all
     of it at the start, whatever the model needs.
@@ -73,14 +73,16 @@ class MemoryPressure(Rule):
 
 
 def _fired(memory: Allocator, limits: Limits) -> dict[str, object]:
-    """The limits that are reached. PyTorch tries again before it says "out of memory": those are
-    among the retries."""
+    """Return the limits that are reached.
+
+    PyTorch retries before it reports "out of memory": those count among the retries.
+    """
     seen = {"allocator_used_pct": memory.used_pct, "retries": memory.retries or 0}
     return {name: limits[name] for name, value in seen.items() if value >= limits[name]}
 
 
 def _limited(memory: Allocator) -> bool:
-    """Whether a limit, not the device, is what is full; memory_limit speaks of that."""
+    """Return whether a limit, not the device, is full; that case belongs to memory_limit."""
     return memory.total is not None and memory.limit < 0.7 * memory.total
 
 
@@ -120,6 +122,6 @@ def _advice(run: Run, gpu: int, retries: bool) -> Advice:
 
 
 def _accumulates(run: Run) -> bool:
-    """Whether Keras adds gradients up there: Keras 2 cannot, Keras 3 fails under a strategy."""
+    """Return whether `accumulation` works: Keras 2 lacks it, Keras 3 fails under a strategy."""
     legacy = "tf_keras" in str(run.fact("framework", "keras", default=""))
     return not legacy and not (run.framework == "tensorflow" and run.fact("fit", "strategy"))

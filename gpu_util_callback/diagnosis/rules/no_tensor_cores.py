@@ -1,4 +1,4 @@
-"""No tensor cores: matrix kernels run on the ordinary cores of a GPU that has better ones."""
+"""No tensor cores: matrix kernels run on the ordinary cores of a GPU that has tensor cores."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -14,11 +14,11 @@ __all__ = ["NoTensorCores", "advice", "unused"]
 
 
 class NoTensorCores(Rule):
-    """Matrix kernels of a traced window that surely are no tensor-core kernels.
+    """Matrix kernels of a traced window surely do not use tensor cores.
 
-    Kernels of which it is not known are no evidence: they must be fewer than the plain ones. From
-    compute capability 8.0 on, 32-bit matrix products use tensor cores too (TF32), so that such a
-    kernel there means a type or a shape that keeps it out.
+    Kernels for which it is not known are no evidence: they must be fewer than the plain ones. From
+    compute capability 8.0 on, 32-bit matrix products use tensor cores too (TF32), so such a kernel
+    there points to a type or a shape that prevents it.
     """
 
     cause = "no_tensor_cores"
@@ -76,7 +76,7 @@ class NoTensorCores(Rule):
 
 
 def unused(able: float, kernel_pct: float, seen: MatrixKernels, limits: Limits) -> bool:
-    """Whether kernels of a GPU surely leave its tensor cores unused, and it matters.
+    """Return whether kernels of a GPU surely leave its tensor cores unused, and it matters.
 
     Args:
         able: its compute capability.
@@ -90,7 +90,7 @@ def unused(able: float, kernel_pct: float, seen: MatrixKernels, limits: Limits) 
 
 
 def advice(run: Run, able: float, policy: str) -> Advice:
-    """What to do about it: mixed precision, or sizes that fit where it is on."""
+    """Return advice: mixed precision, or suitable sizes if it is on."""
     if policy.startswith("mixed"):
         return Advice(
             "Mixed precision is on, and still the largest matrix kernels do not use the tensor "

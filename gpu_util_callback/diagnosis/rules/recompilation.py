@@ -17,17 +17,17 @@ __all__ = [
     "advise_shapes",
 ]
 
-FEW_SHAPES = 2  # that are left when inputs are padded to a few lengths: two at least
-MULTIPLE = 128  # lengths that divide by it suit a GPU; shorter ones are padded to a half of them
+FEW_SHAPES = 2  # shapes left when inputs are padded to a few lengths: two at least
+MULTIPLE = 128  # lengths divisible by it suit a GPU; shorter ones are padded to half of it
 _NAMES = ("x", "y", "sample_weight")
 
 # As the recording's `input_dims`: for each tensor of a batch its sizes, None where one may vary,
-# [smallest, largest] where it was seen to.
+# [smallest, largest] if it was observed to.
 Dims = list[list[Any]]
 
 
 def advise_shapes(run: Run, times: int) -> Advice:
-    """The advice for a step that was compiled `times` times."""
+    """Return the advice for a step that was compiled `times` times."""
     dims = _dims(run)
     if dims is not None and not (_batch_varies(dims) or _others(dims)):
         return Advice(
@@ -48,7 +48,7 @@ def advise_shapes(run: Run, times: int) -> Advice:
             f"{text}Without compilation its shapes may change freely.",
             "model.compile(..., jit_compile=False)",
         )
-    # One compilation is not counted as lost: it is the one that stays.
+    # One compilation is unavoidable and not counted as lost.
     few = 1 - (FEW_SHAPES - 1) / max(FEW_SHAPES, times - 1)
     if dims is None:
         return Advice(
@@ -84,7 +84,7 @@ def _tf_data(run: Run, dims: Dims, text: str) -> Advice:
 
 
 def _arrays(run: Run, dims: Dims, text: str, few: float) -> Advice:
-    """For batches that Python makes."""
+    """Return advice for batches made in Python."""
     lines, says = [], []
     multiple = _multiple(dims)
     names = _NAMES[: len(dims)]
@@ -142,7 +142,7 @@ def _rounded(size: int) -> int:
 
 
 def _multiple(dims: Dims) -> int:
-    """What lengths are padded to multiples of: two at least are left of them."""
+    """Return the multiple to which lengths are padded: it leaves at least two of them."""
     longest = max((size or 2 * MULTIPLE for _, _, size in _others(dims)), default=2 * MULTIPLE)
     return min(MULTIPLE, 1 << (max(2, longest - 1) // 2).bit_length())
 
@@ -152,7 +152,7 @@ def _batch_varies(dims: Dims) -> bool:
 
 
 def _others(dims: Dims) -> list[tuple[int, int, int | None]]:
-    """(tensor, axis, largest size if seen) of all that vary but the number of samples."""
+    """Return (tensor, axis, largest size if seen) of all that vary but the number of samples."""
     return [
         (tensor, axis, _largest(size))
         for tensor, sizes in enumerate(dims)
@@ -162,15 +162,15 @@ def _others(dims: Dims) -> list[tuple[int, int, int | None]]:
 
 
 # A step on a new shape compiled if it took three times as long as one on a known shape, and 50 ms
-# more: longer inputs take longer by themselves, and XLA needs 100 ms for the smallest model.
+# more: longer inputs take longer anyway, and XLA needs 100 ms for the smallest model.
 SLOW, LEAST_NS, KNOWN_STEPS = 3, 50_000_000, 10
 
 
 class Recompilation(Rule):
     """Steps spend time compiling after the first ones, more than a few times.
 
-    Everybody compiles once for training, often once more for the last, smaller batch, and once for
-    validation: those are left out by number.
+    Every run compiles once for training, often once more for the last, smaller batch, and once for
+    validation: this number of compilations is excluded.
     """
 
     cause = "recompilation"
@@ -197,7 +197,7 @@ class Recompilation(Rule):
         steps = run.steps
         usual = _known_shape_ns(run)
         new = _beyond(run, usual) if usual is not None else np.zeros(len(steps), np.int64)
-        # What was measured as compilation, and what steps on new shapes took beyond the others.
+        # Time measured as compilation, and time of steps on new shapes beyond the others'.
         spent = np.maximum(steps["compile_ns"], new)
         top = np.maximum(steps["top_compile_ns"], np.where(new > 0, steps["top_new_ns"], 0))
         times = np.maximum(steps["compile_events"], np.where(new > 0, steps["new_rows"], 0))
@@ -244,14 +244,14 @@ class Recompilation(Rule):
 
 
 def _paid_anyhow(top: np.ndarray, took: int, count: int) -> int:
-    """What the first compilation took; or the largest, if it is of another kind than the others."""
+    """Return the time of the first compilation; or the largest, if unlike the others."""
     largest = int(top.max())
     others = (took - largest) / max(1, count - 1)
     return largest if largest > SLOW * others else int(top[top > 0][0])
 
 
 def _known_shape_ns(run: Run) -> float | None:
-    """What a step takes on a shape that came before; None with too few of them."""
+    """Return the time of a step on a shape seen before; None with too few of them."""
     rows, spent = run.steps["known_rows"], run.steps["known_ns"]
     some = rows > 0
     if int(rows.sum()) < KNOWN_STEPS:
@@ -260,7 +260,7 @@ def _known_shape_ns(run: Run) -> float | None:
 
 
 def _beyond(run: Run, usual: float) -> np.ndarray:
-    """Per block, what its steps on new shapes took beyond the usual, where that is a lot."""
+    """Return per block the time of steps on new shapes beyond the usual, if that is a lot."""
     rows, spent = run.steps["new_rows"], run.steps["new_ns"]
     beyond = spent - rows * usual
     slow = (rows > 0) & (spent >= SLOW * rows * usual) & (beyond >= rows * LEAST_NS)

@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["BUSY_BUT_EMPTY", "SmallBatch", "model_is_small"]
 
-# Shared with small_model, which is the same sight with no better batch to offer.
+# Shared with small_model: the same symptom without a better batch size to offer.
 BUSY_BUT_EMPTY = {
     "gpu_active_pct": Threshold(80, "a GPU that idles has another problem first"),
     "sm_active_pct": Threshold(
@@ -26,7 +26,7 @@ BUSY_BUT_EMPTY = {
 
 
 def model_is_small(run: Run, limits: Limits) -> bool:
-    """Whether a larger batch is no remedy: a tiny model, or a batch that is large already."""
+    """Return whether a larger batch is no remedy: a tiny model, or an already large batch."""
     parameters = run.fact("model", "parameters")
     batch = run.fact("fit", "batch_size")
     tiny = parameters is not None and parameters < limits["small_parameters"]
@@ -36,7 +36,7 @@ def model_is_small(run: Run, limits: Limits) -> bool:
 class SmallBatch(Rule):
     """Kernels run all the time, most SMs have nothing to do, and most of the VRAM is free.
 
-    What a larger batch gains cannot be told from one batch size, so no loss is claimed.
+    The gain of a larger batch cannot be known from one batch size, so no loss is claimed.
     """
 
     cause = "small_batch"

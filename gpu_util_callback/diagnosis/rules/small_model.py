@@ -14,7 +14,7 @@ __all__ = ["SmallModel"]
 
 
 class SmallModel(Rule):
-    """The GPU is active and mostly empty though the batch is large: the model is what is small."""
+    """The GPU is active and mostly empty although the batch is large: the model is small."""
 
     cause = "small_model"
     title = "The model is small for this GPU"
@@ -68,7 +68,7 @@ class SmallModel(Rule):
 
 
 def _beside(run: Run) -> str:
-    """The training's command, such that it leaves memory of the GPU to another one."""
+    """Return the training's command that leaves memory of the GPU to another training."""
     shares = {
         "tensorflow": "TF_FORCE_GPU_ALLOW_GROWTH=true",
         "jax": "XLA_PYTHON_CLIENT_PREALLOCATE=false",

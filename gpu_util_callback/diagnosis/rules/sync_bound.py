@@ -23,12 +23,12 @@ EVERY = 100
 class SyncBound(Rule):
     """Profiler windows show the GPU running dry because the host waited for it.
 
-    On TensorFlow, Keras reads the metrics after every execution. Where no window was taken this is
-    seen from outside when steps are short, the host does wait for the GPU in each, the GPU is idle
-    a good part of the time, and no input wait, callback or compilation explains it. That is told
-    of one GPU only, without a strategy, one step a call, in graphs, and where the idle time of a
-    step is no longer than what Keras itself does between two calls; else the step's own work on
-    the CPU may be what the GPU waits for, and nothing is said.
+    On TensorFlow, Keras reads the metrics after every execution. Without a window this is visible
+    from outside if steps are short, the host does wait for the GPU in each, the GPU is idle a good
+    part of the time, and no input wait, callback or compilation explains it. That is judged for one
+    GPU only, without a strategy, one step per call, in graphs, and if the idle time of a step is no
+    longer than Keras' own work between two calls; else the GPU may wait for the step's own work on
+    the CPU, and nothing is reported.
     """
 
     cause = "sync_bound"
@@ -88,7 +88,7 @@ class SyncBound(Rule):
         if int(run.fact("fit", "steps_per_execution", default=1)) > 1:
             return
         if run.fact("fit", "strategy") or len(run.used_gpus) > 1:
-            return  # there the GPUs wait for each other as well
+            return  # with several, the GPUs wait for each other as well
         clean = run.clean_step_ns()
         if clean is None or clean[0] > limits["step_ms"] * 1e6:
             return
@@ -133,7 +133,7 @@ class SyncBound(Rule):
 
 
 def advice(run: Run) -> Advice:
-    """What to do about waiting for the GPU: by who reads its results."""
+    """Return advice on waiting for the GPU, by the reader of its results."""
     executed = int(run.fact("fit", "steps_per_execution", default=1))
     if run.fact("fit", "run_eagerly", default=False):
         return Advice(
@@ -162,7 +162,7 @@ def advice(run: Run) -> Advice:
             f"{executed} steps run in one call, and still the GPU waits for the host inside them: "
             "look for a print or a metric in train_step that needs its value.",
         )
-    # Keras on torch takes one step a call; with a strategy several steps a call fail.
+    # Keras on torch takes one step per call; with a strategy several steps per call fail.
     if run.framework == "torch" or run.fact("fit", "strategy"):
         says = (
             "Keras reads the metrics after every step, and the GPU runs dry until the next one is "

@@ -16,7 +16,7 @@ from gpu_util_callback.words import gpu_names
 
 __all__ = ["Throttled"]
 
-# column -> (what people call it, whether it is a fault by itself)
+# column -> (label, whether it is a fault by itself)
 _REASONS = {
     "throttle_thermal_pct": ("thermal", True),
     "throttle_other_pct": ("hardware slowdown", True),
@@ -25,12 +25,12 @@ _REASONS = {
 
 
 class Throttled(Rule):
-    """A GPU under load runs below its clock, and the driver says that it was slowed down.
+    """A GPU under load runs below its clock, and the driver reports a slowdown.
 
-    The power cap is the normal state of a data-centre GPU at full load: it counts only where
-    somebody lowered the limit below the board's own. What is lost is the missing share of the
-    clock while kernels ran: an estimate, since memory-bound kernels do not follow the core clock.
-    Of several GPUs the slowest sets the pace, so that GPUs that are hot together lose time once.
+    The power cap is the normal state of a data-centre GPU at full load: it counts only if the
+    limit was lowered below the board's own. The loss is the missing share of the clock while
+    kernels ran: an estimate, since memory-bound kernels do not follow the core clock. Of several
+    GPUs the slowest sets the pace, so that GPUs that are hot together lose time once.
     """
 
     cause = "throttled"
@@ -107,7 +107,7 @@ class Throttled(Rule):
 
 @dataclass(frozen=True, slots=True)
 class _Slowed:
-    """A GPU's clock, the one it would have, and by column what was lost for that reason."""
+    """A GPU's clock, its expected clock, and the loss by column for that reason."""
 
     gpu: int
     seen: Sampled
@@ -117,7 +117,7 @@ class _Slowed:
 
 
 def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
-    """None where the GPU was not slowed down, or its clock is not known."""
+    """Return None if the GPU was not slowed down, or its clock is not known."""
     told = [column for column in _REASONS
             if (run.highest(gpu, column) or 0) >= limits["throttled_pct"]]  # fmt: skip
     seen = next((one for column in told if (one := sampled(run, gpu, column)) is not None), None)
@@ -135,7 +135,7 @@ def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
     loaded = (use >= limits["loaded_pct"]) & (np.nan_to_num(known) > 0).any(axis=0)
     deficit = np.where(loaded, np.clip(1 - clock / full, 0, 1), 0)
     lost = seen.length_ns * deficit * np.clip(use, 0, 100) / 100
-    # A slow clock is lost once: to the reason that held for most of the time.
+    # A slow clock is counted once: for the reason that held most of the time.
     first = np.argmax(np.nan_to_num(known), axis=0)
     return _Slowed(gpu, seen, clock, full, {
         column: np.where(first == place, lost, 0) for place, column in enumerate(shares)
@@ -143,7 +143,7 @@ def _slowed(run: Run, gpu: int, limits: Limits) -> _Slowed | None:
 
 
 def _lowered(run: Run, gpu: int, seen: Sampled) -> np.ndarray:
-    """Where the power limit was below what the board is made for; shape `(n,)`."""
+    """Return where the power limit was below the board's default; shape `(n,)`."""
     facts = run.gpu(gpu)
     default, known = facts.get("power_default_mw") or 0, facts.get("power_limit_mw")
     limit = seen.at("power_limit_mw", RARE_NS)
@@ -152,7 +152,7 @@ def _lowered(run: Run, gpu: int, seen: Sampled) -> np.ndarray:
 
 
 def _full_clock(run, gpu: int, seen: Sampled, free, clock, use, loaded_pct: float) -> float | None:
-    """The clock under load without throttling: what this run reached, else the board's maximum."""
+    """Return the clock under load without throttling, from this run or the board's maximum."""
     free = free & (use >= loaded_pct) & np.isfinite(clock)
     if free.sum() >= 20:
         return float(np.percentile(clock[free], 90))

@@ -1,4 +1,4 @@
-"""Transfer-bound: copies between host and GPU that nothing hides, or a link that is too slow."""
+"""Transfer-bound: copies between host and GPU that no kernels hide, or a link that is too slow."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,8 +27,9 @@ __all__ = ["TransferBound", "advice"]
 class TransferBound(Rule):
     """Profiler windows show exposed copies; or PCIe traffic fills the link for a while.
 
-    A link below its best generation or width is normal at idle, and of no importance while little
-    is copied: it is named only where the traffic fills it.
+    A link below its best generation or width is normal at idle, and irrelevant while little is
+    copied:
+    it is reported only if the traffic fills it.
     """
 
     cause = "transfer_bound"
@@ -113,7 +114,7 @@ class TransferBound(Rule):
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A GPU's PCIe link, sample by sample: in use (%), what it moves and could, bytes a second."""
+    """A GPU's PCIe link per sample: in use (%), actual and possible traffic (bytes per second)."""
 
     seen: Sampled
     use: np.ndarray
@@ -125,13 +126,13 @@ class _Link:
 
 
 def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
-    """None where the link was never full, or nobody knows."""
+    """Return None if the link was never full, or that is not known."""
     seen = sampled(run, gpu, "pcie_rx_bytes_per_s")
     if seen is None:
         return None
     rate = np.fmax(seen.at("pcie_rx_bytes_per_s"), seen.at("pcie_tx_bytes_per_s"))
     facts = run.gpu(gpu)
-    # A link that fills its best rate is full whatever it runs at now.
+    # Traffic at the link's best rate fills it, whatever rate it reports now.
     generation, width = (
         _or(seen.at(name, RARE_NS), facts.get(f"{name}_max"))
         for name in ("pcie_generation", "pcie_width")
@@ -142,18 +143,18 @@ def _link(run: Run, limits: Limits, gpu: int) -> _Link | None:
     if not full.any():
         return None
     active = np.nan_to_num(seen.at("utilization_pct"), nan=100.0)
-    # Copies run beside kernels: only idle time can have been lost to them.
+    # Copies run concurrently with kernels: only idle time can have been lost to them.
     lost = np.where(full, seen.length_ns * (1 - np.clip(active, 0, 100) / 100), 0)
     return _Link(seen, use, rate, limit, active, full, lost)
 
 
 def _or(values: np.ndarray, otherwise: float | None) -> np.ndarray:
-    """Values with what is known otherwise where they are NaN."""
+    """Return values, with the fallback where they are NaN."""
     return np.where(np.isnan(values), np.nan if otherwise is None else otherwise, values)
 
 
 def _degraded(run: Run, gpu: int) -> str | None:
-    """The link under load against what it could be, where it is less."""
+    """Return the link under load compared with its best state, if it is below that."""
     facts = run.gpu(gpu)
     best_generation, best_width = facts.get("pcie_generation_max"), facts.get("pcie_width_max")
     generation, width = (run.highest(gpu, name) for name in ("pcie_generation", "pcie_width"))
@@ -168,7 +169,7 @@ def _degraded(run: Run, gpu: int) -> str | None:
 
 
 def advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) -> Advice:
-    """What to do about copies: by the state of the link, their direction and the framework."""
+    """Return advice on copies, by the state of the link, their direction and the framework."""
     if degraded:
         return Advice(
             f"The PCIe link runs below what it could ({degraded}). Reseat the card, use another "
@@ -184,7 +185,7 @@ def advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) -
     says = "Batches are copied to the GPU while it has nothing else to do. "
     kind = str(run.fact("fit", "input_kind", default="")).lower()
     unpinned = run.fact("fit", "input_pin_memory") is not True
-    if full:  # more of it at a time does not fit through
+    if full:  # larger copies do not help a full link
         says = "The copies to the GPU fill the link, and the GPU waits for them. "
     elif run.framework == "" and run.fact("fit", "input_pin_memory") is False:
         return Advice(f"{says}From pinned memory the copy runs beside the computation.")
