@@ -66,7 +66,7 @@ class UtilizationBuffer:
 
     @property
     def latest(self) -> bool:
-        """Return whether the driver keeps such a ring for this GPU."""
+        """True if the driver keeps such a ring for this GPU."""
         return self._ever
 
     def _drain(self, column: int, kind: int) -> list[tuple[int, float]]:

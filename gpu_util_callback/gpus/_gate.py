@@ -121,7 +121,7 @@ class Memory:
 
     @property
     def unavailable(self) -> list[dict[str, str]]:
-        """Return everything that is missing: [{"source", "reason", "cure"}]."""
+        """Everything that is missing: [{"source", "reason", "cure"}]."""
         return list(
             {reason["source"]: dict(reason) for reason in list(self._reasons.values())}.values()
         )

@@ -73,7 +73,7 @@ class RecordingFiles:
 
     @property
     def level_files(self) -> list[tuple[int, int]]:
-        """Return (first, last) segment of each levels file, in order; none for a short run."""
+        """(first, last) segment of each levels file, in order; none for a short run."""
         stored = self._stored_top()
         return [] if stored is None else stored.index.levels
 
@@ -100,7 +100,7 @@ class RecordingFiles:
 
     @property
     def segments(self) -> list[SegmentInfo]:
-        """Return the segments in order, without opening them; a missing one is a problem."""
+        """The segments in order, without opening them; a missing one is a problem."""
         return self._cached("segments", self._list_segments)
 
     def _list_segments(self) -> list[SegmentInfo]:

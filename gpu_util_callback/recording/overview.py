@@ -89,7 +89,7 @@ class Groups:
 
     @property
     def in_memory(self) -> int:
-        """Return the number of groups in memory."""
+        """The number of groups in memory."""
         return len(self._made)
 
     def release(self) -> None:

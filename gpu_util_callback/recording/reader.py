@@ -217,12 +217,12 @@ class Recording(RecordingFiles):
         return len(self.steps["step"]) if rows is None else rows.get("steps", 0)
 
     def _origin(self) -> int:
-        """The start as the overview has it, 0 without one."""
+        """Return the overview's start, 0 without one."""
         stored = self._stored_top()
         return 0 if stored is None else stored.index.origin_ns
 
     def _seen(self) -> tuple[int, int]:
-        """The first and the last time in its rows."""
+        """Return the first and the last time in its rows."""
         steps = self.steps
         times = [group["time_ns"] for group in self.samples.values()]
         if not times and not len(steps["step"]):
@@ -331,7 +331,7 @@ class Recording(RecordingFiles):
     # --- derived files ----------------------------------------------------------------------------
 
     def _top(self) -> Top:
-        """The stored overview, distributions and phases, with the rows of newer segments added."""
+        """Return the stored first view with the rows of newer segments added."""
         stored, sealed = self._stored_top(), self.facts.get("sealed")
         known = self._of_sealed
         if known is None or known[0] is not stored or known[1] != sealed or sealed is None:
