@@ -122,7 +122,7 @@ class OwnCallback(TypedDict, total=False):
 
 
 class Dispatch(TypedDict, total=False):
-    """How a loop's step ran, from samples of the training thread."""
+    """The execution of a loop's step, from samples of the training thread."""
 
     samples: Count
     eager: Count
