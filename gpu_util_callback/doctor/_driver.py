@@ -1,4 +1,4 @@
-"""The driver and the GPUs: pure functions from what the probes answered to lines."""
+"""The driver and the GPUs: pure functions from the probes' answers to lines."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ __all__ = ["check_driver", "check_gpus"]
 _GIB = 1 << 30
 _PROHIBITED, _EXCLUSIVE = 2, 3  # compute modes
 _SLOWED_DOWN = 0x8 | 0x20 | 0x40 | 0x80  # clock event reasons: heat or power, not a plain cap
-# cuInit's codes that people meet.
+# Codes of cuInit that occur in practice.
 _CUDA_CODES = {
     3: ("CUDA was shut down", ""),
     34: ("the CUDA driver library is a stub", "remove the toolkit's stubs from LD_LIBRARY_PATH"),
@@ -31,12 +31,12 @@ _CUDA_CODES = {
 
 
 def check_driver(nvml: dict[str, Any], cuda: dict[str, Any]) -> list[Line]:
-    """Is there a driver, and do both of its libraries work?"""
+    """Check that there is a driver and that both of its libraries work."""
     if "error" in nvml:
         cure = "see `dmesg`; `nvidia-smi` probably hangs as well" if nvml.get("timeout") else ""
         return [Line("driver", "NVML", PROBLEM, nvml["error"], cure)]
     if problem := nvml.get("problem"):
-        # No library at all is what a machine without a GPU looks like.
+        # A machine without a GPU has no library at all.
         missing = "no NVIDIA driver library" in problem["reason"]
         none = problem["reason"] == _words.NO_GPU[0]
         status = OK if none else WARNING if missing else PROBLEM
@@ -73,7 +73,7 @@ def _cuda_line(cuda: dict[str, Any], nvml: dict[str, Any]) -> Line:
 
 
 def check_gpus(nvml: dict[str, Any]) -> list[Line]:
-    """What NVML sees, equal GPUs together, and what is wrong with each."""
+    """Report the GPUs NVML sees, equal ones grouped, and the problems of each."""
     if "gpus" not in nvml:
         return []
     gpus = nvml["gpus"]

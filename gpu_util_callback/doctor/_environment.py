@@ -1,4 +1,4 @@
-"""Environment variables that matter, MPS, and who may profile."""
+"""Environment variables that matter, MPS, and permission to profile."""
 
 import os
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ _NAMES = (
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are set and matter."""
+    """Return the variables that are set and matter."""
     return {name: environ[name] for name in _NAMES if name in environ}
 
 
 def backend(environ: Mapping[str, str]) -> str | None:
-    """The Keras backend that is chosen here, None = not chosen."""
+    """Return the Keras backend chosen here, None if none is."""
     chosen = environ.get("KERAS_BACKEND", "").lower()
     return chosen if chosen in ("tensorflow", "jax", "torch") else None
 
 
 def check_environment(environ: Mapping[str, str], nvml: dict[str, Any]) -> list[Line]:
-    """One line per variable that is wrong or slow, one for all the others."""
+    """Return one line per variable that is wrong or slow, and one for all the others."""
     gpus = nvml.get("gpus") or []
     lines = [*_visible(environ, nvml, gpus), *_settings(environ, gpus)]
     named = {line.check for line in lines}
@@ -114,7 +114,7 @@ def _settings(environ: Mapping[str, str], gpus: list[Any]) -> list[Line]:
 
 
 def check_profiler(nvml: dict[str, Any], libraries: dict[str, Any]) -> list[Line]:
-    """May this user profile, and does CUPTI load? Without them there is no kernel time."""
+    """Check that this user may profile and that CUPTI loads: kernel time needs both."""
     if not nvml.get("gpus"):
         return []
     cupti = next((found for name, found in libraries.items() if name.startswith("libcupti")), None)

@@ -1,4 +1,4 @@
-"""Asking everything, in the order that one answer needs another."""
+"""The examination: all probes and checks, in the order of their dependencies."""
 
 import importlib.metadata
 import json
@@ -24,7 +24,7 @@ __all__ = [
     "run_probes",
 ]
 
-# framework -> the distributions that bring it
+# framework -> the distributions that provide it
 FRAMEWORKS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-intel"),
     "jax": ("jax",),
@@ -34,7 +34,7 @@ _KEPT_STDERR = 4_000
 
 
 def installed(framework: str) -> list[tuple[str, str]]:
-    """(distribution, version) of all that bring a framework, from metadata alone."""
+    """Return (distribution, version) of all that provide a framework, from metadata alone."""
     found = []
     for name in FRAMEWORKS[framework]:
         try:
@@ -45,7 +45,7 @@ def installed(framework: str) -> list[tuple[str, str]]:
 
 
 def run_probes(wanted: dict[str, list[str]], timeout_s: float) -> dict[str, dict[str, Any]]:
-    """name -> its answer; {"error"} when it failed, hung or died. wanted: name -> arguments."""
+    """Run probes (name -> arguments); return name -> its answer, {"error"} if it failed or hung."""
     with ThreadPoolExecutor(max(len(wanted), 1)) as pool:
         running = {
             name: pool.submit(_run, [name, *arguments], timeout_s)
@@ -85,7 +85,7 @@ def _run(arguments: list[str], timeout_s: float) -> dict[str, Any]:
 def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
     """Check driver, GPUs, environment, and each installed framework (or only the named one).
 
-    Nothing is imported here: every probe runs in a process of its own and may fail, hang or crash.
+    Nothing is imported here: every probe runs in its own process and may fail, hang or crash.
     """
     names = [framework] if framework else list(FRAMEWORKS)
     present = {name: found for name in names if (found := installed(name))}
@@ -126,17 +126,18 @@ def quick_check(
     build_info: Mapping[str, Any] | None,
     environ: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """What is wrong with the GPUs this training uses.
+    """Return the problems with the GPUs this training uses.
 
     Args:
         framework_gpus: the framework's GPUs; None or empty = it has none.
-        nvml_gpus: `Sampler.nvml_gpus`: all that the driver sees, with "visible".
+        nvml_gpus: `Sampler.nvml_gpus`: all GPUs the driver sees, with "visible".
         build_info: {"framework", "is_cuda_build", …} of the framework, None = unknown.
         environ: os.environ of the training.
 
-    Returns: [{"cause": "cpu_fallback" | "gpus_unused", "status": "problem" | "warning", "reason",
-    "cure", "evidence"}] and, of the first, "code": the line to run; [] when all is well or there
-    is no GPU.
+    Returns:
+        [{"cause": "cpu_fallback" | "gpus_unused", "status": "problem" | "warning", "reason",
+        "cure", "evidence"}] and, for the first, "code": the line to run; [] when all is well or
+        there is no GPU.
     """
     environ = os.environ if environ is None else environ
     own = len(framework_gpus or ())

@@ -1,4 +1,4 @@
-"""A framework's build, its libraries, and why it sees the GPUs that it sees."""
+"""A framework's build, its libraries, and the reasons for the GPUs it sees."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _CUDA_LIBRARIES = {
     13: ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcufft.so.12",
          "libcusparse.so.12", "libcusolver.so.12"),
 }  # fmt: skip
-# What frameworks print when they pass over a GPU.
+# Messages that frameworks print when they skip a GPU.
 _TELLING = re.compile(
     r"cannot dlopen|could not load dynamic library|dlerror|failed call to cuinit|"
     r"ignoring visible gpu|no kernel image|cuda_error|insufficient",
@@ -27,7 +27,7 @@ _TELLING = re.compile(
 
 
 def needed_libraries(build: Mapping[str, Any]) -> list[str]:
-    """The libraries a CUDA build of TensorFlow needs, CUPTI (for profiles) last."""
+    """Return the libraries a CUDA build of TensorFlow needs, CUPTI (for profiles) last."""
     version = str(build.get("cuda_version") or "")
     if not build.get("is_cuda_build") or not version[:2].isdigit():
         return []
@@ -40,7 +40,7 @@ def needed_libraries(build: Mapping[str, Any]) -> list[str]:
 
 
 def none_installed(names: list[str]) -> Line:
-    """No framework at all: wrong where one was asked for, else an environment for looking."""
+    """Report that no framework is installed: a problem only where one was asked for."""
     wanted = ", ".join(names)
     if len(names) > 1:
         return Line(
@@ -62,10 +62,11 @@ def check_framework(
     libraries: dict[str, Any],
     used: bool = True,
 ) -> list[Line]:
-    """All lines about one framework.
+    """Return all lines about one framework.
 
-    distributions: (name, version) of all that bring it. used: False where another Keras backend is
-    chosen.
+    Args:
+        distributions: (name, version) of all packages that provide it.
+        used: False where another Keras backend is chosen.
     """
     visible = [gpu for gpu in nvml.get("gpus", ()) if gpu["visible"]]
     severe = PROBLEM if used else WARNING
@@ -158,7 +159,7 @@ def _major(needed: list[str]) -> str:
 def _fits(
     name: str, build: dict[str, Any], nvml: dict[str, Any], visible: list[Any], severe: str
 ) -> list[Line]:
-    """Does the driver support this CUDA, and does the build hold code for these GPUs?"""
+    """Check that the driver supports this CUDA and that the build has code for these GPUs."""
     lines = []
     wanted, offered = build.get("cuda_version"), nvml.get("cuda_version")
     if wanted and offered and _numbers(wanted)[0] > _numbers(offered)[0]:
@@ -229,7 +230,7 @@ def _why(
     missing: list[str],
     environ: Mapping[str, str],
 ) -> tuple[str, str]:
-    """Why a framework sees fewer GPUs than there are, and the cure."""
+    """Return the reason why a framework sees fewer GPUs than there are, and the cure."""
     if not visible:
         return "CUDA_VISIBLE_DEVICES hides them", "unset CUDA_VISIBLE_DEVICES"
     if not answer["build"].get("is_cuda_build"):

@@ -1,4 +1,4 @@
-"""What the doctor found, as lines for people and as JSON."""
+"""The doctor's results, as text and as JSON."""
 
 import shutil
 import textwrap
@@ -16,7 +16,7 @@ _BOLD, _RESET = "\033[1m", "\033[0m"
 
 @dataclass(frozen=True)
 class Line:
-    """One checked thing.
+    """The result of one check.
 
     section: "driver", "gpu", "environment", "tensorflow", … status: "ok", "warning" or "problem".
     cure: what to do, "" when there is nothing to do.
@@ -42,7 +42,7 @@ class Report:
         return max((line.status for line in self.lines), key=_ORDER.index, default=OK)
 
     def to_json(self) -> dict[str, Any]:
-        """{"version", "status", "lines": [a Line's fields], "facts": what the probes answered}."""
+        """Return {"version", "status", "lines": [a Line's fields], "facts": probes' answers}."""
         return {
             "version": 1,
             "status": self.status,
@@ -51,7 +51,7 @@ class Report:
         }
 
     def render(self, color: bool = False, width: int | None = None) -> str:
-        """One screen of text; the verdict is its last line."""
+        """Return one screen of text; the verdict is its last line."""
         width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
         out: list[str] = []
         section = None

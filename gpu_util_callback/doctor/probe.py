@@ -1,7 +1,7 @@
-"""Questions that may hang or crash, each asked in a process of its own.
+"""Probes that may hang or crash, each run in its own process.
 
 `python -m gpu_util_callback.doctor.probe NAME` prints one line of JSON behind a mark. A probe that
-raises prints {"error": …}; one that dies is seen by its exit status.
+raises prints {"error": …}; one that dies is recognized by its exit status.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ MARK = "gpu-util-probe: "
 
 
 def nvml() -> dict[str, Any]:
-    """The driver, and all that NVML tells of its GPUs."""
+    """Return the driver's facts and everything NVML reports about its GPUs."""
     from gpu_util_callback.gpus import _devices, _gate, _library, _mapping, _processes
 
     binding, problem = _library.open_nvml()
@@ -79,7 +79,7 @@ def _process_name(pid: int) -> str | None:
 
 
 def cuda() -> dict[str, Any]:
-    """The CUDA driver library: whether it starts, and the devices it lists."""
+    """Return whether the CUDA driver library starts, and the devices it lists."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -94,10 +94,10 @@ def cuda() -> dict[str, Any]:
 
 
 def libraries(names: str) -> dict[str, Any]:
-    """name -> {"loads", "path" or "error"} for each of the comma-separated sonames."""
+    """Return name -> {"loads", "path" or "error"} for each of the comma-separated sonames."""
     found: dict[str, Any] = {}
     for name in filter(None, names.split(",")):
-        # As the frameworks do: the loader's own search first, then the nvidia-* wheels.
+        # Same order as the frameworks: the loader's own search, then the nvidia-* wheels.
         wheels = [
             path
             for folder in sys.path
@@ -118,7 +118,7 @@ def libraries(names: str) -> dict[str, Any]:
 
 
 def tensorflow() -> dict[str, Any]:
-    """TensorFlow's build and the GPUs it sees."""
+    """Return TensorFlow's build and the GPUs it sees."""
     import tensorflow as tf
 
     build = {
@@ -144,7 +144,7 @@ def tensorflow() -> dict[str, Any]:
 
 
 def jax() -> dict[str, Any]:
-    """JAX's plugins and the GPUs it sees."""
+    """Return JAX's plugins and the GPUs it sees."""
     import jax as module
 
     plugins = [
@@ -166,7 +166,7 @@ def jax() -> dict[str, Any]:
 
 
 def torch() -> dict[str, Any]:
-    """torch's build and the GPUs it sees."""
+    """Return torch's build and the GPUs it sees."""
     import torch as module
 
     available = module.cuda.is_available()
@@ -196,7 +196,7 @@ def _plain(details: Any) -> dict[str, Any]:
 
 
 def loaded_path(soname: str) -> str | None:
-    """The file behind a library that this process has loaded."""
+    """Return the file behind a library that this process has loaded."""
     stem = soname.split(".so")[0] + ".so"
     try:
         for line in Path("/proc/self/maps").read_text().splitlines():
@@ -222,7 +222,7 @@ def main(argv: list[str]) -> int:
     """Run the probe argv[0] with the rest as arguments."""
     try:
         answer = PROBES[argv[0]](*argv[1:])
-    except Exception as error:  # whatever a framework raises is what we want to know
+    except Exception as error:  # the framework's error is the answer
         answer = {"error": f"{type(error).__name__}: {error}"}
     sys.stdout.write(f"\n{MARK}{json.dumps(answer, default=str)}\n")
     return 0

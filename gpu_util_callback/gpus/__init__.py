@@ -1,4 +1,4 @@
-"""What the GPUs did: NVML behind one guarded gate, sampled from a thread of its own."""
+"""GPU sampling: NVML behind one guarded gate, sampled from its own thread."""
 
 from gpu_util_callback.gpus._store import FrameworkGpu, SampleBlock
 from gpu_util_callback.gpus.sampler import Sampler

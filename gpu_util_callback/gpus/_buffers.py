@@ -17,9 +17,9 @@ _DRY_AFTER_NS = 1_000_000_000
 
 
 class UtilizationBuffer:
-    """Drains `nvmlDeviceGetSamples`; each sample keeps the time the driver gave it.
+    """Drains `nvmlDeviceGetSamples`; each sample keeps the driver's time stamp.
 
-    The ring runs dry while a GPU idles: then the polled value stands in, stamped with its own
+    The ring runs dry while a GPU idles; the polled value then takes its place, stamped with its own
     time. Stamps are "CPU microseconds" of an undocumented origin, which is found from the stamps.
     """
 
@@ -32,7 +32,7 @@ class UtilizationBuffer:
         self._store = store
         self._clock = clock
         self._last_us = [0, 0]
-        self._since_ns = clock.now()  # what the ring holds from before is not this recording's
+        self._since_ns = clock.now()  # older samples are not part of this recording
         self._newest_ns = self._since_ns
         self._ever = False
 
@@ -57,7 +57,7 @@ class UtilizationBuffer:
             self._store.add(group, self.columns, now_ns, list(polled))
 
     def _name_polled(self) -> None:
-        """Where utilization cannot be polled, the ring has it: name what really is missing."""
+        """Report what is really missing where utilization cannot be polled but the ring has it."""
         memory, polled = self._gate.memory, "nvmlDeviceGetUtilizationRates"
         missing = memory.reason(polled, self._key)
         if missing is not None:
@@ -66,7 +66,7 @@ class UtilizationBuffer:
 
     @property
     def latest(self) -> bool:
-        """Whether the driver keeps such a ring for this GPU."""
+        """True if the driver keeps such a ring for this GPU."""
         return self._ever
 
     def _drain(self, column: int, kind: int) -> list[tuple[int, float]]:
@@ -97,9 +97,9 @@ VALUE_MEMBERS = {
 
 
 def origin_ns(stamp_us: int) -> int:
-    """What to add to driver stamps (ns) to get the wall clock: 0, or the time of boot.
+    """Return the offset (ns) from driver stamps to the wall clock: 0, or the time of boot.
 
-    Some drivers count from the epoch, some from boot. Anything else is taken to be new now.
+    Some drivers count from the epoch, some from boot. Any other stamp is taken as the current time.
     """
     wall_ns = time.time_ns()
     if abs(wall_ns // 1000 - stamp_us) < _DAY_US:

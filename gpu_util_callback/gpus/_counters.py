@@ -1,4 +1,4 @@
-"""Cumulative counters, all in one call, turned into rates and shares of the time between reads."""
+"""Cumulative counters, read in one call, as rates and shares of the time between reads."""
 
 import time
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ NAN = float("nan")
 _BATCH = "nvmlDeviceGetFieldValues"
 _ALL_LINKS = 0xFFFFFFFF
 _WRAP = 2**32
-# The fastest a PCIe link of each generation moves data, bytes a second and lane.
+# The maximum rate of a PCIe link of each generation, bytes per second and lane.
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of the batch. unit: what one count is worth in the column's unit and second."""
+    """One field of the batch. unit: the value of one count in the column's unit and second."""
 
     id: int
     column: str
@@ -46,22 +46,22 @@ FIELDS = (
     Field(82, "memory_temperature_c", cumulative=False),
 )
 
-# Clock event reasons -> the column their share of time belongs to. Idle and a person's own clock
-# settings are no throttling.
+# Clock event reasons -> the column their share of time belongs to. Idle and clocks set by the user
+# are not throttling.
 REASON_COLUMNS = {
     0x20: "throttle_thermal_pct", 0x40: "throttle_thermal_pct",
     0x4: "throttle_power_pct", 0x80: "throttle_power_pct",
     0x10: "throttle_other_pct", 0x200: "throttle_other_pct", 0x400: "throttle_other_pct",
 }  # fmt: skip
-_HW_SLOWDOWN = 0x8  # thermal or power brake; the two bits that tell which are newer
+_HW_SLOWDOWN = 0x8  # thermal or power brake; the two bits that distinguish them are newer
 
 
 class Counters:
-    """Reads the batch and gives one row of `columns`; NaN where a counter is absent or began anew.
+    """Reads the batch into one row of `columns`; NaN where a counter is absent or was reset.
 
-    A share of time comes from the driver's own nanosecond counters; where it has none, or does not
-    answer the batch, from the event reasons of each tick (0 or 100), whose mean over ticks
-    estimates the same share. PCIe traffic comes from the older call then, once a second.
+    A share of time comes from the driver's own nanosecond counters. Where it has none, or does not
+    answer the batch, the share comes from the event reasons of each tick (0 or 100), whose mean
+    over ticks estimates it, and PCIe traffic from the older call, once a second.
     """
 
     columns = (*dict.fromkeys(field.column for field in FIELDS), "event_reasons")
@@ -88,13 +88,13 @@ class Counters:
         self._prepare()
 
     def read(self) -> list[float]:
-        """[float] * len(columns): rates since the last read."""
+        """Return [float] * len(columns): rates since the last read."""
         row = self._empty[:]
         uncounted = self._uncounted
         if self._fields:
             answer = self._gate.ask(_BATCH, self._gpu.board, self._asked, gpu=self._key)
             if answer is None:
-                self._before.clear()  # a gap: no rate over an interval that was not seen
+                self._before.clear()  # a gap: no rate over an unobserved interval
                 uncounted = list(_SHARES)
                 if self._gate.lacks(_BATCH, self._key):
                     self._drop_all()
@@ -106,11 +106,11 @@ class Counters:
 
     @property
     def wraps(self) -> bool:
-        """Whether this driver's PCIe counters were seen to wrap: then they need reading often."""
+        """True if this driver's PCIe counters were seen to wrap and need frequent reads."""
         return bool(self._wrapped)
 
     def _prepare(self) -> None:
-        """What follows from the fields that are left."""
+        """Compute everything that depends on the remaining fields."""
         self._asked = [
             (field.id, field.scope) if field.scope else field.id for field in self._fields
         ]
@@ -151,7 +151,7 @@ class Counters:
         grown = count - before[1]
         if grown < 0:
             if not field.wraps or before[1] >= _WRAP or self._too_fast(grown + _WRAP, seconds):
-                return NAN  # the driver was reloaded: the counter began anew
+                return NAN  # the driver was reloaded: the counter was reset
             grown += _WRAP
             self._wrapped.add(field)
         if field in self._wrapped and self._link_rate * seconds >= _WRAP:
@@ -162,7 +162,7 @@ class Counters:
         return bool(self._link_rate) and grown / seconds > 1.1 * self._link_rate
 
     def _drop(self, field: Field, code: int) -> None:
-        """Leave out a field that this GPU does not have; remember why."""
+        """Drop a field that this GPU does not have; remember why."""
         self._before.pop(field, None)
         if code in NO_NEW_VALUE or code not in OFF:
             return
@@ -172,25 +172,25 @@ class Counters:
             self._name_missing(field.column, *_words.explain(code))
 
     def _drop_all(self) -> None:
-        """Leave out the whole batch, which this driver lacks or refuses; name what goes with it."""
+        """Drop the whole batch, which this driver lacks or refuses; report what is lost with it."""
         missing = self._gate.memory.reason(_BATCH, self._key)
         columns = dict.fromkeys(field.column for field in self._fields)
         self._fields.clear()
         self._prepare()
-        if missing is None:  # named before: the GPU was lost and is back
+        if missing is None:  # already reported: the GPU was lost and is back
             return
         for column in columns:
             self._name_missing(column, missing["reason"], missing["cure"])
         self._gate.memory.forget(_BATCH, self._key)
 
     def _name_missing(self, column: str, reason: str, cure: str) -> None:
-        """Remember why a column has no values, unless another call has them."""
+        """Remember why a column has no values, unless another call provides them."""
         instead = REASON_CALLS if column in _SHARES else ()
         if not any(self._gate.knows(symbol) for symbol in instead):
             self._gate.memory.note(column, self._key, reason, cure)
 
     def _throughput(self, row: list[float]) -> None:
-        """PCIe traffic of the last 20 ms, for which each question takes as long."""
+        """Read the PCIe traffic of the last 20 ms; each query takes as long."""
         now_s = time.perf_counter()
         if not self._unmetered or now_s < self._throughput_due_s:
             return
@@ -204,7 +204,7 @@ class Counters:
                 row[self.columns.index(column)] = 1024.0 * rate
                 self._gate.memory.forget(column, self._key)
             elif self._gate.lacks(name, self._key):
-                self._gate.memory.forget(name, self._key)  # the counter's own reason says more
+                self._gate.memory.forget(name, self._key)  # the counter's own reason is better
 
     def _reasons(self, row: list[float], uncounted: list[str]) -> None:
         questions = [(symbol, self._gpu.board) for symbol in REASON_CALLS]
@@ -219,7 +219,7 @@ class Counters:
 
 
 _PCIE = "nvmlDeviceGetPcieThroughput"
-_THROUGHPUT = {"pcie_tx_bytes_per_s": 0, "pcie_rx_bytes_per_s": 1}  # column -> what it asks for
+_THROUGHPUT = {"pcie_tx_bytes_per_s": 0, "pcie_rx_bytes_per_s": 1}  # column -> argument of the call
 _THROUGHPUT_S = 1.0
 _SHARES = ("throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct")
 REASON_CALLS = (

@@ -1,4 +1,4 @@
-"""What the CUDA driver of this process says about its own devices, without starting it.
+"""The devices of this process's CUDA driver, listed without starting it.
 
 cuInit is never called: a framework that forks must be the first to do so. Until it has, the driver
 answers "not initialised" and the list is empty.
@@ -15,7 +15,7 @@ __all__ = ["cuda_gpus"]
 
 
 def cuda_gpus() -> list[CudaGpu]:
-    """The devices in CUDA's own order; empty where CUDA is not up in this process."""
+    """Return the devices in CUDA's own order; empty where CUDA is not up in this process."""
     library = _already_loaded()
     if library is None:
         return []

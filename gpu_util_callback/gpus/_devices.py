@@ -1,4 +1,4 @@
-"""The GPUs that NVML sees, and what stays the same about them."""
+"""The GPUs that NVML sees, and their constant facts."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,12 +30,12 @@ class NvmlGpu:
 
     @property
     def mig(self) -> bool:
-        """Whether this is a MIG device."""
+        """True for a MIG device."""
         return bool(self.parent_uuid)
 
 
 def driver_facts(gate: Gate) -> dict[str, Any]:
-    """{"driver_version", "nvml_version", "cuda_version"}; what is unknown is None."""
+    """Return {"driver_version", "nvml_version", "cuda_version"}; unknown values are None."""
     cuda = gate.first_of(
         ("nvmlSystemGetCudaDriverVersion_v2",), ("nvmlSystemGetCudaDriverVersion",)
     )
@@ -47,9 +47,9 @@ def driver_facts(gate: Gate) -> dict[str, Any]:
 
 
 def list_gpus(gate: Gate) -> list[NvmlGpu]:
-    """All GPUs in NVML's order, MIG devices inside them. One that has no handle is left out.
+    """Return all GPUs in NVML's order, including MIG devices; GPUs without a handle are left out.
 
-    One of `Memory.skipped` is not asked: it keeps its place, without a handle.
+    A GPU in `Memory.skipped` is not queried: it keeps its place, without a handle.
     """
     found = []
     for index in range(gate.ask("nvmlDeviceGetCount") or 0):
@@ -63,7 +63,7 @@ def list_gpus(gate: Gate) -> list[NvmlGpu]:
         gpu = _whole(gate, handle, index, key)
         mode = gate.ask("nvmlDeviceGetMigMode", handle, gpu=key)
         gpu.mig_mode = bool(mode and mode[0])
-        gate.memory.forget("nvmlDeviceGetMigMode", key)  # most GPUs have none: nothing is missing
+        gate.memory.forget("nvmlDeviceGetMigMode", key)  # most GPUs have no MIG: nothing is missing
         if gpu.mig_mode:
             gpu.migs = _migs(gate, gpu, key)
         found.append(gpu)
@@ -71,13 +71,13 @@ def list_gpus(gate: Gate) -> list[NvmlGpu]:
 
 
 def find_again(gate: Gate, gpu: NvmlGpu, key: str) -> bool:
-    """Take new handles of a GPU that was lost; True when it answers."""
+    """Get new handles of a GPU that was lost; return True if it answers."""
     gate.probing = True
     try:
         if gpu.uuid:
             handle = gate.ask("nvmlDeviceGetHandleByUUID", gpu.uuid.encode(), gpu=key)
             answers = handle is not None and gate.ask("nvmlDeviceGetUUID", handle, gpu=key)
-        else:  # a driver that tells none: the place in its list stays the same
+        else:  # no UUID reported: its position in the list stays the same
             handle = gate.ask("nvmlDeviceGetHandleByIndex", gpu.nvml_index, gpu=key)
             answers = handle is not None and gate.ask("nvmlDeviceGetName", handle, gpu=key)
         if not answers:
@@ -93,7 +93,7 @@ def find_again(gate: Gate, gpu: NvmlGpu, key: str) -> bool:
 
 
 def mode_of(gate: Gate, gpu: NvmlGpu) -> str:
-    """What keeps calls from being supported: "MIG", "vGPU", "WSL" or ""."""
+    """Return the mode that keeps calls from being supported: "MIG", "vGPU", "WSL" or ""."""
     if gpu.mig or gpu.mig_mode:
         return "MIG"
     key = f"nvml {gpu.nvml_index}"
@@ -149,7 +149,7 @@ def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
 
 
 def memory_of(gate: Gate, handle: Any, key: str) -> Any:
-    """The driver's account of a GPU's memory, with `reserved` apart from `used` where it tells."""
+    """Return the driver's memory info of a GPU, `reserved` separate from `used` if reported."""
     version = getattr(gate.binding, "nvmlMemory_v2", None)
     symbol = "nvmlDeviceGetMemoryInfo"
     if version is None:
@@ -166,7 +166,7 @@ def _memory_total(gate: Gate, handle: Any, key: str) -> int | None:
 
 
 def _facts(gate: Gate, gpu: NvmlGpu, key: str) -> dict[str, Any]:
-    """What does not change while a process runs; what the driver does not tell is None."""
+    """Return the facts that do not change while a process runs; unknown ones are None."""
 
     def ask(symbol: str, *args: Any) -> Any:
         answer = gate.ask(symbol, gpu.handle, *args, gpu=key)

@@ -1,12 +1,12 @@
 """The one gate to the driver: every NVML call goes through it and none of them raises.
 
-What an error means is decided here, once:
+Errors are interpreted here only:
 
 - not supported, no such function, no permission: this value is switched off for this GPU, with its
-  reason, and not asked for again;
+  reason, and not queried again;
 - not found, no data: there is no new value now;
 - GPU lost, reset required: the GPU is gone until it answers again;
-- anything else (unknown, timeout, out of memory): this value backs off and is tried again later.
+- anything else (unknown, timeout, out of memory): this value backs off and is retried later.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from gpu_util_callback.gpus import _library, _words
 __all__ = ["Gate", "Memory", "Retired"]
 
 UNINITIALIZED = 1
-NO_NEW_VALUE = frozenset({0, 6, 21, 27})  # 0: a success without records, which the binding raises
+NO_NEW_VALUE = frozenset({0, 6, 21, 27})  # 0: a success without records, raised by the binding
 OFF = frozenset({2, 3, 4, 13, 22, 25, 26})
 GONE = frozenset({15, 16, 28})
 TIMEOUT, WAITS = 10, frozenset({"nvmlEventSetWait_v2"})  # no event came: nothing is wrong
@@ -32,26 +32,26 @@ _NEVER = math.inf
 
 
 class Retired(Exception):
-    """This thread's call hung and its work was given to another thread: it ends here."""
+    """Raised in a thread whose call hung and whose work was given to another thread."""
 
 
 class Memory:
-    """What is known about each value of each GPU: off and why, or asked again when.
+    """State of each value of each GPU: off and why, or when to retry.
 
     Shared by the threads of one sampler. `key` is (symbol, GPU key).
     """
 
     def __init__(self) -> None:
-        self.blocked: dict[tuple[str, str], float] = {}  # key -> perf seconds to try again at
+        self.blocked: dict[tuple[str, str], float] = {}  # key -> perf seconds of the next try
         self._failures: dict[tuple[str, str], int] = {}
         self._reasons: dict[tuple[str, str], dict[str, str]] = {}
-        self.gone: dict[str, float] = {}  # GPU key -> perf seconds to try again at
+        self.gone: dict[str, float] = {}  # GPU key -> perf seconds of the next try
         self._gone_failures: dict[str, int] = {}
         self.modes: dict[str, str] = {}  # GPU key -> "MIG", "vGPU", "WSL": why calls are missing
         self.skipped: set[str] = set()  # GPU keys whose call hangs, while GPUs are listed
 
     def off(self, symbol: str, gpu: str, reason: str, cure: str = "") -> None:
-        """Never ask for this again; remember why."""
+        """Switch this value off for good; remember why."""
         self.blocked[symbol, gpu] = _NEVER
         self.note(symbol, gpu, reason, cure)
 
@@ -65,7 +65,7 @@ class Memory:
         }
 
     def back_off(self, symbol: str, gpu: str, reason: str) -> None:
-        """Try again later; a value that fails again and again is named as unavailable."""
+        """Try again later; report a value that fails repeatedly as unavailable."""
         key = (symbol, gpu)
         count = self._failures[key] = self._failures.get(key, 0) + 1
         pause = BACK_OFF_S[min(count, len(BACK_OFF_S)) - 1]
@@ -74,7 +74,7 @@ class Memory:
             self.note(symbol, gpu, f"{reason}, {count} times; tried again every {pause:g} s")
 
     def slow(self, key: tuple[str, str], took_s: float) -> None:
-        """A call that worked, but took long: ask less often."""
+        """Query a call that worked, but took long, less often."""
         pause_s = min(10 * took_s, BACK_OFF_S[-1])
         self.blocked[key] = max(self.blocked.get(key, 0.0), time.perf_counter() + pause_s)
         if took_s > 0.5:
@@ -83,7 +83,7 @@ class Memory:
             )
 
     def lost(self, gpu: str, reason: str) -> None:
-        """The GPU is gone; try it again later."""
+        """Mark the GPU as gone and try it again later."""
         count = self._gone_failures[gpu] = self._gone_failures.get(gpu, 0) + 1
         self.gone[gpu] = time.perf_counter() + BACK_OFF_S[min(count, 3) - 1]
         self._reasons["GPU", gpu] = {
@@ -93,12 +93,12 @@ class Memory:
         }
 
     def still_lost(self, gpu: str) -> None:
-        """A lost GPU was asked and is not back: wait longer."""
+        """Wait longer before the next try of a GPU that is still lost."""
         pause = BACK_OFF_S[min(self._gone_failures.get(gpu, 1), 3) - 1]
         self.gone[gpu] = time.perf_counter() + pause
 
     def found(self, gpu: str) -> None:
-        """A lost GPU answers again."""
+        """Mark a lost GPU as back."""
         self.gone.pop(gpu, None)
         self._gone_failures.pop(gpu, None)
         self._reasons.pop(("GPU", gpu), None)
@@ -106,13 +106,13 @@ class Memory:
             self.answered(key)
 
     def answered(self, key: tuple[str, str]) -> None:
-        """A value that had failed is there again."""
+        """Mark a value that had failed as back."""
         self.blocked.pop(key, None)
         self._failures.pop(key, None)
         self._reasons.pop(key, None)
 
     def reason(self, symbol: str, gpu: str) -> dict[str, str] | None:
-        """Why something is missing; None where it is not, or was forgotten."""
+        """Return why a value is missing; None if it is not, or was forgotten."""
         return self._reasons.get((symbol, gpu))
 
     def forget(self, symbol: str, gpu: str) -> None:
@@ -128,10 +128,10 @@ class Memory:
 
 
 class Gate:
-    """Asks the driver; answers a value or None. One per thread, over a shared `Memory`.
+    """Queries the driver; returns a value or None. One per thread, over a shared `Memory`.
 
-    `calling` is (symbol, GPU key, perf seconds) while a call is under way, so that a watcher in
-    another thread can tell which call hangs.
+    `calling` is (symbol, GPU key, perf seconds) during a call, so that a watcher in another thread
+    can see which call hangs.
     """
 
     def __init__(self, binding: Any, memory: Memory) -> None:
@@ -145,16 +145,17 @@ class Gate:
         self._functions: dict[str, Callable[..., Any] | None] = {}
 
     def knows(self, symbol: str) -> bool:
-        """Whether the binding has this function."""
+        """Return whether the binding has this function."""
         if symbol not in self._functions:
             self._functions[symbol] = getattr(self.binding, symbol, None)
         return self._functions[symbol] is not None
 
     def ask(self, symbol: str, *args: Any, gpu: str = "", name: str = "") -> Any:
-        """The driver's answer, or None when there is none.
+        """Return the driver's answer, or None when there is none.
 
-        gpu: whom a failure belongs to. name: what the question is remembered as, where one symbol
-        answers several.
+        Args:
+            gpu: the GPU that a failure is attributed to.
+            name: the key under which the query is remembered, where one symbol answers several.
         """
         key = (name or symbol, gpu)
         memory = self.memory
@@ -175,7 +176,7 @@ class Gate:
         self.calling = (key[0], gpu, started)
         try:
             answer = function(*args)  # type: ignore[misc]
-        except Exception as error:  # the binding has errors of its own beside NVMLError
+        except Exception as error:  # the binding raises errors other than NVMLError
             answer = None
             self._failed(key[0], gpu, error)
         else:
@@ -192,10 +193,10 @@ class Gate:
         return answer
 
     def first_of(self, *questions: tuple[Any, ...], gpu: str = "") -> Any:
-        """The answer of the first of several calls for one value that this driver has.
+        """Return the answer of the first of several calls for one value that this driver has.
 
-        An older call answers only where the newer one is missing for good: a passing failure must
-        not change what a value means.
+        An older call is used only where the newer one is missing for good: a passing failure must
+        not change the meaning of a value.
 
         Args:
             questions: (symbol, arguments...), the preferred one first.
@@ -213,7 +214,7 @@ class Gate:
         return None
 
     def lacks(self, symbol: str, gpu: str) -> bool:
-        """Whether this value was switched off for good (and an older call may stand in)."""
+        """Return whether this value was switched off for good (and an older call may be used)."""
         return self.memory.blocked.get((symbol, gpu)) == _NEVER
 
     def _failed(self, symbol: str, gpu: str, error: Exception) -> None:

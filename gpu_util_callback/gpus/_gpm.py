@@ -1,4 +1,4 @@
-"""GPM, on Hopper and newer: how much of the GPU worked, not only whether some of it did."""
+"""GPM metrics (Hopper and newer): how much of the GPU was active, not only that some of it was."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ __all__ = ["Gpm"]
 
 NAN = float("nan")
 _MIB = float(1 << 20)
-# The driver refreshes its counters every 100 ms: two samples closer than that hold no difference.
+# The driver refreshes its counters every 100 ms: closer samples hold no difference.
 _APART_NS = 110_000_000
 _TOO_OLD_NS = 10_000_000_000
 
-# metric id -> (column, what one unit is worth)
+# metric id -> (column, value of one unit)
 METRICS: dict[int, tuple[str, float]] = {
     2: ("sm_active_pct", 1.0),
     3: ("sm_occupancy_pct", 1.0),
@@ -35,8 +35,8 @@ METRICS: dict[int, tuple[str, float]] = {
 class Gpm:
     """One row per interval between two chained samples, stamped at the interval's end.
 
-    Whether a GPU has GPM is asked, not concluded from its name. The first interval of a run and
-    the first after a gap have no row.
+    GPM support is queried, not inferred from the GPU's name. The first interval of a run and the
+    first after a gap have no row.
     """
 
     columns = tuple(column for column, _ in METRICS.values())
@@ -54,7 +54,7 @@ class Gpm:
         self.supported = self._probe()
 
     def read(self) -> None:
-        """Take a sample when the last one is old enough, and store what lies between them."""
+        """Take a sample when the last one is old enough, and store the difference."""
         if not self.supported or not self._ready():
             return
         time_ns = self._clock.now()
@@ -136,7 +136,7 @@ class Gpm:
 
 
 def _sane(value: float, column: str) -> float:
-    """A reading, or NaN where it cannot be one."""
+    """Return a reading, or NaN where the value is impossible."""
     if not value >= 0 or (column.endswith("_pct") and value > 101):
         return NAN
     return min(value, 100.0) if column.endswith("_pct") else value

@@ -1,4 +1,4 @@
-"""What changes rarely: limits, the PCIe link, ECC counts; and critical errors as they happen."""
+"""Values that change rarely (limits, the PCIe link, ECC counts), and critical errors."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ class Health:
         self._key = key
 
     def read(self) -> list[float]:
-        """[float] * len(columns). A link that saves power at idle shows its low generation."""
+        """Return [float] * len(columns). An idle link that saves power shows a low generation."""
         return [
             self._value("nvmlDeviceGetEnforcedPowerLimit"),
             self._value("nvmlDeviceGetMaxClockInfo", _SM_CLOCK),
@@ -69,7 +69,7 @@ class XidWatch:
                 self._watched |= registered
 
     def read(self) -> None:
-        """Store the errors since the last read; does not wait for one."""
+        """Store the errors since the last read, without waiting for one."""
         for _ in range(16 if self._watched else 0):
             event = self._gate.ask("nvmlEventSetWait_v2", self._set, 1)
             if event is None:
@@ -78,7 +78,7 @@ class XidWatch:
                 self._mark(event)
 
     def close(self) -> None:
-        """Give the event set back."""
+        """Release the event set."""
         if self._set is not None:
             self._gate.ask("nvmlEventSetFree", self._set)
             self._set, self._watched = None, False

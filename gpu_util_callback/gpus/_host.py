@@ -1,4 +1,4 @@
-"""What the host did: CPU by core, memory, disk, network, and this process's part of it."""
+"""Host metrics: CPU by core, memory, disk, network, and this process's share of them."""
 
 import os
 import time
@@ -22,7 +22,7 @@ class Host:
     """Rows of group "host": shares and rates over the time since the last row, NaN = unknown.
 
     process_cpu_pct is in percent of one core (400 = four cores busy); cpu_pct of all cores.
-    Counters are kept here, since psutil's own are shared by everybody in the process.
+    Counters are kept here, since psutil's own are shared by the whole process.
     """
 
     def __init__(self, store: Store, clock: Clock, memory: Memory) -> None:
@@ -136,7 +136,7 @@ class Host:
         return (count - before[1]) / (now_s - before[0])
 
     def _try(self, what: str, read: Callable[[], Any]) -> Any:
-        """What psutil answers, or None; a part it cannot read is switched off with its reason."""
+        """Return psutil's answer, or None; a part it cannot read is switched off."""
         if what in self._off:
             return None
         try:
@@ -148,9 +148,9 @@ class Host:
 
 
 def host_facts(root: str = "/") -> dict[str, Any]:
-    """{"cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes"}.
+    """Return {"cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes"}.
 
-    cpus_allowed: how many this process may run on. cpu_quota: cores' worth of time its control
+    cpus_allowed: the CPUs this process may run on. cpu_quota: cores' worth of time its control
     group may use (a container's `--cpus`). None = unknown or unlimited.
     """
     groups = _control_groups(Path(root))
@@ -174,7 +174,7 @@ def host_facts(root: str = "/") -> dict[str, Any]:
 
 
 def _control_groups(root: Path) -> list[Path]:
-    """The folders whose limits hold for this process: its groups', and all those around them.
+    """Return the folders whose limits apply to this process: its groups and their ancestors.
 
     One tree in version 2 of control groups, one for each controller in version 1. In a container
     the paths may be the host's, which do not exist: the mount is the container's own group.
@@ -192,7 +192,7 @@ def _cpu_quota(group: Path) -> float | None:
     quota = _text_of(group / "cpu.max").split()  # version 2
     if len(quota) != 2:
         quota = [_text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    known = all(part.isdigit() for part in quota)  # "max" and "-1" are none
+    known = all(part.isdigit() for part in quota)  # "max" and "-1": no limit
     return int(quota[0]) / int(quota[1]) if known and int(quota[1]) else None
 
 

@@ -1,7 +1,7 @@
 """Loading and starting NVML: once per process, never shut down, and again after a fork.
 
 Repeated cycles of initialising and shutting down are slow and have upset drivers; starting may even
-hang. So this is only ever called in a sampler's thread or in the doctor's own process.
+hang. So this is only called in a sampler's thread or in the doctor's own process.
 """
 
 import ctypes
@@ -27,9 +27,9 @@ _DISPLAY = "0x03"  # PCI class: VGA and 3D controllers
 
 
 def nvidia_gpus(root: str = "/") -> int | None:
-    """How many NVIDIA GPUs are on the PCI bus; None where the system does not tell.
+    """Return the number of NVIDIA GPUs on the PCI bus; None where the system does not report it.
 
-    Sandboxes show an empty bus, WSL has its GPUs elsewhere, Jetsons have theirs on no bus.
+    Sandboxes show an empty bus, WSL has its GPUs elsewhere, Jetsons do not attach theirs to a bus.
     """
     base = Path(root)
     try:
@@ -49,7 +49,7 @@ def nvidia_gpus(root: str = "/") -> int | None:
 
 _NO_LIBRARY = 12
 _NAME = "libnvidia-ml.so.1"
-# Where drivers are that the loader does not know: containers without ldconfig, GKE, WSL, NixOS.
+# Driver folders that the loader does not know: containers without ldconfig, GKE, WSL, NixOS.
 _FOLDERS = (
     "/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
@@ -60,7 +60,7 @@ _starting_since: float | None = None  # perf seconds
 
 
 def open_nvml() -> tuple[Any, dict[str, str] | None]:
-    """(the binding, None) with NVML started, or (None, {"source", "reason", "cure"})."""
+    """Return (the binding, None) with NVML started, or (None, {"source", "reason", "cure"})."""
     global _started_in, _starting_since
     try:
         import pynvml
@@ -92,7 +92,7 @@ def open_nvml() -> tuple[Any, dict[str, str] | None]:
 
 
 def starting_since() -> float | None:
-    """Since when NVML is being started, in perf seconds; None where it is not."""
+    """Return the perf seconds at which starting NVML began; None if it is not being started."""
     return _starting_since
 
 
@@ -119,15 +119,15 @@ def _load_from_known_folders() -> bool:
 
 
 def restart(binding: Any) -> None:
-    """Start NVML again after other code of the process shut it down."""
+    """Start NVML again after other code in the process shut it down."""
     try:
         binding.nvmlInit()
     except Exception:
-        pass  # the next question fails, too, and backs off
+        pass  # the next query fails, too, and backs off
 
 
 def code_of(binding: Any, error: Exception) -> int:
-    """NVML's return code behind an exception of the binding; 13 for its mismatch error, else -1."""
+    """Return NVML's code behind a binding's exception; 13 for its mismatch error, else -1."""
     if isinstance(error, getattr(binding, "NVMLError", ())):
         return int(getattr(error, "value", -1))
     if isinstance(error, getattr(binding, "NVMLLibraryMismatchError", ())):

@@ -1,4 +1,4 @@
-"""Which NVML GPU is the framework's `gpu<i>`: by UUID or PCI bus id, never by bare index.
+"""The mapping from the framework's `gpu<i>` to NVML: by UUID or PCI bus id, never by bare index.
 
 NVML numbers GPUs by PCI bus and ignores CUDA_VISIBLE_DEVICES; CUDA numbers those that the variable
 allows, the fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID. With equal GPUs both orders agree.
@@ -28,8 +28,8 @@ class CudaGpu:
 class Visible:
     """The GPUs CUDA may use, in CUDA's order.
 
-    certain: whether that order is known (False: unlike GPUs, and CUDA sorts them by speed).
-    problem: what is wrong with the variables, for people.
+    certain: True if that order is known (False: unlike GPUs, and CUDA sorts them by speed).
+    problem: the problem with the variables, for people.
     """
 
     gpus: list[NvmlGpu]
@@ -48,9 +48,9 @@ class Match:
 
 
 def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
-    """What CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER leave of `gpus`."""
+    """Return the part of `gpus` that CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER leave."""
     by_bus = environ.get("CUDA_DEVICE_ORDER", "").strip().upper() == "PCI_BUS_ID"
-    ordered = list(gpus)  # NVML's order is that of the bus; a GPU that hangs tells no bus id
+    ordered = list(gpus)  # NVML's order is that of the bus; a GPU that hangs reports no bus id
     if all(gpu.pci_bus_id for gpu in gpus):
         ordered.sort(key=lambda gpu: pci_key(gpu.pci_bus_id))
     certain = by_bus or len({gpu.name for gpu in ordered}) <= 1
@@ -62,7 +62,7 @@ def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
         return Visible([mig for gpu in ordered for mig in gpu.migs][:1], certain)
     entries = [entry.strip() for entry in wanted.split(",")]
     if entries and not re.match(r"[+-]?\d", entries[0]):
-        certain = True  # named by UUID: no order is involved
+        certain = True  # named by UUID: order does not matter
     chosen: list[NvmlGpu] = []
     problem = ""
     for entry in entries:
@@ -72,7 +72,7 @@ def visible(environ: Mapping[str, str], gpus: Sequence[NvmlGpu]) -> Visible:
                 problem = (
                     f"CUDA_VISIBLE_DEVICES={wanted}: no GPU is {entry!r}; CUDA ignores the rest"
                 )
-            break  # CUDA cuts the list at the first entry that names nothing
+            break  # CUDA cuts the list at the first invalid entry
         if any(gpu is other for other in chosen):
             return Visible(
                 [], True, f"CUDA_VISIBLE_DEVICES={wanted} names a GPU twice: CUDA sees none"
@@ -89,10 +89,10 @@ def match(
     every: Sequence[NvmlGpu],
     cuda: Sequence[CudaGpu] = (),
 ) -> list[Match]:
-    """The GPUs to record.
+    """Return the GPUs to record.
 
-    Without framework GPUs: all that the variables allow, numbered in that order. `cuda` is what
-    the CUDA driver of this process lists, when it is up.
+    Without framework GPUs: all that the variables allow, numbered in that order. `cuda` lists the
+    devices of this process's CUDA driver, when it is up.
     """
     if not framework_gpus:
         return [Match(i, None, gpu, "order") for i, gpu in enumerate(allowed.gpus)]
@@ -118,7 +118,7 @@ def match(
 
 
 def _comparable(device: FrameworkGpu | CudaGpu | None, pool: Sequence[NvmlGpu]) -> bool:
-    """Whether NVML and this device name an identity of the same kind."""
+    """Return whether NVML and this device provide an identity of the same kind."""
     return device is not None and bool(
         (device.uuid and any(gpu.uuid for gpu in pool))
         or (device.pci_bus_id and any(gpu.pci_bus_id for gpu in pool))
@@ -143,7 +143,7 @@ def _by_identity(
 
 
 def _named(entry: str, ordered: Sequence[NvmlGpu]) -> NvmlGpu | None:
-    """The GPU that one entry of CUDA_VISIBLE_DEVICES names."""
+    """Return the GPU that one entry of CUDA_VISIBLE_DEVICES names."""
     if re.fullmatch(r"\+?\d+", entry):
         number = int(entry)
         if number >= len(ordered):
@@ -175,12 +175,12 @@ def _begins(uuid: str, entry: str) -> bool:
 
 
 def bare_uuid(uuid: str) -> str:
-    """A UUID without the GPU-/MIG- prefix that one side prints and the other does not."""
+    """Return a UUID without the GPU-/MIG- prefix that only one side prints."""
     return re.sub(r"^(gpu|mig)-", "", uuid.strip().lower())
 
 
 def pci_key(bus_id: str) -> tuple[int, ...]:
-    """(domain, bus, device) of a PCI bus id, with or without domain, of any width."""
+    """Return (domain, bus, device) of a PCI bus id, with or without domain, of any width."""
     parts = re.split(r"[:.]", bus_id.strip())
     try:
         numbers = [int(part, 16) for part in parts]
@@ -197,7 +197,7 @@ def _same_name(a: str, b: str) -> bool:
 
 
 def describe(found: Match) -> dict[str, Any]:
-    """A GPU as the recording's facts show it; what is unknown is None."""
+    """Return a GPU as the recording's facts show it; unknown values are None."""
     gpu, framework = found.gpu, found.framework
     facts: dict[str, Any] = {
         "index": found.index,

@@ -1,4 +1,4 @@
-"""Whose memory and work is it: this process's and other processes' on one GPU."""
+"""Memory and utilization of one GPU, split into this process's and other processes'."""
 
 import functools
 import os
@@ -22,13 +22,13 @@ _LISTS = (
     "nvmlDeviceGetGraphicsRunningProcesses",
 )
 _FOREIGN = "process ids"
-# A framework makes its CUDA context within seconds of its first use of a GPU.
+# A framework creates its CUDA context within seconds of its first use of a GPU.
 _PATIENCE = 10  # reads
 
 
 @functools.cache
 def host_pids() -> bool:
-    """Whether our process ids are the machine's own: we are in its first pid namespace."""
+    """Return True if we are in the first pid namespace: our process ids are the machine's own."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
     except OSError:
@@ -36,17 +36,16 @@ def host_pids() -> bool:
 
 
 class Processes:
-    """One row of `columns`; NaN where the driver cannot tell.
+    """One row of `columns`; NaN where the driver cannot attribute usage.
 
-    Nobody is called another process before this one was seen among them, under its own id: in
-    containers drivers report the host's ids (all of them before R530, the utilization's in newer
-    ones as well), and sandboxes have ids of their own. Where only the utilization's ids are
-    foreign, `utilization_other_pct` is the least that others can have: at most one of the ids is
-    ours.
+    Usage is attributed to other processes only after this process was seen in the list under its
+    own id: in containers drivers report the host's ids (all of them before R530, the utilization's
+    in newer ones as well), and sandboxes have their own ids. Where only the utilization's ids are
+    foreign, `utilization_other_pct` is the minimum that others can have: at most one id is ours.
 
     Args:
-        expected: whether the framework of this process uses the GPU, so that the driver has to
-            list the process.
+        expected: True if the framework of this process uses the GPU, so that the driver has to list
+            the process.
     """
 
     columns = (
@@ -70,7 +69,7 @@ class Processes:
         self._reads = 0
 
     def read(self) -> list[float]:
-        """[float] * len(columns)."""
+        """Return [float] * len(columns)."""
         found = self._memory()
         if found is None:
             return [NAN] * len(self.columns)
@@ -81,11 +80,11 @@ class Processes:
         return [*self._of_lists(found), *self._of_samples(sampled, found)]
 
     def _names_us(self, found: Mapping[int, float]) -> bool:
-        """Whether the list holds ids of our namespace, us among them."""
+        """Return whether the list holds ids of our namespace, including ours."""
         if not self._own & found.keys():
             return False
-        # In a container our number may be that of some process of the host, by chance; that all
-        # the others exist here as well is no chance.
+        # In a container our id may by chance equal that of a process on the host; that all others
+        # exist here as well is no coincidence.
         return host_pids() or all(Path(f"/proc/{pid}").exists() for pid in found)
 
     def _of_lists(self, found: Mapping[int, float]) -> list[float]:
@@ -113,7 +112,7 @@ class Processes:
         return [NAN, min(float(least), 100.0) if len(sampled) > 1 else NAN]
 
     def _memory(self) -> dict[int, float] | None:
-        """pid -> bytes (NaN: the driver does not say), or None without any list."""
+        """Return pid -> bytes (NaN: not reported by the driver), or None without any list."""
         found: dict[int, float] = {}
         answered = False
         limit = self._gpu.facts.get("memory_total_bytes") or float("inf")
@@ -125,7 +124,7 @@ class Processes:
                 # R535.43 to 535.86 changed this structure without a new version.
                 if not 0 < process.pid < 1 << 31 or (used is not None and used > limit):
                     continue
-                # A CUDA context holds memory: in containers some drivers say 0 and mean unknown.
+                # A CUDA context holds memory: in containers some drivers report 0 for unknown.
                 value = float(used) if used else NAN
                 known = found.get(process.pid)
                 found[process.pid] = value if known is None or known != known else max(known, value)
@@ -140,7 +139,7 @@ class Processes:
         return listed
 
     def _utilization(self) -> dict[int, int]:
-        """pid -> its newest SM utilization in percent."""
+        """Return pid -> its newest SM utilization in percent."""
         since_us = time.time_ns() // 1000 - 1_000_000  # 0 would average the whole buffer
         samples = self._gate.ask(
             "nvmlDeviceGetProcessUtilization", self._gpu.handle, since_us, gpu=self._key

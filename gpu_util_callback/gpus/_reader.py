@@ -1,4 +1,4 @@
-"""Everything that is read from one GPU, each at its own pace."""
+"""All readings of one GPU, each at its own pace."""
 
 from collections.abc import Iterable
 
@@ -43,7 +43,7 @@ class Gauges:
         self._key = key
 
     def read(self) -> list[float]:
-        """[float] * len(columns)."""
+        """Return the row: [float] * len(columns)."""
         ask, key, board = self._gate.ask, self._key, self._gpu.board
         rates = ask("nvmlDeviceGetUtilizationRates", self._gpu.handle, gpu=key)
         used, reserved = self._memory()
@@ -75,7 +75,7 @@ class Gauges:
 
 
 NAN = float("nan")
-# Seconds between reads of what is slow to ask for or slow to change; the rest is read every tick.
+# Seconds between reads of values that are slow to query or to change; the rest: every tick.
 BUFFER_S, GPM_S, COUNTERS_S, PROCESSES_S, HEALTH_S = 0.5, 0.18, 0.18, 1.0, 10.0
 _NO_COUNTERS = [NAN] * len(Counters.columns)
 _NO_PROCESSES = [NAN] * len(Processes.columns)
@@ -91,7 +91,7 @@ class GpuReader:
 
     Args:
         own_pids: further processes of this training.
-        expected: whether the framework of this process uses the GPU.
+        expected: True if the framework of this process uses the GPU.
     """
 
     columns = (*Gauges.columns, *Counters.columns, *Processes.columns, *Health.columns)
@@ -119,13 +119,13 @@ class GpuReader:
         self._open()
 
     def renewed(self, gate: Gate) -> "GpuReader":
-        """The same GPU for another thread's gate."""
+        """Return a reader of the same GPU for another thread's gate."""
         return GpuReader(
             gate, self.gpu, self.index, self._store, self._clock, self._own_pids, self._expected
         )
 
     def read(self, now_s: float) -> None:
-        """Read what is due; now_s: `time.perf_counter()`."""
+        """Read whatever is due; now_s: `time.perf_counter()`."""
         memory = self._gate.memory
         retry_at = memory.gone.get(self.key)
         if retry_at is not None:
@@ -140,7 +140,7 @@ class GpuReader:
         gauges = self._gauges.read()
         if self._is_due(0, now_s, BUFFER_S):
             self._buffer.read(gauges[:2])
-        # A counter that wraps must be read before it can have wrapped twice.
+        # Read a wrapping counter before it can have wrapped twice.
         pause_s = 0.0 if self._counters.wraps else COUNTERS_S
         counters = self._counters.read() if self._is_due(4, now_s, pause_s) else _NO_COUNTERS
         if self._is_due(1, now_s, GPM_S):
@@ -148,12 +148,12 @@ class GpuReader:
         processes = self._processes.read() if self._is_due(2, now_s, PROCESSES_S) else _NO_PROCESSES
         health = self._health.read() if self._is_due(3, now_s, HEALTH_S) else _NO_HEALTH
         if self.key in memory.gone:
-            self._mark(True)  # half a row is no row
+            self._mark(True)  # discard the incomplete row
         else:
             self._store.add(self.key, self.columns, time_ns, gauges + counters + processes + health)
 
     def close(self) -> None:
-        """Drain the last samples and give back what the driver's library holds for us."""
+        """Drain the last samples and release what the driver's library holds for us."""
         if self.key not in self._gate.memory.gone:
             self._buffer.read((NAN, NAN))
         self._gpm.close()

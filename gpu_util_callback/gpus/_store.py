@@ -1,4 +1,4 @@
-"""Samples waiting to be drained: appended by the sampler's threads, taken by the recorder."""
+"""Samples waiting to be drained: appended by the sampler's threads, drained by the recorder."""
 
 import threading
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ __all__ = [
 class FrameworkGpu:
     """A GPU as the framework names it.
 
-    index: the framework's ordinal (`gpu<i>`). uuid and pci_bus_id identify it for certain, with or
+    index: the framework's ordinal (`gpu<i>`). uuid and pci_bus_id identify it reliably, with or
     without the prefixes and leading zeros that NVML prints. cuda_ordinal: the CUDA runtime's
     number where it differs from `index` (after `tf.config.set_visible_devices`).
     """
@@ -44,7 +44,7 @@ class SampleBlock:
     values: np.ndarray
 
 
-# Nobody drains a sampler whose recorder died; the oldest samples then make room.
+# If the recorder died, nothing drains the sampler; the oldest samples are then dropped.
 MAX_ROWS = 36_000
 
 
@@ -66,7 +66,7 @@ class Store:
                 del rows[: MAX_ROWS // 10]
 
     def drain(self) -> list[SampleBlock]:
-        """All rows since the last drain, by group and in time order."""
+        """Return all rows since the last drain, by group and in time order."""
         with self._lock:
             taken, self._rows = self._rows, {}
         blocks = []

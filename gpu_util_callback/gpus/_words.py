@@ -1,8 +1,8 @@
-"""What return codes and calls are called when people read about them."""
+"""User-facing explanations of NVML return codes and calls."""
 
 __all__ = ["SOURCES", "explain", "not_supported"]
 
-# What a missing answer of each call takes away.
+# The values that are missing when a call has no answer.
 SOURCES = {
     "nvmlInit": "NVML",
     "nvmlDeviceGetUtilizationRates": "utilization",
@@ -76,12 +76,12 @@ _CODES: dict[int, tuple[str, str]] = {
 
 
 def explain(code: int, error: Exception | None = None) -> tuple[str, str]:
-    """(reason, cure) of an NVML return code."""
+    """Return (reason, cure) of an NVML return code."""
     if code in _CODES:
         return _CODES[code]
     return f"{type(error).__name__}: {error}" if code < 0 else f"NVML error {code}", ""
 
 
 def not_supported(mode: str) -> str:
-    """Why a value is not supported, given the GPU's mode ("MIG", "vGPU", "WSL" or "")."""
+    """Return why a value is not supported in the GPU's mode ("MIG", "vGPU", "WSL" or "")."""
     return f"{mode}: not supported in this mode" if mode else _CODES[3][0]

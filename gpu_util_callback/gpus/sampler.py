@@ -1,4 +1,4 @@
-"""The sampler: what the GPUs did, from a daemon thread of its own."""
+"""The sampler: GPU and host metrics, read in daemon threads."""
 
 import os
 import threading
@@ -29,10 +29,10 @@ Opened = tuple[Gate | None, Sequence[GpuReader], XidWatch | None]
 
 
 class RateController:
-    """How often a tick comes: as asked, and slower while the driver or our own share is.
+    """The period of ticks: as requested, longer while the driver is slow or our CPU share is high.
 
-    hz: what was asked for. A tick may take a quarter of its period (what waits for a slow driver
-    makes training wait, too) and `cpu_share` of one core per GPU.
+    hz: the requested rate. A tick may take a quarter of its period (work that waits for a slow
+    driver delays training, too) and `cpu_share` of one core per GPU.
     """
 
     SLOWEST_S = 10.0
@@ -46,7 +46,7 @@ class RateController:
         self._ticks = 0
 
     def tick(self, wall_s: float, cpu_s: float) -> None:
-        """Account one tick and set the period of the next."""
+        """Account for one tick and set the period of the next."""
         self._ticks += 1
         if self._ticks <= 2:
             return  # the first ticks load symbols
@@ -67,11 +67,11 @@ class Worker(threading.Thread):
         patient: bool = False,
     ) -> None:
         super().__init__(name="gpu-util-sampler", daemon=True)
-        self.patient = patient  # its GPU hung before: the driver may be slow and not dead
+        self.patient = patient  # its GPU hung before: the driver may be slow rather than dead
         self.gate: Gate | None = None
         self.readers: list[GpuReader] = []
         self.reading: GpuReader | None = None
-        self.kept: list[GpuReader] = []  # what stays here after a hang; set by the watcher
+        self.kept: list[GpuReader] = []  # readers that stay here after a hang; set by the watcher
         self.pace: RateController | None = None
         self.cpu_s = 0.0
         self.opened = False
@@ -85,7 +85,7 @@ class Worker(threading.Thread):
         """Open the driver, then tick."""
         try:
             self.gate, readers, self._xid = self._open_driver(self)
-        except Retired:  # one GPU held the listing up; another thread has the others by now
+        except Retired:  # one GPU blocked the listing; another thread has the others by now
             return
         self.readers = list(readers)
         self.opened = True
@@ -117,7 +117,7 @@ class Worker(threading.Thread):
                 self._xid.read()
             self.cpu_s = time.thread_time()
             now = time.perf_counter()
-            # A call that is slow by itself is asked less often instead: see Memory.slow.
+            # A call that is slow by itself is queried less often instead: see Memory.slow.
             pace.tick(now - began - (self.gate.slow_s - slow_s), self.cpu_s - cpu_s)
             due = max(due + pace.period_s, now)
             self._stopped.wait(due - now)
@@ -133,12 +133,12 @@ class Worker(threading.Thread):
 class SamplerThreads:
     """All threads of one sampler.
 
-    The watcher reads the host and looks after the workers. Where a call has hung for a second,
-    the GPU that hangs keeps its thread and the others go on in a new one: at most one per GPU.
-    While GPUs are listed it is left out (`Memory.skipped`), and tried again when its call is back.
+    The watcher reads the host and supervises the workers. Where a call has hung for a second, the
+    GPU that hangs keeps its thread and the others move to a new one: at most one per GPU. While
+    GPUs are listed it is left out (`Memory.skipped`), and retried when its call returns.
 
     Args:
-        open_driver: opens what no thread has opened yet, for the worker it is given; sets the
+        open_driver: opens the GPUs that no thread has opened yet, for the given worker; sets the
             worker's `gate` before its first call.
     """
 
@@ -160,7 +160,7 @@ class SamplerThreads:
         self._hanging: dict[Worker, tuple[str, str, float]] = {}
 
     def start(self) -> None:
-        """Start both threads; returns at once."""
+        """Start both threads and return at once."""
         self._workers[0].start()
         self._watcher.start()
 
@@ -183,7 +183,7 @@ class SamplerThreads:
 
     @property
     def hz(self) -> float:
-        """Ticks a second now; 0 while no GPU is sampled."""
+        """Ticks per second now; 0 while no GPU is sampled."""
         rates = [
             1 / worker.pace.period_s
             for worker in self._workers
@@ -210,7 +210,7 @@ class SamplerThreads:
         known = self._hanging.get(worker)
         call = worker.gate.calling if worker.gate is not None else None
         if not worker.opened and worker.gate is None and worker.is_alive():
-            # An earlier fit's sampler may be starting it still.
+            # The sampler of an earlier fit may still be starting it.
             since = _library.starting_since()
             call = ("nvmlInit", "", worker.started_s if since is None else since)
         if known is not None and call != known:
@@ -218,7 +218,7 @@ class SamplerThreads:
             self._memory.forget(_HANG + known[0], known[1])
             if known[1] in self._memory.skipped:
                 self._memory.skipped.discard(known[1])
-                self._memory.found(known[1])  # what it was slow with may be asked at once
+                self._memory.found(known[1])  # the slow call may be retried at once
                 self._begin(self._open_driver, patient=True)
         if call is None or call == known or now - call[2] < HANG_S:
             return
@@ -246,7 +246,7 @@ class SamplerThreads:
             worker.gate = own  # before the first call, so that a hang in it is seen
             return own, [reader.renewed(own) for reader in readers], None
 
-        self._begin(open_again, patient=True)  # what it opens is nobody else's any more
+        self._begin(open_again, patient=True)  # no other thread opens these GPUs
 
     def _begin(self, open_driver: Callable[[Worker], Opened], patient: bool = False) -> None:
         if self.stopped.is_set():
@@ -264,11 +264,11 @@ class Sampler:
     """Samples the GPUs this process may use, at `hz`, until stopped.
 
     Nothing in it raises to the caller or waits for the driver: NVML is loaded and started in the
-    thread. What is missing is in `unavailable`, with a reason.
+    thread. Missing values are in `unavailable`, with a reason.
 
     Args:
         clock: the recording's clock; samples are stamped on it.
-        hz: ticks a second; the rate falls by itself when a driver is slow.
+        hz: ticks per second; lowered automatically when a driver is slow.
         framework_gpus: the GPUs as the framework numbers them. None or empty: it has none, and all
             GPUs that CUDA_VISIBLE_DEVICES allows are sampled, with `used_by_framework` False.
         own_pids: further processes of this training (data loader workers), whose GPU memory
@@ -306,7 +306,7 @@ class Sampler:
         _samplers.add(self)
 
     def start(self) -> None:
-        """Start the thread; returns at once."""
+        """Start the thread and return at once."""
         if self._crew is not None:
             return
         self._pid = os.getpid()
@@ -322,7 +322,7 @@ class Sampler:
             self._crew.stop(timeout_s)
 
     def drain(self) -> list[SampleBlock]:
-        """Samples since the last drain, one block per group."""
+        """Return the samples since the last drain, one block per group."""
         return self._store.drain() if self._here else []
 
     @property
@@ -332,7 +332,7 @@ class Sampler:
 
     @property
     def nvml_gpus(self) -> list[dict[str, Any]]:
-        """All GPUs that NVML sees; "visible" tells whether CUDA_VISIBLE_DEVICES allows them."""
+        """All GPUs that NVML sees; "visible": CUDA_VISIBLE_DEVICES allows it."""
         return [dict(gpu) for gpu in self._nvml_gpus]
 
     @property
@@ -347,7 +347,7 @@ class Sampler:
 
     @property
     def unavailable(self) -> list[dict[str, str]]:
-        """What could not be measured: [{"source", "reason", "cure"}]."""
+        """Values that could not be measured: [{"source", "reason", "cure"}]."""
         return self._memory.unavailable
 
     @property
@@ -363,7 +363,7 @@ class Sampler:
         return self._pid == os.getpid()
 
     def _open(self, worker: Worker) -> Opened:
-        """Open the driver and all GPUs that no thread samples yet. Sampler's threads."""
+        """Open the driver and all GPUs that no thread samples yet; runs in sampler threads."""
         binding, problem = _library.open_nvml()
         if problem is not None:
             self._memory.off("nvmlInit", "", problem["reason"], problem["cure"])
@@ -388,7 +388,7 @@ class Sampler:
         for found in matches:
             key = f"gpu{found.index}"
             if found.gpu is None:
-                if not self._memory.skipped:  # else it may be the one that hangs
+                if not self._memory.skipped:  # otherwise it may be the GPU that hangs
                     self._memory.note("GPU", key, "NVML knows no GPU with its identity")
                 continue
             if found.gpu.handle is None or key in (*self._sampled, *self._memory.skipped):
@@ -415,7 +415,7 @@ _samplers: "weakref.WeakSet[Sampler]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A forked child (a data loader's worker) has no thread and no driver state: disarm."""
+    """Disarm in a forked child (a data loader's worker): it has no thread and no driver state."""
     for sampler in list(_samplers):
         sampler._store = Store()  # the old lock may be held by the parent's thread for ever
         sampler._crew = None

@@ -1,4 +1,4 @@
-"""The host account: where the training thread's time went, disjoint and exact."""
+"""The host account: the training thread's time by category, disjoint and exact."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,14 +21,14 @@ _STEP_PARTS = {
 
 
 class Account:
-    """Adds rows up as they come; `result` may be asked at any time."""
+    """Sums rows up as they come; `result` may be called at any time."""
 
     def __init__(self) -> None:
         self._ns = dict.fromkeys(ACCOUNTS, 0)
-        self._between_ns = 0  # between the fits of a series: no part of the training
+        self._between_ns = 0  # between the fits of a series: not part of the training
 
     def add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
-        """Rows of the `steps` table; absent parts count nothing."""
+        """Add rows of the `steps` table; absent parts count nothing."""
         for column, category in _STEP_PARTS.items():
             values = steps.get(column)
             if values is not None:
@@ -36,7 +36,7 @@ class Account:
                 self._ns[category] += int(values[values > 0].sum())
 
     def add_phases(self, phases: Mapping[str, Any]) -> None:
-        """Rows of the `phases` table; those with account "" are containers and count nothing."""
+        """Add rows of the `phases` table; containers (account "") count nothing."""
         accounts = np.asarray(phases.get("account", ()), object)
         if not len(accounts):
             return
@@ -49,13 +49,13 @@ class Account:
             self._ns[category] += int(of_category[of_category > 0].sum())
 
     def result(self, start_ns: int, end_ns: int) -> facts.Account:
-        """Seconds by category, and the wall time; the categories sum to the wall time.
+        """Return seconds by category, and the wall time, to which the categories sum.
 
-        The wall time is that of the training: of a series of fits, all of them together. What lay
-        between them is "between_fits_s" there, and in no category.
+        The wall time is that of the training: of all fits of a series together. The time
+        between them is "between_fits_s", outside all categories.
 
-        `other` is what is left. Rows that overlap by mistake could make it negative; it is not
-        hidden then, so that checks see it.
+        `other` is the remainder. Rows that overlap by mistake could make it negative; it is then
+        not hidden, so that checks see it.
         """
         wall = max(0, end_ns - start_ns - self._between_ns)
         named = {name: self._ns[name] for name in ACCOUNTS if name != "other"}
@@ -70,7 +70,7 @@ class Account:
 def account(
     steps: Mapping[str, np.ndarray], phases: Mapping[str, Any], start_ns: int, end_ns: int
 ) -> facts.Account:
-    """The account of whole tables; see `Account.result`."""
+    """Return the account of whole tables; see `Account.result`."""
     total = Account()
     total.add_steps(steps)
     total.add_phases(phases)

@@ -1,4 +1,4 @@
-"""How far apart the clocks of a job's workers are, estimated from steps that end together."""
+"""The clock offsets between a job's workers, estimated from steps that end together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from gpu_util_callback.recording.reader import Recording
 
 __all__ = ["ClockOffset", "Clocks", "session_clocks"]
 
-MIN_STEPS = 100  # of fewer steps nobody can say that they end together by more than chance
-MAX_STEPS = 20_000  # a longer run is looked at in blocks
+MIN_STEPS = 100  # with fewer, steps may end together by chance
+MAX_STEPS = 20_000  # a longer run is sampled in blocks
 BLOCKS, BLOCK = 20, 1_000
 MAX_LAG = 32
-# Crystals differ by some tens of ppm, and NTP slews by 500 at most: what drifts more is no clock.
+# Crystals differ by some tens of ppm, and NTP slews by 500 at most: a larger drift is no clock's.
 MAX_DRIFT = 500e-6
 # A step's end scatters by less than this share of a step where the workers wait for each other.
 MAX_SCATTER = 0.25
-# Independent processes drift apart like a random walk: over q steps their distance varies q times
-# as much as over one (1.0 below); that of workers that wait for each other as much (1 / q).
+# Independent processes drift apart like a random walk: the variance of their distance over q steps
+# is q times that over one (1.0 below); that of workers that wait for each other stays (1 / q).
 MAX_WALK = 0.3
 MIN_CORRELATION = 0.3
 NOTABLE_NS = 1_000_000
@@ -34,10 +34,10 @@ class ClockOffset:
     Attributes:
         id, rank: the worker's recording.
         offset_ns: its clock minus the reference's, at `at_ns`; positive = it is ahead.
-        drift: what the offset gains per nanosecond, 0.0 where none can be told from scatter.
-        at_ns: the time on its own clock that `offset_ns` is of.
-        scatter_ns: how much single steps scatter about the estimate (standard deviation, robust).
-        steps: common steps it rests on.
+        drift: change of the offset per nanosecond, 0.0 where it does not exceed the scatter.
+        at_ns: the time on its own clock that `offset_ns` refers to.
+        scatter_ns: scatter of single steps about the estimate (standard deviation, robust).
+        steps: number of common steps it rests on.
     """
 
     id: str
@@ -50,11 +50,11 @@ class ClockOffset:
 
     @property
     def notable(self) -> bool:
-        """Whether it is more than what any two computers differ by, and than scatter."""
+        """True if it exceeds the usual difference between two computers, and the scatter."""
         return abs(self.offset_ns) >= max(NOTABLE_NS, self.scatter_ns) or self.drift != 0.0
 
     def on_reference(self, time_ns: int) -> int:
-        """A time of this worker on the reference's clock."""
+        """Convert a time of this worker to the reference's clock."""
         return time_ns - self.offset_ns - round(self.drift * (time_ns - self.at_ns))
 
 
@@ -63,8 +63,8 @@ class Clocks:
     """The clocks of one session.
 
     Attributes:
-        reference: rank of the worker whose clock the others are held against.
-        offsets: of every worker that is known, the reference's (0) too; empty = none is.
+        reference: rank of the worker whose clock is the reference.
+        offsets: of every worker with a known clock, including the reference (0); may be empty.
         unknown: (rank, why its clock is not known) of the others.
     """
 
@@ -73,11 +73,11 @@ class Clocks:
     unknown: tuple[tuple[int, str], ...]
 
     def of(self, id: str) -> ClockOffset | None:
-        """The offset of a recording, None where it is not known."""
+        """Return the offset of a recording, None where it is not known."""
         return next((one for one in self.offsets if one.id == id), None)
 
     def sentence(self, one: ClockOffset) -> str:
-        """What a person is told of a worker's clock; "" where there is nothing to tell."""
+        """Return a sentence about a worker's clock; "" where there is nothing to report."""
         if not one.notable:
             return ""
         way = "ahead of" if one.offset_ns > 0 else "behind"
@@ -102,12 +102,13 @@ def session_clocks(recordings: Sequence[Recording]) -> Clocks:
     That is so only for workers that wait for each other, which is checked: their steps must
     lengthen together, and their distance must not wander. Nothing that was recorded is changed.
 
-    A host that runs ahead of its device by a part of a step shifts the estimate by as much.
+    A host that runs ahead of its device by part of a step shifts the estimate by the same amount.
 
     Args:
         recordings: of one session (`Recording.session`), one per rank.
 
-    Returns: the offsets against the worker whose clock is the median one (of two, the lower rank).
+    Returns:
+        The offsets against the worker with the median clock (of two, the lower rank).
     """
     ranked: dict[int, Recording] = {}
     for one in recordings:
@@ -159,7 +160,7 @@ class _Steps:
             try:
                 rows = segment.table("steps", _COLUMNS)
             except Damaged:
-                continue  # of steps that cannot be read the others do without
+                continue  # unreadable steps are skipped
             number = rows["step"]
             keep = np.zeros(len(number), bool)
             for first, last in ranges:
@@ -174,7 +175,7 @@ class _Steps:
 
 
 def _ranges(steps: int) -> list[tuple[int, int]]:
-    """Half-open ranges of step numbers to look at: all, or blocks all over a long run."""
+    """Return half-open ranges of step numbers to use: all, or blocks spread over a long run."""
     if steps <= MAX_STEPS:
         return [(0, steps)]
     starts = np.linspace(0, steps - BLOCK, BLOCKS).astype(np.int64)
@@ -186,7 +187,7 @@ def _within(first: int, last: int, ranges: list[tuple[int, int]]) -> bool:
 
 
 def _compare(base: _Steps, other: _Steps, id: str, rank: int) -> ClockOffset | str:
-    """The other worker's clock against the base's, or why it cannot be known."""
+    """Return the other worker's clock against the base's, or why it cannot be known."""
     number, at, to = np.intersect1d(base.number, other.number, return_indices=True)
     if len(number) < MIN_STEPS:
         return f"only {len(number)} common steps, {MIN_STEPS} are needed"
@@ -208,7 +209,7 @@ def _compare(base: _Steps, other: _Steps, id: str, rank: int) -> ClockOffset | s
 
 
 def _line(when: np.ndarray, apart: np.ndarray) -> tuple[float, float, float]:
-    """(offset at 0, drift, slope): drift is the slope where it stands out of the scatter."""
+    """Return (offset at 0, drift, slope): drift is the slope where it exceeds the scatter."""
     parts = np.array_split(np.arange(len(when)), min(20, len(when) // 8))
     times = np.array([np.median(when[part]) for part in parts])
     middles = np.array([np.median(apart[part]) for part in parts])
@@ -226,12 +227,12 @@ def _line(when: np.ndarray, apart: np.ndarray) -> tuple[float, float, float]:
 
 
 def _spread(values: np.ndarray) -> float:
-    """The standard deviation, from the median of deviations: single stalls do not count."""
+    """Return the standard deviation, from the median of deviations: single stalls do not count."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
 def _walk(number: np.ndarray, rest: np.ndarray) -> float:
-    """1 for a random walk, 1 / q for what stays where it is; q is the root of the step count."""
+    """Return 1 for a random walk, 1 / q for a stationary series; q is the root of the count."""
     q = max(4, int(np.sqrt(len(number))))
 
     def variance(lag: int) -> float:
@@ -243,9 +244,9 @@ def _walk(number: np.ndarray, rest: np.ndarray) -> float:
 
 
 def _together(number: np.ndarray, mine: np.ndarray, theirs: np.ndarray) -> bool:
-    """Whether steps of the same number lengthen together, more than those of other numbers.
+    """Return whether steps of the same number lengthen together, more than those of other numbers.
 
-    Of a host that runs ahead of its device by whole steps, it is a later step that does.
+    For a host that runs ahead of its device by whole steps, a later step lengthens instead.
     """
     mine, theirs = _tamed(mine), _tamed(theirs)
 
@@ -267,13 +268,13 @@ def _together(number: np.ndarray, mine: np.ndarray, theirs: np.ndarray) -> bool:
 
 
 def _tamed(values: np.ndarray) -> np.ndarray:
-    """Single stalls cut down to what is still unusual."""
+    """Return the values with single stalls clipped to a still unusual value."""
     middle, spread = np.median(values), 8 * _spread(values)
     return np.clip(values, middle - spread, middle + spread)
 
 
 def _against(one: ClockOffset, reference: ClockOffset) -> ClockOffset:
-    """The same against another worker than the one it was compared with."""
+    """Return the same offset against another worker than the one it was compared with."""
     if one is reference:
         return ClockOffset(one.id, one.rank, 0, 0.0, one.at_ns, 0, max(one.steps, reference.steps))
     moved = reference.offset_ns + round(reference.drift * (one.at_ns - reference.at_ns))

@@ -1,4 +1,4 @@
-"""One clock for everything: nanoseconds since the epoch that never jump."""
+"""One clock for all recorded times: nanoseconds since the epoch that never jump."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ class Clock:
     """Epoch nanoseconds from a monotonic clock, with pairs to convert wall-clock stamps.
 
     The wall clock is read once, at construction; from then on time advances with
-    `time.perf_counter_ns`, so that an NTP step or a person setting the clock cannot tear a
+    `time.perf_counter_ns`, so that an NTP step or a manual change of the clock cannot tear a
     recording apart. `pair()` is called at every flush and keeps (ours, wall) together; stamps made
     by others from the wall clock (NVML, XPlane, `tf.timestamp`) are converted with the nearest
     pair.
@@ -28,7 +28,7 @@ class Clock:
 
     MAX_PAIRS = 4096
     # Between two pairs both clocks may drift apart by slewing (NTP: at most 500 ppm) and by the
-    # time it takes to read them; whatever is more is a jump.
+    # time it takes to read them; anything beyond that is a jump.
     SLEW = 0.001
     TOLERANCE_NS = 2_000_000
 
@@ -49,11 +49,11 @@ class Clock:
         self._keep(wall, wall)
 
     def now(self) -> int:
-        """Now, in nanoseconds since the epoch on this clock."""
+        """Return the current time, in nanoseconds since the epoch on this clock."""
         return self._perf_ns() + self.offset_ns
 
     def from_perf(self, perf_ns: int) -> int:
-        """A `time.perf_counter_ns()` reading on this clock."""
+        """Convert a `time.perf_counter_ns()` reading to this clock."""
         return perf_ns + self.offset_ns
 
     def pair(self) -> tuple[int, int]:
@@ -65,7 +65,7 @@ class Clock:
         return ours, wall
 
     def _read_both(self) -> tuple[int, int]:
-        """(perf, wall) read closest together out of three attempts: a preemption costs one."""
+        """Return the closest (perf, wall) pair of three attempts: a preemption costs one."""
         best = (0, 0, 0)
         for attempt in range(3):
             before = self._perf_ns()
@@ -107,10 +107,10 @@ class Clock:
     @overload
     def from_wall(self, wall_ns: np.ndarray, near_ns: int | None = None) -> np.ndarray: ...
     def from_wall(self, wall_ns, near_ns=None):
-        """Wall-clock stamps on this clock.
+        """Convert wall-clock stamps to this clock.
 
         Args:
-            wall_ns: nanoseconds since the epoch as the wall clock told them; one or an array.
+            wall_ns: wall-clock nanoseconds since the epoch; a number or an array.
             near_ns: a time on this clock near which the stamps were made; decides only where a
                 clock that was set back made the same wall time happen twice.
 
@@ -133,7 +133,7 @@ class Clock:
 
 
 def _by_nearest_pair(stamps: np.ndarray, ours: np.ndarray, wall: np.ndarray) -> np.ndarray:
-    """Convert with the pair nearest in wall time; `wall` ascends within an era, all but exactly."""
+    """Convert with the pair nearest in wall time; `wall` (nearly) ascends within an era."""
     wall = np.maximum.accumulate(wall)
     after = np.clip(np.searchsorted(wall, stamps), 1, max(1, len(wall) - 1))
     if len(wall) == 1:
@@ -144,7 +144,7 @@ def _by_nearest_pair(stamps: np.ndarray, ours: np.ndarray, wall: np.ndarray) -> 
 
 
 def _by_era(stamps: np.ndarray, eras: list, near_ns: int | None) -> np.ndarray:
-    """Convert each stamp in the era that holds it; see `Clock` for which one wins."""
+    """Convert each stamp in the era that holds it; see `Clock` for the choice among several."""
     best = np.zeros(len(stamps), dtype=np.int64)
     best_miss = np.full(len(stamps), np.iinfo(np.int64).max)
     near = eras[-1][0][-1] if near_ns is None else near_ns

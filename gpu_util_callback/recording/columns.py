@@ -1,11 +1,11 @@
 """Columns as bytes: integers as deltas, decimals as scaled integers, text by dictionary.
 
 A *frame* is a set of equally long columns. It is encoded as one `uint8` matrix of shape
-(planes, rows) and a JSON description. An integer column occupies as many planes as its residuals
-have bytes (plane 0 is the lowest byte), because bytes of equal significance compress well side by
-side. To read a column by hand: put its planes together as little-endian integers `u`, undo the
+(planes, rows) and a JSON description. An integer column occupies one plane per byte of its
+residuals (plane 0 is the lowest byte), because bytes of equal significance compress well
+together. To read a column by hand: put its planes together as little-endian integers `u`, undo the
 zigzag `r = (u >> 1) ^ -(u & 1)`, add `middle`, then for each of `heads`, the last one first,
-`r = head + cumsum(r)`; multiply by `unit` and add `base`. `decode_frame` trusts nothing of it.
+`r = head + cumsum(r)`; multiply by `unit` and add `base`. `decode_frame` validates all of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +18,9 @@ from gpu_util_callback.recording.facts import encodable
 __all__ = ["FrameError", "Prediction", "decode_frame", "encode_frame"]
 
 _SCALES = (1, 10, 100, 1000)
-_EXACT = 2**53  # beyond it a float64 no longer tells neighbouring integers apart
+_EXACT = 2**53  # beyond it a float64 cannot represent every integer
 
-# How a column follows from others of the frame, so that only what is left must be stored:
+# How a column follows from others of the frame, so that only the residual must be stored:
 #   ("chain", {"duration_ns": 1})     x[i] - x[i-1] - duration[i-1]
 #   ("sum", {"a": 1, "b": -1})        x[i] - a[i] + b[i]
 Prediction = tuple[str, Mapping[str, int]]
@@ -42,7 +42,7 @@ def encode_frame(
         columns: name -> int64[n], float64[n] (NaN = absent) or a sequence of n strings.
         kinds: name -> "int", "float" or "text".
         predictions: name -> how an integer column follows from unpredicted ones.
-        quanta: name -> resolution for floats that are no short decimals; without it they are
+        quanta: name -> resolution for floats that are not short decimals; without it they are
             kept exactly.
 
     Returns: (description for JSON, uint8[planes, n]).
@@ -80,7 +80,7 @@ def decode_frame(
     """Decode the named columns of a frame (all by default; unknown names are left out).
 
     Returns: name -> int64[n], float64[n] or object[n] (strings).
-    Raises: FrameError, whatever is wrong.
+    Raises: FrameError for any damage.
     """
     try:
         rows, described = frame["rows"], frame["columns"]
@@ -104,7 +104,7 @@ def _decode_column(
     done: dict[str, np.ndarray],
     depth: int = 0,
 ) -> None:
-    """Put a column into `done`, and before it those it follows from."""
+    """Put a column into `done`, after the columns it depends on."""
     if name in done:
         return
     if depth > 2:
@@ -129,13 +129,13 @@ def _encode_ints(
 ) -> dict[str, Any]:
     """Describe int64[n] and append its planes; a constant column needs none.
 
-    First and second differences are taken where they are smaller than what they come from.
+    First and second differences are taken where they are smaller than their source.
     """
     entry: dict[str, Any] = {"at": sum(map(len, planes)), "width": 0, "base": 0, "heads": []}
     if len(values) == 0:
         return entry
     base = int(np.partition(values, len(values) // 2)[len(values) // 2])
-    rest = values - base  # may wrap around; the way back wraps too
+    rest = values - base  # may wrap around; decoding wraps, too
     unit = 1
     if abs(int(values.max()) - int(values.min())) < 2**62:
         unit = int(np.gcd.reduce(rest)) or 1
@@ -149,7 +149,7 @@ def _encode_ints(
     for _ in range(differences if len(rest) > 1 and best else 0):
         step = np.empty_like(rest)
         np.subtract(rest[1:], rest[:-1], out=step[1:])
-        step[0] = step[1]  # like its neighbour, for what is constant costs nothing
+        step[0] = step[1]  # like its neighbour, since a constant costs nothing
         cost = _cost(step)
         if cost >= best:
             break
@@ -171,7 +171,7 @@ def _encode_ints(
 
 
 def _cost(values: np.ndarray) -> float:
-    """About how many bits `values` need, judged by some of them."""
+    """Estimate the bits `values` need from a subset of them."""
     some = values[:: max(1, len(values) // 512)]
     return float(np.log2(np.abs(some.astype(np.float64)) + 1.0).sum())
 
@@ -250,7 +250,7 @@ def _encode_floats(
             return {"absent": "all"}
         entry["absent"] = sum(map(len, planes))
         planes.append(absent.astype(np.uint8)[np.newaxis])
-        # An absent value repeats the one before it: the cheapest thing to store.
+        # An absent value repeats the previous one, the cheapest encoding.
         last = np.maximum.accumulate(np.where(absent, -1, np.arange(len(values))))
         first = int(np.argmin(absent))
         values = values[np.where(last < 0, first, last)]
@@ -270,7 +270,7 @@ def _encode_floats(
     if integers is None:
         integers = np.ascontiguousarray(values).view(np.int64)  # the bits themselves
         entry["bits"] = 64
-    # What is sampled rises and falls: second differences only cost time.
+    # Samples rise and fall: second differences only cost time.
     return {**_encode_ints(integers, planes, differences=1), **entry}
 
 
@@ -293,7 +293,7 @@ def _decode_floats(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
 
 
 def _resolution(value: Any) -> float:
-    """What integers are multiplied with, or divided by."""
+    """Return a checked factor or divisor for the integers."""
     if not isinstance(value, (int, float)) or not 1e-12 <= value <= 1e12:
         raise FrameError("a resolution that nothing is kept to")
     return float(value)

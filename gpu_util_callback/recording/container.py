@@ -2,8 +2,8 @@
 
 A container is a compressed `.npz` (a zip of `.npy` members; `numpy.load(…, allow_pickle=False)`
 opens it) with one more member, `index.json`. Reading trusts nothing: every size the file claims
-is compared with a limit before memory is taken, only plain numbers are accepted, and whatever is
-wrong becomes one `Damaged`.
+is compared with a limit before memory is taken, only plain numbers are accepted, and every error
+becomes one `Damaged`.
 """
 
 import io
@@ -25,7 +25,7 @@ MAX_TOTAL_BYTES = 256 << 20
 MAX_MEMBERS = 4096
 
 INDEX = "index.json"
-# A header as NumPy writes it. NumPy's own parser evaluates what it finds, warns, and raises more.
+# A header as NumPy writes it. NumPy's own parser evaluates its input, warns, and raises more.
 _HEADER = re.compile(
     rb"\{'descr': '([<>|][iuf][1248])', 'fortran_order': (True|False), "
     rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\), \}[ ]*\n?"
@@ -36,7 +36,7 @@ _STAMP = (1980, 1, 1, 0, 0, 0)
 
 
 class Damaged(ValueError):
-    """The file is not what it should be; the message says in one line what is wrong."""
+    """The file is not valid; the message states in one line what is wrong."""
 
 
 class OtherFormat(Damaged):
@@ -47,7 +47,7 @@ class OtherFormat(Damaged):
 
 
 def checked_ns(value: Any) -> int:
-    """A time in an index. Raises: Damaged where it is none."""
+    """Return a time in an index. Raises: Damaged where it is none."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
         shown = "a huge number of" if isinstance(value, int) else repr(value)[:40]
         raise Damaged(f"a time of {shown} ns")
@@ -55,7 +55,7 @@ def checked_ns(value: Any) -> int:
 
 
 def pack(index: Mapping[str, Any], arrays: Mapping[str, np.ndarray], level: int = 6) -> bytes:
-    """Make a container: `index` as JSON, `arrays` as `.npy` members, deflated at `level`."""
+    """Build a container: `index` as JSON, `arrays` as `.npy` members, deflated at `level`."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
 
@@ -82,14 +82,14 @@ class Container:
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
             members = self._zip.infolist()
-        except Exception as error:  # whatever zipfile makes of what it finds
+        except Exception as error:  # zipfile raises many kinds of errors
             raise Damaged(_why("not a complete .npz file", error)) from error
         if len(members) > MAX_MEMBERS:
             raise Damaged(f"{len(members)} members, more than {MAX_MEMBERS}")
         total = 0
         for member in members:
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                # Others would be inflated before anybody can look at how much comes.
+                # Others would be inflated before their size can be checked.
                 raise Damaged(f"{member.filename[:60]!r} is packed in another way; refused")
             total += member.file_size
             if member.file_size > MAX_MEMBER_BYTES or total > MAX_TOTAL_BYTES:
@@ -110,12 +110,12 @@ class Container:
         return name + ".npy" in self._members
 
     def size(self, name: str) -> int:
-        """Bytes that an array takes unpacked, its header included; 0 where there is none."""
+        """Return the bytes that an array takes unpacked, header included; 0 where there is none."""
         member = self._members.get(name + ".npy")
         return 0 if member is None else member.file_size
 
     def array(self, name: str) -> np.ndarray:
-        """One member, as stored (read-only)."""
+        """Return one member, as stored (read-only)."""
         data = self._read(name + ".npy")
         try:
             shape, fortran, dtype = _header(data[: _header_bytes(data)])
@@ -129,7 +129,7 @@ class Container:
             raise Damaged(f"{name} claims shape {shape} for {len(body)} bytes")
         try:
             return np.frombuffer(body, dtype).reshape(shape, order="F" if fortran else "C")
-        except ValueError as error:  # an empty one of lengths beyond all
+        except ValueError as error:  # an empty array with huge lengths
             raise Damaged(_why(f"{name} claims shape {shape}", error)) from error
 
     def _read(self, member: str) -> bytes:
@@ -138,10 +138,10 @@ class Container:
             raise Damaged(f"{member} is missing")
         try:
             with self._zip.open(info) as stream:
-                # As much as was checked above, and no more: asked for all there is, zipfile
-                # inflates up to a gigabyte before it looks at the size.
+                # Exactly as much as was checked above: asked for everything, zipfile inflates up to
+                # a gigabyte before it checks the size.
                 data = stream.read(info.file_size)
-        except Exception as error:  # whatever zipfile and zlib make of what they find
+        except Exception as error:  # zipfile and zlib raise many kinds of errors
             raise Damaged(_why(f"{member} is corrupt", error)) from error
         if len(data) != info.file_size:
             raise Damaged(f"{member} is shorter than it says")
@@ -149,7 +149,7 @@ class Container:
 
 
 def _header_bytes(data: bytes) -> int:
-    """How long the header of an `.npy` says it is, its own first bytes included."""
+    """Return the length that the header of an `.npy` claims, its own first bytes included."""
     if not data.startswith(_MAGIC):
         raise ValueError("no .npy of version 1.0")
     return 10 + min(_MOST_HEADER, int.from_bytes(data[8:10], "little"))
@@ -157,7 +157,7 @@ def _header_bytes(data: bytes) -> int:
 
 @lru_cache(maxsize=256)
 def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """(shape, whether columns come first, kind of number): many arrays are alike."""
+    """Return (shape, Fortran order, dtype) of a header; many arrays share one."""
     found = _HEADER.fullmatch(data, 10)
     if found is None:
         raise ValueError("its header describes something else, not numbers")

@@ -1,4 +1,4 @@
-"""Finding recordings below a log directory, and which of them belong together."""
+"""Finding recordings below a log directory, and grouping those that belong together."""
 
 # Paths may be URLs.
 # ruff: noqa: PTH119
@@ -16,17 +16,17 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import LeadsOutside, Storage, storage_for
 
-# How far two hosts' clocks may be apart: NTP keeps them to milliseconds, a host without it to more.
+# How far apart two hosts' clocks may be: milliseconds with NTP, more without it.
 CLOCKS_APART_NS = 60_000_000_000
 
 __all__ = ["Recordings", "group_sessions", "read_recordings", "recording_id", "recordings_of_run"]
 
 
 class Recordings(list[Recording]):
-    """A list of `Recording`, oldest first; `problems` names what could not be read.
+    """A list of `Recording`, oldest first; `problems` lists what could not be read.
 
     Attributes:
-        unread: of the problems, those of what is not in the list at all.
+        unread: the problems of recordings that are not in the list at all.
     """
 
     def __init__(self, recordings: Iterable[Recording] = (), problems: Iterable[Problem] = ()):
@@ -35,7 +35,7 @@ class Recordings(list[Recording]):
 
     @property
     def problems(self) -> list[Problem]:
-        """What could not be read, of the recordings in the list too."""
+        """Everything that could not be read, also in the listed recordings."""
         return self.unread + [problem for one in self for problem in one.problems]
 
     def _repr_html_(self) -> str:
@@ -75,8 +75,8 @@ def read_recordings(logdir: str | os.PathLike) -> Recordings:
     """Find and open all recordings in `logdir` and its runs.
 
     Args:
-        logdir: what TensorBoard is given, one run of it, or one recording's folder; a path or
-            any fsspec URL.
+        logdir: the directory given to TensorBoard, one run of it, or one recording's folder; a path
+            or any fsspec URL.
 
     Returns: the recordings, oldest first; empty when there are none.
     Raises: UnusableInput when `logdir` is no directory or cannot be opened.
@@ -110,7 +110,7 @@ def read_recordings(logdir: str | os.PathLike) -> Recordings:
 def recordings_of_run(
     storage: Storage, path: str, run: str
 ) -> tuple[list[Recording], list[Problem]]:
-    """The recordings of one TensorBoard run, `path` being its directory."""
+    """Return the recordings of one TensorBoard run, `path` being its directory."""
     recordings: list[Recording] = []
     problems: list[Problem] = []
     folder = storage.join(path, "plugins", PLUGIN_NAME)
@@ -126,8 +126,8 @@ def recordings_of_run(
 
 
 def recording_id(run: str, folder: str) -> str:
-    """An id for URLs: run and folder, all but the plainest characters written as ~hex."""
-    # Names of files need not be text.
+    """Return an id for URLs: run and folder, all but the plainest characters written as ~hex."""
+    # File names need not be text.
     parts = (quote(part, safe="/", errors="surrogateescape") for part in (run, folder))
     return "/".join(part.replace("~", "~7E").replace("%", "~") for part in parts)
 
@@ -149,7 +149,7 @@ def _open(
 def _runs(
     storage: Storage, path: str, run: str, problems: list[Problem], depth: int = 0
 ) -> Iterator[tuple[str, str]]:
-    """(run name, directory) of every directory below that has recordings."""
+    """Yield (run name, directory) of every directory below that has recordings."""
     try:
         folders = storage.folders(path)
     except OSError as error:
@@ -157,7 +157,7 @@ def _runs(
         return
     if "plugins" in folders:
         yield run, path
-    if depth >= 32:  # a cycle of links, or nothing a person made
+    if depth >= 32:  # a cycle of links, or a generated tree
         return
     for name in folders:
         if name != "plugins" and not name.startswith("."):
@@ -168,9 +168,9 @@ def _runs(
 def group_sessions(recordings: Iterable[Recording]) -> None:
     """Set `session` on each recording: ranks of one job that ran their n-th fit together.
 
-    The n-th fit of a job that was started again is another session: its rank is there already, or
-    it began after the others had ended. Clocks of two hosts may differ, so that alone splits only
-    what is further apart than `CLOCKS_APART_NS`, or ranks of which there are unequal numbers.
+    The n-th fit of a restarted job is another session: its rank is present already, or it began
+    after the others had ended. Since clocks of two hosts may differ, the latter alone splits only
+    fits more than `CLOCKS_APART_NS` apart, or ranks with unequal numbers of fits.
     """
     jobs: dict[tuple[str, str], list[Recording]] = {}
     for one in recordings:
@@ -194,7 +194,7 @@ def group_sessions(recordings: Iterable[Recording]) -> None:
 
 
 def _joins(one: Recording, others: list[Recording], apart_ns: int) -> bool:
-    """Whether a recording belongs to the ranks of one start of a job, all begun before it."""
+    """Return whether a recording joins the ranks of one start of a job, all begun before it."""
     if any(one.rank == other.rank for other in others):
         return False
     return one.start_ns <= max(other.end_ns for other in others) + apart_ns

@@ -1,8 +1,8 @@
 """The scalars and the marker event that TensorBoard itself reads, written without TensorFlow.
 
 One event file per fit. Locally it grows by appending. Object stores cannot append, so there the
-file in progress is written anew at each flush until it holds 256 kB, and a further numbered file
-follows: what is uploaded twice stays bounded.
+file in progress is rewritten at each flush until it holds 256 kB, and a further numbered file
+follows: the amount uploaded twice stays bounded.
 """
 
 import io
@@ -35,7 +35,7 @@ from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 __all__ = ["MARKER_TAG", "ScalarWriter", "next_step_offset"]
 
 MARKER_TAG = "gpu_util/recording"
-# What later fits in the same log directory recognise our own files by.
+# By this, later fits in the same log directory recognise our own files.
 SUFFIX = ".gpu_util"
 REMOTE_FILE_BYTES = 256 << 10
 
@@ -48,7 +48,7 @@ class ScalarWriter:
 
     Args:
         log_dir: the TensorBoard run's directory, or any fsspec URL.
-        worker: rank; all but worker 0 write into `<log_dir>/worker<k>`, a run of their own.
+        worker: rank; all but worker 0 write into `<log_dir>/worker<k>`, a separate run.
         redact: keep host name and pid out of the file's name.
 
     Raises: OSError where the directory cannot be made or the file cannot be written.
@@ -67,7 +67,7 @@ class ScalarWriter:
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def marker(self, wall_time: float | None = None) -> None:
-        """Write the event through which TensorBoard learns that this run has a recording."""
+        """Write the event that shows TensorBoard that this run has a recording."""
         metadata = SummaryMetadata(
             plugin_data=SummaryMetadata.PluginData(plugin_name=PLUGIN_NAME),
             data_class=DATA_CLASS_TENSOR,
@@ -102,20 +102,20 @@ class ScalarWriter:
             self._write(Event(wall_time=wall_time, step=step, summary=Summary(value=points)))
 
     def flush(self) -> None:
-        """Make what was written readable by others. Raises: OSError."""
+        """Make the written events readable by others. Raises: OSError."""
         with self._lock:
             if not self._closed:
                 self._file.flush()
 
     def close(self) -> None:
-        """Flush and close; closing twice does nothing. Raises: OSError."""
+        """Flush and close; closing twice has no effect. Raises: OSError."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._file.close()
 
     def reopen(self) -> None:
-        """Go on after `close`, in the same file. Raises: OSError."""
+        """Continue after `close`, in the same file. Raises: OSError."""
         with self._lock:
             self._file.reopen()
             self._closed = False
@@ -194,7 +194,7 @@ class _RemoteFiles:
 
 
 def _file_name(redact: bool) -> str:
-    """A name TensorBoard takes for an event file, sorted by time, and nobody else's."""
+    """Return a unique name that TensorBoard accepts for an event file, sorted by time."""
     global _count
     with _count_lock:
         _count += 1
@@ -208,12 +208,12 @@ def _file_name(redact: bool) -> str:
 
 
 def next_step_offset(log_dir: str | os.PathLike) -> int:
-    """Where the scalars of the next fit in this log directory begin.
+    """Return the first step for the scalars of the next fit in this log directory.
 
     TensorBoard's data server drops every earlier point of a tag whose step goes back, so a second
     fit continues after the highest step of the first. That step is found in the manifests of the
-    earlier recordings (their fact `scalar_step_offset`, and how many steps they have). Our own
-    newest event file is looked at too where a recording was removed, damaged or never closed.
+    earlier recordings (their fact `scalar_step_offset`, and their number of steps). Our own newest
+    event file is read, too, where a recording was removed, damaged or never closed.
 
     Returns: 0 in a new (or unreadable) log directory.
     """
@@ -226,7 +226,7 @@ def next_step_offset(log_dir: str | os.PathLike) -> int:
 
 
 def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
-    """(one more than the highest step, whether every recording says it was closed)."""
+    """Return (one more than the highest step, True if every recording was closed)."""
     folder = storage.join(root, "plugins", PLUGIN_NAME)
     highest = 0
     try:
@@ -248,13 +248,13 @@ def _from_manifests(storage: Storage, root: str) -> tuple[int, bool]:
 
 
 def _scalar_end(facts: Facts) -> int | None:
-    """One more than the highest step of a recording's scalars; None where it does not say."""
+    """Return one more than the highest step of a recording's scalars; None if unknown."""
     offset = facts.get("scalar_step_offset")
     return None if offset is None else offset + (facts.get("rows") or {}).get("steps", 0)
 
 
 def _from_event_files(storage: Storage, root: str) -> int:
-    """One more than the highest step in our newest event file; 0 without one."""
+    """Return one more than the highest step in our newest event file; 0 without one."""
     ours = [name for name in storage.names(root) if "tfevents" in name and name.endswith(SUFFIX)]
     for name in reversed(ours):
         last = _last_step(storage.read(storage.join(root, name), 1 << 30))
@@ -264,7 +264,7 @@ def _from_event_files(storage: Storage, root: str) -> int:
 
 
 def _last_step(data: bytes) -> int | None:
-    """The step of the last complete scalar event, found by hopping over the records."""
+    """Return the step of the last complete scalar event, found by hopping over the records."""
     at, last = 0, None
     while at + 12 <= len(data):
         length = int.from_bytes(data[at : at + 8], "little")
@@ -276,7 +276,7 @@ def _last_step(data: bytes) -> int | None:
         return None
     try:
         event = Event.FromString(data[last[0] : last[0] + last[1]])
-    except Exception:  # protobuf's DecodeError has no public home that all versions share
+    except Exception:  # protobuf's DecodeError has no public path common to all versions
         return None
     tags = [value.tag for value in event.summary.value]
     return event.step if any(tag != MARKER_TAG for tag in tags) else None

@@ -1,9 +1,9 @@
 """The facts of a manifest: every field's type and range, declared once and checked on reading.
 
-A field that is not as declared is left out and named; the rest stays. Three things go as a whole,
-because they can be made again from the rows or mean nothing in part: the stored diagnosis, the
-account, and an entry of a list whose `Key` is wrong. Fields that are not declared here (a newer
-version's) are kept as long as they are plain JSON with finite numbers.
+A field that is not as declared is left out and reported; the rest stays. Three kinds of values go
+as a whole, because they can be recomputed from the rows or mean nothing in part: the stored
+diagnosis, the account, and an entry of a list whose `Key` is wrong. Fields that are not declared
+here (a newer version's) are kept if they are plain JSON with finite numbers.
 """
 
 import math
@@ -28,11 +28,11 @@ __all__ = [
     "Unavailable", "Window", "checked", "encodable",
 ]  # fmt: skip
 
-# Nanoseconds since the epoch, up to the year 2116: nothing that is added to one overflows.
+# Nanoseconds since the epoch, up to the year 2116: sums with other times cannot overflow.
 MOST_NS = 2**62
 # Longer than any training; a view of it still has numbers for all its buckets.
 MOST_LENGTH_NS = 2**59
-# Integers beyond it are not told apart as floating-point numbers, in JavaScript either.
+# Larger integers are not exact as floating-point numbers, in JavaScript either.
 MOST_COUNT = 2**53
 MOST_GPUS = 4096
 MOST_TEXT = 1 << 16
@@ -40,9 +40,9 @@ MOST_ENTRIES = 1 << 17
 DEEPEST = 32
 # Parts of an account may exceed the whole by this much: they were rounded, or overlapped a little.
 ROUNDED, ROUNDED_S = 0.005, 0.001
-# A share that was measured over unequal times may come out above 100 %.
+# A share measured over unequal times may exceed 100 %.
 MOST_PCT = 110.0
-# How far what is told of a recording may lie outside its times: clocks are read one by one.
+# How far reported times may lie outside the recording's own: clocks are read one by one.
 APART_NS = 60 * 10**9
 
 
@@ -54,10 +54,10 @@ class Within:
 
 
 class Whole:
-    """Whatever is wrong inside, the object is left out as a whole.
+    """Any error inside leaves out the object as a whole.
 
     Args:
-        apart: fields that are kept even so, as they cannot be made again.
+        apart: fields that are kept even so, as they cannot be recomputed.
     """
 
     def __init__(self, *apart: str):
@@ -68,7 +68,7 @@ class _Mark:
     pass
 
 
-# A wrong one takes the whole object along.
+# An invalid value of this field invalidates the whole object.
 Key = _Mark()
 
 Time = Annotated[int, Within(0, MOST_NS)]
@@ -81,7 +81,7 @@ GpuIndex = Annotated[int, Within(0, MOST_GPUS - 1)]
 
 
 class Framework(TypedDict, total=False):
-    """What trains."""
+    """The framework that trains."""
 
     name: str
     version: str
@@ -98,7 +98,7 @@ class Framework(TypedDict, total=False):
 
 
 class Model(TypedDict, total=False):
-    """What is trained."""
+    """The model that is trained."""
 
     name: str
     parameters: Count
@@ -114,7 +114,7 @@ class Replica(TypedDict, total=False):
 
 
 class OwnCallback(TypedDict, total=False):
-    """A class of callbacks: how often they work, by which of its arguments."""
+    """A class of the user's callbacks: how often they run, and the argument that sets it."""
 
     every: dict[str, Count]
     names: dict[str, str]
@@ -122,7 +122,7 @@ class OwnCallback(TypedDict, total=False):
 
 
 class Dispatch(TypedDict, total=False):
-    """How a loop's step ran, in looks at the training thread."""
+    """The execution of a loop's step, from samples of the training thread."""
 
     samples: Count
     eager: Count
@@ -132,7 +132,7 @@ class Dispatch(TypedDict, total=False):
 
 
 class Fit(TypedDict, total=False):
-    """How it is trained, and on which input."""
+    """The parameters of the training, and its input."""
 
     loop: str
     timing: str
@@ -222,7 +222,7 @@ class GpuCheck(TypedDict, total=False):
 
 
 class Unavailable(TypedDict, total=False):
-    """A source that could not be measured, and what to do about it."""
+    """A source that could not be measured, and the remedy."""
 
     source: Annotated[Required[str], Key]
     reason: Annotated[Required[str], Key]
@@ -230,7 +230,7 @@ class Unavailable(TypedDict, total=False):
 
 
 class Overhead(TypedDict, total=False):
-    """What recording costs."""
+    """The cost of recording."""
 
     callback_us_per_step: Number
     lock_wait_us_per_step: Number
@@ -260,7 +260,7 @@ class Account(TypedDict, total=False):
 
 
 class Advice(TypedDict, total=False):
-    """What to do about a finding."""
+    """The remedy for a finding."""
 
     text: Required[str]
     code: Required[str]
@@ -300,7 +300,7 @@ class Silent(TypedDict, total=False):
 
 
 class Diagnosis(TypedDict, total=False):
-    """What the recorder found, by its rules and thresholds; of a damaged one the latter alone."""
+    """The recorder's findings, with its rules and thresholds; if damaged, the latter alone."""
 
     rules_version: int
     thresholds: dict[str, dict[str, Signed]]
@@ -313,7 +313,7 @@ class Diagnosis(TypedDict, total=False):
 
 
 class Source(TypedDict, total=False):
-    """The profiler's file that a recording was made of."""
+    """The profiler's file that a recording was imported from."""
 
     tool: str
     format: str
@@ -323,13 +323,13 @@ class Source(TypedDict, total=False):
 
 
 class Facts(TypedDict, total=False):
-    """Everything a manifest says."""
+    """All facts of a manifest."""
 
     format: Required[list[int]]
     writer: str
     folder: str
     redacted: bool
-    # Which process of which job, and whether it is still there.
+    # The process and its job, and whether it is still alive.
     host: str
     pid: Count
     boot_id: str
@@ -357,7 +357,7 @@ class Facts(TypedDict, total=False):
     rows: dict[str, Count]
     dropped_rows: Count
     scalar_step_offset: Count
-    # What was trained, and on what.
+    # The model, the framework and the hardware.
     framework: Framework
     model: Model
     fit: Fit
@@ -369,7 +369,7 @@ class Facts(TypedDict, total=False):
     overhead: Overhead
     windows: list[Window]
     source: Source
-    # What was found.
+    # The diagnosis.
     account: Annotated[Account, Whole()]
     diagnosis: Annotated[Diagnosis, Whole("thresholds_set")]
     trace_findings: list[Annotated[Claim, Whole()]]
@@ -387,19 +387,19 @@ class _Wrong(Exception):
 
 
 class _LeftOut(Exception):
-    """The object goes as a whole; its reason is listed already."""
+    """The object is left out as a whole; its reason is listed already."""
 
 
-# (where, what is wrong there) of each value that was left out
+# (location, error) of each value that was left out
 _Problems = list[tuple[str, str]]
 # (value, problems so far) -> the value; raises _Wrong or _LeftOut
 _Check = Callable[[Any, _Problems], Any]
 
 
 def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
-    """The facts of a manifest as they are declared, and what had to be left out, one line each.
+    """Return the declared facts of a manifest, and one line for each part that was left out.
 
-    Raises: ValueError where it is not one at all.
+    Raises: ValueError where it is not a manifest at all.
     """
     problems: _Problems = []
     try:
@@ -412,13 +412,13 @@ def checked(manifest: Mapping[str, Any]) -> tuple[Facts, list[str]]:
 
 
 def encodable(text: str) -> str:
-    """Text that can be written as UTF-8: JSON may hold halves of characters."""
+    """Return text that can be written as UTF-8: JSON may hold lone surrogates."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 @cache
 def _checker(kind: Any) -> _Check:
-    """The check of a declared type; made once."""
+    """Return the check of a declared type; built once."""
     kind, marks = _unwrapped(kind)
     check = _plain_checker(kind, marks)
     whole = next((mark for mark in marks if isinstance(mark, Whole)), None)
@@ -426,7 +426,7 @@ def _checker(kind: Any) -> _Check:
 
 
 def _unwrapped(kind: Any) -> tuple[Any, list[Any]]:
-    """A type without what is noted about it, and the notes."""
+    """Return a type without its annotations, and the annotations."""
     marks: list[Any] = []
     while get_origin(kind) in (Annotated, Required):
         kind, *more = get_args(kind)
@@ -510,7 +510,7 @@ def _either(checks: list[_Check]) -> _Check:
 
 
 def _named_from_outside(problems: _Problems, since: int, name: Any) -> None:
-    """What is wrong in a part of something, named with the part's own name in front."""
+    """Prefix the problems of a part with the part's own name."""
     at = f"[{name}]" if isinstance(name, int) else f".{encodable(name)[:40]}"
     problems[since:] = [(at + where, said) for where, said in problems[since:]]
 
@@ -556,7 +556,7 @@ def _named(check: _Check) -> _Check:
 
 
 def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
-    """The check of a TypedDict, or of some of its fields."""
+    """Return the check of a TypedDict, or of some of its fields."""
     hints = get_type_hints(kind, include_extras=True)
     hints = {name: hint for name, hint in hints.items() if only is None or name in only}
     checks = {name: _checker(hint) for name, hint in hints.items()}
@@ -621,7 +621,7 @@ def _whole(check: _Check, check_apart: _Check, apart: tuple[str, ...]) -> _Check
 
 
 def _any(value: Any, problems: _Problems, depth: int = 0) -> Any:
-    """A value that is not declared: plain JSON."""
+    """Return a value that is not declared: plain JSON."""
     if isinstance(value, str):
         return _text(value, problems)
     if value is None or isinstance(value, bool):
@@ -642,7 +642,7 @@ def _wrong(value: Any, why: str) -> _Wrong:
 
 
 def _shown(value: Any) -> str:
-    """A value in a few characters."""
+    """Return a value in a few characters."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -655,7 +655,7 @@ def _shown(value: Any) -> str:
     return {True: "true", False: "false", None: "null"}.get(value, str(value))
 
 
-# --- what fields say of each other ----------------------------------------------------------------
+# --- consistency between fields -------------------------------------------------------------------
 
 
 def _check_times(facts: Facts, problems: _Problems) -> None:
@@ -680,7 +680,7 @@ def _check_account(facts: Facts, problems: _Problems) -> None:
 
 
 def adds_up(account: Account) -> bool:
-    """Whether the parts of an account sum to the wall time, and none is longer than it."""
+    """Return whether the parts of an account sum to the wall time, none longer than it."""
     wall, parts = account["wall_s"], account["time_s"]
     most = wall * (1 + ROUNDED) + ROUNDED_S
     return (
@@ -706,7 +706,7 @@ def _check_diagnosis(facts: Facts, problems: _Problems) -> None:
 
 
 def _odd(claim: Any, start_ns: int, end_ns: int) -> str:
-    """What cannot be of a finding or a span in a recording of these times; "" of most."""
+    """Return what is impossible in a finding or span in a recording of these times; usually ""."""
     if "start_ns" in claim and not (
         start_ns - APART_NS <= claim["start_ns"] <= claim["end_ns"] <= end_ns + APART_NS
         and claim["start_step"] <= claim["end_step"]

@@ -1,4 +1,4 @@
-"""The files of one recording: which there are, opened one by one, around what is damaged."""
+"""The files of one recording: listed, opened one by one, skipping what is damaged."""
 
 # Paths may be URLs.
 # ruff: noqa: PTH119
@@ -18,13 +18,13 @@ from gpu_util_callback.recording.top import StoredTop
 
 __all__ = ["RecordingFiles"]
 
-# An imported trace may hold much that lies before its first step or after its last one; and rows of
-# a live recording may be newer than its manifest.
+# An imported trace may hold much before its first step or after its last one; and rows of a live
+# recording may be newer than its manifest.
 FAR_APART_NS = 3600 * 10**9
 
 
 class RecordingFiles:
-    """Segments and `overview.npz` of a recording's folder; what is wrong becomes a problem."""
+    """Segments and `overview.npz` of a recording's folder; errors become problems."""
 
     def __init__(self, storage: Storage, path: str):
         self._storage = storage
@@ -33,7 +33,7 @@ class RecordingFiles:
         self.facts: Facts = {}  # type: ignore[typeddict-item] # until it is read
         self._problems: dict[str, Problem] = {}
         self._lock = threading.RLock()  # held briefly, never while a file is read
-        # What was made of the files, until they change; and who is making what.
+        # Results computed from the files, until they change; and the computations under way.
         self._cache: dict[str, Any] = {}
         self._making: dict[str, threading.RLock] = {}
         # overview.npz, the number of sealed segments for which it was read, and its time stamp
@@ -44,15 +44,15 @@ class RecordingFiles:
 
     @property
     def remote(self) -> bool:
-        """Whether reading may take long, or never end."""
+        """True if reading may be slow, or never end."""
         return self._storage.remote
 
     def _stored_top(self) -> StoredTop | None:
-        """`overview.npz`, kept until another segment is sealed; None where there is none."""
+        """Return `overview.npz`, kept until another segment is sealed; None where there is none."""
         sealed = self.facts.get("sealed", 1)
         known = self._top_file
         if known is None or known[0] != sealed:
-            # Once for all that is asked before the manifest changes, also where it is damaged.
+            # Once for all readers until the manifest changes, also where it is damaged.
             found = self._cached("overview.npz", self._read_top) if sealed else None
             known = self._top_file = (sealed, found) if found is not None else None
         return known[1] if known is not None else None
@@ -73,18 +73,18 @@ class RecordingFiles:
 
     @property
     def level_files(self) -> list[tuple[int, int]]:
-        """(first, last) segment of each levels file, in order; none for a run that is not long."""
+        """(first, last) segment of each levels file, in order; none for a short run."""
         stored = self._stored_top()
         return [] if stored is None else stored.index.levels
 
     def _holding(self, table: str) -> dict[tuple[int, int], bool]:
-        """(first, last) of the sealed segments -> whether they have rows of a table."""
+        """Return (first, last) of the sealed segments -> True if they have rows of a table."""
         stored = self._stored_top()
         holds = {} if stored is None else stored.index.tables
         return {segment: table in tables for segment, tables in holds.items()}
 
     def having(self, table: str) -> list[SegmentInfo]:
-        """The segments that have rows of a table; those of which it is unknown, too."""
+        """Return the segments that have, or may have, rows of a table."""
         holding = self._holding(table)
         return [one for one in self.segments if holding.get((one.first, one.last), True)]
 
@@ -130,9 +130,9 @@ class RecordingFiles:
         """Open the segments one after the other.
 
         Args:
-            after: those up to this number are left out.
-            table: those that are known to hold no rows of it are left out.
-            last: those after this number are, too.
+            after: skip the segments up to this number.
+            table: skip the segments known to hold no rows of it.
+            last: skip the segments after this number.
         """
         for info in self.segments if table is None else self.having(table):
             if last is not None and info.last > last:
@@ -143,10 +143,10 @@ class RecordingFiles:
                     yield info, segment
 
     def open_segment(self, info: SegmentInfo) -> Segment | None:
-        """One segment, or None (and a problem) where it cannot be read."""
+        """Return one segment, or None (and a problem) where it cannot be read."""
         if info.sealed:
             return self._open(info)
-        # All that a flush brought is looked for in the open one, table by table.
+        # The open one is read table by table after each flush: decode all of it at once.
         return self._cached(f"open {info.name}", lambda: self._open(info))
 
     def _open(self, info: SegmentInfo) -> Segment | None:
@@ -160,11 +160,11 @@ class RecordingFiles:
             return None
 
     def _vanished(self, info: SegmentInfo) -> Segment | None:
-        """A file that was listed is gone: merged meanwhile, or the recording was deleted."""
+        """Handle a listed file that is gone: merged meanwhile, or the recording was deleted."""
         self._cache.pop("segments", None)
         for other in self.segments:
             if other.first <= info.first and info.last <= other.last and other != info:
-                if other.first == info.first:  # the first of the merged ones stands for all
+                if other.first == info.first:  # the first of the merged ones represents all
                     return self.open_segment(other)
                 return None
         if self.path not in self._problems:
@@ -175,7 +175,7 @@ class RecordingFiles:
         return self._storage.read(self._storage.join(self.path, name), MAX_FILE_BYTES)
 
     def _is_gone(self) -> bool:
-        """Whether its folder was deleted or cannot be read any more, which becomes a problem."""
+        """Return whether its folder is deleted or unreadable, which becomes a problem."""
         try:
             self._storage.names(self.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -187,7 +187,7 @@ class RecordingFiles:
         return True
 
     def damaged(self, name: str, error: Exception) -> None:
-        """A file turned out to be damaged; what is in it is left out."""
+        """Record a damaged file as a problem; its content is left out."""
         path = self._storage.join(self.path, name)
         what = "damaged"
         if not isinstance(error, Damaged):
@@ -198,7 +198,7 @@ class RecordingFiles:
         self._problem(self._storage.join(self.path, name), f"{line}; left out")
 
     def _extent(self) -> Extent:
-        """The times that rows may have, by what the manifest says."""
+        """Return the times that rows may have, according to the manifest."""
         facts = self.facts
         start = facts.get("started_ns")
         if start is None:
@@ -214,7 +214,7 @@ class RecordingFiles:
             self._problems.setdefault(path, Problem(path, message))
 
     def _cached(self, key: str, make: Callable[[], Any]) -> Any:
-        """What `make` made before the files changed; who needs another thing does not wait."""
+        """Return `make`'s result, cached until the files change; other keys do not wait for it."""
         with self._lock:
             cache = self._cache
             if key in cache:
@@ -226,6 +226,6 @@ class RecordingFiles:
             return cache[key]
 
     def _forget(self) -> None:
-        """The files changed. What is being made of them meanwhile is for who asked before."""
+        """Drop the cache after a change; a computation under way serves only earlier callers."""
         with self._lock:
             self._cache = {}

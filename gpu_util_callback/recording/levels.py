@@ -3,7 +3,7 @@
 `levels-<first>-<last>.npz` holds the *entries* of segments `first` to `last`. An entry stands for
 neighbouring rows of one group: 32 steps whose numbers share all but the lowest five bits, or the
 samples of a power of two of nanoseconds, about sixteen or more of them. The files are extra: all
-rows are in the segments, and who does without the files reads those.
+rows are in the segments, and a reader without the files reads those.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ __all__ = ["Entries", "LevelsBuilder", "LevelsFile", "join", "levels_name"]
 
 STEP_BITS = 5
 SAMPLES_PER_ENTRY = 16
-# A pause between two steps (a validation) ends an entry: what comes after it began later.
+# A pause between two steps (a validation) ends an entry: the rows after it began later.
 PAUSE_NS = 10_000_000
 MAX_ENTRIES = 1 << 22
 
@@ -33,7 +33,7 @@ _VALUES = ("low", "high", "mean")
 
 
 def levels_name(first: int, last: int) -> str:
-    """The file that holds the entries of segments `first` to `last`."""
+    """Return the name of the file with the entries of segments `first` to `last`."""
     return f"levels-{first:06d}-{last:06d}.npz"
 
 
@@ -41,10 +41,10 @@ def levels_name(first: int, last: int) -> str:
 class Entries:
     """Entries of one group, in the order of their rows.
 
-    `time`, `end`: int64[n], ns since the recording's start: of the first row, and where the last
-    one ends (a sample: its time). `step`: int64[n], number of the first step; -1 for samples.
+    `time`, `end`: int64[n], ns since the recording's start: of the first row, and of the end of the
+    last one (a sample: its time). `step`: int64[n], number of the first step; -1 for samples.
     `rows`: int64[n]. `low`, `high`, `mean`: float32[columns, n], NaN = no data. `bits`: an entry's
-    rows agree in their step number (samples: time) but for so many bits.
+    rows share their step number (samples: time) except for this many low bits.
     """
 
     columns: list[str]
@@ -65,7 +65,7 @@ class Entries:
         return bool((self.step[:1] >= 0).all())
 
     def arranged(self, columns: Sequence[str]) -> "Entries":
-        """The same with these columns in this order; those it lacks hold no data."""
+        """Return the same with these columns in this order; missing ones hold no data."""
         if list(columns) == self.columns:
             return self
         at = [self.columns.index(name) if name in self.columns else -1 for name in columns]
@@ -81,7 +81,7 @@ class Entries:
         )  # fmt: skip
 
     def starts(self, by: int) -> np.ndarray:
-        """Where each entry begins of those that agree in 2^by times as much."""
+        """Return the first index of each group of entries that agree in 2^by times as much."""
         keys = (self.step if self.of_steps else self.time) >> (self.bits + by)
         new = np.diff(keys) != 0
         if self.of_steps:
@@ -89,7 +89,7 @@ class Entries:
         return np.flatnonzero(np.append(True, new))
 
     def folded(self, by: int, starts: np.ndarray | None = None) -> "Entries":
-        """Those entries, of at least one; `starts` is what `starts` returned."""
+        """Return those groups as entries (at least one); `starts` is the result of `starts`."""
         if starts is None:
             starts = self.starts(by)
         weights = np.where(np.isnan(self.mean), np.float32(0), self.rows.astype(np.float32))
@@ -106,7 +106,7 @@ class Entries:
 
 
 def join(parts: Sequence[Entries]) -> Entries:
-    """The entries of the parts one after the other, with all their columns."""
+    """Return the entries of the parts one after the other, with all their columns."""
     if len(parts) == 1:
         return parts[0]
     columns = list(dict.fromkeys(name for part in parts for name in part.columns))
@@ -123,7 +123,7 @@ class LevelsBuilder:
     """Makes entries out of rows as they come.
 
     Attributes:
-        cells: values taken in since the last `clear`.
+        cells: number of values added since the last `clear`.
     """
 
     def __init__(self, origin_ns: int):
@@ -133,7 +133,7 @@ class LevelsBuilder:
         self._parts: dict[str, list[Entries]] = {}
 
     def add(self, tables: Rows, samples: Rows) -> None:
-        """Add rows that follow those added before; of the tables only steps count."""
+        """Add rows that follow those added before; of the tables only steps are used."""
         steps = tables.get("steps")
         if steps is not None and len(steps["step"]):
             self.cells += len(STEP_SERIES) * len(steps["step"])
@@ -144,7 +144,7 @@ class LevelsBuilder:
                 self._parts.setdefault(group, []).append(self._of_samples(group, columns))
 
     def entries(self) -> dict[str, Entries]:
-        """Group -> its entries since the last `clear`."""
+        """Return group -> its entries since the last `clear`."""
         return {group: join(parts) for group, parts in self._parts.items()}
 
     def clear(self) -> None:
@@ -152,7 +152,7 @@ class LevelsBuilder:
         self._parts = {}
 
     def pack(self) -> bytes:
-        """The bytes of a levels file."""
+        """Return the bytes of a levels file."""
         groups, arrays = {}, {}
         for group, entries in self.entries().items():
             keys = {name: getattr(entries, name) for name in _KEYS}
@@ -188,7 +188,7 @@ class LevelsBuilder:
 
 
 def _entries(columns, bits, keys, time, end, step, values) -> Entries:
-    """Entries of the runs of equal keys, which do not descend."""
+    """Return entries of the runs of equal keys, which do not descend."""
     starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
     _, reduced = reduce_rows(keys, values, 0)
     rows = np.diff(np.append(starts, len(keys)))
@@ -205,7 +205,7 @@ class LevelsFile:
     Raises: Damaged from every method, and nothing else.
 
     Attributes:
-        sizes: group -> (its columns, how many entries).
+        sizes: group -> (its columns, number of entries).
     """
 
     def __init__(self, data: bytes, origin_ns: int):
@@ -223,7 +223,7 @@ class LevelsFile:
                 checked_frame(group, about["keys"], _KEY_KINDS)
                 if not 0 < count <= MAX_ENTRIES:
                     raise Damaged(f"{group[:40]}: {count} entries claimed; refused")
-                # Room is made for them before they are read.
+                # Their memory is allocated before they are read.
                 sizes = [self._container.size(f"{group}/{name}") for name in _VALUES]
                 if min(sizes) < 4 * count * len(columns) or not columns:
                     raise Damaged(f"{group[:40]}: fewer values than {count} entries have")
@@ -234,7 +234,7 @@ class LevelsFile:
             ) from error
 
     def entries(self, group: str) -> Entries:
-        """The entries of one of the groups in `sizes`."""
+        """Return the entries of one of the groups in `sizes`."""
         columns, count = self.sizes[group]
         try:
             keys = decode_frame(self._groups[group]["keys"], self._container.array(f"{group}/keys"))

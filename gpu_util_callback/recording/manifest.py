@@ -1,4 +1,4 @@
-"""`manifest.json`: what a recording is, and whether it still grows."""
+"""`manifest.json`: the facts of a recording, and whether it still grows."""
 
 import json
 import math
@@ -21,12 +21,12 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_BYTES = 32 << 20
-# How old the last sign of a writer may be; more for one that flushes seldom.
+# The maximum age of a writer's last heartbeat; more for one that flushes rarely.
 PATIENCE_S = 30.0
 
 
 class ManifestError(ValueError):
-    """The manifest cannot be read; the message says why in one line."""
+    """The manifest cannot be read; the message gives the reason in one line."""
 
 
 class NewerFormat(ManifestError):
@@ -34,7 +34,7 @@ class NewerFormat(ManifestError):
 
 
 def dumps(manifest: dict[str, Any]) -> bytes:
-    """Facts as strict JSON: numpy's numbers as numbers, what is unknown (NaN) as null."""
+    """Return facts as strict JSON: numpy's numbers as numbers, unknown values (NaN) as null."""
     text = json.dumps(_plain(manifest), separators=(",", ":"), allow_nan=False)
     return text.encode()
 
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
 
 
 def parse(data: bytes) -> tuple[Facts, list[str]]:
-    """The manifest's facts, and what of it had to be left out.
+    """Return the manifest's facts, and the parts that had to be left out.
 
     Raises: NewerFormat, ManifestError.
     """
@@ -81,23 +81,23 @@ def parse(data: bytes) -> tuple[Facts, list[str]]:
 
 
 def format_version() -> list[int]:
-    """[major, minor] of what is written now."""
+    """Return [major, minor] of the written format."""
     return [FORMAT_MAJOR, FORMAT_MINOR]
 
 
 def safe_name(text: str) -> str:
-    """`text` as one part of a folder's name, the same on every file system."""
+    """Return `text` as one part of a folder's name, the same on every file system."""
     return re.sub(r"[^A-Za-z0-9_.]+", "_", text).strip("._")[:40] or "unknown"
 
 
 def folder_stamp(start_ns: int) -> str:
-    """How the name of a recording's folder begins: its start in UTC, to the millisecond."""
+    """Return the beginning of a folder's name: its start in UTC, to the millisecond."""
     started = datetime.fromtimestamp(start_ns / 1e9, UTC)
     return started.strftime("%Y%m%dT%H%M%S.") + f"{started.microsecond // 1000:03d}Z"
 
 
 def named_start(folder: str) -> int:
-    """The start that a folder's name tells, in ns since the epoch; 0 where it tells none."""
+    """Return the start in a folder's name, in ns since the epoch; 0 without one."""
     try:
         stamp = datetime.strptime(folder.partition("-")[0], "%Y%m%dT%H%M%S.%fZ")
     except ValueError:
@@ -109,7 +109,7 @@ def named_start(folder: str) -> int:
 
 
 def process_facts() -> dict[str, Any]:
-    """What tells this process from all others on this boot of this host, as far as the OS says."""
+    """Return what identifies this process on this boot of this host, as far as the OS says."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -134,7 +134,7 @@ def _pid_namespace() -> str | None:
 
 
 def _process_stat(pid: int) -> list[bytes]:
-    """The fields of /proc/<pid>/stat after the name: [0] is the state, [19] the start."""
+    """Return the fields of /proc/<pid>/stat after the name: [0] is the state, [19] the start."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -142,13 +142,13 @@ def _process_stat(pid: int) -> list[bytes]:
 
 
 def _process_started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: tells a pid from its reuse."""
+    """Return a process's start in ticks since boot: distinguishes a pid from its reuse."""
     stat = _process_stat(pid)
     return int(stat[19]) if len(stat) > 19 and stat[19].isdigit() else None
 
 
 def _process_is_gone(manifest: Facts) -> bool:
-    """Whether the writing process is known to be dead: only where pids mean the same."""
+    """Return whether the writer is known to be dead: only where pids have the same meaning."""
     pid, boot = manifest.get("pid"), manifest.get("boot_id")
     if pid is None or not boot or boot != _boot_id():
         return False
@@ -165,13 +165,13 @@ def _process_is_gone(manifest: Facts) -> bool:
 
 
 def lost(manifest: Facts, age_s: float | None = None, now_s: float | None = None) -> bool:
-    """Whether a recording that says "live" has no writer any more.
+    """Return whether a recording with status "live" has no writer any more.
 
     Args:
         manifest: as parsed.
-        age_s: how long ago the file was written, by a clock nearer to the writer's (the file
-            system's, or the time since a reader saw it change); the younger one counts, since
-            two machines' clocks may differ.
+        age_s: age of the file by a clock nearer to the writer's (the file system's, or the time
+            since a reader saw it change); the smaller age counts, since two machines' clocks may
+            differ.
         now_s: the wall clock, for tests.
     """
     if _process_is_gone(manifest):
@@ -182,6 +182,6 @@ def lost(manifest: Facts, age_s: float | None = None, now_s: float | None = None
     ages = [] if age_s is None else [age_s]
     if heartbeat is not None:
         age = (time.time() if now_s is None else now_s) - heartbeat / 1e9
-        if age > -patience or not ages:  # a heartbeat from the future tells nothing
+        if age > -patience or not ages:  # a heartbeat from the future gives no information
             ages.append(age)
     return not ages or min(ages) > patience

@@ -36,7 +36,7 @@ MOST_COLUMNS = 4096
 
 @dataclass(frozen=True)
 class Cells:
-    """The buckets of a group that are in use: [columns, buckets] each, to be read only."""
+    """The buckets of a group that are in use: [columns, buckets] each, read-only."""
 
     columns: list[str]
     shift: int
@@ -60,11 +60,11 @@ class Groups:
         return group in self._made
 
     def get(self, group: str) -> Folded | None:
-        """A group's buckets; None for an unknown group."""
+        """Return a group's buckets; None for an unknown group."""
         return self[group] if group in self else None  # noqa: SIM401
 
     def cells(self, group: str) -> Cells:
-        """What is in a group's buckets; cheaper than the buckets where those are in a file."""
+        """Return a group's data; cheaper than the buckets where those are in a file."""
         folded = self[group]
         buckets, used = folded.buckets, slice(0, folded.used)
         return Cells(
@@ -73,11 +73,11 @@ class Groups:
         )  # fmt: skip
 
     def names(self) -> list[str]:
-        """All groups, whether they are in memory or not."""
+        """Return all groups, whether they are in memory or not."""
         return list(self._made)
 
     def about(self, group: str) -> tuple[list[str], int]:
-        """(columns, bits of a bucket's width) of a group, without unpacking it."""
+        """Return (columns, bits of a bucket's width) of a group, without unpacking it."""
         folded = self._made[group]
         return folded.columns, folded.shift
 
@@ -89,15 +89,15 @@ class Groups:
 
     @property
     def in_memory(self) -> int:
-        """How many groups are."""
+        """The number of groups in memory."""
         return len(self._made)
 
     def release(self) -> None:
-        """Forget what can be made again."""
+        """Drop the data that can be unpacked or computed again."""
 
 
 class StoredGroups(Groups):
-    """Those of a file, to be read only: each is unpacked when it is first asked for."""
+    """The groups of a file, read-only: each is unpacked on first use."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class StoredGroups(Groups):
 
 
 class GrownGroups(Groups):
-    """Others and rows that came later, which are folded into a group when it is asked for."""
+    """Existing groups plus later rows, which are folded into a group on first use."""
 
     def __init__(self, before: Groups, first_shift: int):
         super().__init__(first_shift)
@@ -206,7 +206,7 @@ class GrownGroups(Groups):
             keys, names, _ = self._rows[group]
             columns = list(dict.fromkeys([*columns, *names]))
             while int(keys[-1]) >> shift >= SIZE:
-                shift += 1  # as `Folded.add` will
+                shift += 1  # as `Folded.add` does
         return columns, shift
 
     def add(self, group: str, keys: np.ndarray, names: Sequence[str], values: np.ndarray) -> None:
@@ -221,7 +221,7 @@ def check_buckets(
     group: str, columns: Sequence[str], low: np.ndarray, high: np.ndarray, mean: np.ndarray,
     count: np.ndarray | None = None,
 ) -> None:  # fmt: skip
-    """Raises: Damaged where buckets cannot be those of what is recorded."""
+    """Raise Damaged where buckets cannot come from recorded values."""
     if any(values.dtype != np.float32 for values in (low, high, mean)):
         raise Damaged(f"{group[:40]}: buckets of another kind of number")
     if count is not None and count.dtype.kind not in "iu":
@@ -232,7 +232,7 @@ def check_buckets(
     if group.startswith("gpu"):
         most[[name.endswith("_pct") for name in columns]] = MOST_PCT
     apart = np.float32(1e-3) * np.fmax(np.abs(low), np.abs(high))
-    # What holds no data is NaN, which is neither more nor less than anything.
+    # NaN is no data: neither more nor less than any value.
     odd = (low > high) | (mean < low - apart) | (mean > high + apart)
     odd |= (most.astype(np.float32) < np.fmax(high, -low).T).T
     if odd.any():
@@ -240,14 +240,14 @@ def check_buckets(
 
 
 def checked_shift(value: Any) -> int:
-    """A bucket's width in bits. Raises: Damaged where it is none."""
+    """Return a bucket's width in bits. Raises: Damaged where it is invalid."""
     if type(value) is not int or not 0 <= value < 63:
         raise Damaged("a bucket width that is none")
     return value
 
 
 def _described(about: Any) -> tuple[list[str], int, int]:
-    """(columns, shift, buckets in use) of a group."""
+    """Return (columns, shift, buckets in use) of a group."""
     columns, used = [encodable(str(name)) for name in about["columns"]], about["used"]
     if type(used) is not int or not 0 <= used <= SIZE or len(columns) > MOST_COLUMNS:
         raise Damaged(f"more than {SIZE} buckets claimed, or {MOST_COLUMNS} columns")
@@ -260,7 +260,7 @@ AXES = ("step", "time")
 
 
 def step_series(steps: dict[str, np.ndarray]) -> np.ndarray:
-    """float64[len(STEP_SERIES), n]: the drawn columns of `steps`, absent ones NaN."""
+    """Return float64[len(STEP_SERIES), n]: the drawn columns of `steps`, absent ones NaN."""
     values = np.stack([steps[name] for name in STEP_SERIES]).astype(np.float64)
     values[values < 0] = np.nan
     return values
@@ -270,8 +270,8 @@ class Overview:
     """Folded series of a recording: "steps" and every sample group, by step and by time.
 
     `axes[axis][group]` is a `Folded`; its keys are step numbers, or nanoseconds since
-    `origin_ns`. `marks[axis]` leads to the other axis: on the step axis it holds the start of
-    each bucket's first step (ns since the origin), on the time axis the number of its first step.
+    `origin_ns`. `marks[axis]` maps to the other axis: on the step axis it holds the start of each
+    bucket's first step (ns since the origin), on the time axis the number of its first step.
     """
 
     def __init__(self, origin_ns: int):
@@ -297,7 +297,7 @@ class Overview:
             since = np.maximum(start[order] - self.origin_ns, 0)
             self._add("time", "steps", since, STEP_SERIES, values[:, order])
             self.marks["time"].add(since, np.maximum(number[order], 0))
-        # Times at which steps began, the last known one of the rows before included.
+        # Start times of steps, including the last known one of the previous rows.
         starts = np.concatenate([[self._last_start_ns], start])
         numbers = np.concatenate([[max(0, self.last_step)], number])
         for group, columns in samples.items():
@@ -310,7 +310,7 @@ class Overview:
             values = np.stack([columns[name][order] for name in names]).astype(np.float64)
             self._add("time", group, times - self.origin_ns, names, values)
             if len(number) or self.last_step >= 0:
-                # The step under way at each sample; sorted, for a step's start can be an estimate.
+                # The current step at each sample; sorted, since a step's start can be an estimate.
                 at = np.clip(np.searchsorted(starts, times, "right") - 1, 0, None)
                 keys = np.maximum.accumulate(numbers[at])
                 self._add("step", group, keys, names, values)
@@ -322,10 +322,10 @@ class Overview:
         self.axes[axis].add(group, np.maximum(keys, 0), names, values)
 
     def with_rows(self, tables: Rows, samples: Rows) -> "Overview":
-        """Another overview that has these rows, too; this one stays as it is.
+        """Return another overview that has these rows, too; this one stays as it is.
 
-        They are folded into a group only when that is asked for: the newest rows of a live run
-        come with every flush, and mostly nobody looks at the overview of them.
+        They are folded into a group only when that is used: the newest rows of a live run come with
+        every flush, and mostly nobody looks at the overview of them.
         """
         other = Overview(self.origin_ns)
         other.last_step, other._last_start_ns = self.last_step, self._last_start_ns
@@ -337,12 +337,12 @@ class Overview:
         return other
 
     def release(self) -> None:
-        """Forget what was unpacked and can be unpacked again."""
+        """Drop the unpacked data that can be unpacked again."""
         for groups in self.axes.values():
             groups.release()
 
     def pack(self, index: dict[str, Any], beside: Mapping[str, np.ndarray] | None = None) -> bytes:
-        """The bytes of `overview.npz`; `index` and arrays `beside` are stored with it."""
+        """Return the bytes of `overview.npz`; `index` and arrays `beside` are stored with it."""
         about: dict[str, Any] = {
             "format": FORMAT_MAJOR,
             "origin_ns": self.origin_ns,
@@ -375,11 +375,11 @@ class Overview:
     def unpack(
         cls, container: Container, on_damage: Callable[[Damaged], None] | None = None
     ) -> "Overview":
-        """The overview of an `overview.npz`.
+        """Return the overview of an `overview.npz`.
 
         Args:
-            on_damage: called when a group turns out to be damaged, once it is asked for; the
-                group is empty then. Without it the error is raised there.
+            on_damage: called when a group turns out to be damaged, at its first use; the group is
+                empty then. Without it the error is raised there.
 
         Raises: Damaged.
         """
@@ -412,7 +412,7 @@ class Overview:
 
 
 def _marks(values: np.ndarray, last_step: int, most: int) -> np.ndarray:
-    """int64[SIZE]: marks as stored. Raises: Damaged where they cannot be those of the steps."""
+    """Return int64[SIZE]: marks as stored. Raises: Damaged where they do not fit the steps."""
     if values.shape != (SIZE,) or values.dtype.kind != "i":
         raise Damaged(f"marks of {values.dtype}{list(values.shape)}")
     if last_step >= 0 and not (values >= 0).any():
@@ -423,7 +423,7 @@ def _marks(values: np.ndarray, last_step: int, most: int) -> np.ndarray:
 
 
 def _ascending(keys: np.ndarray) -> np.ndarray | slice:
-    """What puts `keys` in order; they nearly always are."""
+    """Return the index that sorts `keys`, which nearly always are sorted."""
     if (keys[1:] >= keys[:-1]).all():
         return slice(None)
     return np.argsort(keys, kind="stable")

@@ -1,4 +1,4 @@
-"""What could not be read: where, why, and what a person can do about it."""
+"""Files that could not be read: path, reason and remedy."""
 
 import logging
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ log = logging.getLogger("gpu_util_callback")
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that could not be read: where, and in one line what and what to do."""
+    """A file that could not be read: its path, and one line with reason and remedy."""
 
     path: str
     message: str
@@ -24,14 +24,14 @@ class Problem:
 
 
 def reason(error: Exception) -> str:
-    """Why, in a few words on one line."""
+    """Return the reason in a few words on one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def remedy(error: Exception) -> str:
-    """What to do about it, on one line."""
+    """Return the remedy on one line."""
     if isinstance(error, OtherFormat):
         return "pip install --upgrade gpu-util-callback"
     if isinstance(error, (Damaged, ManifestError, FileNotFoundError)):
@@ -46,12 +46,12 @@ def remedy(error: Exception) -> str:
 
 
 def unreadable(error: Exception) -> str:
-    """The whole message of something that cannot be opened at all."""
+    """Return the whole message for input that cannot be opened at all."""
     return f"cannot be read: {reason(error)}: {remedy(error)}"
 
 
 def unexpected(path: str, error: Exception) -> Problem:
-    """A recording that nothing can be made of, for a reason that no reader foresaw.
+    """Return the problem of a recording that fails for a reason no reader foresaw.
 
     It must not hide the recordings next to it; the traceback goes to the debug log.
     """

@@ -1,4 +1,4 @@
-"""Min, max and mean over power-of-two buckets: what a timeline needs at every zoom."""
+"""Min, max and mean over power-of-two buckets, for a timeline at every zoom."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 __all__ = ["Buckets", "Folded", "Marks", "extremes", "reduce_rows"]
 
-# Runs of up to so many values are gone through all at once, longer ones one by one.
+# Runs of up to this many values are reduced together, longer ones one by one.
 SHORT = 16
 
 
@@ -67,19 +67,19 @@ def reduce_rows(keys: np.ndarray, values: np.ndarray, shift: int) -> tuple[np.nd
 def extremes(
     low: np.ndarray, high: np.ndarray, starts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The least of `low` and the most of `high` in each run; NaN where a run has nothing else.
+    """Return the minimum of `low` and the maximum of `high` in each run; NaN where all are NaN.
 
-    What `fmin.reduceat` and `fmax.reduceat` give, in less than half the time for many short runs.
+    Equals `fmin.reduceat` and `fmax.reduceat`, in less than half the time for many short runs.
 
     Args:
-        low, high: float[columns, n]; the same array where they are alike.
-        starts: int64[k], where the runs begin, the first at 0.
+        low, high: float[columns, n]; the same array where they are equal.
+        starts: int64[k], first index of each run; the first is 0.
     """
     sizes = np.diff(starts, append=low.shape[1])
     long = np.flatnonzero(sizes > SHORT)
     if len(long) > len(starts) // 64:
         return np.fmin.reduceat(low, starts, axis=1), np.fmax.reduceat(high, starts, axis=1)
-    # The first of all runs, then the second of all, …: one that has no more repeats its last.
+    # The first value of all runs, then the second of all, …: an exhausted run repeats its last.
     least = np.take(low, starts, axis=1)
     most = least.copy() if high is low else np.take(high, starts, axis=1)
     last = starts + sizes - 1
@@ -96,7 +96,7 @@ def extremes(
 
 
 class Folded:
-    """A fixed number of buckets that covers whatever comes: it folds by two as the keys grow.
+    """A fixed number of buckets for any number of rows: it folds by two as the keys grow.
 
     After any number of rows it holds at most `size` buckets and, once folded, at least a quarter
     of that many up to the last key.
@@ -146,7 +146,7 @@ class Folded:
 class Marks:
     """The first value of every bucket, -1 where there is none; folds as `Folded` does.
 
-    Leads from one axis to the other: the start of a bucket's first step, or its number.
+    Maps one axis to the other: the start of a bucket's first step, or its number.
     """
 
     def __init__(self, shift: int = 0, size: int = 1024):

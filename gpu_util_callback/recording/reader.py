@@ -1,4 +1,4 @@
-"""The reader of one recording: lazily, sizes checked, and around whatever is damaged."""
+"""The reader of one recording: lazy, checks sizes, skips damaged parts."""
 
 import threading
 import time
@@ -32,17 +32,17 @@ class Recording(RecordingFiles):
     """One recording: what one process recorded during one fit.
 
     Tables are dictionaries of numpy arrays, read on first use: `recording.steps["duration_ns"]`.
-    An integer that is absent is -1 (`schema.ABSENT_INT`), a float NaN, a text "". What is damaged
-    is left out and named in `problems`.
+    An integer that is absent is -1 (`schema.ABSENT_INT`), a float NaN, a text "". Damaged parts
+    are left out and listed in `problems`.
 
     Attributes:
         run: name of the TensorBoard run it belongs to, "." for the log directory itself.
         id: unique within the log directory, and safe in URLs.
-        path, folder: where it is, and the last part of that.
-        session: recordings with the same one were made together (ranks of one job).
+        path, folder: its location, and the last part of that.
+        session: recordings with the same value were made together (ranks of one job).
         facts: everything the manifest says.
-        problems: what could not be read, so far.
-        unanswered: whether some of it may be read by who opens the recording again.
+        problems: the parts that could not be read, so far.
+        unanswered: True if opening the recording again may make more of it readable.
     """
 
     def __init__(self, storage: Storage, path: str, run: str = ".", id: str | None = None):
@@ -51,16 +51,16 @@ class Recording(RecordingFiles):
         self.id = id or f"{run}/{self.folder}"
         self.session = self.folder
         self._stamp: tuple | None = None
-        self._changed_at: float | None = None  # when we saw the manifest change, if ever
+        self._changed_at: float | None = None  # when the manifest was last seen to change
         self._whole: dict[str, tuple[int, dict[str, np.ndarray]]] = {}
         self._refreshing = threading.Lock()
         self._of_sealed: tuple[StoredTop | None, Any, Top] | None = None
         self.refresh()
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- identity ---------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Look at the manifest again; True if the recording changed since (cheap when not).
+        """Reload the manifest; return True if the recording changed since (cheap when not).
 
         Raises: NewerFormat where a newer version wrote it; LeadsOutside.
         """
@@ -93,7 +93,7 @@ class Recording(RecordingFiles):
     def _without_manifest(self, error: Exception) -> bool:
         path = self._storage.join(self.path, "manifest.json")
         known = self.path in self._problems
-        self._stamp = None  # what comes back may be as it was
+        self._stamp = None  # it may come back unchanged
         self._forget()
         if self._is_gone():
             return not known
@@ -109,7 +109,7 @@ class Recording(RecordingFiles):
         return before != self._problems[path]
 
     def _is_starting(self) -> bool:
-        """Whether its folder was made just now, and nothing has been written into it yet."""
+        """Return True if its folder was made just now, and nothing has been written into it yet."""
         if self.facts:
             return False
         try:
@@ -117,7 +117,7 @@ class Recording(RecordingFiles):
             age = self._storage.age_s(self.path, time.time())
         except OSError:
             return False
-        # Whose clock is ahead of ours by more than the patience tells nothing.
+        # A clock ahead of ours by more than the patience gives no information.
         young = age is not None and abs(age) < manifests.PATIENCE_S
         return young and all(name.startswith(".") for name in names)
 
@@ -133,13 +133,13 @@ class Recording(RecordingFiles):
             age = self._storage.age_s(self._storage.join(self.path, "manifest.json"), time.time())
         except OSError:
             return "lost"
-        if age is None and self._changed_at is not None:  # a remote store: what we saw ourselves
+        if age is None and self._changed_at is not None:  # a remote store: our own observation
             age = time.monotonic() - self._changed_at
         return "lost" if manifests.lost(self.facts, age) else "live"
 
     @property
     def revision(self) -> str:
-        """Changes whenever something that is shown may have changed."""
+        """A value that changes whenever something that is shown may have changed."""
         damage = f".{len(self._problems)}" if self._problems else ""
         return f"{self.facts.get('flushes', 0)}{self.status[:2]}{damage}"
 
@@ -155,12 +155,12 @@ class Recording(RecordingFiles):
 
     @property
     def stored(self) -> Diagnosis | None:
-        """The recorder's own diagnosis; None where there is none that can be read."""
+        """The recorder's own diagnosis; None where there is no readable one."""
         return self.facts.get("diagnosis")
 
     @property
     def account(self) -> Account:
-        """The host account, as `account.Account` makes it; of damaged rows without its parts."""
+        """The host account (see `account.Account`); from damaged rows, without its parts."""
         stored = self.facts.get("account")
         if stored is not None:
             return stored
@@ -178,7 +178,7 @@ class Recording(RecordingFiles):
     def overview(self) -> Overview:
         """The whole recording in a thousand buckets; treat it as read-only.
 
-        Takes reading `overview.npz` and whatever segments are newer than it: the open one.
+        Reads `overview.npz` and any newer segments: usually the open one.
         """
         return self._cached("top", self._top).overview
 
@@ -199,7 +199,7 @@ class Recording(RecordingFiles):
 
     @property
     def end_ns(self) -> int:
-        """When it ended, or the last heartbeat."""
+        """The end, or the last heartbeat."""
         for end in (self.facts.get("ended_ns"), self.facts.get("heartbeat_ns")):
             if end is not None:
                 return max(self.start_ns, end)
@@ -207,7 +207,7 @@ class Recording(RecordingFiles):
 
     @property
     def rank(self) -> int | None:
-        """Which worker of its job recorded it."""
+        """The rank of the worker that recorded it."""
         return self.facts.get("rank")
 
     @property
@@ -217,12 +217,12 @@ class Recording(RecordingFiles):
         return len(self.steps["step"]) if rows is None else rows.get("steps", 0)
 
     def _origin(self) -> int:
-        """The start as the overview has it, 0 without one."""
+        """Return the overview's start, 0 without one."""
         stored = self._stored_top()
         return 0 if stored is None else stored.index.origin_ns
 
     def _seen(self) -> tuple[int, int]:
-        """The first and the last time in its rows."""
+        """Return the first and the last time in its rows."""
         steps = self.steps
         times = [group["time_ns"] for group in self.samples.values()]
         if not times and not len(steps["step"]):
@@ -245,9 +245,9 @@ class Recording(RecordingFiles):
         return self.table("phases")
 
     def longest_phases(self, count: int) -> dict[str, np.ndarray]:
-        """The `count` phases that took longest (at most `sealed.LONGEST`), in their order.
+        """Return the `count` longest phases (at most `sealed.LONGEST`), in chronological order.
 
-        Takes no more reading than `overview` does.
+        Reads no more than `overview` does.
         """
         stored = self._cached("top", self._top).phases
         return longest(self.phases if stored is None else stored, count)
@@ -273,7 +273,7 @@ class Recording(RecordingFiles):
         return self.table("clock")
 
     def table(self, table: str) -> dict[str, np.ndarray]:
-        """All rows of one of `schema.TABLES`; every column exists."""
+        """Return all rows of one of `schema.TABLES`; every column exists."""
         return self._cached(
             f"tables/{table}",
             lambda: (
@@ -300,12 +300,12 @@ class Recording(RecordingFiles):
         return {group: concatenate(None, parts) for group, parts in sorted(groups.items())}
 
     def parts(self) -> Iterator[tuple[Rows, Rows]]:
-        """(tables, samples) of each segment, in order: all rows without all of them in memory."""
+        """Yield (tables, samples) of each segment in order, without all rows in memory."""
         for info, segment in self.opened():
             yield segment.readable(None, partial(self.damaged, info.name))
 
     def _gather(self, key: str, table: str, read) -> dict[str, np.ndarray]:
-        """Rows of all segments; those of sealed ones are kept for when the recording grows."""
+        """Return the rows of all segments; those of sealed ones are cached while it grows."""
         done, kept = self._whole.get(key, (-1, {}))
         if any(info.first <= done < info.last for info in self.segments):
             done, kept = -1, {}  # some of them were merged with newer ones since
@@ -328,16 +328,16 @@ class Recording(RecordingFiles):
             return concatenate(table, [sealed, open_part])
         return sealed or open_part
 
-    # --- what is kept beside them -----------------------------------------------------------------
+    # --- derived files ----------------------------------------------------------------------------
 
     def _top(self) -> Top:
-        """The stored overview, distributions and phases, with the rows of newer segments added."""
+        """Return the stored first view with the rows of newer segments added."""
         stored, sealed = self._stored_top(), self.facts.get("sealed")
         known = self._of_sealed
         if known is None or known[0] is not stored or known[1] != sealed or sealed is None:
             known = self._of_sealed = (stored, sealed, self._top_of_sealed(stored))
         top = known[2]
-        # The open segment, as a rule: it is another one after each flush of a live run.
+        # Usually the open segment: a live run replaces it at each flush.
         for tables, samples in self._rows_after(top.covered):
             top = top.with_rows(tables, samples)
         return top
@@ -355,12 +355,12 @@ class Recording(RecordingFiles):
         return replace(top, covered=last)
 
     def _rows_after(self, covered: int, last: int | None = None) -> Iterator[tuple[Rows, Rows]]:
-        """Steps, phases and samples of each segment after number `covered`, up to `last`."""
+        """Yield steps, phases and samples of each segment after number `covered`, up to `last`."""
         for info, segment in self.opened(after=covered, last=last):
             yield segment.readable(("steps", "phases"), partial(self.damaged, info.name))
 
     def open_levels(self, first: int, last: int) -> LevelsFile | None:
-        """The thinned rows of segments `first` to `last`; None (and a problem) where damaged."""
+        """Return the thinned rows of segments `first` to `last`, or None (and a problem)."""
         name = levels_name(first, last)
         try:
             return LevelsFile(self._read(name), self.start_ns)
@@ -369,7 +369,7 @@ class Recording(RecordingFiles):
             return None
 
     def levels_damaged(self, first: int, last: int, error: Exception) -> None:
-        """A levels file turned out to be damaged; the segments are read in its place."""
+        """Record a damaged levels file; the segments are read instead."""
         path = self._storage.join(self.path, levels_name(first, last))
         self._problem(path, f"damaged: {reason(error)}; reading the segments instead")
 

@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["Redactor", "hashed_host", "hashed_script"]
 
 _HOSTS = {"host", "hostname", "node", "nodename"}
-# Left out wherever they stand: they name people, processes or machines.
+# Left out everywhere: they identify people, processes or machines.
 _DROPPED = {
     "pid", "ppid", "pids", "pid_namespace", "boot_id", "process_started", "processes", "process",
     "other_processes", "user", "users", "username", "uid", "command", "cmdline", "argv", "ip",
@@ -18,13 +18,13 @@ _DROPPED = {
 
 
 def hashed_host(host: str) -> str:
-    """A stable stand-in for a host's name: the same host is still recognised as the same."""
+    """Return a stable pseudonym of a host: the same host is still recognised as the same."""
     digest = hashlib.sha256(b"gpu-util-callback host\0" + host.encode()).hexdigest()
     return f"host-{digest[:10]}"
 
 
 def hashed_script(name: str) -> str:
-    """A stable stand-in for a script's name; a stand-in stays itself."""
+    """Return a stable pseudonym of a script's name; a pseudonym is left as it is."""
     if re.fullmatch(r"script-[0-9a-f]{10}", name):
         return name
     digest = hashlib.sha256(b"gpu-util-callback script\0" + name.encode()).hexdigest()
@@ -32,7 +32,7 @@ def hashed_script(name: str) -> str:
 
 
 class Redactor:
-    """Rewrites facts and texts before they reach a file; names are those of this machine."""
+    """Rewrites facts and texts before they reach a file; the names are this machine's."""
 
     def __init__(self, hosts: Iterable[str]):
         # Longest first, so that a full name goes before its short form inside it.
@@ -47,16 +47,16 @@ class Redactor:
             if names
             else None
         )
-        self.token = secrets.token_hex(3)  # stands where a pid would stand in a name
+        self.token = secrets.token_hex(3)  # takes the place of a pid in a name
 
     def text(self, text: str) -> str:
-        """`text` with this machine's names replaced."""
+        """Return `text` with this machine's names replaced."""
         if self._hosts is None:
             return text
         return self._hosts.sub(lambda found: hashed_host(found.group()), text)
 
     def value(self, value: Any) -> Any:
-        """A JSON value with names replaced and processes left out, at any depth."""
+        """Return a JSON value with names replaced and processes left out, at any depth."""
         if isinstance(value, dict):
             return {
                 self.text(str(key)): (

@@ -14,7 +14,7 @@ PLUGIN_NAME = "gpu_utilization"
 FORMAT_MAJOR = 1
 FORMAT_MINOR = 0
 
-# What an integer column holds where nothing is known (floats: NaN, text: "").
+# The value of an integer column where nothing is known (floats: NaN, text: "").
 ABSENT_INT = -1
 
 # Column types: "int" (stored as deltas), "float", "text" (dictionary-coded).
@@ -27,14 +27,14 @@ TABLES: dict[str, dict[str, str]] = {
         "start_ns": "int",
         "duration_ns": "int",  # wait included; ends where the next step of the epoch starts
         "input_get_ns": "int",  # time inside get_next, waiting or not
-        "input_wait_ns": "int",  # how far get_next delayed this step
+        "input_wait_ns": "int",  # delay of this step by get_next
         "compile_ns": "int",  # tracing and XLA compilation inside this step
         "body_ns": "int",  # train function minus wait and compilation
         "gpu_wait_ns": "int",  # host waiting for the device after the train function returned
         "callbacks_ns": "int",  # batch-level hooks of all callbacks but ours
         "batches": "int",  # batches in the execution this row belongs to (steps_per_execution)
         "estimated": "int",  # 1: the parts of this row are estimates (several batches, one call)
-        "shape_id": "int",  # which input shape, -1 = shapes are static or unknown
+        "shape_id": "int",  # id of the input shape, -1 = shapes are static or unknown
     },
     # Everything on the training thread that is not a step, and the containers around steps.
     "phases": {
@@ -43,9 +43,9 @@ TABLES: dict[str, dict[str, str]] = {
         "start_ns": "int",
         "end_ns": "int",
         "step": "int",  # steps delivered when it began (an epoch: when it ended)
-        "account": "text",  # one of ACCOUNTS, or "" when its time is counted elsewhere
+        "account": "text",  # one of ACCOUNTS, or "" if its time is counted elsewhere
         "self_ns": "int",  # time counted for `account`; for "" the time really spent
-        "count": "int",  # how many calls this row stands for (batch hooks are summed per flush)
+        "count": "int",  # number of calls in this row (batch hooks are summed per flush)
     },
     # Validation steps: the same clocks as for training.
     "validation_steps": {
@@ -61,8 +61,8 @@ TABLES: dict[str, dict[str, str]] = {
         "which": "text",  # "train" or "validation"
         "node": "int",  # id of the stage in this reading's tree
         "parent": "int",  # id of its consumer, -1 at the root
-        "stage": "text",  # what a person calls it: "map(decode)", "batch", "prefetch"
-        "op": "text",  # what TensorFlow calls it: "ParallelMapV2"
+        "stage": "text",  # the user's name for it: "map(decode)", "batch", "prefetch"
+        "op": "text",  # TensorFlow's name: "ParallelMapV2"
         "elements": "int",  # produced since the last reading
         "processing_ns": "int",  # own work since the last reading, all threads together
         "parallelism": "float",
@@ -86,7 +86,7 @@ TABLES: dict[str, dict[str, str]] = {
         "idle_sync_ns": "int",
         "idle_host_ns": "int",
         "other_ns": "int",
-        "kernel_busy_ns": "int",  # union of kernels, whatever else ran beside them
+        "kernel_busy_ns": "int",  # union of kernels, regardless of other work at the time
         "any_busy_ns": "int",
         "kernels": "int",
         "window": "int",
@@ -109,8 +109,8 @@ TABLES: dict[str, dict[str, str]] = {
         "threads_per_block": "float",
         "tensor_core": "text",  # "yes", "no", "unknown"
     },
-    # The kernels (index -1: ops on the host) of each traced step with most time, by name; details
-    # of a name are in `kernels`.
+    # The kernels (index -1: ops on the host) with most time in each traced step, by name; `kernels`
+    # has the details of a name.
     "step_kernels": {
         "window": "int",
         "step": "int",
@@ -120,7 +120,7 @@ TABLES: dict[str, dict[str, str]] = {
         "total_ns": "int",
         "max_ns": "int",
     },
-    # Reading points of both clocks, for foreign wall-clock stamps.
+    # Simultaneous readings of both clocks, for foreign wall-clock stamps.
     "clock": {"mono_ns": "int", "wall_ns": "int"},
 }
 
@@ -129,9 +129,9 @@ PHASE_KINDS = (
     "profiler_window", "gap", "between_fits",
 )  # fmt: skip
 
-# Columns that hold times on the recording's own clock: a reader takes none far outside it.
+# Columns that hold times on the recording's own clock: a reader rejects values far outside it.
 TIMES = ("start_ns", "end_ns", "time_ns", "mono_ns")
-# Columns of one thread's time, none of which is longer than the recording: by table.
+# Columns with times of one thread, none longer than the recording: by table.
 DURATIONS: dict[str, tuple[str, ...]] = {
     "steps": ("duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns",
               "gpu_wait_ns", "callbacks_ns"),
@@ -145,9 +145,9 @@ STEP_PARTS = ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callback
 # The host account of a run: exact, disjoint, summing to wall_s together with `other`.
 ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
 
-# Samples live in groups of their own: a group is a 2-D array (samples x columns) with one time per
-# sample. Group names: "gpu<i>" (what one tick reads), "gpu<i>/utilization" (the driver's own
-# buffer), "gpu<i>/gpm", "host". Columns are open; those that rules rely on are named here.
+# Samples live in separate groups: a group is a 2-D array (samples x columns) with one time per
+# sample. Group names: "gpu<i>" (read at each tick), "gpu<i>/utilization" (the driver's own buffer),
+# "gpu<i>/gpm", "host". Columns are open; those that rules rely on are listed here.
 GPU_COLUMNS = (
     "utilization_pct",  # NVML "kernel active": share of time in which any kernel ran
     "memory_utilization_pct",  # share of time in which device memory was read or written
@@ -160,8 +160,8 @@ GPU_COLUMNS = (
     "memory_temperature_c",
     "event_reasons",  # NVML's bit mask of why clocks are low; 0x1 is only "idle"
     "processes_other",  # other processes on this GPU
-    "utilization_process_pct", "utilization_other_pct",  # kernel active, by whose kernels
-    "pcie_generation", "pcie_width",  # of the link now; low at idle to save power
+    "utilization_process_pct", "utilization_other_pct",  # kernel active, by owner of the kernels
+    "pcie_generation", "pcie_width",  # current; low at idle to save power
     "ecc_corrected", "ecc_uncorrected",  # since the last reboot
     # group "gpu<i>/gpm" (Hopper and newer): shares of the GPU, over the interval that ends there
     "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct",
@@ -170,12 +170,12 @@ GPU_COLUMNS = (
     "xid", "lost",
 )  # fmt: skip
 
-# The columns of `steps` that are drawn and folded into the overview, all in nanoseconds a step.
+# The columns of `steps` that are drawn and folded into the overview, in nanoseconds per step.
 STEP_SERIES = (
     "duration_ns", "input_get_ns", "input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns",
     "callbacks_ns",
 )  # fmt: skip
 
 # Sampled values that are neither integers nor short decimals (derived rates, mostly) are kept to
-# this resolution, by the ending of the column's name: finer than any of the instruments.
+# this resolution, by suffix of the column's name: finer than any of the instruments.
 SAMPLE_QUANTA = {"_pct": 0.001, "_bytes_per_s": 1024.0, "_per_s": 0.01, "_mw": 1.0, "_c": 0.01}

@@ -1,4 +1,4 @@
-"""What `overview.npz` says of the sealed segments: which there are, and what is in them."""
+"""The index of sealed segments in `overview.npz`: their list and contents."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +25,10 @@ __all__ = [
 SMALL_BYTES = 128 << 10
 MERGE_COUNT = 8
 MERGED_BYTES = 1 << 20
-# So many of the longest phases are kept where the first view finds them.
+# This many of the longest phases are kept where the first view finds them.
 LONGEST = 2048
 
-# As many as a file's name has digits for.
+# The largest number that the digits of a file's name can hold.
 _MOST_SEGMENTS = 10**9
 
 _MASKS = {table: 1 << at for at, table in enumerate(TABLES)}
@@ -45,11 +45,11 @@ class SealedIndex:
     def __init__(self) -> None:
         self.entries: list[list[int]] = []
         self.levels: list[list[int]] = []
-        self._holds: list[int] = []  # beside `entries`: a bit for each table with rows
+        self._holds: list[int] = []  # parallel to `entries`: a bit for each table with rows
         self._phases: dict[str, np.ndarray] = {}
 
     def add(self, number: int, size: int, tables: Rows, samples: Rows) -> None:
-        """Segment `number` was sealed with these rows."""
+        """Add segment `number`, sealed with these rows."""
         first_step = last_step = -1
         rows = 0
         if "steps" in tables:
@@ -64,14 +64,14 @@ class SealedIndex:
 
     @property
     def without_levels(self) -> int:
-        """The number of the first segment that no levels file holds."""
+        """The number of the first segment that is in no levels file."""
         return self.levels[-1][1] + 1 if self.levels else 0
 
     def small_ones(self) -> int:
-        """How many segments at the end of the list are to be merged, 0 for none."""
+        """Return the number of segments at the end of the list to merge, 0 for none."""
         count = total = 0
         for entry in reversed(self.entries):
-            # What a levels file ends with stays the end of a segment.
+            # The last segment of a levels file must stay the end of a segment.
             if entry[2] >= SMALL_BYTES or total + entry[2] > MERGED_BYTES:
                 break
             if entry[0] < self.without_levels:
@@ -80,7 +80,7 @@ class SealedIndex:
         return count if count >= MERGE_COUNT else 0
 
     def merge(self, count: int, size: int) -> None:
-        """The last `count` segments became one of `size` bytes."""
+        """Replace the last `count` segments by one of `size` bytes."""
         merged = self.entries[-count:]
         steps = [entry for entry in merged if entry[3]]
         self.entries[-count:] = [[
@@ -91,7 +91,7 @@ class SealedIndex:
         self._holds[-count:] = [int(np.bitwise_or.reduce(self._holds[-count:]))]
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """(index, arrays) to be stored in `overview.npz`."""
+        """Return (index, arrays) to be stored in `overview.npz`."""
         index: dict[str, Any] = {
             "segments": self.entries, "tables": list(TABLES), "holds": self._holds,
             "levels": self.levels,
@@ -101,7 +101,7 @@ class SealedIndex:
 
 
 def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    """The `count` phases that took longest, in the order in which they came."""
+    """Return the `count` longest phases, in their original order."""
     lengths = rows["end_ns"] - rows["start_ns"]
     if len(lengths) <= count:
         return rows
@@ -110,7 +110,7 @@ def longest(rows: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
 
 
 def stored_phases(container: Container, extent: Extent) -> dict[str, np.ndarray] | None:
-    """The longest phases of an `overview.npz`; None where an older version wrote it."""
+    """Return the longest phases of an `overview.npz`; None if an older version wrote it."""
     frame = container.index.get("phases")
     if frame is None:
         return None
@@ -127,11 +127,11 @@ def stored_phases(container: Container, extent: Extent) -> dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class StoredIndex:
-    """The list as an `overview.npz` holds it.
+    """The list as stored in an `overview.npz`.
 
     Attributes:
-        entries: (first, last) of each sealed segment -> what `SealedIndex.entries` says of it.
-        tables: the tables with rows of each; {} where an older version wrote it.
+        entries: (first, last) of each sealed segment -> its entry as in `SealedIndex.entries`.
+        tables: the tables with rows of each; {} if an older version wrote it.
         levels: (first, last) of each levels file, in order.
         origin_ns: the recording's start.
     """
@@ -148,7 +148,7 @@ class StoredIndex:
 
 
 def stored_index(container: Container) -> StoredIndex:
-    """The list of an `overview.npz`. Raises: Damaged where it cannot be one."""
+    """Return the list of an `overview.npz`. Raises: Damaged where it is invalid."""
     index = container.index
     listed, levels = index.get("segments"), index.get("levels", [])
     if not isinstance(listed, list) or not isinstance(levels, list):
@@ -198,7 +198,7 @@ def _tables(index: dict[str, Any], of: list[tuple[int, int]]) -> dict[tuple[int,
 
 
 def extent(tables: Rows, samples: Rows) -> tuple[int, int]:
-    """First and last time of steps and samples, for which segments are looked up by time."""
+    """Return first and last time of steps and samples, for look-ups of segments by time."""
     times = [columns["time_ns"] for columns in samples.values()]
     if "steps" in tables:
         times.append(tables["steps"]["start_ns"])

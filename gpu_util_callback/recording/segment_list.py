@@ -1,4 +1,4 @@
-"""Which segments a recording has, and which are missing, without opening any."""
+"""The list of a recording's segments, present and missing, without opening any."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["SegmentInfo", "list_segments"]
 
 @dataclass(frozen=True)
 class SegmentInfo:
-    """What is known of a segment without opening it; step and time -1/0 where unknown."""
+    """The known facts of a segment without opening it; step and time -1/0 where unknown."""
 
     first: int
     last: int
@@ -37,12 +37,13 @@ def list_segments(
 
     Args:
         names: the folder's files.
-        index: what the overview says of the sealed segments.
-        sealed: how many segments the manifest says are sealed.
-        closed: whether nothing is written any more.
+        index: the overview's entries of the sealed segments.
+        sealed: number of sealed segments according to the manifest.
+        closed: True if nothing is written any more.
 
-    Returns: (the segments, the missing ones). A segment that was merged into another, whose file
-    was not removed yet, is in neither.
+    Returns:
+        (the segments, the missing ones). A segment that was merged into another, whose file was
+        not removed yet, is in neither.
     """
     found = (span for name in names if (span := segment_range(name)))
     infos: list[SegmentInfo] = []
@@ -62,7 +63,7 @@ def list_segments(
 
 
 def _gap(first: int, last: int, index: Index) -> SegmentInfo:
-    """What is known of the segments first to last, which are not there."""
+    """Return the known facts of the missing segments first to last."""
     entries = [one for one in index.values() if first <= one[0] and one[1] <= last and one[3] > 0]
     if not entries:
         return SegmentInfo(first, last, True)

@@ -35,15 +35,15 @@ __all__ = [
 # (merged segments), but not arbitrarily many.
 MAX_ROWS = 1 << 16
 MAX_ROWS_READ = 1 << 22
-# Of all tables and groups of a segment together: a few whatever its size, and as many for each of
-# its bytes as rows take that hardly differ.
+# Of all tables and groups of a segment together: a base number for any size, plus, per byte, the
+# number of rows that fit when they hardly differ.
 MAX_CELLS_READ = 1 << 25
 FEW_CELLS = 1 << 20
 CELLS_PER_BYTE = 1024
 # Parts of a step may exceed it by this much: clocks are read one after the other.
 ROUNDED_NS = 1_000_000
 MOST_VALUE = 1e18
-# A sum of a column's rows; those of some dozen segments can still be added.
+# Limit for the sum of a column's rows; sums of some dozen segments can still be added.
 MOST_SUM = 2.0**57
 
 # table or sample group -> column -> values
@@ -68,12 +68,12 @@ _PREDICTIONS: dict[str, dict[str, Prediction]] = {
 
 
 def segment_name(first: int, last: int) -> str:
-    """`segment-000007.npz`, or `segment-000000-000007.npz` for eight that were merged."""
+    """Return `segment-000007.npz`, or `segment-000000-000007.npz` for eight merged ones."""
     return f"segment-{first:06d}.npz" if first == last else f"segment-{first:06d}-{last:06d}.npz"
 
 
 def segment_range(name: str) -> tuple[int, int] | None:
-    """The numbers of the segments a file holds, None when the name is no segment's."""
+    """Return the numbers of the segments in a file, None when the name is no segment's."""
     stem, dot, ending = name.partition(".")
     parts = stem.split("-")
     if (dot, ending) != (".", "npz") or parts[0] != "segment" or len(parts) not in (2, 3):
@@ -85,7 +85,7 @@ def segment_range(name: str) -> tuple[int, int] | None:
 
 
 def empty_column(kind: str, rows: int) -> np.ndarray:
-    """A column of which nothing is known."""
+    """Return a column of absent values."""
     if kind == "int":
         return np.full(rows, ABSENT_INT, np.int64)
     if kind == "float":
@@ -94,7 +94,7 @@ def empty_column(kind: str, rows: int) -> np.ndarray:
 
 
 def complete(table: str, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The columns of one of the schema's tables, absent ones filled in.
+    """Return the columns of one of the schema's tables, absent ones filled in.
 
     Raises: ValueError for an unknown table or column, or columns of different lengths.
     """
@@ -131,7 +131,7 @@ def _column(kind: str, values: Any) -> np.ndarray:
 
 
 def concatenate(table: str | None, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Rows of the parts one after the other; `table` None: a sample group (columns may vary)."""
+    """Concatenate rows of the parts; `table` None: a sample group (columns may vary)."""
     if len(parts) == 1:
         return parts[0]
     names: dict[str, None] = {}
@@ -160,7 +160,7 @@ def _quantum(column: str) -> float | None:
 
 
 def encode_segment(tables: Rows, samples: Rows, level: int) -> bytes:
-    """The bytes of a segment; tables and groups without rows are left out."""
+    """Return the bytes of a segment; tables and groups without rows are left out."""
     index: dict[str, Any] = {"format": FORMAT_MAJOR, "tables": {}, "samples": {}}
     arrays: dict[str, np.ndarray] = {}
     for table, columns in tables.items():
@@ -194,7 +194,7 @@ class Segment:
 
     Args:
         extent: of the recording.
-        on_odd: called with one line for sampled values that cannot be and are left out.
+        on_odd: called with one line for impossible sampled values, which are left out.
 
     Raises: Damaged from every method, and nothing else.
     """
@@ -226,12 +226,12 @@ class Segment:
         self.groups = [name for name, frame in index["samples"].items() if frame["rows"]]
 
     def rows(self, table: str) -> int:
-        """How many rows of a table this segment holds."""
+        """Return the number of rows of a table in this segment."""
         frame = self._frames.get(f"tables/{table}")
         return frame["rows"] if frame else 0
 
     def table(self, table: str, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-        """Columns of one of the schema's tables; those not stored are filled as absent."""
+        """Return columns of one of the schema's tables; those not stored are filled as absent."""
         wanted = list(TABLES[table] if names is None else names)
         found = self._decode(f"tables/{table}", wanted)
         check_rows(table, found, self._extent)
@@ -242,7 +242,7 @@ class Segment:
         }
 
     def samples(self, group: str, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-        """Columns of a sample group, `time_ns` included; {} where the segment has none of it."""
+        """Return columns of a sample group, `time_ns` included; {} where the segment has none."""
         if names is not None:
             names = ["time_ns", *(name for name in names if name != "time_ns")]
         found = self._decode(f"samples/{group}", names)
@@ -252,13 +252,13 @@ class Segment:
         return {encodable(name): values for name, values in found.items()}
 
     def _check_values(self, group: str, columns: dict[str, np.ndarray]) -> None:
-        """Leave out values that no instrument gives."""
+        """Leave out values that no instrument can give."""
         for name, values in columns.items():
             if name == "time_ns":
                 continue
             share = group.startswith("gpu") and name.endswith("_pct")
             least, most = (0.0, MOST_PCT) if share else (-MOST_VALUE, MOST_VALUE)
-            # The extremes alone are looked at: nearly always they are in order.
+            # Only the extremes are checked: nearly always they are in order.
             if len(values) and not (
                 least <= np.fmin.reduce(values) and np.fmax.reduce(values) <= most
             ):
@@ -271,7 +271,7 @@ class Segment:
     def readable(
         self, tables: Iterable[str] | None, on_damage: Callable[[Damaged], None]
     ) -> tuple[Rows, Rows]:
-        """Tables (all of them: None) and samples, around what is damaged."""
+        """Return tables (all of them: None) and samples, skipping damaged ones."""
         found: tuple[Rows, Rows] = ({}, {})
         wanted = [name for name in (TABLES if tables is None else tables) if self.rows(name)]
         for into, read, names in zip(
@@ -299,7 +299,7 @@ _SAMPLED = {"time_ns": "int"}
 
 
 def checked_frame(name: str, frame: Any, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """A frame's description, if its columns are of the kinds that the schema says."""
+    """Return a frame's description if its columns are of the kinds in the schema."""
     rows = frame.get("rows") if isinstance(frame, dict) else None
     columns = frame.get("columns") if isinstance(frame, dict) else None
     if type(rows) is not int or not isinstance(columns, dict):
@@ -317,14 +317,14 @@ def checked_frame(name: str, frame: Any, kinds: Mapping[str, str]) -> dict[str, 
 
 
 def check_rows(table: str, columns: Mapping[str, np.ndarray], extent: Extent) -> None:
-    """Raises: Damaged where rows cannot be those of a recording of this extent."""
+    """Raise Damaged where rows do not fit a recording of this extent."""
     for name, values in columns.items():
         if not len(values) or TABLES[table][name] != "int":
             continue
         if name in TIMES:
             _check_times(name, values, extent)
             continue
-        if name == "wall_ns":  # of a clock that may have been set: any time
+        if name == "wall_ns":  # its clock may have been set: any time is valid
             _check_times(name, values, Extent())
             continue
         longest = name in DURATIONS.get(table, ())

@@ -23,14 +23,14 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 
 class LeadsOutside(OSError):
-    """A link leads out of the log directory: what it shows may be nobody's to show."""
+    """A link leads out of the log directory: its target may not be meant to be shown."""
 
 
 class Storage(Protocol):
-    """What reader and writer need of a file system; every failure is an OSError."""
+    """File system operations of reader and writer; every failure is an OSError."""
 
     default_flush_s: float
-    remote: bool  # whether others answer, who may take long or not answer at all
+    remote: bool  # served by others, who may be slow or never answer
 
     def join(self, *parts: str) -> str: ...
     def make_folder(self, path: str) -> None: ...
@@ -45,7 +45,7 @@ class Storage(Protocol):
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether `path` is a URL of another file system than the local one."""
+    """Return whether `path` is a URL of another file system than the local one."""
     text = os.fspath(path)
     return "://" in text and not text.startswith(("file://", "local://"))
 
@@ -53,13 +53,13 @@ def is_remote(path: str | os.PathLike) -> bool:
 def storage_for(
     path: str | os.PathLike, within: str | os.PathLike | None = None
 ) -> tuple[Storage, str]:
-    """The storage that holds `path`, and `path` as that storage writes it.
+    """Return the storage that holds `path`, and `path` as that storage writes it.
 
     Args:
         within: the directory outside of which nothing is read, wherever links lead; it may be a
             link itself. Local ones only: object stores have no links.
 
-    Raises: OSError or ImportError (with what to install) for a URL nobody here can open.
+    Raises: OSError or ImportError (with what to install) for a URL that cannot be opened.
     """
     text = os.fspath(path)
     if not is_remote(text):
@@ -83,7 +83,7 @@ class LocalStorage:
         self._within = None if within is None else _absolute(os.fspath(within))
 
     def _check(self, path: str) -> None:
-        """Raises: LeadsOutside."""
+        """Raise LeadsOutside for a path outside `within`."""
         if self._within is None or _holds_no_link(self._within, path):
             return
         within = os.path.realpath(self._within)
@@ -107,7 +107,7 @@ class LocalStorage:
 
     def read(self, path: str, limit: int) -> bytes:
         self._check(path)
-        # Without waiting for who writes into a pipe: anything may lie in a log directory.
+        # Do not wait for the writer of a pipe: a log directory may hold anything.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError("not a regular file; refused")
@@ -127,7 +127,7 @@ class LocalStorage:
             try:
                 os.unlink(temporary)
             except OSError:
-                pass  # the error that brought us here is the one to report
+                pass  # report the original error
             raise
 
     def remove(self, path: str) -> None:
@@ -145,7 +145,7 @@ class LocalStorage:
 
 
 def _holds_no_link(folder: str, path: str) -> bool:
-    """Whether nothing on the way from a folder to what is below it is a link."""
+    """Return True if no part of the path from a folder to an entry below it is a link."""
     while len(path) > len(folder):
         if os.path.islink(path):
             return False
@@ -229,11 +229,11 @@ class RemoteStorage:
         return tuple(str(info[key]) for key in keys if key in info)
 
     def age_s(self, path: str, now_s: float) -> float | None:
-        return None  # stores disagree on what they call it; the heartbeat itself has to do
+        return None  # stores name it differently; rely on the heartbeat itself
 
 
 class _as_oserror:
-    """Turn what a remote library raises (botocore, google.api_core, aiohttp…) into OSError."""
+    """Turn errors of a remote library (botocore, google.api_core, aiohttp…) into OSError."""
 
     def __enter__(self) -> None:
         return None

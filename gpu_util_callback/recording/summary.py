@@ -18,9 +18,9 @@ _SHARES = np.array(_QUANTILES) / 100
 
 
 class Distribution:
-    """Count, sum, extremes and quantiles of what was added; quantiles within 1 %.
+    """Count, sum, extremes and quantiles of the added values; quantiles within 1 %.
 
-    Values below one (zeros, mostly) share one bucket; what is stored is never negative.
+    Values below one (zeros, mostly) share one bucket; stored values are never negative.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Distribution:
         _add([self], values[np.newaxis])
 
     def _take(self, at: np.ndarray, total: float, low: float, high: float) -> None:
-        """Count values of these buckets; arrays are replaced, not changed: copies share them."""
+        """Count values of these buckets; arrays are replaced, not modified: copies share them."""
         first = int(at.min())
         counts = np.bincount(at - first)
         present = np.flatnonzero(counts)
@@ -57,7 +57,7 @@ class Distribution:
         self._counts = known
 
     def state(self) -> list:
-        """Everything, as JSON; `restore` reads it."""
+        """Return everything as JSON; `restore` reads it."""
         if not self.count:
             return [0, 0.0, 0.0, 0.0, [], []]
         return [
@@ -67,9 +67,9 @@ class Distribution:
 
     @classmethod
     def restore(cls, state: list, most: float) -> "Distribution":
-        """What `state` said of values up to `most`.
+        """Restore the result of `state`, with values up to `most`.
 
-        Raises: ValueError, TypeError or OverflowError when it is none.
+        Raises: ValueError, TypeError or OverflowError when it is invalid.
         """
         count, total, low, high, buckets, counts = state
         one = cls()
@@ -99,7 +99,7 @@ class Distribution:
         return one
 
     def result(self) -> dict[str, float]:
-        """{"count", "mean", "min", "max", "p5", "p25", "p50", "p75", "p95", "p99"}."""
+        """Return {"count", "mean", "min", "max", "p5", "p25", "p50", "p75", "p95", "p99"}."""
         if not self.count:
             return {"count": 0}
         reached = np.cumsum(self._counts)
@@ -115,7 +115,7 @@ class Distribution:
 
 
 def _add(to: Sequence[Distribution], values: np.ndarray) -> None:
-    """Add float[columns, n] to a distribution each; NaN is left out."""
+    """Add float[columns, n], a column to each distribution; NaN is left out."""
     if not values.shape[1]:
         return
     finite = np.isfinite(values)
@@ -138,13 +138,13 @@ class Summary:
         self._of: dict[tuple[str, str], Distribution] = {}
 
     def copy(self) -> "Summary":
-        """Another one, to which may be added what this one shall not have."""
+        """Return an independent copy."""
         other = Summary()
         other._of = {key: copy(one) for key, one in self._of.items()}
         return other
 
     def add(self, tables: Rows, samples: Rows) -> None:
-        """Add rows; of the tables, only steps are summed up."""
+        """Add rows; of the tables, only steps are used."""
         if "steps" in tables:
             rows = [tables["steps"][column] for column in STEP_SERIES]
             values = np.stack(rows).astype(np.float64)
@@ -162,12 +162,12 @@ class Summary:
         _add([self._of[group, name] for name in names], values)
 
     def state(self) -> list:
-        """Everything, as JSON; `restore` reads it."""
+        """Return everything as JSON; `restore` reads it."""
         return [[*key, one.state()] for key, one in self._of.items()]
 
     @classmethod
     def restore(cls, state: list) -> "Summary":
-        """What `state` said. Raises: ValueError, TypeError or OverflowError when it is none."""
+        """Restore the result of `state`. Raises: as `Distribution.restore`."""
         summary = cls()
         for name, column, one in state:
             most = float(MOST_LENGTH_NS) if name == "steps" else MOST_VALUE
@@ -178,7 +178,7 @@ class Summary:
         return summary
 
     def result(self) -> dict[str, dict[str, dict[str, float]]]:
-        """{"steps" or group: {column: `Distribution.result()`}}."""
+        """Return {"steps" or group: {column: `Distribution.result()`}}."""
         found: dict[str, dict[str, dict[str, float]]] = {}
         for (name, column), distribution in self._of.items():
             found.setdefault(name, {})[column] = distribution.result()

@@ -1,4 +1,4 @@
-"""What the first view of a recording needs: its overview, its distributions, its longest phases."""
+"""The data of a recording's first view: its overview, distributions and longest phases."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,21 +16,21 @@ __all__ = ["StoredTop", "Top"]
 
 @dataclass(frozen=True)
 class StoredTop:
-    """An `overview.npz` whose list of segments makes sense."""
+    """An `overview.npz` whose list of segments is consistent."""
 
     container: Container
     index: StoredIndex
 
     @classmethod
     def opened(cls, data: bytes) -> "StoredTop":
-        """Raises: Damaged."""
+        """Open it. Raises: Damaged."""
         container = Container(data)
         return cls(container, stored_index(container))
 
 
 @dataclass(frozen=True)
 class Top:
-    """Of the segments up to number `covered`; `phases` None: nobody stored the longest ones."""
+    """The first view of the segments up to number `covered`; `phases` None: none were stored."""
 
     overview: Overview
     summary: Summary
@@ -41,7 +41,7 @@ class Top:
     def stored(
         cls, stored: StoredTop, extent: Extent, on_damage: Callable[[Damaged], None]
     ) -> "Top":
-        """What an `overview.npz` holds of a recording; `on_damage` as for `Overview.unpack`.
+        """Return the first view stored in `overview.npz`; `on_damage` as for `Overview.unpack`.
 
         Raises: Damaged.
         """
@@ -63,7 +63,7 @@ class Top:
         self.summary.add(tables, samples)
 
     def with_rows(self, tables: Rows, samples: Rows) -> "Top":
-        """Another one that has these rows, too."""
+        """Return another one that includes these rows."""
         summary, phases = self.summary.copy(), self.phases
         summary.add(tables, samples)
         if phases is not None and "phases" in tables:

@@ -1,4 +1,4 @@
-"""The writer of one recording: appends rows, flushes them so that a kill loses little."""
+"""The writer of one recording: appends rows and flushes them so that a kill loses little."""
 
 import os
 import threading
@@ -34,9 +34,9 @@ __all__ = ["RecordingWriter"]
 
 SEAL_BYTES = 256 << 10
 SEAL_NS = 60 * 10**9
-# Values after which a levels file is written: a reader makes up for what has none yet.
+# Number of values after which a levels file is written: readers handle those without one.
 LEVELS_CELLS = 1 << 22
-# What is kept in memory while nothing can be written; the oldest rows go first.
+# Rows kept in memory while nothing can be written; the oldest go first.
 MAX_WAITING_ROWS = 4 * MAX_ROWS
 
 OPEN_LEVEL, SEALED_LEVEL = 1, 6
@@ -51,13 +51,13 @@ class RecordingWriter:
 
     Args:
         log_dir: the TensorBoard run's directory, or any fsspec URL.
-        facts: what is known about the run; becomes part of the manifest. `host`, `pid` and
-            `rank` name the folder and are filled in when missing; `started_ns` is the start of
-            the account (now, when missing).
-        clock: the clock all times come from.
+        facts: known facts about the run; become part of the manifest. `host`, `pid` and `rank`
+            name the folder and are filled in when missing; `started_ns` is the start of the account
+            (now, when missing).
+        clock: the clock of all times.
         redact: keep host names, pids and other users' processes out of every file and name.
-        flush_s: seconds between flushes, for readers to judge the heartbeat by; by default 2
-            locally and 30 on remote stores.
+        flush_s: seconds between flushes, by which readers judge the heartbeat; by default 2 locally
+            and 30 on remote stores.
 
     Raises: OSError where the folder cannot be made.
     """
@@ -103,7 +103,7 @@ class RecordingWriter:
         self.bytes_written = 0
         self._write_manifest()
 
-    # --- what is recorded -------------------------------------------------------------------------
+    # --- appending --------------------------------------------------------------------------------
 
     def update(self, **facts: Any) -> None:
         """Merge facts into the manifest; they are written at the next flush."""
@@ -152,7 +152,7 @@ class RecordingWriter:
             self._new.setdefault(("samples", str(group)), []).append(rows)
 
     def account(self, now_ns: int | None = None) -> AccountFacts:
-        """The host account so far (see `Account.result`), of all rows that were flushed."""
+        """Return the host account so far (see `Account.result`), of all flushed rows."""
         with self._io_lock:
             return self._account.result(
                 self.facts["started_ns"], self._clock.now() if now_ns is None else now_ns
@@ -161,15 +161,15 @@ class RecordingWriter:
     # --- writing ----------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what was appended, and the heartbeat.
+        """Write the appended rows, and the heartbeat.
 
-        Thread safe. Raises: OSError; nothing is lost then, and the next flush tries again.
+        Thread safe. Raises: OSError; nothing is lost then, and the next flush retries.
         """
         with self._io_lock:
             self._flush()
 
     def close(self, status: str) -> None:
-        """Seal the recording as "ended" or "interrupted"; closing twice does nothing.
+        """Seal the recording as "ended" or "interrupted"; closing twice has no effect.
 
         Raises: OSError.
         """
@@ -184,11 +184,11 @@ class RecordingWriter:
             try:
                 self._write_manifest()
             except OSError:
-                self._status = "live"  # so that close can be tried again
+                self._status = "live"  # so that close can be retried
                 raise
 
     def reopen(self) -> None:
-        """Go on after `close`: the recording is live again from the next flush on."""
+        """Continue after `close`: the recording is live again from the next flush on."""
         with self._io_lock:
             self._status = "live"
             self._ended_ns = None
@@ -228,11 +228,11 @@ class RecordingWriter:
                 try:
                     self._storage.remove(self._storage.join(self.path, name))
                 except OSError:
-                    pass  # a superfluous file; readers pass over it
+                    pass  # a superfluous file; readers ignore it
         self._write_manifest()
 
     def _take_new_rows(self, seal: bool) -> None:
-        """Move appended rows into the open segment, adding them up on the way."""
+        """Move appended rows into the open segment, adding them to the totals on the way."""
         ours, wall = self._clock.pair()
         self.append("clock", {"mono_ns": [ours], "wall_ns": [wall]})
         with self._lock:
@@ -240,7 +240,7 @@ class RecordingWriter:
         clock = ("tables", "clock")
         empty = not (self._open_tables or self._open_samples)
         if set(new) == {clock} and (empty or (self._open_written and not seal)):
-            # Nothing but a heartbeat: the pairs wait for a segment that has to be written anyway.
+            # Only a heartbeat: the pairs wait for a segment that has to be written anyway.
             kept = new[clock] if len(new[clock]) < 64 else new[clock][::2]
             with self._lock:
                 self._new[clock] = kept + self._new.get(clock, [])
@@ -281,10 +281,10 @@ class RecordingWriter:
             self._levels.clear()
 
     def _merge_small_ones(self) -> list[str]:
-        """Make one segment of the small ones at the end of the list; return their file names.
+        """Merge the small segments at the end of the list into one; return their file names.
 
-        They are removed only when the overview names the merged one, so that a reader (or a
-        crash) in between sees all rows once: it prefers the file that holds more numbers.
+        They are removed only when the overview lists the merged one, so that a reader (or a crash)
+        in between sees all rows once: it prefers the file that holds more numbers.
         """
         count = self._sealed.small_ones()
         if not count:
@@ -299,7 +299,7 @@ class RecordingWriter:
             tables = _together(segments, "tables")
             samples = _together(segments, "samples")
         except (OSError, ValueError):
-            return []  # somebody damaged or removed one: leave all as they are
+            return []  # one was damaged or removed: leave all as they are
         name = segment_name(merged[0][0], merged[-1][1])
         data = encode_segment(tables, samples, SEALED_LEVEL)
         self._write(name, data)
@@ -344,7 +344,7 @@ class RecordingWriter:
         self.bytes_written += len(data)
 
     def _make_folder(self, root: str, host: str) -> tuple[str, str]:
-        """A folder of our own, named without asking anybody."""
+        """Create a folder with a unique name, without coordination between processes."""
         join = self._storage.join
         stamp = manifests.folder_stamp(self.facts["started_ns"])
         if self._redact is not None:
@@ -366,7 +366,7 @@ class RecordingWriter:
 
 
 def _split(rows: Rows) -> tuple[Rows, Rows]:
-    """(what fits into one segment, the rest)."""
+    """Return (as many rows as fit into one segment, the rest)."""
     first: Rows = {}
     rest: Rows = {}
     for name, columns in rows.items():

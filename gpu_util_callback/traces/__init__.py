@@ -1,8 +1,8 @@
 """Profiler traces: readers into one event model, step breakdown, kernels.
 
-`read_trace(path)` reads any file we know; `analyse(trace)` explains it, `measure(trace)` only
-accounts for its time. Needs numpy and protobuf,
-never TensorFlow: a teammate reads somebody's trace on a laptop.
+`read_trace(path)` reads any known file; `analyse(trace)` explains it, `measure(trace)` only
+accounts for its time. Needs numpy and protobuf, never TensorFlow: a trace can be read on a
+laptop.
 """
 
 from gpu_util_callback.traces.analysis import Analysis, analyse, measure

@@ -35,16 +35,16 @@ __all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "analyse", "measure"
 
 _UNLINKED_SHARE = 0.1
 LONE_CALL = "one call of a function that neither fetched a batch nor trains by its name"
-# Fewer kernels in fewer steps are a fragment, not a training: its idle time proves nothing.
+# Fewer kernels in fewer steps are a fragment, not a training: its idle time is not evidence.
 _MIN_KERNELS = 20
 _MIN_STEPS = 3
-# Of the busiest GPU's kernel time: below, a GPU has no part in the steps.
+# Of the busiest GPU's kernel time: below, a GPU does not take part in the steps.
 _AT_WORK = 0.05
 
 
 @dataclass(slots=True)
 class DeviceAnalysis:
-    """One GPU that did something."""
+    """One GPU that had any activity."""
 
     index: int  # unique within the analysis; the process's own ordinal where that is unique
     account: DeviceAccount
@@ -71,7 +71,7 @@ class ProcessAnalysis:
     steps: Steps
     devices: list[DeviceAnalysis]
     waits: Intervals  # the host fetching input, waiting or not
-    ops: Intervals  # the host executing ops of the framework, in whatever thread
+    ops: Intervals  # the host executing ops of the framework, in any thread
     host_ops: list[HostOp]
     stages: list[Stage]
     allocators: list[AllocatorProfile]
@@ -79,9 +79,9 @@ class ProcessAnalysis:
 
     @property
     def active(self) -> list[DeviceAnalysis]:
-        """The GPUs that computed, or else all that did anything.
+        """The GPUs that computed, or else all with any activity.
 
-        One that ran a few kernels, beside others that ran for long, is not what steps wait for.
+        One that ran a few kernels, while others ran for long, is not what steps wait for.
         """
         most = max((d.kernel_busy.total for d in self.devices), default=0)
         least = max(1, _AT_WORK * most)
@@ -89,22 +89,22 @@ class ProcessAnalysis:
 
     @property
     def has_steps(self) -> bool:
-        """Whether the steps are steps for certain; not all of the trace as one."""
+        """True if the steps are certainly steps, not all of the trace as one."""
         return self.steps.judged
 
     @property
     def enough_work(self) -> bool:
-        """Whether the GPUs did enough to be judged: many kernels, or some in several steps."""
+        """True if the GPUs did enough to be judged: many kernels, or some in several steps."""
         kernels = max((d.launches.kernels for d in self.devices), default=0)
         return kernels >= _MIN_KERNELS or (self.has_steps and len(self.steps) >= _MIN_STEPS)
 
     @property
     def idle_judged(self) -> bool:
-        """Whether the shares of idle time mean anything: of steps, with enough work in them."""
+        """True if shares of idle time are meaningful: of steps, with enough work in them."""
         return self.has_steps and self.enough_work
 
     def share(self, category: str) -> float:
-        """Share of all steps in one category, mean over the active GPUs (0 without GPUs)."""
+        """Return a category's share of all steps, mean over the active GPUs (0 without GPUs)."""
         total = int((self.steps.end_ps - self.steps.start_ps).sum())
         if not total or not self.active:
             return 0.0
@@ -112,9 +112,9 @@ class ProcessAnalysis:
         return sum(spent) / len(spent) / total
 
     def input_wait_ps(self) -> np.ndarray:
-        """What each step lost to input: idle_input, mean over the active GPUs.
+        """Return the time each step lost to input: idle_input, mean over the active GPUs.
 
-        Without a GPU in the trace it is what the host waited. float64[steps], picoseconds.
+        Without a GPU in the trace it is the host's wait. float64[steps], picoseconds.
         """
         if not self.active:
             return self.host_input_ps().astype(np.float64)
@@ -122,7 +122,7 @@ class ProcessAnalysis:
         return np.mean(np.stack(columns), axis=0)
 
     def host_input_ps(self) -> np.ndarray:
-        """How long the host was fetching within each step: int64[steps], picoseconds."""
+        """Return the host's fetch time within each step: int64[steps], picoseconds."""
         return self.waits.measure(self.steps.start_ps, self.steps.end_ps)
 
 
@@ -134,25 +134,25 @@ class Analysis:
     processes: list[ProcessAnalysis]
     findings: list[dict[str, Any]]
     compat: dict[str, Any]
-    problems: list[str] = field(default_factory=list)  # the reader's, and what the numbers lack
+    problems: list[str] = field(default_factory=list)  # the reader's, and limits of the numbers
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # cause -> name -> value
     silent: list[dict[str, str]] = field(default_factory=list)  # causes that cannot be judged
     _wording: Wording | None = None
 
     @property
     def devices(self) -> list[DeviceAnalysis]:
-        """The GPUs of all processes that did something."""
+        """The GPUs of all processes that had any activity."""
         return [d for p in self.processes for d in p.devices]
 
     @property
     def wording(self) -> Wording:
-        """In whose words to give advice; looked up once, in all names of the trace."""
+        """The framework that advice is written for; detected once, in all names of the trace."""
         if self._wording is None:
             self._wording = frameworks.wording(self.trace)
         return self._wording
 
     def to_json(self) -> dict[str, Any]:
-        """The trace JSON of `gpu-util trace --json`: times in milliseconds, unknown = null."""
+        """Return the JSON of `gpu-util trace --json`: times in milliseconds, unknown = null."""
         from gpu_util_callback.traces.output import trace_json
 
         return trace_json(self)
@@ -160,13 +160,13 @@ class Analysis:
     def tables(
         self, window: int = 0, process: int = 0, epoch_ns: int | None = None
     ) -> dict[str, dict[str, Any]]:
-        """Rows for a recording's tables `traced_steps`, `kernels`, `step_kernels`, in nanoseconds.
+        """Return rows for the tables `traced_steps`, `kernels`, `step_kernels`, in nanoseconds.
 
         Args:
             window: number of the profiler window.
-            process: which process of the trace.
-            epoch_ns: when the trace's zero was, on the recording's clock; default: what the file
-                says, else 0.
+            process: index of the process in the trace.
+            epoch_ns: the trace's zero on the recording's clock; default: the file's own value,
+                else 0.
         """
         from gpu_util_callback.traces.output import recording_tables
 
@@ -174,13 +174,13 @@ class Analysis:
 
 
 def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
-    """Explain a trace: `measure` it, and say what held its GPUs back.
+    """Explain a trace: `measure` it, and find the causes of GPU idle time.
 
     Args:
         thresholds: other limits for the rules, `{"input_bound": {"wait_pct": 10}}` or
             `{"input_bound.wait_pct": 10}`; `gpu-util trace --rules` lists them.
     Raises:
-        UnusableInput: a threshold that does not exist or is no number from 0 on.
+        UnusableInput: a threshold that does not exist or is not a number from 0 on.
     """
     from gpu_util_callback.traces.findings import find, limits_of
 
@@ -244,10 +244,10 @@ def measure(trace: Trace) -> Analysis:
 
 
 def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:
-    """The GPUs that did something, and a line where there are more than can be accounted for.
+    """Return the active GPUs, and a line where there are more than can be accounted for.
 
     Each step has a row for each GPU: an honest file has more events than such rows. A made-up one
-    may ask for the product of many GPUs and many steps, in a few bytes each.
+    may request the product of many GPUs and many steps, in a few bytes each.
     """
     active = [d for d in process.devices if len(d.events)]
     events = len(process.events) + sum(len(d.events) for d in active)
@@ -268,7 +268,7 @@ def _op_time(process: Process) -> Intervals:
 
 
 def _unjudged(p: ProcessAnalysis) -> list[str]:
-    """What is no evidence of anything: time outside steps, too little work, empty devices."""
+    """Return lines about missing evidence: time outside steps, too little work, empty devices."""
     notes = []
     if len(p.steps) and not p.has_steps:
         found = "no steps" if p.steps.basis == "trace" else f"only {LONE_CALL},"
@@ -294,7 +294,7 @@ def _unjudged(p: ProcessAnalysis) -> list[str]:
 
 
 def _unlinked(p: ProcessAnalysis) -> list[str]:
-    """Kernels without a launch: their idle time is explained with less certainty."""
+    """Return a line about kernels without a launch, whose idle time is less certain."""
     notes = []
     for d in p.devices:
         missing = d.launches.kernels - d.launches.linked

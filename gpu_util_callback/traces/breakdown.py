@@ -1,11 +1,11 @@
-"""The GPU account: what each GPU did in each step, and why it did nothing.
+"""The GPU account: each GPU's activity in each step, and the causes of its idle time.
 
 Ten disjoint categories per GPU and step that sum to the step exactly. Work comes first (`kernel`,
 then copies and communication only where nothing before them hides it); the rest of the step is
-idle, and every idle gap is explained by what the host did before the work that ended it:
+idle, and every idle gap is explained by the host's activity before the work that ended it:
 
 * `idle_input`: the host waited for the next batch.
-* `idle_launch`: the launch itself (call and start-up of the kernel), or the host stringing one
+* `idle_launch`: the launch itself (call and start-up of the kernel), or the host issuing one
   launch after another with less than `DISPATCH_GAP_PS` between: the GPU waits between kernels.
 * `idle_sync`: the GPU ran dry while the host was waiting for it or for a result of it, so that
   nothing was queued behind.
@@ -50,13 +50,13 @@ CATEGORIES = (
     "other",
 )
 
-# Between two launches of eager code lie tens to hundreds of microseconds of Python and dispatch; a
-# longer pause is the host doing something else.
+# Between two launches of eager code lie tens to hundreds of microseconds of Python and dispatch;
+# during a longer pause the host does something else.
 DISPATCH_GAP_PS = 1_000 * PS_PER_US
-# A launched kernel starts within microseconds on an idle GPU; beyond this it waits for something.
+# A launched kernel starts within microseconds on an idle GPU; beyond this it waits on a dependency.
 QUEUE_DELAY_PS = 100 * PS_PER_US
 
-# In place of a time: no call is known that launched this. Every real time is later.
+# In place of a time: the launching call is not known. Every real time is later.
 UNLINKED = np.int64(np.iinfo(np.int64).min)
 
 # Order of work: a category counts only where none before it ran.
@@ -75,19 +75,19 @@ class DeviceAccount:
     """One GPU's time as ten disjoint sets, and the account of each step."""
 
     device: Device
-    sets: dict[str, Intervals]  # category -> when; `other` is what remains of a step
+    sets: dict[str, Intervals]  # category -> times; `other` is the rest of a step
     steps: dict[str, np.ndarray]  # category -> int64[steps], picoseconds; sums to the step
 
 
 def waits(process: Process) -> Intervals:
-    """When the process's host was fetching input, in whatever thread."""
+    """Return the times when the process's host was fetching input, in any thread."""
     events = process.events
     rows = events.kind == HostKind.INPUT_WAIT
     return union(events.start_ps[rows], events.end_ps[rows])
 
 
 def account(process: Process, device: Device, steps: Steps) -> DeviceAccount:
-    """The ten categories of one GPU over the process's steps."""
+    """Return the ten categories of one GPU over the process's steps."""
     low, high = process.extent()
     if len(steps):
         low = min(low, int(steps.start_ps[0]))
@@ -114,7 +114,7 @@ def account(process: Process, device: Device, steps: Steps) -> DeviceAccount:
 def _idle(
     process: Process, device: Device, steps: Steps, low: int, high: int
 ) -> dict[str, Intervals]:
-    """Why the GPU was idle between `low` and `high`: the four idle categories, disjoint."""
+    """Return the four idle categories of the GPU between `low` and `high`, disjoint."""
     events = device.events
     calls = process.events
     busy, first = union_with_first(events.start_ps, events.end_ps)
@@ -124,7 +124,7 @@ def _idle(
         return none
 
     launch_start, launch_end = launches(process, device)
-    # The work that ends each gap, and when it was launched (the gap's end where nobody knows).
+    # The work that ends each gap, and its launch time (the gap's end where unknown).
     ends_at = np.searchsorted(busy.start, gaps.end)
     has_next = ends_at < len(busy)
     following = first[np.minimum(ends_at, max(len(busy) - 1, 0))] if len(busy) else None
@@ -144,10 +144,10 @@ def _idle(
     before = Intervals(gaps.start, late)
     idle_input = _input(process, before)
     rest = _part(before) - idle_input
-    # Then synchronisation: the host waited for the GPU when it ran dry.
+    # Then synchronisation: the host was waiting for the GPU when it ran dry.
     sync = _syncs(process, device)
-    # A result read back as the last thing is the same, where no call that waited was recorded
-    # (TensorFlow polls): the host had nothing queued behind it.
+    # A final read-back of a result is the same, where no waiting call was recorded (TensorFlow
+    # polls): the host had nothing queued behind it.
     read_back = events.end_ps[events.kind == DeviceKind.COPY_D2H]
     drained = sync.contains(gaps.start - 1) | np.isin(gaps.start, read_back)
     left = rest.measure(before.start, before.end) - (rest & sync).measure(before.start, before.end)
@@ -170,7 +170,7 @@ def _idle(
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A stretch in which a GPU did nothing, and what most of it is put down to."""
+    """A period in which a GPU was idle, and the main cause."""
 
     start_ps: int
     end_ps: int
@@ -178,7 +178,7 @@ class Gap:
 
 
 def longest_gaps(result: DeviceAccount, limit: int = 20) -> list[Gap]:
-    """The longest idle gaps between a GPU's first and last event, longest first."""
+    """Return the longest idle gaps between a GPU's first and last event, longest first."""
     busy = result.device.busy()
     if len(busy) < 2:
         return []
@@ -196,14 +196,14 @@ def longest_gaps(result: DeviceAccount, limit: int = 20) -> list[Gap]:
 
 
 def _part(pieces: Intervals, where: np.ndarray | None = None) -> Intervals:
-    """Some of the pieces (which may be empty ones) as a set."""
+    """Return some of the pieces (which may be empty ones) as a set."""
     if where is None:
         return union(pieces.start, pieces.end)
     return union(pieces.start[where], pieces.end[where])
 
 
 def launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end of the call that launched each event of a device, else UNLINKED."""
+    """Return start and end of the call that launched each event of a device, else UNLINKED."""
     calls, events = process.events, device.events
     order, keys = process.calls_by_correlation()
     start = np.full(len(events), UNLINKED)
@@ -211,7 +211,7 @@ def launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
     if not len(order) or not len(events):
         return start, end
     at = np.minimum(np.searchsorted(keys, events.correlation), len(keys) - 1)
-    # A call cannot come after the work it launched: clocks of host and device may differ by a
+    # A call cannot follow the work it launched: clocks of host and device may differ by a
     # little, correlations of another process by much.
     found = (keys[at] == events.correlation) & (events.correlation >= 0)
     found &= calls.start_ps[order[at]] <= events.start_ps + QUEUE_DELAY_PS
@@ -221,10 +221,10 @@ def launches(process: Process, device: Device) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _input(process: Process, before: Intervals) -> Intervals:
-    """Idle time that waited for input: inside waits that were over when the launch came.
+    """Return idle time that waited for input: inside waits that ended before the launch.
 
-    In a short gap between launches, a wait that was still going on when the next work was launched
-    did not hold that work back (somebody fetches ahead), and explains nothing.
+    In a short gap between launches, a wait still in progress when the next work was launched did
+    not delay that work (another thread prefetches), and explains nothing.
     """
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
@@ -246,7 +246,7 @@ def _input(process: Process, before: Intervals) -> Intervals:
 
 
 def _syncs(process: Process, device: Device) -> Intervals:
-    """When the host was waiting for a device: synchronisation calls and blocking copies."""
+    """Return the times the host waited for a device: synchronisation calls, blocking copies."""
     calls = process.events
     rows = calls.kind == HostKind.SYNC
     start, end = calls.start_ps[rows], calls.end_ps[rows]
@@ -261,7 +261,7 @@ def _syncs(process: Process, device: Device) -> Intervals:
 
 
 def _straddles(gaps: Intervals, steps: Steps) -> np.ndarray:
-    """Which gaps contain the beginning of a step: what lies there is between steps."""
+    """Return a mask of the gaps that contain the beginning of a step: they lie between steps."""
     if not len(steps):
         return np.zeros(len(gaps), bool)
     at = np.searchsorted(steps.start_ps, gaps.start, side="left")

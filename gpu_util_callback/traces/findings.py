@@ -1,4 +1,4 @@
-"""What holds the GPUs of a trace back: runs the rules over its processes, orders what they say."""
+"""Findings of a trace: runs the rules over its processes and sorts the results."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _DECLARED = {rule.cause: rule.thresholds for rule in RULES}
 
 
 def limits_of(thresholds: Mapping | None) -> dict[str, dict[str, float]]:
-    """The thresholds in force, by cause and name.
+    """Return the thresholds in force, by cause and name.
 
     Args:
         thresholds: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
     Raises:
-        UnusableInput: a threshold that does not exist or is no number.
+        UnusableInput: a threshold that does not exist or is not a number.
     """
     return resolve(_DECLARED, thresholds)
 
 
 def thresholds_set(analysis: Analysis) -> dict[str, float]:
-    """The thresholds of an analysis that are not the default: `{"input_bound.wait_pct": 10}`."""
+    """Return an analysis's thresholds other than the default: `{"input_bound.wait_pct": 10}`."""
     return changed(_DECLARED, analysis.thresholds)
 
 
 def find(analysis: Analysis) -> tuple[list[Finding], list[dict[str, str]]]:
-    """What holds a trace's GPUs back.
+    """Find the causes of GPU idle time in a trace.
 
     Returns:
         The findings, the one that lost most time first; and the causes that no process of the
-        trace lets judge, `{"cause", "reason"}`.
+        trace allows to judge, `{"cause", "reason"}`.
     """
     scenes = _scenes(analysis, analysis.processes)
     findings = _merged(f for scene in scenes for f in _of_process(scene, analysis.thresholds))
@@ -55,7 +55,7 @@ def find(analysis: Analysis) -> tuple[list[Finding], list[dict[str, str]]]:
 
 
 def find_in(p: ProcessAnalysis, analysis: Analysis) -> list[Finding]:
-    """What one process says of itself."""
+    """Return the findings of one process."""
     return _in_order(_merged(_of_process(_scenes(analysis, [p])[0], analysis.thresholds)))
 
 
@@ -76,9 +76,9 @@ def _of_process(scene: Scene, limits: Mapping[str, Limits]) -> list[Finding]:
 
 
 def _merged(findings: Iterable[Finding]) -> list[Finding]:
-    """A cause of several GPUs or processes once; numbers and advice are of the worst one.
+    """Merge a cause of several GPUs or processes; numbers and advice are of the worst one.
 
-    They run side by side: what each of them lost is lost once.
+    They run in parallel: time lost by several of them is lost once.
     """
     alike: dict[str, Finding] = {}
     for finding in _in_order(list(findings)):
@@ -90,7 +90,7 @@ def _merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _in_order(findings: list[Finding]) -> list[Finding]:
-    """Sorted by time lost (unknown last), with ids that are unique and stable."""
+    """Return findings sorted by time lost (unknown last), with ids that are unique and stable."""
     findings = sorted(findings, key=lambda f: (f["lost_s"] is None, -(f["lost_s"] or 0.0)))
     seen: dict[str, int] = {}
     result: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Which framework wrote a trace, and what the trace tells of the run: facts, as in a manifest."""
+"""The framework that wrote a trace, and the trace's facts about the run, as in a manifest."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LOADER = re.compile(r"_(Single|Multi)Process\w{0,40}DataLoaderIter")
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """In whose words to give advice.
+    """The framework for whose users advice is written.
 
     Attributes:
         framework: "torch", "jax", "tensorflow", or "" where the trace does not show it (Nsight).
-        keras: whether `model.fit` ran the steps, as far as can be seen.
-        workers: whether PyTorch's DataLoader has worker processes; None = no such loader is seen.
+        keras: True if `model.fit` ran the steps, as far as can be seen.
+        workers: True if PyTorch's DataLoader has worker processes; None = no such loader is seen.
     """
 
     framework: str
@@ -35,7 +35,7 @@ class Wording:
 
 
 def wording(trace: Trace) -> Wording:
-    """Read off the names of a trace, in one pass."""
+    """Return the framework seen in the names of a trace, in one pass."""
     jax = tensorflow = keras = False
     workers = None
     for name in trace.names.strings:
@@ -52,7 +52,7 @@ def wording(trace: Trace) -> Wording:
 
 
 def facts(p: ProcessAnalysis, said: Wording) -> dict[str, Any]:
-    """What a trace knows of those facts of a run that advice depends on."""
+    """Return the facts of a run that advice depends on, as far as a trace shows them."""
     fit: dict[str, Any] = {"loop": "fit" if said.keras else "custom"}
     if said.framework == "jax":
         fit["jit_compile"] = True
@@ -62,7 +62,7 @@ def facts(p: ProcessAnalysis, said: Wording) -> dict[str, Any]:
         fit["input_kind"] = "DataLoader"
     if said.workers is False:
         fit["input_workers"] = 0
-    # Tensor cores and what kernels on them are called: of NVIDIA's GPUs only something is known.
+    # Tensor cores and their kernels' names: known only for NVIDIA's GPUs.
     able = {
         d.index: d.device.facts.get("compute_capability")
         for d in p.devices

@@ -24,7 +24,7 @@ __all__ = [
 
 _CURVE_POINTS = 512
 _ELEMENT = re.compile(r"\[\d+\]")
-# Who waits does nothing: what is waited for is done by somebody else.
+# A waiting op does no work: another thread does.
 _WAITS = re.compile(
     r"block_until_ready|try_to_block|blockhostuntil|synchronize|await|\b(wait|join|acquire)\b",
     re.IGNORECASE,
@@ -43,7 +43,7 @@ class HostOp:
 
 
 def host_ops(process: Process, names: Names, limit: int = 100) -> list[HostOp]:
-    """The ops that took most time on the host, at most `limit`, busiest first."""
+    """Return the ops that took most time on the host, at most `limit`, busiest first."""
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.OP)
     if not len(rows):
@@ -77,17 +77,17 @@ class Stage:
     path: str
     count: int
     total_ps: int
-    self_ps: int  # wall time in which it was at work and no stage that it pulls from was
+    self_ps: int  # wall time at work while no stage that it pulls from was
 
 
 def pipeline_stages(process: Process, names: Names) -> list[Stage]:
-    """The stages of the input pipeline, the one with most work of its own first."""
+    """Return the stages of the input pipeline, the one with most work of its own first."""
     events = process.events
     is_stage = names.matching(lambda s: s.startswith("Iterator::"))
     rows = np.flatnonzero((events.kind == HostKind.PIPELINE) & is_stage[events.name])
     if not len(rows):
         return []
-    # "FlatMap[3]::TFRecord" is what the fourth element of FlatMap opened: one stage, as all others.
+    # "FlatMap[3]::TFRecord" is the fourth element opened by FlatMap: all of them are one stage.
     unique, which = np.unique(events.name[rows], return_inverse=True)
     paths = [_ELEMENT.sub("", names[name]) for name in unique.tolist()]
     numbers = {path: number for number, path in enumerate(dict.fromkeys(paths))}
@@ -125,9 +125,9 @@ def pipeline_stages(process: Process, names: Names) -> list[Stage]:
 
 
 def _hands_over(path: str) -> bool:
-    """Whether a stage only waits for another pipeline, to hand its batches to one GPU of several.
+    """Return whether a stage only waits for another pipeline, to pass its batches to one GPU.
 
-    A strategy gives each GPU a pipeline of its own that takes its part from the common one; it is
+    A strategy gives each GPU a separate pipeline that takes its part from the common one; it is
     written as a generator. One of Python's, `from_generator`, lies in a FlatMap.
     """
     within, _, name = path.rpartition("::")
@@ -136,7 +136,7 @@ def _hands_over(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorProfile:
-    """What one of the framework's allocators held over the trace; None = not said."""
+    """The memory of one of the framework's allocators over the trace; None = unknown."""
 
     allocator: str
     device: int  # -1 = host memory
@@ -150,7 +150,7 @@ class AllocatorProfile:
 
 
 def allocator_profiles(process: Process, names: Names) -> list[AllocatorProfile]:
-    """One profile per allocator and device, device memory first; of very many the busiest."""
+    """Return one profile per allocator and device, device memory first; limited to the busiest."""
     readings = process.allocator
     if not len(readings):
         return []
@@ -191,11 +191,11 @@ def _known(value) -> int | None:
 
 
 def culprit(process: Process, names: Names, idle: Intervals, share: float = 0.5) -> str:
-    """What the host did during `idle`: the most specific name that covers `share` of it.
+    """Return the host's activity during `idle`: the most specific name that covers `share` of it.
 
     Names nest (a call within a call within a loop); of those that cover enough, the one with the
-    least time of its own beside it says most. Waiting for another thread is no answer. "" where
-    nothing covers as much.
+    least time outside `idle` is the most specific. Waiting for another thread is not an answer. ""
+    where nothing covers enough.
     """
     events = process.events
     if not len(idle) or not len(events):
@@ -209,7 +209,7 @@ def culprit(process: Process, names: Names, idle: Intervals, share: float = 0.5)
     overlap = np.bincount(inverse, weights=covered)
     total = np.bincount(inverse, weights=(events.end_ps - events.start_ps)[rows])
     enough = np.flatnonzero(overlap >= share * idle.total)
-    # Overlap of several threads can pass the idle time itself; such a name runs beside, not in it.
+    # Overlap of several threads can exceed the idle time itself; such a name runs in parallel.
     enough = enough[overlap[enough] <= 1.05 * idle.total]
     works = [not _WAITS.search(names[name]) for name in unique[enough].tolist()]
     enough = enough[np.array(works, bool)]

@@ -1,4 +1,4 @@
-"""Turns a trace somebody has into a recording, so that the tab shows it as any other run."""
+"""Turns a trace into a recording, so that the tab shows it like any other run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOOLS = {
     "kineto": "PyTorch profiler",
     "nsys": "Nsight Systems",
 }
-# What no trace can tell, whoever wrote it.
+# Facts that no trace contains.
 _CANNOT = (
     ("NVML", "a trace holds no power, clocks, temperature or memory of other processes"),
     ("callbacks", "a trace does not know the callbacks and epochs of a fit"),
@@ -88,7 +88,7 @@ def _rank(p: ProcessAnalysis, number: int) -> int:
 
 
 def _zero_ns(analysis: Analysis, p: ProcessAnalysis) -> tuple[int, bool]:
-    """When the trace's time 0 was, and whether the file says so itself."""
+    """Return the epoch time of the trace's time 0, and whether the file states it."""
     if p.process.epoch_ns is not None:
         return p.process.epoch_ns, True
     start = int(p.steps.start_ps[0]) // PS_PER_NS
@@ -124,7 +124,7 @@ def _write(
             writer.append(table, columns)
     for group, names, time_ns, values in _samples(p, zero):
         writer.append_samples(group, names, time_ns, values)
-    # Limits that the rules for recordings share are in force there as well.
+    # Limits that the rules for recordings share also apply there.
     declared = {rule.cause: rule.thresholds for rule in RULES}
     limits = still_known(declared, thresholds_set(analysis))
     diagnosis = Diagnosis(manifest, limits)
@@ -138,7 +138,7 @@ def _write(
     ]
     writer.update(
         diagnosis=with_trace_findings(found, of_trace),
-        trace_findings=of_trace,  # for readers with newer rules, who judge anew
+        trace_findings=of_trace,  # for readers with newer rules, which judge again
         source={**manifest["source"], "problems": analysis.problems},
     )
     writer.close("ended")
@@ -225,7 +225,7 @@ def _steps(p: ProcessAnalysis, zero_ns: int) -> dict[str, np.ndarray]:
 
 
 def _samples(p: ProcessAnalysis, zero_ns: int):
-    """Curves of a trace as sample groups: (group, columns, times, values)."""
+    """Yield curves of a trace as sample groups: (group, columns, times, values)."""
     for d in p.devices:
         yield _busy_curve(p, d, zero_ns)
     for a in p.allocators:
@@ -239,7 +239,7 @@ def _samples(p: ProcessAnalysis, zero_ns: int):
 
 
 def _busy_curve(p: ProcessAnalysis, d: DeviceAnalysis, zero_ns: int):
-    """Share of time with work, over equal parts of the steps: each with its own definition."""
+    """Return the share of time with work over equal parts of the steps, by each definition."""
     low, high = int(p.steps.start_ps[0]), int(p.steps.end_ps[-1])
     edges = np.linspace(low, high, _BUSY_BUCKETS + 1).astype(np.int64)
     edges = np.unique(edges)
@@ -253,11 +253,11 @@ def _busy_curve(p: ProcessAnalysis, d: DeviceAnalysis, zero_ns: int):
 
 
 def _scalars(p: ProcessAnalysis, writer: Any) -> None:
-    """The scalars of a fit, for every step of the trace."""
+    """Write the scalars of a fit, for every step of the trace."""
     now = time.time()
     wait, duration = p.input_wait_ps(), p.steps.end_ps - p.steps.start_ps
     kernels = [d.kernel_busy.measure(p.steps.start_ps, p.steps.end_ps) for d in p.devices]
-    # TensorBoard drops what comes before when a step goes back; a trace may hold several fits.
+    # TensorBoard drops earlier points when a step goes back; a trace may hold several fits.
     highest = -1
     for i, label in enumerate(p.steps.label.tolist()):
         if label <= highest:
@@ -278,7 +278,7 @@ def trace_handler(
     keep_trace: bool = True,
     thresholds: Mapping | None = None,
 ) -> Callable[[Any], None]:
-    """For a profile of your own: what PyTorch's profiler measures appears in the tab as a run.
+    """Return a handler that shows your own PyTorch profile in the tab as a run.
 
     `GpuUtilCallback` and `GpuUtilMonitor` take short profiler windows by themselves; while yours is
     running they take none.

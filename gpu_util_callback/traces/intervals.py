@@ -1,4 +1,4 @@
-"""Sets of time as sorted, disjoint half-open intervals: the algebra under every account.
+"""Sets of time as sorted, disjoint half-open intervals, used by all accounts.
 
 All operations are vectorised over numpy int64 and exact. Times are picoseconds throughout
 `gpu_util_callback.traces`, yet nothing here depends on the unit.
@@ -63,7 +63,7 @@ class Intervals:
         return self & other.complement(int(self.start[0]), int(self.end[-1]))
 
     def clip(self, low: int, high: int) -> Intervals:
-        """The part inside `[low, high)`."""
+        """Return the part inside `[low, high)`."""
         if not len(self) or low >= high:
             return EMPTY
         start = np.maximum(self.start, low)
@@ -72,7 +72,7 @@ class Intervals:
         return Intervals(start[keep], end[keep])
 
     def complement(self, low: int, high: int) -> Intervals:
-        """What of `[low, high)` is not in the set."""
+        """Return the part of `[low, high)` that is not in the set."""
         if low >= high:
             return EMPTY
         inside = self.clip(low, high)
@@ -82,7 +82,7 @@ class Intervals:
         return Intervals(start[keep], end[keep])
 
     def covered_before(self, at: np.ndarray) -> np.ndarray:
-        """Length of the part before each point of `at` (int64[m], any order)."""
+        """Return the length of the part before each point of `at` (int64[m], any order)."""
         at = np.asarray(at, np.int64)
         if not len(self):
             return np.zeros(at.shape, np.int64)
@@ -94,11 +94,11 @@ class Intervals:
         return np.where(index > 0, before[last] + inside, 0)
 
     def measure(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Length of the part inside each window `[start[i], end[i])`; windows may overlap."""
+        """Return the length inside each window `[start[i], end[i])`; windows may overlap."""
         return self.covered_before(end) - self.covered_before(start)
 
     def contains(self, at: np.ndarray) -> np.ndarray:
-        """Which of the points lie in the set (bool[m])."""
+        """Return a mask (bool[m]) of the points that lie in the set."""
         at = np.asarray(at, np.int64)
         if not len(self):
             return np.zeros(at.shape, bool)
@@ -110,12 +110,12 @@ EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(start: np.ndarray, end: np.ndarray) -> Intervals:
-    """The union of any intervals: unsorted, overlapping, touching; empty ones are dropped."""
+    """Return the union of any intervals: unsorted, overlapping, touching; empty are dropped."""
     return union_with_first(start, end)[0]
 
 
 def union_with_first(start: np.ndarray, end: np.ndarray) -> tuple[Intervals, np.ndarray]:
-    """The union, and for each of its intervals the index of the input that begins it."""
+    """Return the union, and for each of its intervals the index of the input that begins it."""
     start = np.asarray(start, np.int64)
     end = np.asarray(end, np.int64)
     given = np.flatnonzero(start < end)

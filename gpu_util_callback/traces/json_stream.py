@@ -1,8 +1,8 @@
 """Reads a JSON document of any size in bounded memory: one value of its big array at a time.
 
-The values themselves are parsed by the standard library's C scanner; what this adds is feeding it
-from a window over the file. Numbers with a fraction come as their text, so that a time in
-microseconds keeps every digit it was written with.
+The values themselves are parsed by the standard library's C scanner, which is fed from a
+window over the file. Numbers with a fraction are returned as their text, so that a time in
+microseconds keeps all of its digits.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from gpu_util_callback.traces import limits
 __all__ = ["BrokenJson", "Document"]
 
 CHUNK = 1 << 20
-# A single value larger than this is no event; it would make the window as large as the file.
+# A single value larger than this is not an event; it would make the window as large as the file.
 MAX_VALUE = 16 << 20
-# Python refuses to make an integer of more digits than this.
+# Python refuses to parse an integer of more digits than this.
 _MAX_DIGITS = 4_000
 
 _GAP = re.compile(r"[ \t\r\n]*")
-# Some profilers write a bare N/A where a number is not known.
+# Some profilers write a bare N/A for an unknown number.
 _BARE = re.compile(r"(?<=[:\[,])(\s*)N/A(?=\s*[,}\]])")
 
 
 class BrokenJson(Exception):
-    """The document ends in the middle, or is not JSON."""
+    """The document is truncated, or is not JSON."""
 
 
 class Document:
     """A JSON object (or array) whose one large member is an array.
 
     Args:
-        file: where the bytes come from (decompressed).
+        file: source of the (decompressed) bytes.
         big: the member to stream; a document that is an array itself is streamed whole.
-        keep: the other members that are wanted; None = all.
+        keep: the other members to keep; None = all.
         progress: called after each chunk.
-        limit: bytes; more than these are refused.
+        limit: maximum number of bytes; longer documents are refused.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Document:
         self._scan_any: Callable[[str, int], tuple[Any, int]] = patient.scan_once
 
     def _more(self) -> bool:
-        """Drop what was read and append the next chunk; False at the end of the file."""
+        """Drop the consumed text and append the next chunk; return False at the end of the file."""
         if self._done:
             return False
-        # A value that does not fit yet: read as much again, so that trying anew stays linear.
+        # A value that does not fit yet: read as much again, so that retrying stays linear.
         data = self._file.read(max(CHUNK, len(self._text) - self._at))
         self._done = not data
         self._read += len(data)
@@ -90,7 +90,7 @@ class Document:
         return True
 
     def _peek(self) -> str:
-        """The next character that is not white space."""
+        """Return the next character that is not white space."""
         while True:
             self._at = _GAP.match(self._text, self._at).end()  # type: ignore[union-attr]
             if self._at < len(self._text):
@@ -105,7 +105,7 @@ class Document:
         self._at += 1
 
     def _value(self) -> Any:
-        """The value at the current position, whole."""
+        """Return the whole value at the current position."""
         self._peek()
         scan = self._scan
         while True:
@@ -113,7 +113,7 @@ class Document:
                 value, end = scan(self._text, self._at)
             except (StopIteration, ValueError) as error:
                 at = getattr(error, "pos", getattr(error, "value", None))
-                if at is None and scan is not self._scan_any:  # an integer without end
+                if at is None and scan is not self._scan_any:  # an endless integer
                     scan = self._scan_any
                     continue
                 if not self._bare and _BARE.search(self._text, self._at):
@@ -121,7 +121,7 @@ class Document:
                     head, tail = self._text[: self._at], self._text[self._at :]
                     self._text = head + _BARE.sub(r"\1null", tail)
                     continue
-                # At the edge of the window the rest is not here yet; in its middle it is wrong.
+                # At the edge of the window the rest is not read yet; in its middle it is an error.
                 edge = at is None or at >= len(self._text) - 16
                 cut = "Unterminated" in str(error)
                 if (edge or cut) and self._more():
@@ -131,14 +131,14 @@ class Document:
                 ) from None
             except RecursionError:
                 raise BrokenJson("nested too deeply") from None
-            # A number that touches the edge may go on behind it.
+            # A number that touches the edge may continue behind it.
             if end >= len(self._text) and not isinstance(value, dict | list) and self._more():
                 continue
             self._at = end
             return value
 
     def values(self) -> Iterator[Any]:
-        """The big array's values, one by one; afterwards `members` is complete.
+        """Yield the big array's values, one by one; afterwards `members` is complete.
 
         Raises: BrokenJson.
         """
@@ -183,7 +183,7 @@ class Document:
             except (StopIteration, ValueError, RecursionError):
                 value = self._value()
             else:
-                if self._at >= len(self._text):  # a number may go on behind the edge
+                if self._at >= len(self._text):  # a number may continue behind the edge
                     self._at = at
                     value = self._value()
             yield value
@@ -200,5 +200,5 @@ class Document:
 
 
 def _whole(digits: str) -> int | str:
-    """An integer; as text, as those with a fraction are, where it has more digits than any has."""
+    """Return an integer; as text, like fractions, where it has too many digits."""
     return digits if len(digits) > _MAX_DIGITS else int(digits)

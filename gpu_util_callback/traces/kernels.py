@@ -1,4 +1,4 @@
-"""Kernels by name, copies by direction, and how well the host kept a GPU fed with launches."""
+"""Kernels by name, copies by direction, and the statistics of launches."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class KernelGroup:
     min_ps: int
     max_ps: int
     shape: KernelShape  # of the launches that took most of its time
-    occupancy_pct: float | None  # mean over those launches that say, weighted by time
+    occupancy_pct: float | None  # mean over launches that have it, weighted by time
 
 
 def kernel_groups(process: Process, device: Device, names: Names) -> list[KernelGroup]:
-    """The kernels of a GPU, the one with most time first; of very many the rest is one row."""
+    """Return the kernels of a GPU, longest first; beyond a limit the rest is one row."""
     events = device.events
     rows = np.flatnonzero(np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE)))
     if not len(rows):
@@ -124,7 +124,7 @@ def kernel_groups(process: Process, device: Device, names: Names) -> list[Kernel
 
 
 def _heaviest(values: np.ndarray, weight: np.ndarray) -> int:
-    """The value (-1 = none) that most of the weight belongs to."""
+    """Return the value (-1 = none) with most of the weight."""
     if (values == values[0]).all():
         return int(values[0])
     unique, inverse = np.unique(values, return_inverse=True)
@@ -140,18 +140,18 @@ class CopyGroup:
     direction: str  # "h2d", "d2h", "d2d", "other", "memset"
     memory: str  # "pageable", "pinned", "managed", "device", "unknown"
     count: int
-    bytes: int | None  # None where the trace does not say
+    bytes: int | None  # None where unknown
     total_ps: int
     exposed_ps: int  # while no kernel ran
 
     @property
     def gb_per_s(self) -> float | None:
-        """Mean rate while copying, in 10^9 bytes a second."""
+        """Mean rate while copying, in 10^9 bytes per second."""
         return self.bytes / self.total_ps * 1000 if self.bytes and self.total_ps else None
 
 
 def copy_groups(device: Device) -> list[CopyGroup]:
-    """The copies and memsets of a GPU, the group with most time first."""
+    """Return the copies and memsets of a GPU, the group with most time first."""
     events = device.events
     kernels = device.busy(DeviceKind.KERNEL)
     groups = []
@@ -176,13 +176,13 @@ def copy_groups(device: Device) -> list[CopyGroup]:
 
 
 def _sum(sizes: np.ndarray) -> int:
-    """An exact sum: of many copies it may not fit in 64 bits."""
+    """Return an exact sum: of many copies it may not fit in 64 bits."""
     return (int((sizes >> 20).sum()) << 20) + int((sizes & ((1 << 20) - 1)).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchStats:
-    """How launches reached one GPU. Picoseconds; percentiles None where nothing was linked."""
+    """Statistics of the launches for one GPU, in ps; percentiles None where none was linked."""
 
     kernels: int
     linked: int  # kernels whose launch call was found
@@ -204,7 +204,7 @@ def launch_stats(process: Process, device: Device) -> LaunchStats:
     duration = (events.end_ps - events.start_ps)[kernel]
     busy = device.busy()
     gaps = busy.complement(int(busy.start[0]), int(busy.end[-1])) if len(busy) else EMPTY
-    # Work still going on a launch delay after the call: the kernel could be queued behind it.
+    # Work still running a launch delay after the call: the kernel could be queued behind it.
     queued = busy.contains(called[linked]) & (
         events.start_ps[linked] - called[linked] > QUEUE_DELAY_PS // 100
     )

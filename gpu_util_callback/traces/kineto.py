@@ -58,6 +58,9 @@ def _triple(value: Any) -> tuple[int, int, int] | None:
     return (x, y, z) if (x, y, z) != (0, 0, 0) else None
 
 
+# --- rows of events -------------------------------------------------------------------------------
+
+
 class HostRows:
     """Host events; `finish` sorts them."""
 
@@ -92,7 +95,7 @@ class HostRows:
         self._root.append(root)
 
     def finish(self, window_end: int | None) -> tuple[HostEvents, np.ndarray]:
-        """The events and their external ids; calls after the recording's end do not count."""
+        """Return the events and their external ids; calls after the recording's end are dropped."""
         start, end, correlation, value, external = (np.frombuffer(c, np.int64) for c in self._wide)
         events = HostEvents.build(
             start_ps=start,
@@ -143,7 +146,7 @@ class DeviceRows:
         self._graph.append(graph)
 
     def add(self, event: dict, name: str, arguments: dict, start: int, end: int) -> None:
-        """A Kineto event of category kernel, gpu_memcpy or gpu_memset."""
+        """Add a Kineto event of category kernel, gpu_memcpy or gpu_memset."""
         category = event["cat"].lower()
         kind, memory = self._kind_of(category, name)
         shape = -1
@@ -173,7 +176,7 @@ class DeviceRows:
     def add_plain(
         self, device: int, stream: int, name: str, kept: dict, start: int, end: int
     ) -> None:
-        """An event of the trace viewer: details as in XPlane, as texts."""
+        """Add an event of the trace viewer: details as in XPlane, as texts."""
         kind, memory, size, shape = int(device_kind(name)), 0, -1, -1
         details = kept.get("memcpy_details")
         if isinstance(details, str) and kind != DeviceKind.KERNEL:
@@ -219,7 +222,7 @@ class DeviceRows:
                 tuple(grid) if grid else None, tuple(block) if block else None,
             )  # fmt: skip
             known = self._launched.get(key)
-        except TypeError:  # odd values, which are no keys
+        except TypeError:  # odd values, which are not hashable
             key, known = None, None
         if known is not None:
             return known
@@ -239,11 +242,11 @@ class DeviceRows:
     def finish(
         self, ops: dict[int, int], ignored: Counter[str]
     ) -> tuple[dict[int, DeviceEvents], list[KernelShape], int]:
-        """Events by device, the launch shapes, and how many events have no correlation.
+        """Return events by device, the launch shapes, and the number of events without correlation.
 
         Args:
             ops: external id -> name of the framework's op.
-            ignored: counts numbers that cannot be.
+            ignored: counts impossible numbers.
         """
         device, start, end, stream, correlation, external, size = (
             np.frombuffer(c, np.int64) for c in self._wide
@@ -274,7 +277,7 @@ class DeviceRows:
 
 
 def device_facts(properties: Any) -> tuple[dict[int, dict], dict[int, str]]:
-    """Facts and names by device, from Kineto's deviceProperties (which may be missing)."""
+    """Return facts and names by device, from Kineto's deviceProperties (which may be missing)."""
     facts: dict[int, dict] = {}
     names: dict[int, str] = {}
     for entry in properties if isinstance(properties, list) else []:
@@ -295,6 +298,8 @@ def device_facts(properties: Any) -> tuple[dict[int, dict], dict[int, str]]:
         facts[index] = found
     return facts, names
 
+
+# --- the reader -----------------------------------------------------------------------------------
 
 _MEMBERS = frozenset(("deviceProperties", "baseTimeNanoseconds", "distributedInfo"))
 
@@ -327,7 +332,7 @@ _HOST_KINDS = {
     "xpu_runtime": HostKind.CALL,
     "overhead": HostKind.FRAMEWORK,
 }
-# Nobody's time: copies of host ranges on GPU tracks, waits as the GPU saw them, flows, spans.
+# Not activity: copies of host ranges on GPU tracks, waits as the GPU saw them, flows, spans.
 _OTHER_CATEGORIES = frozenset(
     (
         "gpu_user_annotation", "cuda_sync", "cuda_event", "ac2g", "async", "fwdbwd", "trace",
@@ -347,9 +352,9 @@ def read_kineto(
     Args:
         files: (path, function that opens the decompressed bytes) each.
         progress: called about once per megabyte.
-        most: bytes that each may unfold to.
+        most: maximum number of bytes that each may expand to.
 
-    Raises: UnusableInput, when a file is cut, or no trace.
+    Raises: UnusableInput when a file is truncated, or no trace.
     """
     names = Names()
     trace = Trace("kineto", [path for path, _ in files], names, [])
@@ -377,15 +382,15 @@ def read_kineto(
 
 
 class _NoTrace(Exception):
-    """JSON, and whole, and nothing in it that a profiler writes."""
+    """Complete and valid JSON without anything that a profiler writes."""
 
 
-# A stamp may be of the epoch, in microseconds; what is larger is none.
+# A stamp may be of the epoch, in microseconds; a larger number is not a time.
 _MAX_US = limits.MAX_EPOCH_NS // 1000
 
 
 def to_ps(value: Any) -> int | None:
-    """A time in microseconds, as JSON wrote it, in picoseconds: exact. None if it is none."""
+    """Return a time in microseconds, as written in JSON, in exact picoseconds; None if invalid."""
     if type(value) is int:
         return value * PS_PER_US if -_MAX_US < value < _MAX_US else None
     if type(value) is not str:
@@ -397,7 +402,7 @@ def to_ps(value: Any) -> int | None:
         about = float(value)
         if not -_MAX_US < about < _MAX_US:
             return None
-        # Decimals are exact, and endless: of digits, and of what an exponent asks for.
+        # Decimals are exact, but unbounded in digits and in exponents.
         exact = len(value) <= 64 and (abs(about) > 1e-9 or not about)
         return int(Decimal(value) * PS_PER_US) if exact else int(about * PS_PER_US)
     except (ArithmeticError, ValueError):
@@ -405,7 +410,7 @@ def to_ps(value: Any) -> int | None:
 
 
 class _Reader:
-    """Collects one file's events; what they belong to is settled at the end."""
+    """Collects one file's events; their relations are resolved at the end."""
 
     def __init__(self, names: Names):
         self.names = names
@@ -484,7 +489,7 @@ class _Reader:
         if kind < 0:
             return
         value = -1
-        if kind == HostKind.STEP:  # the number is in the name; steps are one name all the same
+        if kind == HostKind.STEP:  # the number is in the name; all steps share one name
             found = _STEP.match(name)
             value = -1 if found is None else int(found[1]) if len(found[1]) < 18 else WILD
             name = "ProfilerStep"
@@ -502,7 +507,7 @@ class _Reader:
         )
 
     def _host_kind(self, category: str, name: str) -> int:
-        """HostKind of an event by category and name; -1 = nobody's time."""
+        """Return the HostKind of an event by category and name; -1 = no activity."""
         kind = _HOST_KINDS.get(category, -1)
         if kind < 0:
             return -1  # gpu_user_annotation, cuda_sync, flows, the profiler's own spans
@@ -520,7 +525,7 @@ class _Reader:
         key = (str(pid), str(tid))
         index = self.threads.get(key)
         if index is None:
-            if len(self.threads) >= limits.MAX_THREADS:  # as if the rest were one
+            if len(self.threads) >= limits.MAX_THREADS:  # the rest share one
                 return limits.MAX_THREADS - 1
             index = self.threads[key] = len(self.threads)
         return index
@@ -565,7 +570,7 @@ class _Reader:
             self.thread_names[(str(event.get("pid")), str(event.get("tid")))] = text
 
     def _settle_plain(self) -> None:
-        """Events without categories: which belong to GPUs is said by their process's name."""
+        """Assign events without categories to GPUs by their process's name."""
         gpus = {
             pid: ordinal(found[1])
             for pid, name in self.process_names.items()
@@ -692,14 +697,14 @@ class _PlainEvents:
             column.append(value)
 
     def rows(self) -> Iterator[tuple[str, str, int, dict, int, int]]:
-        """Of each: pid, tid, name, what was kept of its arguments, start and end."""
+        """Yield pid, tid, name, kept arguments, start and end of each event."""
         threads = list(self._threads)
         for row, (thread, name, start, end) in enumerate(zip(*self._columns, strict=True)):
             yield *threads[thread], name, self._kept.get(row, {}), start, end
 
 
 def _ops_by_external(events: Any, external: np.ndarray) -> dict[int, int]:
-    """Name of the framework op behind each external id."""
+    """Return the name of the framework op behind each external id."""
     rows = np.flatnonzero(
         (external >= 0) & np.isin(events.kind, (HostKind.OP, HostKind.COLLECTIVE))
     )
@@ -707,7 +712,7 @@ def _ops_by_external(events: Any, external: np.ndarray) -> dict[int, int]:
 
 
 def _epoch(members: dict[str, Any], zero_ps: int) -> int | None:
-    """When time 0 was: Kineto's own base, or the stamps themselves where they are of the epoch."""
+    """Return the epoch time of time 0: Kineto's own base, or from stamps that are of the epoch."""
     zero_ns = zero_ps // 1000
     base = integer(members.get("baseTimeNanoseconds"))
     if base > 0:

@@ -1,6 +1,6 @@
-"""The figures of PyTorch's deleted TensorBoard plugin, for those who compare with old screenshots.
+"""The figures of PyTorch's deleted TensorBoard plugin, for comparison with old screenshots.
 
-Its definitions, not ours: a kernel may idle most of its blocks and still count as 100 %
+Its definitions, not ours: a kernel may leave most of the GPU idle and still count as 100 %
 "utilization"; kernels of all GPUs of a file are one; tensor cores are a list of name parts of 2021.
 """
 
@@ -42,7 +42,7 @@ _COPIES = (
 
 
 def compat(process: Process, names: Names) -> dict[str, Any]:
-    """The plugin's step breakdown (by its order of priority) and GPU figures for one rank.
+    """Return the plugin's step breakdown (by its priorities) and GPU figures for one rank.
 
     Returns: `{"steps": [{"step", "total_us", "kernel_us", …}], "mean": {…},
         "gpu_utilization_pct", "sm_efficiency_pct", "occupancy_pct", "tensor_core_pct", "gpus"}`;
@@ -84,7 +84,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _roles(process: Process, names: Names) -> dict[str, Any]:
-    """When each role was active, in order of priority."""
+    """Return the active times of each role, in order of priority."""
     calls = process.events
     communicates = names.matching(_COMMUNICATION.search)
     loads = names.matching(_LOADER.search)
@@ -130,7 +130,7 @@ def _roles(process: Process, names: Names) -> dict[str, Any]:
 
 
 def _steps(process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The plugin's step windows: host steps, stretched to the end of the work they launched."""
+    """Return the plugin's step windows: host steps, extended to the end of launched work."""
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.STEP)
     label, start, end = events.value[rows], events.start_ps[rows], events.end_ps[rows]
@@ -147,7 +147,7 @@ def _steps(process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
     # Every launch inside each host step, in order, until the first that outlasts the step.
     call_start, call_end, work_start, work_end = _launched(process)
-    # Steps lie side by side; of those that overlap each other the plugin had no idea.
+    # Steps do not overlap: the plugin did not handle overlapping ones.
     if ((np.diff(start) < 0) | (start[1:] < end[:-1])).any():
         return label[:0], start[:0], end[:0]
     order = np.lexsort((call_end, call_start))
@@ -188,7 +188,7 @@ def _steps(process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _launched(process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """All device work whose launch is known: times of the call and of the work."""
+    """Return all device work with a known launch: times of the call and of the work."""
     parts = []
     for device in process.devices:
         called, returned = launches(process, device)
@@ -203,7 +203,7 @@ def _launched(process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 
 def _gpus(process: Process, names: Names, low: int, high: int) -> list[dict[str, Any]]:
-    """The plugin's figures per GPU, over the window of all steps."""
+    """Return the plugin's figures per GPU, over the window of all steps."""
     tensor = names.matching(_TENSOR_CORE.search)
     blocks_of = np.nan_to_num(process.figures("blocks_per_sm"))
     occupancy_of = process.figures("occupancy_pct")
@@ -240,7 +240,7 @@ def _gpus(process: Process, names: Names, low: int, high: int) -> list[dict[str,
 
 
 def _sm_efficiency(start: np.ndarray, end: np.ndarray, blocks: np.ndarray) -> float:
-    """Σ over segments of min(Σ blocks per SM of the kernels running, 1) × length."""
+    """Return Σ over segments of min(Σ blocks per SM of the kernels running, 1) × length."""
     times = np.concatenate((start, end))
     change = np.concatenate((blocks, -blocks))
     order = np.argsort(times, kind="stable")

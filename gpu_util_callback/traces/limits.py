@@ -1,6 +1,6 @@
-"""How much a trace may hold, and how large its numbers may be.
+"""Limits on the size of a trace, and on its numbers.
 
-What a file asks for is bounded by what an honest file of its size needs: more is made up, or far
+A file may claim no more than an honest file of its size needs: anything beyond is made up, or far
 too long a window. A number outside of its range is absent, and counted (see `plausible`).
 """
 
@@ -14,26 +14,26 @@ MAX_PLANES = 1_024
 MAX_FIELDS = 10_000  # planes, host names and messages of one file
 MAX_THREADS = 20_000
 MAX_PROCESSES = 256  # of one Nsight Systems export
-MAX_GPUS = 128  # of one process, that are accounted for; the largest machines show 72
+MAX_GPUS = 128  # of one process, in the account; the largest machines show 72
 MAX_SHAPES = 100_000  # different ways in which kernels were launched
-MAX_KERNEL_NAMES = 20_000  # that are listed, of all GPUs; the rest of each is one row
+MAX_KERNEL_NAMES = 20_000  # listed, of all GPUs; the rest of each is one row
 MAX_JUDGED = 4 << 20  # characters of kernel names that are searched for signs of tensor cores
 MAX_STAGES = 1_000  # of an input pipeline
 MAX_ALLOCATORS = 256
 MAX_COUNTERS = 1_024
-MAX_PROBLEMS = 50  # lines about what is wrong with a file
-MAX_TEXT = 1_000  # characters of such a line, or of what a host, a thread or a GPU is called
+MAX_PROBLEMS = 50  # lines about problems of a file
+MAX_TEXT = 1_000  # characters of such a line, or of the name of a host, a thread or a GPU
 MAX_NAME = 16_384  # characters of any other name; those of C++ templates are long
 
 # A step has a row for each GPU. An honest file has at least one event for each such row.
 FEW_CELLS = 20_000
 CELLS_PER_EVENT = 4
 
-# XPlane files are read whole; a compressed one may not unfold to more than a part of that.
+# XPlane files are read whole; a compressed one may not expand to more than a part of that.
 MAX_BYTES = 4 << 30
 MAX_UNPACKED = 1 << 30
 MAX_UNPACKED_JSON = 64 << 30  # takes minutes to read
-# Traces shrink to a tenth or a thirtieth; what unfolds far more than that holds nothing.
+# Traces shrink to a tenth or a thirtieth; a file that expands far more holds nothing.
 ANY_RATIO_BELOW = 64 << 20
 MAX_RATIO = 200
 
@@ -56,5 +56,5 @@ MAX_COUNTER = float(1 << 53)
 
 
 def unpacked_limit(packed: int, most: int = MAX_UNPACKED) -> int:
-    """Bytes that a compressed file of `packed` bytes may unfold to."""
+    """Return the bytes that a compressed file of `packed` bytes may expand to."""
     return min(most, max(ANY_RATIO_BELOW, MAX_RATIO * packed))

@@ -1,8 +1,9 @@
-"""The one event model: what XPlane, Kineto and Nsight files are read into.
+"""The common event model: the target of the XPlane, Kineto and Nsight readers.
 
 Times are int64 picoseconds since the trace's own zero (fine enough for every format, with room for
-a hundred days); `Trace.epoch_ns` says when that was, where the file knows. Names are indexes into
-`Names`, shared by everything in a trace. -1 means absent in integer columns, NaN in float columns.
+a hundred days); `Trace.epoch_ns` is the time of that zero, where the file has it. Names are
+indexes into `Names`, shared by everything in a trace. -1 means absent in integer columns, NaN in
+float columns.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ PS_PER_MS = 1_000_000_000
 
 
 def groups(keys: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """The rows of each different key: (key, indexes in rising order), by rising key.
+    """Yield the rows of each distinct key: (key, indexes in rising order), by rising key.
 
-    One sort, however many keys there are: a mask per key would be quadratic in odd files.
+    One sort, for any number of keys: a mask per key would be quadratic in odd files.
     """
     if not len(keys):
         return
@@ -59,36 +60,36 @@ def groups(keys: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 
 class DeviceKind(IntEnum):
-    """What a GPU did."""
+    """Kinds of GPU work."""
 
     KERNEL = 0
     COLLECTIVE = 1  # a kernel that communicates (NCCL, RCCL, …)
     COPY_H2D = 2
     COPY_D2H = 3
     COPY_D2D = 4  # on one device, or between two (peer to peer)
-    COPY_OTHER = 5  # host to host, or a direction nobody recorded
+    COPY_OTHER = 5  # host to host, or an unknown direction
     MEMSET = 6
 
 
 class HostKind(IntEnum):
-    """What a host thread did."""
+    """Kinds of activity of a host thread."""
 
     OP = 0  # a framework's operation, or any range without a better name
-    LAUNCH = 1  # a driver or runtime call that gave a device work; `correlation` links them
+    LAUNCH = 1  # a driver or runtime call that submitted work; `correlation` links them
     SYNC = 2  # waiting for a device
     INPUT_WAIT = 3  # waiting for the next batch
     STEP = 4  # an explicit step marker; `value` is the training step
     CALL = 5  # any other driver or runtime call (allocation, module load, …)
     PIPELINE = 6  # a stage of the input pipeline at work
     RUN = 7  # one call of a compiled function: FunctionRun, PjitFunction
-    COLLECTIVE = 8  # a communication call as the framework names it
+    COLLECTIVE = 8  # a communication call of the framework
     PYTHON = 9  # a Python function, from a Python tracer
     RANGE = 10  # an annotation of the user (NVTX, record_function)
     FRAMEWORK = 11  # the framework's own machinery: executors, eager layers
 
 
 class MemoryKind(IntEnum):
-    """Where a copy's host side lies: pageable memory makes an asynchronous copy synchronous."""
+    """Memory of a copy's host side: pageable memory makes an asynchronous copy synchronous."""
 
     UNKNOWN = 0
     PAGEABLE = 1
@@ -111,7 +112,7 @@ class Names:
         return self.strings[index] if index >= 0 else ""
 
     def id(self, string: str) -> int:
-        """The number of a string, new or known."""
+        """Return the number of a string, new or known."""
         index = self._index.get(string)
         if index is None:
             kept = _storable(string)
@@ -127,12 +128,12 @@ class Names:
         return np.fromiter((self.id(s) for s in strings), np.int32)
 
     def matching(self, predicate) -> np.ndarray:
-        """bool[len(names)]: for which strings `predicate(string)` holds."""
+        """Return bool[len(names)]: the strings for which `predicate(string)` holds."""
         return np.fromiter((bool(predicate(s)) for s in self.strings), bool, len(self.strings))
 
 
 def _storable(text: str) -> str:
-    """A name that can be written as UTF-8 (JSON may hold half a character), not endlessly long."""
+    """Return a name of bounded length that can be written as UTF-8 (JSON may hold surrogates)."""
     if len(text) > limits.MAX_NAME:
         text = text[: limits.MAX_NAME - 1] + "…"
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
@@ -146,12 +147,12 @@ class Columns:
         return len(getattr(self, fields(self)[0].name))
 
     def take(self, rows: np.ndarray):
-        """The given rows (indexes or a mask) as a new set of columns."""
+        """Return the given rows (indexes or a mask) as a new set of columns."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     @classmethod
     def build(cls, **columns):
-        """Columns from any array-likes; missing ones are absent, all take their declared type."""
+        """Build columns from array-likes, cast to the declared types; missing ones are absent."""
         size = len(next(iter(columns.values())))
         built = {}
         for f in fields(cls):
@@ -181,7 +182,7 @@ _INT32 = {"dtype": np.int32, "absent": -1}
 _KIND = {"dtype": np.int8, "absent": -1}
 _FLAG = {"dtype": np.int8, "absent": 0}
 _FLOAT = {"dtype": np.float64, "absent": np.nan}
-# With a range, and what is said of a number outside of it: it is made absent.
+# With a range, and the line about a number outside of it, which is made absent.
 _COPY_SIZE = _INT64 | {"most": limits.MAX_AMOUNT, "called": "size of a copy"}
 _AMOUNT = _INT64 | {"most": limits.MAX_AMOUNT, "called": "amount of memory"}
 _ORDINAL = _INT32 | {"most": limits.MAX_ORDINAL, "called": "device number"}
@@ -190,7 +191,7 @@ _SHARE = _FLOAT | {"most": 1.0, "called": "fragmentation"}
 
 @dataclass(slots=True)
 class DeviceEvents(Columns):
-    """What ran on one device, sorted by start."""
+    """The work that ran on one device, sorted by start."""
 
     start_ps: np.ndarray = field(metadata=_INT64)
     end_ps: np.ndarray = field(metadata=_INT64)
@@ -211,7 +212,7 @@ class DeviceEvents(Columns):
 
 @dataclass(slots=True)
 class HostEvents(Columns):
-    """What the threads of one process did, sorted by start."""
+    """The activity of the threads of one process, sorted by start."""
 
     start_ps: np.ndarray = field(metadata=_INT64)
     end_ps: np.ndarray = field(metadata=_INT64)
@@ -239,7 +240,7 @@ class AllocatorEvents(Columns):
 
 @dataclass(frozen=True, slots=True)
 class KernelShape:
-    """How a kernel was launched; None = the file does not say."""
+    """The launch parameters of a kernel; None = not in the file."""
 
     registers: int | None = None
     shared_bytes: int | None = None
@@ -258,13 +259,13 @@ class KernelShape:
 
 
 class Shapes:
-    """Interned launch shapes: index by shape, up to a number that no honest trace has."""
+    """Interned launch shapes: index by shape, up to a limit that no real trace reaches."""
 
     def __init__(self) -> None:
         self._index: dict[KernelShape, int] = {}
 
     def id(self, shape: KernelShape) -> int:
-        """The index of a shape, new or known; -1 = absent, where there are too many."""
+        """Return the index of a shape, new or known; -1 = absent, where there are too many."""
         index = self._index.get(shape)
         if index is None:
             if len(self._index) >= limits.MAX_SHAPES:
@@ -296,7 +297,7 @@ class Device:
     facts: dict = field(default_factory=dict)  # sm_count, memory_bytes, compute_capability, …
 
     def busy(self, *kinds: DeviceKind) -> Intervals:
-        """The union of the events of some kinds (none given: of all)."""
+        """Return the union of the events of some kinds (none given: of all)."""
         events = self.events
         if not kinds:
             return union(events.start_ps, events.end_ps)
@@ -323,23 +324,23 @@ class Process:
     counters: list[Counter] = field(default_factory=list)
     pid: int | None = None
     rank: int | None = None
-    epoch_ns: int | None = None  # when time 0 was, in nanoseconds since the epoch
+    epoch_ns: int | None = None  # time 0, in nanoseconds since the epoch
     has_host: bool = True  # whether host threads were traced at all
     facts: dict = field(default_factory=dict)
-    # What every GPU's account asks for, found once.
+    # Shared by the accounts of all GPUs, computed once.
     _calls: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
     _figures: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     _extent: tuple[int, int] | None = field(default=None, repr=False)
 
     def figures(self, name: str) -> np.ndarray:
-        """A float of every launch shape, NaN = not said; a NaN more at the end, for index -1."""
+        """Return a float of every launch shape, NaN = absent; plus NaN at the end, for index -1."""
         if name not in self._figures:
             values = [getattr(shape, name) for shape in self.shapes]
             self._figures[name] = np.array([*values, None], np.float64)
         return self._figures[name]
 
     def calls_by_correlation(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of the calls that gave a GPU work, sorted by correlation, and the correlations."""
+        """Return rows of calls that submitted GPU work, by correlation, and the correlations."""
         if self._calls is None:
             calls = self.events
             rows = np.flatnonzero(
@@ -351,7 +352,7 @@ class Process:
         return self._calls
 
     def extent(self) -> tuple[int, int]:
-        """First and last time of anything (0, 0 where nothing was recorded)."""
+        """First and last time of any event (0, 0 where nothing was recorded)."""
         if self._extent is None:
             self._extent = self._find_extent()
         return self._extent
@@ -368,12 +369,12 @@ class Process:
 
 @dataclass(slots=True)
 class Trace:
-    """A trace: one or more processes, and what was wrong with the file."""
+    """A trace: one or more processes, and the problems of the file."""
 
     format: str  # "xplane", "kineto", "nsys"
     paths: list[str]
     names: Names
     processes: list[Process]
-    problems: list[str] = field(default_factory=list)  # what the reader should know, one line each
+    problems: list[str] = field(default_factory=list)  # for the user, one line each
     facts: dict = field(default_factory=dict)
-    ignored: Tally[str] = field(default_factory=Tally)  # numbers that cannot be, by what they are
+    ignored: Tally[str] = field(default_factory=Tally)  # impossible numbers, by quantity

@@ -1,4 +1,4 @@
-"""What a name says: kinds of GPU work, of host calls, and tensor cores, for all trace formats."""
+"""Classification by name: GPU work, host calls and tensor cores, for all trace formats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLLECTIVE = re.compile(
     re.IGNORECASE,
 )
 _MEMSET = re.compile(r"^(cu|hip|cuda)?mem_?set|__amd_rocclr_fillBuffer|^FillBuffer", re.IGNORECASE)
-# ROCm copies with a kernel of its own; the host asked for a copy, so a copy it is.
+# ROCm copies with a separate kernel; the host requested a copy, so it counts as a copy.
 _COPY = re.compile(
     r"^(cu|hip|cuda)?mem_?cpy|^Copy(Host|Device)To|__amd_rocclr_copyBuffer", re.IGNORECASE
 )
@@ -45,7 +45,7 @@ _DIRECTIONS = (
 
 @lru_cache(maxsize=65536)
 def device_kind(name: str) -> DeviceKind:
-    """The kind of a device event by its name alone."""
+    """Return the kind of a device event by its name alone."""
     if _COPY.search(name):
         return copy_kind(name)
     if _MEMSET.search(name):
@@ -56,7 +56,7 @@ def device_kind(name: str) -> DeviceKind:
 
 
 def copy_kind(name: str, source: str = "", destination: str = "") -> DeviceKind:
-    """The direction of a copy, by the kinds of memory at both ends where known, else by name."""
+    """Return the direction of a copy: by the memory kinds at both ends if known, else by name."""
     host = ("pageable", "pinned", "host", "array_host")
     device = ("device", "array", "device_static", "managed")
     if source in host and destination in device:
@@ -74,7 +74,7 @@ def copy_kind(name: str, source: str = "", destination: str = "") -> DeviceKind:
 
 
 def memory_kind(*ends: str) -> MemoryKind:
-    """The host side of a copy, from the two words that name its ends."""
+    """Return the host side of a copy, from the two words that name its ends."""
     words = " ".join(ends).lower()
     for word, kind in (
         ("pageable", MemoryKind.PAGEABLE),
@@ -100,7 +100,7 @@ _LAUNCH = re.compile(
 
 @lru_cache(maxsize=65536)
 def api_kind(name: str) -> HostKind | None:
-    """The kind of a driver or runtime call (cuda*, cu*, hip*); None for any other name."""
+    """Return the kind of a driver or runtime call (cuda*, cu*, hip*); None for any other name."""
     if _SYNC.search(name):
         return HostKind.SYNC
     if _LAUNCH.match(name):
@@ -108,10 +108,10 @@ def api_kind(name: str) -> HostKind | None:
     return HostKind.CALL if _API.match(name) else None
 
 
-# Ordinary cores by name, even where the rest of the name promises more ("xmma" with FFMA).
+# Ordinary cores by name, even where the rest of the name suggests otherwise ("xmma" with FFMA).
 _TENSOR_NEVER = re.compile(r"simt|ffma", re.IGNORECASE)
-# Names may be long, and made up: no pattern may look for its end from everywhere in one.
-# Names say it outright: an MMA instruction, its shape, or a library that has no other kernels.
+# Names may be long and made up: no pattern may search for its end from every position.
+# Explicit in the name: an MMA instruction, its shape, or a library that has no other kernels.
 _TENSOR_YES = re.compile(
     r"[hisd](16816|16832|161616|1688|884|8816|64x\d+x(8|16|32))|16816|c1688|i16832|i8816"
     r"|hmma|imma(?!g)|qgmma|bmma|wgmma|utcmma|tcgen05|mma_sm(7|8|9|10)|tensor_?op_|tensor16x8x"
@@ -129,7 +129,7 @@ _TENSOR_NO = re.compile(
     r"|transpose|conv2d_grouped_direct|triton_(poi|per|red)_",
     re.IGNORECASE,
 )
-# Matrix work whose name does not tell whether tensor cores run it.
+# Matrix work whose name does not show whether tensor cores run it.
 _TENSOR_UNKNOWN = re.compile(
     r"gemm|conv(?!er)|matmul|(^|_)dot(_|$)|triton|cutlass|cudnn|cublas|attention|(^|_)attn|sdpa|Cijk_"
     r"|implicit|fusion_dot|fprop|dgrad|wgrad|bmm|einsum|rnn|lstm|(^|_)gru(_|$)|(^|_)mm(_|$)"
@@ -140,10 +140,10 @@ _TENSOR_UNKNOWN = re.compile(
 
 @lru_cache(maxsize=65536)
 def tensor_core(name: str) -> str:
-    """Whether a kernel runs on tensor cores (matrix cores), by its name: "yes", "no", "unknown".
+    """Return "yes", "no" or "unknown": if a kernel runs on tensor (matrix) cores, by its name.
 
-    "unknown" is for matrix kernels whose names do not tell; a rule may never count it as "no".
-    Everything that is no matrix work is "no".
+    "unknown" is for matrix kernels whose names do not show it; a rule may never count it as "no".
+    Everything other than matrix work is "no".
     """
     if _TENSOR_NEVER.search(name):
         return "no"
@@ -155,7 +155,7 @@ def tensor_core(name: str) -> str:
 
 
 def op_of(annotation: str) -> str:
-    """The op in an annotation: "model/dense/MatMul:MatMul#shape=…#" -> "model/dense/MatMul"."""
+    """Return an annotation's op: "model/dense/MatMul:MatMul#shape=…#" -> "model/dense/MatMul"."""
     op = annotation.split("#", 1)[0]
     op = op.split("::#", 1)[0].rstrip(":")
     head, colon, kind = op.rpartition(":")

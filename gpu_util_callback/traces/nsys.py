@@ -1,7 +1,7 @@
 """Reads Nsight Systems exports (`.sqlite`) into the event model.
 
-Tables come and go with versions and with what was recorded: each is read if it is there, with the
-columns it has. Processes are told apart (a device number is the process's own).
+Tables vary with versions and with the recorded data: each is read if present, with the columns it
+has. Processes are kept apart (a device number is valid only within its process).
 """
 
 from __future__ import annotations
@@ -53,15 +53,18 @@ __all__ = [
 
 _ROWS = 5_000  # fetched at a time
 MAX_ROWS = 10_000_000
-# What a file can hold: a row takes a pointer of two bytes and a record of three or more. Pages that
-# name one page again and again, as no writer does, would hold rows without end.
+# The capacity of a file: a row takes a pointer of two bytes and a record of three or more. Pages
+# that list one page repeatedly, as no writer does, would hold unlimited rows.
 _ROW_BYTES = 5
-# SQLite counts its own instructions: a made-up file may hold a query without end. An honest one
+# SQLite counts its own instructions: a made-up file may hold an endless query. An honest one
 # needs about one for each byte of the file.
 _STEPS_PER_CHECK = 50_000
 _MIN_STEPS = 20_000_000
 _STEPS_PER_BYTE = 30
 _MAX_VALUE = 64 << 20  # bytes of one text
+
+
+# --- the SQLite export ----------------------------------------------------------------------------
 
 
 class Export:
@@ -77,7 +80,7 @@ class Export:
         size = path.stat().st_size
         self._max_steps = _MIN_STEPS + _STEPS_PER_BYTE * size
         self._max_rows = min(MAX_ROWS, size // _ROW_BYTES)
-        self._max_text = size  # of one query: what a page holds is in it once
+        self._max_text = size  # of one query: a page's content is in it once
         try:
             uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
             self._connection = sqlite3.connect(uri, uri=True)
@@ -112,7 +115,7 @@ class Export:
     def _damaged(self, error: Exception) -> UnusableInput:
         if self._steps > self._max_steps:
             why = "it takes longer to read than a file of its size can"
-        elif isinstance(error, MemoryError):  # SQLite asked for what its pages say
+        elif isinstance(error, MemoryError):  # SQLite allocated what its pages claim
             why = "it asks for more memory than a file of its size needs"
         elif isinstance(error, sqlite3.Error | _Overfull):
             why = " ".join(str(error).split())[:200]
@@ -129,7 +132,7 @@ class Export:
     def integers(
         self, table: str, columns: tuple[str, ...], where: str = ""
     ) -> dict[str, np.ndarray]:
-        """Columns as int64; absent columns and NULL are -1. Empty without the table."""
+        """Return columns as int64; absent columns and NULL are -1. Empty without the table."""
         empty = {c: np.empty(0, np.int64) for c in columns}
         present = [c for c in columns if self.has(table, c)]
         if not present:
@@ -154,7 +157,7 @@ class Export:
         return result
 
     def rows(self, table: str, columns: tuple[str, ...], where: str = "") -> Iterator[tuple]:
-        """Rows of a table, as they are; none unless it has all the columns."""
+        """Yield rows of a table, unconverted; none unless it has all the columns."""
         if not self.has(table, *columns):
             return
         chosen = ", ".join(_quote(c) for c in columns)
@@ -164,7 +167,7 @@ class Export:
             raise self._damaged(error) from None
 
     def _fetched(self, query: str) -> Iterator[tuple]:
-        """Rows of a query, and no more text than the file can hold."""
+        """Yield rows of a query, up to the amount of text that the file can hold."""
         left = self._max_text
         for rows in self._chunks(query):
             for row in rows:
@@ -174,7 +177,7 @@ class Export:
                 yield row
 
     def _chunks(self, query: str) -> Iterator[list[tuple]]:
-        """Rows of a query, some at a time, and no more of them than the file can hold."""
+        """Yield rows of a query in chunks, up to the number that the file can hold."""
         left = self._max_rows
         with closing(self._connection.execute(query)) as cursor:
             while rows := cursor.fetchmany(_ROWS):
@@ -193,13 +196,15 @@ class _Overfull(Exception):
     """A table that holds more than its pages can."""
 
 
-# UnicodeDecodeError: SQLite's message quotes what is damaged.
+# UnicodeDecodeError: SQLite's message quotes the damaged text.
 _DAMAGE = (sqlite3.Error, UnicodeDecodeError, MemoryError, _Overfull)
 
 
 def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
+
+# --- NVTX ranges ----------------------------------------------------------------------------------
 
 # Steps by their names: numbered ("step 12", "iteration_3", "ProfilerStep#4"), or always the same.
 _NUMBERED = re.compile(
@@ -217,7 +222,7 @@ _LOADER = re.compile(
 
 
 def range_kind(text: str) -> tuple[int, int, str]:
-    """Of an NVTX range: kind (-1 = noise), training step or -1, and the name to keep."""
+    """Return an NVTX range's kind (-1 = noise), training step or -1, and the name to keep."""
     found = _TRACE_ME.match(text)  # TensorFlow and JAX: "train#step_num=12,_r=1#"
     if found:
         number = _STEP_NUM.search(found[2])
@@ -244,7 +249,7 @@ def range_kind(text: str) -> tuple[int, int, str]:
 
 
 def project(events: DeviceEvents, host: HostEvents, rounds: int = 64) -> np.ndarray:
-    """For each GPU event the op whose range was the innermost around its launch, -1 = none."""
+    """Return for each GPU event the op of the innermost range around its launch, -1 = none."""
     result = np.full(len(events), -1, np.int32)
     calls = np.flatnonzero((host.kind == HostKind.LAUNCH) & (host.correlation >= 0))
     ops = np.flatnonzero(host.kind == HostKind.OP)
@@ -263,7 +268,7 @@ def project(events: DeviceEvents, host: HostEvents, rounds: int = 64) -> np.ndar
         ranges = ops[by_thread[thread]]  # sorted by start
         when = host.start_ps[call[mine]]
         candidate = np.searchsorted(host.start_ps[ranges], when, side="right") - 1
-        # Step back over ranges that were already closed; siblings are few, so rounds are.
+        # Step back over ranges that were already closed; siblings are few, and so are rounds.
         for _ in range(rounds):
             closed = (candidate >= 0) & (host.end_ps[ranges[np.maximum(candidate, 0)]] <= when)
             if not closed.any():
@@ -273,6 +278,8 @@ def project(events: DeviceEvents, host: HostEvents, rounds: int = 64) -> np.ndar
         result[linked[mine[inside]]] = host.name[ranges[candidate[inside]]]
     return result
 
+
+# --- the reader -----------------------------------------------------------------------------------
 
 _MAX_NS = limits.MAX_TIME_PS // PS_PER_NS
 
@@ -308,7 +315,7 @@ _GPU_EVENTS = (
 
 @contextmanager
 def export(path: Path) -> Iterator[Path]:
-    """A `.nsys-rep` as a temporary `.sqlite`, where `nsys` is installed to do it."""
+    """Yield a `.nsys-rep` as a temporary `.sqlite`, where `nsys` is installed."""
     nsys = shutil.which("nsys")
     if nsys is None:
         raise UnusableInput(
@@ -339,20 +346,20 @@ def export(path: Path) -> Iterator[Path]:
 def read_nsys(path: Path) -> Trace:
     """Read one export.
 
-    Raises: UnusableInput, when it is damaged, or holds no GPU work and no CUDA calls.
+    Raises: UnusableInput when it is damaged, or holds no GPU work and no CUDA calls.
     """
     with Export(path) as file:
         return _Reader(file, path).read()
 
 
 def _pid(global_id: np.ndarray) -> np.ndarray:
-    """The process id inside a globalPid or globalTid; 0 where the column is absent."""
+    """Return the process id inside a globalPid or globalTid; 0 where the column is absent."""
     return np.where(global_id >= 0, (global_id >> 24) & 0xFFFFFF, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What is read once for all processes."""
+    """Data that is read once for all processes."""
 
     epoch: int | None
     shapes: list[KernelShape]
@@ -410,7 +417,7 @@ class _Reader:
         for own in sorted(pids):
             mine, host = work_of.get(own, none), calls_of.get(own, none)
             self._process(own, work.take(mine), device[mine], calls.take(host), tids[host], of_all)
-        # Processes that only set up or wait (launchers, workers) are no part of the picture.
+        # Processes that only set up or wait (launchers, workers) are left out.
         working = [p for p in self.trace.processes if p.devices]
         self.trace.processes = working or self.trace.processes[:1]
         if not self.trace.processes:
@@ -421,7 +428,7 @@ class _Reader:
     # --- tables -------------------------------------------------------------------------------
 
     def _times(self, table: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Start and end in picoseconds, and which rows have both and make sense."""
+        """Return start and end in picoseconds, and a mask of the rows with valid ones."""
         start, end = table["start"], table["end"]
         good = (end >= start) & (start > -_MAX_NS) & (end < _MAX_NS)
         return np.where(good, start, 0) * PS_PER_NS, np.where(good, end, 0) * PS_PER_NS, good
@@ -438,7 +445,7 @@ class _Reader:
         return found[inverse] if len(names) else np.empty(0, np.int8)
 
     def _gpu_table(self, table: str) -> tuple[np.ndarray, np.ndarray, DeviceEvents]:
-        """Process id, device number and events of one of the three GPU tables."""
+        """Return process id, device number and events of one of the three GPU tables."""
         base = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId")
         if table.endswith("KERNEL"):
             extra: tuple[str, ...] = (
@@ -468,7 +475,7 @@ class _Reader:
             name = np.array([self.names.id(f"Memcpy {k.name[5:]}") for k in DeviceKind], np.int32)[
                 kind
             ]
-            # The host's end of the copy: the source going up, the target coming down.
+            # The host's end of the copy: the source of an upload, the target of a download.
             down = kind == DeviceKind.COPY_D2H
             ends = np.where(down, data["dstKind"], data["srcKind"])
             for code, where in _MEMORY.items():
@@ -498,7 +505,7 @@ class _Reader:
         )  # fmt: skip
         if not len(data["gridX"]):
             return np.empty(0, np.int32)
-        # Rows are told apart by a hash of theirs: sorting nine columns takes seconds.
+        # Rows are grouped by their hash: sorting nine columns takes seconds.
         mixed = np.zeros(len(data["gridX"]), np.uint64)
         for column in columns:
             mixed = (mixed ^ data[column].view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
@@ -533,7 +540,7 @@ class _Reader:
         return events, _pid(data["globalTid"])[good], data["globalTid"][good]
 
     def _ranges(self) -> tuple[HostEvents, np.ndarray, np.ndarray]:
-        """NVTX ranges: steps, ops, input waits, and what users call their code."""
+        """Return NVTX ranges: steps, ops, input waits, and the user's annotations."""
         table = "NVTX_EVENTS"
         if not self.file.has(table, "start", "end"):
             empty = np.empty(0, np.int64)
@@ -627,13 +634,13 @@ class _Reader:
         }
 
     def _gpu_facts(self, pid: int) -> tuple[dict[int, dict], dict[int, str]]:
-        """Facts and names by the process's device number; {} where the export lacks them."""
+        """Return facts and names by the process's device number; {} where the export lacks them."""
         columns = ("id", "name", "smCount", "totalMemory", "memoryBandwidth", "computeMajor",
                    "computeMinor", "uuid", "busLocation")  # fmt: skip
         present = tuple(c for c in columns if self.file.has("TARGET_INFO_GPU", c))
         if "id" not in present:
             return {}, {}
-        # A device number is the process's own (CUDA_VISIBLE_DEVICES); this table translates it.
+        # Device numbers are per process (CUDA_VISIBLE_DEVICES); this table maps them.
         numbers = {
             gpu: own
             for gpu, own, owner in self.file.rows(
@@ -668,7 +675,7 @@ class _Reader:
         return facts, names
 
     def _memory(self) -> dict[int, AllocatorEvents]:
-        """What each process held on each device, from the driver's allocations."""
+        """Return the memory each process held on each device, from the driver's allocations."""
         data = self.file.integers(
             "CUDA_GPU_MEMORY_USAGE_EVENTS",
             ("start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"),
@@ -686,7 +693,7 @@ class _Reader:
             parts = []
             for device, of_mine in groups(data["deviceId"][mine]):
                 at = mine[of_mine]
-                # Floats: a sum of integers could pass what 64 bits hold.
+                # Floats: a sum of integers could exceed 64 bits.
                 held = np.maximum(np.cumsum(change[at].astype(np.float64)), 0)
                 held = np.minimum(held, limits.MAX_AMOUNT + 1).astype(np.int64)
                 n = len(held)
@@ -703,7 +710,7 @@ class _Reader:
         return result
 
     def _counters(self) -> None:
-        """GPU metrics samples; they belong to GPUs, not processes: the first process holds them."""
+        """Read GPU metrics samples into the first process: they belong to GPUs, not processes."""
         data = self.file.integers("GPU_METRICS", ("timestamp", "typeId", "metricId", "value"))
         titles = {
             (kind, metric): name

@@ -281,7 +281,7 @@ def _host_ops(p: ProcessAnalysis) -> list[dict[str, Any]]:
 
 
 def _to_ns(columns: list[np.ndarray], total: np.ndarray) -> list[np.ndarray]:
-    """Picosecond parts as nanoseconds whose sum is exactly `total` (in nanoseconds).
+    """Return picosecond parts as nanoseconds whose sum is exactly `total` (in nanoseconds).
 
     Rounds the running sum, so that no part is off by a whole nanosecond and none negative.
     """
@@ -331,7 +331,7 @@ def recording_tables(
             kernels=np.searchsorted(begins, at[1]) - np.searchsorted(begins, at[0]),
         )
     if not p.devices and n:
-        # The host alone: what waited for input, and the rest of the step.
+        # The host alone: waits for input, and the rest of the step.
         waited = np.minimum(p.host_input_ps() // PS_PER_NS, duration)
         zeros = {f"{c}_ns": np.zeros(n, np.int64) for c in CATEGORIES}
         zeros["idle_input_ns"] = waited
@@ -367,7 +367,7 @@ def recording_tables(
             for key, value in zip(kernels, row, strict=True):
                 kernels[key].append(value)
     if not p.devices:
-        # The host alone: its busiest ops stand where kernels would.
+        # The host alone: its busiest ops take the place of kernels.
         nan = float("nan")
         for o in p.host_ops:
             spent = (o.total_ps // PS_PER_NS, -1, o.max_ps // PS_PER_NS)  # the least is not kept

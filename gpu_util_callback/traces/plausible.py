@@ -1,7 +1,7 @@
-"""Numbers that cannot be: left out of a trace in one place, whichever format they came in.
+"""Impossible numbers: left out of a trace in one place, for all formats.
 
-Readers turn what they find into the columns of the model; `WILD` stands for a number that does not
-even fit there. What lies outside of its range becomes absent, and is counted by what it would be.
+Readers convert their input into the columns of the model; `WILD` stands for a number that does not
+even fit there. A value outside of its range becomes absent, and is counted by quantity.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_DIGITS = 1_000
 
 
 def integer(value: Any) -> int:
-    """A number of a file as int64: -1 for what is none, `WILD` for what does not fit."""
+    """Return a number of a file as int64: -1 for no number, `WILD` for one that does not fit."""
     if type(value) is int:
         return value if -(1 << 62) < value < 1 << 62 else WILD
     if type(value) is str:
@@ -45,7 +45,7 @@ def integer(value: Any) -> int:
 
 
 def number(value: Any) -> float | None:
-    """A number of a file: None for what is none, infinite for what is too large or "NaN"."""
+    """Return a number of a file: None for no number, infinite for too large or "NaN"."""
     if type(value) is str and len(value) > _MAX_DIGITS:
         return math.inf
     try:
@@ -58,7 +58,7 @@ def number(value: Any) -> float | None:
 
 
 def ordinal(digits: str) -> int | None:
-    """The number of a GPU as written in a name; None if no machine has so many."""
+    """Return the number of a GPU as written in a name; None if no machine has so many."""
     if len(digits) > 6:
         return None
     index = int(digits)
@@ -66,7 +66,7 @@ def ordinal(digits: str) -> int | None:
 
 
 def drop_implausible(trace: Trace) -> None:
-    """Make absent whatever cannot be, and add one line to the trace's problems that counts it."""
+    """Make impossible values absent, and add one line that counts them to the trace's problems."""
     ignored = trace.ignored
     for process in trace.processes:
         for events in [process.events, *(d.events for d in process.devices)]:
@@ -111,7 +111,7 @@ def _few(problems: list[str]) -> list[str]:
 
 
 def _ranges(columns: Columns, ignored: Counter[str]) -> None:
-    """Of the columns that declare a range: absent, where a value lies outside."""
+    """Make values outside of a column's declared range absent."""
     for f in fields(columns):
         most = f.metadata.get("most")
         if most is None or not len(columns):
@@ -138,7 +138,7 @@ def _in_time(time_ps: np.ndarray) -> np.ndarray:
 
 
 def _allocators(process: Process) -> None:
-    """Readings of another time than the trace's say nothing of it."""
+    """Drop readings outside the trace's time."""
     readings: AllocatorEvents = process.allocator
     sane = _in_time(readings.time_ps)
     if not sane.all():
@@ -146,7 +146,7 @@ def _allocators(process: Process) -> None:
 
 
 def _shapes(process: Process, ignored: Counter[str]) -> None:
-    """What launches say of themselves, counted by kernel."""
+    """Check the launch parameters, counted by kernel."""
     wild: list[tuple[int, list[str]]] = []
     shapes = []
     for index, shape in enumerate(process.shapes):
@@ -174,7 +174,7 @@ _SHAPE = (
 
 
 def _sane_shape(shape: KernelShape) -> tuple[KernelShape, list[str]]:
-    """The shape without what cannot be, and what that was called."""
+    """Return the shape without impossible values, and the names of those."""
     wild = {}
     for name, called, most in _SHAPE:
         value = getattr(shape, name)
@@ -219,9 +219,9 @@ def _counters(process: Process, ignored: Counter[str]) -> None:
 
 
 def _durations(process: Process, ignored: Counter[str]) -> None:
-    """Leave out the longest events where all of them together pass what sums can hold.
+    """Drop the longest events where the sum of all exceeds what sums can hold.
 
-    It takes more than fifty days of threads and GPUs at work, which nobody profiles.
+    It takes more than fifty days of threads and GPUs at work, which is not profiled in practice.
     """
     every: list[Any] = [process.events, *(d.events for d in process.devices)]
     durations = [(e.end_ps - e.start_ps).astype(np.float64) for e in every]
@@ -231,7 +231,7 @@ def _durations(process: Process, ignored: Counter[str]) -> None:
     fitting = int(np.searchsorted(np.cumsum(ordered), limits.MAX_TOTAL_PS))
     most = ordered[fitting - 1] if fitting else 0.0
     if fitting < len(ordered) and ordered[fitting] <= most:
-        most = np.nextafter(most, 0)  # of equally long ones none
+        most = np.nextafter(most, 0)  # drop all of equal length
     ignored["duration"] += int((ordered > most).sum())
     process.events = process.events.take(np.flatnonzero(durations[0] <= most))
     for device, duration in zip(process.devices, durations[1:], strict=True):

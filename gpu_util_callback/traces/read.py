@@ -1,4 +1,4 @@
-"""Opens trace files: finds them in folders, tells their format by content, reads them."""
+"""Opens trace files: finds them in folders, detects their format by content, reads them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu_util_callback.traces.plausible import drop_implausible
 
 __all__ = ["Progress", "find_traces", "read_trace", "sniff"]
 
-# (bytes read, bytes in all) of the files on disk, compressed as they are.
+# (bytes read, total bytes) of the files on disk, compressed as they are.
 Progress = Callable[[int, int], None]
 
 _NAMES = re.compile(
@@ -33,12 +33,13 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
     Args:
         path: an XPlane (`*.xplane.pb`), a Chrome trace of PyTorch, JAX or TensorFlow
             (`*.trace.json`, also gzipped), an Nsight Systems export (`*.sqlite`; a `*.nsys-rep`
-            where `nsys` is installed), or a folder with such files. The format is told by content.
-        progress: called now and then while a large file is read.
+            where `nsys` is installed), or a folder with such files. The format is detected by
+            content.
+        progress: called repeatedly while a large file is read.
 
     Returns: the trace in the event model of `gpu_util_callback.traces.model`.
 
-    Raises: UnusableInput, with one line that says what is wrong and what to do.
+    Raises: UnusableInput, with one line that states the problem and the remedy.
     """
     files, skipped = find_traces(path)
     formats = {sniff(file) for file in files}
@@ -62,9 +63,9 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
 
 
 def sniff(path: Path) -> str:
-    """ "xplane", "kineto", "nsys" or "nsys-rep", by content.
+    """Return "xplane", "kineto", "nsys" or "nsys-rep", by content.
 
-    Raises: UnusableInput, when it is none of them.
+    Raises: UnusableInput when it is none of them.
     """
     try:
         with path.open("rb") as file:
@@ -92,9 +93,9 @@ def sniff(path: Path) -> str:
 
 
 def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
-    """The trace files that `path` means: itself, or those of the newest session below it.
+    """Return the trace files at `path`: itself, or those of the newest session below it.
 
-    Returns: (files, number of older sessions left aside).
+    Returns: (files, number of older sessions skipped).
     """
     if "://" in os.fspath(path):
         raise UnusableInput(f"{path}: traces are read from this machine's files; copy it here")
@@ -127,7 +128,7 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[list[Path], int]:
 
 
 def _newest_of_each_worker(files: list[Path]) -> list[Path]:
-    """torch.profiler writes `<worker>.<time>.pt.trace.json` again and again into one folder."""
+    """Return each worker's newest file, of `<worker>.<time>.pt.trace.json` by torch.profiler."""
     newest: dict[str, Path] = {}
     for file in files:
         if file.name.endswith((".sqlite", ".nsys-rep")):
@@ -175,7 +176,7 @@ def _load(path: Path) -> bytes:
 
 
 class _Stream:
-    """A file on disk, unpacked where it is packed, that knows how far it was read."""
+    """A file on disk, decompressed if needed, that knows its read position."""
 
     def __init__(self, path: Path):
         self.path = path

@@ -1,4 +1,4 @@
-"""What ran in each traced step: its kernels by name, or the host's ops where no GPU was traced."""
+"""The kernels of each traced step by name, or the host's ops where no GPU was traced."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LIMIT", "op_name", "step_kernels"]
 
-# Kernels kept of a step and GPU, those with most time: the rest is in the window's own sums.
+# Kernels kept per step and GPU, those with most time: the rest is in the window's own sums.
 LIMIT = 40
 
 _COLUMNS = ("step", "gpu", "name", "count", "total_ns", "max_ns")
 
 
 def step_kernels(p: ProcessAnalysis, names: Names, window: int) -> dict[str, np.ndarray]:
-    """Rows of the recording's table `step_kernels`; {} without steps.
+    """Return rows of the recording's table `step_kernels`; {} without steps.
 
     An event belongs to the step in which it began.
     """
@@ -41,7 +41,7 @@ def step_kernels(p: ProcessAnalysis, names: Names, window: int) -> dict[str, np.
 
 
 def op_name(text: str) -> tuple[str, str]:
-    """`model/dense/MatMul:MatMul` as its name and its kind; the kind is "" where none is said."""
+    """Return `model/dense/MatMul:MatMul` as name and kind; the kind is "" where missing."""
     name, colon, kind = text.rpartition(":")
     return (text, "") if not colon or "::" in text else (name, kind)
 
@@ -49,7 +49,7 @@ def op_name(text: str) -> tuple[str, str]:
 def _rows(
     p: ProcessAnalysis, events: Any, chosen: np.ndarray, text: list[str], gpu: int
 ) -> dict[str, np.ndarray]:
-    """The events of each step summed by name; `text`: the words of the names in use, sorted."""
+    """Return the events of each step summed by name; `text`: the sorted names in use."""
     begin, end = events.start_ps[chosen], events.end_ps[chosen]
     step = np.searchsorted(p.steps.start_ps, begin, "right") - 1
     inside = (step >= 0) & (begin < p.steps.end_ps[np.maximum(step, 0)]) if len(p.steps) else []

@@ -1,6 +1,6 @@
 """Finds the training steps of a process: by markers, else by calls, else by iterations.
 
-A trace with GPU events or iterations always has steps; what they rest on is told (`basis`).
+A trace with GPU events or iterations always has steps; `basis` names their source.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from gpu_util_callback.traces.model import HostKind, Names, Process, groups
 
 __all__ = ["Steps", "find_steps"]
 
-# A step reaches to the next marker (what lies between two of them, callbacks for example, belongs
-# to the step before), unless the pause is longer than this many typical steps: then it ended.
+# A step extends to the next marker (work between two of them, callbacks for example, belongs to the
+# step before), unless the pause is longer than this many typical steps: then it ended.
 _MAX_PAUSE_STEPS = 3.0
 # A function that trains, by its name; TensorFlow puts "__inference_" in front of all of them.
 _TRAINS = re.compile(r"(?<![a-z])(train(?!ed)|update|step)", re.IGNORECASE)
@@ -29,12 +29,12 @@ class Steps:
     """The steps of one process, in order and disjoint.
 
     `basis` is "marker", "call" (one compiled function after another), "iteration" (one batch after
-    another) or "trace" (no structure found: the whole trace as one step). `judged`: they are steps
-    for certain, so that the time in them means something: marked, repeated, or a single call which
+    another) or "trace" (no structure found: the whole trace as one step). `judged`: they certainly
+    are steps, so that the time in them is meaningful: marked, repeated, or a single call which
     fetched its own batch or is of a function that trains.
     """
 
-    label: np.ndarray  # int64[n]: the training step where a marker says it, else 0, 1, 2, …
+    label: np.ndarray  # int64[n]: the training step if a marker has it, else 0, 1, 2, …
     start_ps: np.ndarray  # int64[n]
     end_ps: np.ndarray  # int64[n]
     basis: str
@@ -45,7 +45,7 @@ class Steps:
 
 
 def find_steps(process: Process, names: Names) -> Steps:
-    """The steps of a process; empty only if nothing at all was recorded."""
+    """Return the steps of a process; empty only if nothing at all was recorded."""
     for find in (_by_marker, _by_call, _by_iteration):
         found = find(process, names)
         if found is not None and len(found):
@@ -58,7 +58,7 @@ def find_steps(process: Process, names: Names) -> Steps:
 
 
 def _outermost(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Mask of the intervals (sorted by start, longest first) that lie in no earlier one."""
+    """Return a mask of the intervals (sorted by start, longest first) inside no earlier one."""
     if not len(start):
         return np.empty(0, bool)
     reach = np.maximum.accumulate(end)
@@ -70,8 +70,8 @@ def _by_marker(process: Process, names: Names) -> Steps | None:
     rows = np.flatnonzero(events.kind == HostKind.STEP)
     if not len(rows):
         return None
-    # Several kinds of markers (ours, the framework's): the ones the profiler calls roots, then the
-    # most frequent name; of those the thread that has most.
+    # Several kinds of markers (ours, the framework's): those the profiler calls roots, then the
+    # most frequent name; of those the thread with most.
     if events.root[rows].any():
         rows = rows[events.root[rows] > 0]
     for key in (events.name, events.thread):
@@ -79,18 +79,18 @@ def _by_marker(process: Process, names: Names) -> Steps | None:
         rows = rows[key[rows] == values[np.argmax(counts)]]
     rows = rows[_outermost(events.start_ps[rows], events.end_ps[rows])]
     label = events.value[rows]
-    if (label < 0).any():  # ranges that are steps by name and say no number
+    if (label < 0).any():  # ranges that are steps by name, without a number
         label = np.arange(len(rows))
     return _tile(process, label, events.start_ps[rows], events.end_ps[rows], "marker")
 
 
 def _by_call(process: Process, names: Names) -> Steps | None:
-    """One step per call of the compiled function in which most of the time goes."""
+    """Return one step per call of the compiled function in which most of the time goes."""
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.RUN)
     if not len(rows):
         return None
-    # Functions that the input pipeline runs are no steps, however often it runs them.
+    # Functions that the input pipeline runs are not steps, however often it runs them.
     background = np.array(
         [t.name.startswith(("tf_data", "tf.data")) for t in process.threads], bool
     )
@@ -122,7 +122,7 @@ def _by_call(process: Process, names: Names) -> Steps | None:
 
 
 def _call_ends(process: Process, calls: np.ndarray) -> np.ndarray:
-    """When each call was done: it may return before the threads that work for it, under its id."""
+    """Return the end of each call, including the threads that work for it, under its id."""
     events = process.events
     ends = events.end_ps[calls].copy()
     ids = events.value[calls]
@@ -135,14 +135,14 @@ def _call_ends(process: Process, calls: np.ndarray) -> np.ndarray:
 
 
 def _fetches(process: Process, start: int, end: int) -> bool:
-    """Whether a batch was fetched in this time."""
+    """Return whether a batch was fetched in this time."""
     events = process.events
     fetch = events.kind == HostKind.INPUT_WAIT
     return bool((fetch & (events.start_ps >= start) & (events.end_ps <= end)).any())
 
 
 def _trains(process: Process, names: Names, call: int) -> bool:
-    """Whether the function that was called is one that trains, by its name."""
+    """Return whether the called function is one that trains, by its name."""
     events = process.events
     around = np.flatnonzero(
         (events.thread == events.thread[call])
@@ -155,12 +155,12 @@ def _trains(process: Process, names: Names, call: int) -> bool:
 
 
 def _by_iteration(process: Process, names: Names) -> Steps | None:
-    """One step per batch that was fetched."""
+    """Return one step per batch that was fetched."""
     events = process.events
     rows = np.flatnonzero(events.kind == HostKind.INPUT_WAIT)
     if not len(rows):
         return None
-    # One step per wait that overlaps no other: replicas fetch side by side for the same step.
+    # One step per wait that overlaps no other: replicas fetch in parallel for the same step.
     waits = union(events.start_ps[rows], events.end_ps[rows])
     if len(waits) < 2:
         return None
@@ -170,7 +170,7 @@ def _by_iteration(process: Process, names: Names) -> Steps | None:
 def _tile(
     process: Process, label: np.ndarray, start: np.ndarray, end: np.ndarray, basis: str
 ) -> Steps:
-    """Steps that reach to the next one's start; the last one to the end of its own GPU work."""
+    """Return steps that extend to the next one's start; the last to the end of its GPU work."""
     start = start.astype(np.int64, copy=True)
     end = end.astype(np.int64, copy=True)
     order = np.argsort(start, kind="stable")
@@ -197,7 +197,7 @@ def _tile(
 
 
 def _reach(process: Process, start: int, until: int, end: int, limit: int) -> int:
-    """When the GPU work that was launched within `[start, until)` is done, at least `end`."""
+    """Return the end of the GPU work launched within `[start, until)`, at least `end`."""
     calls = process.events
     launched = calls.correlation[
         (calls.kind == HostKind.LAUNCH) & (calls.start_ps >= start) & (calls.start_ps < until)

@@ -1,8 +1,8 @@
 """Protobuf wire format, many small messages at once: one numpy step per field, not per message.
 
 Python needs about half a microsecond per event even with protobuf's own parser; here all events of
-a chunk advance together, a field a round. Everything is bounds-checked: a damaged file raises
-`Damaged`, whatever its bytes say.
+a chunk advance together, one field per round. Everything is bounds-checked: a damaged file raises
+`Damaged` for any content.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ONE = np.uint64(1)
 
 
 class Damaged(Exception):
-    """The bytes are not what the format promises (truncated, or not this format)."""
+    """The bytes do not follow the format (truncated, or another format)."""
 
 
 class TooMany(Exception):
@@ -36,7 +36,7 @@ class TooMany(Exception):
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """One varint: (value, position after it)."""
+    """Return one varint: (value, position after it)."""
     value = shift = 0
     while at < end:
         byte = data[at]
@@ -51,7 +51,7 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of one message, one by one.
+    """Yield the fields of one message, one by one.
 
     Yields: (field number, wire type, a, b); for length-delimited fields the payload is
     `data[a:b]`, else `a` is the value (as an unsigned number) and `b` the position after it.
@@ -83,13 +83,13 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
 def spans_of(
     data: bytes, at: int, end: int, number: int, limit: int
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int, int, int]]]:
-    """Where the payloads of a repeated message field lie, and the other fields.
+    """Return the positions of a repeated message field's payloads, and the other fields.
 
     The loop is written for speed: a line of a trace may hold a million events.
 
     Args:
         number: field number below 16.
-        limit: how many payloads, and how many other fields, are too many.
+        limit: maximum number of payloads, and of other fields.
 
     Returns: (starts, ends) int64[n], and the first thousand other fields as `fields` yields them
         (a message has a handful; maps have more, and are parsed elsewhere).
@@ -136,9 +136,9 @@ def spans_of(
 def split(
     data: bytes, at: int, end: int, wanted: tuple[int, ...], limit: int
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Where the payloads of some length-delimited fields of one message lie: (starts, ends) each.
+    """Return the payload positions of some fields of one message: (starts, ends) each.
 
-    Raises: Damaged; TooMany, when the message has more than `limit` fields.
+    Raises: Damaged; TooMany when the message has more than `limit` fields.
     """
     found = {number: (array("q"), array("q")) for number in wanted}
     left = limit
@@ -178,12 +178,12 @@ class Fields:
     """One field of many messages. `present` is False where a message lacks it."""
 
     present: np.ndarray  # bool[n]
-    value: np.ndarray  # uint64[n]: the number, its raw bits, or where the payload starts
-    end: np.ndarray  # int64[n]: where the payload ends (length-delimited fields only)
+    value: np.ndarray  # uint64[n]: the number, its raw bits, or the start of the payload
+    end: np.ndarray  # int64[n]: end of the payload (length-delimited fields only)
 
 
 def _numbers(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Varints at the beginning of words: (value uint64, size int64; size 0 = above 8 bytes)."""
+    """Return varints at the beginning of words: (uint64 value, int64 size; 0 = above 8 bytes)."""
     stop = ~words & _HIGH
     low = stop & (~stop + _ONE)
     value = words & (((low << _ONE) - _ONE) & _LOW)
@@ -204,7 +204,7 @@ def _numbers(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _long_numbers(
     buffer: Buffer, at: np.ndarray, value: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`_numbers` with those of nine and ten bytes (negative ones) filled in; `at`: the tags."""
+    """Extend `_numbers` by those of nine and ten bytes (negative ones); `at`: the tags."""
     rows = np.flatnonzero(size == 0)
     word = buffer.words[at[rows] + 1]
     low = _numbers(word & ~(_ONE << np.uint64(63)))[0]  # the first eight bytes, ended by force
@@ -230,11 +230,11 @@ def decode(
 
     Args:
         buffer: the bytes.
-        start, end: int64[n], where each message lies.
+        start, end: int64[n], the position of each message.
         wanted: field numbers to return; the last occurrence in a message wins, as in protobuf.
         repeated: a length-delimited field of which every occurrence that is not empty is returned
             (0 = none).
-        payloads: those of the wanted that are length-delimited; as in protobuf, a field of the
+        payloads: the length-delimited ones among the wanted; as in protobuf, a field of the
             other kind is unknown.
 
     Returns: the wanted fields by number, and (owner, start, end), int64[m], of the repeated one.
@@ -301,7 +301,7 @@ def decode(
                 )
                 column.end[rows] = after[chosen]
         if repeated:
-            chosen = (number == repeated) & is_bytes & (payload < after)  # empty ones say nothing
+            chosen = (number == repeated) & is_bytes & (payload < after)  # empty ones are skipped
             if chosen.any():
                 owners.append(live[chosen])
                 starts.append(payload[chosen])
@@ -333,7 +333,7 @@ def _decode_slowly(
     starts: list,
     ends: list,
 ) -> None:
-    """The rest of some messages, from where `decode` left them, one field at a time."""
+    """Decode the rest of some messages, where `decode` stopped, one field at a time."""
     found: list[tuple[int, int, int]] = []
     left = _FEW_FIELDS + MAX_ROUNDS * len(position)
     for row in rows:

@@ -99,10 +99,10 @@ def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
     Args:
         files: (path, content) each.
 
-    Returns: a trace with one process per file; its times are aligned where the files say when
-        they began.
+    Returns: a trace with one process per file; times are aligned where the files state when they
+        began.
 
-    Raises: UnusableInput, when a file is damaged, too large, or no XSpace.
+    Raises: UnusableInput when a file is damaged, too large, or no XSpace.
     """
     names = Names()
     trace = Trace("xplane", [path for path, _ in files], names, [])
@@ -127,7 +127,7 @@ def read_xplane(files: list[tuple[str, bytes]]) -> Trace:
 
 
 def _align(trace: Trace) -> None:
-    """Put several hosts on one time axis, by their wall clocks."""
+    """Align several hosts on one time axis, by their wall clocks."""
     if len(trace.processes) < 2:
         return
     known = [p.epoch_ns for p in trace.processes if p.epoch_ns is not None]
@@ -270,7 +270,7 @@ def _sorted(events):
 
 
 def _leave_out_background_waits(events: HostEvents, names: Names) -> None:
-    """Waits of functions that the input pipeline itself runs are its work, not anybody's wait."""
+    """Drop waits of functions that the input pipeline itself runs: they are its own work."""
     inner = names.matching(lambda s: s.startswith("InstantiatedCapturedFunction::Run"))
     background = events.value[inner[events.name] & (events.value != -1)]
     if len(background):
@@ -280,13 +280,13 @@ def _leave_out_background_waits(events: HostEvents, names: Names) -> None:
 
 
 def _batches(lines: list[_Line]):
-    """Runs of (line, first, last) with at most _CHUNK events, in the file's order."""
+    """Yield runs of (line, first, last) with at most _CHUNK events, in the file's order."""
     batch: list[tuple[_Line, int, int]] = []
     room, bytes_left = _CHUNK, _CHUNK_BYTES
     for line in lines:
         first = 0
         while first < len(line.starts):
-            # As many events as fit in what is left of the batch, and at least one.
+            # As many events as fit in the rest of the batch, and at least one.
             reach = np.searchsorted(line.ends, line.starts[first] + bytes_left, side="right")
             last = min(max(first + 1, int(reach)), len(line.starts), first + room)
             batch.append((line, first, last))
@@ -303,11 +303,11 @@ def _batches(lines: list[_Line]):
 def _decode(
     data: bytes, lines: list[tuple[_Line, int, int]], plane: Metadata, zero_ns: int, names: Names
 ) -> tuple[PlaneEvents, int]:
-    """Decode one batch of events; returns it and how many had impossible times."""
+    """Decode one batch of events; return it and the number of those with impossible times."""
     starts = np.concatenate([ln.starts[a:b] for ln, a, b in lines])
     ends = np.concatenate([ln.ends[a:b] for ln, a, b in lines])
     line_of = np.repeat(np.arange(len(lines)), [b - a for _, a, b in lines])
-    # The zero of a line that lacks a stamp, or has a wild one, is the trace's own.
+    # The zero of a line with a missing or invalid stamp is the trace's own.
     bases = [ln.timestamp_ns - zero_ns for ln, _, _ in lines]
     base_ns = np.array([b if abs(b) < 1 << 50 else 0 for b in bases], np.int64)
     low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
@@ -344,7 +344,7 @@ _DEVICE_STATS = (
 
 
 def _device_facts(stats: dict[str, Any]) -> dict:
-    """What a plane says of its GPU, in our names and units; what it does not say is absent."""
+    """Return a plane's facts about its GPU, in our names and units; unknown ones are absent."""
     facts: dict = {}
     for ours, theirs, scale in (
         ("sm_count", "core_count", 1),
@@ -372,6 +372,8 @@ def _device_name(facts: dict, stats: dict[str, Any]) -> str:
     label = f"{vendor} GPU".strip()
     return f"{label} ({capability[0]}.{capability[1]})" if capability else label
 
+
+# --- protobuf messages ----------------------------------------------------------------------------
 
 _PACKAGE = "gpu_util_callback.xplane"
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -477,5 +479,5 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 @cache
 def message_class(name: str) -> Any:
-    """The class of a message: "XSpace", "XPlane", "XLine", "XEvent", "XStat", …"""
+    """Return the class of a message: "XSpace", "XPlane", "XLine", "XEvent", "XStat", …"""
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))

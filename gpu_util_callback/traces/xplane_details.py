@@ -40,7 +40,7 @@ def _triple(text: str | None) -> tuple[int, int, int] | None:
 
 
 def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShape:
-    """The launch of a kernel from `kernel_details`.
+    """Return the launch of a kernel from `kernel_details`.
 
     Reads "regs:128 static_shared:16384 dynamic_shared:0 grid:1,2,1 block:256,1,1 occ_pct:50", the
     older "regs:… shm:… grid:… block:…" and ROCm's "grid:… block:… private_mem:0 group_mem:0".
@@ -55,26 +55,26 @@ def kernel_shape(details: str, occupancy_pct: float | None = None) -> KernelShap
     if not occupancy_pct:
         occupancy_pct = number(pairs.get("occ_pct", ""))
     registers = _count(pairs.get("regs"), limits.MAX_REGISTERS)
-    wild = registers is None and "regs" in pairs  # then the shared sizes are no better
+    wild = registers is None and "regs" in pairs  # then the shared sizes are wrong, too
     return KernelShape(
         registers=registers,
         shared_bytes=sum(known) if known and len(known) == len(parts) and not wild else None,
         grid=_triple(pairs.get("grid")),
         block=_triple(pairs.get("block")),
-        # 0 % is what drivers write that do not compute it; no kernel runs at 0 %.
+        # Drivers that do not compute it write 0 %; no kernel runs at 0 %.
         occupancy_pct=occupancy_pct or None,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CopyDetails:
-    bytes: int  # -1 = not said
+    bytes: int  # -1 = unknown
     kind: DeviceKind
     memory: MemoryKind
 
 
 def copy_details(details: str, name: str) -> CopyDetails:
-    """A copy from `memcpy_details`.
+    """Return a copy from `memcpy_details`.
 
     Reads "kind_src:pageable kind_dst:device size:4 dest:0 async:1", the older
     "size:4 dest:0 async:1" and ROCm's "kind:Unknown size:655360 dest:2 async:1".

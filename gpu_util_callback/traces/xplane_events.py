@@ -55,7 +55,7 @@ _HOST_STATS = (
 )
 
 _DROP, _ALLOCATION = -1, -2
-# Instants and bookkeeping: most of a trace's host events, and nobody's time.
+# Instants and bookkeeping: most of a trace's host events, but no activity.
 _NOISE = re.compile(
     r"^(ThreadpoolListener::|ExecutorPropagateOutputs|ExecutorState::ProcessAsync|RecordUsage$"
     r"|MemCpyAsync$|ThenExecuteCallback$)"
@@ -87,7 +87,7 @@ class PlaneEvents:
     stats: tuple[np.ndarray, np.ndarray, np.ndarray]  # owner, start, end of each stat's bytes
 
     def metadata_names(self) -> tuple[np.ndarray, np.ndarray]:
-        """Name of each event: (index into `unique`, int32[n]), and unique name ids."""
+        """Return the name of each event: (index into `unique`, int32[n]), and unique name ids."""
         unique, inverse = np.unique(self.metadata, return_inverse=True)
         ids = self.names.ids(self.plane.event_name(key) for key in unique.tolist())
         return inverse.astype(np.int32), ids
@@ -112,7 +112,7 @@ class PlaneEvents:
 
 
 def _likely(buffer: wire.Buffer, start: np.ndarray, end: np.ndarray, ids: np.ndarray):
-    """Which stats may have one of the ids: all whose first field is not another id."""
+    """Return the stats that may have one of the ids: all whose first field is not another id."""
     first = buffer.bytes[start]
     low, high = buffer.bytes[start + 1], buffer.bytes[start + 2]
     short = (first == 8) & (low < 128) & (end - start >= 2)
@@ -132,7 +132,7 @@ class _Stat:
     table: dict[int, wire.Fields]
 
     def numbers(self, dtype, absent, n: int) -> np.ndarray:
-        """The stat as a number per event (n events)."""
+        """Return the stat as a number per event (n events)."""
         result = np.full(n, absent, dtype)
         for number in (2, 3, 4):
             column = self.table[number]
@@ -162,7 +162,7 @@ class _Stat:
             yield at, self.stat_names.get(int(column.value[self.rows[at]]), "")
 
     def strings(self, n: int, convert: Callable[[str], str] | None = None) -> np.ndarray:
-        """The stat as interned strings: int32[n], -1 = absent."""
+        """Return the stat as interned strings: int32[n], -1 = absent."""
         names = self.batch.names
         result = np.full(n, -1, np.int32)
         column = self.table[7]
@@ -183,7 +183,7 @@ class _Stat:
 
 
 def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
-    """The events of a GPU's streams.
+    """Return the events of a GPU's streams.
 
     Args:
         batch: the events; their lines are the streams.
@@ -213,7 +213,7 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
     for key, rows in _pairs(name, details, details >= 0):
         copy = copy_details(names[key[1]], names[key[0]])
         size[rows], memory[rows] = copy.bytes, copy.memory
-        # A kernel that carries copy details is still what it calls itself.
+        # A kernel that carries copy details keeps the kind of its name.
         if device_kind(names[key[0]]) != DeviceKind.KERNEL:
             kind[rows] = copy.kind
 
@@ -224,13 +224,13 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
         if "theoretical_occupancy_pct" in stats
         else np.full(n, np.nan)
     )
-    # In thousandths, so that equal ones are found; -1 = not said, -2000 = a negative one.
+    # In thousandths, so that equal ones are found; -1 = unknown, -2000 = a negative one.
     rounded = np.where(np.isnan(occupancy), -1, np.clip(occupancy, -2, 1e6) * 1000).astype(np.int64)
     for key, rows in _pairs(details, rounded, details >= 0):
         found = kernel_shape(names[key[0]], None if key[1] == -1 else key[1] / 1000)
         shape[rows] = shapes.id(found)
 
-    # The op it came from: TensorFlow's, else what XLA kept of the program, else its HLO.
+    # The op it came from: TensorFlow's, else XLA's metadata of the program, else its HLO.
     op = text("tf_op", lambda s: "" if s.startswith("XlaModule") else op_of(s))
     for other in ("annotation", "name", "hlo_op"):
         missing = (op < 0) | (op == names.id(""))
@@ -262,7 +262,7 @@ def device_columns(batch: PlaneEvents, shapes: Shapes) -> DeviceEvents:
 
 
 def _pairs(a: np.ndarray, b: np.ndarray, where: np.ndarray):
-    """The different pairs (a, b) among some rows, and the rows of each: ((a, b), indexes)."""
+    """Return the distinct pairs (a, b) among some rows, and the rows of each: ((a, b), indexes)."""
     chosen = np.flatnonzero(where)
     _, codes = np.unique(b[chosen], return_inverse=True)
     keys = a[chosen].astype(np.int64) * (len(chosen) + 1) + codes
@@ -272,7 +272,7 @@ def _pairs(a: np.ndarray, b: np.ndarray, where: np.ndarray):
 
 
 def host_kind(name: str) -> int:
-    """HostKind of a host event by its name; negative: no time of anybody (-2: an allocator)."""
+    """Return the HostKind of a host event by name; negative: no activity (-2: an allocator)."""
     if name in ("MemoryAllocation", "MemoryDeallocation"):
         return _ALLOCATION
     if _NOISE.match(name):
@@ -292,10 +292,10 @@ def host_kind(name: str) -> int:
 
 
 def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, AllocatorEvents]:
-    """The events of host threads, and the allocators' readings among them.
+    """Return the events of host threads, and the allocators' readings among them.
 
     Args:
-        threads: which of the process's threads each line of the batch is.
+        threads: index of the process's thread for each line of the batch.
     """
     n = len(batch.metadata)
     names = batch.names
@@ -354,7 +354,7 @@ def host_columns(batch: PlaneEvents, threads: np.ndarray) -> tuple[HostEvents, A
 
 
 def _allocator_devices(names: Names, allocator: np.ndarray) -> np.ndarray:
-    """Device index behind each allocator ("GPU_4_bfc" -> 4), -1 for host memory."""
+    """Return the device index behind each allocator ("GPU_4_bfc" -> 4), -1 for host memory."""
     device = np.full(len(allocator), -1, np.int32)
     for key, rows in groups(allocator):
         found = re.match(r"GPU_(\d+)_", names[key]) if key >= 0 else None

@@ -1,4 +1,4 @@
-"""What the events of a plane refer to by number: names and stats, decoded where they are asked for.
+"""The names and stats that events of a plane refer to by number, decoded on first use.
 
 Parsed into objects, a file of empty entries would take fifty times its size; here an entry costs
 its place in a few columns, and only names that events use become strings.
@@ -23,7 +23,7 @@ Spans = tuple[np.ndarray, np.ndarray]
 
 
 class _Entries:
-    """One map of a plane: by id a name, and the stats of some."""
+    """One map of a plane: names by id, and the stats of some."""
 
     def __init__(self, data: bytes, spans: Spans, stats_field: int = 0) -> None:
         starts, ends = spans
@@ -52,7 +52,7 @@ class _Entries:
 
     @cached_property
     def stats(self) -> tuple[np.ndarray, dict[int, wire.Fields]]:
-        """Which entry each stat belongs to, by its id, and the stats."""
+        """The entry id of each stat, and the stats."""
         table, _ = wire.decode(
             self.buffer, self._stat_start, self._stat_end, STAT_FIELDS, payloads=STAT_TEXTS
         )
@@ -64,8 +64,8 @@ class Metadata:
 
     Args:
         data: the file.
-        events, stats: where the entries of the two maps lie.
-        own: where the plane's own stats lie.
+        events, stats: positions of the entries of the two maps.
+        own: positions of the plane's own stats.
     """
 
     def __init__(self, data: bytes, events: Spans, stats: Spans, own: Spans) -> None:
@@ -79,11 +79,11 @@ class Metadata:
         return "unknown" if name is None else name
 
     def stat_ids(self, names: tuple[str, ...]) -> dict[str, int]:
-        """The ids of some stats, by name; without those that the plane does not have."""
+        """Return the ids of some stats, by name; without those that the plane does not have."""
         return {name: key for key, name in self.stat_names.items() if name in names}
 
     def texts(self, stat: str) -> dict[int, str]:
-        """A text stat that event metadata carries for all of its events, by the event's id."""
+        """Return a text stat that metadata carries for all of its events, by the event's id."""
         if stat not in self._texts:
             key = self.stat_ids((stat,)).get(stat)
             owner, table = self.events.stats
@@ -96,7 +96,7 @@ class Metadata:
         return self._texts[stat]
 
     def facts(self, *names: str) -> dict[str, Any]:
-        """Some of the plane's own stats by name: numbers and texts."""
+        """Return some of the plane's own stats by name: numbers and texts."""
         starts, ends = self._own
         if not len(starts):
             return {}
@@ -113,7 +113,7 @@ class Metadata:
 
 
 def _value(buffer: wire.Buffer, table: dict[int, wire.Fields], row: int, names: dict) -> Any:
-    """One stat: a number, a text, or None."""
+    """Return one stat: a number, a text, or None."""
     for number in STAT_FIELDS[1:]:
         column = table[number]
         if not column.present[row]:

@@ -1,7 +1,7 @@
-"""What holds the GPUs of a trace back: one cause per file, as for recordings.
+"""Rules over traces: one cause per file, as for recordings.
 
 Conditions that a trace shares with a recording have the same name, limit and advice, and are taken
-from `diagnosis`; a trace times every gap exactly, so that some limits of its own lie lower.
+from `diagnosis`; a trace times every gap exactly, so some of its limits are lower.
 """
 
 from gpu_util_callback.traces.rules._rule import Finding, Scene, TraceRule

@@ -1,4 +1,4 @@
-"""What a rule over a trace is: one cause, its thresholds, its sources, and a pure function."""
+"""The base of rules over traces: one cause, its thresholds, its sources, and a pure function."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class Scene:
 
     Attributes:
         p: its steps, GPUs and host.
-        names: what the numbers of its events are called.
-        run: what the trace tells of the run (framework, input, GPUs), for whom advice is written;
-            it has no rows.
+        names: the names of its events, by number.
+        run: the trace's facts about the run (framework, input, GPUs), for advice; it has no rows.
     """
 
     p: ProcessAnalysis
@@ -37,12 +36,12 @@ class Scene:
 
     @property
     def total_ps(self) -> int:
-        """All steps together."""
+        """The length of all steps together."""
         return int((self.p.steps.end_ps - self.p.steps.start_ps).sum())
 
     @property
     def window(self) -> tuple[int, int]:
-        """From the first step to the last, picoseconds; there must be one."""
+        """The times of the first step's start and the last one's end, ps; there must be a step."""
         return int(self.p.steps.start_ps[0]), int(self.p.steps.end_ps[-1])
 
     @property
@@ -51,21 +50,21 @@ class Scene:
 
     @property
     def whole(self) -> str:
-        """What shares are of: a step, or the trace as one."""
+        """The name of the base of shares: a step, or the trace as one."""
         return "step" if self.p.has_steps else "trace"
 
     def pct(self, category: str) -> float:
-        """A category's share of all steps, mean over the GPUs at work; 0 without GPUs."""
+        """Return a category's share of all steps, mean over the GPUs at work; 0 without GPUs."""
         return 100 * self.p.share(category)
 
 
 class TraceRule:
     """Base of all rules over traces; one subclass per cause, each in its own file.
 
-    A subclass states `cause`, `title`, `sources` (what it needs, for people), `thresholds`, and
-    `unknown` (what it says when its sources are missing), and implements `missing` and `find`.
-    Shares are of the traced steps: around them a trace holds start-up, the profiler itself and
-    whatever else was going on. A rule is silent, never positive, when a source is missing.
+    A subclass states `cause`, `title`, `sources` (its required data, for people), `thresholds`, and
+    `unknown` (its message when the sources are missing), and implements `missing` and `find`.
+    Shares are of the traced steps: outside them a trace holds start-up, the profiler itself and
+    unrelated work. A rule is silent, never positive, when a source is missing.
     """
 
     cause: ClassVar[str]
@@ -75,15 +74,15 @@ class TraceRule:
     unknown: ClassVar[str]
 
     def missing(self, scene: Scene) -> bool:
-        """Whether the sources without which nothing can be said are missing."""
+        """Return whether indispensable sources are missing."""
         raise NotImplementedError
 
     def find(self, scene: Scene, limits: Limits) -> Iterable[Finding]:
-        """What one process says of itself; called only when nothing is missing."""
+        """Yield the findings of one process; called only when nothing is missing."""
         raise NotImplementedError
 
     def between(self, scenes: Sequence[Scene], limits: Limits) -> Iterable[Finding]:
-        """What only several processes beside each other show."""
+        """Yield the findings that only a comparison of processes shows."""
         return ()
 
     def of_steps(
@@ -95,7 +94,7 @@ class TraceRule:
         threshold: Mapping[str, float],
         evidence: Mapping[str, Any],
     ) -> Finding:
-        """A finding of what takes so much of all steps, on the GPUs at work; see `finding`."""
+        """Return a finding about a share of all steps, on the GPUs at work; see `finding`."""
         return self.finding(
             title, advice, lost_ps=pct / 100 * scene.total_ps, severity=pct / 100,
             gpus=scene.gpus, threshold=threshold, evidence=evidence,
@@ -113,7 +112,7 @@ class TraceRule:
         evidence: Mapping[str, Any],
         ranks: Sequence[int] = (),
     ) -> Finding:
-        """A finding in the contract's form.
+        """Return a finding in the contract's form.
 
         Args:
             title: a sentence with the number that matters.

@@ -1,4 +1,4 @@
-"""Communication-bound: GPUs exchange gradients and nothing runs beside it."""
+"""Communication-bound: GPUs exchange gradients while nothing else runs."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -13,7 +13,7 @@ LIMIT = "exposed_collective_pct"
 
 
 class CommunicationBound(TraceRule):
-    """Collectives that no kernel hides take a good part of the steps, or of the trace."""
+    """Collectives not overlapped by kernels take a good part of the steps, or of the trace."""
 
     cause = "communication_bound"
     title = of_runs.CommunicationBound.title

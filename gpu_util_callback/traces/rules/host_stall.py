@@ -1,4 +1,4 @@
-"""Host stall: the GPU idles in steps while the host does something else than feeding it."""
+"""Host stall: the GPU idles in steps while the host does something other than feeding it."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from gpu_util_callback.traces.rules._rule import Finding, Scene, TraceRule
 
 __all__ = ["HostStall"]
 
-# Calls of compiled functions, and what the frameworks do inside them.
+# Calls of compiled functions, and their internals in the frameworks.
 _RUNTIME = re.compile(
     r"PjitFunction\(|FunctionRun|EagerLocalExecute|EagerExecute|EagerKernelExecute|ExecutorState"
     r"|KernelAndDevice|(multi|one)_step_on_|PJRT_|PjRt|Pjrt|TfrtCpu|GpuExecutable|XlaLaunch"
@@ -24,7 +24,7 @@ _COMPILES = re.compile(
 
 
 class HostStall(TraceRule):
-    """Nothing is launched for a good part of the steps, no batch is awaited and no result."""
+    """Nothing is launched for a good part of the steps, and no batch or result is awaited."""
 
     cause = "host_stall"
     title = "The host does something else"
@@ -58,7 +58,7 @@ class HostStall(TraceRule):
 
 
 def _advice(name: str) -> Advice:
-    name = name.removeprefix("$")  # so the profiler marks functions of Python
+    name = name.removeprefix("$")  # the profiler's mark of Python functions
     if _COMPILES.search(name):
         return Advice(
             f"Most of that time the host compiles ({name}). Trace later steps; if they compile, "

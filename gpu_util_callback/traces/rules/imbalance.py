@@ -14,7 +14,7 @@ __all__ = ["Imbalance"]
 
 
 class Imbalance(TraceRule):
-    """The least busy GPU computes for a good part less than the busiest, and has to wait for it.
+    """The least busy GPU computes much less than the busiest one, and has to wait for it.
 
     Of several processes the ranks are compared, each by the mean of its GPUs.
     """
@@ -76,7 +76,7 @@ class Imbalance(TraceRule):
         gpus: Sequence[int],
         ranks: Sequence[int] = (),
     ) -> Iterable[Finding]:
-        """The finding, where there is one; `busy_ps` of each by its name, `total_ps` of steps."""
+        """Yield the finding, if any; `busy_ps` of each by its name, `total_ps` of steps."""
         least, most = min(busy_ps.values()), max(busy_ps.values())
         if not most:
             return
@@ -100,12 +100,12 @@ class Imbalance(TraceRule):
 
 
 def _at_work(scene: Scene, d: DeviceAnalysis) -> int:
-    """Kernels within the steps, ps, without collectives: who waits in one is not at work."""
+    """Return kernel time within the steps, ps, without collectives: waiting in one is not work."""
     return d.account.sets["kernel"].clip(*scene.window).total
 
 
 def _named(scenes: Sequence[Scene], number: int) -> str:
-    """A process by its rank, its host, or both its host and its number."""
+    """Return a process by its rank, its host, or both its host and its number."""
     process = scenes[number].p.process
     if process.rank is not None:
         return f"rank {process.rank}"

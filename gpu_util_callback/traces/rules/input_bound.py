@@ -73,7 +73,7 @@ def _advice(scene: Scene, lost_ps: float, slowest: Stage | None) -> Advice:
 
 
 def _stage_advice(stage: Stage) -> Advice:
-    """By the kind of the slowest stage of a tf.data pipeline: of its function nothing is known."""
+    """Return advice by the kind of the slowest tf.data stage: its function is not known."""
     name = stage.name
     says = f"The input pipeline is too slow; most of its own work is in the stage {name}. "
     if re.fullmatch(r"Map(V\d+)?", name):

@@ -13,9 +13,9 @@ __all__ = ["NoTensorCores"]
 
 
 class NoTensorCores(TraceRule):
-    """Matrix kernels that surely are no tensor-core kernels take much of the kernels' time.
+    """Matrix kernels that certainly do not use tensor cores take much of the kernels' time.
 
-    Kernels of which it is not known are no evidence: they must be fewer than the plain ones.
+    Undecided kernels are not evidence: they must be fewer than the plain ones.
     """
 
     cause = "no_tensor_cores"

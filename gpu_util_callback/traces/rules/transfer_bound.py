@@ -1,4 +1,4 @@
-"""Transfer-bound: copies between host and GPU that nothing hides."""
+"""Transfer-bound: copies between host and GPU that do not overlap with kernels."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -13,7 +13,7 @@ LIMIT = "exposed_copy_pct"
 
 
 class TransferBound(TraceRule):
-    """Copies that no kernel hides take a good part of the steps, or of the trace."""
+    """Copies not overlapped by kernels take a good part of the steps, or of the trace."""
 
     cause = "transfer_bound"
     title = of_runs.TransferBound.title
