@@ -62,7 +62,7 @@ def stage_lane(recording: Recording) -> dict[str, Any] | None:
 
 
 def stages_are_gathered(recording: Recording) -> bool:
-    """Whether `stage_ranges` has all readings; else `gather_stages` is to be called."""
+    """Return whether `stage_ranges` has all readings; else `gather_stages` is to be called."""
     return not _is_long(recording) or _gathered(recording).revision == recording.revision
 
 

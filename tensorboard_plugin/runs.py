@@ -74,7 +74,7 @@ class Known:
     opened_at: float = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether to open it anew: what could not be read of it may be by now."""
+        """Return whether to open it anew: what could not be read of it may be by now."""
         return self.recording.unanswered and now - self.opened_at > REMOTE_S
 
 
@@ -111,7 +111,7 @@ class _Look:
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing has come for long."""
+        """Return whether nothing has come for long."""
         return not self.done.is_set() and time.monotonic() - self._since > SILENT_S
 
     @property
@@ -124,7 +124,7 @@ class _Look:
         return found
 
     def take_change(self) -> bool:
-        """Whether something changed since this was asked last."""
+        """Return whether something changed since this was asked last."""
         before, self._taken = self._taken, self._changes
         return self._taken > before
 
@@ -184,7 +184,7 @@ class RunIndex:
 
     @property
     def complete(self) -> bool:
-        """Whether all runs have been looked at, of those there were when it was last asked."""
+        """Return whether all runs have been looked at, of those there were when it was last asked."""
         return self._looking is None
 
     def recordings(self) -> list[Recording]:

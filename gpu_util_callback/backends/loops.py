@@ -36,7 +36,7 @@ def framework_in_use() -> str | None:
 
 
 def is_a_guess(framework: str | None) -> bool:
-    """Whether others are imported as well, and nothing shows yet that this one is at work."""
+    """Return whether others are imported as well, and nothing shows yet that this one is at work."""
     imported = [name for name in BACKENDS if name in sys.modules]
     if framework not in imported or len(imported) < 2 or framework == _chosen_backend():
         return False

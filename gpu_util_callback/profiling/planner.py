@@ -416,7 +416,7 @@ class Planner:
         return None
 
     def _has_room(self, step: int, stop: int) -> bool:
-        """Whether an automatic window fits here without an epoch's end in it."""
+        """Return whether an automatic window fits here without an epoch's end in it."""
         if len(self._durations) < self.SETTLED:
             return False
         into, epoch = step - self._epoch_first, self._epoch_steps

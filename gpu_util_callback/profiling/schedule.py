@@ -64,7 +64,7 @@ class TraceSchedule:
 
     @property
     def explicit(self) -> bool:
-        """Whether somebody named the steps, so that no budget holds them back."""
+        """Return whether somebody named the steps, so that no budget holds them back."""
         return bool(self.ranges) or (self.first is not None and not self.within_budget)
 
     @classmethod

@@ -157,7 +157,7 @@ class ProfilerSession:
 
     @property
     def traces_device(self) -> bool:
-        """Whether a GPU is traced, to which the profiler has to attach."""
+        """Return whether a GPU is traced, to which the profiler has to attach."""
         raise NotImplementedError
 
     def mark(self, step: int) -> Marker:

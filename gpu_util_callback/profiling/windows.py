@@ -222,7 +222,7 @@ class ProfilerWindows:
 
     @property
     def busy(self) -> bool:
-        """Whether windows are open, being stopped or being read."""
+        """Return whether windows are open, being stopped or being read."""
         return bool(self._running)
 
     @property

@@ -198,7 +198,7 @@ class Timeline:
         self._logs = self._perf()
 
     def device_reached(self, batch: int, logs: Any = None) -> None:
-        """Note that the device has done the call ending with this batch of the epoch; any thread."""
+        """Note that the device finished the call ending with this epoch's batch; any thread."""
         call = self._epoch_call + batch // self.batches_per_hook
         self.device_done[call] = self._perf()
 

@@ -17,7 +17,7 @@ class IncrementalReader:
 
     @property
     def ready(self) -> bool:
-        """Whether `update` has been through once."""
+        """Return whether `update` has been through once."""
         return self._revision is not None
 
     def update(self, revision: str, wait: bool = True) -> bool:

@@ -61,7 +61,7 @@ class BackgroundJobs:
         self._runs = False
 
     def has(self, id: str) -> bool:
-        """Whether a job with this id waits or runs."""
+        """Return whether a job with this id waits or runs."""
         with self._lock:
             return id in self._jobs or id == self._current
 
@@ -342,7 +342,7 @@ class TileServer:
         return answer
 
     def _stages_are_gathered(self, recording: Recording) -> bool:
-        """Whether all readings of the pipeline are at hand; if not, they soon will be."""
+        """Return whether all readings of the pipeline are at hand; if not, they soon will be."""
         if not stages_are_gathered(recording):
             if not self._patient:
                 self._beside(recording).do(
@@ -472,7 +472,7 @@ def _known(there: list[str], columns: list[str]) -> list[str]:
 
 
 def is_long(recording: Recording) -> bool:
-    """Whether a recording has more values than are kept in memory, or read while somebody waits."""
+    """Return whether a recording has more values than are kept in memory, or read while somebody waits."""
     if recording.step_count * len(STEP_SERIES) > LONG_CELLS:
         return True  # known without opening anything
     summary = recording.summary.values()

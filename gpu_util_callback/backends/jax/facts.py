@@ -37,7 +37,7 @@ def distribution(distribution: Any) -> dict[str, Any]:
 
 
 def on_cpu() -> bool:
-    """Whether JAX computes on the CPU."""
+    """Return whether JAX computes on the CPU."""
     return jax.default_backend() == "cpu"
 
 

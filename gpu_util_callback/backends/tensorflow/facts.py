@@ -73,7 +73,7 @@ def memory() -> dict[int, dict[str, float]]:
 
 
 def running() -> bool:
-    """Whether TensorFlow has begun. To begin for it would take away what must come before that."""
+    """Return whether TensorFlow has begun. To begin for it would take away what must come before that."""
     try:
         from tensorflow.python.eager import context
 

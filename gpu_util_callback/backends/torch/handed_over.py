@@ -1,4 +1,4 @@
-"""Whether workers of a DataLoader had the next batch finished when the loop asked for it.
+"""Return whether workers of a DataLoader had the next batch finished when the loop asked for it.
 
 A wait for a finished batch is the handing over between processes: more workers do not shorten it.
 What is looked at is private to torch: where it has moved, nothing is known.

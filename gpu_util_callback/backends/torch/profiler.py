@@ -330,7 +330,7 @@ class TorchProfiler(ProfilerSession):
         self._theirs.clear()
 
     def _others(self) -> bool:
-        """Whether somebody's profile is prepared or runs: torch tells neither for all threads.
+        """Return whether somebody's profile is prepared or runs: torch tells neither for all threads.
 
         The doors are watched from a fit's first window to its end, so that all who come after that
         are known. Those who came before are searched, once: 0.3 us an object of the process.
@@ -350,7 +350,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120 (compared with
 
 
 def _amid_torch() -> bool:
-    """Whether a function of torch's is under way on this thread."""
+    """Return whether a function of torch's is under way on this thread."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.startswith(_TORCH):
@@ -360,12 +360,12 @@ def _amid_torch() -> bool:
 
 
 def _old_cuda() -> bool:
-    """Whether CUPTI cannot be loaded twice beside CUDA graphs, as torch.profiler itself says."""
+    """Return whether CUPTI cannot be loaded twice beside CUDA graphs, as torch.profiler itself says."""
     return torch.version.cuda is not None and TorchVersion(torch.version.cuda) < "12.6"
 
 
 def _prepared(one: Any) -> bool:
-    """Whether a profile of somebody's lies between its preparation and its stop."""
+    """Return whether a profile of somebody's lies between its preparation and its stop."""
     known = getattr(one, "__dict__", {})
     if known.get("acc_events"):  # used again and again, it cannot be told
         return True
