@@ -194,7 +194,7 @@ class Planner:
         self._last_ns += wait_ns
 
     def opened(self, start_s: float) -> bool:
-        """Note that the profiler runs, after a call of `start_s`; return whether to mark the step."""
+        """Note that the profiler runs, after a call of `start_s`; return whether to mark a step."""
         window = self.window
         assert window is not None
         window.start_s = start_s

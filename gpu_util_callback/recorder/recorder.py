@@ -127,7 +127,7 @@ class Recorder:
     # ---- the training thread -------------------------------------------------------------
 
     def start(self, watch: FitWatch) -> None:
-        """Begin to record. Returns at once: all that may take time runs on the recorder's thread."""
+        """Begin to record. Returns at once: anything slow runs on the recorder's thread."""
         self.watch = watch
         self.trained_by = threading.current_thread()
         self._index = _fits[self._key] = _fits.get(self._key, -1) + 1
