@@ -18,7 +18,7 @@ log = logging.getLogger("gpu_util_callback")
 
 
 class GpuUtilCallback(keras.callbacks.Callback):
-    """Records why the GPU is idle during `fit`, for TensorBoard's GPU Utilization tab.
+    """Callback that records why the GPU is idle in `fit`, for TensorBoard's GPU Utilization tab.
 
     Per training step it measures the wall time, how long the step waited for its batch, for
     compilation, for the GPU and for other callbacks; in the background it samples the GPUs.

@@ -40,7 +40,7 @@ CHECKPOINTS = ("checkpoint", "checkpoints", "save")
 
 
 class GpuUtilMonitor:
-    """Records why the GPU is idle during a training loop, for TensorBoard's GPU Utilization tab.
+    """Context manager that records why the GPU is idle during a training loop of your own.
 
     The same as `GpuUtilCallback`, for loops without `fit`: plain TensorFlow, JAX or PyTorch. The
     loop is neither stopped nor slowed down, and no device is waited for: whatever cannot be

@@ -66,7 +66,7 @@ Handler = Callable[[wrappers.Request], wrappers.Response]
 
 
 class GpuUtilizationPlugin(base_plugin.TBPlugin):
-    """Serves recordings below the log directory.
+    """Server of the recordings below the log directory.
 
     It keeps out of TensorBoard's way: nothing is read until the tab asks, and the tab appears
     through the marker event, not through a walk of the directory.

@@ -35,7 +35,7 @@ class WindowCost:
 
 
 class Budget:
-    """Keeps the cost of all windows within a share of the time since the fit began.
+    """Limit on the cost of all windows, as a share of the time since the fit began.
 
     Args:
         share: of wall time, e.g. 0.01.

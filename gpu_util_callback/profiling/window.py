@@ -134,6 +134,9 @@ def _without_host_names(data: bytes) -> bytes:
     return b"".join(kept)
 
 
+# ---- one window ------------------------------------------------------------------------
+
+
 WATCH_S = 0.1  # how often an open window checks whether the fit is still there
 IDLE_S = 60.0  # an open window is closed after this long without a step
 

@@ -75,6 +75,9 @@ class Compilations:
         return compiles
 
 
+# ---- compile times as the framework reports them ---------------------------------------
+
+
 class CompileClock:
     """Time that the training thread has spent compiling.
 

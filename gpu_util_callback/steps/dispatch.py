@@ -1,4 +1,4 @@
-"""How a loop's step is dispatched: as one compiled function, or operation by operation.
+"""Dispatch of a loop's steps: as one compiled function, or operation by operation.
 
 Observed from outside: the recorder's thread samples the training thread's Python stack. That
 costs the training thread nothing but Python's lock for some 30 microseconds a sample.
@@ -166,6 +166,9 @@ class DispatchWatch:
             "compiled": self._kinds[COMPILED],
             "function": name if usual else None,
         }
+
+
+# ---- operations per step ---------------------------------------------------------------
 
 
 class OperationCount:

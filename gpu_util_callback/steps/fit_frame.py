@@ -77,6 +77,9 @@ class FitWatch:
         return self.known and self._id == other._id and self._thread == other._thread
 
 
+# ---- input work between epochs ---------------------------------------------------------
+
+
 class InputTimer:
     """Timing of Keras' input work between epochs, on the `EpochIterator`'s instances."""
 

@@ -68,6 +68,9 @@ class InputRows:
         return cls(times[:, 0], times[:, 1], np.zeros(len(times)))
 
 
+# ---- progress of the device ------------------------------------------------------------
+
+
 class DeviceProbe:
     """Non-blocking query of whether the device has finished the last step.
 
@@ -100,6 +103,9 @@ def input_rows(stamps: list[Stamp]) -> InputRows:
     times = np.array([(s[0], s[1], s[3]) for s in stamps], np.int64).reshape(-1, 3)
     signatures = np.array([s[2] for s in stamps], np.float64)
     return InputRows(times[:, 0], times[:, 1], signatures, times[:, 2])
+
+
+# ---- shapes of batches -----------------------------------------------------------------
 
 
 def shape_signature(data: Any) -> float:
@@ -185,6 +191,9 @@ def _collect(data: Any, shapes: list[Any]) -> None:
         shape = getattr(data, "shape", None)
         if shape is not None:
             shapes.append(tuple(shape))
+
+
+# ---- ready batches ---------------------------------------------------------------------
 
 
 _LAST = 1000  # hand-overs that are remembered

@@ -110,6 +110,9 @@ def _return_free_memory() -> None:
         pass  # another C library: its allocator decides
 
 
+# ---- packing ---------------------------------------------------------------------------
+
+
 # Parts that would keep more than this share of their size are stored as they are. Packing takes
 # longer the less it gains: of a dense tile the upper half of its bytes is packed in a tenth of the
 # time that the lower half, which is noise, would take for half of its size.
@@ -173,6 +176,9 @@ def _share_left(octets: np.ndarray) -> float:
     counts = counts[counts > 0]
     bits = -(counts * np.log2(counts / len(new))).sum() if len(new) else 0.0
     return float(bits) / (8 * len(some))
+
+
+# ---- tile requests ---------------------------------------------------------------------
 
 
 MAX_COUNT = 4096

@@ -38,7 +38,7 @@ _clock = time.perf_counter_ns
 
 
 class LoaderTimer:
-    """Installs a `TimedLoader` around the loader of one data adapter.
+    """A `TimedLoader` installed around the loader of one data adapter.
 
     Args:
         data_adapter: the `EpochIterator`'s.
