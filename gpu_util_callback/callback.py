@@ -18,11 +18,11 @@ log = logging.getLogger("gpu_util_callback")
 
 
 class GpuUtilCallback(keras.callbacks.Callback):
-    """Records why the GPU is idle during `fit`, for TensorBoard's GPU Utilization tab.
+    """Callback that records why the GPU is idle in `fit`, for TensorBoard's GPU Utilization tab.
 
     Per training step it measures the wall time, how long the step waited for its batch, for
-    compilation, for the GPU and for other callbacks; beside it, it samples the GPUs. Training is
-    neither stopped nor slowed down: whatever cannot be measured is left out and named.
+    compilation, for the GPU and for other callbacks; in the background it samples the GPUs.
+    Training is neither stopped nor slowed down: whatever cannot be measured is left out and named.
 
     Args:
         log_dir: Where the recording and the scalars go: a TensorBoard run, as for
@@ -37,7 +37,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             `TraceSchedule` name the steps to take, counted from 0 over all epochs.
         overhead_budget: Share of the run's time that profiler windows may cost, from 0 to 1.
         thresholds: Other limits for the diagnosis, e.g. `{"input_bound": {"wait_pct": 10}}`.
-        job: A name that all workers of one job share, where it cannot be found out.
+        job: A name that all workers of one job share, where it cannot be detected.
         redact: Keep host names, process ids and other users' processes out of the recording.
         report: Print a line when a cause is found, and a verdict of two lines at the end.
 
@@ -61,7 +61,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
     ```
 
     Under Ray, it goes where the training does: into Ray Tune's trial, or into every worker of Ray
-    Train (`GpuUtilMonitor` in the same way). Rank, workers and the trial's name are found out.
+    Train (`GpuUtilMonitor` likewise). Rank, workers and the trial's name are detected.
 
     ```python
     def train_loop_per_worker(config):
@@ -72,10 +72,10 @@ class GpuUtilCallback(keras.callbacks.Callback):
     ```
     """
 
-    # Keras on JAX and torch would else call every callback synchronously, and wait for the device.
+    # Otherwise Keras on JAX and torch calls every callback synchronously, waiting for the device.
     async_safe = True
 
-    # What `tf_keras` (Keras 2) asks of a callback: its own base class has it, Keras 3's has not.
+    # `tf_keras` (Keras 2) expects this of a callback: its own base class has it, Keras 3's has not.
     _supports_tf_logs = True
     _chief_worker_only = None
 
@@ -110,14 +110,14 @@ class GpuUtilCallback(keras.callbacks.Callback):
             report=report,
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
-        self._series: Series | None = None  # what the next fit may go on with
+        self._series: Series | None = None  # what the next fit may continue
         try:
             announce_known_failure(keras.backend.backend())
         except Exception as error:
             log.debug("gpu_util_callback: %s", error, exc_info=True)
 
     def __getstate__(self):
-        """A copy, also of one in the middle of a fit, has a fit of its own before it."""
+        """Return the state without a fit, also when copied or pickled in the middle of one."""
         state = {name: value for name, value in vars(self).items() if not name.startswith("on_")}
         return state | {"_session": None, "_series": None}
 

@@ -1,4 +1,4 @@
-"""GpuUtilMonitor: records where the time of a training loop of your own goes."""
+"""GpuUtilMonitor: records where the time of your own training loop goes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHECKPOINTS = ("checkpoint", "checkpoints", "save")
 
 
 class GpuUtilMonitor:
-    """Records why the GPU is idle during a training loop, for TensorBoard's GPU Utilization tab.
+    """Context manager that records why the GPU is idle during a training loop of your own.
 
     The same as `GpuUtilCallback`, for loops without `fit`: plain TensorFlow, JAX or PyTorch. The
     loop is neither stopped nor slowed down, and no device is waited for: whatever cannot be
@@ -100,7 +100,7 @@ class GpuUtilMonitor:
         self._framework = framework
         self._recorder: Recorder | None = None
         self._loop: LoopTimeline | None = None
-        self._described: set[bool] = set()  # training's input, a validation's
+        self._described: set[bool] = set()  # of the training's input, of a validation's
         self._named: set[bool] = set()
 
     # ---- begin and end ---------------------------------------------------------------------
@@ -140,7 +140,7 @@ class GpuUtilMonitor:
         recorder.on_over = lambda: _restore(adapter, recorder)
         recorder.hook_sums = loop.sums
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
-        # Before anything runs: what goes wrong from here on ends the recording.
+        # Before anything runs: an error from here on ends the recording.
         self._recorder, self._loop = recorder, loop
         self._described, self._named = set(), set()
         recorder.dispatch = adapter.dispatch(loop, caller)
@@ -163,7 +163,7 @@ class GpuUtilMonitor:
             recorder.end("interrupted", deadline_s=0)
 
     def _tell(self, method: Callable[..., None], *args: Any) -> None:
-        """Tell the timeline. A fault of ours ends the recording, never the loop."""
+        """Call the timeline. An error of ours ends the recording, never the loop."""
         if self._recorder is None:
             return
         try:
@@ -171,13 +171,13 @@ class GpuUtilMonitor:
         except Exception as error:
             self._give_up(error)
 
-    # ---- what the loop says ----------------------------------------------------------------
+    # ---- the loop's interface --------------------------------------------------------------
 
     def batches(self, dataset: Iterable[Batch]) -> Iterable[Batch]:
-        """The dataset's batches, one training step each; in a validation, one of its steps.
+        """Return the dataset's batches, one training step each; in a validation, one of its steps.
 
         A step lasts from the request for its batch to the request for the next. The wait for the
-        batch is measured apart. Iterate over the result as often as over the dataset.
+        batch is measured separately. Iterate over the result as often as over the dataset.
 
         Args:
             dataset: anything to iterate over: a `tf.data.Dataset` (distributed or not), a torch
@@ -187,7 +187,7 @@ class GpuUtilMonitor:
         return _Batches(self, dataset)
 
     def phase(self, name: str) -> _Phase:
-        """`with monitor.phase("validation"):` the loop does something other than training.
+        """Mark work other than training: `with monitor.phase("validation"):`.
 
         Args:
             name: `"validation"`, `"evaluation"` or `"test"` makes a validation, whose batches are
@@ -203,15 +203,15 @@ class GpuUtilMonitor:
         return _Phase(self, name, kind)
 
     def fetch(self) -> _Fetch:
-        """`with monitor.fetch():` the next step's batch is fetched, for use with `step`."""
+        """Time the fetch of the next step's batch, for use with `step`: `with monitor.fetch():`."""
         return _Fetch(self)
 
     def step(self, *, input_wait_s: float | None = None) -> _Step:
-        """`with monitor.step():` one training step, in loops that do not use `batches`.
+        """Time one training step, in loops that do not use `batches`: `with monitor.step():`.
 
         Args:
             input_wait_s: How long the loop waited for this step's batch just before, in seconds,
-                where it has measured that itself and does not use `fetch`. Without either, the
+                if the loop has measured that itself and does not use `fetch`. Without either, the
                 wait is unknown and left out.
 
         Example:
@@ -227,7 +227,7 @@ class GpuUtilMonitor:
         return _Step(self, input_wait_s)
 
     def _watch(self, iterator: Any, validating: bool) -> Callable[[], int] | None:
-        """See what a loop iterates over. Returns: as `LoopAdapter.local_fetch`."""
+        """Watch what a loop iterates over. Returns: as `LoopAdapter.local_fetch`."""
         recorder = self._recorder
         if recorder is None or not isinstance(recorder.adapter, LoopAdapter):
             return None
@@ -239,7 +239,7 @@ class GpuUtilMonitor:
             return None
 
     def _name(self, dataset: Any, frame: FrameType) -> None:
-        """See what the loop calls its input, once."""
+        """Note the loop's own name for its input, once."""
         recorder, loop = self._recorder, self._loop
         if recorder is None or loop is None or self._settings.redact:
             return

@@ -1,1 +1,1 @@
-"""The TensorBoard plugin: it reads recordings and serves them to the GPU Utilization tab."""
+"""The TensorBoard plugin: reads recordings and serves them to the GPU Utilization tab."""

@@ -1,4 +1,4 @@
-"""Requests that may wait for a store: one that does not answer keeps nobody waiting for long."""
+"""Deadlines for requests that wait for a store, so that a silent store blocks nobody for long."""
 
 import threading
 from collections import Counter
@@ -7,28 +7,28 @@ from typing import Any, TypeVar
 
 __all__ = ["Deadline", "NoAnswer"]
 
-# Libraries of object stores try again for minutes; a browser has six connections to TensorBoard,
+# Libraries of object stores retry for minutes; a browser has six connections to TensorBoard,
 # which its other tabs need, too.
 ANSWER_S = 15.0
-# So many requests may be waiting overdue for the same thing; further ones are refused at once.
+# Overdue requests that may wait for the same work; further ones are refused at once.
 MOST_OVERDUE = 2
 
 T = TypeVar("T")
 
 
 class NoAnswer(Exception):
-    """It took too long; the message says in one line what to do."""
+    """No answer in time; the message says in one line what to do."""
 
 
 class Deadline:
-    """Does work on threads of its own, and waits for it only so long; thread safe."""
+    """Work on threads of its own, awaited up to a time limit; thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._overdue: Counter[str] = Counter()
 
     def ask(self, what: str, work: Callable[[], T]) -> T:
-        """What `work` returns or raises. `what`: names what it waits for.
+        """Return or raise what `work` does. `what`: names what it waits for.
 
         Raises: NoAnswer.
         """
@@ -41,7 +41,7 @@ class Deadline:
         def run() -> None:
             try:
                 found.append((work(), None))
-            except BaseException as error:  # raised where it was asked for
+            except BaseException as error:  # raised where it was requested
                 found.append((None, error))
             with self._lock:
                 done.set()
@@ -61,9 +61,9 @@ class Deadline:
         return value
 
     def stream(self, what: str, lines: Iterator[str]) -> Iterator[str]:
-        """The lines of a download; where one takes too long, a last one that says so.
+        """Yield the lines of a download; where one takes too long, a last line that says so.
 
-        Raises: NoAnswer after that, so that what was begun does not look complete.
+        Raises: NoAnswer after that, so that the partial download does not look complete.
         """
         while True:
             try:

@@ -15,7 +15,7 @@ __all__ = ["csv_lines", "step_columns"]
 
 
 def step_columns(recording: Recording, first: int, last: int) -> dict[str, list]:
-    """Columns of the steps numbered `first` to `last`, both included; absent values are None."""
+    """Return columns of the steps `first` to `last`, both included; absent values are None."""
     parts: dict[str, list] = {name: [] for name in TABLES["steps"]}
     for rows in _steps_between(recording, first, last):
         for name, values in rows.items():
@@ -27,11 +27,11 @@ def csv_lines(
     recording: Recording, table: str, first: int | None = None, last: int | None = None,
     run: str | None = None, header: bool = True,
 ) -> Iterator[str]:  # fmt: skip
-    """A table as CSV, header first; `first` and `last` (included) select by step number.
+    """Yield a table as CSV, header first; `first` and `last` (included) select by step number.
 
-    With `run` the first column says it, so that tables of several runs can follow each other.
+    With `run` the first column holds it, so that tables of several runs can follow each other.
     """
-    # A name may hold anything, and must not be taken for a formula.
+    # A name may be any text, and must not be taken for a formula.
     own = [] if run is None else ["'" + run if run[:1] in "=+-@" else run]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -105,5 +105,5 @@ def _plain(table: str, name: str, values: np.ndarray) -> list[Any]:
 
 
 def _harmless(text: str) -> str:
-    """Names may come from anywhere: a spreadsheet must not take one for a formula."""
+    """Escape names from untrusted sources: a spreadsheet must not take one for a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

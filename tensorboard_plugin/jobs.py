@@ -1,4 +1,4 @@
-"""A recording among its like: the other workers of its job, and the fit before it."""
+"""A recording compared with the other workers of its job and with the fit before it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,14 +14,14 @@ __all__ = ["MAX_WORKERS", "SessionClocks", "job_reply"]
 
 # Beyond this many workers the reports of all would take too long; their list is complete anyway.
 MAX_WORKERS = 256
-# How many fits of the same model before this one are looked at for one that trained.
+# How many earlier fits of the same model are searched for one that trained.
 MAX_EARLIER = 8
 
 Report = Mapping[str, Any]
 
 
 class SessionClocks:
-    """The clocks of sessions, estimated anew only once their recordings have grown a good deal."""
+    """Clocks of sessions, estimated again only when their recordings have grown considerably."""
 
     MOST = 64
 
@@ -29,7 +29,7 @@ class SessionClocks:
         self._known: dict[tuple[str, ...], tuple[int, Clocks]] = {}
 
     def __call__(self, workers: Sequence[Recording]) -> Clocks:
-        """The clocks of the recordings of one session."""
+        """Return the clocks of the recordings of one session."""
         key = tuple(one.id for one in workers)
         steps = sum(one.step_count for one in workers)
         before, clocks = self._known.get(key, (-1, None))
@@ -47,7 +47,7 @@ def job_reply(
     report_of: Callable[[Recording], Report],
     clocks_of: Callable[[Sequence[Recording]], Clocks] = session_clocks,
 ) -> dict[str, Any]:
-    """What only a look at other recordings can tell.
+    """Return what only a comparison with other recordings shows.
 
     Args:
         recordings: all of the log directory, oldest first.
@@ -57,7 +57,7 @@ def job_reply(
     Returns:
         `workers`: `{"id", "rank", "host", "status", "steps", "end_ns", "clock"}` of each recording
         of the session, by rank, where `clock` is `{"offset_ns", "drift", "at_ns", "text"}` or None
-        where it is not known; `findings` about them side by side, with `labels`; `since`: as in
+        where unknown; `findings` from comparing them, with `labels`; `since`: as in
         the report JSON, None for a first fit.
     """
     workers = [one for one in recordings if one.session == recording.session]
@@ -89,13 +89,13 @@ def job_reply(
 def _reports(
     recordings: Iterable[Recording], report_of: Callable[[Recording], Report]
 ) -> list[Report]:
-    """Their reports, without those of which none can be made."""
+    """Return their reports, leaving out recordings that have none."""
     found = []
     for one in recordings:
         try:
             found.append(report_of(one))
         except Exception as error:
-            unexpected(one.path, error)  # it is named where it is shown itself
+            unexpected(one.path, error)  # it is reported where it is shown itself
     return found
 
 
@@ -129,6 +129,6 @@ def _since(
 
 
 def _model(recording: Recording) -> tuple | None:
-    """What is cheap to compare before reports are: the model's size and the worker's rank."""
+    """Return what is cheap to compare before reports: the model's size and the worker's rank."""
     parameters = (recording.facts.get("model") or {}).get("parameters")
     return None if parameters is None else (parameters, recording.facts.get("rank"))

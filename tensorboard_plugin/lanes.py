@@ -1,4 +1,4 @@
-"""Which lanes a recording has: their order, titles, units and scales."""
+"""Lanes of a recording: their order, titles, units and scales."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ STACK = (
     ("input_wait", "input_wait_ns", "input wait"),
 )
 
-# What a person calls a sampled column, in the order in which lanes are offered.
+# Titles of the sampled columns, in the order in which lanes are offered.
 TITLES = {
     "utilization_pct": ("Kernel active", "share of time in which any kernel ran (NVML)"),
     "utilization_process_pct": ("… of this process", "kernel active, by this process's kernels"),
@@ -78,7 +78,7 @@ TITLES = {
     "network_rx_bytes_per_s": ("Network in", None),
     "network_tx_bytes_per_s": ("Network out", None),
 }
-# Drawn into one lane where there are several: (lane's title, its columns and what each is called).
+# Drawn into one lane where there are several: (lane's title, its columns and their labels).
 TOGETHER = (
     ("VRAM", {"memory_used_bytes": "device", "memory_process_bytes": "this process",
               "allocator_used_bytes": "allocator"}),
@@ -101,7 +101,7 @@ UNITS = (
 
 
 def lanes_of(recording: Recording) -> list[Lane]:
-    """The recording's lanes in drawing order; of a long run without reading its segments."""
+    """Return the recording's lanes in drawing order; of a long run without reading its segments."""
     lanes: list[Lane] = [
         {
             "id": "steps", "group": "training", "title": "Step time", "unit": "ms",
@@ -127,7 +127,7 @@ def lanes_of(recording: Recording) -> list[Lane]:
 
 
 def _together(lanes: list[Lane]) -> list[Lane]:
-    """Lanes of one quantity as one lane with a series each, in the place of the first."""
+    """Merge lanes of one quantity into one lane with a series each, in place of the first."""
     by_id = {lane["id"]: lane for lane in lanes}
     gone: set[int] = set()
     for title, columns in TOGETHER:
@@ -150,7 +150,7 @@ def _together(lanes: list[Lane]) -> list[Lane]:
 
 
 def _finest_first(lanes: list[Lane]) -> list[Lane]:
-    """Utilization at the driver's own resolution takes the place of the polled one beside it."""
+    """Replace polled utilization by the driver's own at full resolution, where there is both."""
     by_id = {lane["id"]: at for at, lane in enumerate(lanes)}
     for lane in list(lanes):
         group, _, column = lane["id"].partition(":")

@@ -1,4 +1,4 @@
-"""One HTML file that shows recordings as the tab does: no TensorBoard, no network."""
+"""A single HTML file that shows recordings as the tab does: no TensorBoard, no network."""
 
 import base64
 import json
@@ -19,16 +19,16 @@ from tensorboard_plugin.windows import window_reply
 
 __all__ = ["html_report"]
 
-# Buckets of the whole run that a file holds: as fine as these bytes allow, before compression.
+# Resolution of the whole run in a file: as fine as these bytes allow, before compression.
 RECORDING_BYTES = 16 << 20
 ALL_BYTES = 64 << 20
 FEWEST_BUCKETS = 512
 MOST_BUCKETS = 65_536
-# Of a run's profiler windows a file holds this many, evenly chosen, with their longest kernels.
+# A file holds this many of a run's profiler windows, evenly chosen, with their longest kernels.
 MOST_WINDOWS = 24
 MOST_KERNELS = 100
 
-# Nothing may be fetched, whatever the data say; scripts and styles are those in the file itself.
+# Nothing may be fetched, whatever the data; scripts and styles are those in the file itself.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -57,11 +57,11 @@ def html_report(
     thresholds: Mapping | None = None,
     shown: Sequence[str] = (),
 ) -> str:
-    """A page with everything in it: reports, spans, and lanes at a resolution that fits a file.
+    """Return a self-contained page: reports, spans, and lanes at a resolution that fits a file.
 
     Args:
         recordings: at least one; the first is not shown first, the newest is.
-        logdir: where they are from, as the page is to name it.
+        logdir: where they are from, as shown on the page.
         thresholds: for the rules, as for `diagnose`.
         shown: ids of those that are open at first: one, and what it is compared with.
 
@@ -114,7 +114,7 @@ def html_report(
 def _recording(
     server: TileServer, recording: Recording, report: dict[str, Any], room: int
 ) -> dict[str, Any]:
-    """A recording's replies; `room`: bytes its lanes may take."""
+    """Return a recording's replies; `room`: bytes its lanes may take."""
     reply = recording_reply(recording, recording.revision, report)
     extent, lanes = reply["extent"], reply["lanes"]
     series = sum(len(lane["series"]) for lane in lanes) or 1

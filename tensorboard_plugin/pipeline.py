@@ -1,4 +1,4 @@
-"""The input pipeline's stages as a lane: what each worked for a batch, reading by reading."""
+"""The input pipeline's stages as a lane: work per batch of each stage, reading by reading."""
 
 import threading
 import time
@@ -15,11 +15,11 @@ from gpu_util_callback.recording.reader import Recording
 __all__ = ["LANE", "gather_stages", "stage_lane", "stage_ranges", "stages_are_gathered"]
 
 LANE = "pipeline"
-# Stages with most work that are drawn; more lines than that tell nobody anything.
+# Stages with most work that are drawn; more lines are unreadable.
 SHOWN = 6
-# Readings are taken every few seconds; those of longer runs are gathered beside requests.
+# Readings are taken every few seconds; those of longer runs are gathered in the background.
 MOST_STEPS = 200_000
-# So many segments are looked into for what the stages are; the newest may hold validation's only.
+# Segments searched for the stages; the newest may hold validation's only.
 NEWEST = 4
 # Between two segments, requests go first.
 YIELD_S = 0.003
@@ -31,10 +31,10 @@ Range = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class _Readings:
-    """Milliseconds a batch of each stage, over the stretch before each reading.
+    """Milliseconds per batch of each stage, over the stretch before each reading.
 
     Attributes:
-        stages: names, the one with most work first.
+        stages: names, in descending order of work.
         ms: float64[stages, readings]; NaN where a stage was not read.
         edges: by axis: float64[readings + 1], steps or ns since the recording's start.
     """
@@ -45,7 +45,7 @@ class _Readings:
 
 
 def stage_lane(recording: Recording) -> dict[str, Any] | None:
-    """The lane as the tab is told about it; None where no pipeline was read."""
+    """Return the lane's description for the tab; None where no pipeline was read."""
     if _is_long(recording):
         stages = _gathered(recording).stages
     else:
@@ -62,12 +62,12 @@ def stage_lane(recording: Recording) -> dict[str, Any] | None:
 
 
 def stages_are_gathered(recording: Recording) -> bool:
-    """Whether `stage_ranges` has all readings; else `gather_stages` is to be called."""
+    """Return whether `stage_ranges` has all readings; if not, call `gather_stages`."""
     return not _is_long(recording) or _gathered(recording).revision == recording.revision
 
 
 def gather_stages(recording: Recording) -> None:
-    """Read what there is new of a long run's readings; takes seconds for a run of days."""
+    """Read the new readings of a long run; takes seconds for a run of days."""
     if _is_long(recording):
         _gathered(recording).update(recording)
 
@@ -75,7 +75,7 @@ def gather_stages(recording: Recording) -> None:
 def stage_ranges(
     recording: Recording, axis: str, level: int, first: int, count: int
 ) -> list[tuple[str, Range]]:
-    """Name and (min, max, mean: float32[count]) of each series in `count` buckets of 2^level."""
+    """Return each series' name and (min, max, mean: float32[count]) of buckets of 2^level."""
     found = _gathered(recording).readings if _is_long(recording) else _readings(recording)
     if found is None:
         return []
@@ -100,7 +100,7 @@ def stage_ranges(
 
 
 def _means(edges: np.ndarray, ms: np.ndarray, buckets: np.ndarray) -> np.ndarray:
-    """float64[stages, buckets]: means over stretches, each weighted by its share of a bucket."""
+    """Return float64[stages, buckets]: means of stretches, weighted by share of a bucket."""
     found = np.full((len(ms), len(buckets) - 1), np.nan)
     lengths = np.diff(edges)
     for row, values in enumerate(ms):
@@ -113,7 +113,7 @@ def _means(edges: np.ndarray, ms: np.ndarray, buckets: np.ndarray) -> np.ndarray
     return found
 
 
-# What was made of a recording's table, until it has grown; and of those of long runs.
+# Results per recording, valid until its table has grown; and those of long runs.
 _made: "WeakKeyDictionary[Recording, tuple[str, _Readings | None]]" = WeakKeyDictionary()
 _long: "WeakKeyDictionary[Recording, _Gathered]" = WeakKeyDictionary()
 
@@ -140,7 +140,7 @@ def _gathered(recording: Recording) -> "_Gathered":
 
 
 def _newest_stages(recording: Recording) -> list[str]:
-    """The stages with most work in the newest of the segments that have readings."""
+    """Return the stages with most work in the newest of the segments that have readings."""
     for info in reversed(recording.having("pipeline")[-NEWEST:]):
         segment = recording.open_segment(info)
         try:
@@ -154,11 +154,11 @@ def _newest_stages(recording: Recording) -> list[str]:
 
 
 class _Gathered:
-    """The readings of a long run, gathered segment by segment; its stages are known before.
+    """Readings of a long run, gathered segment by segment; its stages are known before.
 
     Attributes:
-        readings: None until `update` has been through once.
-        revision: of the recording, when it had; of one without stages, when that was seen.
+        readings: None until the first `update` is complete.
+        revision: of the recording at that time; of one without stages, when that was seen.
     """
 
     def __init__(self, stages: list[str], revision: str):
@@ -170,7 +170,7 @@ class _Gathered:
         self._covered = -1
 
     def update(self, recording: Recording) -> None:
-        """Read what there is since."""
+        """Read what is new."""
         with self._lock:
             revision, parts = recording.revision, list[_Part]()
             for info, segment in recording.opened(self._covered, "pipeline"):
@@ -194,9 +194,9 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class _Part:
-    """Readings of a part of the table: when, at which step, over how many batches.
+    """Readings of a part of the table: their times, steps and numbers of batches.
 
-    `spent`: stage -> float64[n] its work since the reading before, ns; NaN where it was not read.
+    `spent`: stage -> float64[n] its work since the previous reading, ns; NaN where not read.
     """
 
     times: np.ndarray
@@ -205,7 +205,7 @@ class _Part:
     spent: dict[str, np.ndarray]
 
     def after(self, time_ns: int) -> "_Part":
-        """The readings taken after a time."""
+        """Return the readings taken after a time."""
         new = self.times > time_ns
         spent = {name: row[new] for name, row in self.spent.items()}
         return _Part(self.times[new], self.steps[new], self.batches[new], spent)

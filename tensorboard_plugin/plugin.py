@@ -1,4 +1,4 @@
-"""The plugin: routes of the GPU Utilization tab, and nothing but routes."""
+"""The plugin: routes of the GPU Utilization tab, and nothing else."""
 
 import hashlib
 import json
@@ -38,18 +38,18 @@ __all__ = ["GpuUtilizationPlugin"]
 logger = logging.getLogger("gpu_util_callback")
 
 MAX_STEPS = 1000
-# A job's reply needs the reports of all its workers, and of fits before it: they must all be kept.
+# A job's reply needs the reports of all its workers and of earlier fits: all must be kept.
 MAX_REPORTS = 2 * MAX_WORKERS
-# As many as the tab compares.
+# The most that the tab compares.
 MAX_COMPARED = 8
-# One fixed table: some Windows registries give .js another type.
+# A fixed table: some Windows registries give .js another type.
 TYPES = {
     "js": "text/javascript", "css": "text/css", "map": "application/json", "svg": "image/svg+xml",
     "png": "image/png", "txt": "text/plain", "json": "application/json", "woff2": "font/woff2",
 }  # fmt: skip
 METHODS = ("GET", "HEAD")
-# None of what is served is a page of its own: the tab's module runs in TensorBoard's frame, under
-# TensorBoard's policy. Whoever opens an address of ours by itself gets nothing that acts.
+# Nothing served here is a page of its own: the tab's module runs in TensorBoard's frame, under
+# TensorBoard's policy. A response opened by its own address gets nothing active.
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 NOT_FOUND_STATIC = "the tab's files are not built: run `npm ci && npm run build` in frontend/"
 
@@ -66,7 +66,7 @@ Handler = Callable[[wrappers.Request], wrappers.Response]
 
 
 class GpuUtilizationPlugin(base_plugin.TBPlugin):
-    """Serves recordings below the log directory.
+    """Server of the recordings below the log directory.
 
     It keeps out of TensorBoard's way: nothing is read until the tab asks, and the tab appears
     through the marker event, not through a walk of the directory.
@@ -88,23 +88,23 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         self._clocks = SessionClocks()
         self._reports: dict[str, tuple[Recording, str, dict[str, Any]]] = {}
         self._patience = Deadline() if "://" in self._logdir + self._spec else None
-        # Made once: while TensorBoard reads event files in Python, each file that is opened during
-        # its plugin listing costs milliseconds of waiting for the interpreter.
+        # Made once: while TensorBoard reads event files in Python, each file opened during its
+        # plugin listing waits milliseconds for the interpreter.
         self._metadata = FrontendMetadata(
             es_module_path=f"/static/index.js?v={_frontend_digest()}",
             tab_name="GPU Utilization",
         )
 
     def is_active(self) -> bool:
-        """False: TensorBoard finds the marker events by itself."""
+        """Return False: TensorBoard finds the marker events by itself."""
         return False
 
     def frontend_metadata(self) -> FrontendMetadata:
-        """The module TensorBoard imports; its address changes with its content."""
+        """Return the module TensorBoard imports; its address changes with its content."""
         return self._metadata
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """Routes below `data/plugin/gpu_utilization`."""
+        """Return the routes below `data/plugin/gpu_utilization`."""
         routes: dict[str, Handler] = {
             "/static/*": self._serve_static,
             "/runs": self._serve_runs,
@@ -120,7 +120,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         return {route: _app(self._in_time(handler)) for route, handler in routes.items()}
 
     def _in_time(self, handler: Handler) -> Handler:
-        """The same, that gives up where a log directory's store does not answer."""
+        """Wrap a handler to give up where a log directory's store does not answer."""
         patience = self._patience
         if patience is None:
             return handler
@@ -147,7 +147,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         per_run: dict[str, int] = {}
         for one in known:
             per_run[one.recording.run] = per_run.get(one.recording.run, 0) + 1
-        # Of thousands of recordings most are as they were: their rows are kept as text.
+        # Most of thousands of recordings have not changed: their rows are kept as text.
         rows = []
         for one in known:
             problems += one.recording.problems
@@ -245,7 +245,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         # A file to keep, never a page of this server: its scripts are its own.
         return _download([page], "application/octet-stream", "gpu-utilization.html")
 
-    # --- what they need ---------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------
 
     def _refresh_names(self, request: wrappers.Request) -> None:
         from tensorboard import plugin_util
@@ -257,7 +257,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         self._names = sorted(run.run_name for run in runs)
 
     def _recordings(self, request: wrappers.Request) -> list[Recording]:
-        """All that are asked for, as they are compared: the first and what is beside it."""
+        """Return all requested recordings: the first and those compared with it."""
         ids = list(dict.fromkeys(request.args.getlist("id"))) or [""]
         if len(ids) > MAX_COMPARED:
             raise _Refused(400, f"at most {MAX_COMPARED} recordings at once")
@@ -278,11 +278,11 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
     def _report(self, recording: Recording, revision: str) -> dict[str, Any]:
         known = self._reports.get(recording.id)
         if known is None or known[0] is not recording or known[1] != revision:
-            # Nobody waits for newer rules to go through ten million steps: theirs may be older.
+            # Applying newer rules to ten million steps takes too long: long runs keep older ones.
             known = (recording, revision, run_report(recording, anew=not is_long(recording)))
             self._reports[recording.id] = known
             while len(self._reports) > MAX_REPORTS:
-                self._reports.pop(next(iter(self._reports)), None)  # or another request has
+                self._reports.pop(next(iter(self._reports)), None)  # unless another request has
         return known[2]
 
 
@@ -313,7 +313,7 @@ def _app(handler: Handler) -> Any:
         except NoAnswer as late:
             return _json(request, {"error": str(late)}, 504)
         except Exception:
-            # A recording may hold anything; TensorBoard's log says where it led.
+            # A recording may contain any data; TensorBoard's log gets the traceback.
             logger.exception("answering %s failed", request.path[:200])
             message = "this cannot be shown: see TensorBoard's log for what is wrong with it"
             return _json(request, {"error": message}, 422)
@@ -331,7 +331,7 @@ def _json(
 
 
 def _dumped(value: Any) -> str:
-    # Respond would write NaN and infinities as strings: what is unknown is null.
+    # Respond would write NaN and infinities as strings: unknown values are null.
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):  # numpy's numbers, or one that is not finite
@@ -356,13 +356,13 @@ def _download(lines: Iterable[str], kind: str, name: str) -> wrappers.Response:
 
 
 def _unkept(response: wrappers.Response) -> wrappers.Response:
-    """A response that no cache keeps: it is somebody's data, and may change at any time."""
+    """Mark a response as not cacheable: it is user data, and may change at any time."""
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
 def _bound(request: wrappers.Request, name: str, of: int) -> int | None:
-    """An integer that may be absent: one for all recordings, or one for each."""
+    """Return an optional integer: one for all recordings, or one for each."""
     given = request.args.getlist(name)
     return _integer(request, name, min(of, len(given) - 1)) if given else None
 

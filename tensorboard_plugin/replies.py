@@ -1,4 +1,4 @@
-"""What the tab is told about recordings, as plain objects for JSON."""
+"""The tab's replies about recordings, as plain objects for JSON."""
 
 import math
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ MAX_PHASES = 2000
 
 
 def recording_reply(recording: Recording, revision: str, report: dict[str, Any]) -> dict[str, Any]:
-    """One recording: its report, its extent, lanes, windows, and what lay between the steps."""
+    """Return one recording: report, extent, lanes, windows, and the phases between its steps."""
     first, last = _steps_extent(recording)
     return {
         "id": recording.id,
@@ -40,7 +40,7 @@ def recording_reply(recording: Recording, revision: str, report: dict[str, Any])
 
 
 def listed(recording: Recording, of_run: int) -> dict[str, Any]:
-    """One line of `./runs`. `of_run`: how many recordings the run has."""
+    """Return one line of `./runs`. `of_run`: how many recordings the run has."""
     facts = recording.facts
     stored = recording.stored
     label = recording.run.removesuffix("/.")  # as --logdir_spec names a directory itself
@@ -63,11 +63,11 @@ def listed(recording: Recording, of_run: int) -> dict[str, Any]:
 
 
 def looked_in(logdir: str, whole: bool) -> dict[str, Any]:
-    """The log directory as it is named to people: in full, and whether it is there.
+    """Return the log directory as shown to people: its full path, and whether it exists.
 
     Args:
-        logdir: what TensorBoard was given.
-        whole: one directory; else a list of them (`--logdir_spec`), which stays as it is.
+        logdir: TensorBoard's argument.
+        whole: True for one directory; False for a list (`--logdir_spec`), kept as it is.
     """
     if not whole or is_remote(logdir):
         return {"logdir": logdir, "logdir_exists": None}
@@ -76,12 +76,12 @@ def looked_in(logdir: str, whole: bool) -> dict[str, Any]:
 
 
 def problems_of(problems: Iterable[Problem]) -> list[dict[str, str]]:
-    """Problems as the tab shows them."""
+    """Return problems as the tab shows them."""
     return [{"path": one.path, "message": one.message} for one in problems]
 
 
 def strict(value: Any) -> Any:
-    """`value` with plain numbers; what is not finite is None: unknown, never a string."""
+    """Return `value` with plain numbers; None for what is not finite: unknown, never a string."""
     if isinstance(value, dict):
         return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -94,7 +94,7 @@ def strict(value: Any) -> Any:
 
 
 def static_file(name: str) -> bytes | None:
-    """A file of the built frontend, None for anything else."""
+    """Return a file of the built frontend, None for anything else."""
     folder = resources.files("tensorboard_plugin") / "static"
     if (
         not name
@@ -109,7 +109,7 @@ def static_file(name: str) -> bytes | None:
 
 
 def _steps_extent(recording: Recording) -> tuple[int, int]:
-    """The first and the last step's number; (0, -1) before the first step."""
+    """Return the first and the last step's number; (0, -1) before the first step."""
     overview = recording.overview
     marks = overview.marks["step"]
     present = np.flatnonzero(marks.values >= 0)

@@ -1,4 +1,4 @@
-"""Which recordings there are: TensorBoard's runs, looked at again when somebody asks."""
+"""The recordings of TensorBoard's runs, looked at again on request."""
 
 import logging
 import os
@@ -21,22 +21,22 @@ logger = logging.getLogger("gpu_util_callback")
 
 # Requests come in bursts (a view asks for many tiles): look at the files at most this often.
 FRESH_S = 0.5
-# Recordings that nobody writes any more, and remote folders, are looked at again after this.
+# Recordings no longer being written, and remote folders, are looked at again after this.
 SETTLED_S = 10.0
 REMOTE_S = 30.0
 # A folder that changed less than this ago may change again without a newer time of change.
 GRANULARITY_S = 3.0
 # A request waits this long for the look at all runs; it then answers with what is known so far.
 PATIENCE_S = 2.0
-# A store that said nothing for so long is not waited for; its runs are shown once it answers.
+# A store without an answer for this long is not waited for; its runs are shown once it answers.
 SILENT_S = 5.0
 
 
 def run_directories(logdir: str, names: list[str], multiplexer) -> dict[str, str]:
-    """Run name -> its directory.
+    """Return run name -> its directory.
 
     Under `--logdir_spec` only the multiplexer knows; otherwise a run's name is its path below the
-    log directory, which itself is looked at even when it is no run (no event file was written).
+    log directory, which itself is searched even when it is no run (no event file was written).
     """
     if logdir:
         join = "/".join if is_remote(logdir) else (lambda parts: os.path.join(*parts))  # noqa: PTH118
@@ -48,7 +48,7 @@ def run_directories(logdir: str, names: list[str], multiplexer) -> dict[str, str
 
 
 def log_directory(logdir: str, spec: str, path: str) -> str:
-    """The log directory that a run's directory `path` belongs to: the only one, or one of a list.
+    """Return the log directory that contains a run's directory `path`: the only one, or of a list.
 
     Args:
         spec: `--logdir_spec`: `name:path` or `path`, separated by commas.
@@ -64,7 +64,7 @@ def log_directory(logdir: str, spec: str, path: str) -> str:
 class Known:
     """A recording and when it was last looked at.
 
-    `row`: what the plugin made of it for its list, valid for (`looked_at`, another key).
+    `row`: its row in the plugin's list, valid for (`looked_at`, another key).
     """
 
     recording: Recording
@@ -74,13 +74,13 @@ class Known:
     opened_at: float = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether to open it anew: what could not be read of it may be by now."""
+        """Return whether to open it again: what could not be read of it may be readable by now."""
         return self.recording.unanswered and now - self.opened_at > REMOTE_S
 
 
 @dataclass
 class _Run:
-    """What is open of one run."""
+    """Open recordings of one run."""
 
     storage: Storage
     folder: str
@@ -88,7 +88,7 @@ class _Run:
     known: dict[str, Known] = field(default_factory=dict)
     problems: dict[str, Problem] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)
-    stamp: tuple | None = None  # the folder's, when `folders` was read and can be relied upon
+    stamp: tuple | None = None  # the folder's, when `folders` was read and is reliable
     listed_at: float = float("-inf")
 
 
@@ -97,26 +97,26 @@ _LookAtRun = Callable[[str, str, Callable[[], None]], tuple[bool, list[Problem]]
 
 
 class _Look:
-    """A look at the runs that one store holds, on a thread of its own."""
+    """A look at the runs of one store, on a thread of its own."""
 
     def __init__(self, runs: Mapping[str, str], look: _LookAtRun):
         self.done = threading.Event()
         self._found: list[Problem] = []
         self._changes = self._taken = 0
         self._at, self._since = "", time.monotonic()
-        # A daemon: what never answers must not keep TensorBoard from ending.
+        # A daemon: a store that never answers must not keep TensorBoard from ending.
         threading.Thread(
             target=self._work, args=(runs, look), name="gpu-util-runs", daemon=True
         ).start()
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing has come for long."""
+        """Return whether there has been no answer for long."""
         return not self.done.is_set() and time.monotonic() - self._since > SILENT_S
 
     @property
     def problems(self) -> list[Problem]:
-        """Those found so far, and that there is no answer."""
+        """Return the problems found so far, and a missing answer."""
         found = list(self._found)
         if self.is_silent:
             message = "no answer; what it holds is shown once there is one"
@@ -124,7 +124,7 @@ class _Look:
         return found
 
     def take_change(self) -> bool:
-        """Whether something changed since this was asked last."""
+        """Return whether something changed since the last call."""
         before, self._taken = self._taken, self._changes
         return self._taken > before
 
@@ -142,7 +142,7 @@ class _Look:
                     self._changes += changed
                 except (OSError, ImportError) as error:
                     self._found.append(Problem(path, unreadable(error)))
-                except Exception as error:  # whatever it holds, it must not hide the others
+                except Exception as error:  # whatever it contains, it must not hide the others
                     logger.exception("looking for recordings in %s failed", path)
                     self._found.append(Problem(path, f"cannot be read: {reason(error)}"))
         finally:
@@ -152,14 +152,14 @@ class _Look:
 class RunIndex:
     """The recordings of all runs, opened once and refreshed when asked.
 
-    Thousands of runs cost a look at one folder each: its time of change tells whether there is a
-    new recording, and only those being written are read again each time. The look is taken on
+    Thousands of runs cost a look at one folder each: its time of change shows whether there is a
+    new recording, and only those being written are read again each time. The looks run on
     threads of their own, one for each store, so that a slow or silent one holds up no request for
     long, and no other store at all.
 
     Args:
-        directories: what gives the current runs: name -> directory.
-        within: what gives the directory outside of which nothing of a run's is read; by default its
+        directories: returns the current runs: name -> directory.
+        within: returns the directory outside of which nothing of a run is read; by default its
             own.
     """
 
@@ -172,7 +172,7 @@ class RunIndex:
         self._directories = directories
         self._within = within
         self._clock = clock
-        self._lock = threading.Lock()  # who looks; and the state below
+        self._lock = threading.Lock()  # held while looking; and for the state below
         self._looking: threading.Event | None = None
         self._looks: dict[str, _Look] = {}  # by store, the last one at each
         self._runs: dict[str, _Run] = {}
@@ -184,20 +184,20 @@ class RunIndex:
 
     @property
     def complete(self) -> bool:
-        """Whether all runs have been looked at, of those there were when it was last asked."""
+        """Return whether all runs known at the last listing have been looked at."""
         return self._looking is None
 
     def recordings(self) -> list[Recording]:
-        """All recordings, oldest first."""
+        """Return all recordings, oldest first."""
         return [one.recording for one in self.known()]
 
     def known(self) -> list[Known]:
-        """The same, with when each was looked at."""
+        """Return the same, with when each was looked at."""
         self._look()
         return self._ordered
 
     def find(self, id: str) -> Recording | None:
-        """The recording with this id, refreshed; ids are only ever looked up."""
+        """Return the recording with this id, refreshed; ids are only ever looked up."""
         known = self._by_id.get(id)
         if known is None:
             self._look(id)
@@ -207,14 +207,14 @@ class RunIndex:
         if now - known.looked_at > FRESH_S:
             known.looked_at = now
             try:
-                # What it says now may put it into another session, which the next look finds out.
+                # It may now belong to another session, which the next look finds out.
                 self._changed |= known.recording.refresh()
             except (NewerFormat, LeadsOutside):
                 return None
         return known.recording
 
     def _look(self, id: str | None = None) -> None:
-        """Have a look taken unless there was one just now; wait for it, or until `id` is found."""
+        """Look, unless there was a look just now; wait for it, or until `id` is found."""
         with self._lock:
             if self._looking is None:
                 if self._clock() - self._looked_at <= FRESH_S:
@@ -247,7 +247,7 @@ class RunIndex:
         pending = looks = self._begin(directories)
         changed, self._changed = self._changed, False
         while True:
-            # One that does not answer is left alone: what it holds is shown once it does.
+            # A silent store is left alone: its runs are shown once it answers.
             pending = [one for one in pending if not one.done.is_set() and not one.is_silent]
             for one in looks:
                 changed |= one.take_change()
@@ -260,7 +260,7 @@ class RunIndex:
             pending[0].done.wait(PATIENCE_S / 4)
 
     def _begin(self, directories: Mapping[str, str]) -> list["_Look"]:
-        """A look at each store's runs, on a thread of its own; those under way go on."""
+        """Start a look at each store's runs, on threads of their own; running looks go on."""
         stores: dict[str, dict[str, str]] = {}
         for name, path in directories.items():
             stores.setdefault(_store(path), {})[name] = path
@@ -287,7 +287,7 @@ class RunIndex:
         Args:
             heard: called at each answer of the store.
 
-        Returns: (whether its list of recordings, or what one says, changed; its problems).
+        Returns: (whether its recordings or their contents changed, its problems).
         """
         run = self._runs.get(name)
         if run is None:
@@ -310,7 +310,7 @@ class RunIndex:
                 if known is None or known.is_due(now):
                     one = Recording(run.storage, place, name, recording_id(name, folder))
                     if run.remote and one.unanswered and not one.facts:
-                        # Whoever asked it anything more would have to wait, too.
+                        # Asking it for anything more would wait, too.
                         run.problems[folder] = Problem(place, unreadable(OSError("no answer")))
                         continue
                     run.known[folder] = Known(one, now, one.status == "live", opened_at=now)
@@ -323,14 +323,14 @@ class RunIndex:
                 changed |= run.known.pop(folder, None) is not None
                 said = str(error) if isinstance(error, NewerFormat) else unreadable(error)
                 run.problems[folder] = Problem(place, said)
-            except Exception as error:  # whatever it holds, it must not hide the others
+            except Exception as error:  # whatever it contains, it must not hide the others
                 logger.exception("opening %s failed", place)
                 changed |= run.known.pop(folder, None) is not None
                 run.problems[folder] = Problem(place, f"cannot be read: {reason(error)}")
         return changed, list(run.problems.values())
 
     def _folders(self, run: _Run) -> list[str]:
-        """The folders of a run's recordings, listed again where they may have changed."""
+        """Return the folders of a run's recordings, listed again where they may have changed."""
         now = self._clock()
         try:
             if run.remote:
@@ -340,7 +340,7 @@ class RunIndex:
             stamp = run.storage.stamp(run.folder)
             if stamp != run.stamp:
                 run.folders = run.storage.folders(run.folder)
-                # Time stamps are coarse: what changed just now may do so once more unseen.
+                # Time stamps are coarse: a folder that changed just now may change again unnoticed.
                 settled = time.time() - stamp[-1] / 1e9 > GRANULARITY_S
                 run.stamp = stamp if settled else None
         except FileNotFoundError:
@@ -349,5 +349,5 @@ class RunIndex:
 
 
 def _store(path: str) -> str:
-    """What answers for a path: the local machine "", or a URL's host or bucket."""
+    """Return the store that answers for a path: the local machine "", or a URL's host or bucket."""
     return "/".join(path.split("/")[:3]) if is_remote(path) else ""

@@ -1,4 +1,4 @@
-"""Profiler windows: which there are, and what one of them saw of its steps and kernels."""
+"""Profiler windows of a recording, with the steps and kernels that each one traced."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -17,14 +17,14 @@ MAX_WINDOWS = 1000
 MAX_KERNELS = 1000
 MAX_STEP_ROWS = 4096
 MAX_STEP_KERNELS = 20_000
-# Names of templated kernels run to kilobytes; more than this tells nobody anything.
+# Names of templated kernels run to kilobytes; longer ones are unreadable.
 MAX_NAME = 1000
 
 _NUMBERS = ("window", "first_step", "stop_step", "events", "cost_s")
 
 
 def windows_of(recording: Recording) -> list[dict[str, Any]]:
-    """The recording's windows in the order of their steps.
+    """Return the recording's windows in the order of their steps.
 
     Each has `window` (its number), `first_step` and `stop_step` (half-open), `start_ns` and
     `end_ns`, `profile` and `profile_run` (its name on disk and in the Profile tab), `events`,
@@ -56,7 +56,7 @@ def windows_of(recording: Recording) -> list[dict[str, Any]]:
 def window_reply(
     recording: Recording, window: int, kernels: int = MAX_KERNELS
 ) -> dict[str, Any] | None:
-    """What window number `window` saw; None when it saw nothing and nobody knows of it.
+    """Return what window number `window` traced; None for an unknown window without rows.
 
     Returns:
         The window as in `windows_of` with `steps` (rows of `traced_steps`, at most 4096), `kernels`
@@ -88,7 +88,7 @@ def window_reply(
 
 
 def _by_step(rows: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Each name once: a kernel runs in every step, and templates' names are long."""
+    """Return rows with each name once: kernels run in every step, and templates' names are long."""
     rows = {name: values[:MAX_STEP_KERNELS] for name, values in rows.items()}
     names, at = np.unique([str(name)[:MAX_NAME] for name in rows["name"]], return_inverse=True)
     numbers = [rows[name].tolist() for name in ("count", "total_ns", "max_ns")]
@@ -128,7 +128,7 @@ def _from_rows(recording: Recording) -> dict[int, dict[str, Any]]:
 
 
 def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.ndarray]:
-    """A window's rows, gathered segment by segment: others' are not kept in memory."""
+    """Return a window's rows, gathered segment by segment: others' are not kept in memory."""
     parts = list(_parts(recording, table, window))
     columns = TABLES[table]
     if not parts:

@@ -1,4 +1,4 @@
-"""Wraps a model's train and test functions where batches are fetched in Python (JAX, torch)."""
+"""Wrapped train and test functions of models whose batches are fetched in Python (JAX, torch)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class FunctionTimer(WrappedFunction):
 
     Args:
         model, name, called, no_batch, stale, raised, takes: as for `WrappedFunction`.
-        compile_clock: tells which calls were spent compiling.
+        compile_clock: identifies calls that were spent compiling.
         fetches_inside: whether the function is given an iterator as its last argument and calls
             `next` on it; else it is given the batch, whose stamp is in `pending`.
-        probe: tells whether the device still works on the step before.
-        done: when the device had done a call, by the call's number; filled by others, in time.
+        probe: reports whether the device still works on the previous step.
+        done: when the device had finished a call, by the call's number; filled elsewhere, in time.
         calls: the number of the first call.
     """
 
@@ -72,7 +72,7 @@ class FunctionTimer(WrappedFunction):
         return self._fetching(inner) if self._inside else self._given(inner)
 
     def drain(self) -> Callable[[], InputRows] | None:
-        """The rows since the last drain; the returned call converts them, on any thread."""
+        """Return the rows since the last drain, as a call that converts them on any thread."""
         stamps, self._stamps = self._stamps, []
         calls, self._calls = self._calls, []
         return lambda: self._convert(stamps, calls)
@@ -80,7 +80,7 @@ class FunctionTimer(WrappedFunction):
     def _convert(self, stamps: list[Stamp], calls: list[int]) -> InputRows:
         done = self._done
         found: list[Stamp] = []
-        # A call that raised, having fetched, has stamps and no number: the fit was left there.
+        # A call that raised after fetching has stamps and no number: the fit was left there.
         for (requested, delivered, signature, busy), call in zip(stamps, calls, strict=False):
             if busy == ENDED_MEANWHILE:  # the device's end is seen a little late, never early
                 busy = min(done.get(call - 1, delivered), delivered)
@@ -152,7 +152,7 @@ class FunctionTimer(WrappedFunction):
                 self._raised()
                 raise
             end = clock()
-            # Nobody saw a batch requested that came another way.
+            # The request of a batch that came another way was not observed.
             self._stamps.append(stamp or (UNSEEN, start, 0.0, 0))
             self._calls.append(self._number)
             self._number += 1
@@ -166,10 +166,10 @@ class FunctionTimer(WrappedFunction):
 
     @uncounted
     def _unexpected(self, inner: Callable, args: tuple[Any, ...]) -> Any:
-        """A call that does not follow our own hook.
+        """Handle a call that does not follow our own hook.
 
-        From a `fit` (or `evaluate`) loop it means that the fit we belong to is over; a callback
-        that calls `train_on_batch` means nothing by it.
+        From a `fit` (or `evaluate`) loop it means that the fit we belong to is over; from a
+        callback that calls `train_on_batch` it means nothing.
         """
         if self._stale is not None and sys._getframe(2).f_code.co_name == "fit":
             self.unwrap()
@@ -179,7 +179,7 @@ class FunctionTimer(WrappedFunction):
 
 @uncounted
 class TimedFetch:
-    """An iterator that writes down when each batch was requested and when it came.
+    """Iterator that records when each batch was requested and delivered.
 
     Args:
         compile_clock: `compile_ns` sums up what it counts during the fetches of one call.
@@ -194,11 +194,11 @@ class TimedFetch:
         self.of(None, None)
 
     def of(self, iterator: Any, stamp: Any) -> None:
-        """A call begins (or, with None, has ended).
+        """Begin a call (or, with None, end it).
 
         Args:
             iterator: the framework's own.
-            stamp: given the stamp of each batch that comes.
+            stamp: called with the stamp of each delivered batch.
         """
         self._iterator = iterator
         self._stamp = stamp

@@ -1,4 +1,4 @@
-"""What feeds a training: the kind of its input, and who makes batches ahead of the loop."""
+"""The input of a training: its kind, and the workers that prefetch its batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["describe_fit", "describe_input", "describe_validation", "seen_through", "source_of"]
 
-# What an input is called, by the module that its class, or one it descends from, lives in.
+# Kinds of input by the module that its class, or one it descends from, lives in.
 _MODULES = (
     ("torch.utils.data.dataloader", "torch DataLoader"),
     ("tensorflow.python.distribute", "tf.data"),
@@ -21,7 +21,7 @@ _MODULES = (
     ("numpy", "numpy"),
 )
 
-# Keras' own view of it: the class of its data adapter -> (kind, where the user's object is kept).
+# Keras' own view of it: the class of its data adapter -> (kind, attribute of the user's object).
 _ADAPTERS = {
     "ArrayDataAdapter": ("numpy", ""),
     "TFDatasetAdapter": ("tf.data", "_dataset"),
@@ -43,20 +43,20 @@ _WRAPPERS = (enumerate, zip, map, filter, itertools.islice, itertools.chain)
 _WRAPPED = ("iterable", "loader", "dataloader")
 _DEEPEST = 4  # wrappers round wrappers
 
-# What a PyDataset has, and the `fit` of `tf_keras` is told.
+# Attributes of a PyDataset, and arguments of the `fit` of `tf_keras`.
 _WORKERS = ("workers", "use_multiprocessing", "max_queue_size")
 
 
 def describe_input(dataset: Any) -> dict[str, Any]:
-    """What the manifest's `fit` says of a dataset that a loop iterates over itself.
+    """Return the manifest's `fit` facts of a dataset that a loop iterates over itself.
 
-    Returns: `input_kind`, `steps_per_epoch`, `batch_size`, and what `_makers` knows.
+    Returns: `input_kind`, `steps_per_epoch`, `batch_size`, and the facts of `_makers`.
     """
     given = seen_through(dataset)
     kind = _kind(given)
     try:
         steps = len(dataset)
-    except Exception:  # unknown, endless, or no such thing
+    except Exception:  # unknown, endless, or without a length
         steps = None
     facts = {
         "input_kind": kind,
@@ -64,15 +64,15 @@ def describe_input(dataset: Any) -> dict[str, Any]:
         "batch_size": _size(given),
         **_makers(kind, given),
     }
-    if kind == "PyDataset":  # its workers are Keras' to start, in `fit` alone
+    if kind == "PyDataset":  # its workers are started by Keras in `fit` alone
         facts.update(input_workers=0, input_processes=None, input_queue=None)
     return facts
 
 
 def describe_fit(frame: FrameType | None, backend: str) -> dict[str, Any]:
-    """What the manifest's `fit` says of the input of the call of `fit` in `frame`.
+    """Return the manifest's `fit` facts of the input of the call of `fit` in `frame`.
 
-    Returns: `input_kind`, `batch_size`, and what `_makers` knows; None for the first two where
+    Returns: `input_kind`, `batch_size`, and the facts of `_makers`; None for the first two where
         Keras' own view of the input cannot be found.
     """
     facts: dict[str, Any] = {"input_kind": None, "batch_size": None}
@@ -96,16 +96,16 @@ def describe_fit(frame: FrameType | None, backend: str) -> dict[str, Any]:
         facts["input_beside"] = [one for one in beside if frame.f_locals.get(one) is not None]
     if frame.f_locals.get("validation_split"):
         facts["validation_split"] = float(frame.f_locals["validation_split"])
-    if handler is not None and kind in ("PyDataset", "generator"):  # told to `fit` there
+    if handler is not None and kind in ("PyDataset", "generator"):  # passed to `fit` there
         facts.update(_ahead(*(frame.f_locals.get(one) for one in _WORKERS)))
     prefetched = backend == "tensorflow" and kind in ("PyDataset", "generator")
-    if prefetched and facts.get("input_workers") == 0:  # by a thread of tf.data's
+    if prefetched and facts.get("input_workers") == 0:  # by a thread of tf.data
         facts.update(input_workers=1, input_processes=False)
     return facts
 
 
 def describe_validation(dataset: Any) -> dict[str, Any]:
-    """The same of what a validation is given, named `validation_…`; nothing where that is None."""
+    """Return the same of a validation's input, named `validation_…`; empty for None."""
     if dataset is None:
         return {}
     given = seen_through(dataset)
@@ -118,10 +118,10 @@ def describe_validation(dataset: Any) -> dict[str, Any]:
 
 
 def seen_through(dataset: Any) -> Any:
-    """What a progress bar, `enumerate` and their like iterate over, where that makes batches.
+    """Return what a progress bar, `enumerate` and the like iterate over, where that makes batches.
 
-    Of `zip` the one with the fewest workers. Nothing is iterated over and no code of the user's
-    runs but an attribute: what Python's own wrappers hold, the garbage collector tells.
+    Of `zip` the one with the fewest workers. Nothing is iterated over and no user code runs except
+    attribute access: the garbage collector shows what Python's own wrappers hold.
     """
     known = {kind for _, kind in _MODULES}
     found = [one for one in _inside(dataset, _DEEPEST) if _kind(one) in known]
@@ -144,7 +144,7 @@ def _inside(dataset: Any, depth: int) -> Iterator[Any]:
     for name in _WRAPPED:
         try:
             held = getattr(dataset, name, None)
-        except Exception:  # a property of somebody's own
+        except Exception:  # a user-defined property
             continue
         if held is not None:
             yield from _inside(held, depth - 1)
@@ -174,17 +174,17 @@ def _size(owner: Any) -> int | None:
 
 
 def _makers(kind: str, given: Any) -> dict[str, Any]:
-    """Who makes the batches of an input, as far as it tells.
+    """Return facts of the workers that make an input's batches, as far as known.
 
     Returns:
         `input_class`: the user's own class or function;
-        `input_workers`: how many make batches ahead of the loop; 0 = it makes each one itself;
-        `input_processes`: whether they are processes (else threads), None without workers;
+        `input_workers`: how many prefetch batches for the loop; 0 = the loop makes each one itself;
+        `input_processes`: True for processes, False for threads, None without workers;
         `input_queue`: batches kept ready (a DataLoader's: by each worker), None without workers;
         `input_persistent_workers`, `input_pin_memory`, `input_iterable`: a DataLoader's;
         `input_autotune`: whether tf.data tunes the dataset: False = its stages run one by one;
-        `input_dims`: as of `_dims`, what tf.data declares of its batches.
-        What is not known is left out.
+        `input_dims`: as of `_dims`, declared by tf.data for its batches.
+        Unknown facts are left out.
     """
     if kind == "tf.data":
         return _tf_data(given)
@@ -212,12 +212,12 @@ def _makers(kind: str, given: Any) -> dict[str, Any]:
 
 
 def _loaders(given: Any) -> Callable[[str], Any]:
-    """How to read a DataLoader's settings; its iterators keep them under private names."""
+    """Return a reader of a DataLoader's settings; its iterators keep them under private names."""
     return lambda name: getattr(given, name, getattr(given, f"_{name}", None))
 
 
 def source_of(given: Any) -> Any:
-    """What a DataLoader takes its samples from; None of other inputs."""
+    """Return the object a DataLoader takes its samples from; None for other inputs."""
     return _loaders(given)("dataset") if _kind(given) == "torch DataLoader" else None
 
 
@@ -236,9 +236,9 @@ def _tf_data(dataset: Any) -> dict[str, Any]:
 
 
 def _dims(spec: Any) -> list[list[int | None]] | None:
-    """The shape of each tensor of a batch, None for a size that may vary.
+    """Return the shape of each tensor of a batch, None for a size that may vary.
 
-    Of `x`, `(x, y)` and `(x, y, weights)`, where all are plain tensors; None for other batches.
+    For `x`, `(x, y)` and `(x, y, weights)`, where all are plain tensors; None for other batches.
     """
     specs = spec if type(spec) is tuple else (spec,)
     if any(type(one).__name__ != "TensorSpec" or one.shape.rank is None for one in specs):
@@ -247,10 +247,10 @@ def _dims(spec: Any) -> list[list[int | None]] | None:
 
 
 def _ahead(workers: Any, processes: Any, queue: Any) -> dict[str, Any]:
-    """What Keras makes of a PyDataset's (or `fit`'s) wishes: one thread alone works not ahead."""
+    """Return Keras' use of these settings of a PyDataset or `fit`: one thread never prefetches."""
     try:
         wanted, separate = int(workers), bool(processes)
-    except (TypeError, ValueError):  # not told, or not a number
+    except (TypeError, ValueError):  # not set, or not a number
         return {}
     if wanted > 1 or (wanted > 0 and separate):
         return {"input_workers": wanted, "input_processes": separate, "input_queue": queue}

@@ -1,4 +1,4 @@
-"""What Keras' backends have in common: a train and a test function that are wrapped."""
+"""Common base of Keras' backends: a train and a test function that are wrapped."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class KerasAdapter(Adapter):
         return keras_facts(self._model, self.about.framework(), self.timing, **self.fit_facts())
 
     def fit_facts(self) -> dict[str, Any]:
-        """What the framework knows of the fit: `strategy` and `replicas`, at least."""
+        """Return the framework's facts of the fit: `strategy` and `replicas`, at least."""
         raise NotImplementedError
 
     def pipeline(self) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ class KerasAdapter(Adapter):
 
 
 class PythonAdapter(KerasAdapter):
-    """A backend whose batches are fetched in Python, where they are timed (JAX, torch).
+    """A backend whose batches are fetched in Python and timed there (JAX, torch).
 
     Args:
         compile_clock: the framework's.
@@ -87,7 +87,7 @@ class PythonAdapter(KerasAdapter):
         super().__init__(name, timing, about)
         self._timeline: Timeline | None = None
         self._compile_clock = compile_clock
-        self._datasets: list[Any] = []  # Keras' adapters of datasets that are watched
+        self._datasets: list[Any] = []  # Keras' adapters of watched datasets
 
     def _begin(
         self,
@@ -97,7 +97,7 @@ class PythonAdapter(KerasAdapter):
         failed: Callable[[str, BaseException], None],
         probe: DeviceProbe | None,
     ) -> None:
-        """What a fit's begin is on every such backend."""
+        """Begin a fit: the part common to all such backends."""
         self._model, self._timeline = model, timeline
         try:
             self._compile_clock.start()
@@ -125,7 +125,7 @@ class PythonAdapter(KerasAdapter):
             no_batch=timeline.no_batch if training else timeline.test_no_batch,
             takes=timeline.takes if training else timeline.test_takes,
             stale=stale,
-            raised=stale or (lambda: None),  # what raises in there leaves the fit
+            raised=stale or (lambda: None),  # an exception in there leaves the fit
             fetches_inside=self.fetches_inside,
             probe=probe,
             done=timeline.device_done if probe is not None else None,
@@ -155,11 +155,11 @@ class PythonAdapter(KerasAdapter):
         return hooks_us(work)
 
     def _fed(self, batches: Any, timer: FunctionTimer, timeline: Timeline) -> Any:
-        """Batches as a timed function gets them."""
+        """Return batches as a timed function gets them."""
         return batches
 
     def _watch(self, which: str, data_adapter: Any) -> None:
-        """See the iterators of a `tf.data.Dataset`, if it is one that Keras goes through."""
+        """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one."""
         dataset = getattr(data_adapter, "_dataset", None)
         if type(data_adapter).__name__ != "TFDatasetAdapter" or dataset is None:
             return

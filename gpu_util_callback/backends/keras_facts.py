@@ -1,4 +1,4 @@
-"""What a Keras model says of itself, on any backend."""
+"""Facts of a Keras model, on any backend."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["keras_facts"]
 
 
 def keras_facts(model: Any, framework: dict[str, Any], timing: str, **fit: Any) -> dict[str, Any]:
-    """Facts for the manifest: `framework`, `model` and what of `fit` the model knows.
+    """Return `framework`, `model` and the model's part of `fit` for the manifest.
 
     Args:
         model: the model being trained.
-        framework: what the framework says of itself.
+        framework: the framework's facts.
         timing: how batches are timed.
-        fit: what the framework knows of the fit.
+        fit: the framework's facts of the fit.
     """
     optimizer = getattr(model, "optimizer", None)
     policy = getattr(model, "dtype_policy", None)
@@ -43,7 +43,7 @@ def keras_facts(model: Any, framework: dict[str, Any], timing: str, **fit: Any) 
 
 
 def _keras_of(model: Any) -> str:
-    """The version of the Keras that a model belongs to: Keras 3, or `tf_keras`."""
+    """Return the version of the Keras that a model belongs to: Keras 3, or `tf_keras`."""
     if is_tf_keras(model):
         return f"tf_keras {sys.modules['tf_keras'].__version__}"
     return sys.modules["keras"].__version__

@@ -1,4 +1,4 @@
-"""Training loops of somebody's own, on TensorFlow, JAX or torch, with or without Keras."""
+"""Custom training loops on TensorFlow, JAX or torch, with or without Keras."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["LoopAdapter", "framework_in_use", "is_a_guess"]
 
 
 def framework_in_use() -> str | None:
-    """The framework this process trains with, as far as it shows; None where there is none yet."""
+    """Return the framework this process trains with, as far as known; None if there is none yet."""
     imported = [name for name in BACKENDS if name in sys.modules]
     backend = _chosen_backend()
     if backend in imported:
@@ -36,7 +36,7 @@ def framework_in_use() -> str | None:
 
 
 def is_a_guess(framework: str | None) -> bool:
-    """Whether others are imported as well, and nothing shows yet that this one is at work."""
+    """Return whether others are imported too, and this one has not been seen at work yet."""
     imported = [name for name in BACKENDS if name in sys.modules]
     if framework not in imported or len(imported) < 2 or framework == _chosen_backend():
         return False
@@ -44,7 +44,7 @@ def is_a_guess(framework: str | None) -> bool:
 
 
 def _chosen_backend() -> str | None:
-    """Keras' backend, where somebody chose it: TensorFlow imports Keras, which then has its own."""
+    """Return Keras' backend if chosen explicitly: TensorFlow imports Keras, which then has one."""
     try:
         backend = sys.modules["keras"].backend.backend()
     except (KeyError, AttributeError):  # not there, or in the middle of its import
@@ -54,7 +54,7 @@ def _chosen_backend() -> str | None:
 
 def _jax_works() -> bool:
     bridge = sys.modules.get("jax._src.xla_bridge")
-    return bool(getattr(bridge, "_backends", None))  # made by the first array
+    return bool(getattr(bridge, "_backends", None))  # created by the first array
 
 
 def _torch_works() -> bool:
@@ -77,12 +77,12 @@ class LoopAdapter(Adapter):
 
     Args:
         framework: one of `BACKENDS`, or None.
-        guessed: whether another one may be what the loop trains with.
+        guessed: whether the loop may train with another framework.
     """
 
     def __init__(self, framework: str | None, guessed: bool = False):
         super().__init__(name=framework or "none", timing="python")
-        # What `jit_compile=True` compiles, TensorFlow tells nobody; JAX and torch do.
+        # TensorFlow does not report what `jit_compile=True` compiles; JAX and torch do.
         self.shapes_compile = framework == "tensorflow"
         self._guessed = guessed
         self._loop: LoopTimeline | None = None
@@ -92,7 +92,7 @@ class LoopAdapter(Adapter):
             self.about = part_of(framework, "facts")
 
     def attach(self, loop: LoopTimeline, failed: Callable[[str, BaseException], None]) -> None:
-        """The monitor begins; on the training thread."""
+        """Begin monitoring; on the training thread."""
         self._loop = loop
         if self.about is None:
             return
@@ -103,7 +103,7 @@ class LoopAdapter(Adapter):
             failed("compilation", error)
 
     def dispatch(self, loop: LoopTimeline, caller: CodeType) -> DispatchWatch:
-        """How the steps of a loop in `caller`'s code run will be seen; on the training thread."""
+        """Return a watch on how the loop in `caller` dispatches steps; on the training thread."""
         loop.operations = OperationCount(self.name)
         return DispatchWatch(self.name, threading.get_ident(), lambda: loop.working, caller)
 
@@ -135,14 +135,14 @@ class LoopAdapter(Adapter):
         return facts
 
     def iterates(self, iterator: Any, validating: bool) -> None:
-        """The loop iterates over a dataset anew."""
+        """Note that the loop starts another pass over a dataset."""
         self._pipelines.seen("validation" if validating else "train", iterator)
 
     def pipeline(self) -> list[dict[str, Any]]:
         return self._pipelines.read()
 
     def local_fetch(self, iterator: Any) -> Callable[[], int] | None:
-        """Tells when this process had its own part of the last batch; None = with all of it."""
+        """Return a clock of this process's own part of the last batch; None = the whole batch."""
         find = getattr(self.about, "local_fetch", None)
         return None if find is None else find(iterator)
 
@@ -151,7 +151,7 @@ class LoopAdapter(Adapter):
 
 
 def loop_us(steps: int = 300, rounds: int = 5) -> float:
-    """Microseconds that timing a loop's step takes in Python: the median of some short rounds."""
+    """Return the microseconds that timing a loop's step takes: the median of some short rounds."""
     batch = (np.zeros((1, 1), np.float32), np.zeros((1, 1), np.float32))
     clock = time.perf_counter_ns
     costs = []

@@ -1,4 +1,4 @@
-"""What recording a step costs the training thread in Python, measured where it runs."""
+"""The cost of recording a step on the training thread in Python, measured where it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Model", "Work", "function_called", "hooks_us", "just_called"]
 
 
 class _Hooks:
-    """The hooks that a list of callbacks calls every step, doing nothing."""
+    """Hooks that a list of callbacks calls every step, doing nothing."""
 
     def __init__(self, callbacks: list[Any]):
         self.callbacks = callbacks
@@ -60,7 +60,7 @@ Work = Callable[[], Any]
 
 
 def just_called(timeline: Timeline) -> tuple[Work, Work]:
-    """(a step's work, the same timed): where the train function is not ours to time."""
+    """Return a step's work, untimed and timed, where the train function is not wrapped."""
     clock = time.perf_counter_ns
 
     def timed() -> None:
@@ -73,13 +73,13 @@ def just_called(timeline: Timeline) -> tuple[Work, Work]:
 def function_called(
     timer: WrappedFunction, source: Any, fed: Any, inside: bool
 ) -> tuple[Work, Work]:
-    """(a step's work, the same timed) of a model that does nothing.
+    """Return a step's work, untimed and timed, of a model that does nothing.
 
     Args:
         timer: of a `Model` below, not yet in place.
         source: the batches.
-        fed: the same as the timed function gets them.
-        inside: whether the function is given them all, and asks for the next itself.
+        fed: the same batches as the timed function gets them.
+        inside: whether the function is given an iterator and calls `next` itself.
     """
     model = timer.model
     plain = model.train_function
@@ -106,10 +106,10 @@ class Model:
 def hooks_us(
     work: Callable[[Timeline], tuple[Work, Work]] = just_called, steps: int = 300, rounds: int = 5
 ) -> float:
-    """Microseconds that our wrappers add to a step in Python: the median of some short rounds.
+    """Return the microseconds our wrappers add to a step: the median of some short rounds.
 
-    Two callbacks are timed beside our own, as in a usual fit: the progress bar and one more.
-    Draining is not in it; the timeline measures that itself.
+    Two callbacks are timed besides our own, as in a usual fit: the progress bar and one more.
+    Draining is not included; the timeline measures that itself.
 
     Args:
         work: (a step's work that takes no time, the same under our wrappers), for a timeline.
@@ -139,7 +139,7 @@ def hooks_us(
 
 
 def _looks_for_windows() -> Callable[..., None]:
-    """Our begin hook where profiler windows are wanted and none is due."""
+    """Return our begin hook with profiler windows enabled and none due."""
     planner = Planner(TraceSchedule(), share=0.01, first_guess_s=3600.0)
     clock = time.perf_counter_ns
     planner.begin(clock())

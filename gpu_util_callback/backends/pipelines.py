@@ -1,6 +1,6 @@
-"""The stages of the tf.data pipelines that a training is fed from, whatever framework trains.
+"""The stages of the tf.data pipelines that feed a training, on any framework.
 
-TensorFlow is not imported for it: who iterates over a `tf.data.Dataset` has imported it.
+TensorFlow is not imported here: code that iterates over a `tf.data.Dataset` has imported it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HIDDEN = (
 
 
 class TfDataPipelines:
-    """Remembers the newest iterator of each pipeline, weakly, and reads their stages.
+    """Weak references to the newest iterator of each pipeline, whose stages are read.
 
     Args:
         unavailable: (source, reason, cure) are added to it where stages cannot be read.
@@ -36,11 +36,11 @@ class TfDataPipelines:
         self._unavailable = unavailable
 
     def seen(self, which: str, iterator: Any) -> None:
-        """Something is iterated over anew; on the training thread.
+        """Note a new iterator; on the training thread.
 
         Args:
             which: "train" or "validation".
-            iterator: any: those without a pipeline of tf.data's are left alone.
+            iterator: of any kind: those without a tf.data pipeline are ignored.
         """
         own = _with_pipeline(iterator)
         if own is not None:
@@ -49,14 +49,14 @@ class TfDataPipelines:
             self._unavailable.append(HIDDEN)
 
     def read(self) -> list[dict[str, Any]]:
-        """Rows of the `pipeline` table since the last reading; on any other thread.
+        """Return rows of the `pipeline` table since the last reading; on any other thread.
 
-        Raises: what TensorFlow raises where a pipeline keeps no model.
+        Raises: TensorFlow's error where a pipeline keeps no model.
         """
         rows: list[dict[str, Any]] = []
         for which, known in list(self._iterators.items()):
             iterator = known()
-            if iterator is None:  # it has ended, and its pipeline with it
+            if iterator is None:  # exhausted, and its pipeline gone
                 continue
             if which not in self._readers:
                 self._readers[which] = part_of("tensorflow", "pipeline").Reader(which)
@@ -66,11 +66,11 @@ class TfDataPipelines:
 
 @uncounted
 class WatchedDataset:
-    """A `tf.data.Dataset` that tells of its iterators; everything else is the dataset's own.
+    """A `tf.data.Dataset` that reports its iterators; everything else is the dataset's own.
 
     Args:
         dataset: the dataset.
-        pipelines: told of the iterators.
+        pipelines: notified of the iterators.
         which: "train" or "validation".
     """
 
@@ -92,7 +92,7 @@ class WatchedDataset:
 
 
 def _with_pipeline(iterator: Any) -> Any | None:
-    """The iterator of tf.data's within an iterator, if there is one with a pipeline to read."""
+    """Return the tf.data iterator within an iterator, if it has a pipeline to read."""
     inner = getattr(iterator, "_iterator", None)  # `as_numpy_iterator()`
     for candidate in (iterator, inner, *_parts(iterator)):
         if getattr(candidate, "_iterator_resource", None) is not None:
@@ -101,11 +101,11 @@ def _with_pipeline(iterator: Any) -> Any | None:
 
 
 def _parts(iterator: Any) -> list[Any]:
-    """What a distributed iterator's workers in this process iterate over; empty = it is none.
+    """Return what a distributed iterator's workers in this process iterate over; empty = none.
 
-    These are tf.data's own only where batches are not to be fetched to the devices
+    These are tf.data's own only where batches are not to be prefetched to the devices
     (`experimental_fetch_to_device=False`, by replica). The usual ones have a pipeline for each
-    device, which does nothing but fetch from the user's.
+    device, which only fetches from the user's.
     """
     workers = getattr(iterator, "_iterators", None)
     if not isinstance(workers, (list, tuple)):

@@ -1,4 +1,4 @@
-"""A function of a Keras model's under a wrapper of ours, which comes and goes with the fit."""
+"""A Keras model's function under our wrapper, which is added and removed with the fit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class WrappedFunction:
     Args:
         model: the Keras model.
         name: "train_function" or "test_function".
-        called: told (start_ns, end_ns, flags) of each call that delivered.
-        no_batch: told (start_ns, end_ns) of a call that found the input ended.
-        stale: told when the training turns out to be over; None = an unexpected call is normal.
-        raised: told that the function raised; the error goes on its way.
-        takes: told how many batches a call takes (`steps_per_execution`), before the first call of
-            each function that is wrapped: somebody may remake it in the middle of a fit.
+        called: called with (start_ns, end_ns, flags) for each call that delivered a batch.
+        no_batch: called with (start_ns, end_ns) for a call that found the input exhausted.
+        stale: called when the training turns out to be over; None = unexpected calls are normal.
+        raised: called when the function raised; the error propagates.
+        takes: called with the number of batches per call (`steps_per_execution`), before the first
+            call of each wrapped function: it may be rebuilt in the middle of a fit.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class WrappedFunction:
         self._wrapper: Any = None
 
     def arm(self) -> None:
-        """The next call is ours. Wraps anew where somebody remade the function."""
+        """Expect the next call as ours. Wraps again where the function was rebuilt."""
         self.armed = True
         if getattr(self.model, self.name) is not self._wrapper:
             self.wrap()
 
     def wrap(self) -> None:
-        """Put the wrapper in place of the model's function, whatever wrapper of ours was there."""
+        """Replace the model's function by the wrapper, and any earlier wrapper of ours."""
         inner = unwrapped(getattr(self.model, self.name, None))
         if inner is None:
             return
@@ -66,35 +66,35 @@ class WrappedFunction:
         setattr(self.model, self.name, self._wrapper)
 
     def _batches(self, inner: Any) -> int:
-        """How many batches a call takes: what the model said when the function was first seen.
+        """Return the batches per call, as the model had it when the function was first seen.
 
-        A model may be told otherwise since; that changes the next function that is made.
+        A later change of the model's setting takes effect in the next function that is built.
         """
         batches = int(getattr(self.model, "steps_per_execution", 1) or 1)
         kept = getattr(inner, "__dict__", {})
         return kept.setdefault(_BATCHES, batches)
 
     def unwrap(self) -> None:
-        """Put the original back, if our wrapper is still there."""
+        """Restore the original, if our wrapper is still there."""
         self.armed = False
         if self._wrapper is not None and getattr(self.model, self.name, None) is self._wrapper:
             setattr(self.model, self.name, self._wrapper.__dict__[_WRAPPED])
         self._wrapper = None
 
     def drain(self) -> Callable[[], InputRows] | None:
-        """The rows since the last drain; the returned call converts them, on any thread.
+        """Return the rows since the last drain, as a call that converts them on any thread.
 
         None where batches are not timed.
         """
         raise NotImplementedError
 
     def _make(self, inner: Callable) -> Callable:
-        """The wrapper around the model's own function."""
+        """Return the wrapper around the model's own function."""
         raise NotImplementedError
 
 
 def unwrapped(function: Any) -> Any:
-    """The user's own function behind any wrapper of ours."""
+    """Return the user's own function inside any wrapper of ours."""
     while function is not None and _WRAPPED in getattr(function, "__dict__", {}):
         function = function.__dict__[_WRAPPED]
     return function

@@ -1,4 +1,4 @@
-"""Profiler windows: which steps are profiled, at what cost, and what becomes of their files.
+"""Profiler windows: the steps they profile, their cost, and the reading of their files.
 
 A framework's own profiler belongs to its package in `backends`.
 """

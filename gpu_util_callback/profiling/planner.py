@@ -1,4 +1,4 @@
-"""When profiler windows open, and the budget that holds them back."""
+"""The schedule on which profiler windows open, and the budget that limits them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOREVER = 1 << 62  # a step or a time that never comes
 
 @dataclass(frozen=True)
 class WindowCost:
-    """What one window cost, in seconds of wall time (`parse_s`: of a processor)."""
+    """Cost of one window, in seconds of wall time (`parse_s`: of a processor)."""
 
     start_s: float  # the call that starts the profiler, on the training thread
     slowed_s: float  # how much longer its steps took than those before them, start included
@@ -30,16 +30,16 @@ class WindowCost:
 
     @property
     def total_s(self) -> float:
-        """All of it, the greater of what was spent and what the steps lost by it."""
+        """Return the whole cost, taking the greater of what was spent and what the steps lost."""
         return max(self.start_s, self.slowed_s) + max(self.stop_s + self.parse_s, self.after_s)
 
 
 class Budget:
-    """Keeps the cost of all windows within a share of the time since the fit began.
+    """Limit on the cost of all windows, as a share of the time since the fit began.
 
     Args:
         share: of wall time, e.g. 0.01.
-        first_guess_s: what the first window is taken to cost.
+        first_guess_s: the assumed cost of the first window.
     """
 
     MARGIN = 1.25  # a window may cost more than the ones before it
@@ -56,13 +56,13 @@ class Budget:
         self._last.append(cost)
 
     def guess_s(self, steps: int) -> float:
-        """What a window of so many steps may cost: cautious, so that the budget holds."""
+        """Return a conservative cost of a window of this many steps, so that the budget holds."""
         if not self._last:
             return self.first_guess_s
         return self.MARGIN * max(c.total_s * max(1.0, steps / c.steps) for c in self._last)
 
     def opens_at_s(self, steps: int) -> float:
-        """Seconds after the fit's begin from which the next window fits."""
+        """Return the seconds after the fit's begin from which the next window fits."""
         if self.share <= 0:
             return float("inf")
         return (self.spent_s + self.guess_s(steps)) / self.share
@@ -72,10 +72,10 @@ _Range = tuple[int, int]
 
 
 class Action(Enum):
-    """What is to be done at a step boundary."""
+    """An action at a step boundary."""
 
     NONE = 0
-    OPEN = 1  # start the profiler; `Planner.opened` then says whether this step is marked
+    OPEN = 1  # start the profiler; `Planner.opened` then returns whether to mark this step
     MARK = 2  # the step that begins is one of the open window's steps
     CLOSE = 3  # stop the profiler
 
@@ -88,7 +88,7 @@ class PlannedWindow:
     first: int
     stop: int  # half-open; less than planned where an epoch's end cut it off
     per_call: int = 1  # batches between two boundaries
-    wanted: _Range | None = None  # the range somebody named for it
+    wanted: _Range | None = None  # the user's range for it
     start_s: float = 0.0
     inside_ns: int = 0
     inside_calls: int = 0  # calls of the train function while it was open
@@ -98,15 +98,15 @@ class PlannedWindow:
 
     @property
     def marked_stop(self) -> int:
-        """The step behind the last marked one."""
+        """Return the step after the last marked one."""
         return self.marked[-1] + self.per_call if self.marked else self.first
 
 
 class Planner:
-    """Decides at each step boundary of one fit whether a window opens, goes on or closes.
+    """The decisions at each step boundary of a fit: whether a window opens, continues or closes.
 
-    Holds no clock and no profiler: the caller tells it the time (nanoseconds, monotonic) and what
-    became of its decisions. `boundary` is called on the training thread for every step and costs
+    Holds no clock and no profiler: the caller passes the time (nanoseconds, monotonic) and the
+    outcome of its decisions. `boundary` is called on the training thread for every step and costs
     less than a microsecond while nothing is due; `finished` comes from another thread.
 
     Args:
@@ -120,7 +120,7 @@ class Planner:
     SETTLED = 4  # steps timed, and steps of a long epoch over, before an automatic window
     FIRST_STEPS = 3  # steps of the first window, when nothing is known of its events
     SPREAD = 0.1  # automatic windows lie at least this share of the elapsed time apart
-    CLEAR = 8  # steps left between an automatic window and somebody else's profile
+    CLEAR = 8  # steps left between an automatic window and another profile
     RETRY_NS = 2_000_000_000  # after finding the profiler taken
 
     def __init__(
@@ -137,7 +137,7 @@ class Planner:
         self._durations: deque[int] = deque(maxlen=33)  # ns, of the latest undisturbed calls
         self._events_per_step: float | None = None
         self._last_length = self.FIRST_STEPS
-        self._behind: dict[int, PlannedWindow] = {}  # closed, their costs not yet known
+        self._behind: dict[int, PlannedWindow] = {}  # closed windows whose cost is not yet known
         self._pending: deque[_Range] = deque()
         self._next_first = schedule.first
         self._claims: list[tuple[int, int]] = []
@@ -148,7 +148,7 @@ class Planner:
         self._retry_ns = self._last_open_ns = 0
         self._last_ns = self._last_step = self._epoch_first = -1
 
-    # -- what the caller says ------------------------------------------------------------------
+    # -- input from the caller -----------------------------------------------------------------
 
     def begin(
         self,
@@ -157,13 +157,13 @@ class Planner:
         steps_per_call: int = 1,
         claims: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """The fit begins.
+        """Begin the fit.
 
         Args:
             now_ns: the time.
             steps_per_epoch: where it is known.
             steps_per_call: batches between two boundaries (`steps_per_execution`).
-            claims: half-open step ranges in which somebody else will want the profiler.
+            claims: half-open step ranges in which another callback will use the profiler.
         """
         self._begin_ns = now_ns
         self._epoch_steps = steps_per_epoch
@@ -173,7 +173,7 @@ class Planner:
         self._plan()
 
     def boundary(self, step: int, now_ns: int) -> Action:
-        """A call of the train function begins, with batch number `step`."""
+        """Return what to do as a call of the train function begins, with batch number `step`."""
         last = self._last_ns
         self._last_ns = now_ns
         self._last_step = step
@@ -190,11 +190,11 @@ class Planner:
         return self._try_open(step)
 
     def waited(self, wait_ns: int) -> None:
-        """Time since the last boundary that is no cost: the GPU was at work for earlier steps."""
+        """Exclude time since the last boundary: the GPU was working on earlier steps."""
         self._last_ns += wait_ns
 
     def opened(self, start_s: float) -> bool:
-        """The profiler runs, after a call of `start_s`. Returns whether this step is marked."""
+        """Note that the profiler runs, after a call of `start_s`; return whether to mark a step."""
         window = self.window
         assert window is not None
         window.start_s = start_s
@@ -210,14 +210,14 @@ class Planner:
         return self._go_on(window, self._last_step) is Action.MARK
 
     def refused(self, now_ns: int) -> None:
-        """Somebody else had the profiler when the window was to open: try again later."""
+        """Retry later: the profiler was in use when the window was to open."""
         self.window = None
         self.refusals += 1
         self._retry_ns = now_ns + self.RETRY_NS
         self._plan()
 
     def gave_way(self, now_ns: int) -> None:
-        """Somebody else wanted the profiler while the window was open: take it again later."""
+        """Release the open window for another profile; retry later."""
         window = self.window
         if window is not None:
             if window.wanted is not None:
@@ -229,13 +229,13 @@ class Planner:
             self.refused(now_ns)
 
     def give_up(self) -> None:
-        """The profiler does not work here: no more windows."""
+        """Open no more windows: the profiler does not work here."""
         self.window = None
         self._retry_ns = FOREVER
         self._plan()
 
     def closed(self) -> PlannedWindow | None:
-        """The profiler is being stopped; `finished` will say what it cost."""
+        """Return the window being stopped; `finished` will report its cost."""
         window = self.window
         if window is None:  # it gave way meanwhile
             return None
@@ -246,11 +246,11 @@ class Planner:
         return window
 
     def epoch_ended(self, steps: int | None = None) -> PlannedWindow | None:
-        """No step follows at once. Returns the window that this cuts off: it is to be closed.
+        """Return the window that a pause in the steps cuts off: it must be closed.
 
         Args:
-            steps: delivered so far, where the caller knows: an input that ends without notice
-                makes a call that delivers none.
+            steps: delivered so far, where the caller knows: an input exhausted without notice makes
+                a call that delivers none.
         """
         self._last_ns = -1
         window = self.window
@@ -266,7 +266,7 @@ class Planner:
         return self.closed()
 
     def finished(self, index: int, stop_s: float, parse_s: float, events: int) -> WindowCost | None:
-        """What a closed window cost; any thread. Returns the whole cost."""
+        """Set what a closed window cost, and return the whole cost. Any thread."""
         with self._lock:
             window = self._behind.get(index)
             if window is None:
@@ -291,7 +291,7 @@ class Planner:
         return cost
 
     def why_none(self, now_ns: int) -> tuple[str, str] | None:
-        """At the end of a fit without a window: the reason, and what to do about it."""
+        """Return why a fit ended without a window, and what to do about it."""
         if self.windows_opened or self._retry_ns >= FOREVER:
             return None
         steps, schedule = self._last_step + self._per_call, self.schedule
@@ -317,7 +317,7 @@ class Planner:
         return "no stretch of the run had room for a window", cure
 
     def idle_s(self, now_ns: int) -> float:
-        """Seconds without a boundary, beyond what a step usually takes."""
+        """Return the seconds without a boundary beyond the duration of a usual step."""
         usual_ns = max(self._durations, default=0)
         last_ns = self._last_ns if self._last_ns >= 0 else now_ns
         return (now_ns - last_ns - 5 * usual_ns) / 1e9
@@ -325,7 +325,7 @@ class Planner:
     # -- deciding ------------------------------------------------------------------------------
 
     def _charge_call(self, duration_ns: int) -> None:
-        """A call inside or behind a window: no yardstick for others, but measured by them."""
+        """Charge a call inside or after a window: compared with others, no reference for them."""
         if self.window is not None:
             self.window.inside_ns += duration_ns
             self.window.inside_calls += 1
@@ -343,7 +343,7 @@ class Planner:
         return Action.NONE
 
     def _plan(self) -> None:
-        """Set the step and the time before which there is nothing to decide."""
+        """Set the step and the time before which nothing needs deciding."""
         with self._lock:
             self._wake_step, self._wake_ns = self._next()
 
@@ -360,7 +360,7 @@ class Planner:
             # the call that holds it, and the calls before it to warm up
             step = first - self._per_call * (1 + self.warmup) + 1
         if not schedule.explicit:
-            if self._behind:  # what that one cost decides
+            if self._behind:  # depends on the cost of that window
                 return FOREVER, FOREVER
             elapsed_s = self.budget.opens_at_s(self._length())
             if elapsed_s > 1e9:
@@ -369,13 +369,13 @@ class Planner:
         return step, time_ns
 
     def _spread_ns(self) -> int:
-        """Windows grow rarer as the run grows: a hundred of them make a run of ten thousand."""
+        """Space windows further apart as the run grows: a hundred make a run of ten thousand."""
         if not self.windows_opened or self.schedule.first is not None:
             return 0
         return self._begin_ns + int((self._last_open_ns - self._begin_ns) * (1 + self.SPREAD))
 
     def _length(self) -> int:
-        """Steps of the next window: as many as its events allow, growing slowly."""
+        """Return the steps of the next window: as many as its events allow, growing slowly."""
         if self._events_per_step is None:
             length = min(self.schedule.steps, self.FIRST_STEPS)
         else:
@@ -397,7 +397,7 @@ class Planner:
                 (self._next_first or 0) + self._length(),
             )
             length = stop - first
-            # a window that was held back (its budget, another's profile) keeps its length
+            # a window that was held back (by its budget or another profile) keeps its length
             first = max(first, step)
             while (claim := self._claim_met(first, first + length, 1)) is not None:
                 first = claim[1] + lead
@@ -416,7 +416,7 @@ class Planner:
         return None
 
     def _has_room(self, step: int, stop: int) -> bool:
-        """Whether an automatic window fits here without an epoch's end in it."""
+        """Return whether an automatic window fits here without an epoch's end in it."""
         if len(self._durations) < self.SETTLED:
             return False
         into, epoch = step - self._epoch_first, self._epoch_steps
@@ -428,6 +428,6 @@ class Planner:
 
 
 def _middle(steps: int) -> _Range:
-    """Five steps, or what there is, behind the first and slowest steps of a run."""
+    """Return five steps, or as many as there are, after the first and slowest steps of a run."""
     first = min(max(0, steps // 2), 100)
     return first, min(first + 5, steps) if first < steps else first + 1

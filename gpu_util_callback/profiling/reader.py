@@ -1,4 +1,4 @@
-"""Has profiler windows read by a process of the lowest priority."""
+"""Reading of profiler windows by a process of the lowest priority."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["AllocatorCurve", "ReadFailed", "WindowReader", "WindowRows", "cure_f
 
 
 class ReadFailed(Exception):
-    """A window's file could not be read; the message says why in one line."""
+    """A window's file could not be read; the message gives the reason in one line."""
 
 
 @dataclass
 class AllocatorCurve:
-    """What one of the framework's allocators held over a window.
+    """Memory held by one of the framework's allocators over a window.
 
     Args:
         name: e.g. "GPU_0_bfc".
@@ -39,7 +39,7 @@ class AllocatorCurve:
 
 @dataclass
 class WindowRows:
-    """A window's rows for the recording; columns as in the recording's schema, times of the wall
+    """Rows of a window for the recording; columns as in the recording's schema, times of the wall
     clock.
 
     Args:
@@ -59,7 +59,7 @@ class WindowRows:
     allocators: list[AllocatorCurve] = field(default_factory=list)
 
 
-# The priority goes before the imports, which are most of the work: `python -m` would not do.
+# The priority is set before the imports, which are most of the work: `python -m` would be too late.
 _CHILD = """
 import json, os, sys
 if hasattr(os, "nice"):
@@ -74,7 +74,7 @@ sys.exit(main())
 
 
 class WindowReader:
-    """Reads the windows of a fit, one by one, in a process that it starts for the first.
+    """Reader of a fit's windows, one by one, in a process that it starts for the first.
 
     The process ends with `close`, and by itself when this one ends, however that happens.
     """
@@ -87,15 +87,15 @@ class WindowReader:
 
     @property
     def pid(self) -> int | None:
-        """The running process, if there is one."""
+        """Return the process id while the process runs."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def read(self, file: Path) -> WindowRows:
-        """Read a trace. Waits for it; several threads may ask.
+        """Read a trace and wait for the result; several threads may call.
 
         Args:
-            file: the `*.xplane.pb`; a file beside it takes the answer.
+            file: the `*.xplane.pb`; the answer goes into a file next to it.
 
         Raises:
             ReadFailed.
@@ -127,7 +127,7 @@ class WindowReader:
         )
 
     def give_up(self) -> None:
-        """End the process, and with it the reading that is under way. Any thread."""
+        """End the process, and with it the current reading. Any thread."""
         self._given_up = True
         process = self._process
         if process is not None:
@@ -135,7 +135,7 @@ class WindowReader:
                 process.kill()
 
     def close(self) -> None:
-        """End the process, once it has done what it was asked for."""
+        """End the process once it has finished its work."""
         with self._lock:
             process, self._process = self._process, None
             if process is not None:
@@ -203,7 +203,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """This process's own, with its module path, and one thread for numpy's libraries."""
+    """Return this process's environment, with its module path and one thread for numpy."""
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -235,7 +235,7 @@ _CURES = (
 
 
 def cure_for(problem: str) -> str:
-    """What to do about a line that a profiler left in its trace."""
+    """Return what to do about a line that a profiler left in its trace."""
     lowered = problem.lower()
     for words, cure in _CURES:
         if any(word in lowered for word in words):

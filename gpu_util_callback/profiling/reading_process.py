@@ -1,7 +1,7 @@
 """`python -m gpu_util_callback.profiling.reading_process`: read profiler windows in the background.
 
-Runs as a process of the lowest priority, which whoever starts it sees to: inside the training's
-own process the reading would hold Python's lock while the training thread wants it. It serves all
+Runs as a process of the lowest priority, which its parent sets: inside the training's own process
+the reading would hold Python's lock while the training thread wants it. It serves all
 windows of a fit, since starting Python and importing numpy takes ten times longer than reading one.
 """
 
@@ -30,7 +30,7 @@ TABLES = ("traced_steps", "kernels", "step_kernels")
 def run(path: str, out: str) -> int:
     """Analyse the trace at `path`; write its rows for the recording to `out`, a new .npz file.
 
-    A Chrome trace is packed besides, into `<path>.gz`.
+    A Chrome trace is also compressed, into `<path>.gz`.
 
     Arrays are named `<table>/<column>`, and `allocator<i>/<column>` for the curves of the
     framework's allocators; "about" is a JSON text with `events`, `device_events`, `problems` (lines
@@ -75,7 +75,7 @@ def _array(values) -> np.ndarray:
 
 
 def load(out: str | os.PathLike) -> tuple[dict[str, dict[str, np.ndarray]], dict]:
-    """What `run` wrote: the tables, and "about"."""
+    """Return what `run` wrote: the tables, and "about"."""
     tables: dict[str, dict[str, np.ndarray]] = {table: {} for table in TABLES}
     with np.load(out, allow_pickle=False) as arrays:
         for name in arrays.files:
@@ -87,7 +87,7 @@ def load(out: str | os.PathLike) -> tuple[dict[str, dict[str, np.ndarray]], dict
 
 
 def main() -> int:
-    """Do jobs as they come: a line of JSON on stdin each, `{"path", "out"}`; ends with stdin.
+    """Do jobs as they come: a line of JSON on stdin each, `{"path", "out"}`; end with stdin.
 
     Each is answered by a line on stdout: `{"error"}`, null when the job is done.
     """
@@ -105,7 +105,7 @@ def main() -> int:
         answer["cpu_s"] = time.process_time() - (before if _answered else 0.0)
         _answered.append(events)
         print(json.dumps(answer), flush=True)
-        if events > MANY_EVENTS:  # its memory would not go back to the system
+        if events > MANY_EVENTS:  # its memory would not be returned to the system
             return 0
     return 0
 

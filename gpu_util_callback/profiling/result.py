@@ -1,4 +1,4 @@
-"""One profiler window, read: what goes into the recording and into the scalars."""
+"""The result of one profiler window, for the recording and the scalars."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["WindowResult"]
 
 @dataclass
 class WindowResult:
-    """One window, read: what goes into the recording.
+    """The result of one window, for the recording.
 
     Args:
         window: its index within the fit.
         first_step, stop_step: the steps it marked, half-open.
         profile: its name in the Profile tab; None = its file could not be put there.
         start_ns, end_ns: from before the profiler's start to after its stop, recording's clock.
-        cost_s: everything it cost.
+        cost_s: its whole cost.
         traced_steps, kernels, step_kernels: rows as in the recording's schema.
         allocators: curves of the GPUs' allocators, recording's clock.
     """
@@ -40,7 +40,7 @@ class WindowResult:
     allocators: list[AllocatorCurve]
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """The rows for the recording: those of the window's tables and one of `phases`."""
+        """Return the rows for the recording: those of the window's tables and one of `phases`."""
         phases = {
             "kind": ["profiler_window"],
             "name": [f"window {self.window}"],
@@ -59,7 +59,7 @@ class WindowResult:
         return tables
 
     def kernel_times_ms(self) -> list[tuple[int, int, float]]:
-        """(step, gpu, ms in which a kernel ran) of each traced step and GPU, by step.
+        """Return (step, gpu, ms in which a kernel ran) of each traced step and GPU, by step.
 
         Where one call trains several batches it is their mean, at the first of them.
         """
@@ -78,7 +78,7 @@ class WindowResult:
         return sorted(found)
 
     def points(self) -> list[tuple[int, dict[str, float], int]]:
-        """The scalars of its steps: (step, {tag: value}, time in ns), by step."""
+        """Return the scalars of its steps: (step, {tag: value}, time in ns), by step."""
         rows = self.traced_steps
         if not rows:
             return []
@@ -111,7 +111,7 @@ class WindowResult:
             )
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of it."""
+        """Return the window's facts for the manifest."""
         return {
             "window": self.window,
             "first_step": self.first_step,

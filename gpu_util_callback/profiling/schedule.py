@@ -1,4 +1,4 @@
-"""Which steps of a fit are profiled: the callback's argument `trace`."""
+"""The steps of a fit to profile: the callback's argument `trace`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["TraceSchedule"]
 
 @dataclass(frozen=True)
 class TraceSchedule:
-    """Which steps of a fit are profiled.
+    """The steps of a fit to profile.
 
     Steps are counted from 0 over all epochs of the fit. With no argument this is `trace="auto"`:
     windows of a few steps, as often as the callback's `overhead_budget` allows.
 
     Args:
-        ranges: Half-open step ranges, e.g. `[(100, 105)]`. They are taken whatever they cost.
+        ranges: Half-open step ranges, e.g. `[(100, 105)]`. They are profiled whatever the cost.
         first: The first step of the first window.
         every: Steps from the start of one window to the start of the next; None = one window.
         steps: The most steps a window covers.
         count: The most windows of one fit; None = any number.
-        max_events: Events a window may hold. What a window costs goes with its events, so
+        max_events: Events a window may hold. The cost of a window grows with its events, so
             a model with many small operations gets windows of fewer steps. PyTorch's hold up
-            the training while they are stopped and written: 10,000 there, unless you say.
+            the training while they are stopped and written: the default there is 10,000.
         within_budget: Whether windows at `first`/`every` wait until the budget allows them.
         beside_server: Whether to open windows although a profiler server runs in this process.
             A remote capture asked for during a window fails, hence False.
@@ -64,18 +64,18 @@ class TraceSchedule:
 
     @property
     def explicit(self) -> bool:
-        """Whether somebody named the steps, so that no budget holds them back."""
+        """Return whether the user named the steps, so that no budget applies."""
         return bool(self.ranges) or (self.first is not None and not self.within_budget)
 
     @classmethod
     def of(cls, trace: Any) -> TraceSchedule | None:
-        """The schedule that the callback's argument `trace` means; None = no windows.
+        """Return the schedule for the callback's argument `trace`; None = no windows.
 
         Args:
             trace: "auto", "off" (or None, False), step ranges, or a TraceSchedule.
 
         Raises:
-            ValueError: for anything else, naming what is possible.
+            ValueError: for anything else, with the possible values.
         """
         if isinstance(trace, cls):
             return trace
@@ -99,7 +99,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _ranges(ranges: Iterable) -> tuple[tuple[int, int], ...]:
-    """Sorted, disjoint, non-adjacent ranges out of pairs or `range` objects."""
+    """Return sorted, disjoint, non-adjacent ranges from pairs or `range` objects."""
     pairs = []
     for item in ranges:
         if isinstance(item, range):

@@ -1,4 +1,4 @@
-"""What profiler windows need of a framework's profiler."""
+"""The interface between profiler windows and a framework's profiler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class ProfilerBusy(Exception):
-    """Somebody else has the profiler. Nothing was started."""
+    """The profiler is in use by others. Nothing was started."""
 
 
 class ProfilerFailed(Exception):
@@ -40,34 +40,34 @@ class ProfilerFailed(Exception):
 
 
 class Marker(Protocol):
-    """The marker of one training step in the trace; entered when it is made."""
+    """Marker of one training step in the trace; entered when it is made."""
 
     def close(self) -> None: ...
 
 
 class ProfilerSession:
-    """A framework's one profiler of this process, for as long as nobody else wants it.
+    """A framework's one profiler of this process, held until anybody else wants it.
 
     While a window is open, the framework's own function that starts a profile is wrapped: called
-    by anybody else, it first ends our window, and then does what was asked. Without that a
-    callback of the user's that profiles would fail, because of us, in its own code.
+    by other code, it first ends our window and then does what was asked. Otherwise a user's
+    profiling callback would fail, because of us, in its own code.
     """
 
     name: str
-    # Where stopping or writing holds up the training, fewer events than a schedule's default.
+    # Below a schedule's default where stopping or writing holds up the training.
     max_events: int | None = None
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # held while stopping, so that nobody starts in between
+        self._lock = threading.RLock()  # held while stopping, so that nothing starts in between
         self._folder: Path | None = None  # not None = a window of ours is open
-        self._running: Any = None  # the framework's object of it
+        self._running: Any = None  # the framework's object for it
         self._yielded: Callable[[], None] | None = None
         self._wrapped: list[tuple[Any, str, Any, Any]] = []
 
     def start(self, folder: Path, yielded: Callable[[], None]) -> None:
         """Start profiling into a folder that exists. Training thread.
 
-        `yielded` is called, on the thread that asks, when somebody else starts a profile before
+        `yielded` is called, on the requesting thread, when other code starts a profile before
         `stop`; the window has then already ended without a file.
 
         Raises:
@@ -91,7 +91,7 @@ class ProfilerSession:
     def stop(self, folder: Path) -> Path | None:
         """Stop the profile that was started into `folder`, and return its file.
 
-        None = it is not running any more. May take long, and lets other threads run. Any thread.
+        None = it is no longer running. May take long, and lets other threads run. Any thread.
 
         Raises:
             ProfilerFailed.
@@ -101,7 +101,7 @@ class ProfilerSession:
                 return None
             self._folder = None
             try:
-                if self._current() is self._running:  # else somebody has stopped ours
+                if self._current() is self._running:  # else other code has stopped ours
                     self._stop(folder)
             finally:
                 self._running = None
@@ -109,10 +109,10 @@ class ProfilerSession:
         return next(iter(sorted(folder.glob("plugins/profile/*/*.xplane.pb"))), None)
 
     def end(self) -> None:
-        """The fit has no more windows; one may still be open. Any thread."""
+        """Note that the fit has no more windows; one may still be open. Any thread."""
 
     def _give_way(self) -> None:
-        """Somebody else is about to start a profile."""
+        """End our window: other code is about to start a profile."""
         with self._lock:  # a stop in progress ends first
             if self._folder is None:
                 return
@@ -120,7 +120,7 @@ class ProfilerSession:
             self._unwatch()
             try:
                 self._drop()
-            except Exception:  # already gone: then nothing is in the way
+            except Exception:  # already gone: nothing to end
                 pass
             yielded = self._yielded
         if yielded is not None:
@@ -146,37 +146,37 @@ class ProfilerSession:
         return start
 
     def _unwatch(self) -> None:
-        """The window is over: nothing of it stays in others' functions."""
+        """Remove our wrappers from the framework's functions after a window."""
         waits.mark = None
         for home, name, original, wrapper in self._wrapped:
-            if getattr(home, name, None) is wrapper:  # else somebody has wrapped it in turn
+            if getattr(home, name, None) is wrapper:  # else other code has wrapped it in turn
                 setattr(home, name, original)
         self._wrapped.clear()
 
-    # -- what a framework says -----------------------------------------------------------------
+    # -- per framework -------------------------------------------------------------------------
 
     @property
     def traces_device(self) -> bool:
-        """Whether a GPU is traced, to which the profiler has to attach."""
+        """Return whether a GPU is traced, to which the profiler has to attach."""
         raise NotImplementedError
 
     def mark(self, step: int) -> Marker:
-        """A step of the training begins. Training thread."""
+        """Mark a training step that begins. Training thread."""
         raise NotImplementedError
 
     def wait(self) -> Marker | None:
-        """The training begins to wait for a batch; None = the trace tells that by itself."""
+        """Annotate a wait for a batch; None = the trace contains it already. Training thread."""
         return None
 
     def settle(self) -> None:
         """Wait until the GPU has done what was launched so far. Training thread.
 
-        For frameworks whose host runs ahead of the GPU: work that was launched before the profiler
-        started is never traced, and work that is not done when it stops is lost.
+        For frameworks whose host runs ahead of the GPU: work launched before the profiler started
+        is never traced, and work still unfinished when it stops is lost.
         """
 
     def server(self) -> str | None:
-        """Which profiler server in this process waits for somebody to ask for a profile."""
+        """Return the profiler server in this process that waits for capture requests, if any."""
         return None
 
     def _start(self, folder: Path) -> None:
@@ -186,26 +186,26 @@ class ProfilerSession:
         raise NotImplementedError
 
     def _drop(self) -> None:
-        """Stop; the file is not wanted."""
+        """Stop without keeping the file."""
         raise NotImplementedError
 
     def _current(self) -> Any:
-        """The framework's object for the running profile, whosever it is, where it tells."""
+        """Return the framework's object for the running profile, ours or not, where available."""
         return None
 
     def _entry_points(self) -> Iterable[tuple[Any, str]]:
-        """(module, name) of the functions with which others start a profile."""
+        """Return (module, name) of the functions with which other code starts a profile."""
         return ()
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, short enough for a person."""
+    """Return an error's message, shortened to one readable line."""
     text = getattr(error, "message", None) or str(error)
     return " ".join(str(text).split())[:300] or type(error).__name__
 
 
 def profile_claims(callbacks: Iterable[Any]) -> list[tuple[int, int]]:
-    """The calls of the train function, counted from 0, that other callbacks will profile.
+    """Return the calls of the train function, counted from 0, that other callbacks will profile.
 
     `keras.callbacks.TensorBoard(profile_batch=(first, last))` counts the calls from 1 and profiles
     the last one too; when the profiler is taken it logs an error and writes nothing.

@@ -1,4 +1,4 @@
-"""One profiler window: its thread stops the profiler, and has the file shown and read."""
+"""One profiler window: its thread stops the profiler, publishes the file and has it read."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | 
     Args:
         file: `<host>.xplane.pb`.
         log_dir: the run's folder, or an fsspec URL.
-        name: of the profile; another window of that name keeps it, and this one gets a suffix.
+        name: of the profile; where a window of that name exists, this one gets a suffix.
         redact: replaces a host name.
 
-    Returns: the profile's name, which the Profile tab lists.
+    Returns: the profile's name as the Profile tab lists it.
 
     Raises:
         OSError: it cannot be written.
@@ -57,7 +57,7 @@ def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | 
         break
     else:
         raise FileExistsError(f"{home / name} and 999 more exist")
-    # A half-copied file would be shown as damaged: it gets its name when it is whole.
+    # A half-copied file would be shown as damaged: it is renamed when complete.
     partial = folder / f"{target_name}.part"
     try:
         if redact:
@@ -117,12 +117,12 @@ def _put(data: bytes, log_dir: str, name: str) -> None:
         filesystem.pipe_file(target, data)
     except OSError:
         raise
-    except Exception as error:  # each store has its own
+    except Exception as error:  # each store has its own exceptions
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def _without_host_names(data: bytes) -> bytes:
-    """An XSpace without field 4, `hostnames`."""
+    """Return an XSpace without field 4, `hostnames`."""
     from gpu_util_callback.traces import wire
 
     kept = []
@@ -134,20 +134,23 @@ def _without_host_names(data: bytes) -> bytes:
     return b"".join(kept)
 
 
-WATCH_S = 0.1  # how often an open window looks whether the fit is still there
-IDLE_S = 60.0  # no step for so long, and an open window is closed
+# ---- one window ------------------------------------------------------------------------
+
+
+WATCH_S = 0.1  # how often an open window checks whether the fit is still there
+IDLE_S = 60.0  # an open window is closed after this long without a step
 
 
 @dataclass
 class Surroundings:
-    """What a window needs of the fit it belongs to; see `ProfilerWindows`.
+    """Callbacks from a window to its fit; see `ProfilerWindows`.
 
     Args:
-        note: takes (reason, cure, source) of something that is missing; once per cure.
+        note: takes (reason, cure, source) of whatever is missing; once per cure.
         keep: takes the result.
-        abandon: is called when the fit turns out to be over.
-        yielded: is told that somebody else has the profiler; returns whether the window was open.
-        ended: is told that nothing more will come of the window.
+        abandon: called when the fit turns out to be over.
+        yielded: called when other code takes the profiler; returns whether the window was open.
+        ended: called when nothing more will come of the window.
     """
 
     session: ProfilerSession
@@ -164,7 +167,7 @@ class Surroundings:
 
 
 class Window:
-    """One window from its start until its rows are there; its thread stops the profiler."""
+    """One window from its start until its rows are available; its thread stops the profiler."""
 
     def __init__(self, fit: Surroundings, planner: Planner, folder: Path, began_ns: int):
         self.folder = folder
@@ -172,7 +175,7 @@ class Window:
         self._planner = planner
         self._began_ns = began_ns
         self.planned: PlannedWindow | None = None  # set before `closing`
-        self.halt_s = 0.0  # what the training thread had to stop, likewise
+        self.halt_s = 0.0  # time the training thread spent stopping, likewise
         self.closing = threading.Event()
         self.stopped = threading.Event()
         self.done = threading.Event()
@@ -180,7 +183,7 @@ class Window:
         self.thread = threading.Thread(target=self._run, name="gpu-util-window", daemon=True)
 
     def yielded(self) -> None:
-        """Somebody else has started the profiler."""
+        """Close after other code has started the profiler."""
         if self._fit.yielded(self):
             self._planner.gave_way(time.perf_counter_ns())
         self.closing.set()
@@ -202,7 +205,7 @@ class Window:
             self._fit.ended(self)
 
     def _wait(self) -> None:
-        """Until the window is to be closed, or nobody is left who would close it."""
+        """Wait until the window is to be closed, or nothing is left that would close it."""
         fit = self._fit
         while not self.closing.wait(WATCH_S):
             if fit.is_over is not None:
@@ -265,7 +268,7 @@ class Window:
             return None
 
     def _keep(self, file: Path) -> None:
-        """Keep a trace that the Profile tab cannot read, for Perfetto. It names processes."""
+        """Keep a trace that the Profile tab cannot read, for Perfetto. It holds process names."""
         packed = file.with_name(f"{file.name}.gz")
         if self._fit.redact is None and packed.is_file():
             try:
@@ -317,7 +320,7 @@ class Window:
     def _converted(
         self, rows: WindowRows, planned: PlannedWindow
     ) -> dict[str, dict[str, np.ndarray]]:
-        """The rows with the window's index and the recording's times."""
+        """Return the rows with the window's index and the recording's times."""
         tables = {name: dict(columns) for name, columns in rows.tables.items()}
         traced = tables["traced_steps"]
         if traced:

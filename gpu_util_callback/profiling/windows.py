@@ -1,4 +1,4 @@
-"""Takes profiler windows during a fit: opens and closes them, and has their files read."""
+"""Profiler windows of a fit: opens and closes them, and has their files read."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ __all__ = ["ProfilerWindows"]
 log = logging.getLogger("gpu_util_callback")
 
 SOURCE = "profiler windows"
-# What the first window is taken to cost, before one was measured. Seen without a GPU: 0.15 to
+# Assumed cost of the first window, before one was measured. Measured without a GPU: 0.15 to
 # 0.3 s, most of it the start of the reading process. Attaching to a GPU loads libraries and slows
 # its steps.
 FIRST_GUESS_S = 0.6
 FIRST_GUESS_GPU_S = 3.0
 _NONE = Action.NONE
-STOP_WAIT_S = 5.0  # how long a named window waits for the one before it to be stopped
+STOP_WAIT_S = 5.0  # how long a named window waits for the previous one to be stopped
 
 _all: weakref.WeakSet[ProfilerWindows] = weakref.WeakSet()
 
@@ -57,8 +57,8 @@ class ProfilerWindows:
         clock: the recording's.
         log_dir: where the Profile tab will look; a path or an fsspec URL.
         share: the overhead budget, a share of wall time.
-        fit_is_over: whether the fit has been left, e.g. by an exception; called on any thread.
-            None = that cannot be seen, and a minute without a step is taken for its end.
+        fit_is_over: returns whether the fit has been left, e.g. by an exception; called on any
+            thread. None = unknown, and a minute without a step is taken for its end.
         redact: replaces host names; None = they may stay.
         reader: reads the windows' files.
     """
@@ -114,10 +114,10 @@ class ProfilerWindows:
         steps_per_epoch: int | None = None,
         steps_per_call: int = 1,
     ) -> None:
-        """The fit begins.
+        """Begin the fit.
 
         Args:
-            callbacks: all callbacks of the fit, for those that will want the profiler.
+            callbacks: all callbacks of the fit, for those that will use the profiler.
             steps_per_epoch: where it is known.
             steps_per_call: batches in one call of the train function.
         """
@@ -140,7 +140,7 @@ class ProfilerWindows:
             self._failed(error)
 
     def step_begins(self, step: int) -> int:
-        """A call of the train function begins with batch number `step` of the fit.
+        """Begin a call of the train function with batch number `step` of the fit.
 
         Returns: `time.perf_counter_ns` when this began; 0 where there was nothing to do.
         """
@@ -154,7 +154,7 @@ class ProfilerWindows:
                 return 0
             marker, self._marker = self._marker, None
             if action is Action.CLOSE:
-                self._settle()  # within the last step's marker: its work is that step's
+                self._settle()  # within the last step's marker: its work belongs to that step
             if marker is not None:
                 marker.close()
             if action is Action.MARK:
@@ -168,11 +168,11 @@ class ProfilerWindows:
         return now
 
     def steps_pause(self, steps: int | None = None) -> None:
-        """No step follows at once: an epoch has ended, or a validation begins.
+        """Handle a pause in the steps: an epoch has ended, or a validation begins.
 
         Args:
-            steps: delivered so far, where that is known: the input may end without notice, and
-                its last call of the train function then delivers none.
+            steps: delivered so far, where known: the input may be exhausted without notice, and its
+                last call of the train function then delivers none.
         """
         try:
             marker, self._marker = self._marker, None
@@ -188,7 +188,7 @@ class ProfilerWindows:
             self._failed(error)
 
     def end(self, steps: int | None = None) -> None:
-        """The fit has ended, after so many steps: no more windows. An open one is closed."""
+        """End the fit after this many steps: no more windows. An open one is closed."""
         if self._over:
             return
         self._over = True
@@ -203,7 +203,7 @@ class ProfilerWindows:
     # -- on any thread -------------------------------------------------------------------------
 
     def drain(self) -> list[WindowResult]:
-        """The windows read since the last call."""
+        """Return the windows read since the last call."""
         with self._lock:
             results, self._results = self._results, []
         return results
@@ -222,18 +222,18 @@ class ProfilerWindows:
 
     @property
     def busy(self) -> bool:
-        """Whether windows are open, being stopped or being read."""
+        """Return whether windows are open, being stopped or being read."""
         return bool(self._running)
 
     @property
     def unavailable(self) -> list[dict[str, str]]:
-        """Why windows, or parts of them, are missing: source, reason, cure."""
+        """Return why windows, or parts of them, are missing: source, reason, cure."""
         with self._lock:
             return list(self._unavailable.values())
 
     @property
     def cost_s(self) -> float:
-        """What all windows have cost so far: start, stop, slowed steps, reading."""
+        """Return the cost of all windows so far: start, stop, slowed steps, reading."""
         return self._planner.budget.spent_s if self._planner is not None else 0.0
 
     # -- one window ----------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class ProfilerWindows:
             raise
         try:
             window.thread.start()
-        except BaseException:  # no more threads, or Ctrl+C: nobody else would stop the profiler
+        except BaseException:  # no more threads, or Ctrl+C: nothing else would stop the profiler
             self._session.halt(folder)
             self._session.stop(folder)
             window.discard()
@@ -292,7 +292,7 @@ class ProfilerWindows:
 
     def _settle(self) -> None:
         try:
-            if not self._abandoned:  # else the GPU may be what failed, and never answer
+            if not self._abandoned:  # else the GPU may have failed, and never answer
                 self._session.settle()
         except Exception as error:  # a window that misses some work is better than none
             log.debug("gpu_util_callback: %s", error, exc_info=True)
@@ -305,13 +305,13 @@ class ProfilerWindows:
             before = time.perf_counter()
             try:
                 self._session.halt(window.folder)
-            finally:  # whatever becomes of the recording, its thread is to end
+            finally:  # whatever becomes of the recording, its thread has to end
                 window.halt_s = time.perf_counter() - before
                 window.planned = planned
                 window.closing.set()
 
     def abandon(self) -> None:
-        """The fit is over and said nothing: it was left in the middle of a step. Any thread."""
+        """Abandon a fit that ended without notice, left in the middle of a step. Any thread."""
         window = self._planner.window if self._planner is not None else None
         if window is not None and window.marked:
             window.marked.pop()
@@ -322,7 +322,7 @@ class ProfilerWindows:
 
     def _note(self, reason: str, cure: str, source: str = SOURCE) -> None:
         with self._lock:
-            # By its cure: a reason may hold figures that differ from window to window.
+            # By its cure: a reason may contain figures that differ from window to window.
             self._unavailable.setdefault(
                 (source, cure), {"source": source, "reason": reason, "cure": cure}
             )
@@ -338,7 +338,7 @@ class ProfilerWindows:
             self._planner.give_up()
 
     def _failed(self, error: Exception) -> None:
-        """A fault of ours, or a framework that is not as we know it."""
+        """Handle an error of ours, or a framework with unexpected internals."""
         self._note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
         window, self._open = self._open, None
         self._switch_off()
@@ -364,14 +364,14 @@ class ProfilerWindows:
 
 
 def _cut(schedule: TraceSchedule, max_events: int | None) -> TraceSchedule:
-    """A schedule whose limit of events nobody chose, with the profiler's own."""
+    """Apply the profiler's own event limit to a schedule without an explicit one."""
     if max_events is None or schedule.max_events != TraceSchedule.max_events:
         return schedule
     return replace(schedule, max_events=max_events)
 
 
 def _abandon_left_over(thread_id: int) -> None:
-    """A new fit on a thread means that the one before it there is over, or waits for this one."""
+    """Abandon windows of an earlier fit on this thread, or close them while that fit waits."""
     for windows in list(_all):
         if windows._open is not None and windows._thread_id == thread_id:
             is_over = windows._surroundings.is_over

@@ -1,5 +1,5 @@
-"""One training being written down: from the callback's arguments to the files of a recording.
+"""The recording of one training: from the callback's arguments to the recording's files.
 
-What is measured comes from `steps`, `backends`, `gpus` and `profiling`; what is written goes to
+Measurements come from `steps`, `backends`, `gpus` and `profiling`; everything written goes to
 `recording`. Nothing raised in here may reach `fit`.
 """

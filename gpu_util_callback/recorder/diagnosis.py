@@ -1,4 +1,4 @@
-"""The diagnosis of a fit as it goes on: what the recorder stores and says."""
+"""The running diagnosis of a fit, as the recorder stores and prints it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["RunningDiagnosis"]
 
 
 class RunningDiagnosis:
-    """Adds new rows to a diagnosis and to the account it rests on.
+    """Diagnosis that new rows are added to, with the account it rests on.
 
     Args:
         facts: the manifest's facts at the start.
@@ -27,7 +27,7 @@ class RunningDiagnosis:
         self._announcer = Announcer()
 
     def add(self, tables: Mapping[str, Mapping[str, Any]], blocks: Iterable[Any]) -> None:
-        """New rows by table, and new sample blocks."""
+        """Add new rows by table, and new sample blocks."""
         if "steps" in tables:
             self._account.add_steps(tables["steps"])
         if "phases" in tables:
@@ -39,7 +39,7 @@ class RunningDiagnosis:
             known = groups.get(block.group)
             if known is not None and known.keys() == columns.keys():
                 columns = {name: np.concatenate([known[name], columns[name]]) for name in columns}
-            elif known is not None:  # what is sampled has changed in between
+            elif known is not None:  # the sampled columns have changed in between
                 self._diagnosis.add({}, {block.group: known})
             groups[block.group] = columns
         self._diagnosis.add(tables, groups)
@@ -47,10 +47,10 @@ class RunningDiagnosis:
     def result(
         self, facts: Mapping[str, Any], start_ns: int, now_ns: int, ended: bool
     ) -> dict[str, Any]:
-        """What is known by now, as the manifest keeps it."""
+        """Return the diagnosis so far, as the manifest keeps it."""
         account = self._account.result(start_ns, now_ns)
         return self._diagnosis.result(facts=facts, account=account, now_ns=now_ns, ended=ended)
 
     def news(self, found: Mapping[str, Any]) -> list[str]:
-        """One line per cause, once, when it is established and has cost enough to be worth it."""
+        """Return a line per cause, once, when it is established and has cost enough to matter."""
         return self._announcer.lines(found)

@@ -1,4 +1,4 @@
-"""One call of `fit` between callback and recorder: what is put in place and put back."""
+"""One call of `fit` between callback and recorder: what is installed and restored."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NO_LIST = {
 
 
 def announce_known_failure(backend: str) -> None:
-    """Say in one line where Keras' own `fit` will fail, so that nobody thinks it is us."""
+    """Print a line where Keras' own `fit` will fail, so that nobody blames this callback."""
     if backend != "tensorflow" or "TF_CONFIG" not in os.environ or "tensorflow" not in sys.modules:
         return
     from gpu_util_callback.backends.tensorflow.distribute import multi_worker_failure
@@ -54,14 +54,14 @@ def announce_known_failure(backend: str) -> None:
 
 
 def leave_out(callback: Any) -> None:
-    """Have the fit that is calling `callback` call it no more."""
+    """Remove `callback` from the fit that is calling it."""
     callbacks = find_callback_list(callback)
     if callbacks is not None:  # a new list: Keras is going through the old one
         callbacks.callbacks = [one for one in callbacks.callbacks if one is not callback]
 
 
 def _described(frame: Any, backend: str, redact: bool) -> tuple[dict[str, Any], Exception | None]:
-    """(facts about the input of a fit, what went wrong)."""
+    """Return facts about the input of a fit, and the error met on the way, if any."""
     try:
         facts = describe_fit(frame, backend)
         if not redact and frame is not None:
@@ -73,24 +73,24 @@ def _described(frame: Any, backend: str, redact: bool) -> tuple[dict[str, Any], 
 
 
 def _goes_on(other: FitWatch, new: FitWatch) -> bool:
-    """Whether a recorded fit goes on while a new one begins (in a callback, on a thread)."""
+    """Return whether a recorded fit continues while a new one begins (in a callback or thread)."""
     return other.known and not other.over() and not other.same_place(new)
 
 
 @dataclass
 class Series:
-    """A recording that the next fit of its callback may go on in.
+    """A recording that the next fit of its callback may continue.
 
     Args:
         recorder: of the fits so far.
-        kind: what tells a fit of the same kind, as of `_kind_of`.
+        kind: identifies fits of the same kind, as of `_kind_of`.
     """
 
     recorder: Recorder
     kind: tuple[Any, ...]
 
     def takes(self, kind: tuple[Any, ...]) -> bool:
-        """Whether a fit of this kind that begins now is one of the series."""
+        """Return whether a fit of this kind that begins now belongs to the series."""
         alike = all(a == b or a is None or b is None for a, b in zip(self.kind, kind, strict=True))
         return alike and self.recorder.may_go_on and self.recorder.claim()
 
@@ -98,7 +98,7 @@ class Series:
 def _kind_of(
     model: Any, params: dict, frame: Any, adapter: str, facts: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """What fits of one series have in common; None = not known (a model that is not built yet)."""
+    """Return what fits of one series share; None = unknown (a model that is not built yet)."""
     built = bool(getattr(model, "built", False))
     first = frame.f_locals.get("initial_epoch") if frame is not None else 0
     return (
@@ -117,12 +117,12 @@ def _kind_of(
 
 
 class KerasSession:
-    """A fit being recorded. Nothing that goes wrong in here leaves it.
+    """A fit being recorded. No error in here leaves it.
 
     Args:
         callback: the callback that fit calls.
         settings: its checked arguments.
-        outer: the same callback's session of a fit that waits for this one, within it.
+        outer: the same callback's session of an enclosing fit, which waits for this one.
         series: what the same callback recorded before.
     """
 
@@ -144,28 +144,28 @@ class KerasSession:
         self._timer: CallbackTimer | None = None
         self._input: InputTimer | None = None
         self._windows: KerasWindows | None = None
-        self.listed = False  # the CallbackList is timed itself, so our own hooks need not
-        self._arm: Callable[[], None] = lambda: None  # says that a batch begins
+        self.listed = False  # the CallbackList itself is timed, so our own hooks need not be
+        self._arm: Callable[[], None] = lambda: None  # announces that a batch begins
         self._testing = False
         self._fit: Any = None  # the CallbackList of the fit, a new one in every fit
 
     def begun_in_this_fit(self) -> bool:
-        """Whether the fit that is calling now began this session: a callback listed twice."""
+        """Return whether the calling fit began this session: a callback listed twice."""
         return self._fit is not None and find_callback_list(self._callback) is self._fit
 
     def on_this_thread(self) -> bool:
-        """Whether the fit is one of the calling thread's."""
+        """Return whether the fit runs on the calling thread."""
         return self._thread == threading.get_ident()
 
     def goes_on(self) -> bool:
-        """Whether the fit is still under way, as far as that can be seen."""
+        """Return whether the fit is still under way, as far as that can be seen."""
         recorder = self._recorder
         if recorder is None or self._beginning:
             return self._beginning
         return not recorder.off and not recorder.watch.over()
 
     def begin(self, model: Any, params: dict | None, backend: str) -> None:
-        """Training begins: put everything in place; on the training thread."""
+        """Begin training: install everything; on the training thread."""
         try:
             self._begin(model, params, backend)
         finally:
@@ -281,12 +281,12 @@ class KerasSession:
         recorder.start(watch)  # the account begins here: our own set-up is not in it
 
     def _stale(self) -> None:
-        """The training ended without telling us."""
+        """Close the recording of a training that ended without notice."""
         if self._recorder is not None:
             self._recorder.end("interrupted", deadline_s=0)
 
     def restore(self) -> None:
-        """Leave model, callbacks and input as they were found. May be called more than once."""
+        """Restore model, callbacks and input as they were found. May be called more than once."""
         recorder, timer, watch = self._recorder, self._timer, self._input
         for undo in (
             timer.detach if timer is not None else None,
@@ -303,7 +303,7 @@ class KerasSession:
     # ---- hooks; each is called on the training thread ----------------------------------------
 
     def _begun(self, batch: int, logs: Any = None) -> None:
-        """A training batch begins, where the list of callbacks was found; runs every step."""
+        """Begin a training batch, where the list of callbacks was found; runs every step."""
         recorder = self._recorder
         if recorder is None or recorder.status:
             return
@@ -315,7 +315,7 @@ class KerasSession:
             self._callback._give_up(self, error)
 
     def batch_begin(self) -> None:
-        """A training batch begins; needed only where the list of callbacks was not found."""
+        """Begin a training batch; needed only where the list of callbacks was not found."""
         recorder = self._recorder
         if recorder is None or recorder.status:
             return
@@ -323,20 +323,20 @@ class KerasSession:
         self._begun(0)
 
     def batch_end(self) -> None:
-        """A training batch ended; needed only where the list of callbacks was not found."""
+        """End a training batch; needed only where the list of callbacks was not found."""
         recorder = self._recorder
         if not self.listed and recorder is not None and not recorder.off:
             recorder.timeline.batch_end()
 
     def epoch_begin(self, epoch: int) -> None:
-        """An epoch begins."""
+        """Begin an epoch."""
         recorder = self._recorder
         if not self.listed and recorder is not None and not recorder.off:
             recorder.timeline.epoch_begin(epoch)
             recorder.timeline.epoch_begun()
 
     def epoch_end(self) -> None:
-        """An epoch ended."""
+        """End an epoch."""
         recorder = self._recorder
         if not self.listed and recorder is not None and not recorder.off:
             recorder.timeline.epoch_end()
@@ -345,7 +345,7 @@ class KerasSession:
             self._windows.epoch_end()
 
     def test_begin(self) -> None:
-        """A validation begins (or somebody's own evaluation)."""
+        """Begin a validation (or the user's own evaluation)."""
         recorder = self._recorder
         if recorder is None or recorder.off:
             return
@@ -357,7 +357,7 @@ class KerasSession:
         self._testing = True
 
     def test_batch_begin(self) -> None:
-        """A validation batch begins."""
+        """Begin a validation batch."""
         recorder = self._recorder
         if not self._testing or recorder is None or recorder.off:
             return
@@ -366,13 +366,13 @@ class KerasSession:
         recorder.adapter.test_batch_begin()
 
     def test_batch_end(self) -> None:
-        """A validation batch ended."""
+        """End a validation batch."""
         recorder = self._recorder
         if self._testing and not self.listed and recorder is not None and not recorder.off:
             recorder.timeline.test_batch_end()
 
     def test_end(self) -> None:
-        """A validation ended."""
+        """End a validation."""
         recorder = self._recorder
         if not self._testing or recorder is None:
             return
@@ -383,12 +383,12 @@ class KerasSession:
         recorder.adapter.test_end()
 
     def give_up(self) -> None:
-        """Something of ours went wrong: training goes on, recording does not."""
+        """Stop recording after an error of ours; training continues."""
         self.restore()
         self._stale()
 
     def end(self) -> None:
-        """Training ended: close the recording and say what it shows."""
+        """End training: close the recording and print its verdict."""
         recorder = self._recorder
         if recorder is None:
             return
@@ -401,7 +401,7 @@ class KerasSession:
             recorder.say_verdict()
 
     def series(self) -> Series | None:
-        """What the next fit may go on with, now that this one is over."""
+        """Return what the next fit may continue, now that this one has ended."""
         recorder = self._recorder
         if recorder is None or self._settings.trace not in (None, TraceSchedule()):
             return None  # steps to profile are counted in each fit

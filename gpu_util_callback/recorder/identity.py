@@ -1,4 +1,4 @@
-"""Which script this process runs: so that the next run of the same one is known as such."""
+"""The identity of the running script, by which its next run is recognised as the same."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = [
 
 
 def script_name(*, redact: bool = False, main: Any = None) -> str | None:
-    """`"train.py"`, or `"package.train"` for `python -m package.train`, without its folder.
+    """Return `"train.py"`, or `"package.train"` for `python -m package.train`, without a folder.
 
     Args:
-        redact: a stable stand-in for the name, by which it is still recognised as the same.
+        redact: return a stable stand-in for the name, by which it is still recognised as the same.
         main: the main module; None = this process's.
 
     Returns: None where there is no script: a notebook, a console, `python -c`.
@@ -43,14 +43,14 @@ def script_name(*, redact: bool = False, main: Any = None) -> str | None:
 
 @dataclass(frozen=True)
 class RayContext:
-    """What Ray knows of a training.
+    """A training as Ray knows it.
 
     Attributes:
         part: "Ray Tune" or "Ray Train".
         name: the trial's name, or the run's.
-        config: what sets a trial apart from the others, as Ray writes it: "batch_size=8,lr=0.1".
+        config: what distinguishes a trial from the others, in Ray's form: "batch_size=8,lr=0.1".
         rank, world_size: among the workers of a Ray Train run; a trial is on its own (0, 1).
-        identity: what the workers of one run share, and no other run; "" for a trial.
+        identity: shared by the workers of one run and by no other run; "" for a trial.
     """
 
     part: str
@@ -61,24 +61,24 @@ class RayContext:
     identity: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """The manifest's `trial`, `trial_of` and `trial_config`."""
+        """Return the manifest's `trial`, `trial_of` and `trial_config`."""
         facts = {"trial": self.name, "trial_of": self.part}
         return facts | ({"trial_config": self.config} if self.config else {})
 
     def rendezvous(self) -> tuple[str, str, int, int] | None:
-        """As a framework tells it: (source, identity, rank, workers); None for one process."""
+        """Return (source, identity, rank, workers), as frameworks do; None for one process."""
         if self.world_size < 2:
             return None
         return self.part, self.identity, self.rank, self.world_size
 
     def home(self, log_dir: str) -> str:
-        """Where to record: trials that were given one `log_dir` go into a run of their own each."""
+        """Return where to record: trials given one `log_dir` get a run of their own each."""
         if self.part != "Ray Tune" or self.name in log_dir or self.lost_folder(log_dir):
             return log_dir
         return f"{log_dir.rstrip('/')}/{self.name}"
 
     def lost_folder(self, log_dir: str) -> str | None:
-        """Where a relative `log_dir` leads to: Ray gives each process a folder of its own.
+        """Return where a relative `log_dir` leads: Ray gives each process a folder of its own.
 
         Returns: the whole path, None where `log_dir` is not relative.
         """
@@ -88,16 +88,16 @@ class RayContext:
 
 
 def ray_context() -> RayContext | None:
-    """What Ray knows of the training on this thread, None outside of Ray.
+    """Return what Ray knows of the training on this thread, None outside of Ray.
 
-    Only those parts of Ray are asked that the process has imported.
+    Only those parts of Ray are queried that the process has imported.
     """
     if not _in_an_actor():
         return None
     for find in (_train_worker, _trial):
         try:
             found = find()
-        except Exception:  # Ray is there, but this is none of its processes
+        except Exception:  # Ray is imported, but this is none of its processes
             continue
         if found is not None:
             return found
@@ -105,10 +105,10 @@ def ray_context() -> RayContext | None:
 
 
 def _in_an_actor() -> bool:
-    """Whether this is a process in which Ray runs trials or workers.
+    """Return whether this is a process in which Ray runs trials or workers.
 
-    Elsewhere Ray warns before it answers. To silence that would change the filters of warnings,
-    after which Python shows each warning again that the program has shown once.
+    Elsewhere Ray warns before it answers. Silencing that would change the warning filters, after
+    which Python shows again each warning that the program has already shown once.
     """
     ray = sys.modules.get("ray")
     try:
@@ -151,7 +151,7 @@ def _trial() -> RayContext | None:
 
 
 def _first(context: Any, *questions: str) -> str | None:
-    """The first of Ray's answers that is one: it raises where it no longer likes a question."""
+    """Return the first valid answer; Ray raises where a question is no longer supported."""
     for question in questions:
         try:
             answer = getattr(context, question)()
@@ -163,7 +163,7 @@ def _first(context: Any, *questions: str) -> str | None:
 
 
 def _config(folder: str, name: str) -> str:
-    """What is in a trial's folder name: "trial_ab12_00000_0_batch_size=8_2026-01-31_12-00-00"."""
+    """Parse a trial's folder name: "trial_ab12_00000_0_batch_size=8_2026-01-31_12-00-00"."""
     tag = re.split(r"[/\\]", folder.rstrip("/\\"))[-1].removeprefix(f"{name}_")
     found = re.fullmatch(r"\d+_(.*?)(?:_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)?", tag)
     return found[1] if found and "=" in found[1] else ""

@@ -1,4 +1,4 @@
-"""What a fit says while it is recorded: one line for each thing, once."""
+"""Messages printed while a fit is recorded: one line for each topic, once."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ __all__ = ["off", "reason_of", "say", "verdict", "warn"]
 
 log = logging.getLogger("gpu_util_callback")
 
-# A script that fits again and again (reinforcement learning, folds) wants no two lines of each.
+# A script that fits again and again (reinforcement learning, folds) should print no verdict each.
 _SHORT_S = 5
 
 _warned: set[tuple[str, str]] = set()  # said once per process, not once per fit
 
 
 def warn(what: str, reason: str, cure: str = "") -> None:
-    """Log that something is missing, why, and what helps; the first time only."""
+    """Log that something is missing, why, and what to do about it; the first time only."""
     if (what, reason) not in _warned:
         _warned.add((what, reason))
         log.warning("gpu_util_callback: %s: %s%s", what, reason, f" ({cure})" if cure else "")
 
 
 def off(source: str) -> str:
-    """`input wait is off`, `profiler windows are off`."""
+    """Return `input wait is off`, `profiler windows are off`."""
     head = re.split(r" of | about ", source)[0]
     several = head.endswith("s") and not head.endswith("sis")
     return f"{source} {'are' if several else 'is'} off"
 
 
 def say(text: str) -> None:
-    """Print a line while training goes on. Keras' progress bar leaves the cursor in mid line."""
+    """Print a line while training continues. Keras' progress bar leaves the cursor in mid-line."""
     print(f"\ngpu-util: {text}", file=sys.stderr, flush=True)
 
 
 def verdict(path: str, thresholds: dict | None, interrupted: bool = False) -> None:
     """Print two lines about where the time of a closed recording went.
 
-    Not of a fit of seconds in which nothing was found, where an earlier one has said how it goes
-    or somebody ended it.
+    Nothing is printed for a fit of seconds without a finding, where an earlier one has printed its
+    verdict or the user ended it.
     """
     try:
         from gpu_util_callback.diagnosis import run_report
@@ -56,7 +56,7 @@ def verdict(path: str, thresholds: dict | None, interrupted: bool = False) -> No
 
 
 def reason_of(error: BaseException) -> str:
-    """Why, in one line."""
+    """Return the reason in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()) or type(error).__name__

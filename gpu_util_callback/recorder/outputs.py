@@ -1,4 +1,4 @@
-"""What a recorder writes: the recording's files, the scalars, and the diagnosis of both."""
+"""A recorder's outputs: the recording's files, the scalars, and their diagnosis."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["FLUSH_S", "Outputs"]
 # A flush and what the training thread still holds (timeline.DRAIN_EVERY_NS) stay below 2 s.
 FLUSH_S = 1.5
 REMOTE_FLUSH_S = 30.0
-# Seconds between the attempts to write a recording's end, where writing fails. Nobody waits for
-# them but the end of the process, which cuts them short.
+# Seconds between the attempts to write a recording's end, where writing fails. Only the end of
+# the process waits for them, and it cuts them short.
 RETRIES_S = (0.5, 2.0, 5.0)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -30,9 +30,9 @@ class Outputs:
     """The files of one recorder. All methods run on the recorder's thread and never raise.
 
     Args:
-        settings: the user's wishes.
+        settings: the user's settings.
         clock: the recording's.
-        fail: told (source, error or reason, cure) of whatever fails.
+        fail: called with (source, error or reason, cure) for each failure.
         write_failed: called after each write of the recording that failed.
 
     Attributes:
@@ -49,7 +49,7 @@ class Outputs:
     ):
         self.path: str | None = None  # of the recording
         self.failing = False
-        self.sealed = False  # whether the recording is closed as it should be
+        self.sealed = False  # whether the recording was closed properly
         self.in_a_hurry = threading.Event()
         self._write_failed = write_failed
         self._settings = settings
@@ -58,22 +58,22 @@ class Outputs:
         self._writer: Any = None
         self._scalars: Any = None
         self._points = ScalarPoints(settings.scalar_freq)
-        self._offset = 0  # the scalars' step of this fit's first
+        self._offset = 0  # the scalars' step of this fit's first step
         self._diagnosis: Any = None
         self._next_flush = 0.0
 
     @property
     def recording(self) -> bool:
-        """Whether there is a recording to write to."""
+        """Return whether there is a recording to write to."""
         return self._writer is not None
 
     def open_recording(self, facts: dict[str, Any]) -> bool:
-        """Begin the recording; adds `scalar_step_offset` to the facts. False = there is none."""
+        """Begin the recording; add `scalar_step_offset` to the facts. False = there is none."""
         log_dir = self._settings.log_dir
         try:
             from gpu_util_callback.recording.event_files import next_step_offset
 
-            # Looked up before our own recording stands among the earlier ones.
+            # Looked up before our own recording is among the earlier ones.
             self._offset = facts["scalar_step_offset"] = next_step_offset(log_dir)
         except Exception as error:
             self._fail("the scalars' first step", error)
@@ -97,7 +97,7 @@ class Outputs:
         return self.recording
 
     def reopen(self) -> None:
-        """Go on with what was closed."""
+        """Reopen a closed recording."""
         self.sealed = False
         self._writer.reopen()
         if self._scalars is not None:
@@ -129,7 +129,7 @@ class Outputs:
         return REMOTE_FLUSH_S if "://" in self._settings.log_dir else FLUSH_S
 
     def append(self, tables: Tables, samples: list[Any]) -> None:
-        """New rows for the recording."""
+        """Append new rows to the recording."""
         for block in samples:
             self._points.add_samples(block.group, block.columns, block.time_ns, block.values)
         if self._writer is None:
@@ -143,7 +143,7 @@ class Outputs:
             self._fail("the recording", error)
 
     def add_points(self, points: Iterable[tuple[int, dict[str, float], int]]) -> None:
-        """Scalars as (the fit's step, values, time in ns)."""
+        """Write scalars given as (the fit's step, values, time in ns)."""
         if self._scalars is None:
             return
         try:
@@ -153,7 +153,7 @@ class Outputs:
             self._lose_scalars(error)
 
     def write_scalars(self, tables: Tables, last: tuple[int, int] | None = None) -> None:
-        """The scalars of new rows.
+        """Write the scalars of new rows.
 
         Args:
             last: (the last step, the end in ns), where no more rows will come.
@@ -184,7 +184,7 @@ class Outputs:
         now_ns: int,
         last: bool,
     ) -> None:
-        """Diagnose all rows so far; say what is newly found while training goes on."""
+        """Diagnose all rows so far; print what is newly found while training continues."""
         if self._diagnosis is None:
             return
         try:
@@ -199,12 +199,12 @@ class Outputs:
             self._diagnosis = None
 
     def update(self, **facts: Any) -> None:
-        """Facts for the manifest, written with the next flush."""
+        """Update facts of the manifest, written with the next flush."""
         if self._writer is not None:
             self._writer.update(**facts)
 
     def flush(self, now: bool = False) -> None:
-        """Write what was appended, if it is time to (or `now`)."""
+        """Write what was appended, if it is due (or `now`)."""
         if self._writer is None or (not now and time.monotonic() < self._next_flush):
             return
         try:
@@ -224,7 +224,7 @@ class Outputs:
         self._write_failed()
 
     def _cure(self, error: Exception) -> str:
-        """What to do where writing to log_dir failed."""
+        """Return what to do where writing to log_dir failed."""
         if isinstance(error, OSError) and error.errno in FULL:
             return "make room, or give another log_dir"
         if "://" in self._settings.log_dir:
@@ -232,7 +232,7 @@ class Outputs:
         return "see that this process may write there, or give another log_dir"
 
     def close(self, status: str) -> None:
-        """Seal everything. Where that fails it is tried again for some seconds."""
+        """Seal everything. Where that fails it is retried for some seconds."""
         if self._writer is not None:
             self._seal(status)
         if self._scalars is not None:

@@ -1,4 +1,4 @@
-"""When the input pipeline's stages are read, and the rows that come of it."""
+"""The schedule on which the input pipeline's stages are read, and their rows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpu_util_callback.recording.schema import TABLES
 __all__ = ["PipelineReadings"]
 
 SELDOM_S = 10.0
-DEADLINE_S = 2.0  # the framework takes locks of its own to answer; the recording must not wait
+DEADLINE_S = 2.0  # answering takes the framework's own locks; the recording must not wait
 
 
 class PipelineReadings:
-    """Reads the adapter's pipeline early in a short run and seldom in a long one.
+    """Readings of the adapter's pipeline: early in a short run, rare in a long one.
 
     Args:
         adapter: the framework's.
         clock: the recording's.
-        fail: told (source, reason, cure) when the stages cannot be read; it is not tried again.
+        fail: called with (source, reason, cure) when the stages cannot be read; not retried.
     """
 
     def __init__(self, adapter: Adapter, clock: Clock, fail: Callable[[str, str, str], None]):
@@ -38,7 +38,7 @@ class PipelineReadings:
         self._readings = 0
 
     def read(self, steps: int, last: bool) -> dict[str, np.ndarray] | None:
-        """Rows of the `pipeline` table, if it is time for a reading and there is something.
+        """Return rows of the `pipeline` table, if a reading is due and there is something to read.
 
         Args:
             steps: training steps so far.
@@ -78,7 +78,7 @@ class PipelineReadings:
         }
 
     def _in_time(self) -> list[dict[str, Any]]:
-        """The adapter's rows. Raises: what the adapter raises; TimeoutError when it hangs."""
+        """Return the adapter's rows. Raises: what the adapter raises; TimeoutError if it hangs."""
         rows: list[dict[str, Any]] = []
         errors: list[Exception] = []
 

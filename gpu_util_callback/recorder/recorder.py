@@ -1,4 +1,4 @@
-"""The recorder: writes down a fit from inside the training process, without being in its way."""
+"""The recorder: writes a fit's recording from inside the training process, in the background."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ __all__ = ["Recorder", "close_left_over"]
 log = logging.getLogger("gpu_util_callback")
 
 CLOSE_S = 5.0  # how long the end of a fit waits for the recording's last rows
-KNOWN_S = 0.5  # the same where it is known that writing fails or hangs
+KNOWN_S = 0.5  # the same where writing is known to fail or hang
 EXIT_S = 10.0  # how long the end of the process waits for recordings that are still being written
-LATE_S = 0.5  # a recorder that comes to the end so late writes its rows before all else
-LOOK_S = 0.25  # how often it is looked whether the fit was left by an exception
+LATE_S = 0.5  # a recorder that reaches the end this late writes its rows before all else
+LOOK_S = 0.25  # how often to check whether the fit was left by an exception
 WINDOWS_S = 30.0  # how long the end of a recording waits for windows to be read
-# Fits of one callback up to this long go on in one recording with the next that begins so soon.
+# Fits of one callback up to this long share a recording with the next that begins this soon.
 SERIES_FIT_S = 10.0
 SERIES_GAP_S = 60.0
-NEWS_S = 5.0  # a fit or a series as long as this is worth a verdict while others may follow
+NEWS_S = 5.0  # a fit or a series this long deserves a verdict while others may follow
 REST_S = 2.0  # how long the thread of a series waits for the next fit; then it closes the recording
-IDLE_S = 60.0  # where the fit cannot be watched: no step for so long, and sampling stops
+IDLE_S = 60.0  # where the fit cannot be watched: sampling stops after this long without a step
 
 _active: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
@@ -57,13 +57,13 @@ _hooks_us: dict[str, float] = {}  # adapter -> what recording a step costs on th
 
 @dataclass
 class Recorder:
-    """Owns a recording: writer, sampler, scalars, diagnosis and the one thread that runs them.
+    """Owner of a recording: writer, sampler, scalars, diagnosis and the one thread that runs them.
 
     The training thread only appends to `timeline`. Nothing raised in here reaches it: a source
-    that fails is named once, switched off, and listed in the recording's `unavailable`.
+    that fails is reported once, switched off, and listed in the recording's `unavailable`.
 
     Args:
-        settings: the user's wishes.
+        settings: the user's settings.
         adapter: the framework's.
         facts: what the caller knows of the fit.
     """
@@ -77,7 +77,7 @@ class Recorder:
     timeline_type: type[Timeline] = Timeline
 
     def __post_init__(self) -> None:
-        self._ray = ray_context()  # Ray answers on the thread that trains
+        self._ray = ray_context()  # Ray answers on the training thread
         if self._ray is not None:
             home = self._ray.home(self.settings.log_dir)
             self.settings = replace(self.settings, log_dir=home)
@@ -96,24 +96,24 @@ class Recorder:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self.trained_by = threading.current_thread()  # `start` knows better
+        self.trained_by = threading.current_thread()  # `start` corrects it
         self._started_ns = 0
         self._ended_ns = 0
         self._end_called = 0.0  # `time.monotonic` of the first `end`
         self._gpus = GpuSamples(self.clock, self.fail)
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
-        self.fits = 1  # one, or as many as a series has so far
+        self.fits = 1  # one, or the number in a series so far
         self._index = 0  # of the newest fit, among those of its log_dir
-        self._fit_started_ns = 0  # the newest fit's
-        self._resting = False  # a fit of a series is over, and perhaps another one follows
+        self._fit_started_ns = 0  # of the newest fit
+        self._resting = False  # a fit of a series has ended, and another one may follow
         self._rests_until = 0.0  # `time.monotonic`
         self._pauses: deque[tuple[int, int]] = deque(maxlen=4096)  # the last ones between fits, ns
         self._between_ns = 0  # all of them
         self._finished_sums: deque[HookSums] = deque()  # of the fits before
         self._cpu_s = 0.0  # of the threads before this one
-        self._unsaid = False  # a fit of a series has ended without a word
-        self._said_s = 0.0  # how long the fits were that the last verdict was about
-        self._shapes_noted = 0  # shapes of batches when it was last said what varies
+        self._unsaid = False  # a fit of a series has ended without a verdict
+        self._said_s = 0.0  # training time covered by the last verdict
+        self._shapes_noted = 0  # number of shapes at the last note of what varies
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
         self._paused = False
         self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
@@ -127,7 +127,7 @@ class Recorder:
     # ---- the training thread -------------------------------------------------------------
 
     def start(self, watch: FitWatch) -> None:
-        """Begin to record. Returns at once: all that may take time happens on the thread."""
+        """Begin to record. Returns at once: anything slow runs on the recorder's thread."""
         self.watch = watch
         self.trained_by = threading.current_thread()
         self._index = _fits[self._key] = _fits.get(self._key, -1) + 1
@@ -148,7 +148,7 @@ class Recorder:
         self._begun.set()
 
     def end(self, status: str, deadline_s: float = CLOSE_S) -> None:
-        """Close the recording: write what is left, by a deadline. May be called more than once.
+        """Close the recording: write the rest, by a deadline. May be called more than once.
 
         Args:
             status: "ended", or "interrupted", which ends where the training was last seen.
@@ -158,17 +158,17 @@ class Recorder:
         try:
             with self._lock:
                 first = not self.status
-                between = first and bool(self._ended_ns)  # the fits of a series are over
+                between = first and bool(self._ended_ns)  # between two fits of a series
                 if first:
                     self._resting = False
                     self.status = "ended" if between else status
                     self._end_called = time.monotonic()
                     if not between:
                         self._ended_ns = self._end_of_fit(status)
-                        self._unsaid = False  # who calls says it, or `_work`
+                        self._unsaid = False  # the caller prints it, or `_work`
             if first and not between:
                 self._leave_fit()
-        finally:  # also when Ctrl+C is pressed in here: nobody else would end the thread
+        finally:  # also when Ctrl+C is pressed in here: nothing else would end the thread
             if first:
                 self._stop.set()
                 self._begun.set()  # Ctrl+C may have come before `start` was done
@@ -177,7 +177,7 @@ class Recorder:
             self._await_end(deadline_s, first)
 
     def _await_end(self, deadline_s: float, first: bool) -> None:
-        """Wait until the end is written, or it is known that it cannot be for now."""
+        """Wait until the end is written, or is known to be impossible for now."""
         outputs = self._outputs
         known = outputs.failing or any(self._hangs_beside(other) for other in _mine())
         waited_s = min(deadline_s, KNOWN_S) if known else deadline_s
@@ -189,10 +189,10 @@ class Recorder:
                 )
             self._released.set()  # once is enough
         elif self._closed.is_set() and self._thread is not None:
-            self._thread.join(KNOWN_S)  # it has nothing more to do
+            self._thread.join(KNOWN_S)  # it has nothing left to do
 
     def _hangs_beside(self, other: Recorder) -> bool:
-        """Whether another recording into the same folder has been waited for in vain."""
+        """Return whether waiting for another recording into the same folder was in vain."""
         return (
             other is not self
             and other._released.is_set()
@@ -201,12 +201,12 @@ class Recorder:
         )
 
     def _write_failed(self) -> None:
-        """A write failed. After a fit's end it is tried again while the program goes on."""
+        """Handle a failed write. After a fit's end it is retried while the program continues."""
         if self._stop.is_set():
             self._released.set()
 
     def finish(self, deadline_s: float) -> None:
-        """The process ends: wait for what is still being written, the last attempt included."""
+        """End of the process: wait for pending writes, the last attempt included."""
         self._outputs.in_a_hurry.set()
         self.end("interrupted", deadline_s=0)
         waited_s = KNOWN_S if self._outputs.failing else max(deadline_s, 0.1)
@@ -224,7 +224,7 @@ class Recorder:
     # ---- a series of short fits ------------------------------------------------------------
 
     def rest(self) -> None:
-        """A fit of a series has ended. The recording stays open for a moment: for the next one."""
+        """End a fit of a series. The recording stays open for a moment, for the next fit."""
         with self._lock:
             if self.status:
                 return
@@ -236,9 +236,9 @@ class Recorder:
             self._resting = True
 
     def claim(self) -> bool:
-        """Take the recording of a series for a fit that begins; False = it cannot go on.
+        """Claim the recording of a series for a fit that begins; False = it cannot continue.
 
-        Where it was closed it is opened again. `go_on` or `end` has to follow.
+        A closed recording is opened again. `go_on` or `end` has to follow.
         """
         with self._lock:
             if self._resting:
@@ -247,7 +247,7 @@ class Recorder:
             if self.status != "ended":
                 return False
         if self._thread is not None:
-            self._thread.join(KNOWN_S)  # it may be closing the recording just now
+            self._thread.join(KNOWN_S)  # it may be closing the recording right now
         if not (self._closed.is_set() and self._outputs.sealed):
             return False
         self._stop.clear()
@@ -261,7 +261,7 @@ class Recorder:
         return True
 
     def go_on(self, watch: FitWatch) -> None:
-        """The next fit of a series begins; after `claim`, when all is in place."""
+        """Begin the next fit of a series; after `claim`, when everything is installed."""
         self.trained_by = threading.current_thread()
         if self.fits == 1:
             self._mark_fit()
@@ -278,9 +278,9 @@ class Recorder:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether a fit that begins now may go on in this recording, as far as it is known here.
+        """Return whether a fit that begins now may continue this recording, as far as known here.
 
-        Workers of a job have to agree on what is one recording, which the time does not tell them.
+        Workers of a job have to agree on what is one recording, which timing cannot settle.
         """
         return (
             self._thread is not None
@@ -288,18 +288,18 @@ class Recorder:
             and self._outputs.recording
             and self._pid == os.getpid()
             and int(self.facts.get("world_size") or 1) == 1
-            and _fits.get(self._key) == self._index  # nobody else's fit came in between
+            and _fits.get(self._key) == self._index  # no fit of another callback came in between
             and self.clock.now() - self._ended_ns < SERIES_GAP_S * 1e9
             and self._ended_ns - self._fit_started_ns < SERIES_FIT_S * 1e9
         )
 
     @property
     def was_short(self) -> bool:
-        """Whether the fit under way is one of a series so far, and not worth a word of its own."""
+        """Return whether the current fit is one of a short series that needs no verdict yet."""
         return self.fits > 1 and self.clock.now() - self._fit_started_ns < NEWS_S * 1e9
 
     def rests_elsewhere(self, log_dir: str) -> bool:
-        """Whether this is a series between two fits that nobody has to close for `log_dir`."""
+        """Return whether this is a series between two fits that need not close for `log_dir`."""
         return self._resting and self.settings.log_dir != log_dir
 
     @property
@@ -312,7 +312,7 @@ class Recorder:
         return now if status == "ended" else min(now, seen)
 
     def _leave_fit(self) -> None:
-        """Put everything back, and hand over what the training thread still has."""
+        """Restore everything, and hand over what the training thread still has."""
         try:
             self.on_over()
             self.timeline.finish()
@@ -330,7 +330,7 @@ class Recorder:
         self.timeline.queue.append(row)
 
     def take_sums(self, sums: list[HookSums]) -> None:
-        """These are what the hooks of the fit's callbacks are summed up in; the last are full."""
+        """Take the sums of the hooks of the fit's callbacks; earlier sums are complete."""
         self._finished_sums.extend(self.hook_sums)
         self.hook_sums = sums
 
@@ -345,7 +345,7 @@ class Recorder:
         self._stop.set()
 
     def _while_training(self, samples: list[Any]) -> list[Any]:
-        """Samples without those taken between the fits of a series, where nothing trained."""
+        """Return the samples without those between the fits of a series, where nothing trained."""
         if self.fits == 1 and not self._ended_ns:
             return samples
         pauses = list(self._pauses)
@@ -354,7 +354,7 @@ class Recorder:
         times = np.array(pauses, np.int64).reshape(-1, 2)
         kept = []
         for block in samples:
-            if block.group.endswith(("/xid", "/lost")):  # events, whenever they were
+            if block.group.endswith(("/xid", "/lost")):  # events, whenever they occurred
                 kept.append(block)
                 continue
             place = np.searchsorted(times[:, 0], block.time_ns, "right") - 1
@@ -367,16 +367,16 @@ class Recorder:
 
     @property
     def path(self) -> str | None:
-        """Where the recording is; None where there is none (yet)."""
+        """Return the recording's path; None where there is none (yet)."""
         return self._outputs.path
 
     @property
     def off(self) -> bool:
-        """Whether nothing is recorded (any more), so that the training thread can be left alone."""
+        """Return whether nothing is recorded (any more): the training thread needs no wrappers."""
         return bool(self.status)
 
     def fail(self, source: str, error: BaseException | str, cure: str = "") -> None:
-        """A source has failed: say so once and list it."""
+        """Switch off a failed source: report it once and list it."""
         reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         reason = " ".join(str(reason).split())
         if source in self._told:
@@ -403,7 +403,7 @@ class Recorder:
                     due = time.monotonic() + FLUSH_S
                     self._tick()
                     self._retire()
-        except Exception as error:  # a fault of ours
+        except Exception as error:  # an error of ours
             self.fail("the recording", error)
         finally:
             try:
@@ -413,24 +413,24 @@ class Recorder:
             self._cpu_s += time.thread_time()
             self._closed.set()
             if self.status == "interrupted" or self._is_news():
-                self.say_verdict()  # nobody else will: what was interrupted calls no hook
+                self.say_verdict()  # nothing else will: an interrupted fit calls no hook
             _active.discard(self)
             self._released.set()
 
     def _wait(self, pause_s: float) -> bool:
-        """Wait for the end of the fit; whether it has come."""
+        """Wait for the end of the fit; return whether it has come."""
         watch = self.dispatch
         if watch is None:
             return self._stop.wait(pause_s)
         try:
             return watch.wait(self._stop.wait, pause_s)
-        except Exception as error:  # what is looked at is CPython's own
+        except Exception as error:  # the look uses CPython internals
             self.dispatch = None
             self.fail("how steps are run", error)
             return self._stop.is_set()
 
     def _open(self) -> None:
-        if self._outputs.recording:  # a series goes on
+        if self._outputs.recording:  # a series continues
             self._outputs.reopen()
             self._gpus.start(self.adapter, self.settings.sample_hz)
             return
@@ -454,16 +454,16 @@ class Recorder:
         self._outputs.open_others(self.facts)
 
     def _is_late(self) -> bool:
-        """Whether the fit ended a while ago: nobody may wait much longer for its rows."""
+        """Return whether the fit ended a while ago: nobody may wait much longer for its rows."""
         return self._stop.is_set() and time.monotonic() > self._end_called + LATE_S
 
     def _save_rows(self) -> None:
-        """Write the rows there are, whatever else takes its time."""
+        """Write the rows there are, however long the rest takes."""
         self._tick()
         self._outputs.flush(now=True)
 
     def _say_where(self) -> None:
-        """Under Ray, a relative log_dir is not where the person looks for it."""
+        """Print the path under Ray, where a relative log_dir is not where the user looks for it."""
         where = self._ray.lost_folder(self.settings.log_dir) if self._ray is not None else None
         if where is not None and self.settings.report:
             say(
@@ -480,7 +480,7 @@ class Recorder:
             self.fail("facts about the model", error)
 
     def _tick(self, last: bool = False) -> None:
-        """Take what the training thread and the sampler left, diagnose, write."""
+        """Take new rows of the training thread and the sampler, diagnose, write."""
         samples = self._while_training(self._gpus.take())
         tables = self._take_rows(last)
         self._take_windows(tables, samples)
@@ -492,7 +492,7 @@ class Recorder:
         outputs.append(tables, samples)
         outputs.write_scalars(tables, (steps - 1, self._ended_ns) if last else None)
         now = self._ended_ns or self.clock.now()
-        self._update_facts(last)  # first: a fit's only diagnosis must know its GPUs
+        self._update_facts(last)  # first: a fit's only diagnosis needs its GPUs
         outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last)
         if last:
             outputs.close(self.status or "interrupted")
@@ -533,7 +533,7 @@ class Recorder:
             self.windows = None
 
     def say_verdict(self) -> None:
-        """Two lines about where the time went, if the recording was closed in time."""
+        """Print two lines about where the time went, if the recording was closed in time."""
         if self.settings.report and self._closed.is_set() and self.path is not None:
             self._said_s, self._unsaid = self._training_s(), False
             verdict(self.path, self.settings.thresholds, interrupted=self.status != "ended")
@@ -542,11 +542,11 @@ class Recorder:
         return (self._ended_ns - self._started_ns - self._between_ns) / 1e9
 
     def _is_news(self) -> bool:
-        """Whether a series has become twice as long as when it was last spoken of, or is over."""
+        """Return whether a series has doubled since its last verdict, or is over."""
         if not self._unsaid:
             return False
         trained_s = self._training_s()
-        if self._outputs.in_a_hurry.is_set():  # the last word
+        if self._outputs.in_a_hurry.is_set():  # the last opportunity
             return trained_s > self._said_s
         return trained_s > max(2 * self._said_s, NEWS_S)
 
@@ -562,8 +562,8 @@ class Recorder:
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
                 "callback_us_per_step": self._own_us(steps, last),
-                # Of that: a drain goes through the framework, which lets go of Python's lock; where
-                # the input pipeline is Python's, it waits to get the lock back.
+                # Of that: a drain goes through the framework, which releases Python's lock; where
+                # the input pipeline runs in Python, it waits to get the lock back.
                 "lock_wait_us_per_step": self._drain_us(self.timeline.drain_waited_ns, steps),
                 "recorder_cpu_pct": round(100e9 * (self._cpu_s + time.thread_time()) / wall, 3),
                 "windows_s": 0.0,
@@ -594,13 +594,13 @@ class Recorder:
             self.fail("facts about the run", error)
 
     def _in_own_words(self, missing: dict[str, str]) -> dict[str, str]:
-        """The cure that a loop of the user's own is told."""
+        """Return the cures in their wording for a custom loop."""
         if (self.facts.get("fit") or {}).get("loop") != "custom":
             return missing
         return {**missing, "cure": missing["cure"].replace("GpuUtilCallback(", "GpuUtilMonitor(")}
 
     def _note_shapes(self) -> None:
-        """What varies in the shapes of batches that Python saw."""
+        """Note what varies in the shapes of batches that Python saw."""
         known = self._assembler.compilations.shapes if self._assembler is not None else {}
         if len(known) == self._shapes_noted:
             return
@@ -611,13 +611,13 @@ class Recorder:
             self.facts["fit"] = {**fit, "input_dims": dims}
 
     def _note_hand_overs(self) -> None:
-        """Which batches were finished when the loop asked for them."""
+        """Note which batches were ready when the loop requested them."""
         told, fit = self.timeline.handed.facts(), self.facts.get("fit")
         if told and fit is not None:
             self.facts["fit"] = {**fit, **told}
 
     def _note_dispatch(self) -> None:
-        """How the steps of a loop were run."""
+        """Note how the steps of a loop were dispatched."""
         seen = self.dispatch.facts() if self.dispatch is not None else {}
         fit = self.facts.get("fit")
         if seen and fit is not None:
@@ -628,7 +628,7 @@ class Recorder:
     def _lost(self, steps: int) -> list[tuple[str, str, str]]:
         lost = self._assembler.lost_rows if self._assembler is not None else 0
         if not lost or any(source == "input wait" for source, *_ in self.adapter.unavailable):
-            return []  # none, or it is known why nothing is written down
+            return []  # none, or the reason why nothing is recorded is known
         reason = (
             f"it is missing for {lost} of {steps} steps: what the train function wrote down did "
             "not fit its calls"
@@ -636,7 +636,7 @@ class Recorder:
         return [("input wait", reason, "")]
 
     def _own_us(self, steps: int, last: bool) -> float | None:
-        """Our own Python on the training thread per step: hooks as measured here, and drains."""
+        """Return our own Python on the training thread per step: hooks as measured, and drains."""
         if not steps:
             return None
         # The process ends: nobody waits for a measurement.
@@ -655,16 +655,16 @@ class Recorder:
         return round(ns / steps / 1e3, 3) if steps else None
 
     def _gather_late_facts(self) -> None:
-        """A model that was not built when the fit began is by now."""
+        """Gather the facts of a model that was not built when the fit began."""
         model = self.facts.get("model")
         if model is None and "framework" in self.facts:
-            return  # a loop of the user's own: no facts of its model will come
+            return  # a custom loop: no facts of its model will come
         unknown = (model or {}).get("parameters") is None
         if unknown and self._assembler and self._assembler.steps:
             self._gather_facts()
 
     def _pause_when_idle(self) -> None:
-        """Nobody may be training any more where the fit cannot be watched."""
+        """Pause where the fit cannot be watched and training may have stopped."""
         if self.watch.known or self._ended_ns:
             return
         idle = (time.perf_counter_ns() - self.timeline.last_event) / 1e9
@@ -675,9 +675,9 @@ class Recorder:
     def _close(self) -> None:
         remote = "://" in self.settings.log_dir  # each file takes its time there
         if not remote or self._is_late() or (self.windows is not None and self.windows.busy):
-            self._save_rows()  # what follows may take a while on a machine that stalls
+            self._save_rows()  # the rest may take a while on a slow machine
         self._gpus.stop()
-        if self.windows is not None and self.fits == 1:  # a series takes no more of them
+        if self.windows is not None and self.fits == 1:  # a series takes no more windows
             self.windows.close(WINDOWS_S)
         self._tick(last=True)
 
@@ -697,17 +697,17 @@ class Recorder:
 
 
 def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -> None:
-    """Close the recordings of fits that are over but never said so."""
+    """Close the recordings of fits that ended without notice."""
     for recorder in _mine():
         if not keep(recorder):
             recorder.end("interrupted", deadline_s=2.0)
 
 
 def _finish_at_exit(own_thread: bool = False) -> None:
-    """The process ends, and its threads with it: wait for what they still write, not for ever.
+    """Wait at the end of the process for its threads' pending writes, up to a deadline.
 
     Args:
-        own_thread: leave out what is trained on another thread, which may still go on.
+        own_thread: leave out trainings of other threads, which may continue.
     """
     until, main = time.monotonic() + EXIT_S, threading.main_thread()
     for recorder in _mine():
@@ -720,8 +720,8 @@ def _mine() -> list[Recorder]:
     return [recorder for recorder in _active if recorder._pid == os.getpid()]
 
 
-try:  # While thread pools still take work: object stores connect through them.
+try:  # Runs while thread pools still accept work: object stores connect through them.
     threading._register_atexit(_finish_at_exit, own_thread=True)  # type: ignore[attr-defined]
-except (AttributeError, RuntimeError):  # not there, or the process ends already
+except (AttributeError, RuntimeError):  # not there, or the process is already ending
     pass
 atexit.register(_finish_at_exit)

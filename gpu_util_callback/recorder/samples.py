@@ -1,4 +1,4 @@
-"""What is sampled of the GPUs beside a fit: the driver's numbers, and the framework's allocator."""
+"""GPU samples taken during a fit: the driver's counters and the framework's allocator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GpuSamples:
 
     Args:
         clock: the recording's.
-        fail: told (source, error) of whatever fails.
+        fail: called with (source, error) for each failure.
     """
 
     def __init__(self, clock: Clock, fail: Callable[[str, BaseException], None]):
@@ -30,9 +30,9 @@ class GpuSamples:
         self._adapter: Adapter | None = None
         self._sampler: Any = None
         self._allocator_works = True
-        self._devices: list[dict[str, Any]] | None = None  # the framework's
+        self._devices: list[dict[str, Any]] | None = None  # as the framework lists them
         self._gpus: list[dict[str, Any]] = []
-        self._facts: dict[str, Any] = {}  # of a machine that does not change under a fit
+        self._facts: dict[str, Any] = {}  # of a machine that does not change during a fit
 
     def start(self, adapter: Adapter, hz: float) -> None:
         """Begin to sample, `hz` times a second, on the sampler's own thread."""
@@ -48,7 +48,7 @@ class GpuSamples:
             self._fail("GPU samples", error)
 
     def take(self) -> list[Any]:
-        """`SampleBlock`s since the last time."""
+        """Return the `SampleBlock`s since the last call."""
         blocks = self._allocators()
         if self._sampler is not None:
             try:
@@ -59,7 +59,7 @@ class GpuSamples:
         return blocks
 
     def _allocators(self) -> list[Any]:
-        """What the framework's own allocator holds of each GPU, now."""
+        """Return what the framework's own allocator holds of each GPU now."""
         if self._adapter is None or not self._allocator_works:
             return []
         try:
@@ -88,13 +88,13 @@ class GpuSamples:
 
     @property
     def gpus(self) -> list[dict[str, Any]]:
-        """The GPUs that are sampled, for the manifest."""
+        """Return the sampled GPUs, for the manifest."""
         found = list(self._sampler.gpus) if self._sampler is not None else []
         self._gpus = found or self._gpus  # a sampler that has just begun knows none yet
         return list(self._gpus)
 
     def facts(self, framework: Mapping[str, Any]) -> dict[str, Any]:
-        """`driver`, `machine` and `gpu_check` for the manifest, as far as they are known by now.
+        """Return `driver`, `machine` and `gpu_check` for the manifest, as far as known by now.
 
         Args:
             framework: the manifest's facts of the framework, with "cuda_build".
@@ -114,7 +114,7 @@ class GpuSamples:
 
     @property
     def unavailable(self) -> list[dict[str, str]]:
-        """What cannot be sampled; said in one line where there is no GPU at all."""
+        """Return what cannot be sampled; in one line where there is no GPU at all."""
         if self._sampler is None:
             return []
         missing = list(self._sampler.unavailable)
@@ -128,5 +128,5 @@ class GpuSamples:
 
     @property
     def overhead(self) -> dict[str, Any]:
-        """What sampling costs, for the manifest."""
+        """Return the cost of sampling, for the manifest."""
         return dict(self._sampler.overhead) if self._sampler is not None else {}

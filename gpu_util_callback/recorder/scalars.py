@@ -1,4 +1,4 @@
-"""When a scalar gets a point, and what it says: the time-weighted mean since the last one."""
+"""Points of the scalars: each the time-weighted mean since the last point."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 __all__ = ["ScalarPoints"]
 
-# "auto": every step for the first steps, then ever fewer, so that a curve of n steps has about
+# "auto": every step at first, then increasingly rare, so that a curve of n steps has about
 # DENSE x log2(n / DENSE) points.
 DENSE = 200
 
 
 class ScalarPoints:
-    """Turns step rows and GPU samples into points (step, {tag: value}, time_ns).
+    """Points (step, {tag: value}, time_ns) made of step rows and GPU samples.
 
     Args:
         freq: steps a point, or "auto".
@@ -33,7 +33,7 @@ class ScalarPoints:
     def add_samples(
         self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray
     ) -> None:
-        """Samples of one GPU; others are passed over. Call before the steps they belong to."""
+        """Add samples of one GPU; others are ignored. Call before the steps they belong to."""
         gpu, _, part = group.partition("/")
         if not gpu.startswith("gpu") or part not in ("", "utilization"):
             return
@@ -51,7 +51,7 @@ class ScalarPoints:
             )
 
     def add_steps(self, steps: dict[str, np.ndarray]) -> list[tuple[int, dict[str, float], int]]:
-        """The points that these rows of the `steps` table complete."""
+        """Return the points that these rows of the `steps` table complete."""
         points = []
         for step, start, duration, wait in zip(
             steps["step"].tolist(),
@@ -73,7 +73,7 @@ class ScalarPoints:
         return points
 
     def rest(self, step: int, end_ns: int) -> list[tuple[int, dict[str, float], int]]:
-        """The point of the steps that no point has covered yet, at the end of a run."""
+        """Return the point of the steps not yet covered, at the end of a run."""
         return [self._point(step, end_ns)] if self._steps else []
 
     def _stride(self, step: int) -> int:
@@ -90,7 +90,7 @@ class ScalarPoints:
         means = {group: _means(kept, begin, end) for group, kept in self._samples.items()}
         for group in dict.fromkeys(group.partition("/")[0] for group in means):
             used, memory = means.get(group, (None, None))
-            if used is None:  # a driver that is not to be polled for it: its own buffer
+            if used is None:  # a driver that should not be polled for it: its own buffer
                 used, _ = means.get(f"{group}/utilization", (None, None))
             if used is not None:
                 values[f"gpu_util/{group}/utilization_pct"] = used
@@ -105,7 +105,7 @@ class ScalarPoints:
 def _means(
     kept: deque[tuple[int, float, float]], begin: int, end: int
 ) -> tuple[float | None, float | None]:
-    """Time-weighted means over [begin, end); each sample holds until the next one.
+    """Return the time-weighted means over [begin, end); a sample holds until the next one.
 
     A step shorter than the sampling interval has no sample of its own: the one that holds then is
     used only where it is at most half a second old.

@@ -1,4 +1,4 @@
-"""The arguments of a callback or monitor, once they are checked."""
+"""The checked arguments of a callback or monitor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
 
 @dataclass
 class Settings:
-    """What the user wants; see `GpuUtilCallback` for what each means."""
+    """The user's settings; see `GpuUtilCallback` for their meaning."""
 
     log_dir: str = "logs"
     sample_hz: float = 10
@@ -41,10 +41,10 @@ def checked_settings(
     redact: Any,
     report: Any,
 ) -> Settings:
-    """The settings that a user's arguments mean.
+    """Return the settings for a user's arguments.
 
     Raises:
-        TypeError, ValueError: naming the argument and what it must be.
+        TypeError, ValueError: with the argument and what it must be.
     """
     return Settings(
         log_dir=_path(log_dir),

@@ -1,4 +1,4 @@
-"""Profiler windows of a Keras fit: which batch a call of the train function begins with."""
+"""Profiler windows of a Keras fit: the first batch of each call of the train function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["KerasWindows", "open_windows"]
 
 # A PyTorch profile can only be stopped by the training thread itself, which it holds up, and two
-# at a time end the process: nothing to do to a training that nobody asked it for.
+# at a time crash the process: not to be done to a training without the user's request.
 ASKED_FOR_ON_TORCH = {
     "source": "profiler windows",
     "reason": "on PyTorch they are taken only when they are asked for: each holds up the training "
@@ -30,9 +30,9 @@ ASKED_FOR_ON_TORCH = {
 def open_windows(
     recorder: Recorder, backend: str, callbacks: Iterable[Any], steps_per_epoch: int | None
 ) -> KerasWindows | None:
-    """The profiler windows that a fit is to have; on the training thread, as it begins.
+    """Return the profiler windows of a fit; on the training thread, as it begins.
 
-    Returns: None where none are wanted, or the backend has no profiler of ours.
+    Returns: None where none are requested, or the backend has no profiler session.
     """
     settings, watch = recorder.settings, recorder.watch
     if settings.trace is None:
@@ -73,13 +73,13 @@ def open_windows(
 
 @runtime_checkable
 class FetchesBefore(Protocol):
-    """An adapter whose batches are fetched before Keras' hooks."""
+    """Adapter whose batches are fetched before Keras' hooks."""
 
     def before_fetch(self, requested: Callable[[], None]) -> None: ...
 
 
 class KerasWindows:
-    """Tells a fit's windows at which step each call of the train function begins.
+    """Step numbers of a fit's train function calls, passed to its windows.
 
     Args:
         windows: the fit's.
@@ -106,11 +106,11 @@ class KerasWindows:
         windows.begin(callbacks, steps_per_epoch, self._per_call)
 
     def batch_requested(self) -> None:
-        """The next call's batch is requested outside of it, which begins its step."""
+        """Note that the next call's batch is requested outside of it, which begins its step."""
         self._step_begins(self._begun)
 
     def batch_begin(self) -> None:
-        """A call of the train function begins; its step may have begun before."""
+        """Begin a call of the train function; its step may have begun before."""
         if self._timeline.steps_per_execution != self._per_call:
             self._rebase()
         call = self._timeline.calls - self._calls
@@ -120,7 +120,7 @@ class KerasWindows:
             self._begun = call + 1
 
     def _rebase(self) -> None:
-        """Calls take another number of batches from here on."""
+        """Restart the count where calls take another number of batches."""
         self._first += (self._timeline.calls - self._calls) * self._per_call
         self._calls = self._timeline.calls
         self._begun = 0
@@ -133,11 +133,11 @@ class KerasWindows:
             self._timeline.ours(time.perf_counter_ns() - since)
 
     def test_begin(self) -> None:
-        """A validation begins: its steps are not training's."""
+        """Begin a validation: its steps are not training's."""
         self._windows.steps_pause(self._delivered())
 
     def epoch_end(self) -> None:
-        """An epoch has ended."""
+        """End an epoch."""
         delivered = self._delivered()
         self._windows.steps_pause(delivered)
         self._first = delivered
@@ -145,11 +145,11 @@ class KerasWindows:
         self._begun = 0
 
     def end(self) -> None:
-        """The fit has ended."""
+        """End the fit."""
         self._windows.end(self._delivered())
 
     def _delivered(self) -> int:
-        """Steps of the fit so far."""
+        """Return the number of steps of the fit so far."""
         steps = (self._timeline.calls - self._calls) * self._per_call
         if self._per_epoch is not None:
             steps = min(steps, self._per_epoch)

@@ -1,7 +1,7 @@
-"""Marks the waits for batches that are fetched in Python, in the trace of an open window.
+"""Trace annotations for batches that are fetched in Python, while a profiler window is open.
 
-TensorFlow's own events tell them. JAX and PyTorch know of no input: without a mark such a wait
-would look like a host that does something else.
+TensorFlow's own events cover such waits. JAX and PyTorch do not trace the input: without an
+annotation the wait would look like other work on the host.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from gpu_util_callback.steps.frames import uncounted
 
 __all__ = ["INPUT_WAIT", "begin", "fetch"]
 
-INPUT_WAIT = "gpu_util:input_wait"  # what our readers of traces look for
+INPUT_WAIT = "gpu_util:input_wait"  # the name that our trace readers look for
 
-# Makes a mark, which begins with it; None while no window is open. A process has one profiler.
+# Creates an annotation, already entered; None while no window is open. A process has one profiler.
 mark: Callable[[], Any] | None = None
 
 
 @uncounted
 def fetch(iterator: Iterator[Any]) -> Any:
-    """`next(iterator)`, marked where a window is open."""
+    """Return `next(iterator)`, annotated while a window is open."""
     marker = begin()
     if marker is None:
         return next(iterator)
@@ -32,6 +32,6 @@ def fetch(iterator: Iterator[Any]) -> Any:
 
 
 def begin() -> Any:
-    """A mark to be closed when the batch is there; None where none is needed."""
+    """Return an annotation to be closed when the batch is there; None where none is needed."""
     make = mark
     return make() if make is not None else None

@@ -1,4 +1,4 @@
-"""Turns clock readings of the training thread into rows of the recording's tables.
+"""Rows of the recording's tables from clock readings of the training thread.
 
 Pure functions of numpy arrays, run on the recorder's thread: no framework, no clock.
 """
@@ -25,13 +25,13 @@ __all__ = [
 def delays(
     requested: np.ndarray, delivered: np.ndarray, done: int, tail_ns: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(how far each batch delayed its step, when each step was over), of one call.
+    """Return how far each batch of a call delayed its step, and when each step ended.
 
     Args:
-        requested: int64 (n,), when each batch was asked for.
-        delivered: int64 (n,), when it came.
-        done: when the call was over, the device included.
-        tail_ns: how long before that its last step was.
+        requested: int64 (n,), when each batch was requested.
+        delivered: int64 (n,), when it was delivered.
+        done: when the call ended, the device included.
+        tail_ns: how long before that its last step ended.
     """
     n = len(delivered)
     over = max(done - tail_ns, int(delivered[-1]))
@@ -51,14 +51,14 @@ def delays(
 def seen_delays(
     requested: np.ndarray, delivered: np.ndarray, ended: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same where the steps' ends are known: int64 (n,)."""
+    """Return the same where the ends of the steps are known: int64 (n,)."""
     free = np.append(requested[:1], ended[:-1])
     wait = np.minimum(np.maximum(delivered - free, 0), delivered - requested)
     return wait, np.maximum.accumulate(ended)
 
 
 def share_ends(rows: InputRows, per_call: list[slice]) -> list[np.ndarray] | None:
-    """The ends of each call's steps: one for each batch that came; None if they do not fit."""
+    """Return the ends of each call's steps, one per delivered batch; None if they do not fit."""
     if rows.ended_ns is None:
         return None
     counts = [int((rows.delivered_ns[part] >= 0).sum()) for part in per_call]
@@ -68,11 +68,11 @@ def share_ends(rows: InputRows, per_call: list[slice]) -> list[np.ndarray] | Non
 
 
 def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
-    """Which rows each call wrote, in order; None if they do not fit together.
+    """Return which rows each call wrote, in order; None if they do not fit together.
 
     A call fetches until it has `most` batches or the input ends. Fetches without a batch follow the
     last batch of their call (an unrolled loop asks several times). Rows that are left over are the
-    newest: of a call that did not return.
+    last batch of their call (an unrolled loop asks several times). Remaining rows are the
     """
     n = len(rows.delivered_ns)
     if most == 1:
@@ -81,7 +81,7 @@ def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
     slices = []
     first = 0
     for _ in range(calls):
-        while first < n and not came[first]:  # a call that found the input ended is no step
+        while first < n and not came[first]:  # a call that found the input exhausted is no step
             first += 1
         last = first
         while last < n and last - first < most and came[last]:
@@ -115,7 +115,7 @@ class Assembler:
     _waiting: list[Phase] = field(default_factory=list)
 
     def add(self, items: list[Calls | Phase], last: bool = False) -> dict[str, list[Columns]]:
-        """Rows of all that is complete, by table: a list of column dictionaries each."""
+        """Return the rows of all that is complete: a list of column dictionaries for each table."""
         tables: dict[str, list[Columns]] = {}
 
         def put(table: str, columns: Columns | None) -> None:
@@ -140,10 +140,10 @@ class Assembler:
         return tables
 
     def _release(self, phases: list[tuple[Phase, int]], steps_before: np.ndarray) -> None:
-        """Phases whose place among the steps is known by now get it."""
+        """Assign their step to phases whose position among the steps is known by now."""
         waiting = []
         for phase in self._waiting:
-            back = self._calls - phase.calls  # calls since
+            back = self._calls - phase.calls  # calls since then
             if back < 0:
                 waiting.append(phase)
             else:
@@ -208,7 +208,7 @@ class Assembler:
     def _single(
         self, calls: np.ndarray, rows: InputRows | None, phases: list[tuple[Phase, int]]
     ) -> Columns:
-        """One batch a call: every part is exact."""
+        """Return the rows of calls with one batch each: every part is exact."""
         n = len(calls)
         at = {name: calls[:, column] for name, column in CALL.items()}
         seen = at["call"] > 0
@@ -224,7 +224,7 @@ class Assembler:
             if rows.busy_until_ns is not None:  # a busy device waits for no batch
                 late = rows.delivered_ns - np.maximum(rows.requested_ns, rows.busy_until_ns)
                 wait = np.clip(late, 0, get)
-            unseen = rows.requested_ns < 0  # nobody saw it requested
+            unseen = rows.requested_ns < 0  # the request was not observed
             get, wait = np.where(unseen, ABSENT, get), np.where(unseen, ABSENT, wait)
             shape, new_shape = self.compilations.shape_ids(rows.signature)
         else:
@@ -287,10 +287,10 @@ class Assembler:
         block: Calls,
         phases: list[tuple[Phase, int]],
     ) -> Columns:
-        """Several batches in one call: where the host fetches ahead, the parts are estimates.
+        """Return the rows of calls with several batches; with prefetching the parts are estimates.
 
-        A batch delayed its step as far as it came after the previous step was over. Where the ends
-        of steps inside a call cannot be seen (a GPU works on its own), the last one still ended
+        A batch delayed its step by as much as it came after the previous step ended. Where the ends
+        of steps inside a call cannot be seen (a GPU runs asynchronously), the last one still ended
         with the call. With steps of equal length s the call ends at max over k of (delivery of
         batch k + s x batches from k on): that gives s, and s gives the end of every step.
         """

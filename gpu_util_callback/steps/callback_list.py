@@ -1,4 +1,4 @@
-"""Times the hooks of all callbacks in a fit's `CallbackList`, each under its callback's name."""
+"""Timing of the hooks of all callbacks in a fit's `CallbackList`, by callback name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHECKPOINTS = {"ModelCheckpoint", "BackupAndRestore"}
 
 
 def find_callback_list(callback: Any, depth: int = 8) -> Any | None:
-    """The `CallbackList` that is calling `callback` right now, looked for up the stack."""
+    """Return the `CallbackList` that is calling `callback` right now, found up the stack."""
     frame = sys._getframe(1)
     for _ in range(depth):
         if frame is None:
@@ -48,16 +48,16 @@ def find_callback_list(callback: Any, depth: int = 8) -> Any | None:
     return None
 
 
-# How an argument is called that says how often a callback works.
+# Names of arguments that set how often a callback works.
 _RHYTHM = re.compile(r"(^|_)(every|freq|frequency|interval|period)(_|$)")
 
 
 def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
-    """What callbacks of the user's own say of how often they work, and those that need validation.
+    """Return how often the user's own callbacks work, and which of them need validation.
 
-    Returns: class name -> `every`, the arguments of its class that say so, with their values;
-        `names`, what its hooks call the epoch or the batch; `monitor`, the metric of a validation
-        that it watches. Callbacks that say none of it are left out.
+    Returns: class name -> `every`, the arguments of its class that set this, with their values;
+        `names`, its hooks' own names for the epoch or the batch; `monitor`, the validation metric
+        that it watches. Callbacks without any of these are left out.
     """
     found = {}
     for callback in callbacks:
@@ -76,7 +76,7 @@ def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
 def _rhythms(callback: Any) -> dict[str, int]:
     try:
         arguments = signature(type(callback).__init__).parameters.values()
-    except (TypeError, ValueError):  # nothing to be read of it
+    except (TypeError, ValueError):  # no readable signature
         return {}
     found = {}
     for argument in arguments:
@@ -91,7 +91,7 @@ def _rhythms(callback: Any) -> dict[str, int]:
 
 
 def _first_arguments(callback: Any) -> dict[str, str]:
-    """What a callback's hooks call their epoch or batch, where that is not Keras' own name."""
+    """Return a callback's names for its epoch or batch where they differ from Keras' own."""
     found = {}
     hooks = ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end")
     for hook in hooks:
@@ -104,13 +104,13 @@ def _first_arguments(callback: Any) -> dict[str, str]:
 
 
 def needless_when_listed(hook: Callable) -> Callable:
-    """Marks a hook of our own callback that has nothing to do where its `CallbackList` is timed."""
+    """Mark a hook of our own callback that has nothing to do where its `CallbackList` is timed."""
     hook._gpu_util_needless = True  # type: ignore[attr-defined]
     return hook
 
 
 class HookSums:
-    """Time spent in one batch hook of one callback. Its time is counted in the steps."""
+    """Time spent in one batch hook of one callback, as part of the steps."""
 
     __slots__ = ("_count", "_total", "count", "end", "kind", "name", "start", "total")
 
@@ -118,10 +118,10 @@ class HookSums:
         self.name = name
         self.kind = kind
         self.count = self.total = self.start = self.end = 0
-        self._count = self._total = 0  # of these, taken
+        self._count = self._total = 0  # already taken
 
     def take(self, calls: int) -> list[Phase]:
-        """A row of what was added since it was last taken, if anything; on any thread."""
+        """Return a row of what was added since the last call, if anything. Any thread."""
         total, count = self.total, self.count
         if count == self._count:
             return []
@@ -133,16 +133,16 @@ class HookSums:
 
 
 class CallbackTimer:
-    """Wraps the hooks of a `CallbackList` and of its callbacks on the instances; puts them back.
+    """Timed wrappers around the hooks of a `CallbackList` and its callbacks, on the instances.
 
-    The list's own hooks give the moments a step is made of; the callbacks' hooks give the names.
-    What runs every step is written for speed: with the least calls.
+    The list's own hooks give the step boundaries; the callbacks' hooks give the names. Code that
+    runs every step is written for speed, with as few calls as possible.
 
     Args:
-        timeline: what is timed goes there.
+        timeline: receives the measurements.
         ours: our own callback, which is not timed.
-        failed: told of an error of ours.
-        begun: takes the place of our own callback's `on_train_batch_begin`.
+        failed: called with an error of ours.
+        begun: replaces our own callback's `on_train_batch_begin`.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class CallbackTimer:
             self._stamp(callbacks[0], "on_epoch_end", lambda *_: timeline.epoch_end())
         begins = timeline.around_begin(callback_list.on_train_batch_begin, self._failed)
         self._replace(callback_list, "on_train_batch_begin", begins)
-        # On other threads nobody waits for the logs on this one.
+        # On other threads nothing on this one waits for the logs.
         logs_are_ready = "on_train_batch_end" in pooled
         ends = timeline.around_end(callback_list.on_train_batch_end, logs_are_ready)
         self._replace(callback_list, "on_train_batch_end", ends)
@@ -200,7 +200,7 @@ class CallbackTimer:
             self._around(callback_list, hook, before, after)
 
     def detach(self) -> None:
-        """Put back what was there. May be called more than once."""
+        """Restore the original hooks. May be called more than once."""
         while self._undo:
             owner, name, had, value = self._undo.pop()
             try:
@@ -241,18 +241,18 @@ class CallbackTimer:
         self._replace(owner, name, timed)
 
     def _replace_hook(self, callback: Any, name: str, function: Callable) -> None:
-        """Put a function, given the callback and a hook's arguments, in place of that hook.
+        """Replace a callback's hook by a function of the callback and the hook's arguments.
 
-        As a method of that name: a callback that is copied or pickled in the middle of a fit then
-        takes its own hook along.
+        The replacement is a method of that name, so that a callback copied or pickled in the middle
+        of a fit keeps its own hook.
         """
         function.__name__ = name
         self._replace(callback, name, MethodType(function, callback))
 
     @uncounted
     def _stamp(self, callback: Any, name: str, stamp: Callable[..., None]) -> None:
-        # Keras has turned the logs into Python numbers, which waits for the device, before it calls
-        # the first callback.
+        # Before it calls the first callback, Keras has turned the logs into Python numbers, which
+        # waits for the device.
         if _needless(callback, name):
             self._replace(callback, name, stamp)
             return
@@ -290,7 +290,7 @@ class CallbackTimer:
                 sums.end = end
                 sums.total += spent
                 sums.count += 1
-            else:  # counted in its step (or validation): a detail, not an account
+            else:  # part of its step (or validation): a detail, not an account
                 write(sums.kind, sums.name, start, end, "")
 
         def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -336,7 +336,7 @@ class CallbackTimer:
 
 @uncounted
 def _function(callback: Any, name: str) -> Callable:
-    """A callback's hook as a function of the callback and the hook's arguments."""
+    """Return a callback's hook as a function of the callback and the hook's arguments."""
     hook = getattr(callback, name)
     if isinstance(hook, MethodType) and hook.__self__ is callback:
         return hook.__func__
@@ -344,9 +344,9 @@ def _function(callback: Any, name: str) -> Callable:
 
 
 def _is_plain(hook: Any) -> bool:
-    """Whether a batch hook takes what Keras documents, and thus needs no `*args, **kwargs`.
+    """Return whether a batch hook takes what Keras documents and needs no `*args, **kwargs`.
 
-    To pass those on takes more time than all the rest of timing a hook.
+    Passing those on takes more time than all the rest of timing a hook.
     """
     code = getattr(hook, "__code__", None)
     return (
@@ -363,7 +363,7 @@ def _needless(callback: Any, name: str) -> bool:
 
 
 def _overridden(callback: Any, hook: str) -> bool:
-    """Whether a callback does anything in this hook (or in its older name)."""
+    """Return whether a callback does anything in this hook (or in its older name)."""
 
     def own(name: str) -> bool:
         method = getattr(callback, name, None)

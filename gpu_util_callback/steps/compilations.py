@@ -1,4 +1,4 @@
-"""Which calls of the train function were compilations."""
+"""Detection of calls of the train function that were compilations."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = [
 ]
 
 ABSENT = -1
-# A call on a first-seen input shape is a compilation where it takes this much longer than usual.
+# A call on a first-seen input shape is a compilation if it takes this much longer than usual.
 SLOW_FACTOR = 4.0
 SLOW_NS = 15_000_000
 
 
 @dataclass
 class Compilations:
-    """Tells compilations by the framework's own word, or by a slow call on a first-seen shape.
+    """Compilations as the framework reports them, or as slow calls on a first-seen shape.
 
     Args:
         shapes: shape signatures seen so far -> id; kept with the train function, so that a second
             fit knows what is compiled already.
-        shapes_compile: whether a first-seen shape may compile anew (XLA, GPU kernels).
+        shapes_compile: whether a first-seen shape may compile again (XLA, GPU kernels).
         every_shape_compiles: whether it always does (the whole step is XLA's).
     """
 
@@ -37,7 +37,7 @@ class Compilations:
     _usual: deque[int] = field(default_factory=lambda: deque(maxlen=255))  # bodies of plain calls
 
     def shape_ids(self, signatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(int64 id of each input shape, whether it is seen for the first time).
+        """Return the int64 id of each input shape, and whether it is seen for the first time.
 
         Args:
             signatures: float64 (n,); 0 = the shapes are static or unknown: the id is absent.
@@ -51,12 +51,12 @@ class Compilations:
         return ids, new
 
     def among(self, traced: np.ndarray, new_shape: np.ndarray, own_ns: np.ndarray) -> np.ndarray:
-        """Which calls were compilations, in order: bool (n,).
+        """Return which calls were compilations, in order: bool (n,).
 
         Args:
-            traced: whether the framework said so.
+            traced: whether the framework reported one.
             new_shape: whether the input's shape was a first-seen one.
-            own_ns: what the calls took, waits left out.
+            own_ns: duration of the calls without their waits.
         """
         compiles = traced.copy()
         for i, value in enumerate(own_ns.tolist()):
@@ -64,7 +64,7 @@ class Compilations:
                 continue
             if new_shape[i] and self.shapes_compile:
                 if not self._usual:
-                    # What this took may be a compilation's: it is no measure for others.
+                    # This duration may be a compilation's: not representative of other calls.
                     compiles[i] = self.every_shape_compiles and value > SLOW_NS
                     continue
                 usual = float(np.median(self._usual))
@@ -73,6 +73,9 @@ class Compilations:
             if not compiles[i]:
                 self._usual.append(value)
         return compiles
+
+
+# ---- compile times as the framework reports them ---------------------------------------
 
 
 class CompileClock:
@@ -87,16 +90,16 @@ class CompileClock:
         self._thread = threading.get_ident()
 
     def add(self, ns: int) -> None:
-        """The framework has compiled for so long, on the calling thread."""
+        """Add a compilation of this duration on the calling thread."""
         if threading.get_ident() == self._thread:
             self.ns += ns
 
     def explains(self, compiled_ns: int, spent_ns: int) -> bool:
-        """Whether a call that took `spent_ns`, `compiled_ns` of it compiling, was a compilation."""
+        """Return whether a call of `spent_ns`, `compiled_ns` of it compiling, was a compilation."""
         return 2 * compiled_ns > spent_ns
 
     def start(self) -> None:
-        """Listen. On the training thread."""
+        """Start listening. On the training thread."""
 
     def stop(self) -> None:
-        """Listen no more. May be called more than once."""
+        """Stop listening. May be called more than once."""

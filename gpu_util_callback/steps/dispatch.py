@@ -1,7 +1,7 @@
-"""How a loop's step runs: one compiled function, or operation by operation from Python.
+"""Dispatch of a loop's steps: as one compiled function, or operation by operation.
 
-Seen from outside: the training thread's Python stack is looked at now and then from the recorder's
-thread. That costs the training thread nothing but Python's lock for some 30 microseconds a look.
+Observed from outside: the recorder's thread samples the training thread's Python stack. That
+costs the training thread nothing but Python's lock for some 30 microseconds a sample.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 
 __all__ = ["DispatchWatch", "OperationCount"]
 
-# Looks come densely at first, so that short runs have enough, and rarely where they are known to.
+# Samples are dense at first, so that short runs have enough, and rare once there are enough.
 _DENSE, _ENOUGH = 60, 300
 _DENSE_S, _USUAL_S, _RARE_S = 0.05, 0.2, 2.0
 _DEEPEST = 200  # frames
 _MOST_KNOWN = 4096  # functions
 
 COMPILED, EAGER, COMPILING = "compiled", "eager", "compiling"
-# Parts of a file's path, and what a frame of that file means; the first that fits decides. What is
-# not listed says nothing: waiting for a result, fetching, the user's own Python.
+# Parts of a file's path, and the meaning of a frame of that file; the first match decides. Files
+# not listed mean nothing: waiting for a result, fetching, the user's own Python.
 _MEANING: dict[str, tuple[tuple[str, str], ...]] = {
     "tensorflow": (
         ("tensorflow/python/framework/func_graph", COMPILING),
@@ -57,21 +57,21 @@ _MEANING: dict[str, tuple[tuple[str, str], ...]] = {
         ("torch/_tensor", EAGER),
     ),
 }
-# Functions in which JAX traces what it will compile, whatever it calls meanwhile.
+# Functions in which JAX traces what it will compile, whatever they call.
 _TRACING = frozenset({"trace_to_jaxpr_dynamic", "trace_to_jaxpr", "_create_pjit_jaxpr"})
-# Of all that the frames say: compiling calls what it compiles, and compiled code operations.
+# Of all frames these decide: compiling calls what it compiles, and compiled code calls operations.
 _DECIDES = ("", EAGER, COMPILED, COMPILING)
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python", "<frozen ", "gpu_util_callback/")
 
 
 class DispatchWatch:
-    """Counts in what kind of call the training thread is found in its steps.
+    """Counts of the kinds of calls in which the training thread is found during its steps.
 
     Args:
-        framework: whose calls they are; of others nothing is known.
+        framework: whose calls are recognised; nothing is known of others.
         thread: the training thread's identifier.
         working: whether a training step is under way.
-        loop: the code that the loop is in, so that the function it calls for a step is known.
+        loop: the loop's code object, to identify the function it calls for a step.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class DispatchWatch:
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
         self._known: dict[CodeType, str] = {}
-        # Not the module's own generator, whose seed and state are the program's.
+        # Not the module's own generator: its seed and state belong to the program.
         self._random = random.Random(0x6A09E667)
 
     def wait(self, stopped: Callable[[float], bool], pause_s: float) -> bool:
-        """Wait as `stopped(pause_s)` does, and look meanwhile.
+        """Wait as `stopped(pause_s)` does, sampling meanwhile.
 
-        Returns: what `stopped` says.
+        Returns: the result of `stopped`.
         """
         until = time.monotonic() + pause_s
         while (left := until - time.monotonic()) > 0:
-            # Aperiodic, so that no rhythm of the loop is met.
+            # Aperiodic, to avoid aliasing with the loop.
             if stopped(min(left, self._pause_s() * self._random.uniform(0.5, 1.5))):
                 return True
             self.look()
@@ -113,19 +113,19 @@ class DispatchWatch:
         return _USUAL_S if self._samples < _ENOUGH else _RARE_S
 
     def look(self) -> None:
-        """Look at the training thread's stack, once."""
+        """Sample the training thread's stack once."""
         if not self._meaning or not self._working():
             return
         frame = sys._current_frames().get(self._thread)
         kind, function, depth = "", "", 0
-        # In one go: nothing here lets go of Python's lock, and no frame is kept.
+        # Nothing in this loop releases Python's lock, and no frame is kept.
         while frame is not None and depth < _DEEPEST:
             code = frame.f_code
             if code is self._loop:
                 break
             meaning = self._known.get(code)
             if meaning is None:
-                if len(self._known) >= _MOST_KNOWN:  # a program that makes functions as it goes
+                if len(self._known) >= _MOST_KNOWN:  # a program that keeps creating functions
                     self._known.clear()
                 meaning = self._known[code] = self._of(code)
             if meaning == "user":
@@ -152,9 +152,9 @@ class DispatchWatch:
         return "" if any(part in name for part in _LIBRARIES) else "user"
 
     def facts(self) -> dict[str, Any]:
-        """For the manifest: {"samples", "eager", "compiled", "function"}; {} before there are any.
+        """Return {"samples", "eager", "compiled", "function"} for the manifest; {} before samples.
 
-        "function" is what the loop calls for a step, where operations were seen in it.
+        "function" is what the loop calls for a step in which operations were seen.
         """
         if not self._samples:
             return {}
@@ -168,11 +168,14 @@ class DispatchWatch:
         }
 
 
+# ---- operations per step ---------------------------------------------------------------
+
+
 class OperationCount:
-    """How many operations a step starts from Python, from numbers the framework counts anyway.
+    """Number of operations a step starts from Python, read from counters of the framework.
 
     TensorFlow numbers its eager tensors, the batch's among them; PyTorch the operations it will
-    differentiate. Both are read, nothing is called that counts on.
+    differentiate. Both are only read; nothing that advances them is called.
     """
 
     _MOST = 200  # steps
@@ -183,11 +186,11 @@ class OperationCount:
         self._counted: list[int] = []
 
     def begin(self) -> None:
-        """A new pass over a dataset: what was counted in between is no step's."""
+        """Begin a new pass over a dataset: operations counted since belong to no step."""
         self._before = None
 
     def step(self, batch: Any) -> None:
-        """A step begins with this batch; on the training thread."""
+        """Begin a step with this batch; on the training thread."""
         if self._read is None:
             return
         now = self._read(batch)
@@ -199,7 +202,7 @@ class OperationCount:
 
     @property
     def per_step(self) -> int | None:
-        """Of a usual step; None where it is not known."""
+        """Return the operations of a usual step; None where unknown."""
         counted = sorted(self._counted)
         return counted[len(counted) // 2] if len(counted) > 2 else None
 

@@ -1,4 +1,4 @@
-"""What the call of `fit` that is under way tells: its input, and whether it still goes on."""
+"""The frame of the running `fit`: its input, and whether it is still on the stack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FitWatch", "InputTimer", "calling_fit", "given_adapter", "is_tf_kera
 
 
 def calling_fit(depth: int = 15) -> FrameType | None:
-    """The frame of the `fit` that is calling us, if there is one close by."""
+    """Return the frame of the `fit` that is calling us, if there is one close by."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(depth):
         if frame is None:
@@ -29,22 +29,22 @@ def calling_fit(depth: int = 15) -> FrameType | None:
 
 
 def given_adapter() -> Any | None:
-    """Keras' own view of the input of the `fit` that is calling us: its data adapter."""
+    """Return the data adapter of the `fit` that is calling us: Keras' own view of its input."""
     frame = calling_fit()
     iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
     return getattr(iterator, "data_adapter", None)
 
 
 def is_tf_keras(model: Any) -> bool:
-    """Whether a model is one of `tf_keras` (Keras 2), whatever backend Keras 3 has."""
+    """Return whether a model is one of `tf_keras` (Keras 2), whatever Keras 3's backend."""
     return any(one.__module__.split(".")[0] == "tf_keras" for one in type(model).__mro__)
 
 
 class FitWatch:
-    """Whether a call of `fit` is still on its thread's stack, seen from another thread.
+    """Watch on a call of `fit` from another thread: whether it is still on its thread's stack.
 
-    An interrupted fit calls no `on_train_end`. The frame is known by its identity alone: keeping it
-    would keep all that the fit works on.
+    An interrupted fit calls no `on_train_end`. The frame is identified by its id alone: a reference
+    would keep alive all that the fit works on.
     """
 
     def __init__(self, frame: FrameType | None):
@@ -54,11 +54,11 @@ class FitWatch:
 
     @property
     def known(self) -> bool:
-        """Whether the fit could be found at all."""
+        """Return whether the fit could be found at all."""
         return self._id is not None
 
     def over(self) -> bool:
-        """Whether the fit has been left. False where that cannot be known."""
+        """Return whether the fit has been left. False where that cannot be known."""
         if self._id is None:
             return False
         frame = sys._current_frames().get(self._thread)
@@ -69,16 +69,19 @@ class FitWatch:
         return True
 
     def same_place(self, other: FitWatch) -> bool:
-        """Whether the two fits' frames lie in one place: the earlier fit is over, then.
+        """Return whether both fits' frames have one address: the earlier fit is over, then.
 
-        A frame is often made where the last one was, as in a cell that is run again after an error,
-        and `over` cannot tell the two apart.
+        A frame is often allocated where the last one was, as in a cell that is run again after an
+        error, and `over` cannot distinguish the two.
         """
         return self.known and self._id == other._id and self._thread == other._thread
 
 
+# ---- input work between epochs ---------------------------------------------------------
+
+
 class InputTimer:
-    """Times what Keras does with the input between epochs, on the `EpochIterator`'s instances."""
+    """Timing of Keras' input work between epochs, on the `EpochIterator`'s instances."""
 
     def __init__(self, timeline: Timeline, failed: Callable[[BaseException], None]):
         self._timeline = timeline
@@ -119,7 +122,7 @@ class InputTimer:
         self._undo.append((owner, name))
 
     def detach(self) -> None:
-        """Put back what was there. May be called more than once."""
+        """Restore the original methods. May be called more than once."""
         while self._undo:
             owner, name = self._undo.pop()
             try:

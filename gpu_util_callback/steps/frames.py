@@ -1,4 +1,4 @@
-"""Frames of ours between the caller and the user's code, which warnings are not to count."""
+"""Frames of ours between the caller and the user's code, left out of warnings' stack levels."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TypeVar
 
 __all__ = ["uncounted"]
 
-# `warnings.warn(..., stacklevel=n)` and `logging` leave frames out whose file's name holds both
-# "importlib" and "_bootstrap". No public way does so for somebody else's warning.
+# `warnings.warn(..., stacklevel=n)` and `logging` skip frames whose file name contains both
+# "importlib" and "_bootstrap". No public API does so for other people's warnings.
 _MARK = " (left out of stack levels, as importlib._bootstrap is)"
 
 Wrapper = TypeVar("Wrapper", bound=Callable | type)
 
 
 def uncounted(wrapper: Wrapper) -> Wrapper:
-    """Keep a function, those made in it, or a class's methods out of warnings' stack levels.
+    """Exclude a function, those defined in it, or a class's methods from warnings' stack levels.
 
-    A callback, train step or data iterator that warns with a `stacklevel` names the line it would
-    name without us. Tracebacks still show our lines.
+    A callback, train step or data iterator that warns with a `stacklevel` then names the same line
+    as without us. Tracebacks still show our lines.
 
     Example:
 

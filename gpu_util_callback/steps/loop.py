@@ -1,4 +1,4 @@
-"""The timeline of a training loop of somebody's own: batches, steps and phases, as they come."""
+"""The timeline of a custom training loop: batches, steps and phases as they come."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["LoopTimeline"]
 
 
 class _Phase:
-    """A phase that is open."""
+    """An open phase."""
 
     __slots__ = ("account", "inner_ns", "kind", "name", "start")
 
@@ -25,11 +25,11 @@ class _Phase:
         self.name = name
         self.start = start
         self.account = account
-        self.inner_ns = 0  # of phases within it that count by themselves
+        self.inner_ns = 0  # of nested phases with an account of their own
 
 
 class LoopTimeline(Timeline):
-    """Steps of a loop that has no hooks: a step lasts from one request for a batch to the next.
+    """Steps of a loop without hooks: a step lasts from one request for a batch to the next.
 
     All methods run on the training thread.
 
@@ -45,7 +45,7 @@ class LoopTimeline(Timeline):
         self.sums: list[HookSums] = []
         self._sums: dict[str, HookSums] = {}
         self._phases: list[_Phase] = []
-        self._working = False  # in the work of a step
+        self._working = False  # within a step's work
         self._in_epoch = False
         self._stamp: Stamp = (UNSEEN, UNSEEN, 0.0, 0)
         self._work_start = 0
@@ -53,30 +53,30 @@ class LoopTimeline(Timeline):
         self._compiled = 0
         self._fetching = 0
         self._fetched: tuple[int, int] | None = None
-        self._mark: Any = None  # of that wait, in the trace of a window
+        self._mark: Any = None  # annotation of that wait in the trace of a window
         self.windows: Any = None  # a `KerasWindows`, where profiler windows are wanted
         self.operations: OperationCount | None = None
         self._passes = [0, 0]  # passes over datasets so far: training's, validations'
 
     @property
     def validating(self) -> bool:
-        """Whether batches are a validation's."""
+        """Return whether batches belong to a validation."""
         return self._in_test
 
     @property
     def working(self) -> bool:
-        """Whether a training step's work is under way, and nothing that has a name of its own."""
+        """Return whether a training step's work is under way, outside any named phase."""
         return self._working and not self._in_test and not self._phases
 
     # ---- steps -----------------------------------------------------------------------------
 
     @property
     def current(self) -> tuple[bool, int]:
-        """Which pass over a dataset is under way: (a validation's, its number)."""
+        """Return the current pass over a dataset: (whether it is a validation's, its number)."""
         return self._in_test, self._passes[self._in_test]
 
     def batches_begin(self) -> None:
-        """A new pass over a dataset: an epoch, or a validation's."""
+        """Begin a new pass over a dataset: an epoch, or a validation's."""
         self._end_work(self._perf())
         try:
             self.compile_clock.start()  # the compiler may have been imported since
@@ -96,7 +96,7 @@ class LoopTimeline(Timeline):
     def step_begin(
         self, requested: int, delivered: int, signature: float = 0.0, busy: int = 0
     ) -> None:
-        """A batch was requested and delivered (`UNSEEN`, now: nobody saw it requested).
+        """Begin a step; its batch was requested and delivered (`UNSEEN`, now: request not seen).
 
         Args:
             busy: until when the device was busy with the step before; 0 = unknown.
@@ -114,7 +114,7 @@ class LoopTimeline(Timeline):
             self.test_batch_begin()
         else:
             for phase in self._phases:
-                phase.account = ""  # it holds steps: they count by themselves
+                phase.account = ""  # it contains steps, which have an account of their own
             self.batch_begin()
             if self.windows is not None:
                 self.windows.batch_begin()
@@ -126,29 +126,29 @@ class LoopTimeline(Timeline):
         self._working = True
 
     def count_operations(self, batch: Any = None) -> None:
-        """A step begins with this batch."""
+        """Count operations of a step that begins with this batch."""
         if self.operations is not None and not self._in_test:
             self.operations.step(batch)
 
     def step_end(self) -> None:
-        """The step's work is done."""
+        """End the step's work."""
         self._end_work(self._perf())
 
     def request(self) -> None:
-        """The next step's batch is about to be requested: a profiler window begins with that."""
+        """Note that the next batch is about to be requested: a profiler window begins with that."""
         if self.windows is not None and not self._in_test:
             self._end_work(self._perf())
             self.windows.batch_requested()
 
     def fetch_begin(self) -> None:
-        """The loop requests the next step's batch."""
+        """Note that the loop requests the next step's batch."""
         self._end_work(self._perf())
         self.request()
         self._mark = waits.begin()
         self._fetching = self._perf()
 
     def fetch_end(self, came: bool) -> None:
-        """The batch is there, or (not `came`) there is none."""
+        """Note that the batch is there, or (not `came`) that there is none."""
         now = self._perf()
         mark, self._mark = self._mark, None
         if mark is not None:
@@ -168,17 +168,17 @@ class LoopTimeline(Timeline):
             self._cursor = now
 
     def take_fetched(self) -> tuple[int, int] | None:
-        """When the next step's batch was requested and delivered, where `fetch_begin` was told."""
+        """Return when the next batch was requested and delivered, if `fetch_begin` was called."""
         fetched, self._fetched = self._fetched, None
         return fetched
 
     def input_ended(self, requested: int, now: int) -> None:
-        """A batch was requested and there was none: the pass is over."""
+        """End the pass: a batch was requested and there was none."""
         self._end_work(requested)
         self.input_work("end of data", requested, now)
 
     def batches_end(self) -> None:
-        """The pass over a dataset is over, or was left."""
+        """End the pass over a dataset, exhausted or left early."""
         self._end_work(self._perf())
         if self._in_test:
             if self._open:
@@ -199,7 +199,7 @@ class LoopTimeline(Timeline):
         compiled = self.compile_clock.ns - self._compiled
         own = end - self._work_start - self._inside_ns
         self._call = self._work_start
-        # Phases within the step count as callbacks; that they came last is a manner of speaking.
+        # Phases within the step count as callbacks; they are placed last by convention.
         self._call_end = self._logs = self._work_start + max(own, 0)
         self._logs_end = end
         self._flags |= ONE_PIECE
@@ -209,7 +209,7 @@ class LoopTimeline(Timeline):
         (self.test_stamps if self._in_test else self.stamps).append(self._stamp)
 
     def _leave_own_code(self, now: int) -> None:
-        """The loop's own code since the last thing that is accounted for."""
+        """Account for the loop's own code since the last accounted interval."""
         if self._in_epoch and now - self._cursor > SHORT_NS:
             self._phase("gap", "between steps", self._cursor, now, "step", now - self._cursor)
         self._cursor = now
@@ -217,7 +217,7 @@ class LoopTimeline(Timeline):
     # ---- phases ----------------------------------------------------------------------------
 
     def phase_begin(self, name: str, kind: str) -> None:
-        """The loop does something else. Validation ends the step it is in; other phases do not."""
+        """Begin a phase of the loop. Validation ends the step it is in; other phases do not."""
         now = self._perf()
         if self.operations is not None:
             self.operations.begin()
@@ -237,7 +237,7 @@ class LoopTimeline(Timeline):
         self._phases.append(_Phase(kind, name, now, counted))
 
     def phase_end(self) -> None:
-        """The innermost phase is over."""
+        """End the innermost phase."""
         if not self._phases:
             return
         phase = self._phases.pop()
@@ -263,7 +263,7 @@ class LoopTimeline(Timeline):
             self._phase(phase.kind, phase.name, phase.start, now, "", spent)
 
     def _sum_up(self, phase: _Phase, now: int) -> None:
-        """A phase in a step: short ones are summed by name, as batch hooks are."""
+        """Record a phase within a step: short ones are summed by name, as batch hooks are."""
         spent = now - phase.start
         if spent >= LONG_NS:
             self._phase(phase.kind, phase.name, phase.start, now, "", spent)
@@ -279,7 +279,7 @@ class LoopTimeline(Timeline):
         sums.count += 1
 
     def leave(self) -> None:
-        """The monitored block is over: end what is still open."""
+        """Leave the monitored block: end what is still open."""
         self._end_work(self._perf())
         while self._phases:
             self.phase_end()

@@ -1,4 +1,4 @@
-"""When a batch was requested and when it came, read in Python."""
+"""Rows of when each batch was requested and delivered, read in Python."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ __all__ = [
     "shape_signature",
 ]
 
-UNSEEN = -1  # when a batch was requested, where nobody saw it
-ENDED_MEANWHILE = -1  # the device was busy when the batch was requested, and idle when it came
+UNSEEN = -1  # time of a request that was not observed
+ENDED_MEANWHILE = -1  # the device was busy when the batch was requested, idle when it came
 
 # requested, delivered, shape signature, until when the device was busy (see `InputRows`)
 Stamp = tuple[int, int, float, int]
@@ -33,15 +33,15 @@ Stamp = tuple[int, int, float, int]
 
 @dataclass
 class InputRows:
-    """When each batch was requested and delivered, in order, on `time.perf_counter_ns`' clock.
+    """Times at which each batch was requested and delivered, in order, in `perf_counter_ns`.
 
     Args:
         requested_ns: int64 (n,).
         delivered_ns: int64 (n,); -1 where the input had ended and no batch came.
         signature: float64 (n,), differing for input shapes that differ; 0 = shapes are static.
         busy_until_ns: int64 (n,), until when the device was busy with the step before, where the
-            host does not wait for it; 0 = it was idle or is not asked. None = 0 for all.
-        ended_ns: int64 (batches that came,), when each batch's step was over; None where calls
+            host does not wait for it; 0 = it was idle or is not queried. None = 0 for all.
+        ended_ns: int64 (delivered batches,), when each batch's step ended; None where calls
             have one step, or the ends of several cannot be seen.
     """
 
@@ -52,7 +52,7 @@ class InputRows:
     ended_ns: np.ndarray | None = None
 
     def first(self, n: int) -> InputRows:
-        """The first n rows."""
+        """Return the first n rows."""
         busy = self.busy_until_ns
         return InputRows(
             self.requested_ns[:n],
@@ -63,32 +63,35 @@ class InputRows:
 
     @classmethod
     def from_stamps(cls, stamps: list[tuple[int, int]]) -> InputRows:
-        """Rows from (requested, delivered) pairs read in Python."""
+        """Return rows from (requested, delivered) pairs read in Python."""
         times = np.array(stamps, np.int64).reshape(-1, 2)
         return cls(times[:, 0], times[:, 1], np.zeros(len(times)))
 
 
+# ---- progress of the device ------------------------------------------------------------
+
+
 class DeviceProbe:
-    """Whether the device has done the last step, asked without waiting for it.
+    """Non-blocking query of whether the device has finished the last step.
 
     The base class is for frameworks and devices where a step is done when its call returns.
     """
 
     def mark(self, result: Any) -> None:
-        """The train function has returned `result`, which the device may still be working on."""
+        """Set the train function's `result`, which the device may still be working on."""
 
     def idle(self) -> bool:
-        """Whether the device has done what was marked last."""
+        """Return whether the device has finished the last marked result."""
         return True
 
 
 def busy_until(idle: bool, probe: DeviceProbe, delivered: int) -> int:
-    """A stamp's last part.
+    """Return a stamp's last part.
 
     Args:
         idle: whether the device was idle when the batch was requested.
-        probe: asked again, now that the batch is there.
-        delivered: when it came.
+        probe: queried again, now that the batch is there.
+        delivered: when the batch came.
     """
     if idle:
         return 0
@@ -96,21 +99,24 @@ def busy_until(idle: bool, probe: DeviceProbe, delivered: int) -> int:
 
 
 def input_rows(stamps: list[Stamp]) -> InputRows:
-    """Rows from stamps."""
+    """Return input rows from stamps."""
     times = np.array([(s[0], s[1], s[3]) for s in stamps], np.int64).reshape(-1, 3)
     signatures = np.array([s[2] for s in stamps], np.float64)
     return InputRows(times[:, 0], times[:, 1], signatures, times[:, 2])
 
 
+# ---- shapes of batches -----------------------------------------------------------------
+
+
 def shape_signature(data: Any) -> float:
-    """A number that differs for batches whose shapes differ; 0 where there are no shapes.
+    """Return a number that differs for batches whose shapes differ; 0 where there are no shapes.
 
     Args:
         data: arrays or tensors in any nest of tuples, lists and dictionaries.
     """
-    plain = type(data) is tuple  # (x, y) as a rule
+    plain = type(data) is tuple  # usually (x, y)
     try:
-        if plain:  # the same as before, as a rule
+        if plain:  # usually the same shapes as before
             known = _signatures.get(tuple(map(_shape_of, data)))
             if known is not None:
                 return known
@@ -130,12 +136,12 @@ def shape_signature(data: Any) -> float:
         if plain and len(_signatures) < _MOST_SEEN:
             _signatures[tuple(map(_shape_of, data))] = signature
         return signature
-    except Exception:  # a batch may be anything, and what it calls its shape, too
+    except Exception:  # a batch can be any object, and so can its shape
         return 0.0
 
 
 def seen_dims(signatures: Iterable[float]) -> list[list[int | list[int]]] | None:
-    """What differs between the batches that had these signatures.
+    """Return what differs between the batches that had these signatures.
 
     Returns: for each tensor of a batch its sizes, [smallest, largest] where they differ; None where
         the batches are no plain `(x, y, …)`, differ in more than sizes, or are not all known.
@@ -166,11 +172,11 @@ def _is_plain(data: Any) -> bool:
 
 
 _SEQUENCES = (tuple, list)
-# The shapes behind the first signatures of this process: a training with more is to be mended for
-# those that are known.
+# The shapes behind the first signatures of this process. Advice for a training with more shapes
+# rests on those that are known.
 _MOST_SEEN = 1000
 _seen: dict[float, tuple[tuple[int, ...], ...]] = {}
-_signatures: dict[tuple[Any, ...], float] = {}  # the same from shapes as they are, for speed
+_signatures: dict[tuple[Any, ...], float] = {}  # the same by the raw shapes, for speed
 _shape_of = operator.attrgetter("shape")
 
 
@@ -187,12 +193,15 @@ def _collect(data: Any, shapes: list[Any]) -> None:
             shapes.append(tuple(shape))
 
 
+# ---- ready batches ---------------------------------------------------------------------
+
+
 _LAST = 1000  # hand-overs that are remembered
-_ENOUGH = 8  # of them say what one takes
+_ENOUGH = 8  # of them give a typical duration
 
 
 class HandedOver:
-    """How many batches were finished when they were asked for, and what taking one took then."""
+    """Share of batches that were ready when requested, and the time taking one took then."""
 
     def __init__(self) -> None:
         self.looked = 0
@@ -200,17 +209,17 @@ class HandedOver:
         self._taken: deque[int] = deque(maxlen=_LAST)
 
     def came(self, ready: bool, ns: int) -> None:
-        """A batch came, `ns` after it was asked for."""
+        """Add a batch that came `ns` after it was requested."""
         self.looked += 1
         if ready:
             self._ready += 1
             self._taken.append(ns)
 
     def facts(self) -> dict[str, float | None]:
-        """For the manifest's `fit`; empty where nobody could look.
+        """Return facts for the manifest's `fit`; empty where readiness could not be queried.
 
-        Returns: `input_ready_pct`: batches that were finished when asked for;
-            `input_handover_ms`: what taking such a one took as a rule; None for too few.
+        Returns: `input_ready_pct`: batches that were ready when requested;
+            `input_handover_ms`: typical time to take such a batch; None for too few.
         """
         if not self.looked:
             return {}

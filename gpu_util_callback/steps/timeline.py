@@ -1,4 +1,4 @@
-"""What the training thread did, written down with a few clock readings a step.
+"""The training thread's timeline, recorded with a few clock readings a step.
 
 Everything here runs on the training thread and only appends: blocks of clock readings and events go
 into a queue, and `assemble` turns them into rows on the recorder's thread.
@@ -38,9 +38,9 @@ CALL = {
 }
 TRACED = 1  # the function was traced in this call
 FIRST = 2  # the first call of an epoch
-ONE_PIECE = 4  # the call holds the wait for the device, if there was one
+ONE_PIECE = 4  # the call includes the wait for the device, if there was one
 
-# How often rows are handed over: a killed process loses little, and none is long.
+# How often rows are handed over: a killed process loses little, and no hand-over takes long.
 _DRAIN_SIZE = 256 * len(CALL)
 DRAIN_EVERY_NS = 250_000_000
 
@@ -53,17 +53,17 @@ class Calls:
     numbers: list[int] | np.ndarray  # row after row of `CALL`
     rows: Callable[[], InputRows] | None
     steps_per_execution: int
-    serial: bool = False  # batches are fetched one by one between the steps, not ahead of them
+    serial: bool = False  # batches are fetched one by one between the steps, without prefetching
     tail_ns: int = 0  # how long after its last step a call returns
 
     def table(self) -> np.ndarray:
-        """int64 (n, len(CALL)); made by who reads it, not on the training thread."""
+        """Return int64 (n, len(CALL)); built by the reader, not on the training thread."""
         return np.array(self.numbers, np.int64).reshape(-1, len(CALL))
 
 
 @dataclass
 class Phase:
-    """A row of the `phases` table in `time.perf_counter_ns`; `calls` = training calls before."""
+    """Row of the `phases` table in `time.perf_counter_ns`; `calls` = training calls before."""
 
     kind: str
     name: str
@@ -76,11 +76,10 @@ class Phase:
 
 
 class Timeline:
-    """The training thread's clock readings, in the order in which a fit makes them.
+    """Clock readings of the training thread, in the order in which a fit makes them.
 
-    A fit is a row of intervals: callbacks' hooks, the input being set up, steps, what follows the
-    last step of an epoch, validation. `_cursor` is where the last interval that is accounted for
-    ended.
+    A fit is a sequence of intervals: callbacks' hooks, input set-up, steps, what follows the last
+    step of an epoch, validation. `_cursor` is the end of the last interval that is accounted for.
     """
 
     def __init__(
@@ -92,19 +91,19 @@ class Timeline:
         self.queue: deque[Calls | Phase] = deque()
         self.calls = 0  # training calls so far, those without a batch left out
         self.drain_ns = 0
-        self.drain_waited_ns = 0  # of these, without a processor: for Python's lock, as a rule
+        self.drain_waited_ns = 0  # of these, without a processor: usually waiting for Python's lock
         self.last_event = perf()
-        self.handed = HandedOver()  # which of the training's batches were finished when asked for
+        self.handed = HandedOver()  # which training batches were ready when requested
         self.steps_per_execution = 1  # batches that a call of the train function takes
         self.test_steps_per_execution = 1
-        self.batches_per_hook = 1  # by which the hooks count: Keras keeps it from the fit's begin
+        self.batches_per_hook = 1  # unit of the hooks' counts: fixed by Keras at the fit's begin
         self.serial = False
         self.tail_ns = 0
         self._drain_train = drain
         self._drain_test = drain_test
         self._perf = perf
-        # Row after row of `CALL`: numbers in a list, which takes a row in a sixth of the time that
-        # an array of them does.
+        # Row after row of `CALL`: appending a row to a list takes a sixth of the time it takes with
+        # an array.
         self._train: list[int] = []
         self._test: list[int] = []
         self.device_done: dict[int, int] = {}  # when the device had done a call, by its number
@@ -117,7 +116,7 @@ class Timeline:
         self._in_test = self._tested = False
         self._test_start = 0
         self._input_ns = 0  # input set-up timed since `_cursor`
-        self._open = False  # a step waits for its end
+        self._open = False  # a step has not ended yet
         self._fetch = 0  # when the next step's batch was requested, if before its hooks
         self._start = self._hooks = self._hooks_end = 0
         self._call = self._call_end = self._logs = self._logs_end = self._flags = 0
@@ -125,7 +124,7 @@ class Timeline:
         self._drain_at = perf() + DRAIN_EVERY_NS
 
     def begin(self) -> None:
-        """The account begins now, or goes on with another fit."""
+        """Begin the account, or continue it with another fit."""
         now = self._perf()
         self._cursor = self.last_event = now
         self._drain_at = now + DRAIN_EVERY_NS
@@ -135,13 +134,13 @@ class Timeline:
         self._fetch = self._flags = 0
 
     def takes(self, batches: int) -> None:
-        """Calls of the train function take this many batches from now on."""
+        """Set the number of batches that a call of the train function takes from now on."""
         if batches != self.steps_per_execution:
-            self.drain()  # what the calls before wrote down, by their own number
+            self.drain()  # rows of earlier calls, by their own number
             self.steps_per_execution = batches
 
     def test_takes(self, batches: int) -> None:
-        """The same of the test function."""
+        """Set the same for the test function."""
         if batches != self.test_steps_per_execution:
             self.drain()
             self.test_steps_per_execution = batches
@@ -149,7 +148,7 @@ class Timeline:
     # ---- training steps ------------------------------------------------------------------
 
     def batch_begin(self) -> None:
-        """The callbacks' begin hooks are about to run: a step begins."""
+        """Begin a step: the callbacks' begin hooks are about to run."""
         now = self._perf()
         begin = self._fetch or now
         self._fetch = 0
@@ -165,56 +164,56 @@ class Timeline:
         self._call = self._call_end = self._logs = self._ours = 0
 
     def fetched(self, start: int) -> None:
-        """The batch of the step about to begin was requested at `start`: the step begins there.
+        """Begin the coming step at `start`, when its batch was requested.
 
         For loops that fetch before the begin hooks run.
         """
         self._fetch = start
 
     def ours(self, ns: int) -> None:
-        """So much of the begin hooks was our own work: no callback's time."""
+        """Exclude our own work of this duration from the begin hooks."""
         self._ours += ns
 
     def hooks_done(self) -> None:
-        """The begin hooks have returned."""
+        """Note that the begin hooks have returned."""
         now = self._perf()
         self._hooks_end = max(self._hooks, now - self._ours) if self._ours else now
 
     def called(self, start: int, end: int, flags: int) -> None:
-        """The train function ran from `start` to `end`."""
+        """Note that the train function ran from `start` to `end`."""
         self._call = start
         self._call_end = end
         self._flags |= flags
 
     def no_batch(self, start: int, end: int) -> None:
-        """The train function was called and the input had ended: time spent on input, no step."""
+        """Note a call of the train function that found the input exhausted: input time, no step."""
         begin = self._start
         self._phase("input_setup", "end of data", begin, end, "input_wait", end - begin)
         self._cursor = end
         self._start = 0
 
     def logs_ready(self, batch: int = 0, logs: Any = None) -> None:
-        """The first callback's end hook is about to run: the logs are Python numbers by now."""
+        """Note that the first end hook is about to run: the logs are Python numbers by now."""
         self._logs = self._perf()
 
     def device_reached(self, batch: int, logs: Any = None) -> None:
-        """The device has done a call that ended with this batch of the epoch. Any thread."""
+        """Note that the device finished the call ending with this epoch's batch; any thread."""
         call = self._epoch_call + batch // self.batches_per_hook
         self.device_done[call] = self._perf()
 
     def batch_end(self) -> None:
-        """The callbacks' end hooks have returned."""
+        """Note that the callbacks' end hooks have returned."""
         self._logs_end = self._perf()
         self._open = True
 
-    # The same around the list's hooks, in as few calls as can be: these run every step.
+    # The same around the list's hooks, in as few calls as possible: these run every step.
 
     @uncounted
     def around_begin(self, hook: Callable, failed: Callable[[BaseException], None]) -> Callable:
-        """A list's `on_train_batch_begin` between `batch_begin` and `hooks_done`.
+        """Return a list's `on_train_batch_begin` between `batch_begin` and `hooks_done`.
 
         Args:
-            failed: told of an error of ours.
+            failed: called with an error of ours.
         """
         begin, perf = self.batch_begin, self._perf
 
@@ -234,10 +233,10 @@ class Timeline:
 
     @uncounted
     def around_end(self, hook: Callable, logs_are_ready: bool) -> Callable:
-        """A list's `on_train_batch_end`, and then `batch_end`.
+        """Return a list's `on_train_batch_end` followed by `batch_end`.
 
         Args:
-            logs_are_ready: `logs_ready` comes first; nobody else tells.
+            logs_are_ready: call `logs_ready` first; nothing else does.
         """
         perf = self._perf
 
@@ -271,7 +270,7 @@ class Timeline:
     # ---- what surrounds them -------------------------------------------------------------
 
     def input_work(self, name: str, start: int, end: int) -> None:
-        """Input being set up or taken down outside steps (a new iterator, workers that stop)."""
+        """Note input set-up or tear-down outside steps (a new iterator, workers that stop)."""
         if self._first or self._in_test:
             return  # inside an interval that counts as a whole
         self._leave_steps()
@@ -279,20 +278,20 @@ class Timeline:
         self._input_ns += end - start
 
     def epoch_begin(self, epoch: int) -> None:
-        """The callbacks' epoch-begin hooks are about to run."""
+        """Note that the callbacks' epoch-begin hooks are about to run."""
         self._leave_steps()
         self._epoch = epoch
         self._epoch_call = self.calls
         self._epoch_start = self._perf()
 
     def epoch_begun(self) -> None:
-        """The epoch-begin hooks have returned; the input is set up next."""
+        """Note that the epoch-begin hooks have returned; the input is set up next."""
         self._cursor = self._perf()
         self._first = True
         self._input_ns = 0
 
     def test_begin(self) -> None:
-        """The callbacks' test-begin hooks are about to run: a validation, from the last step on."""
+        """Begin a validation: the callbacks' test-begin hooks are about to run."""
         self._leave_steps()
         self.drain()
         self._in_test = True
@@ -301,7 +300,7 @@ class Timeline:
         self._first = False
 
     def test_batch_begin(self) -> None:
-        """A validation batch begins."""
+        """Begin a validation batch."""
         now = self._perf()
         begin = self._fetch or now
         self._fetch = 0
@@ -314,12 +313,12 @@ class Timeline:
             self.drain()
 
     def test_batch_end(self) -> None:
-        """A validation batch's end hooks have returned."""
+        """Note that a validation batch's end hooks have returned."""
         self._logs_end = self._perf()
         self._open = True
 
     def test_no_batch(self, start: int, end: int) -> None:
-        """The validation's input had ended: no step."""
+        """Note that the validation's input was exhausted: no step."""
         self._open = False
 
     def _close_test(self, end: int) -> None:
@@ -330,17 +329,17 @@ class Timeline:
         self._open = False
 
     def test_end(self) -> None:
-        """The callbacks' test-end hooks are about to run."""
+        """Note that the callbacks' test-end hooks are about to run."""
         if self._open:
             self._close_test(self._logs_end)
         self.drain()
 
     def steps_computed(self, start: int, end: int) -> None:
-        """From `start` to `end` a validation stood behind the steps before it. Any thread."""
+        """Note that from `start` to `end` a validation waited for earlier steps. Any thread."""
         self._computed = (start, end)
 
     def test_ended(self) -> None:
-        """The test-end hooks have returned."""
+        """End the validation: the test-end hooks have returned."""
         now = self._perf()
         start = self._test_start
         if self._computed is not None and self._computed[0] >= start:
@@ -356,11 +355,11 @@ class Timeline:
         self._cursor = now
 
     def epoch_end(self) -> None:
-        """The callbacks' epoch-end hooks are about to run."""
+        """Note that the callbacks' epoch-end hooks are about to run."""
         self._leave_steps()
         now = self._perf()
-        # Metrics are read here, which waits for the device; after a validation it is evaluate()
-        # that returns.
+        # Metrics are read here, which waits for the device; after a validation this is the time in
+        # which evaluate() returns.
         account = "validation" if self._tested else "step"
         own = now - self._cursor - self._input_ns
         self._phase("gap", "end of epoch", self._cursor, now, account, own)
@@ -369,7 +368,7 @@ class Timeline:
         self._input_ns = 0
 
     def epoch_ended(self) -> None:
-        """The epoch-end hooks have returned."""
+        """Note that the epoch-end hooks have returned."""
         now = self._perf()
         start = self._epoch_start
         self._phase("epoch", f"epoch {self._epoch + 1}", start, now, "", now - start)
@@ -378,7 +377,7 @@ class Timeline:
             self.drain()
 
     def hook(self, kind: str, name: str, start: int, end: int, account: str) -> None:
-        """A callback's hook ran, outside the steps or long enough for a row of its own."""
+        """Note a callback's hook outside the steps or long enough for a row of its own."""
         self._phase(kind, name, start, end, account, end - start)
 
     def _leave_steps(self) -> None:
@@ -411,11 +410,11 @@ class Timeline:
         self.queue.append(Calls(which, calls, rows, batches, self.serial, self.tail_ns))
 
     def latest(self) -> int:
-        """The last moment that the training thread was seen at."""
+        """Return the last moment at which the training thread was seen."""
         return max(self._start, self._logs_end, self._call_end, self._cursor, self.last_event)
 
     def finish(self) -> None:
-        """The training has ended, one way or another: hand over all that was measured."""
+        """End the timeline, however the training ended: hand over all that was measured."""
         if self._open and not self._in_test:
             self._close_step(self._logs_end)
         elif self._open:

@@ -1,4 +1,4 @@
-"""The program's own names for what it trains with, so that advice can be pasted as printed."""
+"""The program's own variable names for what it trains with, so that advice can be pasted."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 __all__ = ["names_in_fit", "names_in_loop", "names_of"]
 
-# Frames of these packages are no program's; a decorator of theirs may lie between.
+# Frames of these packages are not the program's; a decorator of theirs may lie between.
 _LIBRARIES = frozenset({"keras", "tf_keras", "tensorflow", "torch", "jax", "gpu_util_callback"})
 
 
 def names_in_fit(frame: FrameType | None, source: Any = None) -> dict[str, str]:
-    """Names of what the call of `fit` in `frame` was given.
+    """Return the names of the arguments given to the call of `fit` in `frame`.
 
     Args:
-        source: what makes the input's samples, where that is another object (a Dataset).
+        source: the object that makes the input's samples, where it is another one (a Dataset).
     Returns: as of `names_of`, for `input`, `input_source`, `validation`, `model` and more arrays.
     """
     if frame is None:
@@ -34,15 +34,16 @@ def names_in_fit(frame: FrameType | None, source: Any = None) -> dict[str, str]:
 def names_in_loop(
     frame: FrameType | None, monitor: Any, dataset: Any, source: Any, validating: bool
 ) -> dict[str, str]:
-    """Names of what the loop in `frame` gave to `monitor.batches`."""
+    """Return the names of what the loop in `frame` passed to `monitor.batches`."""
     kind = "validation" if validating else "input"
     return names_of(frame, {"monitor": monitor, kind: dataset, f"{kind}_source": source})
 
 
 def names_of(frame: FrameType | None, wanted: Mapping[str, Any]) -> dict[str, str]:
-    """What the program around `frame` calls these objects: a variable, or an attribute of `self`.
+    """Return the names of these objects around `frame`: a variable, or an attribute of `self`.
 
-    What is None, or has no name there, is left out; so are names that begin with an underscore.
+    Objects that are None or have no name there are left out; so are names that begin with an
+    underscore.
     """
     while frame is not None and _library(frame):
         frame = frame.f_back
@@ -62,7 +63,7 @@ def _library(frame: FrameType) -> bool:
 
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Its variables, the newest first: of two names for one object the later one is passed on."""
+    """Yield the frame's variables, newest first: of two names for one object the later one wins."""
     here = frame.f_locals
     yield from _named(here, "")
     yield from _named(getattr(here.get("self"), "__dict__", {}), "self.")

@@ -1,4 +1,4 @@
-"""Following a recording: what it gained is taken in by one request, and the others go on."""
+"""Incremental reading of a growing recording: one request reads, the others continue."""
 
 import threading
 
@@ -6,28 +6,28 @@ __all__ = ["IncrementalReader"]
 
 
 class IncrementalReader:
-    """Base of what is made of a recording's rows and brought up to date on demand.
+    """Base of data made of a recording's rows and brought up to date on demand.
 
     `_revision` is the recording's when it was last brought up to date, None before.
     """
 
     def __init__(self) -> None:
-        self._updating = threading.Lock()  # held while reading what is new, and by nobody else
+        self._updating = threading.Lock()  # held while reading what is new, and only then
         self._revision: str | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether `update` has been through once."""
+        """Return whether `update` has been completed once."""
         return self._revision is not None
 
     def update(self, revision: str, wait: bool = True) -> bool:
-        """Take in what was recorded since.
+        """Read what was recorded since the last update.
 
         Args:
-            revision: says whether there can be anything.
-            wait: until another thread that does so already is done.
+            revision: of the recording, to skip updates without changes.
+            wait: wait for another thread that is already updating.
 
-        Returns: whether what there is can be shown.
+        Returns: whether there is anything complete to show.
         """
         if revision == self._revision:
             return True

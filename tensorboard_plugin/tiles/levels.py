@@ -17,14 +17,14 @@ Range = tuple[np.ndarray, np.ndarray, np.ndarray]
 class Levels:
     """Min, max and mean of columns in buckets of 2^shift, 2^(shift+4), … keys.
 
-    Rows are appended in the order of their keys; coarser levels follow when they are asked for.
+    Rows are appended in the order of their keys; coarser levels are computed on demand.
     A mean is weighted by rows, which several columns of a group share.
     """
 
     def __init__(self, columns: Sequence[str], shift: int, keys: int = 0):
         self.columns = list(columns)
         self.shift = shift
-        # Room for as many keys as are expected: growing in small steps would scatter the heap.
+        # Room for the expected number of keys: growing in small steps would fragment the heap.
         self._levels = [_Level(len(self.columns), keys >> shift)]
         self._stale_from = 0  # base buckets from here on are not in the coarser levels yet
 
@@ -34,11 +34,11 @@ class Levels:
 
     @property
     def end(self) -> int:
-        """Keys at or beyond it have no rows."""
+        """End of the keys: there are no rows at or beyond it."""
         return self._levels[0].used << self.shift
 
     def add_columns(self, columns: Sequence[str]) -> None:
-        """Make room for columns that appeared later; `columns` begins with those there are."""
+        """Make room for columns that appeared later; `columns` begins with the existing ones."""
         new = len(columns) - len(self.columns)
         if new > 0:
             self.columns = list(columns)
@@ -55,10 +55,10 @@ class Levels:
         self._stale_from = min(self._stale_from, int(numbers[0]))
 
     def range(self, level: int, first: int, count: int, rows: Sequence[int] | slice = ALL) -> Range:
-        """Buckets [first, first + count) of 2^level keys, `level` at least `shift`.
+        """Return buckets [first, first + count) of 2^level keys, `level` at least `shift`.
 
         Args:
-            rows: the numbers of the columns asked for.
+            rows: the numbers of the requested columns.
         """
         self._complete()
         depth = min((level - self.shift) // FAN_OUT_BITS, len(self._levels) - 1)
@@ -127,7 +127,7 @@ class _Level:
         self.rows[at] += rows
 
     def replace_from(self, start: int, finer: "_Level") -> None:
-        """Compute the buckets from `start` on out of the next finer level."""
+        """Compute the buckets from `start` on from the next finer level."""
         end = -(-finer.used // (1 << FAN_OUT_BITS))
         self._reserve(end)
         low, high, mean, rows = finer.fold(start, end - start, FAN_OUT_BITS)
@@ -135,12 +135,12 @@ class _Level:
         self.mean[:, start:end], self.rows[start:end] = mean, rows
 
     def fold(self, first: int, count: int, bits: int, columns: Sequence[int] | slice = ALL):
-        """(low, high, mean, rows) of `count` buckets, each 2^bits of this level's."""
+        """Return (low, high, mean, rows) of `count` buckets, each 2^bits of this level's."""
         width = 1 << bits
         begin, end = first << bits, (first + count) << bits
         known = slice(min(begin, self.used), min(end, self.used))
         inside = known.stop - known.start
-        whole = -(-inside // width)  # buckets with data; the last may be a part
+        whole = -(-inside // width)  # buckets with data; the last may be partial
         part = self.mean[columns, known]
         low, high, mean = (np.full((len(part), count), np.nan, np.float32) for _ in range(3))
         rows = np.zeros(count, np.float32)

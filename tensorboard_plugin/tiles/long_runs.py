@@ -1,4 +1,4 @@
-"""Series of a long recording: thinned in memory, rows read where a view is finer than that."""
+"""Series of a long recording: thinned in memory, with rows read for finer views."""
 
 import threading
 import time
@@ -20,17 +20,17 @@ from tensorboard_plugin.tiles.series import Series
 
 __all__ = ["LongRun"]
 
-# Of ranges that were made beside requests so much is kept for when they are asked for again: a
-# view of 64 GPUs, or a dozen of those that a person begins with.
+# Size of the cache of ranges made in the background, for repeated requests: a view of 64 GPUs,
+# or a dozen initial views.
 MADE_BYTES = 12 << 20
-# How many times longer than it should making buckets is believed to take, at most.
+# Upper bound of the assumed slowdown of making buckets.
 MOST_PACE = 8.0
 # Between two files, requests go first.
 YIELD_S = 0.003
 
 
 class LongRun(IncrementalReader):
-    """What `Pyramids` is for a short run, at a small part of its rows' size.
+    """Counterpart of `Pyramids` for long runs, at a small part of their rows' size.
 
     Views as coarse as the entries are answered from memory: exactly on a group's own axis (steps
     by step, samples by time), within the width of an entry on the other one. Finer ones take the
@@ -47,7 +47,7 @@ class LongRun(IncrementalReader):
         self._builder = LevelsBuilder(self.origin_ns)
         self._series: dict[str, Series] = {}
         self._made: OrderedDict[tuple, tuple[list[str], Range]] = OrderedDict()
-        self._pace = 1.0  # of making buckets, lately: see `cost_ms`
+        self._pace = 1.0  # recent slowdown of making buckets: see `cost_ms`
         self._last_steps: tuple[tuple, tuple[np.ndarray, np.ndarray] | None] = ((), None)
 
     @property
@@ -66,16 +66,16 @@ class LongRun(IncrementalReader):
             self.raw.learn(name, revision, begin, end)
         for series in self._series.values():
             series.fold(self._steps)
-            if not self.ready:  # no request waits yet: the first to ask would take milliseconds
+            if not self.ready:  # no request waits yet: the first one would take milliseconds
                 for axis in ("step", "time"):
                     series.width(axis, self._steps)
 
     def waiting(self, revision: str) -> int:
-        """How many segments `update` would open."""
+        """Return how many segments `update` would open."""
         return 0 if revision == self._revision or self._new is None else self._new.waiting
 
     def columns(self, group: str) -> list[str]:
-        """The columns of "steps" or a sample group."""
+        """Return the columns of "steps" or a sample group."""
         series = self._series.get(group)
         return series.columns if series is not None else []
 
@@ -92,12 +92,12 @@ class LongRun(IncrementalReader):
         return series if series is not None and len(series) else None
 
     def step_at(self, since_ns: np.ndarray) -> np.ndarray:
-        """int64: the step under way at these times, within an entry's steps."""
+        """Return int64: the step under way at these times, within an entry's steps."""
         steps = self._steps
         return np.zeros(len(since_ns), np.int64) if steps is None else steps.step_at(since_ns)
 
     def start_of(self, numbers: np.ndarray) -> np.ndarray:
-        """float64: when these steps began, ns since the start; NaN beyond the last one."""
+        """Return float64: when these steps began, ns since the start; NaN beyond the last one."""
         steps = self._steps
         if steps is None:
             return np.full(len(numbers), np.nan)
@@ -106,19 +106,19 @@ class LongRun(IncrementalReader):
         found = steps.time[at] + share * (steps.end[at] - steps.time[at])
         return np.where(numbers > self.last_step, np.nan, found)
 
-    # --- what a view needs ------------------------------------------------------------------------
+    # --- planning a view --------------------------------------------------------------------------
 
     def level_of(self, group: str, axis: str) -> int:
-        """The finest level on which the entries in memory suffice for a group."""
+        """Return the finest level at which the entries in memory suffice for a group."""
         series = self._series.get(group)
         return series.width(axis, self._steps) if series is not None else 0
 
     def wanted(self, groups: Iterable[str], axis: str, level: int) -> list[str]:
-        """Those of the groups whose rows have to be read at this level."""
+        """Return those of the groups whose rows have to be read at this level."""
         return [g for g in groups if g in self._series and level < self.level_of(g, axis)]
 
     def stretch(self, axis: str, level: int, first: int, count: int) -> tuple[int, int]:
-        """The times, in ns since the epoch, between which all rows of these buckets lie."""
+        """Return the times, in ns since the epoch, between which all rows of these buckets lie."""
         begin, end = first << level, (first + count) << level
         steps = self._steps
         if axis == "step" and steps is not None:
@@ -127,7 +127,7 @@ class LongRun(IncrementalReader):
             if at[1] < len(steps):
                 end = int(steps.time[at[1]])
             elif self.recording.status == "live":
-                # Steps reach the disk later than samples: what follows belongs to one to come.
+                # Steps reach the disk later than samples: later samples belong to a step to come.
                 end = int(steps.end[-1])
             else:
                 end = 2**61
@@ -136,10 +136,10 @@ class LongRun(IncrementalReader):
     def ranges(
         self, wanted: Mapping[str, Sequence[str]], axis: str, level: int, first: int, count: int
     ) -> dict[str, Range]:
-        """Min, max and mean, float32[columns, count], of buckets out of the entries in memory."""
+        """Return min, max and mean, float32[columns, count], of buckets of entries in memory."""
         within = (first << level, (first + count) << level)
-        # Groups of as many columns go through as one after the other: of few entries, what takes
-        # time is the calls.
+        # Groups with equal numbers of columns are processed together: with few entries, the calls
+        # take most of the time.
         bunches: dict[int, list[tuple[str, list[str], np.ndarray, np.ndarray, Range]]] = {}
         for group, columns in wanted.items():
             series = self._series[group]
@@ -170,14 +170,14 @@ class LongRun(IncrementalReader):
         count: int,
         enough: float,
     ) -> float:
-        """About how long `ranges_of_rows` takes; above `enough`, that it is more."""
+        """Return about how long `ranges_of_rows` takes; above `enough`, a lower bound."""
         since, until = self.stretch(axis, level, first, count)
         return self.raw.cost_ms(wanted, since, until, enough, self._pace)
 
     def ranges_of_rows(
         self, wanted: Mapping[str, Sequence[str]], axis: str, level: int, first: int, count: int
     ) -> dict[str, Range]:
-        """The same of some groups, out of the rows themselves."""
+        """Return the same for some groups, from the rows themselves."""
         since, until = self.stretch(axis, level, first, count)
         parts: dict[str, list[Part]] = {group: [] for group in wanted}
         for segment in self.raw.read(wanted, since, until):
@@ -209,19 +209,19 @@ class LongRun(IncrementalReader):
         return found
 
     def _begun(self, level: int, numbers: np.ndarray, since: int, until: int) -> np.ndarray:
-        """int64, ascending: ns since the start from which on samples fall into these steps."""
-        # Where an entry of steps is no wider than a bucket, it says well enough when one began.
+        """Return int64, ascending: ns since the start from which samples fall into these steps."""
+        # Where an entry of steps is no wider than a bucket, its start is precise enough.
         finer = level < self.level_of("steps", "step")
         begun = self._starts_of(numbers, self._steps_between(since, until) if finer else None)
-        begun[np.isnan(begun)] = 2.0**62  # what comes after the last step belongs to it
+        begun[np.isnan(begun)] = 2.0**62  # whatever follows the last step belongs to it
         if self._steps is not None:
-            begun[numbers <= self._steps.step[0]] = 0  # and what was before the first, to that
+            begun[numbers <= self._steps.step[0]] = 0  # and whatever precedes the first, to that
         return np.maximum.accumulate(np.ceil(begun).astype(np.int64))
 
     def made(
         self, wanted: Mapping[str, Sequence[str]], axis: str, level: int, first: int, count: int
     ) -> dict[str, Range]:
-        """What `make` made of these groups, unless there are other rows in the view since."""
+        """Return the results of `make` for these groups, unless the view has other rows since."""
         segments = self.raw.segments(*self.stretch(axis, level, first, count))
         found = {}
         for group, columns in wanted.items():
@@ -233,7 +233,7 @@ class LongRun(IncrementalReader):
     def make(
         self, wanted: Mapping[str, Sequence[str]], axis: str, level: int, first: int, count: int
     ) -> None:
-        """Have `ranges_of_rows` at hand; for what takes longer than a request may."""
+        """Prepare `ranges_of_rows`; for work that takes longer than a request may."""
         segments = self.raw.segments(*self.stretch(axis, level, first, count))
         for group, found in self.ranges_of_rows(wanted, axis, level, first, count).items():
             with self._lock:
@@ -244,7 +244,7 @@ class LongRun(IncrementalReader):
                     self._made.popitem(last=False)
 
     def _steps_between(self, since: int, until: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """(starts in ns since the recording's start, numbers) of steps whose rows are at hand."""
+        """Return (starts in ns since the recording's start, numbers) of steps with decoded rows."""
         key = (since, until, self._revision)
         last = self._last_steps
         if last[0] != key:
@@ -257,7 +257,7 @@ class LongRun(IncrementalReader):
     def _exact_steps(
         self, at: np.ndarray, known: tuple[np.ndarray, np.ndarray] | None
     ) -> np.ndarray:
-        """The steps under way at these times, to the step where their rows are `known`."""
+        """Return the steps under way at these times, exactly where their rows are `known`."""
         if known is None:
             return self.step_at(at)
         starts, numbers = known
@@ -265,7 +265,7 @@ class LongRun(IncrementalReader):
         return np.where(place < 0, self.step_at(at), numbers[np.clip(place, 0, None)])
 
     def edges(self, axis: str, level: int, first: int, count: int) -> np.ndarray:
-        """The other axis at each bucket's start: float64[count] ns, or step numbers."""
+        """Return the other axis at each bucket's start: float64[count] ns, or step numbers."""
         at = np.arange(first, first + count, dtype=np.int64) << level
         since, until = self.stretch(axis, level, first, count)
         known = None
@@ -278,7 +278,7 @@ class LongRun(IncrementalReader):
         return self._starts_of(at, known)
 
     def _starts_of(self, at: np.ndarray, known: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
-        """What `start_of` returns, to the nanosecond where the steps' rows are `known`."""
+        """Return the same as `start_of`, to the nanosecond where the steps' rows are `known`."""
         found = self.start_of(at)
         if known is not None:
             starts, numbers = known
@@ -287,10 +287,10 @@ class LongRun(IncrementalReader):
             found[inside] = starts[place[inside]]
         return found
 
-    # --- taking rows in ---------------------------------------------------------------------------
+    # --- reading rows -----------------------------------------------------------------------------
 
     def _read_levels(self) -> int:
-        """The entries on disk; returns the last segment they hold."""
+        """Read the entries on disk; return the last segment they hold."""
         covered, sizes = -1, dict[str, tuple[list[str], int]]()
         files = []
         for first, last in self.recording.level_files:
@@ -302,7 +302,7 @@ class LongRun(IncrementalReader):
                 sizes[group] = (list(dict.fromkeys([*known, *columns])), total + count)
             files.append((first, last))
             covered = last
-        # Of their final size: pieces would leave holes all over the heap.
+        # Of their final size: growing in pieces would fragment the heap.
         made = {group: Series(columns, total) for group, (columns, total) in sizes.items()}
         for first, last in files:
             try:

@@ -1,4 +1,4 @@
-"""Min, max and mean of parts put together into the buckets of a view."""
+"""Merging of parts' min, max and mean into the buckets of a view."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ __all__ = ["around", "empty", "reduced", "reduced_rows", "spread"]
 
 
 def empty(columns: int, count: int) -> Range:
-    """Buckets without data: float32[columns, count], three times."""
+    """Return buckets without data: float32[columns, count], three times."""
     low, high, mean = (np.full((columns, count), np.nan, np.float32) for _ in range(3))
     return low, high, mean
 
@@ -29,7 +29,7 @@ def reduced(
     Args:
         numbers: int64[n], each part's bucket, not descending, in [0, count).
         low, high, mean: float[columns, n].
-        rows: how much each part weighs: int64[n] or [columns, n].
+        rows: the weight of each part: int64[n] or [columns, n].
     """
     result = empty(len(low), count)
     if not len(numbers) or not len(low):
@@ -54,7 +54,7 @@ def reduced(
 
 
 def reduced_rows(numbers: np.ndarray, count: int, values: np.ndarray) -> Range:
-    """The same of rows, float32[columns, n], which weigh one each."""
+    """Merge rows likewise, float32[columns, n], with a weight of one each."""
     result = empty(len(values), count)
     if not len(numbers) or not len(values):
         return result
@@ -77,7 +77,7 @@ def reduced_rows(numbers: np.ndarray, count: int, values: np.ndarray) -> Range:
 
 
 def _runs(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
-    """(where each bucket's parts begin, which buckets they are)."""
+    """Return (where each bucket's parts begin, which buckets they are)."""
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
     found = numbers[starts]
     if found[-1] - found[0] + 1 == len(found):
@@ -86,7 +86,7 @@ def _runs(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
 
 
 def spread(found: Range | None, columns: Sequence[str], known: Sequence[str], count: int) -> Range:
-    """`found`, which has the `known` columns, with all `columns`; those without data are NaN."""
+    """Return `found`, of the `known` columns, with all `columns`; those without data are NaN."""
     if found is not None and len(known) == len(columns):
         return found
     wider = empty(len(columns), count)
@@ -97,7 +97,7 @@ def spread(found: Range | None, columns: Sequence[str], known: Sequence[str], co
 
 
 def around(level: int, wider: int, first: int, count: int) -> tuple[int, int]:
-    """(first, count) of the buckets of a `wider` level that hold those of `level`."""
+    """Return (first, count) of the buckets of a `wider` level that hold those of `level`."""
     bits = wider - level
     begin = first >> bits
     return begin, ((first + count - 1) >> bits) - begin + 1

@@ -1,4 +1,4 @@
-"""The first view of a long run: its overview alone, while what is finer is being read."""
+"""The first view of a long run: its overview alone, while finer data are being read."""
 
 from collections.abc import Sequence
 
@@ -13,26 +13,26 @@ __all__ = ["OverviewTiles"]
 
 
 class OverviewTiles:
-    """Answers what `LongRun` answers, for views no finer than the overview's buckets."""
+    """The interface of `LongRun`, for views no finer than the overview's buckets."""
 
     def __init__(self, overview: Overview):
         self._overview = overview
         self._starts, self._steps = overview.marks["step"], overview.marks["time"]
 
     def columns(self, group: str) -> list[str]:
-        """The columns of "steps" or a sample group."""
+        """Return the columns of "steps" or a sample group."""
         groups = self._overview.axes["time"]
         return groups.about(group)[0] if group in groups else []
 
     def level_of(self, group: str, axis: str) -> int:
-        """The finest level there is of a group."""
+        """Return the finest level available for a group."""
         groups = self._overview.axes[axis]
         return groups.about(group)[1] if group in groups else 0
 
     def range(
         self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int
     ) -> Range:
-        """Min, max and mean, float32[columns, count], of buckets of 2^level keys."""
+        """Return min, max and mean, float32[columns, count], of buckets of 2^level keys."""
         groups = self._overview.axes[axis]
         if group not in groups:
             return spread(None, columns, [], count)
@@ -49,12 +49,12 @@ class OverviewTiles:
         return spread(found, columns, known, count)
 
     def edges(self, axis: str, level: int, first: int, count: int) -> np.ndarray:
-        """The other axis at each bucket's start: float64[count] ns, or step numbers."""
+        """Return the other axis at each bucket's start: float64[count] ns, or step numbers."""
         at = np.arange(first, first + count, dtype=np.int64) << level
         return self._step_at(at) if axis == "time" else self._start_of(at)
 
     def _start_of(self, steps: np.ndarray) -> np.ndarray:
-        """When the bucket of these steps began, ns since the start; NaN beyond the last one."""
+        """Return when the bucket of these steps began, ns since the start; NaN beyond the last."""
         values = _filled(self._starts)
         at = steps >> self._starts.shift
         inside = (at < len(values)) & (steps <= self._overview.last_step)
@@ -64,9 +64,9 @@ class OverviewTiles:
         return result
 
     def _step_at(self, since_ns: np.ndarray) -> np.ndarray:
-        """The step under way at these times, within a bucket's steps."""
+        """Return the step under way at these times, within a bucket's steps."""
         marks = self._steps
-        # Where no step begins in a bucket, one that began before it goes on.
+        # Where no step begins in a bucket, an earlier one is still under way.
         known = _filled(marks)
         at = np.clip(since_ns >> marks.shift, 0, len(known) - 1)
         found = np.maximum(known[at] - (marks.values[at] >= 0), 0).astype(np.float64)

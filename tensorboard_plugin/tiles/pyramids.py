@@ -39,7 +39,7 @@ class Pyramids(IncrementalReader):
 
     @property
     def nbytes(self) -> int:
-        """About how much memory this takes."""
+        """Return about how much memory this takes."""
         levels = sum(one.nbytes for axis in self._levels.values() for one in axis.values())
         return levels + sum(one.nbytes for one in self._raw.values()) + self.times.nbytes
 
@@ -54,14 +54,14 @@ class Pyramids(IncrementalReader):
             self._place_waiting()
 
     def columns(self, group: str) -> list[str]:
-        """The columns of "steps" or a sample group, in the order of `range`'s rows."""
+        """Return the columns of "steps" or a sample group, in the order of `range`'s rows."""
         raw = self._raw.get(group)
         return raw.columns if raw is not None else []
 
     def range(
         self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int
     ) -> Range:
-        """Min, max and mean, float32[columns, count], of buckets of 2^level keys.
+        """Return min, max and mean, float32[columns, count], of buckets of 2^level keys.
 
         Args:
             columns: some of `columns` of the group.
@@ -74,7 +74,7 @@ class Pyramids(IncrementalReader):
                 return levels.range(level, first, count, rows)
             return raw.range(rows, axis, level, first, count)
 
-    # --- taking rows in ---------------------------------------------------------------------------
+    # --- adding rows ------------------------------------------------------------------------------
 
     def _add_steps(self, steps: dict[str, np.ndarray]) -> None:
         numbers, since = self._step_keys(steps)
@@ -90,10 +90,10 @@ class Pyramids(IncrementalReader):
         self._waiting.setdefault(group, []).append((since, values))
 
     def _place_waiting(self) -> None:
-        """Put samples on the step axis, as far as the steps they fall into are known.
+        """Place samples on the step axis, as far as the steps they fall into are known.
 
         Steps reach the disk a little later than samples do: a sample taken after the last known
-        step belongs to one that is still to come, or, once the run is over, to the last.
+        step belongs to a later one, or, once the run is over, to the last.
         """
         ended = self.recording.status != "live"
         for group, waiting in self._waiting.items():
@@ -103,7 +103,7 @@ class Pyramids(IncrementalReader):
                 values = raw.widen(values)
                 end = len(since) if ended else int(np.searchsorted(since, self._known_until))
                 if held:
-                    end = 0  # in order: nothing overtakes
+                    end = 0  # keep the order: no group overtakes
                 if end:
                     self._place(group, self.times.step_at(since[:end]), values[:, :end])
                 if end < len(since):
@@ -124,14 +124,14 @@ class Pyramids(IncrementalReader):
         times: np.ndarray,
         values: np.ndarray,
     ) -> np.ndarray:
-        """Take rows in on the time axis; returns their values as the group's columns."""
+        """Add rows on the time axis; return their values as the group's columns."""
         raw = self._raw.setdefault(group, _Raw(names))
         values = raw.arrange(names, values.astype(np.float32))
         self._level(group, "time").add(raw.add(times, values), values)
         return values
 
     def _place(self, group: str, steps: np.ndarray, values: np.ndarray) -> None:
-        """Take the same rows in on the step axis, in the same order."""
+        """Add the same rows on the step axis, in the same order."""
         self._level(group, "step").add(self._raw[group].place(steps), values)
 
     def _level(self, group: str, axis: str) -> Levels:
@@ -147,7 +147,7 @@ class Pyramids(IncrementalReader):
         return levels
 
     def _base_shift(self, group: str, axis: str) -> int:
-        """The width of a group's finest stored buckets: about 16 rows each."""
+        """Return the width of a group's finest stored buckets: about 16 rows each."""
         if (group, axis) == ("steps", "step"):
             return FAN_OUT_BITS
         recording = self.recording
@@ -168,7 +168,7 @@ def _values(columns: dict[str, np.ndarray]) -> tuple[list[str], np.ndarray]:
 
 
 class _Raw:
-    """The rows of a group themselves: float32[columns, n] with both keys."""
+    """Raw rows of a group: float32[columns, n] with both keys."""
 
     def __init__(self, columns: Sequence[str]):
         self.columns = list(columns)
@@ -181,7 +181,7 @@ class _Raw:
         return keys + sum(part.nbytes for part in self._parts)
 
     def arrange(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
-        """`values` in the order of `columns`, to which new names are added."""
+        """Return `values` in the order of `columns`, to which new names are added."""
         new = [name for name in names if name not in self.columns]
         if new:
             self.columns += new
@@ -194,7 +194,7 @@ class _Raw:
         return self._arranged(names, values)
 
     def widen(self, values: np.ndarray) -> np.ndarray:
-        """Values arranged before further columns appeared, with those added."""
+        """Return values arranged before further columns appeared, with those added."""
         more = len(self.columns) - len(values)
         return np.pad(values, ((0, more), (0, 0)), constant_values=np.nan) if more else values
 
@@ -205,12 +205,12 @@ class _Raw:
         return arranged
 
     def add(self, times: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Add rows; returns their times as they are kept."""
+        """Add rows; return their times as stored."""
         self._parts.append(values)
         return self._added("time", times)
 
     def place(self, steps: np.ndarray) -> np.ndarray:
-        """The step numbers of rows added before; the newest rows may still lack theirs."""
+        """Set the step numbers of rows added before; the newest rows may still lack theirs."""
         return self._added("step", steps)
 
     def _added(self, axis: str, keys: np.ndarray) -> np.ndarray:
@@ -218,7 +218,7 @@ class _Raw:
         return self._keys[axis].last(len(keys))
 
     def range(self, columns: Sequence[int], axis: str, level: int, first: int, count: int) -> Range:
-        """Min, max and mean of columns by their numbers, by reducing the rows in the range."""
+        """Return min, max and mean of columns by number, by reducing the rows in the range."""
         if len(self._parts) > 1:
             self._parts = [np.concatenate(self._parts, axis=1)]
         if not self._parts:

@@ -1,4 +1,4 @@
-"""Rows of the segments in view, decoded column by column; what was read lately stays in memory."""
+"""Rows of the segments in view, decoded column by column, with a cache of recent ones."""
 
 import math
 import threading
@@ -18,12 +18,12 @@ from gpu_util_callback.recording.segments import Segment
 __all__ = ["Part", "RawRows"]
 
 MAX_BYTES = 12 << 20
-# What it takes, roughly: opening a segment, its steps, a group of its samples; and either at hand.
+# Approximate costs: opening a segment, its steps, a group of its samples; and either from memory.
 OPEN_MS, STEPS_MS, SAMPLES_MS, AT_HAND_MS = 0.8, 2.0, 0.25, 0.05
-# And to make buckets of rows at hand: of a group, and of each of its values.
+# And of making buckets from decoded rows: per group, and per value.
 GROUP_MS, VALUE_MS = 0.2, 8e-6
-# A slow disk multiplies that: how far at most this is believed, and how many times longer than it
-# works a thread must wait for it to be the disk.
+# A slow disk multiplies these: upper bound of that factor, and the ratio of waiting to work on a
+# thread from which the disk is taken to be the cause.
 MOST_SLOWNESS = 20.0
 DISK_WAITS = 10
 
@@ -44,7 +44,7 @@ class RawRows:
         self._lock = threading.Lock()  # never held while a file is read
         # (segment, group, column) -> its values; column "" holds the times.
         self._kept: OrderedDict[tuple[str, str, str], np.ndarray] = OrderedDict()
-        self._slowness = 1.0  # of reading, lately
+        self._slowness = 1.0  # recent slowdown of reading
         self._open = ("", 0, 0)
         none = np.zeros(0, np.int64)
         self._extents: tuple[list[SegmentInfo], np.ndarray, np.ndarray] = ([], none, none)
@@ -53,11 +53,11 @@ class RawRows:
     def cost_ms(
         self, wanted: Wanted, since: int, until: int, enough: float = math.inf, pace: float = 1.0
     ) -> float:
-        """About how long it takes to `read` these groups and to make buckets of their rows.
+        """Return about how long it takes to `read` these groups and make buckets of their rows.
 
         Args:
-            enough: above it, that it is more suffices.
-            pace: how many times as long as it should making buckets takes.
+            enough: above this, a lower bound suffices.
+            pace: the current slowdown of making buckets.
         """
         infos = self._between(since, until)
         total = AT_HAND_MS * len(infos) * len(wanted) + pace * GROUP_MS * len(wanted)
@@ -71,7 +71,7 @@ class RawRows:
         return total
 
     def read(self, wanted: Wanted, since: int, until: int) -> Iterator[dict[str, Part]]:
-        """What each segment has of some groups; each is opened once at most."""
+        """Yield what each segment has of some groups; each is opened once at most."""
         for info in self._between(since, until):
             found, missing = self._at_hand(info, wanted)
             if missing:
@@ -88,7 +88,7 @@ class RawRows:
             }
 
     def _at_hand(self, info: SegmentInfo, wanted: Wanted) -> tuple[dict[str, Columns], Wanted]:
-        """(values kept of each group, columns to be decoded of each) of a segment."""
+        """Return (cached values of each group, columns left to decode) of a segment."""
         key, found, missing = self._key(info), dict[str, Columns](), dict[str, list[str]]()
         with self._lock:
             for group, columns in wanted.items():
@@ -107,7 +107,7 @@ class RawRows:
         return found, missing
 
     def steps_at_hand(self, since: int, until: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """(starts in ns since the epoch, numbers) of the steps between two times, if decoded."""
+        """Return (starts in ns since the epoch, numbers) of decoded steps between two times."""
         starts, numbers = [], []
         for info in self._between(since, until):
             key = self._key(info)
@@ -122,14 +122,14 @@ class RawRows:
         return np.concatenate(starts), np.concatenate(numbers)
 
     def segments(self, since: int, until: int) -> list[str]:
-        """What `read` reads; the same names stand for the same rows."""
+        """Return the names of what `read` reads; the same names stand for the same rows."""
         return [self._key(info) for info in self._between(since, until)]
 
     def _between(self, since: int, until: int) -> list[SegmentInfo]:
         infos = self._recording.segments
         known, begin, end = self._extents
         if known is not infos:
-            far = 2**62  # of a segment that nothing is known of: it may hold any time
+            far = 2**62  # a segment of unknown extent may hold any time
             begin = np.array([-far if one.steps < 0 else one.start_ns for one in infos], np.int64)
             end = np.array([far if one.steps < 0 else one.end_ns for one in infos], np.int64)
             self._extents = (infos, begin, end)
@@ -141,15 +141,15 @@ class RawRows:
         return found
 
     def learn(self, name: str, revision: str, begin: int, end: int) -> None:
-        """The first and the last time in the open segment, as of a revision of the recording."""
+        """Set the first and the last time in the open segment, for a revision of the recording."""
         self._open = (f"{name} {revision}", begin, end)
 
     def _key(self, info: SegmentInfo) -> str:
-        # The open segment is another one after each flush.
+        # The open segment is a different one after each flush.
         return info.name if info.sealed else f"{info.name} {self._recording.revision}"
 
     def _decode(self, info: SegmentInfo, missing: Wanted) -> dict[str, Columns]:
-        """The missing values, which are kept from now on."""
+        """Decode and cache the missing values."""
         began, worked = time.perf_counter(), time.thread_time()
         segment = self._recording.open_segment(info)
         decoded: dict[str, Columns] = {}
@@ -167,10 +167,10 @@ class RawRows:
             decoded[group] = values
         worked = time.thread_time() - worked
         waited = time.perf_counter() - began - worked
-        # For the disk, if that long; on a busy machine all that is answered waits its turn.
+        # Waiting counts as the disk's if long; on a busy machine all requests wait their turn.
         took = worked + (waited if waited > DISK_WAITS * worked else 0.0)
         took = min(1e3 * took / _reading_ms(missing), MOST_SLOWNESS)
-        # Fast to believe that it is fast: single ones take long now and then.
+        # Adapt quickly when it is fast: single reads take long now and then.
         self._slowness += (0.5 if took < self._slowness else 0.1) * (took - self._slowness)
         self._keep(self._key(info), decoded)
         return decoded

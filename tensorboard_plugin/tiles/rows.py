@@ -1,4 +1,4 @@
-"""The rows behind the pyramids: each handed out once; and the way from step to time."""
+"""The rows behind the pyramids, each handed out once, and the mapping from steps to times."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,27 +13,27 @@ __all__ = ["Growing", "NewRows", "StepTimes"]
 
 
 class NewRows:
-    """Hands out a recording's rows once each, in order, as the recording grows."""
+    """A recording's rows, handed out once each, in order, as the recording grows."""
 
     def __init__(self, recording: Recording, covered: int = -1):
         self._recording = recording
         self._seen: dict[str, int] = {}  # table or group -> rows handed out
-        # What `_seen` was after a segment; those up to number `covered` are left out.
+        # State of `_seen` after a segment; segments up to number `covered` are left out.
         self._ends: dict[int, dict[str, int]] = {covered: {}}
-        # Of the open segment, when it was read last: its name, its first and its last time.
+        # Of the open segment at its last reading: its name, its first and its last time.
         self.open_extent: tuple[str, int, int] | None = None
 
     @property
     def waiting(self) -> int:
-        """How many segments `read` would open."""
+        """Return how many segments `read` would open."""
         whole = max(self._ends)
         return sum(info.last > whole for info in self._recording.segments)
 
     def read(self) -> Iterator[tuple[Rows, Rows]]:
-        """(tables, samples) of each stretch that is new; of the tables only "steps"."""
+        """Yield (tables, samples) of each new stretch; of the tables only "steps"."""
         whole = max(self._ends)  # sealed segments up to here have been handed out
         for info, segment in self._recording.opened(after=whole):
-            # A merged segment may begin before what was handed out of its last part.
+            # A merged segment may begin before rows already handed out.
             begin = max((n for n in self._ends if n < info.first), default=-1)
             before = self._ends[begin]
             tables, samples = segment.readable(
@@ -72,7 +72,7 @@ class Growing:
         return self._held[: self._used]
 
     def add(self, values: np.ndarray) -> None:
-        """Append values; none is less than the one before it, whatever a damaged file says."""
+        """Append values in ascending order, whatever a damaged file contains."""
         if not len(values):
             return
         end = self._used + len(values)
@@ -85,12 +85,12 @@ class Growing:
         self._used = end
 
     def last(self, count: int) -> np.ndarray:
-        """The last `count` of them, as they are kept."""
+        """Return the last `count` of them, as stored."""
         return self._held[self._used - count : self._used]
 
 
 class StepTimes:
-    """When each step began: the way from one axis to the other."""
+    """Times at which the steps began: the mapping between the axes."""
 
     def __init__(self) -> None:
         self._starts = Growing()
@@ -106,14 +106,14 @@ class StepTimes:
         self._starts.add(starts)
 
     def step_at(self, since_ns: np.ndarray) -> np.ndarray:
-        """int64: the number of the step under way at these times (0 before the first)."""
+        """Return int64: the number of the step under way at these times (0 before the first)."""
         starts, numbers = self._starts.array, self._numbers.array
         if not len(starts):
             return np.zeros(len(since_ns), np.int64)
         return numbers[np.clip(np.searchsorted(starts, since_ns, "right") - 1, 0, None)]
 
     def start_of(self, steps: np.ndarray) -> np.ndarray:
-        """float64: when these steps began, ns since the start; NaN beyond the last one."""
+        """Return float64: when these steps began, ns since the start; NaN beyond the last one."""
         starts, numbers = self._starts.array, self._numbers.array
         at = np.searchsorted(numbers, steps)
         result = np.full(len(steps), np.nan)

@@ -1,4 +1,4 @@
-"""Entries of one group in memory: they grow, and a column that holds one value takes no room."""
+"""Growing entries of one group in memory; a constant column takes no room."""
 
 import threading
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from tensorboard_plugin.tiles.levels import Range
 
 __all__ = ["Series"]
 
-# Each level has a quarter as many entries as the one before, down to so many.
+# Each level has a quarter as many entries as the one before, down to this minimum.
 FOLD_BITS = 2
 FEWEST = 1024
-# Folded at a time: what that takes besides is small then.
+# Folded in blocks, to keep the temporary memory small.
 BLOCK = 1 << 14
 
 
@@ -22,8 +22,8 @@ class Series:
     """Entries of one group, and fewer of them for coarser views; thread safe.
 
     Args:
-        columns: names of those there will be, as far as is known.
-        count: how many entries there will be, as far as is known.
+        columns: expected names, as far as known.
+        count: expected number of entries, as far as known.
     """
 
     def __init__(self, columns: Sequence[str] = (), count: int = 0):
@@ -78,14 +78,14 @@ class Series:
             self._widths = {}
 
     def fold(self, steps: "Series | None") -> None:
-        """Do now what reading would have to do first; `steps`: those of the recording."""
+        """Fold ahead of the first read; `steps`: those of the recording."""
         with self._lock:
             self._complete()
             for level in self._levels if not self.of_steps else ():
                 level.place(steps)
 
     def step_at(self, since_ns: np.ndarray) -> np.ndarray:
-        """int64: the step under way at these times, within an entry's steps; of steps alone."""
+        """Return int64: the step under way at these times, to an entry's width; of steps only."""
         time = self.time
         at = np.clip(np.searchsorted(time, since_ns, "right") - 1, 0, None)
         begun, first, rows = time[at], self.step[at], self.rows[at]
@@ -94,8 +94,8 @@ class Series:
         return first + np.minimum(inside, rows - 1)
 
     def width(self, axis: str, steps: "Series | None") -> int:
-        """The level whose buckets are as wide as nearly all of the entries."""
-        widths = self._widths  # those of the entries there are now; `add` begins with none
+        """Return the level whose buckets are as wide as nearly all of the entries."""
+        widths = self._widths  # of the current entries; `add` clears them
         found = widths.get(axis)
         if found is None:
             found = widths[axis] = self._width(axis, steps)
@@ -123,7 +123,7 @@ class Series:
         steps: "Series | None",
         within: tuple[int, int],
     ) -> tuple[np.ndarray, np.ndarray, Range]:
-        """Entries that are fine enough for a level and begin in a range of an axis.
+        """Return entries that are fine enough for a level and begin in a range of an axis.
 
         Args:
             columns: some of `columns`.
@@ -144,7 +144,7 @@ class Series:
             return keys[part].copy(), one.key("rows")[part].copy(), one.values(columns, part)
 
     def _complete(self) -> None:
-        """Fold what is new; of each level, the last entry is made anew from where it began."""
+        """Fold what is new; the last entry of each level is recomputed from where it began."""
         depth = 0
         while len(self._levels[depth]) > FEWEST:
             finer = self._levels[depth]
@@ -166,7 +166,7 @@ class Series:
 
 @dataclass
 class _Column:
-    """One value that all entries have so far, or float32[3, capacity]: min, max and mean."""
+    """Values of a column: one for all entries so far, or float32[3, capacity]: min, max, mean."""
 
     value: np.float32
     values: np.ndarray | None = None
@@ -182,7 +182,7 @@ class _Level:
         self.bits = 0
         self.of_steps = False
         self._used = 0
-        self._placed = 0  # samples of which the step is known for good
+        self._placed = 0  # samples whose step is final
         self._filled = 0  # columns that have arrays
         self._capacity = capacity
         self._keys = {
@@ -202,11 +202,11 @@ class _Level:
         return (32 + 12 * self._filled) * self._capacity
 
     def key(self, name: str) -> np.ndarray:
-        used = self._used  # before the array, which is there before it counts as used
+        used = self._used  # before the array, which exists before it counts as used
         return self._keys[name][:used]
 
     def values(self, columns: Sequence[str], at: slice) -> Range:
-        """(min, max, mean): float32[columns, n]."""
+        """Return (min, max, mean): float32[columns, n]."""
         found = np.empty((3, len(columns), at.stop - at.start), np.float32)
         for row, name in enumerate(columns):
             column = self._columns[name]
@@ -221,7 +221,7 @@ class _Level:
         return Entries(self.names, self.bits, time, end, step, rows, low, high, mean)
 
     def place(self, steps: Series | None) -> None:
-        """Find the steps under way at each of these samples that came since."""
+        """Find the steps under way at the samples added since the last call."""
         if self._placed == self._used:
             return
         time, new = self.key("time"), slice(self._placed, self._used)
@@ -229,7 +229,7 @@ class _Level:
             self._keys["step"][new] = 0
             return
         self._keys["step"][new] = steps.step_at(time[new])
-        # Those after the last known step began may belong to one to come.
+        # Samples after the last known step began may belong to a later one.
         self._placed = int(np.searchsorted(time, steps.time[-1]))
 
     def drop_last(self) -> None:
@@ -245,7 +245,7 @@ class _Level:
         for name, key in self._keys.items():
             key[begin:end] = getattr(entries, name)
             if begin and (name == "time" or (name == "step" and self.of_steps)):
-                # A clock that went back must not put them out of order.
+                # A clock that went back must not break the order.
                 np.maximum(key[begin:end], key[begin - 1], out=key[begin:end])
         for name in entries.columns:
             if name not in self._columns:
@@ -287,12 +287,12 @@ class _Level:
 
 
 def _with_room(count: int) -> int:
-    """Room for what a recording ends with: what is not in its levels files, or not yet."""
+    """Return room for the end of a recording, which is not (yet) in its levels files."""
     return count + count // 32 + 64 if count else 0
 
 
 def _constant(entries: Entries) -> np.ndarray:
-    """bool[columns]: whether a column holds one value, or none, all along."""
+    """Return bool[columns]: whether a column holds one value, or none, throughout."""
     first = entries.low[:, :1]
     same = (entries.low == first).all(axis=1) & (entries.high == first).all(axis=1)
     return (same & (entries.mean == first).all(axis=1)) | np.isnan(entries.mean).all(axis=1)

@@ -1,4 +1,4 @@
-"""Tiles: the buckets a view asks for, as bytes."""
+"""Tiles: the buckets of a view, as bytes."""
 
 import ctypes
 import json
@@ -42,8 +42,8 @@ __all__ = [
 
 logger = logging.getLogger("gpu_util_callback")
 
-# Work beside requests begins after this, so that the requests of a view are through; of a first
-# view, there are more.
+# Background work begins after this, so that the requests of a view are done first; an initial
+# view has more of them.
 PAUSE_S, FIRST_PAUSE_S = 0.02, 0.1
 
 
@@ -61,7 +61,7 @@ class BackgroundJobs:
         self._runs = False
 
     def has(self, id: str) -> bool:
-        """Whether a job with this id waits or runs."""
+        """Return whether a job with this id waits or runs."""
         with self._lock:
             return id in self._jobs or id == self._current
 
@@ -72,7 +72,7 @@ class BackgroundJobs:
                 return
             self._jobs[id] = (job, pause_s)
             while len(self._jobs) > self.MOST:
-                self._jobs.popitem(last=False)  # whoever still wants it asks again
+                self._jobs.popitem(last=False)  # a view that still needs it asks again
             if not self._runs:
                 self._runs = True
                 threading.Thread(target=self._work, name="gpu-util-tiles", daemon=True).start()
@@ -100,9 +100,9 @@ class BackgroundJobs:
 
 
 def _return_free_memory() -> None:
-    """Give pages back that reading hundreds of segments left scattered over the heap.
+    """Return pages that reading hundreds of segments left scattered over the heap.
 
-    Seen: half of what a long run's pyramids took remained with the allocator otherwise.
+    Measured: half of what a long run's pyramids took remained with the allocator otherwise.
     """
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -110,18 +110,21 @@ def _return_free_memory() -> None:
         pass  # another C library: its allocator decides
 
 
-# Parts that would keep more than this share of their size are stored as they are. Packing takes the
+# ---- packing ---------------------------------------------------------------------------
+
+
+# Parts that would keep more than this share of their size are stored as they are. Packing takes
 # longer the less it gains: of a dense tile the upper half of its bytes is packed in a tenth of the
 # time that the lower half, which is noise, would take for half of its size.
 WORTH = 0.5
-# A part is judged by so many of its bytes.
+# A part is judged by a sample of this many bytes.
 SOME = 4096
 _HEADER = b"\x1f\x8b\x08\0\0\0\0\0\4\xff"
 _MOST_STORED = 0xFFFF
 
 
 def gzipped(parts: Sequence[bytes | memoryview], strategy: int = zlib.Z_DEFAULT_STRATEGY) -> bytes:
-    """The parts one after the other as one gzip member.
+    """Return the parts one after the other as one gzip member.
 
     Args:
         parts: bytes, one after the other in memory.
@@ -133,7 +136,7 @@ def gzipped(parts: Sequence[bytes | memoryview], strategy: int = zlib.Z_DEFAULT_
     for part in parts:
         check, size = zlib.crc32(part, check), size + len(part)
         if _share_left(np.frombuffer(part, np.uint8)) > WORTH:
-            if packer is not None:  # what follows begins on a whole byte, and refers to nothing
+            if packer is not None:  # the next block starts on a whole byte, on its own
                 out.append(packer.flush(zlib.Z_FULL_FLUSH))
                 packer = None
             out += _stored(part)
@@ -149,7 +152,7 @@ def gzipped(parts: Sequence[bytes | memoryview], strategy: int = zlib.Z_DEFAULT_
 
 
 def _stored(part: bytes | memoryview) -> list[bytes | memoryview]:
-    """Deflate's blocks that hold bytes as they are."""
+    """Return deflate blocks that hold bytes as they are."""
     blocks: list[bytes | memoryview] = []
     for begin in range(0, len(part), _MOST_STORED):
         piece = part[begin : begin + _MOST_STORED]
@@ -162,10 +165,10 @@ def _stored(part: bytes | memoryview) -> list[bytes | memoryview]:
 
 
 def _share_left(octets: np.ndarray) -> float:
-    """About which share of them is left after packing: repeats cost nothing, others their bits."""
+    """Estimate the share of bytes left after packing: repeats are free, others cost their bits."""
     if len(octets) < SOME:
         return 0.0
-    # An odd stride: what repeats does so by powers of two.
+    # An odd stride: repeats have periods that are powers of two.
     at = np.arange(1, len(octets), len(octets) // SOME | 1)
     some = octets[at]
     new = some[some != octets[at - 1]]
@@ -175,16 +178,19 @@ def _share_left(octets: np.ndarray) -> float:
     return float(bits) / (8 * len(some))
 
 
+# ---- tile requests ---------------------------------------------------------------------
+
+
 MAX_COUNT = 4096
 MAX_LEVEL = 62
 MAX_LANES = 512
 MAX_SERIES = 1024
-# Recordings nobody looked at lately go first.
+# Recordings not viewed lately go first.
 MAX_BYTES = 256 << 20
 # Recordings of more values than this are long: their rows stay on disk.
 LONG_CELLS = 1 << 20
-# Reading rows and making buckets of them is done beside the request if it takes longer than this:
-# with what else there is to a reply, that leaves it well below 20 ms.
+# Reading rows and making buckets of them is done in the background if it takes longer than this:
+# with the rest of a reply, that leaves a request well below 20 ms.
 PATIENCE_MS = 5.0
 # Segments that a watched run may have grown by for its rows to be taken in within a request.
 FEW_SEGMENTS = 2
@@ -201,7 +207,7 @@ class BadTile(ValueError):
 
 @dataclass(frozen=True)
 class _View:
-    """What is asked for: `count` buckets of 2^level keys from number `first` on."""
+    """A requested view: `count` buckets of 2^level keys from number `first` on."""
 
     axis: str
     level: int
@@ -213,8 +219,8 @@ class _View:
 class _Answer:
     """Ranges by group, their rows in the order of `columns`; `other`: the other axis.
 
-    Of `coarse` groups something finer is being read. Those in `bits` have buckets so many bits
-    wider, around those that are asked for; of these the first `filled` have begun by the end.
+    Of `coarse` groups finer data are being read. Those in `bits` have buckets this many bits
+    wider, around the requested ones; of these the first `filled` have begun by the end.
     """
 
     other: np.ndarray
@@ -226,10 +232,10 @@ class _Answer:
 
 
 class TileServer:
-    """Answers tile requests; what it reads for them is kept while it is looked at.
+    """Server of tile requests; data read for them are kept while they are in use.
 
     Args:
-        max_bytes: about how much it keeps of all recordings together.
+        max_bytes: about how much is kept of all recordings together.
         patient: answer as finely as there is data, however long reading takes.
     """
 
@@ -241,21 +247,21 @@ class TileServer:
         self._local = BackgroundJobs()
         self._remote: dict[
             str, BackgroundJobs
-        ] = {}  # by recording: who does not answer holds up no other
+        ] = {}  # by recording: a silent store holds up no other
 
     def tile(
         self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]
     ) -> bytes:
-        """One reply, gzipped: u32 header length, JSON header, padding to 8, float32s, float64s.
+        """Return a gzipped reply: u32 header length, JSON header, padding to 8, float32s, float64s.
 
         The float32s are min, max and mean of one series after the other; one array for all three
-        where the header says that they are `alike`. Where it says `bits`, they are of the buckets
-        so many bits wider around those that are asked for, of which the first `filled` say what
-        the wider ones do and the others are empty. Of all float32s first bytes come first, then
-        all second ones, and so on.
+        where the header says that they are `alike`. Where it has `bits`, they are of the buckets
+        this many bits wider around the requested ones, of which the first `filled` repeat the wider
+        ones' values and the others are empty. The float32s are stored bytewise: all first bytes,
+        then all second ones, and so on.
 
-        The header names lanes as `refining` whose buckets only repeat wider ones, because what is
-        finer is still being read: asked again in a moment, it is there.
+        The header lists lanes as `refining` whose buckets only repeat wider ones while finer data
+        are still being read: the same request a moment later gets them.
 
         Raises: BadTile.
         """
@@ -315,7 +321,7 @@ class TileServer:
         if isinstance(known, LongRun) and not known.ready:
             self._read_beside(known, recording)
 
-    # --- where the answer comes from --------------------------------------------------------------
+    # --- sources of an answer ---------------------------------------------------------------------
 
     def _answer(
         self, recording: Recording, revision: str, wanted: dict[str, list[str]], view: _View
@@ -342,7 +348,7 @@ class TileServer:
         return answer
 
     def _stages_are_gathered(self, recording: Recording) -> bool:
-        """Whether all readings of the pipeline are at hand; if not, they soon will be."""
+        """Return whether all readings of the pipeline are in memory; if not, gather them."""
         if not stages_are_gathered(recording):
             if not self._patient:
                 self._beside(recording).do(
@@ -393,7 +399,7 @@ class TileServer:
                     for group in groups.names():
                         groups.cells(group)
             run.update(recording.revision)
-            recording.overview.release()  # it is needed no more
+            recording.overview.release()  # it is no longer needed
 
         self._beside(recording).do(recording.id, read, FIRST_PAUSE_S)
 
@@ -463,7 +469,7 @@ def _of_overview(recording: Recording, wanted: dict[str, list[str]], view: _View
 
 
 def _begun(end: int, view: _View) -> int:
-    """How many buckets of a view begin before this key."""
+    """Return how many buckets of a view begin before this key."""
     return max(0, min(view.count, -(-end >> view.level) - view.first))
 
 
@@ -472,7 +478,7 @@ def _known(there: list[str], columns: list[str]) -> list[str]:
 
 
 def is_long(recording: Recording) -> bool:
-    """Whether a recording has more values than are kept in memory, or read while somebody waits."""
+    """Return whether a recording has too many values to keep in memory or to read per request."""
     if recording.step_count * len(STEP_SERIES) > LONG_CELLS:
         return True  # known without opening anything
     summary = recording.summary.values()
@@ -481,7 +487,7 @@ def is_long(recording: Recording) -> bool:
 
 
 def _series(lane: str) -> list[tuple[str, str, str, float]]:
-    """(name, group, column, factor) of each series of a lane; [] for an unknown one."""
+    """Return (name, group, column, factor) of each series of a lane; [] for an unknown one."""
     if lane in _STEP_LANES:
         return [(name, "steps", column, 1e-6) for name, column in _STEP_LANES[lane]]
     group, _, column = lane.rpartition(":")
@@ -496,7 +502,7 @@ def _packed(
     singles: list[np.ndarray] = []
     buckets = same = 0
     for about, (low, high, mean) in zip(header["series"], series, strict=True):
-        bits = low.view(np.int32)  # two that hold no data are alike
+        bits = low.view(np.int32)  # two without data are alike
         equal = int(np.count_nonzero(bits == high.view(np.int32)))
         if equal == len(bits) and (bits == mean.view(np.int32)).all():
             about["alike"] = True
@@ -508,7 +514,7 @@ def _packed(
     head = struct.pack("<I", len(text)) + text
     head += b"\0" * (-len(head) % 8)
     values = np.concatenate(singles, dtype="<f4") if singles else np.zeros(0, "<f4")
-    # Neighbours share exponents, seldom mantissas: with each byte of the floats beside its like,
+    # Neighbours share exponents, rarely mantissas: with the floats' bytes grouped by position,
     # looking for runs alone is the fastest way to pack a tile. Where in many buckets a minimum is
     # the maximum, they repeat each other: searching for that packs a third better.
     strategy = zlib.Z_DEFAULT_STRATEGY if 4 * same > buckets else zlib.Z_RLE

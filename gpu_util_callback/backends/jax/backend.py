@@ -1,4 +1,4 @@
-"""The JAX backend: what is timed where, and what the framework says of itself."""
+"""The JAX backend: timing of Keras' batches and steps, and the adapter's facts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["JaxAdapter", "adapter"]
 
 
 class JaxAdapter(PythonAdapter):
-    """Times the `next` that Keras' train and test functions call in Python, outside of `jit`.
+    """Adapter that times the `next` that Keras' functions call in Python, outside of `jit`.
 
-    On an accelerator Keras keeps one batch ahead: the wait of a step is then the fetch of the next
+    On an accelerator Keras prefetches one batch: the wait of a step is then the fetch of the next
     batch and its transfer; the first step fetches two, the last one none.
     """
 
@@ -42,7 +42,7 @@ class JaxAdapter(PythonAdapter):
     ) -> None:
         self._distribution = keras.distribution.distribution()  # each thread has its own
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
-        # An accelerator works on while Keras fetches the next batch of the same call.
+        # An accelerator keeps working while Keras fetches the next batch of the same call.
         timeline.serial = jax_facts.on_cpu() or bool(getattr(model, "run_eagerly", False))
         self._begin(model, timeline, stale, failed, self._probe)
         self._watch("train", given_adapter())
@@ -54,15 +54,15 @@ class JaxAdapter(PythonAdapter):
             threading.Thread(target=self._wait_for, args=(output,), daemon=True).start()
 
     def _wait_for(self, output: Any) -> None:
-        """Tell when the device has done the epoch's steps: a validation stands in line behind them.
+        """Note when the device has finished the epoch's steps, which a validation has to wait for.
 
-        The training thread does not wait here: it sets the validation up meanwhile, as ever.
+        The training thread does not wait here: it sets up the validation meanwhile, as without us.
         """
         assert self._timeline is not None
         start = time.perf_counter_ns()
         try:
             output.block_until_ready()
-        except Exception:  # deleted, or the computation failed, which Keras will meet, too
+        except Exception:  # deleted, or the computation failed, which Keras will notice, too
             return
         self._timeline.steps_computed(start, time.perf_counter_ns())
 
@@ -71,7 +71,7 @@ class JaxAdapter(PythonAdapter):
 
 
 class OutputProbe(DeviceProbe):
-    """Asks a step's logs whether they have been computed.
+    """Probe of whether a step's logs have been computed.
 
     Attributes:
         output: a number of the last call's logs, an array of the device; None without any.
@@ -90,5 +90,5 @@ class OutputProbe(DeviceProbe):
 
 
 def adapter() -> JaxAdapter:
-    """A fresh adapter for one fit."""
+    """Return a fresh adapter for one fit."""
     return JaxAdapter()

@@ -1,4 +1,4 @@
-"""What JAX reports of its compilations."""
+"""Compile times reported by JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What JAX says of itself, its GPUs, their memory and the other processes of the job."""
+"""Facts of JAX, its GPUs, their memory and the other processes of the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["devices", "distribution", "framework", "memory", "on_cpu", "rendezvo
 
 
 def framework() -> dict[str, Any]:
-    """The manifest's `framework`, without Keras."""
+    """Return the manifest's `framework`, without Keras."""
     return {
         "name": "jax",
         "version": jax.__version__,
@@ -25,7 +25,7 @@ def framework() -> dict[str, Any]:
 
 
 def distribution(distribution: Any) -> dict[str, Any]:
-    """The manifest's `strategy` and `replicas`.
+    """Return the manifest's `strategy` and `replicas`.
 
     Args:
         distribution: `keras.distribution.distribution()` of the training thread; None = none.
@@ -37,15 +37,15 @@ def distribution(distribution: Any) -> dict[str, Any]:
 
 
 def on_cpu() -> bool:
-    """Whether JAX computes on the CPU."""
+    """Return whether JAX computes on the CPU."""
     return jax.default_backend() == "cpu"
 
 
 def _replicas(distribution: Any) -> list[dict[str, Any]] | None:
-    """The devices of this process that a Keras distribution spreads over; None without one.
+    """Return the devices of this process that a Keras distribution spans; None without one.
 
-    `replica` counts along the mesh's axis of the batch; `shard` is a device's place within its
-    replica, where the model itself is spread.
+    `replica` counts along the mesh's batch axis; `shard` is a device's position within its
+    replica, where the model itself is sharded.
     """
     mesh = getattr(distribution, "device_mesh", None)
     if mesh is None:
@@ -76,7 +76,7 @@ def _ordinal(device: Any) -> int:
 
 
 def devices() -> list[dict[str, Any]] | None:
-    """This process's GPUs in JAX's order; None where it has none."""
+    """Return this process's GPUs in JAX's order; None where it has none."""
     found = []
     for device in _gpus():
         capability = getattr(device, "compute_capability", None)
@@ -91,7 +91,7 @@ def devices() -> list[dict[str, Any]] | None:
 
 
 def memory() -> dict[int, dict[str, float]]:
-    """What each GPU's allocator holds, by ordinal. Waits for no device."""
+    """Return what each GPU's allocator holds, by ordinal. Waits for no device."""
     found = {}
     for device in _gpus():
         stats = device.memory_stats()
@@ -111,7 +111,7 @@ def memory() -> dict[int, dict[str, float]]:
 
 
 def rendezvous() -> tuple[str, str, int, int] | None:
-    """(source, what all processes share, rank, processes); None for a process on its own."""
+    """Return (source, shared identity, rank, processes); None for a process on its own."""
     try:
         from jax._src import distributed
 

@@ -19,14 +19,14 @@ from gpu_util_callback.profiling.session import (
 from gpu_util_callback.steps.annotations import INPUT_WAIT
 
 _internals: Any = None
-with contextlib.suppress(ImportError):  # where JAX keeps who is profiling, and its server
+with contextlib.suppress(ImportError):  # JAX's record of the running profile, and its server
     _internals = import_module("jax._src.profiler")
 
 __all__ = ["SESSION", "JaxProfiler"]
 
 
 class _Mark:
-    """A range of the host's in the trace."""
+    """A host range in the trace."""
 
     __slots__ = ("_annotation",)
 
@@ -39,15 +39,15 @@ class _Mark:
 
 
 class _Queue:
-    """How far each local device is with what was launched on it: it works it off in order.
+    """Progress of each local device through the work launched on it, which it runs in order.
 
-    Up to 32 computations are in flight. A marker of the host's says something of the GPU's step
-    only where the host is at most one step ahead.
+    Up to 32 computations are in flight. A host marker describes the GPU's step only where the host
+    is at most one step ahead.
     """
 
     def __init__(self) -> None:
         self._ones = [jax.device_put(1.0, device) for device in jax.local_devices()]
-        self._last: Any = None  # behind everything that was launched when it was made
+        self._last: Any = None  # follows everything that was launched when it was made
 
     def drain(self) -> None:
         """Wait until the devices have done everything."""
@@ -61,7 +61,7 @@ class _Queue:
 
 
 class JaxProfiler(ProfilerSession):
-    """`jax.profiler`, without its Python tracer, which doubles what stopping costs."""
+    """`jax.profiler`, without its Python tracer, which doubles the cost of stopping."""
 
     name = "jax.profiler"
     _queue: _Queue | None = None  # of the open window, on an accelerator
@@ -73,7 +73,7 @@ class JaxProfiler(ProfilerSession):
     def mark(self, step: int) -> _Mark:
         if self._queue is not None:
             self._queue.keep_one()
-        # What XProf's and our own tools look for; it sets `_r=1` by itself.
+        # The name that XProf's and our own tools look for; JAX sets `_r=1` itself.
         return _Mark(jax.profiler.StepTraceAnnotation("train", step_num=step))
 
     def wait(self) -> _Mark:
@@ -103,7 +103,7 @@ class JaxProfiler(ProfilerSession):
         try:
             jax.profiler.stop_trace()
         except RuntimeError as error:
-            if "no profile" not in str(error).lower():  # somebody has stopped it
+            if "no profile" not in str(error).lower():  # other code has stopped it
                 raise _failed("wrote no file", error) from error
         except Exception as error:
             raise _failed("wrote no file", error) from error
@@ -111,7 +111,7 @@ class JaxProfiler(ProfilerSession):
             needless.unlink(missing_ok=True)
 
     def _drop(self) -> None:
-        jax.profiler.stop_trace()  # JAX knows no stop without a file
+        jax.profiler.stop_trace()  # JAX cannot stop without a file
 
     def _current(self) -> Any:
         state = getattr(_internals, "_profile_state", None)

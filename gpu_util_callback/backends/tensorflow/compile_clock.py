@@ -1,4 +1,4 @@
-"""What TensorFlow reports of its tracing."""
+"""Trace times reported by TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Clock"]
 class Clock(CompileClock):
     """Time spent tracing `tf.function`s: TensorFlow keeps the sum itself, for all threads.
 
-    XLA's own compilations are not in it: TensorFlow tells Python nothing of them.
+    XLA's own compilations are not included: TensorFlow does not report them to Python.
     """
 
     def __init__(self) -> None:
@@ -25,8 +25,8 @@ class Clock(CompileClock):
         self._cell = tracing_compilation._graph_building_time_counter.get_cell()
 
     def explains(self, compiled_ns: int, spent_ns: int) -> bool:
-        # A function that was traced is optimised and set up, and compiled by XLA where it is told
-        # to, in the same call: that takes many times as long.
+        # A traced function is optimised and set up, and compiled by XLA if requested, in the same
+        # call: that takes many times as long.
         return 30 * compiled_ns > spent_ns
 
     @property

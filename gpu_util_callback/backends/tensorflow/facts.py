@@ -1,4 +1,4 @@
-"""What TensorFlow says of itself, its GPUs and their memory, with or without Keras."""
+"""Facts of TensorFlow, its GPUs and their memory, with or without Keras."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["devices", "framework", "local_fetch", "memory", "rendezvous", "runni
 
 
 def framework() -> dict[str, Any]:
-    """The manifest's `framework`, without Keras."""
+    """Return the manifest's `framework`, without Keras."""
     return {
         "name": "tensorflow",
         "version": tf.__version__,
@@ -35,7 +35,7 @@ def _build(key: str) -> str | None:
 
 
 def devices() -> list[dict[str, Any]] | None:
-    """The GPUs that TensorFlow may use, in its own order; None where it has none.
+    """Return the GPUs that TensorFlow may use, in its own order; None where it has none.
 
     `cuda_ordinal` is CUDA's number, which `tf.config.set_visible_devices` does not change.
     """
@@ -59,7 +59,7 @@ def devices() -> list[dict[str, Any]] | None:
 
 
 def memory() -> dict[int, dict[str, float]]:
-    """What each GPU's allocator holds, by ordinal. Waits for no device."""
+    """Return what each GPU's allocator holds, by ordinal. Waits for no device."""
     if not running():
         return {}
     found = {}
@@ -73,7 +73,7 @@ def memory() -> dict[int, dict[str, float]]:
 
 
 def running() -> bool:
-    """Whether TensorFlow has begun. To begin for it would take away what must come before that."""
+    """Return whether TensorFlow is initialised. Doing that here would break later settings."""
     try:
         from tensorflow.python.eager import context
 
@@ -83,7 +83,7 @@ def running() -> bool:
 
 
 def local_fetch(iterator: Any) -> Callable[[], int] | None:
-    """Tells when this process had its own part of the last batch; None where it fetches all."""
+    """Return a clock of this process's own part of the last batch; None where it fetches all."""
     from gpu_util_callback.backends.tensorflow.distribute import LocalFetch, is_distributed
 
     if not is_distributed(iterator):
@@ -93,5 +93,5 @@ def local_fetch(iterator: Any) -> Callable[[], int] | None:
 
 
 def rendezvous() -> tuple[str, str, int, int] | None:
-    """TensorFlow's workers find each other by TF_CONFIG, which is looked at anyway."""
+    """Return None: TensorFlow's workers find each other by TF_CONFIG, which is read anyway."""
     return None

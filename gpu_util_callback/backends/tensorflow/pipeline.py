@@ -1,4 +1,4 @@
-"""Which stage of a tf.data pipeline costs what, read from the running iterator."""
+"""Cost of each stage of a tf.data pipeline, read from the running iterator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
     "written",
 ]
 
-# What TensorFlow calls a dataset -> what a person wrote.
+# TensorFlow's name of a dataset -> the name in the user's program.
 _WORDS = {
     "ParallelMap": "map",
     "Map": "map",
@@ -85,13 +85,13 @@ class Stage:
 
 
 def word(op: str) -> str:
-    """What a person calls an op of tf.data: "ParallelMapV2" -> "map"."""
+    """Return the user's name for a tf.data op: "ParallelMapV2" -> "map"."""
     name = re.sub(r"(Dataset)?(V\d+)?$", "", op.split("[")[0])
     return _WORDS.get(name, name)
 
 
 def written(dataset: Any) -> Stage | None:
-    """The tree of stages behind a dataset, as it was written; None without a dataset."""
+    """Return the tree of stages behind a dataset, as it was written; None without a dataset."""
     if dataset is None:
         return None
     left = _MOST_STAGES
@@ -138,7 +138,7 @@ def _stage(dataset: Any) -> Stage:
 
 
 def function_name(name: bytes | str) -> str:
-    """The user's name in a traced function's: "__inference_Dataset_map_decode_11" -> "decode"."""
+    """Return a traced function's own name: "__inference_Dataset_map_decode_11" -> "decode"."""
     text = name.decode() if isinstance(name, bytes) else str(name)
     found = re.match(
         r"__inference_Dataset_(?:[a-z]+_)??(?:map|filter|interleave|flat_map|scan)_(.+)_\d+$", text
@@ -148,7 +148,7 @@ def function_name(name: bytes | str) -> str:
 
 
 def _operations(function: Any) -> set[str]:
-    """The op types a traced function runs, those of the functions it calls included."""
+    """Return the op types a traced function runs, those of the functions it calls included."""
     graph = getattr(function, "graph", None)
     if graph is None:
         return set()
@@ -175,11 +175,11 @@ def _constant(value: Any) -> int | None:
 
 
 def match(model: Any, stage: Stage | None) -> dict[int, Stage]:
-    """Which written stage each node of the running pipeline is.
+    """Return the written stage of each node of the running pipeline.
 
     Args:
         model: the iterator's ModelProto.
-        stage: what `written` found.
+        stage: the result of `written`.
 
     Returns: node id -> stage. The optimizer adds, drops and fuses stages, so a node takes the next
         stage of its own branch that fits its name. The inputs of a node are in the order of the
@@ -192,7 +192,7 @@ def match(model: Any, stage: Stage | None) -> dict[int, Stage]:
         node, at = open_ends.pop()
         if node is None or at is None:
             continue
-        below = [at]  # what a node that nobody wrote stands on
+        below = [at]  # inputs of a node that is not in the user's program
         fitting = _next(at, word(node.name))
         if fitting is not None:
             found[node.id], below = fitting
@@ -204,9 +204,9 @@ def match(model: Any, stage: Stage | None) -> dict[int, Stage]:
 
 
 def _next(stage: Stage, name: str) -> tuple[Stage, list[Stage]] | None:
-    """The first stage called `name` at or below `stage`, and its inputs.
+    """Return the first stage called `name` at or below `stage`, and its inputs.
 
-    A branching stage ends the search: what is behind it is not this branch's alone.
+    A branching stage ends the search: stages behind it are not this branch's alone.
     """
     fused = name == "map + batch"
     at: Stage | None = stage
@@ -223,7 +223,7 @@ def _next(stage: Stage, name: str) -> tuple[Stage, list[Stage]] | None:
 
 
 class Reader:
-    """Reads an iterator's stages; says what each did since the last reading of that iterator."""
+    """Reader of an iterator's stages, with what each did since that iterator's last reading."""
 
     def __init__(self, which: str):
         self._which = which
@@ -232,7 +232,7 @@ class Reader:
         self._written: Stage | None = None
 
     def read(self, iterator: Any) -> list[dict[str, Any]]:
-        """Rows of the `pipeline` table, without `time_ns` and `step`.
+        """Return rows of the `pipeline` table, without `time_ns` and `step`.
 
         Raises: tf.errors.NotFoundError (among others) where the pipeline keeps no model, as with
             autotuning switched off.
@@ -244,7 +244,7 @@ class Reader:
             self._last = {}
             try:
                 self._written = written(getattr(iterator, "_dataset", None))
-            except Exception:  # names are a courtesy; the numbers stand without them
+            except Exception:  # names are optional; the numbers are valid without them
                 self._written = None
         rows = []
         names = match(model, self._written)

@@ -21,13 +21,13 @@ __all__ = [
     "listening_grpc_server",
 ]
 
-# gRPC's synchronous C++ servers name their polling threads so (cut to the kernel's 15 letters).
+# Name of the polling threads of gRPC's synchronous C++ servers (cut to the kernel's 15 letters).
 # TensorFlow keeps no trace of `tf.profiler.experimental.server.start` that Python could read.
 _THREAD = "grpcpp_sync_ser"
 
 
 def listening_grpc_server() -> str | None:
-    """One line about such a server; None = there is none, or it cannot be seen on this system."""
+    """Return one line about such a server; None = none, or not visible on this system."""
     try:
         threads = list(Path("/proc/self/task").iterdir())
     except OSError:
@@ -42,7 +42,7 @@ def listening_grpc_server() -> str | None:
     return None
 
 
-try:  # where TensorFlow keeps who is profiling; without it we learn of it by an exception
+try:  # TensorFlow's record of the running profile; without it an exception reports it
     from tensorflow.python.profiler import profiler_v2 as _profiler_v2
 except ImportError:
     _profiler_v2 = None
@@ -81,8 +81,8 @@ class TensorFlowProfiler(ProfilerSession):
         try:
             tf.profiler.experimental.start(str(folder))
         except tf.errors.AlreadyExistsError as error:
-            # One that only C++ knows of: TensorFlow now takes it for a session of Python's, and
-            # would refuse every later start until somebody stops it.
+            # A session that only C++ knows of: TensorFlow now takes it for Python's own, and would
+            # refuse every later start until it is stopped.
             try:
                 self._drop()
             except Exception:  # there is nothing to forget
@@ -97,7 +97,7 @@ class TensorFlowProfiler(ProfilerSession):
     def _stop(self, folder: Path) -> None:
         try:
             tf.profiler.experimental.stop()
-        except tf.errors.UnavailableError:  # somebody has stopped it, and the file is there
+        except tf.errors.UnavailableError:  # other code has stopped it, and the file is there
             pass
         except Exception as error:
             raise ProfilerFailed(

@@ -17,9 +17,9 @@ _names = itertools.count()
 class RowQueue:
     """Rows of (requested, delivered, shape signature), written in a graph, oldest first.
 
-    A queue of TensorFlow's takes one op a row, where a ring in a variable takes six: on a processor
-    that runs the step's ops, too, each of them counts. It grows until it is drained, which every
-    few hundred calls see to.
+    A TensorFlow queue takes one op a row, where a ring buffer in a variable takes six: on a
+    processor that also runs the step's ops, each of them counts. It grows until it is drained,
+    every few hundred calls.
 
     Rows are two wall-clock times in seconds since the epoch (`tf.timestamp`; the second is -1 where
     no batch came), and a signature of the dynamic dimensions (0 where the shapes are static).
@@ -29,9 +29,9 @@ class RowQueue:
     WIDTH = len(TYPES)
 
     def __init__(self) -> None:
-        self.traces = 0  # how often a function was traced with this queue: a free retrace counter
-        self.failure = ""  # why a trace could not be given its stamps
-        # Where steps' ends are written by a loop of several steps; None = they cannot be seen.
+        self.traces = 0  # traces of functions with this queue: a free retrace counter
+        self.failure = ""  # why stamps could not be added to a trace
+        # Written by a loop of several steps with the ends of its steps; None = they cannot be seen.
         self.ends: RowQueue | None = None
         self._taking = threading.Lock()
         with tf.init_scope(), tf.device("CPU:0"):
@@ -39,11 +39,11 @@ class RowQueue:
             self._handle = tf.raw_ops.FIFOQueueV2(
                 component_types=self.TYPES,
                 shapes=[[]] * self.WIDTH,
-                capacity=-1,  # no end: a full one would hold up the step
+                capacity=-1,  # unbounded: a full queue would hold up the step
                 shared_name=f"gpu_util_rows_{os.getpid()}_{next(_names)}",
             )
-        # Only the traced functions that hold this handle use it, and they go together with the
-        # function that this queue is kept on.
+        # Only the traced functions that hold this handle use it, and they are freed together with
+        # the function that keeps this queue.
         weakref.finalize(self, _collected.append, self._handle).atexit = False
 
     def record(self, requested: tf.Tensor, delivered: tf.Tensor, signature: tf.Tensor) -> None:
@@ -54,12 +54,12 @@ class RowQueue:
             )
 
     def take(self) -> list[tf.Tensor]:
-        """The rows written since the last time, oldest first, as columns of `TYPES`; [] = none.
+        """Return the rows since the last call, oldest first, as columns of `TYPES`; [] = none.
 
-        Each number that Python reads lets go of its lock, and may wait long to have it back: what
-        is in the columns is read elsewhere (`table`).
+        Each number that Python reads releases its lock, and may wait long to get it back: the
+        columns' contents are read elsewhere (`table`).
         """
-        # To take more rows than there are would wait for them: nobody takes any in between.
+        # Taking more rows than there are would block: no other caller takes any in between.
         with self._taking:
             count = tf.raw_ops.QueueSizeV2(handle=self._handle)
             if not int(count):
@@ -70,19 +70,19 @@ class RowQueue:
 
     @classmethod
     def table(cls, columns: list[tf.Tensor]) -> np.ndarray:
-        """What was taken, as float64 (rows, WIDTH); on any thread."""
+        """Return taken columns as float64 (rows, WIDTH); on any thread."""
         if not columns:
             return np.empty((0, cls.WIDTH))
         return np.stack([column.numpy() for column in columns], 1)
 
     def drain(self) -> np.ndarray:
-        """The rows written since the last time, oldest first: float64 (rows, WIDTH)."""
+        """Return the rows since the last call, oldest first: float64 (rows, WIDTH)."""
         return self.table(self.take())
 
 
-# Resources of queues that are gone. The garbage collector may come at any moment, also while
-# TensorFlow builds a graph and holds its lock: an op there would wait for that lock for ever. So
-# they are freed when the next queue is made.
+# Resources of queues that are gone. The garbage collector may run at any moment, also while
+# TensorFlow builds a graph and holds its lock: an op there would deadlock. So they are freed when
+# the next queue is made.
 _collected: collections.deque[tf.Tensor] = collections.deque()
 
 

@@ -1,4 +1,4 @@
-"""The PyTorch backend: what is timed where, and what the framework says of itself."""
+"""The PyTorch backend: timing of Keras' batches and steps, and the adapter's facts."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _clock = time.perf_counter_ns
 
 
 class LoaderTimer:
-    """Puts a `TimedLoader` around the loader of one data adapter.
+    """A `TimedLoader` installed around the loader of one data adapter.
 
     Args:
         data_adapter: the `EpochIterator`'s.
         timer: of the function that is given the batches.
-        timeline: told when each step's batch was requested, and of the end of the input.
-        handed: told which batches were finished when they were asked for.
+        timeline: notified of each step's request for a batch, and of the end of the input.
+        handed: notified of which batches were ready when requested.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class LoaderTimer:
 
     @uncounted
     def attach(self) -> None:
-        """Start timing the loaders that are asked for from now on."""
+        """Start timing the loaders that are created from now on."""
         get = getattr(self.data_adapter, _GET)
         self.data_adapter.__dict__[_GET] = lambda: TimedLoader(
             get(), self._stamp, self._ended, self._timer.probe, self._requesting, self._handed
         )
 
     def detach(self) -> None:
-        """Put back what was there. Loaders that are in use no longer tell. Any thread."""
+        """Restore the original. Loaders in use stop reporting. Any thread."""
         self._timeline = self.requesting = None
         self.data_adapter.__dict__.pop(_GET, None)
 
@@ -87,7 +87,7 @@ class LoaderTimer:
 
 @uncounted
 class TimedLoader:
-    """A loader whose iterators tell when each batch was requested and when it came.
+    """A loader whose iterators report when each batch was requested and delivered.
 
     Everything else is the loader's own.
     """
@@ -173,7 +173,7 @@ NOT_FOUND = (
 
 
 class TorchAdapter(PythonAdapter):
-    """Times the loader that Keras iterates over before each batch's begin hooks."""
+    """Adapter that times the loader that Keras iterates over before each batch's begin hooks."""
 
     def __init__(self) -> None:
         super().__init__("torch", "loader", torch_facts, Clock())
@@ -194,7 +194,7 @@ class TorchAdapter(PythonAdapter):
             self.unavailable.append(NOT_FOUND)
 
     def before_fetch(self, requested: Callable[[], None]) -> None:
-        """Have each request for a training batch told, before it is made."""
+        """Call `requested` before each request for a training batch."""
         if self._train_loader is not None:
             self._train_loader.requesting = requested
 
@@ -204,7 +204,7 @@ class TorchAdapter(PythonAdapter):
         if not hasattr(data_adapter, "get_torch_dataloader") or not timer or not timeline:
             return None
         self._watch(which, data_adapter)
-        # Of a validation nobody asks.
+        # Not reported for validation.
         handed = timeline.handed if which == "train" else HandedOver()
         loader = LoaderTimer(data_adapter, timer, timeline, handed)
         loader.attach()
@@ -237,5 +237,5 @@ class TorchAdapter(PythonAdapter):
 
 
 def adapter() -> TorchAdapter:
-    """A fresh adapter for one fit."""
+    """Return a fresh adapter for one fit."""
     return TorchAdapter()

@@ -1,4 +1,4 @@
-"""What `torch.compile` reports of its compilations."""
+"""Compile times reported by `torch.compile`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Clock(CompileClock):
         self._since = 0
 
     def start(self) -> None:
-        # Nobody compiles without it, and importing it takes seconds.
+        # Nothing compiles without it, and importing it takes seconds.
         if self._handler is not None or "torch._dynamo" not in sys.modules:
             return
         from torch._dynamo import callback
@@ -43,7 +43,7 @@ class Clock(CompileClock):
         ):
             try:
                 remove(listener)
-            except ValueError:  # somebody cleared them all
+            except ValueError:  # all callbacks were cleared
                 pass
 
     def _began(self, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What PyTorch says of itself, its GPUs, their memory and the other processes of the job."""
+"""Facts of PyTorch, its GPUs, their memory and the other processes of the job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["devices", "framework", "memory", "probe", "rendezvous"]
 
 
 def framework() -> dict[str, Any]:
-    """The manifest's `framework`, without Keras."""
+    """Return the manifest's `framework`, without Keras."""
     return {
         "name": "torch",
         "version": torch.__version__,
@@ -28,13 +28,13 @@ def framework() -> dict[str, Any]:
 
 
 def _collectives() -> str | None:
-    """What exchanges tensors between the processes of the job: "nccl", "gloo"; None alone."""
+    """Return the backend of the job's collectives: "nccl", "gloo"; None for a lone process."""
     distributed = torch.distributed
     try:
         if not distributed.is_initialized():
             return None
         config = str(distributed.get_backend_config()).lower()  # "cpu:gloo,cuda:nccl"
-    except Exception:  # a build without it, or one from before it could be asked
+    except Exception:  # a build without it, or one too old to be asked
         return None
     by_device = dict(part.split(":", 1) for part in config.split(",") if ":" in part)
     return by_device.get("cuda" if torch.cuda.is_available() else "cpu") or config
@@ -43,15 +43,15 @@ def _collectives() -> str | None:
 def _cudnn() -> str | None:
     try:
         number = torch.backends.cudnn.version()
-    except Exception:  # a library that cannot be loaded is the user's business
+    except Exception:  # a library that cannot be loaded is the user's concern
         return None
     return str(number) if number else None
 
 
 def devices() -> list[dict[str, Any]] | None:
-    """This process's GPUs in PyTorch's order; None where it has none.
+    """Return this process's GPUs in PyTorch's order; None where it has none.
 
-    CUDA is never initialised for it: workers that are forked later could not use it any more.
+    CUDA is never initialised for this: workers forked later could no longer use it.
     """
     if not torch.cuda.is_available():
         return None
@@ -87,7 +87,7 @@ def _bus_id(properties: Any) -> str | None:
 
 
 class CudaProbe(DeviceProbe):
-    """Asks a CUDA event behind the step whether it has been reached."""
+    """Probe of whether a CUDA event recorded after the step has been reached."""
 
     def __init__(self) -> None:
         self._event: Any = None
@@ -102,14 +102,14 @@ class CudaProbe(DeviceProbe):
 
 
 def probe() -> DeviceProbe | None:
-    """How to ask whether the device has done a step; None where a call does not return before."""
+    """Return a probe of the device's progress; None where a call returns only when it is done."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return CudaProbe()
     return None
 
 
 def memory() -> dict[int, dict[str, float]]:
-    """What each GPU's caching allocator holds, by ordinal. Waits for no device."""
+    """Return what each GPU's caching allocator holds, by ordinal. Waits for no device."""
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return {}
     names = {
@@ -143,7 +143,7 @@ def _fraction(index: int) -> float | None:
 
 
 def rendezvous() -> tuple[str, str, int, int] | None:
-    """(source, what all processes share, rank, processes); None for a process on its own."""
+    """Return (source, shared identity, rank, processes); None for a process on its own."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return None

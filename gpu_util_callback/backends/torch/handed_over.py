@@ -1,7 +1,7 @@
-"""Whether workers of a DataLoader had the next batch finished when the loop asked for it.
+"""Readiness of a DataLoader's next batch at the moment the loop requests it.
 
-A wait for a finished batch is the handing over between processes: more workers do not shorten it.
-What is looked at is private to torch: where it has moved, nothing is known.
+A wait for a ready batch is the hand-over between processes: more workers do not shorten it. The
+attributes read are private to torch: where they have moved, nothing is known.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from gpu_util_callback.steps.rows import HandedOver
 
 __all__ = ["FinishedBatches", "finished_batches"]
 
-# A look takes 5 µs, or 50 where the processor has slept. Each of the first batches is looked at,
-# then so many are left out, in a rhythm that no number of workers has.
+# A look takes 5 µs, or 50 where the processor has slept. Each of the first batches is looked at;
+# then batches are skipped in an aperiodic sequence, to avoid aliasing with the workers.
 _EACH = 32
 _LEFT_OUT = (4, 6, 5, 7, 8)
 _NEVER = 1 << 62
 
 
 class FinishedBatches:
-    """Looks for the batch that a DataLoader's iterator will return next.
+    """A look for the batch that a DataLoader's iterator will return next.
 
-    It is among those that were taken already, out of their turn; or the first in the queue. That
-    one is known to be another's turn only when it has been taken.
+    It is among those already taken out of order, or the first in the queue. That the first in the
+    queue is out of order is known only when it has been taken.
     """
 
     __slots__ = ("_iterator", "_kept", "_left_out", "_queued", "_ready", "_told", "_until")
@@ -41,16 +41,16 @@ class FinishedBatches:
         self._kept = -1
 
     def begin(self) -> None:
-        """The batch is about to be asked for."""
+        """Look, as the batch is about to be requested."""
         if self._until > 0:
             return
         try:
             self._look()
-        except Exception:  # not what it was when we began
+        except Exception:  # changed since the start
             self._until = _NEVER
 
     def end(self, ns: int) -> None:
-        """It has come, `ns` after it was asked for."""
+        """Add the batch that came `ns` after it was requested."""
         if self._until > 0:
             self._until -= 1
             return
@@ -73,7 +73,7 @@ class FinishedBatches:
 
 
 def finished_batches(iterator: Iterator[Any], told: HandedOver) -> FinishedBatches | None:
-    """How to look into an iterator; None = it is none of a DataLoader with workers."""
+    """Return a look into an iterator; None = it is not a DataLoader's with workers."""
     if type(iterator).__name__ != "_MultiProcessingDataLoaderIter":
         return None
     private: Any = iterator
@@ -86,7 +86,7 @@ def finished_batches(iterator: Iterator[Any], told: HandedOver) -> FinishedBatch
             pinned = data.queue
             queued = lambda: pinned or poll.poll(0)  # noqa: E731
         found = FinishedBatches(private, queued, told)
-        found._look()  # raises where something else has moved
+        found._look()  # raises where another attribute has moved
     except Exception:  # another version of torch, or a system without `poll`
         return None
     return found

@@ -1,9 +1,9 @@
 """Profiler windows on PyTorch, through `torch.profiler`.
 
-Its recorder (Kineto) is one of the whole process, and checks nothing: whoever stops a profile
-that another one has replaced, on whatever thread, crashes the process; and only the thread that
-started a profile can stop it. Hence the care in here. Writing the file is safe on any thread, but
-keeps Python's lock, as stopping does.
+Its recorder (Kineto) is one per process and checks nothing: stopping a profile that another one
+has replaced, on any thread, crashes the process; and only the thread that started a profile can
+stop it. Hence the care in here. Writing the file is safe on any thread, but holds Python's lock,
+as stopping does.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from gpu_util_callback.steps.frames import uncounted
 __all__ = ["SESSION", "TorchProfiler"]
 
 LEFT_S = 10.0  # how long a window that was left open waits for the main thread
-ASK_S = 0.002  # how often it is asked
-THEIRS_S = 60.0  # how long somebody's profile on another thread does
+ASK_S = 0.002  # the interval at which it is asked
+THEIRS_S = 60.0  # how long a profile of other code on another thread waits
 _QUIET = "6"  # above the level at which Kineto writes two lines about every profile
 
 
 class _Range:
-    """A range of the host's in the trace."""
+    """A host range in the trace."""
 
     __slots__ = ("_range",)
 
@@ -61,8 +61,8 @@ class _Range:
 class TorchProfiler(ProfilerSession):
     """`torch.profiler`, started and stopped by the main thread alone.
 
-    That one can be asked at any time: for a window that a fit left open, and by a profile that
-    somebody starts on another thread.
+    The main thread can be asked at any time: for a window that a fit left open, and by a profile
+    that other code starts on another thread.
     """
 
     name = "torch.profiler"
@@ -72,19 +72,19 @@ class TorchProfiler(ProfilerSession):
         super().__init__()
         self._profile: Any = None  # recording
         self._stopped: Any = None  # to be written
-        self._lost = False  # one was replaced, and can never be stopped
-        self._over = threading.Event()  # it does not record any more
-        self._left = False  # nobody waits for what it has recorded
+        self._lost = False  # a profile was replaced, and can never be stopped
+        self._over = threading.Event()  # it no longer records
+        self._left = False  # nothing waits for its recording
         self._behind: Any = None  # an event behind the last step but one
         self._asked: list[Any] = []  # C's side of our requests to the main thread
         self._starting = False  # the main thread is starting ours
         self._ended = False  # no window is to follow
-        self._theirs: set[int] = set()  # threads on which somebody's is prepared or runs
-        self._earlier: list[weakref.ref] | None = None  # None = the doors are not watched
+        self._theirs: set[int] = set()  # threads on which another profile is prepared or runs
+        self._earlier: list[weakref.ref] | None = None  # None = the entry points are not watched
 
     @property
     def traces_device(self) -> bool:
-        # Initialised by the training itself: workers forked later could not use it any more.
+        # Initialised by the training itself: workers forked later could no longer use it.
         return torch.cuda.is_initialized() and torch.cuda.is_available()
 
     def mark(self, step: int) -> _Range:
@@ -100,7 +100,7 @@ class TorchProfiler(ProfilerSession):
             self._behind = None
 
     def _keep_one(self) -> None:
-        """Let the host be one step ahead of the GPU: a marker then says something of its step."""
+        """Keep the host at most one step ahead of the GPU: a marker then describes its step."""
         if self.traces_device:
             behind, self._behind = self._behind, torch.cuda.Event()
             self._behind.record()
@@ -171,12 +171,12 @@ class TorchProfiler(ProfilerSession):
                 self._halt()
 
     def _halt(self) -> None:
-        """Stop recording; nothing on any other thread than the main one."""
+        """Stop recording; call on the main thread only."""
         if self._profile is None or threading.current_thread() is not threading.main_thread():
             return
         made, self._profile = self._profile, None
         try:
-            if torch.autograd._profiler_enabled():  # else somebody has stopped it: no trace is left
+            if torch.autograd._profiler_enabled():  # else already stopped: no trace is left
                 made.stop()
                 self._stopped = made
         except Exception as error:
@@ -194,7 +194,7 @@ class TorchProfiler(ProfilerSession):
         with self._lock:
             if self._folder != folder:
                 return None
-            if late and not self._over.is_set():  # it records on: no window can open meanwhile
+            if late and not self._over.is_set():  # it still records: no window can open meanwhile
                 self._left = True
                 raise ProfilerFailed(
                     "the main thread did not come back to stop torch's profiler",
@@ -225,7 +225,7 @@ class TorchProfiler(ProfilerSession):
             self._drop()
         while True:
             with self._lock:
-                if self._profile is None:  # one being written is in nobody's way
+                if self._profile is None:  # a profile being written blocks nothing
                     self._theirs.add(threading.get_ident())
                     return
             if not self._on_main(self._drop, self._over, THEIRS_S):
@@ -242,10 +242,10 @@ class TorchProfiler(ProfilerSession):
             yielded()
 
     def _lose(self) -> None:
-        """The main thread waits for something (their thread?) and cannot stop ours in time.
+        """Give up our profile: the main thread is blocked (on their thread?) and cannot stop it.
 
-        Theirs replaces it now, and stopping a replaced one crashes the process: what is left of it
-        stays, recording nothing, and no window can open in this process any more.
+        Theirs replaces it now, and stopping a replaced one crashes the process: the rest of ours
+        stays, recording nothing, and no further window can open in this process.
         """
         with self._lock:
             lost, self._profile = self._profile, None
@@ -264,9 +264,9 @@ class TorchProfiler(ProfilerSession):
         later.start()
 
     def _on_main(self, what: Callable[[], None], done: threading.Event, wait_s: float) -> bool:
-        """Have the main thread do something, between two of its instructions of Python.
+        """Run a function on the main thread, between two of its Python instructions.
 
-        Not while it is in torch's own code: that may put back afterwards what we end in there, as
+        Not while it is in torch's own code, which may restore afterwards what we end in there, as
         the backward pass does.
 
         Returns: whether it is done.
@@ -279,7 +279,7 @@ class TorchProfiler(ProfilerSession):
             try:
                 if not done.is_set() and not _amid_torch():
                     what()
-            except Exception:  # it would come out somewhere in the user's code
+            except Exception:  # it would surface somewhere in the user's code
                 done.set()
             return 0
 
@@ -330,10 +330,10 @@ class TorchProfiler(ProfilerSession):
         self._theirs.clear()
 
     def _others(self) -> bool:
-        """Whether somebody's profile is prepared or runs: torch tells neither for all threads.
+        """Return whether another profile is prepared or runs, on any thread; torch reports neither.
 
-        The doors are watched from a fit's first window to its end, so that all who come after that
-        are known. Those who came before are searched, once: 0.3 us an object of the process.
+        The entry points are watched from a fit's first window to its end, so that all later
+        profiles are known. Earlier ones are searched for once: 0.3 us per object of the process.
         """
         if self._earlier is None:
             self._ended = False
@@ -350,7 +350,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120 (compared with
 
 
 def _amid_torch() -> bool:
-    """Whether a function of torch's is under way on this thread."""
+    """Return whether a function of torch's is under way on this thread."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.startswith(_TORCH):
@@ -360,20 +360,20 @@ def _amid_torch() -> bool:
 
 
 def _old_cuda() -> bool:
-    """Whether CUPTI cannot be loaded twice beside CUDA graphs, as torch.profiler itself says."""
+    """Return whether CUPTI cannot be loaded twice with CUDA graphs, as torch.profiler reports."""
     return torch.version.cuda is not None and TorchVersion(torch.version.cuda) < "12.6"
 
 
 def _prepared(one: Any) -> bool:
-    """Whether a profile of somebody's lies between its preparation and its stop."""
+    """Return whether another profile is between its preparation and its stop."""
     known = getattr(one, "__dict__", {})
-    if known.get("acc_events"):  # used again and again, it cannot be told
+    if known.get("acc_events"):  # reused again and again: not decidable
         return True
     return bool(known.get("entered")) and known.get("kineto_results") is None
 
 
 def _options() -> dict[str, Any]:
-    """Where torch can leave out what only its own tables need, a third of what stopping costs."""
+    """Return options that omit what only torch's tables need, a third of the cost of stopping."""
     try:
         from torch._C._profiler import _ExperimentalConfig
 
@@ -384,7 +384,7 @@ def _options() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without lines in the terminal for each window. Kineto reads its level once."""
+    """Suppress the lines in the terminal for each window. Kineto reads its level once."""
     if "KINETO_LOG_LEVEL" in os.environ:
         yield
         return
