@@ -152,7 +152,8 @@ class Gauges:
             (HEALTH_S, "health", {"power_limit_mw": 1000 * board.power_w,
                                   "sm_clock_max_mhz": board.clock_mhz,
                                   "pcie_generation": board.link[0],
-                                  "pcie_width": board.link[1]}),
+                                  "pcie_width": board.link[1], "ecc_corrected": 0,
+                                  "ecc_uncorrected": 0}),
         )  # fmt: skip
         for period, source, defaults in paced:
             if source in self.without or (not board.counters and period == COUNTERS_S):
