@@ -44,7 +44,7 @@ def tensorflow(monitored: Callable[[Any], Iterable], way: str) -> dict[str, Any]
                 total += step(x, y)
             return total
 
-        losses = [float(total) for _ in range(EPOCHS) for total in monitored([epoch])]
+        losses = [float(run()) for _ in range(EPOCHS) for run in monitored([epoch])]
     else:
         losses = [float(step(x, y)) for _ in range(EPOCHS) for x, y in monitored(dataset)]
     return {
