@@ -132,7 +132,7 @@ def test_wait_is_the_truth(kind, mode, step, determinism, tmp_path):
         assert built == ([] if mode == "eager" else [0]), built
         wait = np.zeros(len(delays())) if kind == "numpy" else truth.wait_ms()
         ahead = kind not in PULLED and kind != "numpy"
-        if step == "long" and ahead:
+        if step == "long" and ahead and mode != "determinism":  # nothing runs ahead there
             hidden = slice(PER_DELAY + 3, 2 * PER_DELAY)
             assert np.median(wait[hidden]) < 0.5, "the delay was meant to be hidden by the step"
         return close(
