@@ -209,3 +209,15 @@ def _queued_s() -> float:
 
 def ms(recording, column: str) -> np.ndarray:
     return recording.steps[column] / 1e6
+
+
+def ended(folder: Path, steps: int = 0, within_s: float = 30) -> list:
+    """The recordings in a folder, once all are closed and they have so many steps."""
+    until = time.monotonic() + within_s
+    while True:
+        found = sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
+        counts = [one.step_count for one in found]
+        if all(one.status != "live" for one in found) and sum(counts) >= steps:
+            return found
+        assert time.monotonic() < until, [(one.status, one.step_count) for one in found]
+        time.sleep(0.1)

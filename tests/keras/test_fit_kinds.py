@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, small_model
+from fit_truth import BATCH, WIDTH, ended, small_model
 
 from gpu_util_callback import GpuUtilCallback, read_recordings, recorder
 
@@ -193,7 +193,8 @@ def test_one_callback_list_in_two_fits(tmp_path, caplog):
     )
     for _ in range(2):
         model.fit(X, Y, batch_size=BATCH, verbose=0, callbacks=callbacks)
-    check(tmp_path, caplog, N, N)
+    ended(tmp_path)
+    check(tmp_path, caplog, 2 * N)
     assert "on_train_batch_begin" not in callbacks.__dict__
 
 
@@ -227,8 +228,9 @@ def test_evaluation_with_the_same_callback_after_a_fit(tmp_path, caplog):
     model.evaluate(X, Y, batch_size=BATCH, verbose=0, callbacks=[callback])
     model.predict(X, batch_size=BATCH, verbose=0, callbacks=[callback])
     model.fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[callback])
-    first, second = check(tmp_path, caplog, N, N)
-    assert not len(first.validation_steps["step"]) and not len(second.validation_steps["step"])
+    ended(tmp_path)
+    (series,) = check(tmp_path, caplog, 2 * N)
+    assert not len(series.validation_steps["step"])
 
 
 class Changed(keras.callbacks.Callback):

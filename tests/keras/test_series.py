@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from fit_truth import BATCH, WIDTH, small_model
+from fit_truth import BATCH, WIDTH, ended, small_model
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -35,18 +35,6 @@ def compiled(**arguments):
 def fit(model, *callbacks, **arguments):
     given = {"x": X, "y": Y, "batch_size": BATCH, "verbose": 0} | arguments
     model.fit(**given, callbacks=list(callbacks))
-
-
-def ended(folder: Path, steps: int = 0, within_s: float = 30) -> list:
-    """The recordings in a folder, once all are closed and they have so many steps."""
-    until = time.monotonic() + within_s
-    while True:
-        found = sorted(read_recordings(folder), key=lambda one: one.facts["fit_index"])
-        counts = [one.step_count for one in found]
-        if all(one.status != "live" for one in found) and sum(counts) >= steps:
-            return found
-        assert time.monotonic() < until, [(one.status, one.step_count) for one in found]
-        time.sleep(0.1)
 
 
 def of_kind(recording, kind: str) -> dict[str, np.ndarray]:
@@ -164,12 +152,11 @@ def test_long_fits_and_fits_far_apart_are_separate(limit, tmp_path, monkeypatch)
     assert [len(one.steps["step"]) for one in found] == [STEPS] * 3
 
 
-def test_a_long_fit_of_a_series_ends_it(tmp_path, monkeypatch, capsys):
+def test_a_fit_of_seconds_has_its_verdict_at_once(tmp_path, monkeypatch, capsys):
     model, callback = compiled(), GpuUtilCallback(str(tmp_path))
     fit(model, callback)
     fit(model, callback)
-    monkeypatch.setattr(recorder, "SERIES_FIT_S", 0.0)
-    monkeypatch.setattr(recorder.Recorder, "may_go_on", True)  # as when it began
+    monkeypatch.setattr(recorder, "NEWS_S", 0.0)
     capsys.readouterr()
     fit(model, callback)
     (recording,) = read_recordings(tmp_path)
