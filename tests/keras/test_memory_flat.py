@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -65,3 +68,32 @@ def test_steps_are_not_kept(tmp_path, monkeypatch):
     # The last epoch's steps may be waiting for a recorder that comes late.
     assert weighs.bytes[-1] < 1.5 * STEPS * ROW + 100_000, weighs.bytes
     assert EPOCHS * STEPS * ROW > 1.5 * (1.5 * STEPS * ROW + 100_000), "kept rows would show"
+
+
+FITS = """
+import gc, sys
+import keras, numpy as np, psutil
+from gpu_util_callback import GpuUtilCallback
+
+model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse", jit_compile=False)
+x = np.zeros((320, 8), np.float32)
+callback = GpuUtilCallback(sys.argv[1], report=False)
+for number in range(82):
+    if number in (2, 81):
+        gc.collect()
+        print(psutil.Process().memory_info().rss / 1e6, len(gc.get_objects()))
+    model.fit(x, x[:, :1], verbose=0, callbacks=[callback])
+"""
+
+
+def test_many_fits_keep_no_memory(tmp_path):
+    """Each fit's own threads and buffers left 20 MB behind by the fiftieth."""
+    done = subprocess.run(
+        [sys.executable, "-c", FITS, str(tmp_path)],
+        capture_output=True, text=True, timeout=600, check=True,
+        env=os.environ | {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    (before, objects), (after, more) = (map(float, one.split()) for one in done.stdout.splitlines())
+    assert after - before < 12, f"{after - before:.0f} MB"
+    assert more - objects < 2000
