@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from fit_truth import BATCH, WIDTH, ended, small_model
 
-from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recorder import recorder
 from gpu_util_callback.report.terminal import two_lines
@@ -227,6 +227,19 @@ def test_profiled_steps_are_counted_in_each_fit(tmp_path):
     fit(model, callback)
     fit(model, callback)
     assert len(ended(tmp_path)) == 2
+
+
+def test_batches_that_are_trained_on_one_by_one_are_steps(tmp_path):
+    """As the advice for many short fits has it."""
+    model = compiled()
+    with GpuUtilMonitor(tmp_path, report=False) as monitor:
+        for _ in range(STEPS):
+            with monitor.step():
+                model.train_on_batch(X[:BATCH], Y[:BATCH])
+    (recording,) = read_recordings(tmp_path)
+    assert recording.steps["step"].tolist() == list(range(STEPS))
+    assert (recording.steps["body_ns"] + recording.steps["compile_ns"] > 0).all()
+    check_account(recording)
 
 
 PROGRAM = """

@@ -385,3 +385,27 @@ def test_synthetic_recordings_say_so(tmp_path):
     live = SyntheticRun(tmp_path / "live", steps=90)
     live.advance(30)
     assert only(tmp_path / "live").status == "live"
+
+
+def test_a_closed_recording_goes_on(make_writer, tmp_path):
+    """As the next fit of a series has it: who has it open reads on, and sees no row twice."""
+    writer = make_writer()
+    found = None
+    for part in range(12):  # small segments are merged on the way
+        if part:
+            writer.reopen()
+            writer.flush()
+            found.refresh()
+            assert found.status == "live"
+        start = 1_700_000_000_000_000_000 + part * 1_000 * MS
+        writer.append("steps", step_rows(20, 20 * part, start))
+        writer.append_samples("gpu0", ["utilization_pct"], [start], [[float(part)]])
+        writer.close("ended")
+        found = only(tmp_path / "run") if found is None else found
+        found.refresh()
+        assert found.status == "ended"
+        assert found.steps["step"].tolist() == list(range(20 * (part + 1)))
+        assert len(found.samples["gpu0"]["time_ns"]) == part + 1
+        assert found.summary["steps"]["duration_ns"]["count"] == 20 * (part + 1)
+    assert len(list(Path(writer.path).glob("segment-*"))) < 12
+    assert found.problems == []
