@@ -514,11 +514,16 @@ def quick_data(count: int = 60) -> Any:
 
 def fit_as_told(edit: Edit, folder: Path, data: Any, **kwargs: Any) -> None:
     """A fit that `model.fit(..., ...)` may be called for in another way."""
-    given = Given(lambda **settings: fit(folder, data, **{**kwargs, **settings}))
+    import tensorflow as tf
+
+    own = dict(kwargs)
+    if "from_tensor_slices" in edit.code:  # the dataset holds them
+        own = {name: own[name] for name in own if name not in ("y", "batch_size")}
+    given = Given(lambda data, **settings: fit(folder, data, **settings), data, **own)
     if "model.fit(" not in edit.code:
         given(...)
         return
-    names = dict.fromkeys(edit.INPUTS, data)
+    names = dict.fromkeys((*edit.INPUTS, "x"), data) | {"tf": tf, "y": kwargs.get("y")}
     apply(edit.code, model=SimpleNamespace(fit=given), **names)
 
 
