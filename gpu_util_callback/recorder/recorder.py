@@ -354,7 +354,8 @@ class Recorder:
         times = np.array(pauses, np.int64).reshape(-1, 2)
         kept = []
         for block in samples:
-            if block.group.endswith(("/xid", "/lost")):  # events, whenever they occurred
+            # Events, whenever they occurred; and what an allocator holds at a flush, also the last.
+            if block.group.endswith(("/xid", "/lost", "/allocator")):
                 kept.append(block)
                 continue
             place = np.searchsorted(times[:, 0], block.time_ns, "right") - 1

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 from fit_truth import BATCH, WIDTH, ended, small_model
 
-from gpu_util_callback import GpuUtilCallback, read_recordings, recorder
+from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.recorder import recorder
 
 N = 12
 X = np.random.default_rng(0).normal(size=(BATCH * N, WIDTH)).astype(np.float32)
