@@ -233,7 +233,7 @@ class Recorder:
         self._leave_fit()
         with self._lock:
             self._rests_until = time.monotonic() + REST_S
-            self._resting = True
+            self._resting = not self.status  # somebody may have ended it in between
 
     def claim(self) -> bool:
         """Claim the recording of a series for a fit that begins; False = it cannot continue.
@@ -346,16 +346,15 @@ class Recorder:
 
     def _while_training(self, samples: list[Any]) -> list[Any]:
         """Return the samples without those between the fits of a series, where nothing trained."""
-        if self.fits == 1 and not self._ended_ns:
+        if self.fits == 1:
             return samples
-        pauses = list(self._pauses)
-        if self._ended_ns:
-            pauses.append((self._ended_ns, np.iinfo(np.int64).max))
+        pauses, ended_ns = list(self._pauses), self._ended_ns
+        if ended_ns:
+            pauses.append((ended_ns, np.iinfo(np.int64).max))
         times = np.array(pauses, np.int64).reshape(-1, 2)
         kept = []
         for block in samples:
-            # Events, whenever they occurred; and what an allocator holds at a flush, also the last.
-            if block.group.endswith(("/xid", "/lost", "/allocator")):
+            if block.group.endswith(("/xid", "/lost")):  # events, whenever they occurred
                 kept.append(block)
                 continue
             place = np.searchsorted(times[:, 0], block.time_ns, "right") - 1
