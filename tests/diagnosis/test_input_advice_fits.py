@@ -394,3 +394,11 @@ def test_who_gets_a_third_of_a_core_on_a_full_machine_is_not_said_to_wait(cpu_pc
     run = waits(framework=TORCH, machine={"cpus": 2}, gpus=[], **DATALOADER, **LOOP)
     finding = found(run, "input_bound", {"process_cpu_pct": 33, "cpu_pct": cpu_pct})
     assert ("num_workers=4" in finding["advice"]["code"]) == waits_for_files
+
+
+def test_processes_promise_nothing_of_cores_that_others_have():
+    """30 ms of one core for a batch; of two cores another program has 0.8."""
+    host = {"process_cpu_pct": 75, "cpu_pct": 77.5}
+    run = waits(framework=TORCH, machine={"cpus": 2}, gpus=[], **DATALOADER, **LOOP)
+    finding = found(run, "input_bound", host)
+    assert finding["evidence"]["faster_up_to"] == pytest.approx(40 / 25, rel=0.06)

@@ -176,7 +176,7 @@ class Evaluated(Timed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epochs, steps, batches_each, setting", [
-    (10, 24, 8, "validation_freq"), (4, 30, 40, "validation_steps"),
+    (16, 24, 8, "validation_freq"), (4, 30, 40, "validation_steps"),
     (4, 12, 8, "validation_steps"),  # once, at the end, would be too few
 ])  # fmt: skip
 def test_validation_is_made_less(tmp_path, epochs, steps, batches_each, setting):
@@ -264,7 +264,12 @@ def test_a_loop_of_ones_own_logs_and_validates_less(tmp_path, part, phase):
     code = only(before, "host_stall")["advice"]["code"]
     assert f'monitor.phase("{phase}")' in code
     after = loop(tmp_path / "after", **lines | {part: code})
-    assert_kept(before, after, "host_stall")
+    if part == "logs":
+        assert_kept(before, after, "host_stall")
+        return
+    # Of twelve short epochs some keep their validation, which is still a good part of the time.
+    saves = only(before, "host_stall")["saves_s"]
+    assert_faster(paced(before, "host_stall"), paced(after, "host_stall"), saves)
 
 
 def sequences(lengths: list[int]) -> tf.data.Dataset:

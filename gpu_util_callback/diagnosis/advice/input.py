@@ -89,8 +89,19 @@ class InputWait:
 
     @property
     def cores_ms(self) -> float:
-        """Least time between batches when the same work is spread over all cores."""
-        return self.cpu_ms / (cpus(self.run) or math.inf)
+        """Least time between batches when the same work is spread over all cores, less what other
+        programs take of them."""
+        return self.cpu_ms / max(1e-3, self._cores())
+
+    def _cores(self) -> float:
+        most, own = cpus(self.run), process_cpu(self.run, self.where)
+        busy, machine = cpu_pct(self.run, self.where), self.run.fact("machine", "cpus")
+        if most is None or own is None:
+            return math.inf
+        if busy is None or not machine or self.run.fact("fit", "input_processes"):
+            return float(most)  # its own workers are processes, too
+        others = max(0.0, busy / 100 * machine - own)
+        return max(own, min(most, machine - others))
 
     @property
     def python_ms(self) -> float:

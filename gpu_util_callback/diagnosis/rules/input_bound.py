@@ -287,7 +287,7 @@ def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Fin
             f"Seen {seen} in {epochs.count} epochs, so it may not come again: training waited "
             f"{duration(each_s)} until the input of one epoch was taken down and that of the next "
             "set up. ",
-            1.0,
+            0.0,  # nobody knows whether it comes again
         ),
         gpus=run.used_gpus,
         detail="setup",
