@@ -402,3 +402,12 @@ def test_processes_promise_nothing_of_cores_that_others_have():
     run = waits(framework=TORCH, machine={"cpus": 2}, gpus=[], **DATALOADER, **LOOP)
     finding = found(run, "input_bound", host)
     assert finding["evidence"]["faster_up_to"] == pytest.approx(40 / 25, rel=0.06)
+
+
+def test_calls_that_go_are_no_work_left_for_the_cores():
+    """2,000 calls a batch keep both cores busy: on whole batches their work is not to be spread."""
+    stages = ("map(scale)", "ParallelMapV2", 74.0, 2.0, ""), ("batch", "BatchV2", 1.0, 1.0, "")
+    run = waits(*stages, elements=2000, machine={"cpus": 2}, gpus=[], batch_size=2000)
+    finding = found(run, "input_bound", {"process_cpu_pct": 190, "cpu_pct": 99})
+    assert "work on whole batches" in finding["advice"]["text"]
+    assert finding["evidence"]["faster_up_to"] == pytest.approx(3.7, rel=0.06)

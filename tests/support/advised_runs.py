@@ -49,13 +49,13 @@ def found(run: Generated, cause: str, host: dict | None = None) -> dict:
 # ---- one run per cause -------------------------------------------------------------------------
 
 
-def waits(*stages, wait_ms=30.0, step_ms=10.0, epochs=1, **facts) -> Generated:
+def waits(*stages, wait_ms=30.0, step_ms=10.0, epochs=1, elements=1, **facts) -> Generated:
     run = run_of(epochs=epochs, **facts)
     for _ in range(epochs):
         start = run.now
         run.steps(400, step_ms=step_ms, wait_ms=wait_ms, gpu_share=0.3)
         if stages:
-            run.reading(*stages, batches=400)
+            run.reading(*stages, batches=400, elements=elements)
         run.epoch(start)
     return run
 

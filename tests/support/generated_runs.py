@@ -120,14 +120,17 @@ class Generated:
         self._phases.append(("epoch", "epoch", start_ns, self.now, self.step, "",
                              self.now - start_ns, 1))  # fmt: skip
 
-    def reading(self, *stages: tuple[str, str, float, float, str], batches: int) -> None:
+    def reading(self, *stages: tuple[str, str, float, float, str], batches: int,
+                elements: int = 1) -> None:  # fmt: skip
         """A reading of the pipeline: (stage, op, own ms per batch, parallelism, flags), root last.
 
-        The root stands first in the table, as in the pipeline's model.
+        The root stands first in the table, as in the pipeline's model; the stages before it make
+        `elements` for each batch.
         """
         for node, (stage, op, ms, parallelism, flags) in enumerate(reversed(stages)):
             self._pipeline.append((
-                self.now, self.step, "train", node, node - 1, stage, op, batches,
+                self.now, self.step, "train", node, node - 1, stage, op,
+                batches * (elements if node else 1),
                 round(ms * MS * batches), parallelism, np.nan, np.nan, flags,
             ))  # fmt: skip
 

@@ -68,14 +68,17 @@ class InputWait:
         left = max(0.0, arrives_ms - self.needed_ms)
         return max(0.0, min(1.0, 1 - left / self.lost_ms))
 
-    def after(self, stage: Stage, stage_ms: float) -> float:
+    def after(self, stage: Stage, stage_ms: float, spared_ms: float = 0.0) -> float:
         """Return the time between batches if a stage works ahead and takes `stage_ms` per batch.
 
         The other stages limit it, and no part of these takes longer than batches do now.
+
+        Args:
+            spared_ms: the CPU time per batch that is then not needed at all.
         """
         first, slowest = chain_ms(self.stages, stage, stage_ms)
         others = max(min(slowest, self.arrives_ms), min(first, self.arrives_ms) + self.needed_ms)
-        return max(stage_ms, others, self.cores_ms)
+        return max(stage_ms, others, self._spread_ms(self.cpu_ms - spared_ms))
 
     @property
     def works_ahead(self) -> bool:
@@ -91,7 +94,10 @@ class InputWait:
     def cores_ms(self) -> float:
         """Least time between batches when the same work is spread over all cores, less what other
         programs take of them."""
-        return self.cpu_ms / max(1e-3, self._cores())
+        return self._spread_ms(self.cpu_ms)
+
+    def _spread_ms(self, cpu_ms: float) -> float:
+        return max(0.0, cpu_ms) / max(1e-3, self._cores())
 
     def _cores(self) -> float:
         most, own = cpus(self.run), process_cpu(self.run, self.where)

@@ -174,7 +174,7 @@ def _whole_batches(wait: InputWait, stage: Stage) -> Advice | None:
         f"{_takes(wait, stage)}: {stage.elements_per_batch:,.0f} calls of {each_us:.0f} µs, most "
         "of it the call itself. Batch first, and let the function work on whole batches.",
         f"ds = ds.batch({size}).map({function}, num_parallel_calls=tf.data.AUTOTUNE)",
-        wait.saves(wait.after(stage, 0.0)) if wait.stages else 1.0,
+        wait.saves(wait.after(stage, 0.0, stage.work_ms_per_batch)) if wait.stages else 1.0,
     )
 
 
