@@ -14,7 +14,7 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from tensorboard_plugin.jobs import SessionClocks, job_reply
 from tensorboard_plugin.replies import listed, problems_of, recording_reply, static_file, strict
-from tensorboard_plugin.tiles.tiles import MAX_COUNT, MAX_LANES, TileServer
+from tensorboard_plugin.tiles.server import MAX_COUNT, MAX_LANES, TileServer
 from tensorboard_plugin.windows import window_reply
 
 __all__ = ["html_report"]

@@ -30,7 +30,8 @@ from tensorboard_plugin.replies import (
     strict,
 )
 from tensorboard_plugin.runs import Known, RunIndex, log_directory, run_directories
-from tensorboard_plugin.tiles.tiles import BadTile, TileServer, is_long
+from tensorboard_plugin.tiles.engine import is_long
+from tensorboard_plugin.tiles.server import BadTile, TileServer
 from tensorboard_plugin.windows import window_reply
 
 __all__ = ["GpuUtilizationPlugin"]

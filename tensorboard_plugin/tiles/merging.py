@@ -1,13 +1,53 @@
-"""Merging of parts' min, max and mean into the buckets of a view."""
+"""Views, and the merging of parts' min, max and mean into their buckets."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpu_util_callback.recording.pyramid import extremes
-from tensorboard_plugin.tiles.levels import Range
 
-__all__ = ["around", "empty", "reduced", "reduced_rows", "spread"]
+__all__ = ["Range", "View", "empty", "reduced", "reduced_rows", "spread"]
+
+# (min, max, mean), each float32[columns, count]
+Range = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class View:
+    """A requested view: `count` buckets of 2^level keys from number `first` on.
+
+    Keys are step numbers, or nanoseconds since the recording's start.
+    """
+
+    axis: str
+    level: int
+    first: int
+    count: int
+
+    @property
+    def edges(self) -> np.ndarray:
+        """int64[count + 1]: where each bucket begins, and where the last one ends."""
+        return np.arange(self.first, self.first + self.count + 1, dtype=np.int64) << self.level
+
+    @property
+    def begin(self) -> int:
+        return self.first << self.level
+
+    @property
+    def end(self) -> int:
+        return (self.first + self.count) << self.level
+
+    def begun(self, end: int) -> int:
+        """Return how many of its buckets begin before a key."""
+        return max(0, min(self.count, -(-end >> self.level) - self.first))
+
+    def widened(self, level: int) -> "View":
+        """Return the buckets of a level at least as wide that hold these."""
+        bits = level - self.level
+        first = self.first >> bits
+        count = ((self.first + self.count - 1) >> bits) - first + 1
+        return replace(self, level=level, first=first, count=count)
 
 
 def empty(columns: int, count: int) -> Range:
@@ -94,10 +134,3 @@ def spread(found: Range | None, columns: Sequence[str], known: Sequence[str], co
     for part, values in zip(wider, found or (), strict=False):
         part[at] = values
     return wider
-
-
-def around(level: int, wider: int, first: int, count: int) -> tuple[int, int]:
-    """Return (first, count) of the buckets of a `wider` level that hold those of `level`."""
-    bits = wider - level
-    begin = first >> bits
-    return begin, ((first + count - 1) >> bits) - begin + 1

@@ -1,19 +1,18 @@
-"""The first view of a long run: its overview alone, while finer data are being read."""
+"""Tiles of a recording's overview alone: a first view while anything finer is being read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.pyramid import Marks
-from tensorboard_plugin.tiles.levels import Range
-from tensorboard_plugin.tiles.merging import reduced, spread
+from tensorboard_plugin.tiles.merging import Range, View, reduced, spread
 
 __all__ = ["OverviewTiles"]
 
 
 class OverviewTiles:
-    """The interface of `LongRun`, for views no finer than the overview's buckets."""
+    """The interface of `EntryTiles`, for views no finer than the overview's buckets."""
 
     def __init__(self, overview: Overview):
         self._overview = overview
@@ -29,29 +28,34 @@ class OverviewTiles:
         groups = self._overview.axes[axis]
         return groups.about(group)[1] if group in groups else 0
 
-    def range(
-        self, group: str, columns: Sequence[str], axis: str, level: int, first: int, count: int
-    ) -> Range:
-        """Return min, max and mean, float32[columns, count], of buckets of 2^level keys."""
-        groups = self._overview.axes[axis]
+    @property
+    def last_step(self) -> int:
+        return self._overview.last_step
+
+    def ranges(self, wanted: Mapping[str, Sequence[str]], view: View) -> dict[str, Range]:
+        """Return min, max and mean, float32[columns, count], of each group in a view's buckets."""
+        return {group: self._range(group, columns, view) for group, columns in wanted.items()}
+
+    def _range(self, group: str, columns: Sequence[str], view: View) -> Range:
+        groups = self._overview.axes[view.axis]
         if group not in groups:
-            return spread(None, columns, [], count)
+            return spread(None, columns, [], view.count)
         cells = groups.cells(group)
-        bits = level - cells.shift
-        begin, end = (min(at << bits, cells.low.shape[1]) for at in (first, first + count))
+        bits, ends = view.level - cells.shift, (view.first, view.first + view.count)
+        begin, end = (min(at << bits, cells.low.shape[1]) for at in ends)
         known = [column for column in columns if column in cells.columns]
         rows, part = [cells.columns.index(column) for column in known], slice(begin, end)
-        numbers = (np.arange(begin, end) >> bits) - first
+        numbers = (np.arange(begin, end) >> bits) - view.first
         found = reduced(
-            numbers, count, cells.low[rows, part], cells.high[rows, part], cells.mean[rows, part],
-            cells.count[rows, part].astype(np.int64),
+            numbers, view.count, cells.low[rows, part], cells.high[rows, part],
+            cells.mean[rows, part], cells.count[rows, part].astype(np.int64),
         )  # fmt: skip
-        return spread(found, columns, known, count)
+        return spread(found, columns, known, view.count)
 
-    def edges(self, axis: str, level: int, first: int, count: int) -> np.ndarray:
+    def edges(self, view: View) -> np.ndarray:
         """Return the other axis at each bucket's start: float64[count] ns, or step numbers."""
-        at = np.arange(first, first + count, dtype=np.int64) << level
-        return self._step_at(at) if axis == "time" else self._start_of(at)
+        at = view.edges[:-1]
+        return self._step_at(at) if view.axis == "time" else self._start_of(at)
 
     def _start_of(self, steps: np.ndarray) -> np.ndarray:
         """Return when the bucket of these steps began, ns since the start; NaN beyond the last."""

@@ -23,7 +23,7 @@ from gpu_util_callback.recording.overview import Overview
 from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import RunIndex
-from tensorboard_plugin.tiles import tiles as tiles_module
+from tensorboard_plugin.tiles import engine
 
 RTL, NUL = "\u202egnp.exe\u202c", "a\0b"
 IDS = [
@@ -186,7 +186,7 @@ def test_what_else_lies_in_a_log_directory_hides_no_recording(tmp_path):
 
 
 def test_times_that_nothing_can_be_added_to_are_damage(tmp_path, monkeypatch):
-    monkeypatch.setattr(tiles_module, "LONG_CELLS", 100)
+    monkeypatch.setattr(engine, "LONG_CELLS", 100)
     path = make_recording(tmp_path / "a", "thirds", steps=600, gpus=1)
     stored = (path / "overview.npz").read_bytes()
     overview = Container(stored)
@@ -211,10 +211,10 @@ def test_times_that_nothing_can_be_added_to_are_damage(tmp_path, monkeypatch):
 
 
 def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(tiles_module, "LONG_CELLS", 100)
+    monkeypatch.setattr(engine, "LONG_CELLS", 100)
     for long in (False, True):
         if not long:
-            monkeypatch.setattr(tiles_module, "LONG_CELLS", 1 << 30)
+            monkeypatch.setattr(engine, "LONG_CELLS", 1 << 30)
         make_recording(tmp_path / "logs" / "a", "thirds", steps=600, gpus=1)
         make_recording(tmp_path / "logs" / "b", "thirds", steps=600, gpus=1)
         app = App(tmp_path / "logs")
@@ -237,7 +237,7 @@ def test_a_recording_deleted_while_it_is_open(tmp_path, monkeypatch):
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_damage_in_the_middle_of_browsing(tmp_path, monkeypatch, long):
     if long:
-        monkeypatch.setattr(tiles_module, "LONG_CELLS", 100)
+        monkeypatch.setattr(engine, "LONG_CELLS", 100)
     make_recording(tmp_path / "a", "thirds", steps=9_000, gpus=1, step_ms=5.0)
     app = App(tmp_path)
     (one,) = app.json("/runs")[1]["recordings"]
@@ -270,7 +270,7 @@ def test_damage_in_the_middle_of_browsing(tmp_path, monkeypatch, long):
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_a_growing_run_under_many_requests_at_once(tmp_path, monkeypatch, long):
     if long:
-        monkeypatch.setattr(tiles_module, "LONG_CELLS", 1_000)
+        monkeypatch.setattr(engine, "LONG_CELLS", 1_000)
     run = SyntheticRun(tmp_path / "live", "thirds", 6_000, 2, step_ms=5.0, diagnose=False)
     run.advance(200)
     app = App(tmp_path)

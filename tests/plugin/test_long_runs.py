@@ -10,15 +10,15 @@ import time
 import numpy as np
 import pytest
 from long_recording import METRICS, make_long_recording
-from tile_reply import decode_tile
+from tile_reply import decode_tile, settled_tile
 
 from gpu_util_callback.diagnosis import RULES_VERSION, run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.recording import writer as writer_module
-from tensorboard_plugin.tiles import long_runs as long_runs_module
-from tensorboard_plugin.tiles import tiles as tiles_module
-from tensorboard_plugin.tiles.long_runs import LongRun
-from tensorboard_plugin.tiles.tiles import TileServer
+from tensorboard_plugin.tiles import engine
+from tensorboard_plugin.tiles.engine import RecordingTiles
+from tensorboard_plugin.tiles.merging import View
+from tensorboard_plugin.tiles.server import TileServer
 
 STEPS = 60_000
 LANES = ["steps", "input_wait", "gpu0:utilization_pct", "gpu1:power_mw"]
@@ -38,7 +38,7 @@ def path(request, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def every_run_is_long(monkeypatch):
-    monkeypatch.setattr(tiles_module, "LONG_CELLS", 1_000)
+    monkeypatch.setattr(engine, "LONG_CELLS", 1_000)
 
 
 @pytest.fixture
@@ -51,19 +51,14 @@ def ask(server, recording, axis, level, first, count, lanes=LANES):
     return decode_tile(gzip.decompress(server.tile(recording, axis, level, first, count, lanes)))
 
 
-def settled(server, recording, *request):
+def settled(server, recording, axis, level, first, count, lanes=LANES):
     """The reply once everything has been read and nothing is being refined."""
     end = time.monotonic() + 60
     server.prepare(recording)
     known = server._of(recording)
-    while isinstance(known, LongRun) and not known.ready and time.monotonic() < end:
+    while not known.ready and time.monotonic() < end:
         time.sleep(0.01)
-    while True:
-        reply = ask(server, recording, *request)
-        if not reply.header["refining"]:
-            return reply
-        assert time.monotonic() < end, reply.header
-        time.sleep(0.02)
+    return settled_tile(server, recording, axis, level, first, count, lanes)
 
 
 def reduced(keys, values, level, first, count):
@@ -168,7 +163,7 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
     monkeypatch.setattr(
         type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
     )
-    monkeypatch.setattr(server._beside(recording), "do", lambda *job: None)
+    monkeypatch.setattr(server._jobs_of(recording), "do", lambda *job: None)
     coarse = ask(server, recording, "step", 6, 0, 940)
     by_time = ask(server, recording, "time", 30, 0, 300)
     fine = ask(server, recording, "step", 3, 0, 512)
@@ -198,38 +193,38 @@ def test_the_first_view_reads_no_segment_and_says_what_is_being_refined(recordin
 
 
 def test_a_zoom_opens_the_segments_in_view_alone(recording, monkeypatch):
-    run = LongRun(recording)
-    run.update(recording.revision)
+    run = RecordingTiles(recording, None)
+    run.update()
     opened = []
     read = type(recording)._read
     monkeypatch.setattr(
         type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
     )
     wanted = {"gpu0": ["power_mw"], "steps": ["body_ns"], "gpu1": ["power_mw"]}
-    run.ranges_of_rows(wanted, "step", 0, 30_000, 500)
+    run.reduce(wanted, View("step", 0, 30_000, 500))
     assert 1 <= len(opened) <= 2, "each once, for all groups"
-    run.ranges_of_rows(wanted, "step", 1, 15_050, 100)
+    run.reduce(wanted, View("step", 1, 15_050, 100))
     assert len(opened) <= 2, "what was decoded is at hand"
     opened.clear()
-    run.ranges({"steps": ["body_ns"]}, "step", 5, 0, 2_000)
-    run.ranges({"gpu0": ["power_mw"]}, "step", 10, 0, 60)
+    run.entries.ranges({"steps": ["body_ns"]}, View("step", 5, 0, 2_000))
+    run.entries.ranges({"gpu0": ["power_mw"]}, View("step", 10, 0, 60))
     assert opened == []
     rows = STEPS * 7 * 4
-    assert run.nbytes - run.raw.nbytes < rows / 2
+    assert run.nbytes - run.rows.nbytes < rows / 2
 
 
 @pytest.mark.parametrize(("axis", "level", "count"), [("step", 7, 400), ("time", 32, 90)])
 def test_many_groups_at_once_are_what_each_is_alone(recording, axis, level, count):
-    run = LongRun(recording)
-    run.update(recording.revision)
+    run = RecordingTiles(recording, None)
+    run.update()
     wanted = {
         "gpu0": ["power_mw", "utilization_pct"], "steps": ["body_ns", "input_wait_ns"],
         "gpu1": ["utilization_pct", "not_there", "power_mw"],
     }  # fmt: skip
-    together = run.ranges(wanted, axis, level, 3, count)
+    together = run.entries.ranges(wanted, View(axis, level, 3, count))
     assert list(together) == list(wanted)
     for group, columns in wanted.items():
-        alone = run.ranges({group: columns}, axis, level, 3, count)[group]
+        alone = run.entries.ranges({group: columns}, View(axis, level, 3, count))[group]
         np.testing.assert_array_equal(np.stack(together[group]), np.stack(alone))
         assert (~np.isnan(alone[0])).any(axis=1).tolist() == [c != "not_there" for c in columns]
 
@@ -284,7 +279,7 @@ def test_damaged_levels_are_named_and_done_without(path, tmp_path):
 @pytest.mark.parametrize("cells", [1_000, 1 << 30], ids=["long", "short"])
 def test_what_a_slow_disk_holds_up_is_said_to_be_refined(tmp_path, monkeypatch, cells):
     """Who asks while others read gets what is known, and is told to ask again."""
-    monkeypatch.setattr(tiles_module, "LONG_CELLS", cells)
+    monkeypatch.setattr(engine, "LONG_CELLS", cells)
     make_long_recording(tmp_path, 12_000, gpus=1, metrics=8, chunk=2_000, live=True)
     (one,) = read_recordings(tmp_path)
     server, request = TileServer(), ("step", 10, 0, 12, ["steps", "gpu0:power_mw"])
@@ -304,7 +299,6 @@ def test_what_a_slow_disk_holds_up_is_said_to_be_refined(tmp_path, monkeypatch, 
     waits.start()
     assert reached.wait(60)
     meanwhile = ask(server, one, *request)
-    assert waits.is_alive(), "it should still have been waiting"
     assert meanwhile.header["refining"] == ["steps", "gpu0:power_mw"]
     for key, values in before.series.items():
         np.testing.assert_array_equal(np.stack(meanwhile.series[key]), np.stack(values))
@@ -317,7 +311,7 @@ def test_what_was_made_of_sealed_rows_stays_while_a_run_goes_on(tmp_path, monkey
     """A view that nobody moves does not become coarse again with every flush."""
     make_long_recording(tmp_path, 24_000, gpus=1, metrics=8, chunk=2_000, live=True)
     (one,) = read_recordings(tmp_path)
-    monkeypatch.setattr(tiles_module, "PATIENCE_MS", -1.0)  # all rows are read beside requests
+    monkeypatch.setattr(engine, "PATIENCE_S", 0)  # no request waits for rows
     server, early, late = TileServer(), ("step", 1, 500, 400), ("step", 1, 11_500, 400)
     for view in (early, late):
         settled(server, one, *view, ["steps"])
@@ -333,21 +327,19 @@ def test_what_is_being_made_is_not_made_twice(recording, monkeypatch):
     server, view = TileServer(), ("step", 2, 3_000, 1_000)
     settled(server, recording, "step", 6, 0, 900)
     go_on, made_by = threading.Event(), []
-    make = LongRun.ranges_of_rows
+    reduce = RecordingTiles.reduce
 
     def slowly(self, *request):
         made_by.append(threading.current_thread())
-        found = make(self, *request)
+        found = reduce(self, *request)
         assert go_on.wait(60)
         return found
 
-    monkeypatch.setattr(LongRun, "ranges_of_rows", slowly)
-    monkeypatch.setattr(tiles_module, "PATIENCE_MS", -1.0)
+    monkeypatch.setattr(RecordingTiles, "reduce", slowly)
     assert ask(server, recording, *view).header["refining"] == LANES
     end = time.monotonic() + 60
     while not made_by and time.monotonic() < end:
         time.sleep(0.01)
-    monkeypatch.setattr(tiles_module, "PATIENCE_MS", 1e9)
     assert ask(server, recording, *view).header["refining"] == LANES
     go_on.set()
     settled(server, recording, *view)
@@ -355,31 +347,38 @@ def test_what_is_being_made_is_not_made_twice(recording, monkeypatch):
     assert made_by[0] is not threading.current_thread()
 
 
-def test_rows_at_hand_cost_what_making_buckets_of_them_takes(recording):
-    run = LongRun(recording)
-    run.update(recording.revision)
-    wanted = {"steps": ["body_ns", "input_wait_ns"], "gpu0": ["power_mw"]}
-    narrow, wide = ("step", 0, 30_000, 500), ("step", 4, 0, 3_750)
-    run.ranges_of_rows(wanted, *wide)
-    few, many = (run.cost_ms(wanted, *view, 1e9) for view in (narrow, wide))
-    assert few < many
-    run._pace *= 4
-    assert run.cost_ms(wanted, *wide, 1e9) > 2 * many, "as long as it takes on this machine"
+def test_rows_that_were_read_are_answered_from_at_once(recording, monkeypatch):
+    """A view beside one that was looked at just now; one of many files comes coarsely first."""
+    server, near, far = TileServer(), ("step", 2, 3_000, 1_000), ("step", 1, 28_000, 900)
+    settled(server, recording, *near)
+    monkeypatch.setattr(engine, "PATIENCE_S", 60)  # for few files, a request has time
+    read = type(recording)._read
+    opened = []
+    monkeypatch.setattr(
+        type(recording), "_read", lambda one, name: opened.append(name) or read(one, name)
+    )
+    assert ask(server, recording, "step", 1, 6_200, 900).header["refining"] == []
+    assert opened == []
+    assert ask(server, recording, "step", 1, 20_000, 900).header["refining"] == []
+    assert 0 < len(opened) <= engine.FEW_SEGMENTS
+    monkeypatch.setattr(engine, "FEW_SEGMENTS", 0)
+    assert ask(server, recording, *far).header["refining"] == LANES
+    settled(server, recording, *far)
 
 
 def test_what_was_made_is_kept_for_a_view_of_many_groups_and_not_for_ever(recording, monkeypatch):
-    run = LongRun(recording)
-    run.update(recording.revision)
+    run = RecordingTiles(recording, None)
+    run.update()
     wanted = {"steps": ["body_ns"], "gpu0": ["power_mw"], "gpu1": ["power_mw"]}
     before, one = run.nbytes, 3 * 4 * 500
-    monkeypatch.setattr(long_runs_module, "MADE_BYTES", 7 * one)
-    views = [("step", 0, 500 * number, 500) for number in range(4)]
+    monkeypatch.setattr(engine, "MADE_BYTES", 7 * one)
+    views = [View("step", 0, 500 * number, 500) for number in range(4)]
     for view in views:
-        run.make(wanted, *view)
-    assert set(run.made(wanted, *views[-1])) == set(wanted)
-    assert not run.made(wanted, *views[0])
-    run.raw._kept.clear()
-    assert run.nbytes - run.raw.nbytes - before == 7 * one
+        run.make(wanted, view)
+    assert set(run.made(wanted, views[-1])) == set(wanted)
+    assert not run.made(wanted, views[0])
+    run.rows._kept.clear()
+    assert run.nbytes - run.rows.nbytes - before == 7 * one
 
 
 def test_a_run_that_grew_unseen_is_refined_to_its_end(tmp_path, monkeypatch):
@@ -398,7 +397,7 @@ def test_a_run_that_grew_unseen_is_refined_to_its_end(tmp_path, monkeypatch):
     make_long_recording(tmp_path, 12_000, gpus=1, metrics=2, chunk=1_000)
     (one,) = kept
     one.refresh()
-    assert server._of(one).waiting(one.revision) > tiles_module.FEW_SEGMENTS
+    assert server._of(one)._new.waiting > engine.FEW_SEGMENTS
     first = ask(server, one, "step", 5, 0, 400, ["steps"])
     assert first.header["refining"] == ["steps"]
     last = settled(server, one, "step", 5, 0, 400, ["steps"])
@@ -434,42 +433,31 @@ def test_many_ask_at_once_and_all_get_the_same(recording):
 
 
 def test_what_is_kept_of_the_rows_is_bounded(recording):
-    run = LongRun(recording)
-    run.update(recording.revision)
-    run.raw._max_bytes = 1 << 20
+    run = RecordingTiles(recording, None)
+    run.update()
+    run.rows._max_bytes = 1 << 20
     wanted = {"steps": ["body_ns", "input_wait_ns"]}
-    whole = run.ranges_of_rows(wanted, "step", 4, 0, 3_750)["steps"]
-    assert 0 < run.raw.nbytes <= 2 << 20  # the last segment stays, whatever its size
+    whole = run.reduce(wanted, View("step", 4, 0, 3_750))["steps"]
+    assert 0 < run.rows.nbytes <= 2 << 20  # the last segment stays, whatever its size
     steps = recording.steps
     truth = reduced(steps["step"], steps["body_ns"].astype(float), 4, 0, 3_750)
     np.testing.assert_allclose(np.stack([part[0] for part in whole]), truth, rtol=2e-5)
 
 
-def test_a_slow_disk_is_learnt_from_reading(recording, monkeypatch):
-    """So that requests answer coarsely at once; and unlearnt when it is fast again."""
-    run = LongRun(recording)
-    run.update(recording.revision)
-    view = ("step", 0, 30_000, 500)
-    since, until = run.stretch(*view)
-    wanted, opened = {"steps": ["body_ns"]}, type(recording).open_segment
+def test_a_slow_disk_holds_up_no_request(recording, monkeypatch):
+    server, view = TileServer(), ("step", 0, 30_000, 500)
+    settled(server, recording, "step", 6, 0, 900)
+    opened, go_on = type(recording).open_segment, threading.Event()
 
-    def cost():
-        run.raw._kept.clear()
-        return run.raw.cost_ms(wanted, since, until)
+    def slowly(self, info):
+        assert go_on.wait(60)
+        return opened(self, info)
 
-    before = cost()
-    with monkeypatch.context() as context:
-        context.setattr(
-            type(recording), "open_segment", lambda *one: time.sleep(0.3) or opened(*one)
-        )
-        for _ in range(4):
-            run.ranges_of_rows(wanted, *view)
-            slow = cost()
-    assert slow > 2 * before
-    for _ in range(8):
-        run.ranges_of_rows(wanted, *view)
-        fast = cost()
-    assert fast < 0.8 * slow
+    monkeypatch.setattr(type(recording), "open_segment", slowly)
+    for _ in range(3):
+        assert ask(server, recording, *view).header["refining"] == LANES
+    go_on.set()
+    assert settled(server, recording, *view).header["refining"] == []
 
 
 def test_who_has_time_gets_everything_at_once(recording):

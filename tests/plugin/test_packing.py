@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from tensorboard_plugin.tiles.tiles import SOME, gzipped
+from tensorboard_plugin.tiles.server import SOME, gzipped
 
 RANDOM = np.random.default_rng(3)
 NOISE = RANDOM.integers(0, 256, 200_000).astype(np.uint8)

@@ -16,7 +16,7 @@ from gpu_util_callback.recording import writer as writer_module
 from tensorboard_plugin import pipeline
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.pipeline import LANE, stage_lane, stage_ranges
-from tensorboard_plugin.tiles.tiles import TileServer
+from tensorboard_plugin.tiles.server import TileServer
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.recording.levels import Entries, LevelsBuilder
-from tensorboard_plugin.tiles import series as series_module
-from tensorboard_plugin.tiles.series import Series
+from tensorboard_plugin.tiles import entries as entries_module
+from tensorboard_plugin.tiles.entries import Series
 
 HOUR = 3_600 * 10**9
 
@@ -37,8 +37,8 @@ def between(series, columns, level, first=0, last=HOUR * 100):
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Folded early and in small blocks, so that all of it happens."""
-    monkeypatch.setattr(series_module, "FEWEST", 8)
-    monkeypatch.setattr(series_module, "BLOCK", 50)
+    monkeypatch.setattr(entries_module, "FEWEST", 8)
+    monkeypatch.setattr(entries_module, "BLOCK", 50)
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 200])

@@ -20,8 +20,8 @@ from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin.deadline import NoAnswer
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import RunIndex
-from tensorboard_plugin.tiles import tiles as tiles_module
-from tensorboard_plugin.tiles.tiles import TileServer
+from tensorboard_plugin.tiles import engine
+from tensorboard_plugin.tiles.server import TileServer
 
 
 class SilentFileSystem(MemoryFileSystem):
@@ -167,7 +167,7 @@ def test_requests_for_it_end_and_those_for_others_are_answered(silent, impatient
 
 
 def test_lanes_of_others_are_refined_meanwhile(silent, tmp_path, monkeypatch):
-    monkeypatch.setattr(tiles_module, "LONG_CELLS", 0)
+    monkeypatch.setattr(engine, "LONG_CELLS", 0)
     silent.set()
     storage, _ = storage_for("silent://bucket/run")
     (folder,) = storage.folders("/bucket/run/plugins/gpu_utilization")

@@ -1,21 +1,14 @@
 """Tiles say what the rows say, at every zoom, while a run grows, and however long it is."""
 
-import gzip
-
 import numpy as np
 import pytest
 from make_recording import SyntheticRun, make_recording
 from scripted_runs import ScriptedTime, step_rows
-from tile_reply import decode_tile
+from tile_reply import settled_tile as ask
 
 from gpu_util_callback.recording import RecordingWriter, read_recordings
 from tensorboard_plugin.lanes import lanes_of
-from tensorboard_plugin.tiles.levels import Levels
-from tensorboard_plugin.tiles.tiles import BadTile, TileServer
-
-
-def ask(server, recording, axis, level, first, count, lanes):
-    return decode_tile(gzip.decompress(server.tile(recording, axis, level, first, count, lanes)))
+from tensorboard_plugin.tiles.server import BadTile, TileServer
 
 
 def reduced(keys, values, level, first, count):
@@ -163,11 +156,10 @@ def test_rows_of_merged_segments_are_not_counted_twice(tmp_path):
             reply = ask(server, live, "step", 0, 0, 700, ["input_wait"])
             assert (~np.isnan(reply.series[("input_wait", "input_wait")][0])).sum() == seen
         script.advance(31)
-    pyramids = server._of(live)
+    known = server._of(live)
     live.refresh()
-    pyramids.update(live.revision)
-    rows = pyramids._levels["step"]["steps"]._levels[0].rows
-    assert rows.sum() == 600
+    known.update()
+    assert known.entries.steps.rows.sum() == 600
     assert any(info.first != info.last for info in live.segments), "nothing was merged"
 
 
@@ -218,29 +210,6 @@ def test_senseless_requests_are_refused(recording, change):
     asked = {"axis": "step", "level": 0, "first": 0, "count": 4, "lanes": ["steps"], **change}
     with pytest.raises(BadTile):
         TileServer().tile(recording, **asked)
-
-
-def test_levels_agree_with_the_rows_however_they_came():
-    random = np.random.default_rng(5)
-    keys = np.sort(random.integers(0, 50_000, 20_000))
-    values = random.normal(size=(2, 20_000)).astype(np.float32)
-    values[0, ::3] = np.nan
-    levels = Levels(["a", "b"], 4)
-    for part in np.array_split(np.arange(20_000), 37):
-        levels.add(keys[part], values[:, part])
-        levels.range(9, 0, 3)  # asks for coarse levels in between
-    for level in (4, 7, 8, 12, 13, 20):
-        count = (50_000 >> level) + 2
-        found = levels.range(level, 0, count)
-        for column in range(2):
-            truth = reduced(keys, values[column], level, 0, count)
-            for part in range(2):
-                np.testing.assert_array_equal(found[part][column], truth[part].astype(np.float32))
-            # A mean of means is weighted by rows, absent ones included: close, not exact.
-            known = ~np.isnan(truth[2])
-            assert np.abs(found[2][column][known] - truth[2][known]).max() < 0.2
-            if column == 1:
-                np.testing.assert_allclose(found[2][column], truth[2], rtol=1e-3, atol=1e-5)
 
 
 def test_recordings_nobody_looks_at_are_let_go(tmp_path):

@@ -1,7 +1,9 @@
 """Decodes the reply of `./tiles` as the contract describes it."""
 
+import gzip
 import json
 import struct
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +39,17 @@ def decode_tile(body: bytes) -> TileReply:
         series[one["lane"], one["name"]] = tuple(parts if len(parts) == 3 else 3 * parts)
     start, first_step = np.frombuffer(body[at + 4 * cells :], "<f8").reshape(2, count)
     return TileReply(header, series, start, first_step)
+
+
+def settled_tile(server, recording, *request) -> TileReply:
+    """The reply once everything has been read and nothing is being refined, as the tab gets it."""
+    end = time.monotonic() + 60
+    while True:
+        reply = decode_tile(gzip.decompress(server.tile(recording, *request)))
+        if not reply.header["refining"]:
+            return reply
+        assert time.monotonic() < end, reply.header
+        time.sleep(0.02)
 
 
 def _wide(first: int, count: int, bits: int) -> tuple[int, int]:

@@ -1,25 +1,176 @@
-"""Growing entries of one group in memory; a constant column takes no room."""
+"""Tiles of a recording's entries: neighbouring rows thinned to min, max and mean, in memory."""
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.recording.levels import Entries
-from tensorboard_plugin.tiles.levels import Range
+from gpu_util_callback.recording.container import Damaged
+from gpu_util_callback.recording.levels import Entries, LevelsBuilder
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.segments import Rows
+from tensorboard_plugin.tiles.merging import Range, View, reduced, spread
 
-__all__ = ["Series"]
+__all__ = ["EntryTiles", "Series"]
 
 # Each level has a quarter as many entries as the one before, down to this minimum.
 FOLD_BITS = 2
 FEWEST = 1024
 # Folded in blocks, to keep the temporary memory small.
 BLOCK = 1 << 14
+# Between two files, requests go first.
+YIELD_S = 0.003
+
+
+class EntryTiles:
+    """Views no finer than the entries, at a small part of the rows' size; thread safe.
+
+    They are exact on a group's own axis (steps by step, samples by time), and within the width of
+    an entry on the other one.
+    """
+
+    def __init__(self, recording: Recording):
+        self._recording = recording
+        self._origin_ns = recording.start_ns
+        self._builder = LevelsBuilder(self._origin_ns)
+        self._series: dict[str, Series] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in list(self._series.values()))
+
+    def columns(self, group: str) -> list[str]:
+        """Return the columns of "steps" or a sample group."""
+        series = self._series.get(group)
+        return series.columns if series is not None else []
+
+    # --- the two axes -----------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> "Series | None":
+        """The entries of the steps, if there are any."""
+        series = self._series.get("steps")
+        return series if series is not None and len(series) else None
+
+    @property
+    def last_step(self) -> int:
+        steps = self.steps
+        return int(steps.step[-1] + steps.rows[-1] - 1) if steps is not None else -1
+
+    def step_at(self, since_ns: np.ndarray) -> np.ndarray:
+        """Return int64: the step under way at these times, within an entry's steps."""
+        steps = self.steps
+        return np.zeros(len(since_ns), np.int64) if steps is None else steps.step_at(since_ns)
+
+    def start_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Return float64: when these steps began, ns since the start; NaN beyond the last one."""
+        steps = self.steps
+        if steps is None:
+            return np.full(len(numbers), np.nan)
+        at = np.clip(np.searchsorted(steps.step, numbers, "right") - 1, 0, None)
+        share = np.clip((numbers - steps.step[at]) / steps.rows[at], 0, 1)
+        found = steps.time[at] + share * (steps.end[at] - steps.time[at])
+        return np.where(numbers > self.last_step, np.nan, found)
+
+    def edges(self, view: View) -> np.ndarray:
+        """Return the other axis at each bucket's start: float64[count] ns, or step numbers."""
+        at = view.edges[:-1]
+        return self.step_at(at).astype(np.float64) if view.axis == "time" else self.start_of(at)
+
+    # --- buckets ----------------------------------------------------------------------------------
+
+    def level_of(self, group: str, axis: str) -> int:
+        """Return the finest level available for a group."""
+        series = self._series.get(group)
+        return series.width(axis, self.steps) if series is not None else 0
+
+    def ranges(self, wanted: Mapping[str, Sequence[str]], view: View) -> dict[str, Range]:
+        """Return min, max and mean, float32[columns, count], of each group in a view's buckets."""
+        # Groups with equal numbers of columns are processed together: with few entries, the calls
+        # take most of the time.
+        bunches: dict[int, list[tuple[str, list[str], np.ndarray, np.ndarray, Range]]] = {}
+        for group, columns in wanted.items():
+            series = self._series[group]
+            known = [column for column in columns if column in series.columns]
+            keys, rows, parts = series.between(
+                known, view.level, view.axis, self.steps, (view.begin, view.end)
+            )
+            bunch = bunches.setdefault(len(known), [])
+            numbers = (keys >> view.level) - view.first + view.count * len(bunch)
+            bunch.append((group, known, numbers, rows, parts))
+        found: dict[str, Range] = {}
+        count = view.count
+        for bunch in bunches.values():
+            _, _, numbers_of, rows_of, parts_of = zip(*bunch, strict=True)
+            low, high, mean = (np.concatenate(one, axis=1) for one in zip(*parts_of, strict=True))
+            whole = reduced(
+                np.concatenate(numbers_of), count * len(bunch), low, high, mean,
+                np.concatenate(rows_of),
+            )  # fmt: skip
+            for at, (group, known, *_) in enumerate(bunch):
+                low, high, mean = (one[:, count * at : count * (at + 1)] for one in whole)
+                found[group] = spread((low, high, mean), wanted[group], known, count)
+        return found
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read_files(self) -> int:
+        """Read the entries on disk; return the number of the last segment they hold."""
+        covered, sizes = -1, dict[str, tuple[list[str], int]]()
+        files = []
+        for first, last in self._recording.level_files:
+            file = self._recording.open_levels(first, last) if first == covered + 1 else None
+            if file is None:
+                break  # what is missing is read from the segments
+            for group, (columns, count) in file.sizes.items():
+                known, total = sizes.get(group, ([], 0))
+                sizes[group] = (list(dict.fromkeys([*known, *columns])), total + count)
+            files.append((first, last))
+            covered = last
+        # Of their final size: growing in pieces would fragment the heap.
+        made = {group: Series(columns, total) for group, (columns, total) in sizes.items()}
+        for first, last in files:
+            try:
+                self._copy(first, last, made)
+            except Damaged as error:
+                self._recording.levels_damaged(first, last, error)
+                covered = first - 1
+                break
+            time.sleep(YIELD_S)
+        self._series = {group: series for group, series in made.items() if len(series)}
+        return covered
+
+    def _copy(self, first: int, last: int, into: "dict[str, Series]") -> None:
+        file = self._recording.open_levels(first, last)
+        if file is None:
+            raise Damaged("it changed while it was read")
+        found = {group: file.entries(group) for group in file.sizes if group in into}
+        for group, entries in found.items():
+            into[group].add(entries)
+
+    def add(self, tables: Rows, samples: Rows) -> None:
+        """Add rows that follow those added before."""
+        self._builder.add(tables, samples)
+        for group, entries in self._builder.entries().items():
+            if group not in self._series:
+                self._series[group] = Series(entries.columns)
+            self._series[group].add(entries)
+        self._builder.clear()
+
+    def fold(self) -> None:
+        """Prepare coarser views ahead of the first request for one."""
+        for series in self._series.values():
+            series.fold(self.steps)
+            for axis in ("step", "time"):
+                series.width(axis, self.steps)
 
 
 class Series:
-    """Entries of one group, and fewer of them for coarser views; thread safe.
+    """Growing entries of one group, and fewer of them for coarser views; thread safe.
+
+    A constant column takes no room.
 
     Args:
         columns: expected names, as far as known.

@@ -1,0 +1,269 @@
+"""Tiles: the buckets of a view, as bytes."""
+
+import json
+import struct
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.schema import STEP_SERIES
+from tensorboard_plugin.lanes import STACK
+from tensorboard_plugin.pipeline import (
+    LANE,
+    gather_stages,
+    stage_ranges,
+    stages_are_gathered,
+)
+from tensorboard_plugin.tiles.background import BackgroundJobs
+from tensorboard_plugin.tiles.engine import RecordingTiles
+from tensorboard_plugin.tiles.merging import View
+
+__all__ = ["MAX_COUNT", "MAX_LANES", "MAX_LEVEL", "BadTile", "TileServer", "gzipped"]
+
+# ---- packing ---------------------------------------------------------------------------
+
+
+# Parts that would keep more than this share of their size are stored as they are. Packing takes
+# longer the less it gains: of a dense tile the upper half of its bytes is packed in a tenth of the
+# time that the lower half, which is noise, would take for half of its size.
+WORTH = 0.5
+# A part is judged by a sample of this many bytes.
+SOME = 4096
+_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\4\xff"
+_MOST_STORED = 0xFFFF
+
+
+def gzipped(parts: Sequence[bytes | memoryview], strategy: int = zlib.Z_DEFAULT_STRATEGY) -> bytes:
+    """Return the parts one after the other as one gzip member.
+
+    Args:
+        parts: bytes, one after the other in memory.
+        strategy: zlib's, for what is not stored.
+    """
+    out: list[bytes | memoryview] = [_HEADER]
+    check = size = 0
+    packer = None
+    for part in parts:
+        check, size = zlib.crc32(part, check), size + len(part)
+        if _share_left(np.frombuffer(part, np.uint8)) > WORTH:
+            if packer is not None:  # the next block starts on a whole byte, on its own
+                out.append(packer.flush(zlib.Z_FULL_FLUSH))
+                packer = None
+            out += _stored(part)
+            continue
+        if packer is None:
+            packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, 9, strategy)
+        out.append(packer.compress(part))
+    if packer is None:
+        packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+    out.append(packer.flush())
+    out.append(check.to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little"))
+    return b"".join(out)
+
+
+def _stored(part: bytes | memoryview) -> list[bytes | memoryview]:
+    """Return deflate blocks that hold bytes as they are."""
+    blocks: list[bytes | memoryview] = []
+    for begin in range(0, len(part), _MOST_STORED):
+        piece = part[begin : begin + _MOST_STORED]
+        length = len(piece)
+        blocks.append(
+            b"\0" + length.to_bytes(2, "little") + (length ^ 0xFFFF).to_bytes(2, "little")
+        )
+        blocks.append(piece)
+    return blocks
+
+
+def _share_left(octets: np.ndarray) -> float:
+    """Estimate the share of bytes left after packing: repeats are free, others cost their bits."""
+    if len(octets) < SOME:
+        return 0.0
+    # An odd stride: repeats have periods that are powers of two.
+    at = np.arange(1, len(octets), len(octets) // SOME | 1)
+    some = octets[at]
+    new = some[some != octets[at - 1]]
+    counts = np.bincount(new, minlength=256)
+    counts = counts[counts > 0]
+    bits = -(counts * np.log2(counts / len(new))).sum() if len(new) else 0.0
+    return float(bits) / (8 * len(some))
+
+
+# ---- tile requests ---------------------------------------------------------------------
+
+
+MAX_COUNT = 4096
+MAX_LEVEL = 62
+MAX_LANES = 512
+MAX_SERIES = 1024
+# Recordings not viewed lately go first.
+MAX_BYTES = 256 << 20
+
+_STEP_LANES = {
+    "steps": [(name, column) for name, column, _ in STACK],
+    "input_wait": [("input_wait", "input_wait_ns")],
+}
+
+
+class BadTile(ValueError):
+    """A request that makes no sense; the message says why in one line."""
+
+
+class TileServer:
+    """Server of tile requests; data read for them are kept while they are in use.
+
+    Args:
+        max_bytes: about how much is kept of all recordings together.
+        patient: answer as finely as there is data, however long reading takes.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES, patient: bool = False):
+        self._max_bytes = max_bytes
+        self._patient = patient
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, RecordingTiles] = OrderedDict()
+        self._local = BackgroundJobs()
+        # By recording: a silent store holds up no other.
+        self._remote: dict[str, BackgroundJobs] = {}
+
+    def tile(
+        self, recording: Recording, axis: str, level: int, first: int, count: int, lanes: list[str]
+    ) -> bytes:
+        """Return a gzipped reply: u32 header length, JSON header, padding to 8, float32s, float64s.
+
+        The float32s are min, max and mean of one series after the other; one array for all three
+        where the header says that they are `alike`. Where it has `bits`, they are of the buckets
+        this many bits wider around the requested ones, of which the first `filled` repeat the wider
+        ones' values and the others are empty. The float32s are stored bytewise: all first bytes,
+        then all second ones, and so on.
+
+        The header lists lanes as `refining` whose buckets only repeat wider ones while finer data
+        are still being read: the same request a moment later gets them.
+
+        Raises: BadTile.
+        """
+        if axis not in ("step", "time"):
+            raise BadTile(f"axis is step or time, not {axis[:40]!r}")
+        if not 0 <= level <= MAX_LEVEL:
+            raise BadTile(f"level is 0 to {MAX_LEVEL}, not {level}")
+        if not 1 <= count <= MAX_COUNT:
+            raise BadTile(f"count is 1 to {MAX_COUNT}, not {count}")
+        if first < 0 or (first + count) << level > 2**62:
+            raise BadTile("first is out of range")
+        if len(lanes) > MAX_LANES:
+            raise BadTile(f"at most {MAX_LANES} lanes at once")
+        if sum(len(_series(lane)) for lane in lanes) > MAX_SERIES:
+            raise BadTile(f"at most {MAX_SERIES} series at once")
+        revision = recording.revision
+        wanted: dict[str, list[str]] = {}
+        for lane in lanes:
+            for _, group, column, _ in _series(lane):
+                columns = wanted.setdefault(group, [])
+                if column not in columns:
+                    columns.append(column)
+        answer = self._of(recording).answer(revision, wanted, View(axis, level, first, count))
+        self._make_room()
+        series: list[dict[str, Any]] = []
+        arrays: list[tuple[np.ndarray, ...]] = []
+        refining: list[str] = []
+        for lane in lanes:
+            if lane == LANE:
+                if not self._stages_are_gathered(recording):
+                    refining.append(lane)
+                for name, found in stage_ranges(recording, axis, level, first, count):
+                    series.append({"lane": lane, "name": name})
+                    arrays.append(tuple(found))
+            for name, group, column, scale in _series(lane):
+                columns = answer.columns.get(group, [])
+                if column not in columns:
+                    continue
+                row = columns.index(column)
+                series.append({"lane": lane, "name": name})
+                if answer.bits.get(group):
+                    series[-1]["bits"] = answer.bits[group]
+                arrays.append(tuple(part[row] * np.float32(scale) for part in answer.ranges[group]))
+                if group in answer.coarse and lane not in refining:
+                    refining.append(lane)
+        edges = np.arange(first, first + count, dtype=np.float64) * 2.0**level
+        header = {
+            "axis": axis, "level": level, "first": first, "count": count, "revision": revision,
+            "series": series, "refining": refining, "filled": answer.filled,
+        }  # fmt: skip
+        both = [edges, answer.other] if axis == "time" else [answer.other, edges]
+        return _packed(header, arrays, both)
+
+    def prepare(self, recording: Recording) -> None:
+        """Begin to read what the tiles of a recording need."""
+        self._of(recording).prepare()
+
+    def _stages_are_gathered(self, recording: Recording) -> bool:
+        """Return whether all readings of the pipeline are in memory; if not, gather them."""
+        if not stages_are_gathered(recording):
+            if not self._patient:
+                self._jobs_of(recording).do(
+                    f"{recording.id} stages", lambda: gather_stages(recording)
+                )
+                return False
+            gather_stages(recording)
+        return True
+
+    def _jobs_of(self, recording: Recording) -> BackgroundJobs:
+        if not recording.remote:
+            return self._local
+        with self._lock:
+            return self._remote.setdefault(recording.id, BackgroundJobs())
+
+    def _of(self, recording: Recording) -> RecordingTiles:
+        jobs = None if self._patient else self._jobs_of(recording)
+        with self._lock:
+            known = self._known.get(recording.id)
+            if known is None or known.recording is not recording:
+                known = self._known[recording.id] = RecordingTiles(recording, jobs)
+            self._known.move_to_end(recording.id)
+            return known
+
+    def _make_room(self) -> None:
+        with self._lock:
+            total = sum(one.nbytes for one in self._known.values())
+            while total > self._max_bytes and len(self._known) > 1:
+                total -= self._known.popitem(last=False)[1].nbytes
+
+
+def _series(lane: str) -> list[tuple[str, str, str, float]]:
+    """Return (name, group, column, factor) of each series of a lane; [] for an unknown one."""
+    if lane in _STEP_LANES:
+        return [(name, "steps", column, 1e-6) for name, column in _STEP_LANES[lane]]
+    group, _, column = lane.rpartition(":")
+    if group == "steps" and column in STEP_SERIES:
+        return [(column, "steps", column, 1e-6)]
+    return [(name, group, name, 1.0) for name in column.split("+")] if group else []
+
+
+def _packed(
+    header: dict[str, Any], series: list[tuple[np.ndarray, ...]], doubles: list[np.ndarray]
+) -> bytes:
+    singles: list[np.ndarray] = []
+    buckets = same = 0
+    for about, (low, high, mean) in zip(header["series"], series, strict=True):
+        bits = low.view(np.int32)  # two without data are alike
+        equal = int(np.count_nonzero(bits == high.view(np.int32)))
+        if equal == len(bits) and (bits == mean.view(np.int32)).all():
+            about["alike"] = True
+            singles.append(low)
+            continue
+        singles += [low, high, mean]
+        buckets, same = buckets + len(bits), same + equal
+    text = json.dumps(header, separators=(",", ":")).encode()
+    head = struct.pack("<I", len(text)) + text
+    head += b"\0" * (-len(head) % 8)
+    values = np.concatenate(singles, dtype="<f4") if singles else np.zeros(0, "<f4")
+    # Neighbours share exponents, rarely mantissas: with the floats' bytes grouped by position,
+    # looking for runs alone is the fastest way to pack a tile. Where in many buckets a minimum is
+    # the maximum, they repeat each other: searching for that packs a third better.
+    strategy = zlib.Z_DEFAULT_STRATEGY if 4 * same > buckets else zlib.Z_RLE
+    planes = [plane.data for plane in np.ascontiguousarray(values.view(np.uint8).reshape(-1, 4).T)]
+    return gzipped([head, *planes, *(array.astype("<f8").tobytes() for array in doubles)], strategy)
