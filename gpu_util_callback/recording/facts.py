@@ -416,6 +416,12 @@ def encodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
+# Type of a declared field -> the types of its values in JSON.
+_JSON_TYPES: dict[Any, tuple[type, ...]] = {
+    int: (int,), float: (int, float), str: (str,), bool: (bool,), list: (list,), dict: (dict,),
+}  # fmt: skip
+
+
 @cache
 def _checker(kind: Any) -> _Check:
     """Return the check of a declared type; built once."""
@@ -449,7 +455,7 @@ def _plain_checker(kind: Any, marks: list[Any]) -> _Check:
     if origin is dict:
         return _named(_checker(get_args(kind)[1]))
     if origin in (Union, UnionType):
-        return _either([_checker(one) for one in get_args(kind) if one is not NoneType])
+        return _either([one for one in get_args(kind) if one is not NoneType])
     if is_typeddict(kind):
         return _object(kind)
     raise TypeError(f"a manifest holds no {kind!r}")
@@ -457,7 +463,7 @@ def _plain_checker(kind: Any, marks: list[Any]) -> _Check:
 
 def _number(kind: type, within: Within | None) -> _Check:
     least, most = (within.least, within.most) if within else (-MOST_COUNT, MOST_COUNT)
-    kinds = (int,) if kind is int else (int, float)
+    kinds = _JSON_TYPES[kind]
     why = "a whole number" if kind is int else "a number"
     if within and most < MOST_COUNT:
         why += f" from {least:.10g} to {most:.10g}"
@@ -466,7 +472,7 @@ def _number(kind: type, within: Within | None) -> _Check:
 
     def check(value: Any, problems: _Problems) -> Any:
         # Comparing leaves NaN out, and takes integers of any size.
-        if isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most:
+        if type(value) in kinds and least <= value <= most:
             return value
         raise _wrong(value, why)
 
@@ -474,13 +480,13 @@ def _number(kind: type, within: Within | None) -> _Check:
 
 
 def _text(value: Any, problems: _Problems) -> str:
-    if not isinstance(value, str) or len(value) > MOST_TEXT:
+    if type(value) is not str or len(value) > MOST_TEXT:
         raise _wrong(value, "a text")
-    return encodable(value)
+    return value if value.isascii() else encodable(value)
 
 
 def _flag(value: Any, problems: _Problems) -> bool:
-    if not isinstance(value, bool):
+    if type(value) is not bool:
         raise _wrong(value, "true or false")
     return value
 
@@ -494,19 +500,27 @@ def _one_of(words: tuple[str, ...]) -> _Check:
     return check
 
 
-def _either(checks: list[_Check]) -> _Check:
-    def check(value: Any, problems: _Problems) -> Any:
+def _either(kinds: list[Any]) -> _Check:
+    checks = [_checker(kind) for kind in kinds]
+    by_type: dict[type, _Check] = {}
+    for kind, check in zip(kinds, checks, strict=True):
+        plain, _ = _unwrapped(kind)
+        for one in _JSON_TYPES.get(get_origin(plain) or plain, ()):
+            by_type.setdefault(one, check)
+
+    def check_one(value: Any, problems: _Problems) -> Any:
         if value is None:
             return None
+        found = by_type.get(type(value))
         why = []
-        for one in checks:
+        for one in checks if found is None else (found, *checks):
             try:
                 return one(value, problems)
             except _Wrong as error:
                 why.append(error.said.partition(", not ")[2])
-        raise _wrong(value, " or ".join(why))
+        raise _wrong(value, " or ".join(dict.fromkeys(why)))
 
-    return check
+    return check_one
 
 
 def _named_from_outside(problems: _Problems, since: int, name: Any) -> None:
@@ -542,7 +556,7 @@ def _named(check: _Check) -> _Check:
         kept, known = {}, len(problems)
         for name, item in value.items():
             try:
-                kept[encodable(name)] = check(item, problems)
+                kept[name if name.isascii() else encodable(name)] = check(item, problems)
             except _Wrong as error:
                 problems.append((error.where, error.said))
             except _LeftOut:
@@ -570,14 +584,16 @@ def _object(kind: Any, only: tuple[str, ...] | None = None) -> _Check:
         kept: dict[str, Any] = {}
         known, whole = len(problems), True
         for name, item in value.items():
-            if only is not None and name not in only:
+            declared = checks.get(name)
+            if declared is None and only is not None:
                 continue
+            key = name if declared is not None else encodable(name)
             if item is None:  # unknown, as any fact may be
                 if name not in required or name in unknown_allowed:
-                    kept[encodable(name)] = None
+                    kept[key] = None
                 continue
             try:
-                kept[encodable(name)] = checks.get(name, _any)(item, problems)
+                kept[key] = (declared or _any)(item, problems)
             except _Wrong as error:
                 problems.append((error.where, error.said))
                 whole = whole and name not in keys and name not in required
