@@ -29,7 +29,7 @@ class About(Protocol):
         """The manifest's `framework`, without Keras."""
 
     def devices(self) -> list[dict[str, Any]] | None:
-        """This process' GPUs as {"index", "name", "compute_capability"}; None = it has none."""
+        """GPUs of this process: {"index", "name", "compute_capability"} each; None: it has none."""
 
     def memory(self) -> dict[int, dict[str, float]]:
         """What each GPU's allocator holds, by the framework's ordinal; waits for no device.

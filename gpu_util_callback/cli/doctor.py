@@ -1,4 +1,4 @@
-"""`gpu-util doctor`: do this machine's GPUs, driver and framework work together?"""
+"""`gpu-util doctor`: a check that this machine's GPUs, driver and framework work together."""
 
 import argparse
 import json

@@ -34,6 +34,7 @@ def wait_for_answer(logdir: str, timeout_s: float = ANSWER_S, longer: str = "") 
 
     Args:
         longer: a sentence on how to wait longer, where that is possible.
+
     Raises:
         UnusableInput: it cannot be opened or did not answer in time; with the remedy.
     """

@@ -22,6 +22,7 @@ _BAR = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `gpu-util trace`."""
     parser.add_argument(
         "trace",
         nargs="?",

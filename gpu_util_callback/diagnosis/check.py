@@ -35,11 +35,11 @@ class Check:
 
 
 def failures(report: Mapping, check: Check) -> list[dict]:
-    """Return one `{"run", "id", "reason"}` per broken limit; what was not measured breaks its
-    limit.
+    """Return one `{"run", "id", "reason"}` per broken limit.
 
-    A run without steps, or with unreadable rows, breaks those on causes. Findings between the
-    workers of a job are reported with the worker they are about.
+    What was not measured breaks its limit. A run without steps, or with unreadable rows, breaks
+    those on causes. Findings between the workers of a job are reported with the worker they are
+    about.
     """
     broken = [
         {"run": run["run"], "id": run["id"], "reason": reason}

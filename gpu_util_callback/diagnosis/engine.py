@@ -36,6 +36,7 @@ class Diagnosis:
     Args:
         facts: the manifest's facts known at the start; newer ones may be given to `result`.
         thresholds: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
+
     Raises:
         UnusableInput: a threshold that does not exist or is no number.
     """
@@ -71,6 +72,7 @@ class Diagnosis:
             facts: newer facts; they are merged over those given before.
             account: `{"wall_s", "time_s"}` of the run, for the verdict.
             now_ns: the end of the run so far on the recording's clock; None = the last row.
+
         Returns:
             `{"rules_version", "thresholds", "thresholds_set", "verdict", "gpu_active_pct",
             "findings", "spans", "silent"}`; findings and spans are the contract's objects with "id"
@@ -156,10 +158,10 @@ def _active_pct(run: Run) -> dict[str, float]:
 
 
 def _permitted(finding: Finding, run: Run) -> Advice:
-    """Return the advice, or its alternative if unsafe here or altering the training for little
-    gain.
+    """Return the advice, or its alternative.
 
-    If the gain of altering it is unknown, the advice stays.
+    That is where the advice is unsafe here, or alters the training for little gain. If the gain of
+    altering it is unknown, the advice stays.
     """
     advice = finding.advice.safe_on(run.framework, run.device)
     if finding.lost_ns is None:

@@ -245,14 +245,13 @@ def _gpu_time(
     account: Mapping,
     why_idle: bool,
 ) -> dict:
-    """Return the estimated seconds of the run per category of one GPU; they add up to the wall
-    time.
+    """Return the estimated seconds of the run per category of one GPU.
 
-    From profiler windows if there are any (traced steps extrapolated to all steps), else from
-    NVML's utilization; empty if neither is known. Why a GPU idled is known only from traces that
-    show steps (`why_idle`); without them all of it is "idle". Idling for input never exceeds the
-    training thread's wait for it, in whatever steps the windows lie; windows in steps far busier
-    than the run, as measured by NVML, are not extrapolated.
+    They add up to the wall time. From profiler windows if there are any (traced steps extrapolated
+    to all steps), else from NVML's utilization; empty if neither is known. Why a GPU idled is known
+    only from traces that show steps (`why_idle`); without them all of it is "idle". Idling for
+    input never exceeds the training thread's wait for it, in whatever steps the windows lie;
+    windows in steps far busier than the run, as measured by NVML, are not extrapolated.
     """
     active = gpu["utilization_pct"]["mean"]
     seen = traced.for_all(gpu["index"], steps)

@@ -45,6 +45,7 @@ def resolve(
     Args:
         given: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
         before: thresholds that `given` overrides, in the same form.
+
     Raises:
         UnusableInput: an unknown cause or name (the nearest one is named), or not a number ≥ 0.
     """

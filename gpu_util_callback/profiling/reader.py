@@ -39,8 +39,7 @@ class AllocatorCurve:
 
 @dataclass
 class WindowRows:
-    """Rows of a window for the recording; columns as in the recording's schema, times of the wall
-    clock.
+    """Rows of a window for the recording, by its schema and the wall clock.
 
     Args:
         tables: `traced_steps`, `kernels` and `step_kernels`.

@@ -123,7 +123,7 @@ class Recording(RecordingFiles):
 
     @property
     def status(self) -> str:
-        """ "live", "ended", "interrupted" or "lost" (no heartbeat, or the process is gone)."""
+        """One of "live", "ended", "interrupted", "lost" (no heartbeat, or the process is gone)."""
         status = self.facts.get("status")
         if status in ("ended", "interrupted"):
             return status

@@ -87,8 +87,7 @@ def _names(comparison: Mapping, apart: Mapping[str, str] | None) -> dict[str, st
 def comparison_table(
     comparison: Mapping, width: int, apart: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the comparison as lines of at most `width` columns; columns that do not fit are
-    omitted.
+    """Return the comparison as lines of at most `width` columns, without those that do not fit.
 
     Args:
         apart: labels from `told_apart`.

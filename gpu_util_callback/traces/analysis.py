@@ -179,6 +179,7 @@ def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
     Args:
         thresholds: other limits for the rules, `{"input_bound": {"wait_pct": 10}}` or
             `{"input_bound.wait_pct": 10}`; `gpu-util trace --rules` lists them.
+
     Raises:
         UnusableInput: a threshold that does not exist or is not a number from 0 on.
     """

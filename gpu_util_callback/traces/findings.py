@@ -23,6 +23,7 @@ def limits_of(thresholds: Mapping | None) -> dict[str, dict[str, float]]:
 
     Args:
         thresholds: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
+
     Raises:
         UnusableInput: a threshold that does not exist or is not a number.
     """

@@ -197,6 +197,7 @@ class LaunchStats:
 
 
 def launch_stats(process: Process, device: Device) -> LaunchStats:
+    """Return how the launches of a device's kernels went, from call to begin."""
     events = device.events
     kernel = np.isin(events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
     called, returned = launches(process, device)

@@ -307,6 +307,8 @@ class Device:
 
 @dataclass(slots=True)
 class Thread:
+    """A thread of a traced process."""
+
     name: str
     id: int
 

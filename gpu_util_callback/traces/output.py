@@ -39,6 +39,7 @@ def _ms(ps: float) -> float:
 
 
 def trace_json(analysis: Analysis) -> dict[str, Any]:
+    """Return an analysis as plain JSON, as `gpu-util trace --json` prints it."""
     trace = analysis.trace
     several = len(analysis.processes) > 1
     result: dict[str, Any] = {
@@ -299,6 +300,7 @@ def _to_ns(columns: list[np.ndarray], total: np.ndarray) -> list[np.ndarray]:
 def recording_tables(
     analysis: Analysis, window: int, process: int, epoch_ns: int | None
 ) -> dict[str, dict[str, Any]]:
+    """Return a process's rows of the recording's tables, of one profiler window."""
     p = analysis.processes[process]
     zero = epoch_ns if epoch_ns is not None else (p.process.epoch_ns or 0)
     start = p.steps.start_ps // PS_PER_NS

@@ -479,5 +479,5 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 @cache
 def message_class(name: str) -> Any:
-    """Return the class of a message: "XSpace", "XPlane", "XLine", "XEvent", "XStat", …"""
+    """Return the class of a message: "XSpace", "XPlane", "XLine", "XEvent" and so on."""
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))

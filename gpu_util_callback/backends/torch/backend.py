@@ -123,6 +123,8 @@ class TimedLoader:
 
 @uncounted
 class TimedBatches:
+    """Iterator over a loader's batches that stamps when each was asked for and came."""
+
     __slots__ = ("_ended", "_finished", "_iterator", "_probe", "_requesting", "_stamp")
 
     def __init__(

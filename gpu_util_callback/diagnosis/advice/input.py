@@ -92,8 +92,7 @@ class InputWait:
 
     @property
     def cores_ms(self) -> float:
-        """Least time between batches when the same work is spread over all cores, less what other
-        programs take of them."""
+        """Least time between batches with the same work on all cores, less what others take."""
         return self._spread_ms(self.cpu_ms)
 
     def _spread_ms(self, cpu_ms: float) -> float:
@@ -248,8 +247,9 @@ _GUARD = '  # under if __name__ == "__main__":'
 
 
 def loader_workers(text: str, code: str, saves: float) -> Advice:
-    """Return advice for worker processes of a DataLoader, which are forked unless `code` says
-    otherwise.
+    """Return advice for worker processes of a DataLoader.
+
+    They are forked unless `code` says otherwise.
 
     Args:
         code: a call of DataLoader that ends in `)`.

@@ -107,10 +107,9 @@ class Run(Gauges):
         return max(0, self.end_ns - self.start_ns - self.absent_ns(self.start_ns, self.end_ns))
 
     def absent_ns(self, start_ns: int, end_ns: int) -> int:
-        """Return how much of a range lay between two fits of a series, or found the process
-        suspended.
+        """Return how much of a range lay between two fits, or found the process suspended.
 
-        Suspended: the process was stopped, or its machine asleep.
+        The fits are those of a series. Suspended: the process was stopped, or its machine asleep.
         """
         away = self.once("absences", lambda: absences(self.steps, self.samples.values()))
         pauses = self._between_fits
@@ -154,7 +153,7 @@ class Run(Gauges):
 
     @property
     def framework(self) -> str:
-        """ "tensorflow", "jax", "torch" or ""."""
+        """One of "tensorflow", "jax", "torch", ""."""
         backend = self.fact("framework", "backend") or self.fact("framework", "name") or ""
         return str(backend).lower()
 
@@ -213,6 +212,7 @@ class Run(Gauges):
 
         Args:
             part: "wait", "callbacks" or "compile".
+
         Returns:
             The range and the blocks it touches, for sums over its parts.
         """
@@ -299,8 +299,9 @@ class Run(Gauges):
         return max((bins.bin_ns for bins in kept), default=0)
 
     def idle_each(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return the idle share (0-1) of the GPUs at work in each of many ranges, NaN if not
-        sampled.
+        """Return the idle share (0-1) of the GPUs at work in each of many ranges.
+
+        NaN where nothing was sampled.
 
         Returns:
             The shares, shape `(n,)`, and the number of samples of one GPU they rest on.

@@ -30,8 +30,7 @@ SLOWER, SCATTERS, LEAST_BLOCKS = 1.1, 4.0, 2
 def sharpened(
     steps: StepBlocks, start_ns: int, end_ns: int, apart_ns: float, room: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return a stretch from samples, its ends moved to where nearby steps get slower and fast
-    again.
+    """Return a stretch from samples, its ends moved to where nearby steps change their pace.
 
     A slower GPU makes its steps longer; an end stays where it is if they are not.
 
@@ -122,6 +121,7 @@ class Sampled:
 
         Args:
             lost_ns: of each sample, NaN = not known, counted as nothing.
+
         Returns:
             The range, and the mask of the samples inside.
         """

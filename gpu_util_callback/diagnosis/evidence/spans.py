@@ -61,6 +61,7 @@ def find_spans(
 
     Args:
         smallest: the narrowest window, in rows.
+
     Returns:
         Disjoint spans in order, at most `MAX_SPANS` (then those nearest to each other are joined),
         each as (first, end) in rows from the start of the series; half-open.

@@ -30,8 +30,7 @@ def intervals(occurrences: Occurrences) -> list[tuple[int, int]]:
 
 
 def owned(run: Run, occurrences: Occurrences) -> Range:
-    """Return the range from the beginning of the work before the first stall to the last stall's
-    end.
+    """Return the range from the work before the first stall to the last stall's end.
 
     A validation belongs to the epoch before it, so that stalls at the end of every epoch cover the
     run, not only its seams.

@@ -124,11 +124,10 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
 
 
 def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
-    """Return where the categories take at least `limit_pct` of the steps: stretches, or the whole
-    run.
+    """Return where the categories take at least `limit_pct` of the steps.
 
-    Several windows in a row that show much less than those of another part of the run end a
-    stretch, half-way to the one before.
+    That is in stretches, or in the whole run. Several windows in a row that show much less than
+    those of another part of the run end a stretch, half-way to the one before.
     """
     highest = max((_pct(run, index, *categories).max() for index in traced_gpus(run)), default=0)
     whole = share_of(run, *categories) if highest >= limit_pct else None
