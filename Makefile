@@ -80,6 +80,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture
 
 frontend: frontend/node_modules/.installed
 	cd frontend && npm run build

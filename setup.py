@@ -20,6 +20,7 @@ TEST = [
     "xprof>=2.20",  # the Profile tab must open our windows, too
     "import-linter>=2.5",
     "ruff>=0.8",
+    "vulture>=2.14",
     "mypy>=1.13",
 ]
 

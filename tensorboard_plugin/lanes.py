@@ -7,7 +7,7 @@ from gpu_util_callback.recording.facts import Gpu
 from gpu_util_callback.recording.reader import Recording
 from tensorboard_plugin.pipeline import stage_lane
 
-__all__ = ["Lane", "lanes_of"]
+__all__ = ["lanes_of"]
 
 Lane = dict[str, Any]
 

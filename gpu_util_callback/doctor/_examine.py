@@ -16,13 +16,7 @@ from gpu_util_callback.doctor._report import Line, Report
 from gpu_util_callback.doctor.probe import MARK
 from gpu_util_callback.unused_gpu import why_unused
 
-__all__ = [
-    "FRAMEWORKS",
-    "examine",
-    "installed",
-    "quick_check",
-    "run_probes",
-]
+__all__ = ["examine", "quick_check"]
 
 # framework -> the distributions that provide it
 FRAMEWORKS = {

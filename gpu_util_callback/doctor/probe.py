@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MARK", "PROBES", "main"]
+__all__ = ["MARK", "main"]
 
 MARK = "gpu-util-probe: "
 

@@ -3,7 +3,7 @@
 import functools
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +56,11 @@ class Processes:
         "utilization_other_pct",
     )
 
-    def __init__(
-        self, gate: Gate, gpu: NvmlGpu, key: str, own_pids: Iterable[int], expected: bool = False
-    ) -> None:
+    def __init__(self, gate: Gate, gpu: NvmlGpu, key: str, expected: bool = False) -> None:
         self._gate = gate
         self._gpu = gpu
         self._key = key
-        self._own = {os.getpid(), *own_pids}
+        self._own = os.getpid()
         self._expected = expected
         self._listed = False  # we were seen in a list, under our own id
         self._sampled = False  # and among the utilization's samples
@@ -76,12 +74,12 @@ class Processes:
         self._reads += 1
         self._listed = self._listed or self._names_us(found)
         sampled = self._utilization()
-        self._sampled |= bool(self._own & sampled.keys())
+        self._sampled |= self._own in sampled
         return [*self._of_lists(found), *self._of_samples(sampled, found)]
 
     def _names_us(self, found: Mapping[int, float]) -> bool:
         """Return whether the list holds ids of our namespace, including ours."""
-        if not self._own & found.keys():
+        if self._own not in found:
             return False
         # In a container our id may by chance equal that of a process on the host; that all others
         # exist here as well is no coincidence.
@@ -95,14 +93,14 @@ class Processes:
                 self._gate.memory.note(_FOREIGN, self._key, *_words.NOT_LISTED)
             return [NAN] * 3
         self._gate.memory.forget(_FOREIGN, self._key)
-        own = [used for pid, used in found.items() if pid in self._own]
-        others = [used for pid, used in found.items() if pid not in self._own]
+        own = [used for pid, used in found.items() if pid == self._own]
+        others = [used for pid, used in found.items() if pid != self._own]
         return [sum(own), sum(others), float(len(others))]
 
     def _of_samples(self, sampled: Mapping[int, int], found: Mapping[int, float]) -> list[float]:
         if not sampled:
             return [NAN, NAN]
-        own = sum(value for pid, value in sampled.items() if pid in self._own)
+        own = sampled.get(self._own, 0)
         others = sum(sampled.values()) - own
         ours = self._sampled or (host_pids() and (self._listed or not self._expected))
         if ours:

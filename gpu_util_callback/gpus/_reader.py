@@ -1,7 +1,5 @@
 """All readings of one GPU, each at its own pace."""
 
-from collections.abc import Iterable
-
 from gpu_util_callback.gpus._buffers import UtilizationBuffer
 from gpu_util_callback.gpus._counters import Counters
 from gpu_util_callback.gpus._devices import NvmlGpu, find_again, memory_of
@@ -90,7 +88,6 @@ class GpuReader:
     came back.
 
     Args:
-        own_pids: further processes of this training.
         expected: True if the framework of this process uses the GPU.
     """
 
@@ -103,7 +100,6 @@ class GpuReader:
         index: int,
         store: Store,
         clock: Clock,
-        own_pids: Iterable[int] = (),
         expected: bool = False,
     ) -> None:
         self.key = f"gpu{index}"
@@ -112,7 +108,6 @@ class GpuReader:
         self._gate = gate
         self._store = store
         self._clock = clock
-        self._own_pids = tuple(own_pids)
         self._expected = expected
         self._lost = False
         self._due = [0.0] * 5
@@ -120,9 +115,7 @@ class GpuReader:
 
     def renewed(self, gate: Gate) -> "GpuReader":
         """Return a reader of the same GPU for another thread's gate."""
-        return GpuReader(
-            gate, self.gpu, self.index, self._store, self._clock, self._own_pids, self._expected
-        )
+        return GpuReader(gate, self.gpu, self.index, self._store, self._clock, self._expected)
 
     def read(self, now_s: float) -> None:
         """Read whatever is due; now_s: `time.perf_counter()`."""
@@ -164,7 +157,7 @@ class GpuReader:
         self._buffer = UtilizationBuffer(gate, gpu, key, self._store, self._clock)
         self._counters = Counters(gate, gpu, key)
         self._gpm = Gpm(gate, gpu, key, self._store, self._clock)
-        self._processes = Processes(gate, gpu, key, self._own_pids, self._expected)
+        self._processes = Processes(gate, gpu, key, self._expected)
         self._health = Health(gate, gpu, key)
 
     def _is_due(self, which: int, now_s: float, period_s: float) -> bool:

@@ -16,11 +16,7 @@ from gpu_util_callback.gpus._reader import GpuReader
 from gpu_util_callback.gpus._store import FrameworkGpu, SampleBlock, Store
 from gpu_util_callback.recording.clock import Clock
 
-__all__ = [
-    "RateController",
-    "Sampler",
-    "SamplerThreads",
-]
+__all__ = ["RateController", "Sampler"]
 
 HANG_S = 1.0
 WATCH_S = 0.5
@@ -271,8 +267,6 @@ class Sampler:
         hz: ticks per second; lowered automatically when a driver is slow.
         framework_gpus: the GPUs as the framework numbers them. None or empty: it has none, and all
             GPUs that CUDA_VISIBLE_DEVICES allows are sampled, with `used_by_framework` False.
-        own_pids: further processes of this training (data loader workers), whose GPU memory
-            counts as this process's.
 
     Example:
         sampler = Sampler(Clock(), framework_gpus=[FrameworkGpu(0, pci_bus_id="0000:17:00.0")])
@@ -288,12 +282,10 @@ class Sampler:
         clock: Clock,
         hz: float = 10,
         framework_gpus: Sequence[FrameworkGpu] | None = None,
-        own_pids: Sequence[int] = (),
     ) -> None:
         self._clock = clock
         self._hz = hz
         self._framework_gpus = framework_gpus
-        self._own_pids = frozenset(own_pids)
         self._store = Store()
         self._memory = Memory()
         self._pid: int | None = None
@@ -402,7 +394,6 @@ class Sampler:
                     found.index,
                     self._store,
                     self._clock,
-                    self._own_pids,
                     expected=found.framework is not None,
                 )
             )

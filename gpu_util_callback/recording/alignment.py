@@ -8,7 +8,7 @@ import numpy as np
 from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.reader import Recording
 
-__all__ = ["ClockOffset", "Clocks", "session_clocks"]
+__all__ = ["Clocks", "session_clocks"]
 
 MIN_STEPS = 100  # with fewer, steps may end together by chance
 MAX_STEPS = 20_000  # a longer run is sampled in blocks
@@ -52,10 +52,6 @@ class ClockOffset:
     def notable(self) -> bool:
         """True if it exceeds the usual difference between two computers, and the scatter."""
         return abs(self.offset_ns) >= max(NOTABLE_NS, self.scatter_ns) or self.drift != 0.0
-
-    def on_reference(self, time_ns: int) -> int:
-        """Convert a time of this worker to the reference's clock."""
-        return time_ns - self.offset_ns - round(self.drift * (time_ns - self.at_ns))
 
 
 @dataclass(frozen=True)

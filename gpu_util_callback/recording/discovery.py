@@ -19,7 +19,7 @@ from gpu_util_callback.recording.storage import LeadsOutside, Storage, storage_f
 # How far apart two hosts' clocks may be: milliseconds with NTP, more without it.
 CLOCKS_APART_NS = 60_000_000_000
 
-__all__ = ["Recordings", "group_sessions", "read_recordings", "recording_id", "recordings_of_run"]
+__all__ = ["Recordings", "group_sessions", "read_recordings", "recording_id"]
 
 
 class Recordings(list[Recording]):

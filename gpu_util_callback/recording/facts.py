@@ -24,8 +24,7 @@ from typing import (
 )
 
 __all__ = [
-    "Account", "Claim", "Diagnosis", "Facts", "Fit", "Framework", "Gpu", "Model", "Span",
-    "Unavailable", "Window", "checked", "encodable",
+    "Account", "Diagnosis", "Facts", "Gpu", "Model", "Window", "checked", "encodable",
 ]  # fmt: skip
 
 # Nanoseconds since the epoch, up to the year 2116: sums with other times cannot overflow.

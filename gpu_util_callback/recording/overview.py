@@ -18,17 +18,7 @@ from gpu_util_callback.recording.pyramid import Folded, Marks
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
 from gpu_util_callback.recording.segments import MOST_VALUE, Rows
 
-__all__ = [
-    "SIZE",
-    "Cells",
-    "Groups",
-    "GrownGroups",
-    "Overview",
-    "StoredGroups",
-    "check_buckets",
-    "checked_shift",
-    "step_series",
-]
+__all__ = ["SIZE", "Overview", "StoredGroups", "check_buckets", "checked_shift", "step_series"]
 
 SIZE = 1024
 MOST_COLUMNS = 4096
@@ -87,11 +77,6 @@ class Groups:
             self._made[group] = Folded(names, self.first_shift, SIZE)
         self[group].add(keys, names, values)
 
-    @property
-    def in_memory(self) -> int:
-        """The number of groups in memory."""
-        return len(self._made)
-
     def release(self) -> None:
         """Drop the data that can be unpacked or computed again."""
 
@@ -125,10 +110,6 @@ class StoredGroups(Groups):
 
     def about(self, group: str) -> tuple[list[str], int]:
         return self._stored[group][:2]
-
-    @property
-    def in_memory(self) -> int:
-        return len({*self._made, *self._cells})
 
     def release(self) -> None:
         self._made, self._cells = {}, {}

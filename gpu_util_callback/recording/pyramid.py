@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Buckets", "Folded", "Marks", "extremes", "reduce_rows"]
+__all__ = ["Folded", "Marks", "extremes", "reduce_rows"]
 
 # Runs of up to this many values are reduced together, longer ones one by one.
 SHORT = 16

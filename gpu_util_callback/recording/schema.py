@@ -6,8 +6,8 @@ the epoch on the recording's own monotonic clock (see `clock.py`). NaN (text: ""
 """
 
 __all__ = [
-    "ABSENT_INT", "ACCOUNTS", "DURATIONS", "FORMAT_MAJOR", "FORMAT_MINOR", "GPU_COLUMNS",
-    "PHASE_KINDS", "PLUGIN_NAME", "SAMPLE_QUANTA", "STEP_PARTS", "STEP_SERIES", "TABLES", "TIMES",
+    "ABSENT_INT", "ACCOUNTS", "DURATIONS", "FORMAT_MAJOR", "FORMAT_MINOR", "PLUGIN_NAME",
+    "SAMPLE_QUANTA", "STEP_PARTS", "STEP_SERIES", "TABLES", "TIMES",
 ]  # fmt: skip
 
 PLUGIN_NAME = "gpu_utilization"
@@ -38,7 +38,9 @@ TABLES: dict[str, dict[str, str]] = {
     },
     # Everything on the training thread that is not a step, and the containers around steps.
     "phases": {
-        "kind": "text",  # one of PHASE_KINDS
+        # fit, epoch, validation, callback, checkpoint, compilation, input_setup, profiler_window,
+        # gap or between_fits
+        "kind": "text",
         "name": "text",  # e.g. "epoch 3", "ModelCheckpoint.on_epoch_end"
         "start_ns": "int",
         "end_ns": "int",
@@ -124,11 +126,6 @@ TABLES: dict[str, dict[str, str]] = {
     "clock": {"mono_ns": "int", "wall_ns": "int"},
 }
 
-PHASE_KINDS = (
-    "fit", "epoch", "validation", "callback", "checkpoint", "compilation", "input_setup",
-    "profiler_window", "gap", "between_fits",
-)  # fmt: skip
-
 # Columns that hold times on the recording's own clock: a reader rejects values far outside it.
 TIMES = ("start_ns", "end_ns", "time_ns", "mono_ns")
 # Columns with times of one thread, none longer than the recording: by table.
@@ -146,29 +143,13 @@ STEP_PARTS = ("input_wait_ns", "compile_ns", "body_ns", "gpu_wait_ns", "callback
 ACCOUNTS = ("input_wait", "step", "compile", "validation", "callbacks", "other")
 
 # Samples live in separate groups: a group is a 2-D array (samples x columns) with one time per
-# sample. Group names: "gpu<i>" (read at each tick), "gpu<i>/utilization" (the driver's own buffer),
-# "gpu<i>/gpm", "host". Columns are open; those that rules rely on are listed here.
-GPU_COLUMNS = (
-    "utilization_pct",  # NVML "kernel active": share of time in which any kernel ran
-    "memory_utilization_pct",  # share of time in which device memory was read or written
-    "memory_used_bytes", "memory_reserved_bytes", "memory_process_bytes", "memory_other_bytes",
-    "power_mw", "power_limit_mw", "temperature_c", "sm_clock_mhz", "sm_clock_max_mhz",
-    "throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct",
-    "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s",
-    "power_energy_mw",  # mean power by the energy counter, where power_mw is a 1 s average
-    "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s",
-    "memory_temperature_c",
-    "event_reasons",  # NVML's bit mask of why clocks are low; 0x1 is only "idle"
-    "processes_other",  # other processes on this GPU
-    "utilization_process_pct", "utilization_other_pct",  # kernel active, by owner of the kernels
-    "pcie_generation", "pcie_width",  # current; low at idle to save power
-    "ecc_corrected", "ecc_uncorrected",  # since the last reboot
-    # group "gpu<i>/gpm" (Hopper and newer): shares of the GPU, over the interval that ends there
-    "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct",
-    "fp64_active_pct", "fp32_active_pct", "fp16_active_pct",
-    # group "gpu<i>/xid": one row per critical error; group "gpu<i>/lost": 1 = gone, 0 = back
-    "xid", "lost",
-)  # fmt: skip
+# sample. Columns are open; their meanings are those of the lanes' titles. The groups are
+#   gpu<i>              read at each tick; `event_reasons` is NVML's bit mask of why clocks are low
+#   gpu<i>/utilization  the driver's own buffer
+#   gpu<i>/gpm          shares of the GPU over the interval that ends there (Hopper and newer)
+#   gpu<i>/xid          one row per critical error
+#   gpu<i>/lost         1 = gone, 0 = back
+#   host                the machine and this process
 
 # The columns of `steps` that are drawn and folded into the overview, in nanoseconds per step.
 STEP_SERIES = (

@@ -15,7 +15,7 @@ from tensorboard_plugin.tiles.merging import Range, View, empty, reduced_rows
 from tensorboard_plugin.tiles.overview import OverviewTiles
 from tensorboard_plugin.tiles.rows import NewRows, Part, RawRows
 
-__all__ = ["Answer", "RecordingTiles", "is_long"]
+__all__ = ["RecordingTiles", "is_long"]
 
 # The rows of recordings with more values than this stay on disk.
 LONG_CELLS = 1 << 20

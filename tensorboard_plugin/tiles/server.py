@@ -23,7 +23,7 @@ from tensorboard_plugin.tiles.background import BackgroundJobs
 from tensorboard_plugin.tiles.engine import RecordingTiles
 from tensorboard_plugin.tiles.merging import View
 
-__all__ = ["MAX_COUNT", "MAX_LANES", "MAX_LEVEL", "BadTile", "TileServer", "gzipped"]
+__all__ = ["MAX_COUNT", "MAX_LANES", "BadTile", "TileServer", "gzipped"]
 
 # ---- packing ---------------------------------------------------------------------------
 

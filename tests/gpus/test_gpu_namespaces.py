@@ -31,7 +31,7 @@ def neighbour():
 def row_of(step, scenario, expected=True, reads=1):
     """The columns after some reads: ({column: value}, {source: reason})."""
     stepped = step(scenario)
-    processes = Processes(stepped.gate, stepped.gpu, "gpu0", (), expected)
+    processes = Processes(stepped.gate, stepped.gpu, "gpu0", expected)
     for second in range(reads):
         stepped.library.set_time(second)
         values = processes.read()
