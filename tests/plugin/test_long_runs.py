@@ -488,7 +488,8 @@ def test_a_long_run_keeps_what_older_rules_found(path, tmp_path):
     assert run_report(one, {"input_bound.wait_pct": 50}, anew=False)["rules_version"] > 0
 
 
-def test_what_the_first_view_unpacked_is_let_go(recording):
+def test_what_the_first_view_unpacked_is_let_go(recording, monkeypatch):
+    monkeypatch.setattr(engine, "FIRST_PAUSE_S", 1.0)  # longer than the first look below takes
     server = TileServer()
     first = ask(server, recording, "step", 6, 0, 900)
     overview = recording.overview
