@@ -2,6 +2,7 @@
 
 import multiprocessing
 import queue
+import select
 
 import pytest
 from processes import need, shared
@@ -83,3 +84,16 @@ def test_what_has_moved_is_unknown():
         looks.begin()
         looks.end(1)
     assert told.facts() == {}
+
+
+def test_a_look_gives_nobody_pythons_lock(monkeypatch):
+    """`select.poll` would: then the look of a busy program takes as long as others please."""
+    monkeypatch.setattr(select, "poll", None)
+    batches, told = _MultiProcessingDataLoaderIter(), HandedOver()
+    looks = finished_batches(batches, told)
+    looks.begin()
+    looks.end(1)
+    batches._worker_result_queue.put((0, "a batch"))
+    looks.begin()
+    looks.end(1)
+    assert told.facts()["input_ready_pct"] == 50
