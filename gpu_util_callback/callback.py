@@ -10,7 +10,6 @@ import keras
 
 from gpu_util_callback.recorder.fit import KerasSession, Series, announce_known_failure, leave_out
 from gpu_util_callback.recorder.settings import checked_settings
-from gpu_util_callback.steps.callback_list import needless_when_listed
 
 __all__ = ["GpuUtilCallback"]
 
@@ -149,23 +148,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
                 error,
             )
 
-    @needless_when_listed
-    def on_train_batch_begin(self, batch, logs=None):
-        session = self._session
-        if session is not None:
-            try:
-                session.batch_begin()
-            except Exception as error:
-                self._give_up(session, error)
-
-    @needless_when_listed
-    def on_train_batch_end(self, batch, logs=None):
-        session = self._session
-        if session is not None and not session.listed:
-            self._pass_on("batch_end")
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._pass_on("epoch_begin", epoch)
+    # No hooks of training batches: `steps.callback_list` times those of the whole list.
 
     def on_epoch_end(self, epoch, logs=None):
         self._pass_on("epoch_end")
@@ -175,9 +158,6 @@ class GpuUtilCallback(keras.callbacks.Callback):
 
     def on_test_batch_begin(self, batch, logs=None):
         self._pass_on("test_batch_begin")
-
-    def on_test_batch_end(self, batch, logs=None):
-        self._pass_on("test_batch_end")
 
     def on_test_end(self, logs=None):
         self._pass_on("test_end")

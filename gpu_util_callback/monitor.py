@@ -306,6 +306,7 @@ class _Batches(Generic[Batch]):
             local = monitor._watch(iterator, loop.validating)
             finished = None if loop.validating else finished_batches(iterator, loop.handed)
             while True:
+                asked = clock()
                 tell(loop.request)
                 if finished is not None:
                     tell(finished.begin)
@@ -315,13 +316,15 @@ class _Batches(Generic[Batch]):
                 except StopIteration:
                     tell(loop.input_ended, requested, clock())
                     return
-                delivered = clock()
+                delivered = came = clock()
                 if finished is not None:
                     tell(finished.end, delivered - requested)
                 if local is not None and requested <= local() < delivered:
                     delivered = local()
                 tell(loop.count_operations, batch)
                 tell(loop.step_begin, requested, delivered, shape_signature(batch))
+                if loop.sampled:
+                    loop.own_step_ns += requested - asked + clock() - came
                 yield batch
         finally:
             # Left by `break`, this runs when the generator is collected: perhaps much later.
@@ -376,8 +379,14 @@ class _Step:
             requested, delivered = now - max(0, int(self._wait_s * 1e9)), now
         self._monitor._tell(loop.count_operations)
         self._monitor._tell(loop.step_begin, requested, delivered)
+        if loop.sampled:
+            loop.own_step_ns += time.perf_counter_ns() - now
 
     def __exit__(self, *_: Any) -> None:
         loop = self._monitor._loop
-        if loop is not None:
-            self._monitor._tell(loop.step_end)
+        if loop is None:
+            return
+        now = time.perf_counter_ns()
+        self._monitor._tell(loop.step_end)
+        if loop.sampled:
+            loop.own_step_ns += time.perf_counter_ns() - now

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from gpu_util_callback.profiling.session import ProfilerSession
-    from gpu_util_callback.steps.rows import InputRows
     from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = [
@@ -46,7 +45,7 @@ class About(Protocol):
 class Adapter:
     """How one framework's training loop is timed. The base class times nothing but the hooks.
 
-    `begin`, `drain`, `test_begin`, `test_end` and `end` run on the training thread
+    `begin`, `test_begin`, `test_end` and `end` run on the training thread
     and must be short; `facts` and `pipeline` run on the recorder's thread. Any of them may raise:
     the recorder then switches that source off and says why.
     """
@@ -93,14 +92,6 @@ class Adapter:
     def test_end(self) -> None:
         """A validation of this fit has ended."""
 
-    def drain(self) -> Callable[[], InputRows] | None:
-        """The input rows since the last drain; the returned call converts them elsewhere."""
-        return None
-
-    def drain_test(self) -> Callable[[], InputRows] | None:
-        """The same for validation batches."""
-        return None
-
     def end(self) -> None:
         """Leave the model as it was found. May be called on any thread, and more than once."""
 
@@ -119,12 +110,6 @@ class Adapter:
     def memory(self) -> dict[int, dict[str, float]]:
         """As `About.memory`."""
         return {} if self.about is None else self.about.memory()
-
-    def own_us(self) -> float:
-        """What recording a step costs the training thread, in microseconds, drains left out."""
-        from gpu_util_callback.backends.own_cost import hooks_us
-
-        return hooks_us()
 
     def rendezvous(self) -> tuple[str, str, int, int] | None:
         """As `About.rendezvous`."""

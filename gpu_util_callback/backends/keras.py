@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import repeat
 from typing import Any
-
-import numpy as np
 
 from gpu_util_callback.backends.base import About, Adapter
 from gpu_util_callback.backends.functions import FunctionTimer
 from gpu_util_callback.backends.keras_facts import keras_facts
-from gpu_util_callback.backends.own_cost import Model, Work, function_called, hooks_us
 from gpu_util_callback.backends.pipelines import TfDataPipelines, WatchedDataset
 from gpu_util_callback.backends.wrapped_function import WrappedFunction
 from gpu_util_callback.steps.compilations import CompileClock
-from gpu_util_callback.steps.rows import DeviceProbe, InputRows
+from gpu_util_callback.steps.rows import DeviceProbe
 from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = ["KerasAdapter", "PythonAdapter"]
@@ -48,12 +44,6 @@ class KerasAdapter(Adapter):
     def test_end(self) -> None:
         if self._test is not None:
             self._test.unwrap()
-
-    def drain(self) -> Callable[[], InputRows] | None:
-        return self._train.drain() if self._train is not None else None
-
-    def drain_test(self) -> Callable[[], InputRows] | None:
-        return self._test.drain() if self._test is not None else None
 
     def end(self) -> None:
         for function in (self._train, self._test):
@@ -116,20 +106,15 @@ class PythonAdapter(KerasAdapter):
         stale: Callable[[], None] | None = None,
         probe: DeviceProbe | None = None,
     ) -> FunctionTimer:
-        training = name == "train_function"
         return FunctionTimer(
             model,
             name,
+            timeline,
             self._compile_clock,
-            called=timeline.called,
-            no_batch=timeline.no_batch if training else timeline.test_no_batch,
-            takes=timeline.takes if training else timeline.test_takes,
             stale=stale,
             raised=stale or (lambda: None),  # an exception in there leaves the fit
             fetches_inside=self.fetches_inside,
             probe=probe,
-            done=timeline.device_done if probe is not None else None,
-            calls=timeline.calls if training else 0,
         )
 
     def test_begin(self) -> None:
@@ -143,20 +128,6 @@ class PythonAdapter(KerasAdapter):
         while self._datasets:
             data_adapter = self._datasets.pop()
             data_adapter._dataset = data_adapter._dataset._dataset
-
-    def own_us(self) -> float:
-        def work(timeline: Timeline) -> tuple[Work, Work]:
-            batches = repeat((np.zeros((1, 1), np.float32), np.zeros((1, 1), np.float32)))
-            inside = self.fetches_inside
-            model = Model((lambda given: ({}, next(given))) if inside else (lambda given: {}))
-            timer = self._timer(model, "train_function", timeline)
-            return function_called(timer, batches, self._fed(batches, timer, timeline), inside)
-
-        return hooks_us(work)
-
-    def _fed(self, batches: Any, timer: FunctionTimer, timeline: Timeline) -> Any:
-        """Return batches as a timed function gets them."""
-        return batches
 
     def _watch(self, which: str, data_adapter: Any) -> None:
         """Watch the iterators of a `tf.data.Dataset`, if Keras iterates over one."""

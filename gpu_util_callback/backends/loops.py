@@ -7,19 +7,15 @@ import os
 import platform
 import sys
 import threading
-import time
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
-
-import numpy as np
 
 from gpu_util_callback.backends.base import BACKENDS, Adapter, part_of
 from gpu_util_callback.backends.pipelines import TfDataPipelines
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 from gpu_util_callback.steps.loop import LoopTimeline
-from gpu_util_callback.steps.rows import InputRows, input_rows, shape_signature
 
 __all__ = ["LoopAdapter", "framework_in_use", "is_a_guess"]
 
@@ -85,7 +81,6 @@ class LoopAdapter(Adapter):
         # TensorFlow does not report what `jit_compile=True` compiles; JAX and torch do.
         self.shapes_compile = framework == "tensorflow"
         self._guessed = guessed
-        self._loop: LoopTimeline | None = None
         self._clock: CompileClock | None = None
         self._pipelines = TfDataPipelines(self.unavailable)
         if framework is not None:
@@ -93,7 +88,6 @@ class LoopAdapter(Adapter):
 
     def attach(self, loop: LoopTimeline, failed: Callable[[str, BaseException], None]) -> None:
         """Begin monitoring; on the training thread."""
-        self._loop = loop
         if self.about is None:
             return
         try:
@@ -106,18 +100,6 @@ class LoopAdapter(Adapter):
         """Return a watch on how the loop in `caller` dispatches steps; on the training thread."""
         loop.operations = OperationCount(self.name)
         return DispatchWatch(self.name, threading.get_ident(), lambda: loop.working, caller)
-
-    def drain(self) -> Callable[[], InputRows] | None:
-        if self._loop is None:
-            return None
-        stamps, self._loop.stamps = self._loop.stamps, []
-        return lambda: input_rows(stamps)
-
-    def drain_test(self) -> Callable[[], InputRows] | None:
-        if self._loop is None:
-            return None
-        stamps, self._loop.test_stamps = self._loop.test_stamps, []
-        return lambda: input_rows(stamps)
 
     def end(self) -> None:
         if self._clock is not None:
@@ -145,23 +127,3 @@ class LoopAdapter(Adapter):
         """Return a clock of this process's own part of the last batch; None = the whole batch."""
         find = getattr(self.about, "local_fetch", None)
         return None if find is None else find(iterator)
-
-    def own_us(self) -> float:
-        return loop_us()
-
-
-def loop_us(steps: int = 300, rounds: int = 5) -> float:
-    """Return the microseconds that timing a loop's step takes: the median of some short rounds."""
-    batch = (np.zeros((1, 1), np.float32), np.zeros((1, 1), np.float32))
-    clock = time.perf_counter_ns
-    costs = []
-    for _ in range(rounds):
-        loop = LoopTimeline(lambda: None, lambda: None)
-        loop.batches_begin()
-        start = clock()
-        for _ in range(steps):
-            requested = clock()
-            loop.count_operations(batch)
-            loop.step_begin(requested, clock(), shape_signature(batch))
-        costs.append((clock() - start - loop.drain_ns) / steps / 1e3)
-    return sorted(costs)[rounds // 2]

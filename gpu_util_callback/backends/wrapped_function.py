@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpu_util_callback.steps.rows import InputRows
+from gpu_util_callback.steps.timeline import Rows, Timeline
 
 __all__ = ["WrappedFunction", "unwrapped"]
 
@@ -19,33 +19,30 @@ class WrappedFunction:
     Args:
         model: the Keras model.
         name: "train_function" or "test_function".
-        called: called with (start_ns, end_ns, flags) for each call that delivered a batch.
-        no_batch: called with (start_ns, end_ns) for a call that found the input exhausted.
+        timeline: notified of every call.
         stale: called when the training turns out to be over; None = unexpected calls are normal.
         raised: called when the function raised; the error propagates.
-        takes: called with the number of batches per call (`steps_per_execution`), before the first
-            call of each wrapped function: it may be rebuilt in the middle of a fit.
     """
 
     def __init__(
         self,
         model: Any,
         name: str,
+        timeline: Timeline,
         *,
-        called: Callable[[int, int, int], None],
-        no_batch: Callable[[int, int], None],
-        stale: Callable[[], None] | None,
+        stale: Callable[[], None] | None = None,
         raised: Callable[[], None] = lambda: None,
-        takes: Callable[[int], None] = lambda batches: None,
     ):
         self.model = model
         self.name = name
         self.armed = False
-        self._called = called
-        self._no_batch = no_batch
+        self.rows: Rows | None = None  # of the wrapped function, where it writes them itself
+        training = name == "train_function"
+        self._timeline = timeline
+        self._no_batch = timeline.no_batch if training else timeline.test_no_batch
+        self._takes = timeline.takes if training else timeline.test_takes
         self._stale = stale
         self._raised = raised
-        self._takes = takes
         self._wrapper: Any = None
 
     def arm(self) -> None:
@@ -59,8 +56,9 @@ class WrappedFunction:
         inner = unwrapped(getattr(self.model, self.name, None))
         if inner is None:
             return
-        self._takes(self._batches(inner))
         self._wrapper = self._make(inner)
+        # It may have been rebuilt in the middle of a fit, with another number of batches.
+        self._takes(self._batches(inner), self.rows)
         self._wrapper.__dict__[_WRAPPED] = inner
         self._wrapper.__name__ = getattr(inner, "__name__", self.name)
         setattr(self.model, self.name, self._wrapper)
@@ -80,13 +78,6 @@ class WrappedFunction:
         if self._wrapper is not None and getattr(self.model, self.name, None) is self._wrapper:
             setattr(self.model, self.name, self._wrapper.__dict__[_WRAPPED])
         self._wrapper = None
-
-    def drain(self) -> Callable[[], InputRows] | None:
-        """Return the rows since the last drain, as a call that converts them on any thread.
-
-        None where batches are not timed.
-        """
-        raise NotImplementedError
 
     def _make(self, inner: Callable) -> Callable:
         """Return the wrapper around the model's own function."""

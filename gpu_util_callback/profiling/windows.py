@@ -139,19 +139,19 @@ class ProfilerWindows:
         except Exception as error:
             self._failed(error)
 
-    def step_begins(self, step: int) -> int:
+    def step_begins(self, step: int) -> bool:
         """Begin a call of the train function with batch number `step` of the fit.
 
-        Returns: `time.perf_counter_ns` when this began; 0 where there was nothing to do.
+        Returns: whether there was anything to do.
         """
         planner = self._planner
         if self._off or planner is None:
-            return 0
+            return False
         now = time.perf_counter_ns()
         try:
             action = planner.boundary(step, now)
             if action is _NONE and self._marker is None:
-                return 0
+                return False
             marker, self._marker = self._marker, None
             if action is Action.CLOSE:
                 self._settle()  # within the last step's marker: its work belongs to that step
@@ -165,7 +165,7 @@ class ProfilerWindows:
                 self._close_window(planner.closed())
         except Exception as error:
             self._failed(error)
-        return now
+        return True
 
     def steps_pause(self, steps: int | None = None) -> None:
         """Handle a pause in the steps: an epoch has ended, or a validation begins.

@@ -144,7 +144,6 @@ class KerasSession:
         self._timer: CallbackTimer | None = None
         self._input: InputTimer | None = None
         self._windows: KerasWindows | None = None
-        self.listed = False  # the CallbackList itself is timed, so our own hooks need not be
         self._arm: Callable[[], None] = lambda: None  # announces that a batch begins
         self._testing = False
         self._fit: Any = None  # the CallbackList of the fit, a new one in every fit
@@ -235,22 +234,28 @@ class KerasSession:
             adapter.end()
             recorder.fail("input wait", error)
         self._arm = adapter.begins_batches()
-        if callbacks is not None:
-            self._timer = CallbackTimer(
-                timeline,
-                self._callback,
-                lambda error: recorder.fail("callback times", error),
-                self._begun,
-            )
-            try:
-                self._timer.attach(callbacks)
-                self.listed = True
-            except Exception as error:
-                self._timer.detach()
-                recorder.fail("callback times", error)
-        elif NO_LIST not in recorder.unavailable:
-            recorder.unavailable.append(NO_LIST)
-        recorder.take_sums(self._timer.sums if self._timer is not None else [])
+        self._time_callbacks(callbacks, recorder)
+
+    def _time_callbacks(self, callbacks: Any, recorder: Recorder) -> None:
+        timer = self._timer = CallbackTimer(
+            recorder.timeline,
+            self._callback,
+            lambda error: recorder.fail("callback times", error),
+            self._batch_begins,
+        )
+        try:
+            if callbacks is not None:
+                timer.attach(callbacks)
+        except Exception as error:
+            timer.detach()
+            recorder.fail("callback times", error)
+            callbacks = None
+        if callbacks is None:
+            timer.sums.clear()
+            timer.attach_alone()
+            if NO_LIST not in recorder.unavailable:
+                recorder.unavailable.append(NO_LIST)
+        recorder.take_sums(timer.sums)
 
     def _open(
         self,
@@ -302,8 +307,8 @@ class KerasSession:
 
     # ---- hooks; each is called on the training thread ----------------------------------------
 
-    def _begun(self, batch: int, logs: Any = None) -> None:
-        """Begin a training batch, where the list of callbacks was found; runs every step."""
+    def _batch_begins(self) -> None:
+        """Begin a training batch, before all callbacks' hooks; runs every step."""
         recorder = self._recorder
         if recorder is None or recorder.status:
             return
@@ -314,33 +319,8 @@ class KerasSession:
         except Exception as error:
             self._callback._give_up(self, error)
 
-    def batch_begin(self) -> None:
-        """Begin a training batch; needed only where the list of callbacks was not found."""
-        recorder = self._recorder
-        if recorder is None or recorder.status:
-            return
-        recorder.timeline.batch_begin()
-        self._begun(0)
-
-    def batch_end(self) -> None:
-        """End a training batch; needed only where the list of callbacks was not found."""
-        recorder = self._recorder
-        if not self.listed and recorder is not None and not recorder.off:
-            recorder.timeline.batch_end()
-
-    def epoch_begin(self, epoch: int) -> None:
-        """Begin an epoch."""
-        recorder = self._recorder
-        if not self.listed and recorder is not None and not recorder.off:
-            recorder.timeline.epoch_begin(epoch)
-            recorder.timeline.epoch_begun()
-
     def epoch_end(self) -> None:
         """End an epoch."""
-        recorder = self._recorder
-        if not self.listed and recorder is not None and not recorder.off:
-            recorder.timeline.epoch_end()
-            recorder.timeline.epoch_ended()
         if self._windows is not None:
             self._windows.epoch_end()
 
@@ -349,8 +329,6 @@ class KerasSession:
         recorder = self._recorder
         if recorder is None or recorder.off:
             return
-        if not self.listed:
-            recorder.timeline.test_begin()
         if self._windows is not None:
             self._windows.test_begin()
         recorder.adapter.test_begin()
@@ -359,17 +337,8 @@ class KerasSession:
     def test_batch_begin(self) -> None:
         """Begin a validation batch."""
         recorder = self._recorder
-        if not self._testing or recorder is None or recorder.off:
-            return
-        if not self.listed:
-            recorder.timeline.test_batch_begin()
-        recorder.adapter.test_batch_begin()
-
-    def test_batch_end(self) -> None:
-        """End a validation batch."""
-        recorder = self._recorder
-        if self._testing and not self.listed and recorder is not None and not recorder.off:
-            recorder.timeline.test_batch_end()
+        if self._testing and recorder is not None and not recorder.off:
+            recorder.adapter.test_batch_begin()
 
     def test_end(self) -> None:
         """End a validation."""
@@ -377,9 +346,6 @@ class KerasSession:
         if not self._testing or recorder is None:
             return
         self._testing = False
-        if not self.listed and not recorder.off:
-            recorder.timeline.test_end()
-            recorder.timeline.test_ended()
         recorder.adapter.test_end()
 
     def give_up(self) -> None:

@@ -15,7 +15,7 @@ from gpu_util_callback.recording.clock import Clock
 
 __all__ = ["FLUSH_S", "Outputs"]
 
-# A flush and what the training thread still holds (timeline.DRAIN_EVERY_NS) stay below 2 s.
+# Below 2 s with the time that a flush takes and the pause before it.
 FLUSH_S = 1.5
 REMOTE_FLUSH_S = 30.0
 # Seconds between the attempts to write a recording's end, where writing fails. Only the end of

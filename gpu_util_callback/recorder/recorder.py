@@ -52,7 +52,6 @@ IDLE_S = 60.0  # where the fit cannot be watched: sampling stops after this long
 
 _active: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
-_hooks_us: dict[str, float] = {}  # adapter -> what recording a step costs on this machine
 
 
 @dataclass
@@ -81,7 +80,7 @@ class Recorder:
         if self._ray is not None:
             home = self._ray.home(self.settings.log_dir)
             self.settings = replace(self.settings, log_dir=home)
-        self.timeline = self.timeline_type(self._drain_train, self._drain_test)
+        self.timeline = self.timeline_type()
         self.hook_sums: list[HookSums] = []
         self.watch = FitWatch(None)
         self.status = ""  # "", then "ended" or "interrupted"
@@ -137,6 +136,8 @@ class Recorder:
             Compilations(
                 self.adapter.shapes, self.adapter.shapes_compile, self.adapter.every_shape_compiles
             ),
+            self.timeline.device_done,
+            lambda error: self.fail("input wait", error),
         )
         thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
         thread.start()  # raises where the process may have no more threads
@@ -561,10 +562,7 @@ class Recorder:
             steps = self._assembler.steps if self._assembler is not None else 0
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
-                "callback_us_per_step": self._own_us(steps, last),
-                # Of that: a drain goes through the framework, which releases Python's lock; where
-                # the input pipeline runs in Python, it waits to get the lock back.
-                "lock_wait_us_per_step": self._drain_us(self.timeline.drain_waited_ns, steps),
+                "callback_us_per_step": self._own_us(),
                 "recorder_cpu_pct": round(100e9 * (self._cpu_s + time.thread_time()) / wall, 3),
                 "windows_s": 0.0,
             }
@@ -635,24 +633,10 @@ class Recorder:
         )
         return [("input wait", reason, "")]
 
-    def _own_us(self, steps: int, last: bool) -> float | None:
-        """Return our own Python on the training thread per step: hooks as measured, and drains."""
-        if not steps:
-            return None
-        # The process ends: nobody waits for a measurement.
-        if last and self.adapter.name not in _hooks_us and not self._outputs.in_a_hurry.is_set():
-            try:
-                _hooks_us[self.adapter.name] = self.adapter.own_us()
-            except Exception as error:  # the other facts of the end do not depend on it
-                self.fail("the cost of recording a step", error)
-        hooks_us = _hooks_us.get(self.adapter.name)
-        if hooks_us is None:
-            return None
-        return round(hooks_us + (self._drain_us(self.timeline.drain_ns, steps) or 0), 3)
-
-    @staticmethod
-    def _drain_us(ns: int, steps: int) -> float | None:
-        return round(ns / steps / 1e3, 3) if steps else None
+    def _own_us(self) -> float | None:
+        """Return our own time on the training thread per step, as its sampled steps took it."""
+        timeline = self.timeline
+        return round(timeline.own_ns / timeline.own_steps / 1e3, 3) if timeline.own_steps else None
 
     def _gather_late_facts(self) -> None:
         """Gather the facts of a model that was not built when the fit began."""
@@ -667,7 +651,7 @@ class Recorder:
         """Pause where the fit cannot be watched and training may have stopped."""
         if self.watch.known or self._ended_ns:
             return
-        idle = (time.perf_counter_ns() - self.timeline.last_event) / 1e9
+        idle = (time.perf_counter_ns() - self.timeline.latest()) / 1e9
         if idle > IDLE_S and not self._paused:
             self.end("interrupted")
             self._paused = True
@@ -680,20 +664,6 @@ class Recorder:
         if self.windows is not None and self.fits == 1:  # a series takes no more windows
             self.windows.close(WINDOWS_S)
         self._tick(last=True)
-
-    def _drain_train(self) -> Any:
-        try:
-            return self.adapter.drain()
-        except Exception as error:
-            self.fail("input wait", error)
-            return None
-
-    def _drain_test(self) -> Any:
-        try:
-            return self.adapter.drain_test()
-        except Exception as error:
-            self.fail("input wait of validation", error)
-            return None
 
 
 def close_left_over(keep: Callable[[Recorder], bool] = lambda recorder: False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -128,9 +127,8 @@ class KerasWindows:
 
     def _step_begins(self, call: int) -> None:
         self._begun = call + 1
-        since = self._windows.step_begins(self._first + call * self._per_call)
-        if since:  # opening one takes seconds on a GPU
-            self._timeline.ours(time.perf_counter_ns() - since)
+        if self._windows.step_begins(self._first + call * self._per_call):
+            self._timeline.sampled = False  # windows have an account of their own
 
     def test_begin(self) -> None:
         """Begin a validation: its steps are not training's."""

@@ -5,13 +5,23 @@ Pure functions of numpy arrays, run on the recorder's thread: no framework, no c
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gpu_util_callback.steps.compilations import ABSENT, Compilations
-from gpu_util_callback.steps.rows import InputRows
-from gpu_util_callback.steps.timeline import CALL, FIRST, ONE_PIECE, TRACED, Calls, Phase
+from gpu_util_callback.steps.rows import ENDED_MEANWHILE, UNSEEN, InputRows, Stamp, input_rows
+from gpu_util_callback.steps.timeline import (
+    CALL,
+    FIRST,
+    ONE_PIECE,
+    TESTING,
+    TRACED,
+    Call,
+    Function,
+    Phase,
+)
 
 __all__ = [
     "Assembler",
@@ -98,6 +108,29 @@ def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
 Columns = dict[str, np.ndarray]
 
 
+def _is_test(call: Call) -> bool:
+    return bool(call[-2] & TESTING)
+
+
+@dataclass
+class _Block:
+    """Calls of one function in a row.
+
+    Args:
+        table: int64 (n, len(CALL)).
+        function: what was called.
+        rows: what is known of their batches; None = nothing.
+        per_call: which rows are whose.
+        ended: of calls of several steps, where their ends are seen.
+    """
+
+    table: np.ndarray
+    function: Function
+    rows: InputRows | None = None
+    per_call: list[slice] = field(default_factory=list)
+    ended: list[np.ndarray] | None = None
+
+
 @dataclass
 class Assembler:
     """Rows of `steps`, `validation_steps` and `phases` from a timeline's queue, in order.
@@ -105,16 +138,26 @@ class Assembler:
     Args:
         offset_ns: added to `time.perf_counter_ns` to get the recording's clock.
         compilations: of the train function.
+        device_done: when the device had done a call, by its number; filled elsewhere, in time.
+        failed: called with an error in reading a graph's rows, which are left alone then.
     """
 
     offset_ns: int
     compilations: Compilations = field(default_factory=Compilations)
+    device_done: dict[int, int] = field(default_factory=dict)
+    failed: Callable[[BaseException], None] = lambda error: None
     steps: int = 0  # training steps delivered so far
     lost_rows: int = 0  # calls whose input rows were missing
     _calls: int = 0
     _waiting: list[Phase] = field(default_factory=list)
+    _functions: dict[str, Function] = field(
+        default_factory=lambda: {which: Function(which) for which in ("train", "validation")}
+    )
+    _early: dict[str, InputRows] = field(default_factory=dict)  # of calls yet to come
 
-    def add(self, items: list[Calls | Phase], last: bool = False) -> dict[str, list[Columns]]:
+    def add(
+        self, items: Sequence[Call | Function | Phase], last: bool = False
+    ) -> dict[str, list[Columns]]:
         """Return the rows of all that is complete: a list of column dictionaries for each table."""
         tables: dict[str, list[Columns]] = {}
 
@@ -123,21 +166,109 @@ class Assembler:
                 tables.setdefault(table, []).append(columns)
 
         phases: list[tuple[Phase, int]] = []
+        calls: list[Call] = []
+
+        def complete() -> None:
+            if not calls:
+                return
+            block = self._block(calls)
+            if _is_test(calls[0]):
+                put("validation_steps", self._validation(block, phases))
+            else:
+                columns, steps_before = self._train(block, phases)
+                put("steps", columns)
+                self._release(phases, steps_before)
+            calls.clear()
+
         for item in items:
             if isinstance(item, Phase):
                 self._waiting.append(item)
-            elif item.which == "train":
-                columns, steps_before = self._train(item, phases)
-                put("steps", columns)
-                self._release(phases, steps_before)
+            elif isinstance(item, Function):
+                complete()
+                self._use(item)
             else:
-                put("validation_steps", self._validation(item, phases))
+                if calls and _is_test(calls[0]) != _is_test(item):
+                    complete()
+                calls.append(item)
+        complete()
         self._release(phases, np.array([self.steps]))
         if last:
             phases += [(phase, self.steps) for phase in self._waiting]
             self._waiting = []
         put("phases", self._phases(phases))
         return tables
+
+    # ---- calls and their batches ---------------------------------------------------------
+
+    def _use(self, function: Function) -> None:
+        if function.rows is not self._functions[function.which].rows:
+            self._early.pop(function.which, None)
+        self._functions[function.which] = function
+
+    def _block(self, calls: list[Call]) -> _Block:
+        which = "validation" if _is_test(calls[0]) else "train"
+        table = np.array([call[:-1] for call in calls], np.int64)
+        block = _Block(table, self._functions[which])
+        stamps = [call[-1] for call in calls]
+        if block.function.rows is not None:
+            self._read_graph(block)
+        elif any(stamps):
+            self._read_stamps(block, stamps)
+        return block
+
+    def _read_stamps(self, block: _Block, stamps: list[Sequence[Stamp]]) -> None:
+        """Set the rows of batches that Python fetched: each call came with its own."""
+        found: list[Stamp] = []
+        single = block.function.batches == 1
+        for number, (call, own) in enumerate(zip(block.table, stamps, strict=True), self._calls):
+            first = len(found)
+            if single and len(own) != 1:  # exactly one row a call
+                start = int(call[CALL["call"]])
+                own = own[:1] or [(UNSEEN, start, 0.0, 0)]
+            for requested, delivered, signature, busy in own:
+                if busy == ENDED_MEANWHILE:  # the device's end is seen a little late, never early
+                    busy = min(self.device_done.get(number - 1, delivered), delivered)
+                found.append((requested, delivered, signature, busy))
+            block.per_call.append(slice(first, len(found)))
+        if block.function.which == "train":
+            newest = self._calls + len(stamps) - 1
+            for call in [call for call in tuple(self.device_done) if call < newest]:
+                del self.device_done[call]
+        block.rows = input_rows(found)
+
+    def _read_graph(self, block: _Block) -> None:
+        """Set the rows that the calls wrote; those of calls under way are kept for later."""
+        function, n = block.function, len(block.table)
+        assert function.rows is not None
+        try:
+            rows = function.rows.take()
+        except Exception as error:
+            self.failed(error)
+            function.rows = None
+            return
+        early = self._early.pop(function.which, None)
+        if early is not None:
+            rows = early.followed_by(rows)
+        if function.batches == 1:  # a call that found no batch is no step
+            rows = rows[rows.delivered_ns >= 0]
+        per_call = share_rows(rows, n, function.batches)
+        if per_call is None:
+            if function.which == "train":
+                self.lost_rows += n
+            self._early[function.which] = rows[
+                rows.requested_ns >= int(block.table[-1, CALL["call_end"]])
+            ]
+            return
+        used = per_call[-1].stop
+        block.rows, block.per_call = rows[:used], per_call
+        rest = rows[used:]
+        block.ended = share_ends(rows, per_call) if function.batches > 1 else None
+        if rest.ended_ns is not None:
+            came = int((block.rows.delivered_ns >= 0).sum())
+            rest.ended_ns = rest.ended_ns[came:]
+        self._early[function.which] = rest
+
+    # ---- phases --------------------------------------------------------------------------
 
     def _release(self, phases: list[tuple[Phase, int]], steps_before: np.ndarray) -> None:
         """Assign their step to phases whose position among the steps is known by now."""
@@ -168,30 +299,23 @@ class Assembler:
     # ---- training ------------------------------------------------------------------------
 
     def _train(
-        self, block: Calls, phases: list[tuple[Phase, int]]
+        self, block: _Block, phases: list[tuple[Phase, int]]
     ) -> tuple[Columns | None, np.ndarray]:
-        calls = block.table()
-        rows = block.rows() if block.rows is not None else None
-        per_call = share_rows(rows, len(calls), block.steps_per_execution) if rows else None
-        if rows is not None and per_call is None:
-            self.lost_rows += len(calls)
+        calls, rows = block.table, block.rows
         parts = []
         steps_before = [self.steps]
-        if block.steps_per_execution == 1:
-            if rows is not None:
-                rows = rows.first(len(calls)) if per_call is not None else None
+        if block.function.batches == 1:
             columns = self._single(calls, rows, phases)
             parts.append(columns)
             self.steps += len(calls)
             steps_before += range(steps_before[0] + 1, self.steps + 1)
         else:
-            ended = share_ends(rows, per_call) if rows is not None and per_call else None
             for i, call in enumerate(calls):
                 columns = self._several(
                     call,
-                    None if per_call is None or rows is None else (rows, per_call[i]),
-                    ended[i] if ended is not None else None,
-                    block,
+                    None if rows is None else (rows, block.per_call[i]),
+                    block.ended[i] if block.ended is not None else None,
+                    block.function,
                     phases,
                 )
                 parts.append(columns)
@@ -284,7 +408,7 @@ class Assembler:
         call: np.ndarray,
         batch: tuple[InputRows, slice] | None,
         ended: np.ndarray | None,
-        block: Calls,
+        function: Function,
         phases: list[tuple[Phase, int]],
     ) -> Columns:
         """Return the rows of calls with several batches; with prefetching the parts are estimates.
@@ -302,7 +426,7 @@ class Assembler:
         end_hooks = at["logs_end"] - at["logs"] if at["logs"] else 0
         new_shape = False
         if batch is None:
-            n = block.steps_per_execution
+            n = function.batches
             shapes = np.full(n, ABSENT, np.int64)
             get = wait = np.full(n, ABSENT, np.int64)
             ends = at["start"] + (np.arange(1, n + 1) * (done - at["start"])) // n
@@ -318,13 +442,14 @@ class Assembler:
             shapes, new = self.compilations.shape_ids(rows.signature[part][keep])
             new_shape = bool(new.any())
             get = np.maximum(delivered - requested, 0)
-            if block.serial:  # a fetch begins when the step before it has returned
+            if function.serial:  # a fetch begins when the step before it has returned
                 wait, ends = get, np.append(requested[1:], done)
             elif ended is not None:
                 wait, ends = seen_delays(requested, delivered, np.clip(ended, at["call"], done))
                 ends[-1] = done
             else:
-                wait, ends = delays(requested, delivered, done, block.tail_ns)
+                tail_ns = function.rows.tail_ns if function.rows is not None else 0
+                wait, ends = delays(requested, delivered, done, tail_ns)
             if at["flags"] & FIRST:
                 self._first_batch(phases, int(requested[0]), int(delivered[0]), self.steps)
         starts = np.concatenate([[at["start"]], ends[:-1]])
@@ -360,19 +485,15 @@ class Assembler:
             else np.full(n, ABSENT, np.int64),
             "callbacks_ns": callbacks if known else np.full(n, ABSENT, np.int64),
             "batches": np.full(n, n, np.int64),
-            "estimated": np.full(n, int(not block.serial), np.int64),
+            "estimated": np.full(n, int(not function.serial), np.int64),
             "shape_id": shapes,
         }
 
     # ---- validation ----------------------------------------------------------------------
 
-    def _validation(self, block: Calls, phases: list[tuple[Phase, int]]) -> Columns | None:
-        calls, most = block.table(), block.steps_per_execution
-        rows = block.rows() if block.rows is not None else None
-        per_call = share_rows(rows, len(calls), most) if rows else None
-        if per_call is None or rows is None:
-            rows = None
-            per_call = [slice(0, 0)] * len(calls)
+    def _validation(self, block: _Block, phases: list[tuple[Phase, int]]) -> Columns | None:
+        calls, rows = block.table, block.rows
+        per_call = block.per_call if rows is not None else [slice(0, 0)] * len(calls)
         starts, durations, waits = [], [], []
         for call, part in zip(calls, per_call, strict=True):
             start, end = int(call[CALL["start"]]), int(call[CALL["end"]])

@@ -13,9 +13,7 @@ from typing import Any
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.timeline import Phase, Timeline
 
-__all__ = [
-    "CallbackTimer", "HookSums", "describe_callbacks", "find_callback_list", "needless_when_listed",
-]  # fmt: skip
+__all__ = ["CallbackTimer", "HookSums", "describe_callbacks", "find_callback_list"]
 
 # Hooks that run once a batch: summed by name. All others get a row each.
 BATCH_HOOKS = (
@@ -103,12 +101,6 @@ def _first_arguments(callback: Any) -> dict[str, str]:
     return found
 
 
-def needless_when_listed(hook: Callable) -> Callable:
-    """Mark a hook of our own callback that has nothing to do where its `CallbackList` is timed."""
-    hook._gpu_util_needless = True  # type: ignore[attr-defined]
-    return hook
-
-
 class HookSums:
     """Time spent in one batch hook of one callback, as part of the steps."""
 
@@ -142,7 +134,7 @@ class CallbackTimer:
         timeline: receives the measurements.
         ours: our own callback, which is not timed.
         failed: called with an error of ours.
-        begun: replaces our own callback's `on_train_batch_begin`.
+        begun: called as each training batch begins; raises nothing.
     """
 
     def __init__(
@@ -150,7 +142,7 @@ class CallbackTimer:
         timeline: Timeline,
         ours: Any,
         failed: Callable[[BaseException], None],
-        begun: Callable[..., None] | None = None,
+        begun: Callable[[], None] = lambda: None,
     ):
         self._timeline = timeline
         self._ours = ours
@@ -161,15 +153,27 @@ class CallbackTimer:
 
     def attach(self, callback_list: Any) -> None:
         """Start timing; on the training thread, inside `on_train_begin`."""
+        self._time_callbacks(callback_list)
+        self._time_edges(callback_list)
+
+    def attach_alone(self) -> None:
+        """Start timing where the list could not be found: our own hooks stand for the list's.
+
+        They are among the other callbacks' hooks: when the first of those begins is not seen.
+        """
+        timeline, failed = self._timeline, self._failed
+
+        def ending(*_: Any) -> None:
+            try:
+                timeline.epoch_end()
+            except Exception as error:
+                failed(error)
+
+        self._stamp(self._ours, "on_epoch_end", ending)
+        self._time_edges(self._ours)
+
+    def _time_callbacks(self, callback_list: Any) -> None:
         timeline = self._timeline
-        moments: dict[str, tuple[Any, Any]] = {
-            "on_epoch_begin": (None, timeline.epoch_begun),
-            "on_epoch_end": (None, timeline.epoch_ended),
-            "on_test_begin": (timeline.test_begin, None),
-            "on_test_batch_begin": (timeline.test_batch_begin, None),
-            "on_test_batch_end": (None, timeline.test_batch_end),
-            "on_test_end": (timeline.test_end, timeline.test_ended),
-        }
         # JAX and torch: where all callbacks allow it, Keras calls the end hooks on other threads.
         pooled = {
             hook
@@ -182,22 +186,32 @@ class CallbackTimer:
         for callback in callbacks:
             if callback is not self._ours:
                 self._time_callback(callback, pooled)
-            elif self._begun is not None and _needless(callback, "on_train_batch_begin"):
-                self._replace(callback, "on_train_batch_begin", self._begun)
         if callbacks:
             if "on_train_batch_end" in pooled:
                 self._stamp(callbacks[0], "on_train_batch_end", timeline.device_reached)
             else:
                 self._stamp(callbacks[0], "on_train_batch_end", timeline.logs_ready)
             self._stamp(callbacks[0], "on_epoch_end", lambda *_: timeline.epoch_end())
-        begins = timeline.around_begin(callback_list.on_train_batch_begin, self._failed)
-        self._replace(callback_list, "on_train_batch_begin", begins)
+
+    def _time_edges(self, owner: Any) -> None:
+        """Time where steps, epochs and validations begin and end, by hooks of the list."""
+        timeline = self._timeline
+        begins = timeline.around_begin(owner.on_train_batch_begin, self._begun, self._failed)
+        self._replace(owner, "on_train_batch_begin", begins)
         # On other threads nothing on this one waits for the logs.
-        logs_are_ready = "on_train_batch_end" in pooled
-        ends = timeline.around_end(callback_list.on_train_batch_end, logs_are_ready)
-        self._replace(callback_list, "on_train_batch_end", ends)
+        logs_are_ready = getattr(owner, "_async_train", False)
+        ends = timeline.around_end(owner.on_train_batch_end, logs_are_ready)
+        self._replace(owner, "on_train_batch_end", ends)
+        moments: dict[str, tuple[Any, Any]] = {
+            "on_epoch_begin": (None, timeline.epoch_begun),
+            "on_epoch_end": (None, timeline.epoch_ended),
+            "on_test_begin": (timeline.test_begin, None),
+            "on_test_batch_begin": (timeline.test_batch_begin, None),
+            "on_test_batch_end": (None, timeline.test_batch_end),
+            "on_test_end": (timeline.test_end, timeline.test_ended),
+        }
         for hook, (before, after) in moments.items():
-            self._around(callback_list, hook, before, after)
+            self._around(owner, hook, before, after)
 
     def detach(self) -> None:
         """Restore the original hooks. May be called more than once."""
@@ -253,9 +267,6 @@ class CallbackTimer:
     def _stamp(self, callback: Any, name: str, stamp: Callable[..., None]) -> None:
         # Before it calls the first callback, Keras has turned the logs into Python numbers, which
         # waits for the device.
-        if _needless(callback, name):
-            self._replace(callback, name, stamp)
-            return
         hook = _function(callback, name)
 
         def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -280,7 +291,8 @@ class CallbackTimer:
         self.sums.append(sums)
         hook = _function(callback, name)
         clock = time.perf_counter_ns
-        write = self._timeline.hook
+        timeline = self._timeline
+        write = timeline.hook
 
         def add(start: int, end: int) -> None:
             spent = end - start
@@ -298,7 +310,10 @@ class CallbackTimer:
             try:
                 return hook(self, *args, **kwargs)
             finally:
-                add(start, clock())
+                end = clock()
+                add(start, end)
+                if timeline.sampled:
+                    timeline.own_step_ns += clock() - end
 
         def plain(self: Any, batch: int, logs: Any = None) -> Any:
             start = clock()
@@ -312,6 +327,8 @@ class CallbackTimer:
                     sums.count += 1
                 else:
                     add(start, end)
+                if timeline.sampled:
+                    timeline.own_step_ns += clock() - end
 
         self._replace_hook(callback, name, plain if _is_plain(hook) else timed)
 
@@ -356,10 +373,6 @@ def _is_plain(hook: Any) -> bool:
         and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
         and hook.__defaults__ == (None,)
     )
-
-
-def _needless(callback: Any, name: str) -> bool:
-    return hasattr(getattr(type(callback), name, None), "_gpu_util_needless")
 
 
 def _overridden(callback: Any, hook: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from gpu_util_callback.steps import annotations as waits
@@ -32,16 +31,11 @@ class LoopTimeline(Timeline):
     """Steps of a loop without hooks: a step lasts from one request for a batch to the next.
 
     All methods run on the training thread.
-
-    Args:
-        drain, drain_test: as for `Timeline`.
     """
 
-    def __init__(self, drain: Callable[[], Any], drain_test: Callable[[], Any]):
-        super().__init__(drain, drain_test)
+    def __init__(self) -> None:
+        super().__init__()
         self.compile_clock = CompileClock()
-        self.stamps: list[Stamp] = []  # of steps whose work is done
-        self.test_stamps: list[Stamp] = []
         self.sums: list[HookSums] = []
         self._sums: dict[str, HookSums] = {}
         self._phases: list[_Phase] = []
@@ -206,7 +200,7 @@ class LoopTimeline(Timeline):
         if self.compile_clock.explains(compiled, own):
             self._flags |= TRACED
         self._open = True
-        (self.test_stamps if self._in_test else self.stamps).append(self._stamp)
+        self._stamps = (self._stamp,)
 
     def _leave_own_code(self, now: int) -> None:
         """Account for the loop's own code since the last accounted interval."""

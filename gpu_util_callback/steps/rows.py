@@ -51,21 +51,29 @@ class InputRows:
     busy_until_ns: np.ndarray | None = None
     ended_ns: np.ndarray | None = None
 
-    def first(self, n: int) -> InputRows:
-        """Return the first n rows."""
+    def __len__(self) -> int:
+        return len(self.delivered_ns)
+
+    def __getitem__(self, part: slice | np.ndarray) -> InputRows:
+        """Return some of the rows, with all ends."""
         busy = self.busy_until_ns
         return InputRows(
-            self.requested_ns[:n],
-            self.delivered_ns[:n],
-            self.signature[:n],
-            None if busy is None else busy[:n],
+            self.requested_ns[part],
+            self.delivered_ns[part],
+            self.signature[part],
+            None if busy is None else busy[part],
+            self.ended_ns,
         )
 
-    @classmethod
-    def from_stamps(cls, stamps: list[tuple[int, int]]) -> InputRows:
-        """Return rows from (requested, delivered) pairs read in Python."""
-        times = np.array(stamps, np.int64).reshape(-1, 2)
-        return cls(times[:, 0], times[:, 1], np.zeros(len(times)))
+    def followed_by(self, more: InputRows) -> InputRows:
+        """Return these rows and later ones of the same function's graph."""
+        ends = [rows.ended_ns for rows in (self, more) if rows.ended_ns is not None]
+        return InputRows(
+            np.concatenate([self.requested_ns, more.requested_ns]),
+            np.concatenate([self.delivered_ns, more.delivered_ns]),
+            np.concatenate([self.signature, more.signature]),
+            ended_ns=np.concatenate(ends) if ends else None,
+        )
 
 
 # ---- progress of the device ------------------------------------------------------------

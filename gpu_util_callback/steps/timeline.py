@@ -1,23 +1,25 @@
 """The training thread's timeline, recorded with a few clock readings a step.
 
-Everything here runs on the training thread and only appends: blocks of clock readings and events go
-into a queue, and `assemble` turns them into rows on the recorder's thread.
+Everything here runs on the training thread and only reads clocks and appends to a queue: no lock,
+no call of a framework, none that gives up Python's lock. The recorder's thread empties the queue
+and has `assemble` turn it into rows.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import Any, Protocol
 
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import HandedOver, InputRows
+from gpu_util_callback.steps.rows import HandedOver, InputRows, Stamp
 
-__all__ = ["CALL", "FIRST", "ONE_PIECE", "TRACED", "Calls", "Phase", "Timeline"]
+__all__ = [
+    "CALL", "FIRST", "ONE_PIECE", "TESTING", "TRACED", "Call", "Function", "Phase", "Rows",
+    "Timeline",
+]  # fmt: skip
 
 # The columns of a call of the train (or test) function. Times are `time.perf_counter_ns`.
 CALL = {
@@ -39,26 +41,31 @@ CALL = {
 TRACED = 1  # the function was traced in this call
 FIRST = 2  # the first call of an epoch
 ONE_PIECE = 4  # the call includes the wait for the device, if there was one
+TESTING = 8  # a call of the test function
 
-# How often rows are handed over: a killed process loses little, and no hand-over takes long.
-_DRAIN_SIZE = 256 * len(CALL)
-DRAIN_EVERY_NS = 250_000_000
+# A call in the queue: the columns of `CALL`, and the stamps of its batches that Python took.
+Call = tuple[int, int, int, int, int, int, int, int, int, Sequence[Stamp]]
+
+SAMPLED_EVERY = 16  # steps: our own cost is measured in one of this many, not in a fit's first
+
+
+class Rows(Protocol):
+    """Input rows that a function writes where Python does not see them: in its graph."""
+
+    tail_ns: int  # how long after its last step a call returns
+
+    def take(self) -> InputRows:
+        """Return the rows since the last call; on the recorder's thread."""
 
 
 @dataclass
-class Calls:
-    """A block of calls and the input rows they wrote."""
+class Function:
+    """The function that the queue's next calls are of."""
 
     which: str  # "train" or "validation"
-    numbers: list[int] | np.ndarray  # row after row of `CALL`
-    rows: Callable[[], InputRows] | None
-    steps_per_execution: int
+    batches: int = 1  # that a call takes
+    rows: Rows | None = None  # None = the calls' own stamps, if there are any
     serial: bool = False  # batches are fetched one by one between the steps, without prefetching
-    tail_ns: int = 0  # how long after its last step a call returns
-
-    def table(self) -> np.ndarray:
-        """Return int64 (n, len(CALL)); built by the reader, not on the training thread."""
-        return np.array(self.numbers, np.int64).reshape(-1, len(CALL))
 
 
 @dataclass
@@ -82,30 +89,20 @@ class Timeline:
     step of an epoch, validation. `_cursor` is the end of the last interval that is accounted for.
     """
 
-    def __init__(
-        self,
-        drain: Callable[[], Any] = lambda: None,
-        drain_test: Callable[[], Any] = lambda: None,
-        perf: Callable[[], int] = time.perf_counter_ns,
-    ):
-        self.queue: deque[Calls | Phase] = deque()
+    def __init__(self, perf: Callable[[], int] = time.perf_counter_ns):
+        self.queue: deque[Call | Function | Phase] = deque()
         self.calls = 0  # training calls so far, those without a batch left out
-        self.drain_ns = 0
-        self.drain_waited_ns = 0  # of these, without a processor: usually waiting for Python's lock
-        self.last_event = perf()
         self.handed = HandedOver()  # which training batches were ready when requested
         self.steps_per_execution = 1  # batches that a call of the train function takes
-        self.test_steps_per_execution = 1
         self.batches_per_hook = 1  # unit of the hooks' counts: fixed by Keras at the fit's begin
         self.serial = False
-        self.tail_ns = 0
-        self._drain_train = drain
-        self._drain_test = drain_test
+        # Our own cost, from clock readings around our own code in some of the steps.
+        self.sampled = False  # whether this step is one of them
+        self.own_step_ns = 0  # of this step so far
+        self.own_ns = 0
+        self.own_steps = 0
         self._perf = perf
-        # Row after row of `CALL`: appending a row to a list takes a sixth of the time it takes with
-        # an array.
-        self._train: list[int] = []
-        self._test: list[int] = []
+        self._append = self.queue.append
         self.device_done: dict[int, int] = {}  # when the device had done a call, by its number
         self._epoch_call = 0  # calls before this epoch
         self._epoch = -1
@@ -118,32 +115,26 @@ class Timeline:
         self._input_ns = 0  # input set-up timed since `_cursor`
         self._open = False  # a step has not ended yet
         self._fetch = 0  # when the next step's batch was requested, if before its hooks
-        self._start = self._hooks = self._hooks_end = 0
+        self._start = self._entered = self._hooks = self._hooks_end = 0
         self._call = self._call_end = self._logs = self._logs_end = self._flags = 0
-        self._ours = 0
-        self._drain_at = perf() + DRAIN_EVERY_NS
+        self._stamps: Sequence[Stamp] = ()
 
     def begin(self) -> None:
         """Begin the account, or continue it with another fit."""
-        now = self._perf()
-        self._cursor = self.last_event = now
-        self._drain_at = now + DRAIN_EVERY_NS
+        self._cursor = self._perf()
         self._first, self._in_test, self._tested = True, False, False
         self._epoch, self._epoch_call = -1, self.calls
-        self._open = False
+        self._open = self.sampled = False
         self._fetch = self._flags = 0
 
-    def takes(self, batches: int) -> None:
-        """Set the number of batches that a call of the train function takes from now on."""
-        if batches != self.steps_per_execution:
-            self.drain()  # rows of earlier calls, by their own number
-            self.steps_per_execution = batches
+    def takes(self, batches: int, rows: Rows | None = None) -> None:
+        """Announce the train function of the next calls: its batches a call, and their rows."""
+        self.steps_per_execution = batches
+        self._append(Function("train", batches, rows, self.serial))
 
-    def test_takes(self, batches: int) -> None:
-        """Set the same for the test function."""
-        if batches != self.test_steps_per_execution:
-            self.drain()
-            self.test_steps_per_execution = batches
+    def test_takes(self, batches: int, rows: Rows | None = None) -> None:
+        """Announce the test function likewise."""
+        self._append(Function("validation", batches, rows, self.serial))
 
     # ---- training steps ------------------------------------------------------------------
 
@@ -151,17 +142,16 @@ class Timeline:
         """Begin a step: the callbacks' begin hooks are about to run."""
         now = self._perf()
         begin = self._fetch or now
-        self._fetch = 0
         if self._open:
             self._close_step(begin)
         elif self._first:
             self._input_set_up(begin)
         self._start = begin
-        if now >= self._drain_at or len(self._train) >= _DRAIN_SIZE:
-            self.drain()
-            now = self.last_event = self._perf()
-        self._hooks = self._hooks_end = now
-        self._call = self._call_end = self._logs = self._ours = 0
+        self._entered = self._hooks = self._hooks_end = now
+        self._fetch = self._call = self._call_end = self._logs = 0
+        self._stamps = ()
+        self.own_step_ns = 0
+        self.sampled = self.calls % SAMPLED_EVERY == 3
 
     def fetched(self, start: int) -> None:
         """Begin the coming step at `start`, when its batch was requested.
@@ -170,20 +160,26 @@ class Timeline:
         """
         self._fetch = start
 
-    def ours(self, ns: int) -> None:
-        """Exclude our own work of this duration from the begin hooks."""
-        self._ours += ns
+    def hooks_begin(self) -> None:
+        """Note that our own work is done and the callbacks' begin hooks are called."""
+        now = self._hooks = self._perf()
+        if self.sampled:
+            self.own_step_ns += now - self._entered
 
     def hooks_done(self) -> None:
         """Note that the begin hooks have returned."""
-        now = self._perf()
-        self._hooks_end = max(self._hooks, now - self._ours) if self._ours else now
+        self._hooks_end = self._perf()
 
-    def called(self, start: int, end: int, flags: int) -> None:
-        """Note that the train function ran from `start` to `end`."""
+    def called(self, start: int, end: int, flags: int, stamps: Sequence[Stamp] = ()) -> None:
+        """Note that the model's function ran from `start` to `end`.
+
+        Args:
+            stamps: of its batches, where they were taken in Python.
+        """
         self._call = start
         self._call_end = end
         self._flags |= flags
+        self._stamps = stamps
 
     def no_batch(self, start: int, end: int) -> None:
         """Note a call of the train function that found the input exhausted: input time, no step."""
@@ -209,24 +205,26 @@ class Timeline:
     # The same around the list's hooks, in as few calls as possible: these run every step.
 
     @uncounted
-    def around_begin(self, hook: Callable, failed: Callable[[BaseException], None]) -> Callable:
-        """Return a list's `on_train_batch_begin` between `batch_begin` and `hooks_done`.
+    def around_begin(
+        self, hook: Callable, begun: Callable[[], None], failed: Callable[[BaseException], None]
+    ) -> Callable:
+        """Return a list's `on_train_batch_begin` after `batch_begin` and `begun`, timed.
 
         Args:
+            begun: the rest of our own work at a step's begin.
             failed: called with an error of ours.
         """
-        begin, perf = self.batch_begin, self._perf
+        begin, hooks_begin, perf = self.batch_begin, self.hooks_begin, self._perf
 
         def timed(batch: int, logs: Any = None) -> Any:
             try:
                 begin()
+                begun()
+                hooks_begin()
             except Exception as error:
                 failed(error)
             result = hook(batch) if logs is None else hook(batch, logs)
-            if self._ours:
-                self.hooks_done()
-            else:
-                self._hooks_end = perf()
+            self._hooks_end = perf()
             return result
 
         return timed
@@ -251,13 +249,17 @@ class Timeline:
         return timed
 
     def _close_step(self, end: int) -> None:
-        self._train += (
+        self._append((
             self._start, self._hooks, self._hooks_end, self._call, self._call_end,
-            self._logs, self._logs_end, end, self._flags,
-        )  # fmt: skip
+            self._logs, self._logs_end, end, self._flags, self._stamps,
+        ))  # fmt: skip
         self.calls += 1
         self._flags = 0
         self._open = False
+        if self.sampled:
+            self.sampled = False
+            self.own_ns += self.own_step_ns
+            self.own_steps += 1
 
     def _input_set_up(self, now: int) -> None:
         self._first = False
@@ -293,7 +295,6 @@ class Timeline:
     def test_begin(self) -> None:
         """Begin a validation: the callbacks' test-begin hooks are about to run."""
         self._leave_steps()
-        self.drain()
         self._in_test = True
         self._test_start = self._cursor
         self._computed = None
@@ -309,8 +310,7 @@ class Timeline:
         self._start = begin
         self._hooks = now
         self._call = self._call_end = self._flags = self._logs = 0
-        if now >= self._drain_at or len(self._test) >= _DRAIN_SIZE:
-            self.drain()
+        self._stamps = ()
 
     def test_batch_end(self) -> None:
         """Note that a validation batch's end hooks have returned."""
@@ -322,17 +322,16 @@ class Timeline:
         self._open = False
 
     def _close_test(self, end: int) -> None:
-        self._test += (
+        self._append((
             self._start, self._hooks, self._hooks, self._call, self._call_end,
-            self._logs, self._logs_end, end, self._flags,
-        )  # fmt: skip
+            self._logs, self._logs_end, end, self._flags | TESTING, self._stamps,
+        ))  # fmt: skip
         self._open = False
 
     def test_end(self) -> None:
         """Note that the callbacks' test-end hooks are about to run."""
         if self._open:
             self._close_test(self._logs_end)
-        self.drain()
 
     def steps_computed(self, start: int, end: int) -> None:
         """Note that from `start` to `end` a validation waited for earlier steps. Any thread."""
@@ -373,8 +372,6 @@ class Timeline:
         start = self._epoch_start
         self._phase("epoch", f"epoch {self._epoch + 1}", start, now, "", now - start)
         self._cursor = now
-        if now >= self._drain_at:
-            self.drain()
 
     def hook(self, kind: str, name: str, start: int, end: int, account: str) -> None:
         """Note a callback's hook outside the steps or long enough for a row of its own."""
@@ -386,37 +383,15 @@ class Timeline:
             self._cursor = self._logs_end
 
     def _phase(self, kind: str, name: str, start: int, end: int, account: str, own: int) -> None:
-        self.queue.append(Phase(kind, name, start, end, account, max(own, 0), self.calls))
-
-    def drain(self) -> None:
-        """Hand over what is complete."""
-        start, working = self._perf(), time.thread_time_ns()
-        if self._train:
-            calls, self._train = self._train, []
-            self._hand_over("train", calls, self._drain_train())
-        if self._test:
-            calls, self._test = self._test, []
-            self._hand_over("validation", calls, self._drain_test())
-        end = self._perf()
-        self._drain_at = end + DRAIN_EVERY_NS
-        self.drain_ns += end - start
-        self.drain_waited_ns += max(end - start - (time.thread_time_ns() - working), 0)
-
-    def _hand_over(
-        self, which: str, calls: list[int], rows: Callable[[], InputRows] | None
-    ) -> None:
-        training = which == "train"
-        batches = self.steps_per_execution if training else self.test_steps_per_execution
-        self.queue.append(Calls(which, calls, rows, batches, self.serial, self.tail_ns))
+        self._append(Phase(kind, name, start, end, account, max(own, 0), self.calls))
 
     def latest(self) -> int:
         """Return the last moment at which the training thread was seen."""
-        return max(self._start, self._logs_end, self._call_end, self._cursor, self.last_event)
+        return max(self._start, self._logs_end, self._call_end, self._cursor)
 
     def finish(self) -> None:
-        """End the timeline, however the training ended: hand over all that was measured."""
+        """End the timeline, however the training ended."""
         if self._open and not self._in_test:
             self._close_step(self._logs_end)
         elif self._open:
             self._close_test(self._logs_end)
-        self.drain()

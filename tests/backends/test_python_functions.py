@@ -9,6 +9,7 @@ import pytest
 
 from gpu_util_callback.backends.functions import FunctionTimer
 from gpu_util_callback.steps.compilations import CompileClock
+from gpu_util_callback.steps.timeline import Phase, Timeline
 
 
 def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others():
@@ -20,20 +21,27 @@ def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others()
         return {}, state
 
     model = SimpleNamespace(train_function=step)
-    called, raised = [], []
+    timeline, raised = Timeline(), []
     timer = FunctionTimer(
-        model, "train_function", CompileClock(), called=lambda *times: called.append(times),
-        no_batch=lambda *times: None, stale=None, raised=lambda: raised.append(1),
+        model, "train_function", timeline, CompileClock(), raised=lambda: raised.append(1),
         fetches_inside=True,
     )  # fmt: skip
     timer.wrap()
     batches = iter([(np.zeros(size),) for size in (1, 2, 3)])
-    for _ in range(2):
+
+    def run() -> None:
+        timeline.batch_begin()
         timer.arm()
         model.train_function(None, batches)
-    timer.arm()
+        timeline.batch_end()
+
+    run()
+    run()
     with pytest.raises(KeyboardInterrupt):
-        model.train_function(None, batches)
-    rows = timer.drain()()
-    assert len(rows.delivered_ns) == len(called) == 2 and raised
-    assert len(set(rows.signature)) == 2
+        run()
+    timeline.finish()
+    function, *calls = [item for item in timeline.queue if not isinstance(item, Phase)]
+    assert function.batches == 1 and function.rows is None
+    stamps = [call[-1] for call in calls]
+    assert [len(own) for own in stamps] == [1, 1] and raised
+    assert len({signature for ((_, _, signature, _),) in stamps}) == 2

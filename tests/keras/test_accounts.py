@@ -350,11 +350,11 @@ def test_setting_up_the_input_counts_as_input(tmp_path):
 def test_waits_that_were_lost_are_named(tmp_path, monkeypatch):
     """Fewer rows than calls: nobody can say any more whose are whose."""
     from gpu_util_callback.backends.tensorflow.queue import RowQueue
-    from gpu_util_callback.steps import timeline
+    from gpu_util_callback.recorder import recorder
 
-    take = RowQueue.take
-    monkeypatch.setattr(RowQueue, "take", lambda self: [one[1:] for one in take(self)])
-    monkeypatch.setattr(timeline, "DRAIN_EVERY_NS", 10**15)
+    drain = RowQueue.drain
+    monkeypatch.setattr(RowQueue, "drain", lambda self: drain(self)[1:])
+    monkeypatch.setattr(recorder, "FLUSH_S", 10**6)
     monkeypatch.setattr("gpu_util_callback.backends.tensorflow.backend.probe", lambda: "")
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -8,7 +8,15 @@ import pytest
 from gpu_util_callback.steps.assemble import Assembler, share_rows
 from gpu_util_callback.steps.compilations import Compilations
 from gpu_util_callback.steps.rows import InputRows, shape_signature
-from gpu_util_callback.steps.timeline import CALL, FIRST, TRACED, Calls, Phase, Timeline
+from gpu_util_callback.steps.timeline import (
+    CALL,
+    FIRST,
+    TESTING,
+    TRACED,
+    Function,
+    Phase,
+    Timeline,
+)
 
 MS = 1_000_000
 
@@ -27,13 +35,26 @@ def rows(*pairs, signature=None) -> InputRows:
     return InputRows((stamps[:, 0] * MS).astype(np.int64), delivered, signature)
 
 
-def block(calls, given, most=1, which="train", **more) -> Calls:
-    table = np.array(calls, np.int64).reshape(-1, len(CALL))
-    return Calls(which, table, (lambda: given) if given is not None else None, most, **more)
+class Graph:
+    """Rows that a graph has written, taken in parts."""
+
+    tail_ns = 0
+
+    def __init__(self, *parts: InputRows):
+        self.parts = list(parts)
+
+    def take(self) -> InputRows:
+        return self.parts.pop(0) if self.parts else rows()
 
 
-def steps(*blocks, **arguments) -> dict[str, np.ndarray]:
-    (columns,) = Assembler(0, Compilations(**arguments)).add(list(blocks))["steps"]
+def block(calls, given, most=1, **more) -> list:
+    """What a timeline's queue holds of such calls, whose graph has written what is given."""
+    graph = Graph(given) if given is not None else None
+    return [Function("train", most, graph, **more), *((*call, ()) for call in calls)]
+
+
+def steps(items, **arguments) -> dict[str, np.ndarray]:
+    (columns,) = Assembler(0, Compilations(**arguments)).add(items)["steps"]
     return columns
 
 
@@ -57,7 +78,7 @@ def test_the_parts_of_a_step():
 def test_a_traced_call_is_compilation_but_for_its_wait():
     row = list(SIMPLE)
     row[CALL["flags"]] = TRACED
-    tables = Assembler(0).add([block([row], rows((2, 6)))])
+    tables = Assembler(0).add(block([row], rows((2, 6))))
     assert tables["steps"][0]["compile_ns"][0] == 6 * MS
     assert tables["steps"][0]["body_ns"][0] == 0
     assert tables["phases"][0]["kind"].tolist() == ["compilation"]
@@ -89,7 +110,7 @@ def test_a_batch_fetched_before_the_hooks():
 def test_a_wait_is_never_longer_than_its_call():
     """A wall clock that was set in mid fetch makes no impossible wait."""
     assert steps(block([SIMPLE], rows((2, 5000))))["input_wait_ns"][0] == 10 * MS
-    assert steps(block([SIMPLE], rows((2, -5000.0))))["input_wait_ns"][0] == 0
+    assert steps(block([SIMPLE], rows((2, 0.5))))["input_wait_ns"][0] == 0
 
 
 @pytest.mark.parametrize(
@@ -206,11 +227,103 @@ def test_phases_know_their_step_whatever_the_order_of_the_queue():
     assembler = Assembler(0)
     tables = assembler.add([early, late])
     assert "phases" not in tables  # their calls are not assembled yet
-    tables = assembler.add([block(calls, rows(*partial), most=4)])
+    tables = assembler.add(block(calls, rows(*partial), most=4))
     (phases,) = tables["phases"]
     where = dict(zip(phases["name"], phases["step"], strict=True))
     assert where["early"] == 4 and where["late"] == 10
     assert assembler.steps == 10
+
+
+def test_rows_of_a_call_under_way_wait_for_it():
+    """The recorder's thread may look at any moment: the graph is ahead of the calls."""
+    calls = [(*call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1), ())
+             for k in range(1, 5)]  # fmt: skip
+    whole = [(k, k + 0.1 * k) for k in range(1, 5)]
+    graph = Graph(rows(*whole[:2]), rows(whole[2]), rows(whole[3]))
+    assembler = Assembler(0)
+    waits = []
+    for items in ([Function("train", 1, graph), calls[0]], [calls[1]], calls[2:]):
+        for columns in assembler.add(items)["steps"]:
+            waits += (columns["input_wait_ns"] / MS).round(6).tolist()
+    assert waits == [0.1, 0.2, 0.3, 0.4]
+
+
+def test_calls_after_some_that_lost_their_rows_have_their_own():
+    calls = [(*call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1), ())
+             for k in range(4)]  # fmt: skip
+    graph = Graph(rows((1.2, 1.4), (3.2, 3.5)))  # of one of three calls, and of one under way
+    assembler = Assembler(0)
+    (lost,) = assembler.add([Function("train", 1, graph), *calls[:3]])["steps"]
+    (table,) = assembler.add(calls[3:])["steps"]
+    assert lost["input_wait_ns"].tolist() == [-1, -1, -1] and assembler.lost_rows == 3
+    assert table["input_wait_ns"].tolist() == [0.3 * MS]
+
+
+def test_ends_of_a_call_under_way_wait_for_it():
+    one = call(start=0, call=0, call_end=30, logs=30, logs_end=30, end=30)
+    two = call(start=30, call=30, call_end=60, logs=60, logs_end=60, end=60)
+    early, late = rows((0, 5), (10, 12), (30, 33)), rows((40, 50))
+    early.ended_ns = np.array([9, 30, 39]) * MS
+    late.ended_ns = np.array([60]) * MS
+    assembler = Assembler(0)
+    (first,) = assembler.add([Function("train", 2, Graph(early, late)), (*one, ())])["steps"]
+    (second,) = assembler.add([(*two, ())])["steps"]
+    assert (first["input_wait_ns"] / MS).tolist() == [5, 2]
+    assert (first["duration_ns"] / MS).tolist() == [9, 21]
+    assert (second["input_wait_ns"] / MS).tolist() == [3, 10]
+    assert (second["duration_ns"] / MS).tolist() == [9, 21]
+
+
+def test_calls_that_fetch_in_python_bring_their_own_rows():
+    """A call without a batch of its own takes none of the next one's."""
+    at = [call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1)
+          for k in (1, 2, 3)]  # fmt: skip
+    stamps = [[(MS, MS + MS // 2, 7.0, 0)], [], [(3 * MS, 3 * MS + MS // 4, 9.0, 0)]]
+    items = [Function("train"), *((*row, own) for row, own in zip(at, stamps, strict=True))]
+    table = steps(items)
+    assert table["input_wait_ns"].tolist() == [MS // 2, -1, MS // 4]
+    assert table["shape_id"].tolist() == [0, -1, 1]
+    two, one = [(MS, MS + 5, 0.0, 0), (MS + 9, MS + 20, 0.0, 0)], [(2 * MS, 2 * MS + 30, 0.0, 0)]
+    several = steps([Function("train", 2), (*at[0], two), (*at[1], one)])
+    assert several["batches"].tolist() == [2, 2, 1]
+
+
+def test_a_device_that_was_done_meanwhile_ends_the_wait():
+    """The device's end is seen on another thread, by the call's number."""
+    at = [call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1)
+          for k in (1, 2)]  # fmt: skip
+    done = {0: 2 * MS + MS // 4}
+    items = [
+        (*at[0], [(MS, MS + MS // 2, 0.0, 0)]),
+        (*at[1], [(2 * MS, 2 * MS + MS // 2, 0.0, -1)]),
+    ]
+    (table,) = Assembler(0, device_done=done).add(items)["steps"]
+    assert table["input_wait_ns"].tolist() == [MS // 2, MS // 4]
+    assert not done or min(done) >= 1
+
+
+def test_validations_between_steps_keep_their_place():
+    row = call(start=0, call=0, call_end=1, logs=1, logs_end=1, end=1)
+    test = call(start=1, call=1, call_end=2, logs=2, logs_end=2, end=2, flags=TESTING)
+    items = [Function("validation"), (*row, ()), (*test, [(MS, MS + 5, 0.0, 0)]), (*row, ()),
+             (*test, [(MS, MS + 7, 0.0, 0)])]  # fmt: skip
+    tables = Assembler(0).add(items)
+    assert [part["step"].tolist() for part in tables["validation_steps"]] == [[1], [2]]
+    assert [part["input_wait_ns"].tolist() for part in tables["validation_steps"]] == [[5], [7]]
+    assert sum(len(part["step"]) for part in tables["steps"]) == 2
+
+
+def test_rows_that_cannot_be_read_leave_the_steps():
+    class Broken(Graph):
+        def take(self):
+            raise OSError("gone")
+
+    said = []
+    assembler = Assembler(0, failed=said.append)
+    (table,) = assembler.add([Function("train", 1, Broken()), (*SIMPLE, ())])["steps"]
+    assert table["input_wait_ns"].tolist() == [-1] and str(said[0]) == "gone"
+    (table,) = assembler.add([(*SIMPLE, ())])["steps"]
+    assert len(said) == 1 and len(table["step"]) == 1
 
 
 class Clock:

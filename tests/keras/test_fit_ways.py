@@ -159,7 +159,7 @@ def test_steps_inside_a_call_have_their_own_ends(jit, tmp_path):
     class Look(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             adapter = callback._session._recorder.adapter
-            seen.append(adapter._train.drain()())
+            seen.append(adapter._train.rows.take())
 
     callback = ours(tmp_path)
     fit(model, callback, Look())
@@ -412,10 +412,9 @@ def test_validation_is_timed_in_every_epoch(model, tmp_path):
 
 
 def test_rows_that_nobody_takes_for_long_are_all_there(model, tmp_path, monkeypatch):
-    from gpu_util_callback.steps import timeline
+    from gpu_util_callback.recorder import recorder
 
-    monkeypatch.setattr(timeline, "_DRAIN_SIZE", 10**9)
-    monkeypatch.setattr(timeline, "DRAIN_EVERY_NS", 10**12)
+    monkeypatch.setattr(recorder, "FLUSH_S", 10**6)
     dataset = tf.data.Dataset.from_tensors((X[:BATCH], Y[:BATCH])).repeat(600)
     recording = recorded_fit(model, tmp_path / "logs", x=dataset)
     assert len(recording.steps["step"]) == 600

@@ -29,28 +29,50 @@ def test_rows_come_out_once_in_the_order_they_were_written():
     assert len(queue.drain()) == 0
 
 
-def test_two_threads_may_drain_at_once():
-    """The training thread does, and the recorder's where a fit was left by an exception."""
-    queue, found = RowQueue(), []
+class Reader:
+    """A fit that reads a function's queue."""
+
+
+def test_each_fit_gets_its_own_rows_from_another_thread():
+    """The next fit begins while the recorder's thread still reads the last one's rows."""
+    queue, readers = RowQueue(), [Reader() for _ in range(20)]
     write = tf.function(lambda at: queue.record(at, at, tf.constant(0, tf.int64)))
+    found: dict[Reader, list] = {reader: [] for reader in readers}
     going = threading.Event()
     going.set()
 
-    def drain():
+    def read():
         while going.is_set():
-            found.append(queue.drain())
+            for reader in readers:
+                found[reader].append(queue.take(reader)[0])
 
-    threads = [threading.Thread(target=drain, daemon=True) for _ in range(2)]
+    threads = [threading.Thread(target=read, daemon=True) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for i in range(200):
-        write(tf.constant(float(i), tf.float64))
+    for number, reader in enumerate(readers):
+        queue.read_by(reader)
+        for i in range(10):
+            write(tf.constant(float(10 * number + i), tf.float64))
     going.clear()
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
-    found.append(queue.drain())
-    assert sorted(np.concatenate(found)[:, 0].tolist()) == list(range(200))
+    for number, reader in enumerate(readers):
+        rows = np.concatenate([*found[reader], queue.take(reader)[0]])[:, 0]
+        assert sorted(rows.tolist()) == [10 * number + i for i in range(10)]
+
+
+def test_rows_of_a_fit_that_nobody_reads_any_more_are_dropped():
+    queue, gone = RowQueue(), Reader()
+    write = tf.function(lambda at: queue.record(at, at, tf.constant(0, tf.int64)))
+    queue.read_by(gone)
+    write(tf.constant(1.0, tf.float64))
+    del gone
+    later = Reader()
+    queue.read_by(later)
+    write(tf.constant(2.0, tf.float64))
+    rows, ends = queue.take(later)
+    assert rows[:, 0].tolist() == [2.0] and len(ends) == 0
 
 
 def test_a_queue_collected_inside_a_graph_under_construction_blocks_nothing():

@@ -19,7 +19,6 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
-from gpu_util_callback.backends.loops import LoopAdapter
 from gpu_util_callback.recorder import outputs, recorder
 from gpu_util_callback.recorder.samples import GpuSamples
 from gpu_util_callback.recording.storage import LocalStorage
@@ -239,19 +238,14 @@ def test_rows_come_before_all_that_may_take_a_while(tmp_path, monkeypatch):
     check_rows_come_before_the_end(tmp_path, released)
 
 
-@pytest.mark.parametrize("slow", ["the sampler's end", "our own cost"])
-def test_rows_are_there_while_the_end_is_still_made_up(slow, tmp_path, monkeypatch):
+def test_rows_are_there_while_the_end_is_still_made_up(tmp_path, monkeypatch):
     """Whatever a stalled machine is slow at once the loop is over."""
     released = threading.Event()
 
     def wait(self, *more):
         released.wait(60)
 
-    if slow == "our own cost":
-        monkeypatch.setattr(recorder, "_hooks_us", {})  # asked once a process
-        monkeypatch.setattr(LoopAdapter, "own_us", wait)
-    else:
-        monkeypatch.setattr(GpuSamples, "stop", wait)
+    monkeypatch.setattr(GpuSamples, "stop", wait)
     monkeypatch.setattr(recorder.Recorder.end, "__defaults__", (0.2,))
     check_rows_come_before_the_end(tmp_path, released)
 

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from gpu_util_callback.backends.keras import KerasAdapter
-from gpu_util_callback.backends.own_cost import Model, Work, function_called, hooks_us
 from gpu_util_callback.backends.tensorflow import (
     distribute as tensorflow_distribute,
 )
@@ -34,7 +33,7 @@ from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.wrapped_function import WrappedFunction
 from gpu_util_callback.steps.fit_frame import is_tf_keras
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import InputRows
+from gpu_util_callback.steps.rows import InputRows, Stamp
 from gpu_util_callback.steps.timeline import TRACED, Timeline
 
 __all__ = [
@@ -50,76 +49,46 @@ class FunctionTimer(WrappedFunction):
     """One model function under our wrapper.
 
     Args:
-        model, name, called, no_batch, stale, raised, takes: as for `WrappedFunction`.
+        model, name, timeline, stale, raised: as for `WrappedFunction`.
         way: "graph" or "eager": where batches are timed.
-        seen: told of each iterator the function is given, once.
-        failed: told of an error of ours.
+        seen: called with each iterator the function is given, once.
+        failed: called with an error of ours.
     """
 
     def __init__(
         self,
         model: Any,
         name: str,
+        timeline: Timeline,
         way: str,
         *,
-        called: Callable[[int, int, int], None],
-        no_batch: Callable[[int, int], None],
-        stale: Callable[[], None] | None,
         failed: Callable[[BaseException], None],
         seen: Callable[[Any], None] = lambda iterator: None,
+        stale: Callable[[], None] | None = None,
         raised: Callable[[], None] = lambda: None,
-        takes: Callable[[int], None] = lambda batches: None,
     ):
-        super().__init__(
-            model, name,
-            called=called, no_batch=no_batch, stale=stale, raised=raised, takes=takes,
-        )  # fmt: skip
+        super().__init__(model, name, timeline, stale=stale, raised=raised)
         self.way = way
-        self.rows: RowQueue | None = None
+        self.queue: RowQueue | None = None  # what the wrapped function writes into
         self.shapes: dict[float, int] = {}
-        self._stamps: list[tuple[int, int]] = []
-        self._left: list[np.ndarray] = []  # of a queue that was replaced
-        self._left_ends: list[np.ndarray] = []
         self._iterator: Any = None  # a weak reference to the newest dataset iterator
         self._tell_seen = seen
         self._failed = failed
-        self._anchor = _anchor()
 
-    def _use_rows(self, inner: Any) -> None:
-        """Write into the queue that is kept on the model's function."""
+    def _use_queue(self, inner: Any) -> None:
+        """Write into the queue that is kept on the model's function, and read it from now on."""
         kept = inner.__dict__.get(_KEPT)
         if kept is None:
             kept = (RowQueue(), {})
             if self._ends_are_seen():
                 kept[0].ends = RowQueue()
             inner.__dict__[_KEPT] = kept
-        if self.rows is not None:  # rows of calls that are not handed over yet
-            self._left.append(self.rows.drain())
-            self._left_ends.append(self._drain_ends())
-        self.rows = kept[0]
-        self.rows.drain()  # rows of a fit that was not ended properly
-        self._drain_ends()
-        self.shapes.update(kept[1])
-        kept[1].update(self.shapes)
-        self.shapes = kept[1]
-
-    def drain(self) -> Callable[[], InputRows] | None:
-        """The rows since the last drain; the returned call converts them, on any thread."""
-        if self.way != "graph":
-            stamps, self._stamps = self._stamps, []
-            return lambda: InputRows.from_stamps(stamps)
-        if self.rows is None:
-            return None
-        taken, ends = self.rows.take(), self._drain_ends()
-        left, self._left = self._left, []
-        left_ends, self._left_ends = self._left_ends, []
-        before, self._anchor = self._anchor, _anchor()
-        after = self._anchor
-        return lambda: convert(
-            np.concatenate([*left, RowQueue.table(taken)]),
-            before, after,
-            np.concatenate([*left_ends, ends]),
-        )  # fmt: skip
+        self.queue, shapes = kept
+        if not isinstance(self.rows, GraphRows) or not self.rows.reads(self.queue):
+            tail_ns = self.rows.tail_ns if self.rows is not None else 0
+            self.rows = GraphRows(self.queue, tail_ns)
+        shapes.update(self.shapes)
+        self.shapes = shapes
 
     def _ends_are_seen(self) -> bool:
         """Whether a step's end in the graph is the end of its work: not where a GPU does it."""
@@ -130,25 +99,22 @@ class FunctionTimer(WrappedFunction):
             and not tf.config.list_physical_devices("GPU")
         )
 
-    def _drain_ends(self) -> np.ndarray:
-        ends = self.rows.ends if self.rows is not None else None
-        return ends.drain() if ends is not None else np.empty((0, RowQueue.WIDTH))
-
     @uncounted
     def _make(self, inner: Callable) -> Callable:
         if self.way == "graph":
-            self._use_rows(inner)
+            self._use_queue(inner)
         clock = time.perf_counter_ns
-        rows = self.rows
-        into_rows = timing_into(rows)
+        timeline, queue = self._timeline, self.queue
+        into_queue = timing_into(queue)
 
         # Runs every step, hence so few calls in it.
         def function(iterator):
+            entered = clock()
             known = self._iterator
             if known is None or known() is not iterator:
                 if not is_iterator(iterator):
                     return inner(iterator)  # `train_on_batch` passes a generator
-                into_rows.hold = holds_batches(iterator)
+                into_queue.hold = holds_batches(iterator)
                 self._seen(iterator)
             if not self.armed:
                 return self._unexpected(inner, iterator)
@@ -161,9 +127,10 @@ class FunctionTimer(WrappedFunction):
                     self._failed(error)
                     self.unwrap()
                     return inner(iterator)
-            traces = rows.traces if rows is not None else 0
+            traces = queue.traces if queue is not None else 0
+            stamps: list[Stamp] = []
+            current.timing = into_queue if queue is not None else timing_into(None, stamps)
             start = clock()
-            current.timing = into_rows if rows is not None else timing_into(None, self._stamps)
             try:
                 result = inner(given)
             except (StopIteration, tf.errors.OutOfRangeError):
@@ -175,8 +142,10 @@ class FunctionTimer(WrappedFunction):
             finally:
                 current.timing = None
             end = clock()
-            traced = rows is not None and rows.traces != traces
-            self._called(start, end, TRACED if traced else 0)
+            traced = queue is not None and queue.traces != traces
+            timeline.called(start, end, TRACED if traced else 0, stamps)
+            if timeline.sampled:
+                timeline.own_step_ns += start - entered + clock() - end
             return result
 
         return function
@@ -200,6 +169,29 @@ class FunctionTimer(WrappedFunction):
 def is_iterator(value: Any) -> bool:
     """Whether a value is an iterator of tf.data's, distributed or not."""
     return isinstance(value, tf.data.Iterator) or is_distributed(value)
+
+
+class GraphRows:
+    """Rows that a function's graph writes in one fit, read on the recorder's thread.
+
+    The queue is kept with the function, and read by one fit after the other.
+    """
+
+    def __init__(self, queue: RowQueue, tail_ns: int = 0):
+        self.tail_ns = tail_ns
+        self._queue = queue
+        self._anchor = _anchor()
+        queue.read_by(self)
+
+    def reads(self, queue: RowQueue) -> bool:
+        """Return whether these are a queue's newest rows."""
+        return self._queue is queue and queue.reader is self
+
+    def take(self) -> InputRows:
+        """Return the rows since the last call."""
+        rows, ends = self._queue.take(self)
+        before, self._anchor = self._anchor, _anchor()
+        return convert(rows, before, self._anchor, ends)
 
 
 def _anchor() -> tuple[int, int]:
@@ -292,11 +284,11 @@ class TensorFlowAdapter(KerasAdapter):
         self._way = self._choose(model)
         self.timing = TIMINGS[self._way] + (" (determinism)" if self._deterministic else "")
         timeline.serial = self._way == "eager"
-        self._train = self._timer("train_function", stale, timeline.no_batch, stale)
-        self._test = self._timer("test_function", None, timeline.test_no_batch, stale)
+        self._train = self._timer("train_function", stale)
+        self._test = self._timer("test_function", None, raised=stale)
         self._train.wrap()
-        if self._way == "graph" and timeline.steps_per_execution > 1:
-            timeline.tail_ns = tail_ns()
+        if self._train.rows is not None and timeline.steps_per_execution > 1:
+            self._train.rows.tail_ns = tail_ns()
         self.shapes = self._train.shapes
         self._test_stays = is_tf_keras(model)
         if self._test_stays:
@@ -324,22 +316,19 @@ class TensorFlowAdapter(KerasAdapter):
         self,
         name: str,
         stale: Callable[[], None] | None,
-        no_batch: Callable[..., None],
-        raised: Callable[[], None],
+        raised: Callable[[], None] | None = None,
     ) -> FunctionTimer:
         assert self._timeline is not None
         which = "train" if name == "train_function" else "validation"
         return FunctionTimer(
             self._model,
             name,
+            self._timeline,
             self._way,
-            called=self._timeline.called,
-            no_batch=no_batch,
-            stale=stale,
             failed=lambda error: self._failed("input wait", error),
             seen=lambda iterator: self._pipelines.seen(which, iterator),
-            raised=raised,  # what raises in there leaves the fit
-            takes=self._timeline.takes if which == "train" else self._timeline.test_takes,
+            stale=stale,
+            raised=raised or stale or (lambda: None),  # what raises in there leaves the fit
         )
 
     def test_begin(self) -> None:
@@ -357,26 +346,9 @@ class TensorFlowAdapter(KerasAdapter):
         for timer in (self._train, self._test):
             if timer is None:
                 continue
-            if timer.rows is not None and timer.rows.failure:
-                found.append(("input wait", timer.rows.failure, "report it"))
+            if timer.queue is not None and timer.queue.failure:
+                found.append(("input wait", timer.queue.failure, "report it"))
         return found
-
-    def own_us(self) -> float:
-        iterator = iter(tf.data.Dataset.range(1))
-
-        def work(timeline: Timeline) -> tuple[Work, Work]:
-            timer = FunctionTimer(
-                Model(lambda given: None),
-                "train_function",
-                "eager",  # the graph's part is no Python
-                called=timeline.called,
-                no_batch=timeline.no_batch,
-                stale=None,
-                failed=lambda error: None,
-            )
-            return function_called(timer, iterator, iterator, inside=True)
-
-        return hooks_us(work)
 
     def fit_facts(self) -> dict[str, Any]:
         strategy = getattr(self._model, "_distribute_strategy", None)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.rows import Stamp
 
 __all__ = [
     "KEY",
@@ -36,12 +37,12 @@ class timing_into:
 
     Args:
         rows: None where nothing is written.
-        stamps: (requested, delivered) of batches fetched eagerly.
+        stamps: of batches fetched eagerly.
     """
 
     __slots__ = ("hold", "rows", "stamps")
 
-    def __init__(self, rows: RowQueue | None, stamps: list[tuple[int, int]] | None = None):
+    def __init__(self, rows: RowQueue | None, stamps: list[Stamp] | None = None):
         self.rows = rows
         self.stamps = stamps
         self.hold = False  # whether a batch is handed on once its stamp is taken
@@ -238,17 +239,14 @@ def _held(data, stamp: tf.Tensor):
 
 
 @uncounted
-def _stamped_eagerly(
-    fetch: Callable[[], Any], stamps: list[tuple[int, int]] | None, optional: bool
-):
+def _stamped_eagerly(fetch: Callable[[], Any], stamps: list[Stamp] | None, optional: bool):
     if stamps is None:
         return fetch()
     requested = time.perf_counter_ns()
     data = fetch()  # OutOfRangeError, StopIteration: no batch, no row
     delivered = time.perf_counter_ns()
-    if optional and not bool(data.has_value()):
-        delivered = -1
-    stamps.append((requested, delivered))
+    if not optional or bool(data.has_value()):
+        stamps.append((requested, delivered, 0.0, 0))
     return data
 
 

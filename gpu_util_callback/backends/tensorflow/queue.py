@@ -5,6 +5,7 @@ import itertools
 import os
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +19,8 @@ class RowQueue:
     """Rows of (requested, delivered, shape signature), written in a graph, oldest first.
 
     A TensorFlow queue takes one op a row, where a ring buffer in a variable takes six: on a
-    processor that also runs the step's ops, each of them counts. It grows until it is drained,
-    every few hundred calls.
+    processor that also runs the step's ops, each of them counts. It grows until it is drained, at
+    every flush, by the recorder's thread.
 
     Rows are two wall-clock times in seconds since the epoch (`tf.timestamp`; the second is -1 where
     no batch came), and a signature of the dynamic dimensions (0 where the shapes are static).
@@ -34,6 +35,9 @@ class RowQueue:
         # Written by a loop of several steps with the ends of its steps; None = they cannot be seen.
         self.ends: RowQueue | None = None
         self._taking = threading.Lock()
+        self._reader: weakref.ref[Any] | None = None
+        # By reader: rows that were still in the queue when the next one came.
+        self._left: weakref.WeakKeyDictionary[Any, list] = weakref.WeakKeyDictionary()
         with tf.init_scope(), tf.device("CPU:0"):
             _free_collected()
             self._handle = tf.raw_ops.FIFOQueueV2(
@@ -53,32 +57,57 @@ class RowQueue:
                 handle=self._handle, components=[requested, delivered, signature]
             )
 
-    def take(self) -> list[tf.Tensor]:
-        """Return the rows since the last call, oldest first, as columns of `TYPES`; [] = none.
+    def read_by(self, reader: Any) -> None:
+        """Make `reader` the one whose calls write the rows from now on.
 
-        Each number that Python reads releases its lock, and may wait long to get it back: the
-        columns' contents are read elsewhere (`table`).
+        Rows of the reader before are kept for it: it may not have taken its last ones yet.
         """
-        # Taking more rows than there are would block: no other caller takes any in between.
         with self._taking:
-            count = tf.raw_ops.QueueSizeV2(handle=self._handle)
-            if not int(count):
-                return []
-            return tf.raw_ops.QueueDequeueManyV2(
-                handle=self._handle, n=count, component_types=self.TYPES
-            )
+            before = self.reader
+            if before is not None:
+                self._left.setdefault(before, []).append(self._rest())
+            else:
+                self._rest()  # rows of a fit that nobody asks for any more
+            self._reader = weakref.ref(reader)
 
-    @classmethod
-    def table(cls, columns: list[tf.Tensor]) -> np.ndarray:
-        """Return taken columns as float64 (rows, WIDTH); on any thread."""
-        if not columns:
-            return np.empty((0, cls.WIDTH))
-        return np.stack([column.numpy() for column in columns], 1)
+    @property
+    def reader(self) -> Any:
+        """Return who reads the queue now; None = nobody."""
+        return self._reader() if self._reader is not None else None
+
+    def take(self, reader: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows and the ends written for `reader` since its last call, oldest first."""
+        with self._taking:
+            parts = self._left.pop(reader, [])
+            if self.reader is reader:
+                parts.append(self._rest())
+        nothing = np.empty((0, self.WIDTH))
+        rows, ends = zip(*parts, strict=True) if parts else ((), ())
+        return np.concatenate([nothing, *rows]), np.concatenate([nothing, *ends])
+
+    def _rest(self) -> tuple[np.ndarray, np.ndarray]:
+        ends = self.ends
+        return self.drain(), ends.drain() if ends is not None else np.empty((0, self.WIDTH))
 
     def drain(self) -> np.ndarray:
-        """Return the rows since the last call, oldest first: float64 (rows, WIDTH)."""
-        return self.table(self.take())
+        """Return the rows since the last call, oldest first: float64 (rows, WIDTH).
 
+        Taking more rows than there are would block: one caller at a time.
+        """
+        count = int(tf.raw_ops.QueueSizeV2(handle=self._handle))
+        parts = [np.empty((0, self.WIDTH))]
+        while count > 0:
+            some = min(count, _AT_ONCE)
+            columns = tf.raw_ops.QueueDequeueManyV2(
+                handle=self._handle, n=some, component_types=self.TYPES
+            )
+            parts.append(np.stack([column.numpy() for column in columns], 1))
+            count -= some
+        return np.concatenate(parts)
+
+
+# Rows taken at once: a step that writes one meanwhile waits for these.
+_AT_ONCE = 64
 
 # Resources of queues that are gone. The garbage collector may run at any moment, also while
 # TensorFlow builds a graph and holds its lock: an op there would deadlock. So they are freed when

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 from gpu_util_callback.backends.functions import FunctionTimer
@@ -18,7 +17,6 @@ from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import (
     DeviceProbe,
     HandedOver,
-    InputRows,
     Stamp,
     busy_until,
     shape_signature,
@@ -219,19 +217,11 @@ class TorchAdapter(PythonAdapter):
         if self._test_loader is None or self._test_loader.data_adapter is not data_adapter:
             self._test_loader = self._time_loader("validation", data_adapter)
 
-    def drain(self) -> Callable[[], InputRows] | None:
-        return super().drain() if self._train_loader is not None else None
-
     def end(self) -> None:
         super().end()
         for loader in (self._train_loader, self._test_loader):
             if loader is not None:
                 loader.detach()
-
-    def _fed(self, batches: Any, timer: FunctionTimer, timeline: Timeline) -> Any:
-        owner = SimpleNamespace(get_torch_dataloader=lambda: batches)
-        LoaderTimer(owner, timer, timeline, HandedOver()).attach()
-        return iter(owner.get_torch_dataloader())
 
     def fit_facts(self) -> dict[str, Any]:
         parallel = torch_facts.rendezvous() is not None

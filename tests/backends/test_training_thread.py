@@ -1,0 +1,38 @@
+"""On the training thread a step is clock readings and an append, whatever the framework."""
+
+from __future__ import annotations
+
+import pytest
+from processes import need, shared
+
+# C functions that neither wait nor give up Python's lock.
+HARMLESS = {
+    "time.perf_counter_ns", "deque.append", "list.append", "dict.get", "dict.values", "dict.pop",
+    *(f"builtins.{name}" for name in (
+        "getattr", "hasattr", "hash", "isinstance", "iter", "len", "max", "min", "next", "sum",
+    )),
+}  # fmt: skip
+# What Keras would call by itself: the callbacks' hooks, the model's function, the input's iterator.
+KERAS_OWN = ("keras.src.", "__main__:", "torch.utils.data.")
+# Numbers that a framework keeps, read where nothing else says what was compiled. They are plain
+# memory: reading one takes 0.1 µs and gives up nothing.
+READ = {
+    "tensorflow.python.eager.monitoring:CounterCell.value",
+    "pybind11_detail_function_record_v1_system_libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1"
+    "._get_sequence_nr",
+}
+MOST_READINGS = 24  # of a clock, in a step with three callbacks
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_a_step_calls_no_framework_and_never_gives_up_the_lock(backend):
+    need("keras", backend)
+    found = shared("training_thread_program.py", KERAS_BACKEND=backend)
+    assert len(found) == 6
+    for name, calls in found.items():
+        odd = {call for call in calls if call not in HARMLESS and not call.startswith(KERAS_OWN)}
+        odd = {call for call in odd if call not in READ or "loop" not in name}
+        assert not odd, f"{name}: {sorted(odd)}"
+        assert 3 <= calls["time.perf_counter_ns"] <= MOST_READINGS, name
+        # The step, the duration for the windows' schedule, and the stamp of a batch in Python.
+        assert 1 <= calls["deque.append"] + calls.get("list.append", 0) < 4, name

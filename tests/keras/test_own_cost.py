@@ -1,0 +1,62 @@
+"""What the recording says of its own cost comes from the hooks of that very run."""
+
+from __future__ import annotations
+
+import time
+
+import keras
+import numpy as np
+import pytest
+from fit_truth import recorded_fit
+
+from gpu_util_callback import GpuUtilMonitor, read_recordings
+from gpu_util_callback.steps.timeline import SAMPLED_EVERY, Timeline
+
+STEPS = 6 * SAMPLED_EVERY
+
+
+def cost(recording) -> float | None:
+    return recording.facts["overhead"]["callback_us_per_step"]
+
+
+def train(folder, steps: int = STEPS):
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.zeros((8 * steps, 4), np.float32)
+    return recorded_fit(model, folder, x=x, y=x[:, :1], batch_size=8)
+
+
+def loop(folder, steps: int = STEPS):
+    with GpuUtilMonitor(folder, report=False) as monitor:
+        for _ in monitor.batches(range(steps)):
+            pass
+    (recording,) = read_recordings(folder)
+    return recording
+
+
+@pytest.fixture(params=[train, loop])
+def run(request):
+    return request.param
+
+
+def test_hooks_that_are_slow_in_one_run_are_reported_by_it_alone(run, tmp_path, monkeypatch):
+    close = Timeline._close_step
+
+    def slow(self, end):
+        time.sleep(0.003)
+        close(self, end)
+
+    usual = cost(run(tmp_path / "usual"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Timeline, "_close_step", slow)
+        assert cost(run(tmp_path / "slow")) > 3000
+    assert 0 < usual < 3000
+    assert 0 < cost(run(tmp_path / "again")) < 3000
+
+
+def test_a_run_too_short_to_tell_says_nothing(run, tmp_path):
+    assert cost(run(tmp_path, steps=3)) is None
+
+
+def test_a_run_of_ten_steps_has_a_cost(run, tmp_path):
+    assert cost(run(tmp_path, steps=10)) > 0
