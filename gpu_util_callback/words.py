@@ -1,9 +1,9 @@
 """Formatting of numbers and names for people."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["duration", "gpu_names", "percent", "steps", "times", "what_to_do"]
+__all__ = ["duration", "gpu_names", "percent", "steps", "times", "what_to_do", "workers"]
 
 # A few lines of code are shown as one if they are no longer than this together.
 _ONE_LINE = 120
@@ -38,6 +38,24 @@ def gpu_names(gpus: Sequence[int]) -> str:
     if len(names) > 4:
         return f"{len(names)} GPUs"
     return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
+
+
+def workers(ranks: Iterable[int]) -> str:
+    """List workers by rank: `Worker 3`, `Workers 0–3 and 7`, `Workers 0, 2, 4 and 9`; `12 workers`
+    if they lie in too many places to list.
+    """
+    ordered = sorted(ranks)
+    ends: list[list[int]] = []
+    for rank in ordered:
+        if ends and rank == ends[-1][1] + 1:
+            ends[-1][1] = rank
+        else:
+            ends.append([rank, rank])
+    if len(ends) > 4:
+        return f"{len(ordered):,} workers"
+    names = [f"{first}–{last}" if last > first else f"{first}" for first, last in ends]
+    joined = " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
+    return f"Worker{'s' if len(ordered) > 1 else ''} {joined}"
 
 
 def steps(start: int, end: int, of: int | None = None) -> str:

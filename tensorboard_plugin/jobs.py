@@ -5,7 +5,7 @@ from typing import Any
 
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.evidence.labels import labels_of
-from gpu_util_callback.diagnosis.sessions import session_findings
+from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.recording.alignment import Clocks, session_clocks
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
@@ -57,15 +57,19 @@ def job_reply(
     Returns:
         `workers`: `{"id", "rank", "host", "status", "steps", "end_ns", "clock"}` of each recording
         of the session, by rank, where `clock` is `{"offset_ns", "drift", "at_ns", "text"}` or None
-        where unknown; `findings` from comparing them, with `labels`; `since`: as in
-        the report JSON, None for a first fit.
+        where unknown; `verdict` on all of them, as in the report JSON's sessions, None for a
+        single process; `findings` from comparing them, with `labels`; `since`: as in the report
+        JSON, None for a first fit.
     """
     workers = [one for one in recordings if one.session == recording.session]
     workers.sort(key=lambda one: (one.facts.get("rank") or 0, one.id))
     findings: list[dict] = []
+    verdict = None
     clocks = Clocks(None, (), ())
     if 2 <= len(workers) <= MAX_WORKERS:
-        findings = session_findings(_reports(workers, report_of))
+        reports = _reports(workers, report_of)
+        findings = session_findings(reports)
+        verdict = session_verdict(reports, findings)
         clocks = clocks_of(workers)
     return {
         "workers": [
@@ -80,6 +84,7 @@ def job_reply(
             }
             for one in workers
         ],
+        "verdict": verdict,
         "findings": findings,
         "labels": labels_of(findings),
         "since": _since(recording, recordings, report_of),

@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.evidence.traced import (
     TracedGpu,
     shows_no_steps,
 )
-from gpu_util_callback.diagnosis.sessions import session_findings
+from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.problems import Problem, unexpected
@@ -42,16 +42,19 @@ def logdir_report(recordings: Iterable[Recording], thresholds: Mapping | None = 
     return {
         "version": REPORT_VERSION,
         "runs": runs,
-        "sessions": [
-            {
-                "session": name,
-                "ranks": sorted({run["rank"] for run in members if run["rank"] is not None}),
-                "findings": session_findings(members),
-                "clocks": _clocks(made[name]),
-            }
-            for name, members in sessions.items()
-        ],
+        "sessions": [_session(name, members, made[name]) for name, members in sessions.items()],
         **({"problems": list(map(vars, problems))} if problems else {}),
+    }
+
+
+def _session(name: str, runs: list[dict], recordings: list[Recording]) -> dict:
+    findings = session_findings(runs)
+    return {
+        "session": name,
+        "ranks": sorted({run["rank"] for run in runs if run["rank"] is not None}),
+        "verdict": session_verdict(runs, findings),
+        "findings": findings,
+        "clocks": _clocks(recordings),
     }
 
 

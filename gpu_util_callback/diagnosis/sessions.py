@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Evidence
+from gpu_util_callback.diagnosis.verdict import UNKNOWN, gain_of, promise
+from gpu_util_callback.words import duration, workers
 
-__all__ = ["session_findings"]
+__all__ = ["session_findings", "session_verdict"]
 
 # Workers that wait for each other have steps of equal length; ranks of a sweep need not.
 _SAME_PACE = 0.75
@@ -14,6 +16,11 @@ _SAME_PACE = 0.75
 _WAITED_FOR = 0.5
 # Fewer traced steps of a worker give no reliable mean.
 _TRACED_STEPS = 3
+# Workers with the same causes are alike if their losses differ by less than this factor, or by
+# less than this share of the run.
+_ALIKE_FACTOR, _ALIKE_SHARE = 2.0, 0.05
+# A straggler is the job's verdict, unless every worker loses this many times as much by itself.
+_OUTWEIGHS = 2.0
 # NVML counts a GPU that waits in a collective as active: a waiting worker is active throughout.
 _WAITING_PCT = 85.0
 
@@ -237,7 +244,7 @@ def _pair(ms: float, others: float) -> Evidence:
 
 
 def _causes(run: Mapping) -> set[str]:
-    return {finding["cause"] for finding in [*run["spans"], *run["findings"]]}
+    return {finding["cause"] for finding in _of(run)}
 
 
 def _mean(run: Mapping, column: str) -> float | None:
@@ -287,3 +294,119 @@ def _finding(one: _Straggler, runs: Sequence[Mapping]) -> dict:
         "gpus": [],
         "ranks": [one.rank],
     }  # fmt: skip
+
+
+def session_verdict(runs: Sequence[Mapping], findings: Sequence[Mapping]) -> dict | None:
+    """Return the verdict on a job of several workers; None for a single process.
+
+    A job is as fast as its slowest worker, so a worker that holds the others back is the verdict
+    if there is one, else the worker that lost most, with those that are like it.
+
+    Args:
+        runs: the run objects of the report, one per rank; `findings`: from `session_findings`.
+
+    Returns:
+        `text`: the sentence; `id`, `rank`: the worker it is about, the one to open first;
+        `finding`: id of the finding across workers behind it, or None; `lost_s`, `saves_s`,
+        `wall_s`, `faster_up_to`: its numbers, None where unknown; `advice`: what to do first, or
+        None; `groups`: `{"ids", "ranks", "text", "lost_s"}` of workers that are alike, the worst
+        first.
+    """
+    ranked = [run for run in runs if run["rank"] is not None]
+    if len({run["rank"] for run in ranked}) < 2:
+        return None
+    groups = _groups(ranked)
+    first = groups[0][0]
+    holding = next(iter(findings), None)
+    least = min(_lost(run) for run in ranked)
+    if holding is not None and least < _OUTWEIGHS * (holding["lost_s"] or 0.0) + 1e-9:
+        first = next(run for run in ranked if run["rank"] == holding["ranks"][0])
+        named: Mapping | None = holding
+        text = _holding(holding, first)
+        groups.sort(key=lambda group: first not in group)
+    else:
+        holding, named = None, _costliest(first)
+        text = _of_group(groups[0], len(ranked))
+    return {
+        "text": text,
+        "id": first["id"],
+        "rank": first["rank"],
+        "finding": holding and holding["id"],
+        "lost_s": named and named["lost_s"],
+        "saves_s": named and named.get("saves_s"),
+        "wall_s": first["wall_s"],
+        "faster_up_to": gain_of(first["wall_s"], holding["saves_s"] if holding else _saves(first)),
+        "advice": named and named["advice"],
+        "groups": [
+            {
+                "ids": [run["id"] for run in group],
+                "ranks": sorted(run["rank"] for run in group),
+                "text": group[0]["verdict"],
+                "lost_s": round(_lost(group[0]), 6),
+            }
+            for group in groups
+        ],
+    }
+
+
+def _holding(finding: Mapping, run: Mapping) -> str:
+    """Return the verdict on a straggler: its title, and what it costs."""
+    if not finding["lost_s"]:
+        return f"{finding['title']}; what that costs is not known."
+    lost = f"{duration(finding['lost_s'])} of {duration(run['wall_s'])}"
+    return f"{finding['title']} ({lost} lost).{promise(run['wall_s'], finding['saves_s'], 'job')}"
+
+
+def _of_group(group: Sequence[Mapping], many: int) -> str:
+    """Return the verdict of alike workers, named, after the worst of them."""
+    who = f"All {many} workers" if len(group) == many else (
+        f"{workers([run['rank'] for run in group])} of {many}"
+    )  # fmt: skip
+    return f"{who}: {group[0]['verdict']}"
+
+
+def _groups(runs: Sequence[Mapping]) -> list[list[Mapping]]:
+    """Return alike workers together, the worst in front."""
+
+    def badness(run: Mapping) -> tuple:
+        blocking = "cpu_fallback" in _causes(run)
+        unknown = run["verdict"].startswith(UNKNOWN) or bool(_causes(run))
+        return not blocking, -_lost(run), not unknown, run["rank"]
+
+    groups: list[list[Mapping]] = []
+    for run in sorted(runs, key=badness):
+        of = (group for group in groups if _alike(group[0], run))
+        group = next(of, None)
+        if group is None:
+            groups.append([run])
+        else:
+            group.append(run)
+    return groups
+
+
+def _alike(worst: Mapping, run: Mapping) -> bool:
+    """Return whether a worker has the causes of a worse one, at about the same cost."""
+    if _causes(worst) != _causes(run):
+        return False
+    if worst["verdict"].startswith(UNKNOWN) != run["verdict"].startswith(UNKNOWN):
+        return False
+    more = _lost(worst) - _lost(run)
+    return _lost(worst) <= _ALIKE_FACTOR * _lost(run) or more <= _ALIKE_SHARE * (
+        worst["wall_s"] or 0
+    )
+
+
+def _of(run: Mapping) -> list[Mapping]:
+    return [*run["findings"], *run["spans"]]
+
+
+def _lost(run: Mapping) -> float:
+    return min(run["wall_s"] or 0.0, sum(one["lost_s"] or 0.0 for one in _of(run)))
+
+
+def _saves(run: Mapping) -> float:
+    return min(run["wall_s"] or 0.0, sum(one.get("saves_s") or 0.0 for one in _of(run)))
+
+
+def _costliest(run: Mapping) -> Mapping | None:
+    return max(_of(run), key=lambda one: one["lost_s"] or 0.0, default=None)

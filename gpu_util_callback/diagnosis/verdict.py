@@ -9,12 +9,13 @@ from gpu_util_callback.diagnosis.finding import Finding
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.words import duration, percent, times
 
-__all__ = ["NOTHING_LARGE", "OUTSIDE", "UNKNOWN", "sentence"]
+__all__ = ["NOTHING_LARGE", "OUTSIDE", "UNKNOWN", "gain_of", "promise", "sentence"]
 
 # cause -> beginning of the sentence; the title if a cause is not listed.
 _OPENINGS = {
     "input_bound": "The GPU waits for its input",
 }
+WORTH_A_WORD = 1.05  # "1× faster" is not worth printing
 # The same where it cost a good part of the run.
 STARVED = 0.2
 _STARVING = "The input pipeline starves the GPU"
@@ -80,11 +81,23 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
     opening = openings.get(cause) or title or _OPENINGS[cause]
     if opening == _OPENINGS["input_bound"] and lost >= STARVED * wall:
         opening = _STARVING
-    gain = wall / max(1, wall - saved)
-    said = f"{opening}: {duration(lost / 1e9)} of {duration(wall / 1e9)}"
-    if gain >= 1.05:
-        said = f"{said}; fixed, this run is up to {times(gain)} faster"
-    return f"{said}.{_eager_too(findings)}"
+    said = f"{opening}: {duration(lost / 1e9)} of {duration(wall / 1e9)}."
+    return f"{said}{promise(wall / 1e9, saved / 1e9)}{_eager_too(findings)}"
+
+
+def gain_of(wall_s: float | None, saves_s: float | None) -> float | None:
+    """Return how many times faster a run is without `saves_s`, at most; None if unknown."""
+    if not wall_s or saves_s is None:
+        return None
+    return round(wall_s / max(1e-9, wall_s - min(saves_s, 0.999 * wall_s)), 2)
+
+
+def promise(wall_s: float, saves_s: float | None, what: str = "run", fixing: str = "it") -> str:
+    """Return the sentence on what fixing a cause gains, after a space; "" if that is little."""
+    gain = gain_of(wall_s, saves_s)
+    if gain is None or gain < WORTH_A_WORD:
+        return ""
+    return f" Fixing {fixing} could make this {what} up to {times(gain)} faster."
 
 
 def _eager_too(findings: Sequence[Finding]) -> str:

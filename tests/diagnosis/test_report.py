@@ -62,7 +62,8 @@ def test_json_is_the_contract(logdir):
     assert set(span["threshold"]) <= set(span["evidence"])
     assert span["confidence"] == "measured" and 0 < span["severity"] <= 1
     assert run["findings"] == [], "spans are not repeated in findings"
-    alone = {"session": run["session"], "ranks": [0], "findings": [], "clocks": None}
+    alone = {"session": run["session"], "ranks": [0], "verdict": None,
+                 "findings": [], "clocks": None}  # fmt: skip
     assert report["sessions"] == [alone]
 
 

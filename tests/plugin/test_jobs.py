@@ -50,7 +50,7 @@ def ask(logdir):
 def test_the_fit_before_is_named_with_what_was_promised_and_got(ask):
     before, first = ask("before")
     _, second = ask("after")
-    assert first["since"] is None and first["findings"] == []
+    assert first["since"] is None and first["findings"] == [] and first["verdict"] is None
     since = second["since"]
     assert (since["id"], since["run"], since["gone"]) == (before, "before", ["input_bound"])
     assert 1.5 < since["got"] <= 1.1 * since["promised_up_to"]
@@ -64,6 +64,9 @@ def test_every_worker_hears_of_the_slow_one(ask, rank):
     (finding,) = reply["findings"]
     assert finding["cause"] == "imbalance" and finding["ranks"] == [1]
     assert set(finding["evidence"]) <= set(reply["labels"])
+    assert reply["verdict"]["rank"] == 1 and reply["verdict"]["finding"] == finding["id"]
+    assert reply["verdict"]["id"] == reply["workers"][1]["id"]
+    assert reply["verdict"]["text"].startswith(finding["title"])
 
 
 def test_an_unknown_recording_is_refused(logdir):

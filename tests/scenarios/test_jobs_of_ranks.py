@@ -85,6 +85,43 @@ def test_ranks(tmp_path, play, job, found, causes):
         assert {finding["cause"] for finding in [*run["spans"], *run["findings"]]} in causes
 
 
+def test_a_job_of_eight_is_judged_by_the_worker_that_starves_the_others(tmp_path):
+    report = report_of(tmp_path, 8, slow_disk, board=A100, framework="torch")
+    verdict = report["sessions"][0]["verdict"]
+    [finding] = report["sessions"][0]["findings"]
+    assert verdict["text"].startswith("Worker 2 holds the others back: its input is slow (")
+    assert (verdict["rank"], verdict["finding"]) == (2, finding["id"])
+    assert verdict["lost_s"] == finding["lost_s"] > 0 and verdict["advice"] == finding["advice"]
+    assert verdict["wall_s"] / (verdict["wall_s"] - verdict["saves_s"]) == pytest.approx(
+        verdict["faster_up_to"], abs=0.01
+    )
+    # The seven that only wait are one group.
+    assert [group["ranks"] for group in verdict["groups"]] == [[2], [0, 1, 3, 4, 5, 6, 7]]
+    ids = {run["id"]: run["rank"] for run in report["runs"]}
+    for group in verdict["groups"]:
+        assert sorted(ids[id_] for id_ in group["ids"]) == group["ranks"]
+    assert ids[verdict["id"]] == 2
+
+
+@pytest.mark.parametrize("play, begins, groups", [
+    (all_starved, "All 4 workers: ", [[0, 1, 2, 3]]),
+    (alike, "All 4 workers: ", [[0, 1, 2, 3]]),
+    (a_sweep, "Worker 1 of 4: ", [[1], [0, 2, 3]]),
+])  # fmt: skip
+def test_workers_that_hold_nobody_back_are_judged_by_the_worst(tmp_path, play, begins, groups):
+    report = report_of(tmp_path, 4, play, board=A100)
+    verdict = report["sessions"][0]["verdict"]
+    assert verdict["text"].startswith(begins) and verdict["finding"] is None
+    assert [group["ranks"] for group in verdict["groups"]] == groups
+    worst = next(run for run in report["runs"] if run["id"] == verdict["id"])
+    assert verdict["text"] == begins + worst["verdict"]
+
+
+def test_a_single_process_has_no_verdict_beyond_its_own(tmp_path):
+    report = report_of(tmp_path, 1, alike, board=A100)
+    assert report["sessions"][0]["verdict"] is None
+
+
 def test_fits_of_one_process_are_no_ranks(tmp_path):
     """Ten folds of a cross-validation in one process: each is judged by itself."""
     for fold in range(6):

@@ -154,9 +154,37 @@ export interface Worker {
   clock?: { offset_ns: number; drift: number; at_ns: number; text: string } | null;
 }
 
+/** Workers of a job that are alike: the same causes at about the same cost. */
+export interface WorkerGroup {
+  ids: string[];
+  ranks: number[];
+  /** The verdict of the worst of them, and what it lost. */
+  text: string;
+  lost_s: number;
+}
+
+/** The verdict on a job of several workers. */
+export interface JobVerdict {
+  text: string;
+  /** The recording that it is about: the one to open first. */
+  id: string;
+  rank: number;
+  /** Id of the one of the job's findings behind it; null where it is a worker's own verdict. */
+  finding: string | null;
+  lost_s: number | null;
+  saves_s: number | null;
+  wall_s: number | null;
+  faster_up_to: number | null;
+  advice: Advice | null;
+  /** The worst first. */
+  groups: WorkerGroup[];
+}
+
 /** A recording among its like: the workers of its job, findings across them, and the fit before it. */
 export interface JobReply {
   workers: Worker[];
+  /** Null for a single process. */
+  verdict?: JobVerdict | null;
   findings: Finding[];
   labels: Record<string, string>;
   since: { id: string; run: string; gone: string[]; promised_up_to: number; got: number } | null;
