@@ -1,10 +1,236 @@
-"""Formatting of numbers and names for people."""
+"""The vocabulary: names of causes' evidence and of the categories of time, units, numbers.
+
+The one place for words that the terminal, the report and the tab share; the server sends them to
+the tab. A cause's own name is its rule's `title`.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-__all__ = ["duration", "gpu_names", "percent", "steps", "times", "what_to_do", "workers"]
+__all__ = [
+    "GPU_TIME", "HOST_STEP", "HOST_TIME", "Category", "culprit", "duration", "evidence_rows",
+    "gpu_names", "label", "percent", "quantity", "steps", "times", "what_to_do", "worded",
+    "workers",
+]  # fmt: skip
 
+
+class Category(NamedTuple):
+    """A part of an account of time: its name, and what is counted in it."""
+
+    title: str
+    explanation: str
+
+
+# The training thread's account.
+HOST_TIME = {
+    "step": Category("training steps", "in the train function, and waiting for the GPU to finish"),
+    "input_wait": Category(
+        "waiting for input", "the next batch was not ready when the step asked for it"
+    ),
+    "compile": Category("compiling", "tracing the model and compiling it"),
+    "validation": Category(
+        "validation", "evaluation during fit, with its own input waits and callbacks"
+    ),
+    "callbacks": Category("callbacks", "all callbacks except this recorder, checkpoints included"),
+    "other": Category("other", "wall time in none of the other categories"),
+}
+# A GPU's account: the first ten are the categories of a traced step.
+GPU_TIME = {
+    "kernel": Category("kernels", "at least one compute kernel is running"),
+    "copy_h2d": Category(
+        "copies to the GPU", "exposed copies: not overlapped with compute, host to device"
+    ),
+    "copy_d2h": Category(
+        "copies to the host", "exposed copies: not overlapped with compute, device to host"
+    ),
+    "copy_d2d": Category(
+        "copies on the GPU", "exposed copies: not overlapped with compute, device to device"
+    ),
+    "collective": Category(
+        "collectives", "communication between GPUs that is not overlapped with compute"
+    ),
+    "idle_input": Category("idle: input", "idle while the host waits for the next batch"),
+    "idle_launch": Category("idle: launch", "idle until the host launches the next kernel"),
+    "idle_sync": Category("idle: sync", "idle around device synchronizations"),
+    "idle_host": Category(
+        "idle: host", "idle with nothing launched: callbacks, Python, other work"
+    ),
+    "other": Category("other", "in none of the other categories"),
+    # Without a profiler window only NVML's samples tell running from idle.
+    "kernel_active": Category(
+        "kernel active", "NVML saw a kernel running; how much of the GPU it used is not known"
+    ),
+    "idle": Category("idle", "no kernel was running; the reason is not known"),
+    "outside_steps": Category(
+        "outside steps", "validation, callbacks, compilation: outside all profiler windows"
+    ),
+}
+# A traced step without a GPU in the trace.
+HOST_STEP = {
+    "idle_host": Category("rest of the step", "ops, Python and all other work of the host"),
+    "idle_input": Category("waiting for input", "the host fetches the next batch"),
+}
+
+# Name of a piece of evidence, or of the threshold it crossed: its label and its unit. "share" is a
+# fraction shown as a percentage; "" a count or a text.
+EVIDENCE: dict[str, tuple[str, str]] = {
+    "all_stages_ms_per_batch": ("all stages, per batch", "ms"),
+    "allocator_limit_gib": ("allocator limit", "GiB"),
+    "allocator_peak_gib": ("peak allocator use", "GiB"),
+    "allocator_peak_mib": ("peak allocator use", "MiB"),
+    "allocator_used_pct": ("peak allocator use, share of its limit", "%"),
+    "back_at_s": ("back after", "s"),
+    "batch_size": ("batch size", ""),
+    "busiest": ("busiest GPU", ""),
+    "busiest_active_pct": ("kernel active on the busiest GPU", "%"),
+    "busy_active_pct": ("kernel active on the GPUs in use", "%"),
+    "bytes": ("copied", "B"),
+    "callback": ("callback", ""),
+    "callback_pct": ("callbacks, share of these steps' time", "%"),
+    "clock_deficit_pct": ("SM clock below normal by", "%"),
+    "clock_mhz": ("SM clock here", "MHz"),
+    "collective_ms_per_step": ("waiting for other GPUs, per step", "ms"),
+    "compilations": ("compilations", ""),
+    "compile_pct": ("compiling, share of these steps' time", "%"),
+    "compute_capability": ("compute capability", ""),
+    "counted": ("counted", ""),
+    "device_gib": ("device memory", "GiB"),
+    "device_memory_used_mib": ("peak memory in use on it, all processes", "MiB"),
+    "driver_says": ("driver message", ""),
+    "eager_by": ("eager because of", ""),
+    "eager_looks_pct": ("stack samples inside an eager operation", "%"),
+    "eager_op_us": ("step time per eager operation", "µs"),
+    "exposed_collective_pct": (
+        "exposed communication (not overlapped with compute), share of a step",
+        "%",
+    ),
+    "exposed_copy_pct": ("exposed copies (not overlapped with compute), share of a step", "%"),
+    "exposed_d2h_pct": ("exposed copies to the host, share of a step", "%"),
+    "exposed_h2d_pct": ("exposed copies to the GPU, share of a step", "%"),
+    "faster_at_most": ("possible speedup, at most", "×"),
+    "faster_up_to": ("possible speedup here, up to", "×"),
+    "framework": ("framework", ""),
+    "framework_built_for_cuda": ("built for CUDA", ""),
+    "from_gpu_ms_per_step": ("copies to the host, per step", "ms"),
+    "full_clock_mhz": ("normal SM clock", "MHz"),
+    "gap_of_step_pct": ("that gap, share of a step", "%"),
+    "gap_pct": ("gap between the busiest and the least busy GPU", "%"),
+    "gb_per_s": ("transfer rate", "GB/s"),
+    "gpu": ("GPU", ""),
+    "gpu_active_meanwhile_pct": ("kernel active meanwhile (mean)", "%"),
+    "gpu_active_pct": ("kernel active meanwhile (mean)", "%"),
+    "gpu_wait_pct": ("waiting for the GPU, share of a step", "%"),
+    "gpus": ("GPUs of this process", ""),
+    "gpus_unused": ("unused GPUs", ""),
+    "gpus_used_by_framework": ("GPUs in use by the framework", ""),
+    "gpus_visible": ("GPUs on this machine", ""),
+    "host": ("host", ""),
+    "host_activity": ("host activity meanwhile", ""),
+    "host_input_pct": ("fetching input on the host, share of a step", "%"),
+    "idle_host_pct": ("GPU idle with nothing launched, share of a step", "%"),
+    "idle_launch_ms_per_step": ("GPU idle until the next launch, per step", "ms"),
+    "idle_launch_pct": ("GPU idle until the next launch, share of a step", "%"),
+    "idle_ms_per_step": ("GPU idle for no other known reason, per step", "ms"),
+    "idle_sync_ms_per_step": ("GPU idle around synchronizations, per step", "ms"),
+    "idle_sync_pct": ("GPU idle around synchronizations, share of a step", "%"),
+    "kernel_ms": ("kernel time", "ms"),
+    "kernel_pct": ("kernels, share of a step", "%"),
+    "kernels_per_step": ("kernels per step", ""),
+    "largest_kernel": ("longest of those kernels", ""),
+    "least_active_pct": ("kernel active on the least busy GPU", "%"),
+    "least_busy": ("least busy GPU", ""),
+    "limit_gib": ("memory limit", "GiB"),
+    "limit_pct": ("memory limit, share of the device", "%"),
+    "link_gb_per_s": ("link bandwidth", "GB/s"),
+    "link_used_pct": ("link use, share of its bandwidth", "%"),
+    "linked_kernels_pct": ("kernels with a recorded launch, share of all", "%"),
+    "long_fetches": ("long fetches", ""),
+    "long_fetches_hold_pct": ("long fetches, share of the wait", "%"),
+    "longest_s": ("longest", "s"),
+    "looks": ("stack samples of the training thread within steps", ""),
+    "lost_at_s": ("lost after", "s"),
+    "lost_pct": ("lost, share of these steps' time", "%"),
+    "mean_kernel_us": ("mean kernel duration", "µs"),
+    "ms_per_step": ("per step", "ms"),
+    "once_pct": ("waiting for input, share of the run", "%"),
+    "operations_per_step": ("eager operations per step, about", ""),
+    "others_active_at_least_pct": ("kernel active on the other workers' GPUs, at least", "%"),
+    "others_active_pct": ("kernel active by other processes", "%"),
+    "others_collective_ms_per_step": ("other workers: waiting in collectives, per step", "ms"),
+    "others_memory_gib": ("memory held by other processes", "GiB"),
+    "others_ms_per_step": ("other workers, per step", "ms"),
+    "others_sm_active_at_most_pct": ("SM active on the other workers' GPUs, at most", "%"),
+    "out_of_memory": ("out-of-memory errors", ""),
+    "pageable_pct": ("copies from pageable memory, share of the copy time", "%"),
+    "parameters": ("model parameters", ""),
+    "pcie_link": ("PCIe link", ""),
+    "place_in_loop": ("place in the loop", ""),
+    "plain_matrix_pct": ("matrix kernels without tensor cores, share of kernel time", "%"),
+    "precision": ("precision", ""),
+    "process_memory_mib": ("peak memory of this process on it", "MiB"),
+    "promise_rests_on": ("speedup estimated from", ""),
+    "reason": ("reason", ""),
+    "retries": ("retried allocations", ""),
+    "run_eagerly": ("runs eagerly", ""),
+    "seconds_each": ("each took", "s"),
+    "seen": ("observed", ""),
+    "seen_by": ("observed by", ""),
+    "share_of_callback_time_pct": ("share of all callbacks' time", "%"),
+    "short_kernels_pct": ("short kernels, share of all", "%"),
+    "slowest_stage": ("slowest stage", ""),
+    "slowest_stage_self_ms": ("its own time", "ms"),
+    "sm_active_pct": ("SM active", "%"),
+    "stage_flags": ("the stage is", ""),
+    "stage_ms_per_batch": ("slowest stage, per batch", "ms"),
+    "stage_parallelism": ("its threads", ""),
+    "stage_summed_over_threads_ms_per_batch": (
+        "slowest stage per batch, summed over threads",
+        "ms",
+    ),
+    "step_here_without_its_wait_ms": ("step time here without its wait", "ms"),
+    "step_ms": ("step time here", "ms"),
+    "steps": ("steps", ""),
+    "steps_per_execution": ("steps per execution", ""),
+    "temperature_c": ("temperature", "°C"),
+    "tensor_core_pct": ("kernels on tensor cores, share of kernel time", "%"),
+    "throttled_pct": ("reduced clocks, share of the time", "%"),
+    "times": ("occurrences", ""),
+    "to_gpu_ms_per_step": ("copies to the GPU, per step", "ms"),
+    "traced_steps": ("traced steps", ""),
+    "uncorrected_errors": ("uncorrected errors during the run", ""),
+    "unexplained_idle_s": ("GPU idle for no other known reason", "s"),
+    "unknown_kernels_pct": ("kernels that could be either, share of kernel time", "%"),
+    "unmarked_pct": ("outside steps and phases, share of the time", "%"),
+    "unmarked_s": ("outside steps and phases", "s"),
+    "unstarved_steps_elsewhere_ms": ("step time elsewhere, without a wait", "ms"),
+    "unused_active_pct": ("kernel active on the unused GPUs, at most", "%"),
+    "validation_idle_pct": ("GPU idle in validation, share of these steps' time", "%"),
+    "validation_pct": ("validation, share of these steps' time", "%"),
+    "validation_wait_pct": ("waiting for input, share of validation", "%"),
+    "vram_used_pct": ("memory in use, share of the device", "%"),
+    "wait_ms_per_step": ("waiting for input, per step", "ms"),
+    "wait_pct": ("waiting for input, share of these steps' time", "%"),
+    "work_gap_pct": (
+        "gap between the busiest and the least busy, share of the busiest's time",
+        "%",
+    ),
+    "worker": ("worker", ""),
+    "worker_active_pct": ("kernel active on its GPU", "%"),
+    "worker_gap_pct": ("difference to the other workers", "%"),
+    "worker_sm_active_pct": ("SM active on its GPU", "%"),
+    "worker_wait_pct": ("its extra time, share of the run", "%"),
+    "workers": ("workers", ""),
+    "world_size": ("processes in the job", ""),
+}
+# Units of names that are not listed (from a newer recorder), by their endings.
+_ENDINGS = (
+    ("gb_per_s", "GB/s"), ("bytes", "B"), ("ms_per_step", "ms"), ("ms_per_batch", "ms"),
+    ("pct", "%"), ("share", "share"), ("mhz", "MHz"), ("gib", "GiB"), ("mib", "MiB"),
+    ("ms", "ms"), ("us", "µs"), ("ns", "ns"), ("s", "s"), ("w", "W"), ("c", "°C"),
+)  # fmt: skip
+_SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+_BYTES = {"B": 1, "MiB": 1 << 20, "GiB": 1 << 30}
 # A few lines of code are shown as one if they are no longer than this together.
 _ONE_LINE = 120
 # Commands that only inspect, or are one of several options: the advice's text says what to do.
@@ -81,3 +307,96 @@ def what_to_do(advice: Mapping[str, str]) -> str:
     together = "; ".join(bare)
     nested = any(line.startswith(" ") or line.endswith(":") for line in bare)
     return advice["text"] if nested or not lines or len(together) > _ONE_LINE else together
+
+
+def label(name: str) -> str:
+    """Return the label of a piece of evidence; its own name, in words, if it is not known."""
+    return EVIDENCE[name][0] if name in EVIDENCE else name.replace("_", " ")
+
+
+def unit_of(name: str) -> str:
+    """Return the unit in which the values of a piece of evidence are stored."""
+    if name in EVIDENCE:
+        return EVIDENCE[name][1]
+    return next((unit for ending, unit in _ENDINGS if f"_{name}".endswith(f"_{ending}")), "")
+
+
+def quantity(name: str, value: object) -> str:
+    """Format the value of a piece of evidence with its unit."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    unit = unit_of(name)
+    if unit in ("%", "share"):
+        return percent(value if unit == "%" else 100 * value)
+    if unit == "×":
+        return times(value)
+    if unit in _SECONDS:
+        return _precise(value * _SECONDS[unit])
+    if unit in _BYTES:
+        return _size(value * _BYTES[unit])
+    return f"{_number(value)} {unit}".rstrip()
+
+
+def _precise(seconds: float) -> str:
+    """Format a measured time with three digits: `23.4 ms`, `1.24 s`, `48 µs`."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= 0.9995 * size:
+            shown = seconds / size
+            return duration(seconds) if shown >= 99.5 and unit == "s" else f"{shown:.3g} {unit}"
+    return "0 ms" if seconds == 0 else f"{seconds * 1e6:.2g} µs"
+
+
+def _size(count: float) -> str:
+    for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= size:
+            return f"{_number(count / size)} {unit}"
+    return f"{_number(count)} bytes"
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int) or value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def evidence_rows(finding: Mapping) -> list[dict]:
+    """Return what a finding rests on, ready to show, each number next to the limit it crossed.
+
+    Returns: `{"name", "label", "value", "rule", "bar"}` of each; `rule` is a text such as `≥ 5 %`,
+    "" if there is none; `bar` has the value and the limit as numbers, None if there is none.
+    """
+    rows = []
+    for name, value in (finding.get("evidence") or {}).items():
+        if value is None:
+            continue
+        limit = (finding.get("threshold") or {}).get(name)
+        both = _is_number(value) and _is_number(limit)
+        rows.append({
+            "name": name,
+            "label": label(name),
+            "value": quantity(name, value),
+            "rule": f"{'≥' if value >= limit else '<'} {quantity(name, limit)}" if both else "",
+            "bar": [value, limit] if both else None,
+        })  # fmt: skip
+    return rows
+
+
+def worded(finding: Mapping) -> dict:
+    """Return a finding with its words: `rows` of evidence, and the `culprit` that they name."""
+    return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding)}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def culprit(finding: Mapping) -> str:
+    """Return what the evidence names: the slowest stage, the callback, the layer; "" if nothing."""
+    evidence = finding.get("evidence") or {}
+    stage, ms = evidence.get("slowest_stage"), evidence.get("stage_ms_per_batch")
+    if isinstance(stage, str) and _is_number(ms):
+        return f"{stage} takes {quantity('stage_ms_per_batch', ms)} a batch"
+    named = (evidence.get(name) for name in ("slowest_stage", "callback", "layer", "op"))
+    return next((one for one in named if isinstance(one, str) and one != "not known which"), "")

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpu_util_callback.diagnosis.compare import add_promises
-from gpu_util_callback.diagnosis.evidence.labels import labels_of
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
 from gpu_util_callback.recording.alignment import Clocks, session_clocks
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.words import worded
 
 __all__ = ["MAX_WORKERS", "SessionClocks", "job_reply"]
 
@@ -58,8 +58,8 @@ def job_reply(
         `workers`: `{"id", "rank", "host", "status", "steps", "end_ns", "clock"}` of each recording
         of the session, by rank, where `clock` is `{"offset_ns", "drift", "at_ns", "text"}` or None
         where unknown; `verdict` on all of them, as in the report JSON's sessions, None for a
-        single process; `findings` from comparing them, with `labels`; `since`: as in the report
-        JSON, None for a first fit.
+        single process; `findings` from comparing them, as in a recording's reply; `since`: as in
+        the report JSON, None for a first fit.
     """
     workers = [one for one in recordings if one.session == recording.session]
     workers.sort(key=lambda one: (one.facts.get("rank") or 0, one.id))
@@ -85,8 +85,7 @@ def job_reply(
             for one in workers
         ],
         "verdict": verdict,
-        "findings": findings,
-        "labels": labels_of(findings),
+        "findings": [worded(one) for one in findings],
         "since": _since(recording, recordings, report_of),
     }
 

@@ -13,7 +13,14 @@ from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from tensorboard_plugin.jobs import SessionClocks, job_reply
-from tensorboard_plugin.replies import listed, problems_of, recording_reply, static_file, strict
+from tensorboard_plugin.replies import (
+    listed,
+    problems_of,
+    recording_reply,
+    static_file,
+    strict,
+    vocabulary,
+)
 from tensorboard_plugin.tiles.server import MAX_COUNT, MAX_LANES, TileServer
 from tensorboard_plugin.windows import window_reply
 
@@ -94,6 +101,7 @@ def html_report(
             "version": 1, "server_version": __version__, "logdir": logdir,
             "tensorboard_runs": sorted(per_run),
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
+            "words": vocabulary(),
             "recordings": [
                 listed(one, per_run[one.run]) for one in recordings if one.id in held
             ],

@@ -28,6 +28,7 @@ from tensorboard_plugin.replies import (
     recording_reply,
     static_file,
     strict,
+    vocabulary,
 )
 from tensorboard_plugin.runs import Known, RunIndex, log_directory, run_directories
 from tensorboard_plugin.tiles.engine import is_long
@@ -162,6 +163,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             **looked_in(self._logdir or self._spec, whole=bool(self._logdir)),
             "tensorboard_runs": self._names,
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
+            "words": vocabulary(),
             "complete": complete,
             "problems": problems_of(problems),
         })  # fmt: skip

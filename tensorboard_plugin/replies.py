@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.labels import labels_of
+from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.recording.problems import Problem
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import is_remote, storage_for
+from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, worded
 from tensorboard_plugin.lanes import lanes_of
 from tensorboard_plugin.windows import windows_of
 
-__all__ = ["listed", "looked_in", "problems_of", "recording_reply", "static_file", "strict"]
+__all__ = [
+    "listed", "looked_in", "problems_of", "recording_reply", "static_file", "strict",
+    "vocabulary",
+]  # fmt: skip
 
 MAX_PHASES = 2000
 
@@ -26,17 +30,30 @@ def recording_reply(recording: Recording, revision: str, report: dict[str, Any])
     return {
         "id": recording.id,
         "revision": revision,
-        "report": report,
+        "report": {
+            **report,
+            "spans": [worded(one) for one in report["spans"]],
+            "findings": [worded(one) for one in report["findings"]],
+        },
         "extent": {
             "start_ns": recording.start_ns, "end_ns": recording.end_ns,
             "first_step": first, "last_step": last,
         },
         "lanes": lanes_of(recording),
-        "labels": labels_of([*report["spans"], *report["findings"]]),
         "phases": _phases(recording),
         "windows": windows_of(recording),
         "problems": problems_of(recording.problems),
     }  # fmt: skip
+
+
+def vocabulary() -> dict[str, Any]:
+    """Return the words of the tab: titles of causes; title and explanation of each category."""
+    return {
+        "causes": {rule.cause: rule.title for rule in RULES},
+        "host": HOST_TIME,
+        "gpu": GPU_TIME,
+        "host_step": HOST_STEP,
+    }
 
 
 def listed(recording: Recording, of_run: int) -> dict[str, Any]:

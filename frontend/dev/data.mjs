@@ -14,14 +14,26 @@ export function random(seed) {
   };
 }
 
-/** What the server calls the evidence above. */
+/** What the server calls the evidence below, and its unit. */
 const LABELS = {
-  wait_pct: 'waiting for input, share of a step', wait_ms_per_step: 'wait, a step', step_ms: 'a step here', steps: 'steps',
-  gpu_active_pct: 'kernel active', step_here_without_its_wait_ms: 'a step here without its wait',
-  unstarved_steps_elsewhere_ms: 'a step elsewhere that did not wait', promise_rests_on: 'the promise rests on',
-  faster_up_to: 'faster by up to', slowest_stage: 'slowest stage', stage_ms_per_batch: 'that stage takes, a batch',
-  stage_parallelism: 'threads of that stage',
+  wait_pct: ['waiting for input, share of these steps\' time', '%'], wait_ms_per_step: ['waiting for input, per step', 'ms'],
+  step_ms: ['step time here', 'ms'], steps: ['steps', ''], gpu_active_pct: ['kernel active meanwhile (mean)', '%'],
+  step_here_without_its_wait_ms: ['step time here without its wait', 'ms'], unstarved_steps_elsewhere_ms: ['step time elsewhere, without a wait', 'ms'],
+  promise_rests_on: ['speedup estimated from', ''], faster_up_to: ['possible speedup here, up to', '×'], slowest_stage: ['slowest stage', ''],
+  stage_ms_per_batch: ['slowest stage, per batch', 'ms'], stage_parallelism: ['its threads', ''],
 };
+
+/** A finding with its words, as the server sends it. */
+export function worded(item) {
+  const text = (name, value) => `${value} ${LABELS[name]?.[1] ?? ''}`.trim();
+  const rows = Object.entries(item.evidence).map(([name, value]) => {
+    const limit = item.threshold?.[name];
+    return { name, label: LABELS[name]?.[0] ?? name.replace(/_/g, ' '), value: text(name, value),
+      rule: limit === undefined ? '' : `≥ ${text(name, limit)}`, bar: limit === undefined ? null : [value, limit] };
+  });
+  const { slowest_stage: stage, stage_ms_per_batch: ms, callback } = item.evidence;
+  return { ...item, rows, culprit: stage ? `${stage} takes ${ms} ms a batch` : (callback ?? '') };
+}
 
 const SECOND = 1e9;
 const MIB = 2 ** 20;
@@ -137,7 +149,7 @@ export function threeActs({ id = 'resnet50-b64/20261121-1402', run = 'resnet50-b
     })),
     traced: { steps: 10, per_gpu: {} },
     unavailable: gpus ? [{ source: 'gpm', reason: 'GPM needs a Hopper GPU and R520 or newer', cure: null }] : [{ source: 'nvml', reason: 'no NVIDIA driver was found (libnvidia-ml.so.1)', cure: 'Install the driver, or ignore this on a machine without a GPU.' }],
-    overhead: { callback_us_per_step: 11.3, sampler_cpu_pct: 0.3, windows_s: 1.2, recorder_cpu_pct: 0.2 }, findings: gpus ? findings : [], spans,
+    overhead: { callback_us_per_step: 11.3, sampler_cpu_pct: 0.3, windows_s: 1.2, recorder_cpu_pct: 0.2 }, findings: gpus ? findings.map(worded) : [], spans: spans.map(worded),
   };
   const windows = madeUpWindows({ gpus, starts, parts: series, firsts: [slowFrom + 200, slowTo + 300], start });
   for (const { info } of windows) phases.push({ kind: 'profiler_window', name: `window ${info.window}`, start: info.start_ns - start, end: info.end_ns - start, step: info.first_step });
@@ -168,7 +180,7 @@ export function hostile(scenario) {
   recording.report.spans.forEach((span, i) => {
     span.title = nasty[i % nasty.length];
     span.cause = i === 1 ? '__proto__' : span.cause;
-    span.evidence = { [nasty[0]]: nasty[1], slowest_stage: nasty[4], x: { y: nasty[2] } };
+    Object.assign(span, worded({ ...span, evidence: { [nasty[0]]: nasty[1], slowest_stage: nasty[4], stage_ms_per_batch: nasty[2] } }));
     span.advice = { text: nasty[4], code: nasty[1] + '\n' + nasty[4] };
   });
   recording.report.gpus.forEach((gpu, i) => { gpu.name = nasty[(i + 4) % nasty.length]; gpu.uuid = nasty[3]; });

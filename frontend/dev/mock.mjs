@@ -116,7 +116,7 @@ const server = createServer(async (request, response) => {
     const end = progress(found) < 1 ? extent.start_ns + found.starts[steps] : extent.end_ns;
     return json(live({ ...found.recording, extent: { ...extent, end_ns: end, last_step: steps - 1 } }));
   }
-  if (path === 'job') return json({ workers: [], findings: [], labels: {}, since: null });
+  if (path === 'job') return json({ workers: [], verdict: null, findings: [], since: null });
   if (path === 'window') {
     const reply = found.windows[Number(url.searchParams.get('window'))];
     return reply ? json(reply) : json({ error: 'this recording has no such profiler window' }, 404);

@@ -4,8 +4,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from gpu_util_callback.diagnosis.evidence.labels import label
-from gpu_util_callback.words import duration, percent, steps, times
+from gpu_util_callback.words import duration, evidence_rows, steps, times
 
 __all__ = [
     "Pen",
@@ -63,11 +62,6 @@ class Pen:
         return text
 
 
-_UNITS = (
-    ("_ms_per_step", " ms"), ("_ms_per_batch", " ms"), ("_gb_per_s", " GB/s"),
-    ("_seconds_each", " s"), ("_bytes", " bytes"), ("_ms", " ms"), ("_us", " µs"),
-    ("_gib", " GiB"), ("_mhz", " MHz"), ("_c", " °C"), ("_s", " s"), ("_w", " W"),
-)  # fmt: skip
 TOLD = 1.05  # "1× faster" is not worth printing
 # Shown in a sentence of its own, or in the advice.
 _ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags", "slowest_stage", "callback"}
@@ -135,38 +129,13 @@ def code_lines(code: str, pen: Pen) -> list[str]:
 def _evidence(finding: Mapping) -> str:
     """Return the evidence as one line of prose, each number next to the threshold it crossed."""
     evidence = finding["evidence"]
-    said = []
-    for name, value in evidence.items():
-        if value is None or name in _ELSEWHERE:
-            continue
-        text = f"{label(name)}: {_quantity(name, value)}"
-        limit = finding["threshold"].get(name)
-        if isinstance(limit, (int, float)) and isinstance(value, (int, float)):
-            text += f" ({'≥' if value >= limit else '<'} {_quantity(name, limit)})"
-        said.append(text)
+    said = [
+        f"{row['label']}: {row['value']}" + (f" ({row['rule']})" if row["rule"] else "")
+        for row in evidence_rows(finding) if row["name"] not in _ELSEWHERE
+    ]  # fmt: skip
     prose = "; ".join(said)
     if evidence.get("faster_up_to") and evidence["faster_up_to"] >= TOLD:
         prose += f". Up to {times(evidence['faster_up_to'])} faster here"
         if evidence.get("promise_rests_on"):
             prose += f", judging by {evidence['promise_rests_on']}"
     return f"{prose[:1].upper()}{prose[1:]}." if prose else ""
-
-
-def _quantity(name: str, value: object) -> str:
-    """Format a value with its unit, which is the suffix of its name."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, (int, float)):
-        return str(value)
-    if name.endswith(("_share", "_pct")):
-        return percent(value if name.endswith("_pct") else 100 * value)
-    if name.endswith("faster_at_most"):
-        return times(value)
-    unit = next((shown for suffix, shown in _UNITS if f"_{name}".endswith(suffix)), "")
-    return f"{_number(value)}{unit}"
-
-
-def _number(value: float) -> str:
-    if isinstance(value, int) or value == int(value):
-        return f"{int(value):,}"
-    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"

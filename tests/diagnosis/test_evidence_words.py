@@ -9,17 +9,25 @@ from generated_runs import GPU, Generated, write
 import gpu_util_callback.diagnosis
 import gpu_util_callback.traces.rules
 from gpu_util_callback.diagnosis import RULES, run_report
-from gpu_util_callback.diagnosis.evidence.labels import _LABELS, label, labels_of
+from gpu_util_callback.diagnosis.evidence.traced import CATEGORIES
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.traces.rules import RULES as OF_TRACES
-from tensorboard_plugin.replies import recording_reply
+from gpu_util_callback.words import (
+    EVIDENCE,
+    evidence_rows,
+    label,
+    quantity,
+    unit_of,
+)
+from tensorboard_plugin.replies import recording_reply, vocabulary
 
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent
 MODULES = [*sorted(f"rules/{rule.cause}" for rule in RULES), "sessions"]
 TRACES = Path(gpu_util_callback.traces.rules.__file__).parent
 # Keys of the dictionaries around the evidence, and arguments beside it.
-AROUND = {"advice", "cause", "code", "confidence", "evidence", "gpus", "id", "lost_s", "lost_ps",
-          "ranks", "saves_s", "severity", "text", "threshold", "title"}  # fmt: skip
+AROUND = {"advice", "cause", "code", "confidence", "evidence", "finding", "gpus", "groups", "id",
+          "ids", "lost_s", "lost_ps", "rank", "ranks", "wall_s",
+          "saves_s", "severity", "text", "threshold", "title"}  # fmt: skip
 # A rule's other dictionaries: by framework, what to write.
 NOT_EVIDENCE = {"tensorflow", "jax", "torch"}
 
@@ -50,19 +58,20 @@ def thresholds(tree: ast.Module, node: ast.Dict) -> bool:
 def test_every_name_in_a_rules_evidence_has_words(module):
     names = names_in(HERE / f"{module}.py")
     assert names, "the rule's evidence was not found: this test looks in the wrong place"
-    unknown = names - set(_LABELS)
-    assert not unknown, f"add words for {sorted(unknown)} to diagnosis/_evidence.py"
+    unknown = names - set(EVIDENCE)
+    assert not unknown, f"add words for {sorted(unknown)} to words.py"
 
 
 @pytest.mark.parametrize("rule", OF_TRACES, ids=lambda rule: rule.cause)
 def test_every_name_in_the_evidence_of_a_trace_has_words(rule):
     names = names_in(TRACES / f"{rule.cause}.py") | set(rule.thresholds)
-    unknown = names - set(_LABELS)
-    assert not unknown, f"add words for {sorted(unknown)} to diagnosis/_evidence.py"
+    unknown = names - set(EVIDENCE)
+    assert not unknown, f"add words for {sorted(unknown)} to words.py"
 
 
 def test_a_name_without_words_is_shown_as_it_is():
-    assert label("brand_new_pct") == "brand new pct" and "brand_new_pct" not in _LABELS
+    assert label("brand_new_pct") == "brand new pct" and "brand_new_pct" not in EVIDENCE
+    assert quantity("brand_new_pct", 12.0) == "12 %" and unit_of("brand_new") == ""
 
 
 def test_the_tab_gets_the_words_of_what_it_shows(tmp_path):
@@ -73,6 +82,43 @@ def test_the_tab_gets_the_words_of_what_it_shows(tmp_path):
     report = run_report(recording)
     reply = recording_reply(recording, "1", report)
     findings = [*report["spans"], *report["findings"]]
-    assert findings and reply["labels"] == labels_of(findings)
-    for name in findings[0]["evidence"]:
-        assert reply["labels"][name] == label(name)
+    sent = [*reply["report"]["spans"], *reply["report"]["findings"]]
+    assert findings and [one["rows"] for one in sent] == [evidence_rows(one) for one in findings]
+    rows = {row["name"]: row for row in sent[0]["rows"]}
+    assert set(rows) == {name for name, value in sent[0]["evidence"].items() if value is not None}
+    assert rows["wait_pct"]["label"] == label("wait_pct")
+    assert rows["wait_pct"]["rule"] == "≥ 7.5 %" and rows["wait_pct"]["bar"][1] == 7.5
+
+
+@pytest.mark.parametrize(("name", "value", "text"), [
+    ("gb_per_s", 27.7, "27.7 GB/s"),  # it ends like seconds
+    ("stage_ms_per_batch", 31.24, "31.2 ms"),
+    ("stage_ms_per_batch", 4321.0, "4.32 s"),
+    ("wait_pct", 83.2, "83 %"),
+    ("bytes", 3 << 30, "3 GiB"),
+    ("faster_up_to", 3.97, "4×"),
+    ("mean_kernel_us", 3.21, "3.21 µs"),
+    ("parameters", 1234567, "1,234,567"),
+    ("run_eagerly", True, "yes"),
+    ("gpus_unused", [1, 2], "1, 2"),
+])  # fmt: skip
+def test_a_value_has_its_own_unit(name, value, text):
+    assert quantity(name, value) == text
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_units_agree_with_the_names(name):
+    endings = {"_pct": "%", "_gib": "GiB", "_mib": "MiB", "_us": "µs", "_mhz": "MHz", "_c": "°C",
+               "gb_per_s": "GB/s", "_ms": "ms", "per_step": "ms", "ms_per_batch": "ms"}  # fmt: skip
+    if name in ("kernels_per_step", "operations_per_step"):
+        endings = {}
+    wanted = [unit for ending, unit in endings.items() if name.endswith(ending)]
+    assert unit_of(name) in (wanted or ["", "s", "B", "×"])
+
+
+def test_the_tab_gets_a_title_for_every_cause_and_category():
+    words = vocabulary()
+    assert set(words["causes"]) == {rule.cause for rule in RULES}
+    assert set(words["gpu"]) >= {*CATEGORIES, "kernel_active", "idle", "outside_steps"}
+    assert set(words["host"]) == {"step", "input_wait", "compile", "validation", "callbacks",
+                                  "other"}  # fmt: skip

@@ -63,7 +63,7 @@ def test_every_worker_hears_of_the_slow_one(ask, rank):
     assert reply["workers"][rank]["id"] == id_
     (finding,) = reply["findings"]
     assert finding["cause"] == "imbalance" and finding["ranks"] == [1]
-    assert set(finding["evidence"]) <= set(reply["labels"])
+    assert {row["name"] for row in finding["rows"]} == set(finding["evidence"])
     assert reply["verdict"]["rank"] == 1 and reply["verdict"]["finding"] == finding["id"]
     assert reply["verdict"]["id"] == reply["workers"][1]["id"]
     assert reply["verdict"]["text"].startswith(finding["title"])

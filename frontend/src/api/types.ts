@@ -29,6 +29,18 @@ export interface RecordingSummary {
   revision: number | string;
 }
 
+/** The title of a category of time, and what is counted in it, by its key. */
+export type Titles = Readonly<Record<string, readonly [title: string, about: string]>>;
+
+/** What the server calls things, the same as in the terminal. */
+export interface Words {
+  /** Titles of the causes. */
+  causes: Readonly<Record<string, string>>;
+  host: Titles;
+  gpu: Titles;
+  host_step: Titles;
+}
+
 export interface RunsReply {
   version: number;
   server_version?: string;
@@ -39,8 +51,20 @@ export interface RunsReply {
   looked_for: string;
   recordings: RecordingSummary[];
   problems: Problem[];
+  words?: Words;
   /** False while the server is still looking through the runs: more may follow. */
   complete?: boolean;
+}
+
+/** A piece of evidence, ready to show. */
+export interface EvidenceRow {
+  name: string;
+  label: string;
+  value: string;
+  /** What the rule compared with, e.g. "≥ 5 %"; empty where nothing was compared. */
+  rule: string;
+  /** Value and threshold as numbers, for a small chart. */
+  bar: [number, number] | null;
 }
 
 export interface Advice {
@@ -60,6 +84,9 @@ export interface Finding {
   confidence?: string | null;
   evidence?: Record<string, unknown> | null;
   threshold?: Record<string, unknown> | null;
+  rows?: EvidenceRow[];
+  /** What the evidence names: the slowest stage, the callback; empty where it names none. */
+  culprit?: string;
   advice?: Advice | null;
   gpus?: unknown[] | null;
   ranks?: unknown[] | null;
@@ -186,7 +213,6 @@ export interface JobReply {
   /** Null for a single process. */
   verdict?: JobVerdict | null;
   findings: Finding[];
-  labels: Record<string, string>;
   since: { id: string; run: string; gone: string[]; promised_up_to: number; got: number } | null;
 }
 
@@ -258,8 +284,6 @@ export interface RecordingReply {
   /** Finest level there are tiles of; absent where the server has every level. */
   finest?: { step: number; time: number };
   phases: Phase[];
-  /** Words for the names of the evidence. */
-  labels?: Record<string, string>;
   /** In the order of their steps; absent where the server knows of none. */
   windows?: WindowInfo[];
   problems: Problem[];

@@ -1,6 +1,7 @@
 /** Keeps the state in step with the server: loads once, then polls while a run is live and seen. */
 import { fetchJob, fetchRecording, fetchRuns, isOffline } from '../api/client.ts';
 import type { RecordingReply, RecordingSummary } from '../api/types.ts';
+import { learn } from '../words/vocabulary.ts';
 import type { App } from './app.ts';
 
 const POLL_LIVE_MS = 2000;
@@ -78,6 +79,7 @@ export class Loader {
     const { state } = this.app;
     try {
       const runs = await fetchRuns();
+      learn(runs.words);
       state.set({ runs, runsError: null });
     } catch (error) {
       state.set({ runsError: (error as Error).message });

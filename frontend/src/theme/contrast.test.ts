@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { EXTRA } from '../timeline/body.ts';
-import { GPU_CATEGORIES, HOST_CATEGORIES, seriesColour, type Category } from '../words/accounts.ts';
+import { gpuCategories, hostCategories, seriesColour, type Category } from '../words/accounts.ts';
 
 const css = readFileSync(join(process.cwd(), 'src', 'style.css'), 'utf8');
 
@@ -68,7 +68,7 @@ for (const [name, colours] of [['light', light], ['dark', dark]] as const) {
   test(`${name}: what stands in one bar or one lane is told apart by colour-blind readers`, () => {
     const solid = (list: Category[]): string[] => list.filter(({ idle }) => !idle).map(({ colour }) => colour);
     const bands = ['mauve', 'red', 'teal', 'slate', 'blue'].map((first) => [first, ...EXTRA.slice(0, 2)]);
-    for (const group of [HOST_CATEGORIES.map(({ colour }) => colour), solid(GPU_CATEGORIES), STACK, ...bands])
+    for (const group of [hostCategories().map(({ colour }) => colour), solid(gpuCategories()), STACK, ...bands])
       for (const [reader, matrix] of Object.entries(READERS))
         group.forEach((one, i) => {
           for (const other of group.slice(i + 1).filter((colour) => colour !== one)) {

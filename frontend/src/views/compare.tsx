@@ -1,7 +1,7 @@
 /** Runs side by side, the chosen one first: how fast, where the time went, what was found. */
 import type { RecordingReply, Report } from '../api/types.ts';
 import { percent, seconds, short, UNKNOWN } from '../math/format.ts';
-import { HOST_CATEGORIES, slices } from '../words/accounts.ts';
+import { hostCategories, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { sourceLabel } from '../words/labels.ts';
 import { useApp, useTab } from './hooks.ts';
@@ -95,7 +95,7 @@ export function Compare() {
                 <td>{percent(activeOf(report))}</td>
                 <td class="compare-bar">
                   <span class="contrast-bar" aria-hidden="true">
-                    {slices(report.time_s, HOST_CATEGORIES).map((part) => (
+                    {slices(report.time_s, hostCategories()).map((part) => (
                       <i key={part.key} class={part.idle ? 'idle' : ''} style={{ width: `${(100 * part.seconds) / longest}%`, background: `var(--${part.colour})` }} title={`${part.title}: ${seconds(part.seconds)}`} />
                     ))}
                   </span>

@@ -1,11 +1,11 @@
 /** The selected span or finding: its evidence against the thresholds, and what to change. */
 import { stepsText } from '../words/labels.ts';
 import { useState } from 'preact/hooks';
-import type { Finding, RecordingReply, Report } from '../api/types.ts';
+import type { EvidenceRow, Finding, RecordingReply, Report } from '../api/types.ts';
 import { inOrder } from '../lanes/spans.ts';
 import { clock, elapsed, nanoseconds, percent, seconds, times } from '../math/format.ts';
-import { evidenceRows } from '../math/evidence.ts';
 import { clean, cleanCode, held } from '../math/text.ts';
+import { evidenceRows } from '../math/evidence.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import { Contrast } from './contrast.tsx';
 import { useApp, useTab } from './hooks.ts';
@@ -48,8 +48,8 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
   const style = causeStyle(item.cause);
   const order = inOrder(recording.report.spans ?? []);
   const position = order.findIndex((span) => span.id === id);
-  const rows = evidenceRows(item.evidence, item.threshold, { ...recording.labels, ...app.state.get().job?.labels }).filter(
-    ({ key }) => !item.saves_s || (key !== 'faster_up_to' && key !== 'promise_rests_on'), // said beside the advice
+  const rows = evidenceRows(item).filter(
+    ({ name }) => !item.saves_s || (name !== 'faster_up_to' && name !== 'promise_rests_on'), // said beside the advice
   );
   const length = typeof item.start_ns === 'number' && typeof item.end_ns === 'number' ? item.end_ns - item.start_ns : null;
   return (
@@ -101,25 +101,25 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
               const label = (
                 <>
                   {row.label}
-                  <Bullet bullet={row.bullet} />
+                  <Bullet bar={row.bar} />
                 </>
               );
               if (row.value.length <= LONG)
                 return (
-                  <tr key={row.key}>
-                    <th scope="row" title={row.key}>
+                  <tr key={row.name}>
+                    <th scope="row" title={row.name}>
                       {label}
                     </th>
-                    <td colSpan={row.threshold ? 1 : 2}>
+                    <td colSpan={row.rule ? 1 : 2}>
                       <bdi>{row.value}</bdi>
                     </td>
-                    {row.threshold && <td>{row.threshold}</td>}
+                    {row.rule && <td>{row.rule}</td>}
                   </tr>
                 );
               return (
                 <>
                   <tr class="long">
-                    <th scope="rowgroup" colSpan={3} title={row.key}>
+                    <th scope="rowgroup" colSpan={3} title={row.name}>
                       {label}
                     </th>
                   </tr>
@@ -145,13 +145,13 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
 }
 
 /** What was seen as a bar, the rule's threshold as a mark on it. */
-function Bullet({ bullet }: { bullet: { seen: number; limit: number } | null }) {
-  if (!bullet) return null;
-  const most = Math.max(bullet.seen, bullet.limit) * 1.1;
+function Bullet({ bar }: { bar: EvidenceRow['bar'] }) {
+  if (!bar) return null;
+  const most = Math.max(...bar) * 1.1;
   return (
     <span class="bullet" aria-hidden="true">
-      <i style={{ width: `${(100 * bullet.seen) / most}%` }} />
-      <b style={{ left: `${(100 * bullet.limit) / most}%` }} />
+      <i style={{ width: `${(100 * bar[0]) / most}%` }} />
+      <b style={{ left: `${(100 * bar[1]) / most}%` }} />
     </span>
   );
 }

@@ -2,7 +2,7 @@
 import type { Report } from '../api/types.ts';
 import { times } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
-import { GPU_CATEGORIES, HOST_CATEGORIES, slices } from '../words/accounts.ts';
+import { gpuCategories, hostCategories, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { factsLine, runName } from '../words/labels.ts';
 import { AccountBar } from './account.tsx';
@@ -13,9 +13,9 @@ import { Small } from './small.tsx';
 export function Verdict({ report }: { report: Report }) {
   const { app } = useTab();
   const brief = useApp((state) => state.brief);
-  const host = slices(report.time_s, HOST_CATEGORIES);
+  const host = slices(report.time_s, hostCategories());
   const gpus = Object.entries(report.gpu_time_est ?? {})
-    .map(([index, account]) => ({ index, parts: slices(account, GPU_CATEGORIES) }))
+    .map(([index, account]) => ({ index, parts: slices(account, gpuCategories()) }))
     .filter(({ parts }) => parts.length > 0);
   return (
     <section class={brief ? 'verdict brief' : 'verdict'} aria-label="Verdict">

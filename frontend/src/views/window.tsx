@@ -7,7 +7,7 @@ import { nearestStep, tracedSteps } from '../lanes/windows.ts';
 import { count, nanoseconds, plural, seconds, share } from '../math/format.ts';
 import { held as unbroken } from '../math/text.ts';
 import { addressWindow, type OpenWindow } from '../state/hash.ts';
-import { HOST_STEP_CATEGORIES, TRACED_CATEGORIES, type Category } from '../words/accounts.ts';
+import { hostStepCategories, tracedCategories, type Category } from '../words/accounts.ts';
 import { useApp, useTab } from './hooks.ts';
 import { Small } from './small.tsx';
 
@@ -153,7 +153,7 @@ function StepChoice({ steps, step, choose }: { steps: number[]; step: number; ch
 /** A step's time on each GPU, which it sums to; on the host where no GPU was traced. */
 function Breakdown({ rows }: { rows: TracedStep[] }) {
   const host = rows.every(({ gpu }) => gpu < 0);
-  const categories = host ? HOST_STEP_CATEGORIES : TRACED_CATEGORIES;
+  const categories = host ? hostStepCategories() : tracedCategories();
   const columns = rows.filter(({ gpu }) => host || gpu >= 0);
   const longest = Math.max(...columns.map(({ duration_ns }) => duration_ns ?? 0), 1);
   const name = (row: TracedStep): string => (row.gpu < 0 ? 'host' : `gpu${row.gpu}`);

@@ -1,124 +1,59 @@
-/** The categories of the two accounts, in the order in which they are drawn. */
+/** How the categories of the accounts look, in the order in which they are drawn; the server names them. */
+import { titleOf } from './vocabulary.ts';
 
-export interface Category {
+interface Look {
   key: string;
-  title: string;
   colour: string;
   /** Time in which the device or thread did nothing useful: hatched, so that colour is not alone. */
   idle?: boolean;
+}
+
+export interface Category extends Look {
+  title: string;
   explanation: string;
 }
 
-export const HOST_CATEGORIES: Category[] = [
-  {
-    key: 'step',
-    title: 'training step',
-    colour: 'blue',
-    explanation: 'inside the train function, and waiting for the GPU to finish it',
-  },
-  {
-    key: 'input_wait',
-    title: 'waiting for input',
-    colour: 'amber',
-    idle: true,
-    explanation: 'the next batch was not ready when the step asked for it',
-  },
-  { key: 'compile', title: 'compiling', colour: 'violet', explanation: 'tracing the model and compiling it with XLA' },
-  {
-    key: 'validation',
-    title: 'validation',
-    colour: 'mauve',
-    explanation: 'evaluation during fit, with its own waits and callbacks',
-  },
-  {
-    key: 'callbacks',
-    title: 'callbacks',
-    colour: 'olive',
-    explanation: "all callbacks but this recorder's, checkpoints included",
-  },
-  { key: 'other', title: 'other', colour: 'grey', explanation: 'wall time that none of the others explains' },
+const HOST: Look[] = [
+  { key: 'step', colour: 'blue' },
+  { key: 'input_wait', colour: 'amber', idle: true },
+  { key: 'compile', colour: 'violet' },
+  { key: 'validation', colour: 'mauve' },
+  { key: 'callbacks', colour: 'olive' },
+  { key: 'other', colour: 'grey' },
 ];
 
-export const GPU_CATEGORIES: Category[] = [
-  { key: 'kernel', title: 'kernels', colour: 'blue', explanation: 'at least one kernel runs' },
-  {
-    key: 'copy_h2d',
-    title: 'copies to GPU',
-    colour: 'orange',
-    explanation: 'host-to-device copies with no kernel beside them',
-  },
-  {
-    key: 'copy_d2h',
-    title: 'copies to host',
-    colour: 'rust',
-    explanation: 'device-to-host copies with no kernel beside them',
-  },
-  {
-    key: 'copy_d2d',
-    title: 'copies on device',
-    colour: 'sand',
-    explanation: 'device-to-device copies with no kernel beside them',
-  },
-  {
-    key: 'collective',
-    title: 'collectives',
-    colour: 'teal',
-    explanation: 'communication between GPUs with no kernel beside it',
-  },
-  {
-    key: 'idle_input',
-    title: 'idle: input',
-    colour: 'amber',
-    idle: true,
-    explanation: 'idle while the host waits for the next batch',
-  },
-  {
-    key: 'idle_launch',
-    title: 'idle: launch',
-    colour: 'olive',
-    idle: true,
-    explanation: 'idle between kernels that the host has not launched yet',
-  },
-  {
-    key: 'idle_sync',
-    title: 'idle: sync',
-    colour: 'violet',
-    idle: true,
-    explanation: 'idle around device synchronisations',
-  },
-  {
-    key: 'idle_host',
-    title: 'idle: host',
-    colour: 'mauve',
-    idle: true,
-    explanation: 'idle during validation set-up, callbacks and other host work',
-  },
+const GPU: Look[] = [
+  { key: 'kernel', colour: 'blue' },
+  { key: 'copy_h2d', colour: 'orange' },
+  { key: 'copy_d2h', colour: 'rust' },
+  { key: 'copy_d2d', colour: 'sand' },
+  { key: 'collective', colour: 'teal' },
+  { key: 'idle_input', colour: 'amber', idle: true },
+  { key: 'idle_launch', colour: 'olive', idle: true },
+  { key: 'idle_sync', colour: 'violet', idle: true },
+  { key: 'idle_host', colour: 'mauve', idle: true },
   // Where no profiler window was taken, NVML alone tells running from idle.
-  {
-    key: 'kernel_active',
-    title: 'kernel active',
-    colour: 'blue',
-    explanation: 'any kernel ran, by the NVML utilization samples; how many of its parts were busy is not known',
-  },
-  { key: 'idle', title: 'idle', colour: 'grey', idle: true, explanation: 'no kernel ran, by the NVML utilization samples' },
-  {
-    key: 'outside_steps',
-    title: 'outside steps',
-    colour: 'mauve',
-    idle: true,
-    explanation: 'validation, callbacks, compilation: no profiler window looked there',
-  },
-  { key: 'other', title: 'other', colour: 'grey', idle: true, explanation: 'not explained by the others' },
+  { key: 'kernel_active', colour: 'blue' },
+  { key: 'idle', colour: 'grey', idle: true },
+  { key: 'outside_steps', colour: 'mauve', idle: true },
+  { key: 'other', colour: 'grey', idle: true },
 ];
+
+const named = (account: 'host' | 'gpu' | 'host_step', looks: Look[]): Category[] => looks.map((look) => ({ ...look, ...titleOf(account, look.key) }));
+
+export const hostCategories = (): Category[] => named('host', HOST);
+
+export const gpuCategories = (): Category[] => named('gpu', GPU);
 
 /** The ten categories of a traced step on a GPU. */
-export const TRACED_CATEGORIES: Category[] = GPU_CATEGORIES.filter(({ key }) => !['kernel_active', 'idle', 'outside_steps'].includes(key));
+export const tracedCategories = (): Category[] => gpuCategories().filter(({ key }) => !['kernel_active', 'idle', 'outside_steps'].includes(key));
 
 /** A traced step where no GPU was traced: the host alone. */
-export const HOST_STEP_CATEGORIES: Category[] = [
-  { key: 'idle_host', title: 'the rest of the step', colour: 'blue', explanation: 'ops, Python and all else that the host did' },
-  { key: 'idle_input', title: 'waiting for input', colour: 'amber', idle: true, explanation: 'the host fetched the next batch' },
-];
+export const hostStepCategories = (): Category[] =>
+  named('host_step', [
+    { key: 'idle_host', colour: 'blue' },
+    { key: 'idle_input', colour: 'amber', idle: true },
+  ]);
 
 export interface Slice extends Category {
   seconds: number;

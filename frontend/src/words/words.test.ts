@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { GPU_CATEGORIES, HOST_CATEGORIES, slices } from './accounts.ts';
+import { gpuCategories, hostCategories, slices } from './accounts.ts';
 import { causeStyle, culprit } from './causes.ts';
+import { learn } from './vocabulary.ts';
 import { factsLine, fitLabel, frameworkText, runName } from './labels.ts';
 
 const CAUSES = ['input_bound', 'transfer_bound', 'launch_bound', 'sync_bound', 'small_batch', 'small_model', 'no_tensor_cores', 'memory_pressure', 'memory_limit',
@@ -18,15 +19,22 @@ test('unknown and hostile causes get the neutral style', () => {
 
 test('an account shows every second it was given and nothing else', () => {
   const account = { step: 10, input_wait: 20, compile: 0, other: null, brand_new: 3, basis: 'windows' };
-  const shown = slices(account, HOST_CATEGORIES);
+  const shown = slices(account, hostCategories());
   assert.deepEqual(shown.map(({ key, seconds }) => [key, seconds]), [['step', 10], ['input_wait', 20], ['brand_new', 3]]);
-  assert.deepEqual(slices(null, GPU_CATEGORIES), []);
+  assert.deepEqual(slices(null, gpuCategories()), []);
+});
+
+test('titles are the words of the server', () => {
+  assert.equal(hostCategories()[1]?.title, 'input wait', 'without any, the name itself');
+  learn({ causes: { throttled: 'Throttled' }, host: { input_wait: ['waiting for input', 'not ready'] }, gpu: {}, host_step: {} });
+  assert.equal(causeStyle('throttled').title, 'Throttled');
+  const [, wait] = slices({ step: 1, input_wait: 2 }, hostCategories());
+  assert.deepEqual([wait?.title, wait?.explanation], ['waiting for input', 'not ready']);
 });
 
 test('the culprit is what the evidence names', () => {
-  assert.equal(culprit({ evidence: { slowest_stage: 'map(f)', stage_ms_per_batch: 31.2 } }), 'map(f) takes 31.2 ms a batch');
-  assert.equal(culprit({ evidence: { callback: 'ModelCheckpoint.on_epoch_end' } }), 'ModelCheckpoint.on_epoch_end');
-  assert.equal(culprit({ evidence: null }), '');
+  assert.equal(culprit({ culprit: 'map(f) takes 31.2 ms a batch' }), 'map(f) takes 31.2 ms a batch');
+  assert.equal(culprit({}), '');
 });
 
 test('runs are named for people', () => {
