@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from gpu_util_callback.diagnosis.verdict import BLOCKING
 from gpu_util_callback.words import duration, percent, what_to_do
 
 __all__ = ["Announcer"]
@@ -39,7 +40,7 @@ class Announcer:
         return [_line(costly[cause]) for cause in new]
 
     def _needed(self, finding: Mapping) -> int:
-        blocking = finding["cause"] == "cpu_fallback"
+        blocking = finding["cause"] in BLOCKING
         unknown = finding["lost_s"] is None and not blocking
         return self.UNKNOWN_IN_A_ROW if unknown else self.IN_A_ROW
 

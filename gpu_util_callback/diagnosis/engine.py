@@ -102,7 +102,7 @@ class Diagnosis:
             "rules_version": RULES_VERSION,
             "thresholds": self.thresholds,
             "thresholds_set": changed(_DECLARED, self.thresholds),
-            "verdict": sentence(run, found),
+            "verdict": sentence(run, objects),
             "gpu_active_pct": _active_pct(run),
             "findings": findings,
             "spans": spans,

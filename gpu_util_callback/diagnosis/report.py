@@ -11,6 +11,13 @@ from gpu_util_callback.diagnosis.evidence.traced import (
     shows_no_steps,
 )
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
+from gpu_util_callback.diagnosis.verdict import (
+    NOTHING,
+    NOTHING_LARGE,
+    OUTSIDE,
+    UNKNOWN,
+    headline,
+)
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.problems import Problem, unexpected
@@ -150,6 +157,7 @@ def run_report(
         "unavailable": [*(facts.get("unavailable") or []), *_older_rules(found)],
         "overhead": dict(facts.get("overhead") or {}),
         "verdict": found["verdict"],
+        "headline": _headline(found, wall_s),
         "rules_version": found["rules_version"],
         "thresholds": found["thresholds"],
         "thresholds_set": found["thresholds_set"],
@@ -158,6 +166,13 @@ def run_report(
         "spans": found["spans"],
         "problems": [{"path": one.path, "message": one.message} for one in recording.problems],
     }  # fmt: skip
+
+
+def _headline(found: Mapping, wall_s: float | None) -> dict | None:
+    """Return what the verdict is about, in numbers; None where it is about no finding of a cost."""
+    if found["verdict"].startswith((NOTHING, NOTHING_LARGE, OUTSIDE, UNKNOWN)):
+        return None
+    return headline([*found["findings"], *found["spans"]], wall_s)
 
 
 def _older_rules(found: Mapping) -> list[dict[str, str]]:

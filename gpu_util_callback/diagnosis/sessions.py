@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Evidence
-from gpu_util_callback.diagnosis.verdict import UNKNOWN, gain_of, promise
+from gpu_util_callback.diagnosis.verdict import BLOCKING, UNKNOWN, gain_of, promise
 from gpu_util_callback.words import duration, workers
 
 __all__ = ["session_findings", "session_verdict"]
@@ -369,7 +369,7 @@ def _groups(runs: Sequence[Mapping]) -> list[list[Mapping]]:
     """Return alike workers together, the worst in front."""
 
     def badness(run: Mapping) -> tuple:
-        blocking = "cpu_fallback" in _causes(run)
+        blocking = bool(BLOCKING & _causes(run))
         unknown = run["verdict"].startswith(UNKNOWN) or bool(_causes(run))
         return not blocking, -_lost(run), not unknown, run["rank"]
 

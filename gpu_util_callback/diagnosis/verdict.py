@@ -1,16 +1,20 @@
 """The verdict: the run in one sentence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.run import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import shows
 from gpu_util_callback.diagnosis.evidence.traced import shows_no_steps
-from gpu_util_callback.diagnosis.finding import Finding
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.words import duration, percent, times
 
-__all__ = ["NOTHING_LARGE", "OUTSIDE", "UNKNOWN", "gain_of", "promise", "sentence"]
+__all__ = [
+    "BLOCKING", "NOTHING", "NOTHING_LARGE", "OUTSIDE", "UNKNOWN", "gain_of", "headline", "promise",
+    "sentence",
+]  # fmt: skip
 
+# Causes next to which nothing else is worth fixing first.
+BLOCKING = frozenset({"cpu_fallback"})
 # cause -> beginning of the sentence; the title if a cause is not listed.
 _OPENINGS = {
     "input_bound": "The GPU waits for its input",
@@ -45,44 +49,83 @@ _WENT_INTO = {
 }
 
 
-def sentence(run: Run, findings: Sequence[Finding]) -> str:
+def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     """Return the verdict: the largest cost in proportion to the run, and the gain of fixing it.
 
     Args:
-        findings: attributed and ordered, the first to fix in front.
+        findings: of the report, attributed and ordered: the first to fix in front.
     """
     if not len(run.steps):
         return "No training step was recorded yet."
-    wall = run.wall_ns
-    blocking = next((finding for finding in findings if finding.blocking), None)
+    blocking = next((one for one in findings if one["cause"] in BLOCKING), None)
     if blocking is not None:
-        return f"{blocking.title}."
-    costly = [finding for finding in findings if finding.lost_ns]
-    if not costly:
+        return f"{blocking['title']}."
+    wall_s = run.wall_ns / 1e9
+    lead = headline(findings, wall_s)
+    if lead is None:
         if findings:
-            return f"{findings[0].title}; what it costs is not known."
+            return f"{findings[0]['title']}; its cost is not known."
         return _healthy(run)
-    by_cause: dict[tuple[str, str], int] = {}
-    saves: dict[tuple[str, str], int] = {}
-    for finding in costly:
-        name = finding.title if finding.cause not in _OPENINGS else ""
-        key = (finding.cause, name)
-        by_cause[key] = by_cause.get(key, 0) + int(finding.lost_ns or 0)
-        saves[key] = saves.get(key, 0) + int(finding.saves_ns or 0)
-    (cause, title), lost = max(by_cause.items(), key=lambda item: item[1])
-    saved = min(saves[cause, title], wall)
-    lost = min(lost, wall)
-    if not shows(run, lost):
-        unknown = next((finding for finding in findings if finding.lost_ns is None), None)
+    lost_s = min(lead["lost_s"], wall_s)
+    if not shows(run, round(1e9 * lost_s)):
+        unknown = next((one for one in findings if one["lost_s"] is None), None)
         if unknown is not None:
-            return f"{unknown.title}; what it costs is not known."
-        return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(lost / 1e9)}."
+            return f"{unknown['title']}; its cost is not known."
+        return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(lost_s)}."
     openings = _OPENINGS if run.used_gpus else _OPENINGS_WITHOUT_GPU
-    opening = openings.get(cause) or title or _OPENINGS[cause]
-    if opening == _OPENINGS["input_bound"] and lost >= STARVED * wall:
+    opening = openings.get(lead["cause"]) or lead["title"]
+    if opening == _OPENINGS["input_bound"] and lost_s >= STARVED * wall_s:
         opening = _STARVING
-    said = f"{opening}: {duration(lost / 1e9)} of {duration(wall / 1e9)}."
-    return f"{said}{promise(wall / 1e9, saved / 1e9)}{_eager_too(findings)}"
+    said = f"{opening}: {duration(lost_s)} of {duration(wall_s)}."
+    return f"{said}{_promise(lead, wall_s)}{_eager_too(findings)}"
+
+
+def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
+    """Return what the verdict is about: the costliest cause; None where no cost is known.
+
+    Returns: `{"cause", "title", "ids", "lost_s", "saves_s", "all_lost_s", "all_saves_s",
+        "faster_up_to"}`: the findings of the cause by their ids, what they cost and what fixing
+        them saves, and the same of all findings together, on which `faster_up_to` rests.
+    """
+    kinds: dict[tuple[str, str], list[Mapping]] = {}
+    for one in findings:
+        if one["lost_s"]:
+            title = "" if one["cause"] in _OPENINGS else one["title"]
+            kinds.setdefault((one["cause"], title), []).append(one)
+    if not kinds:
+        return None
+
+    def total(of: Iterable[Mapping], name: str) -> float:
+        return sum(one.get(name) or 0.0 for one in of)
+
+    lead = max(kinds.values(), key=lambda kind: total(kind, "lost_s"))
+    all_saves_s = round(total(findings, "saves_s"), 6)
+    return {
+        "cause": lead[0]["cause"],
+        "title": lead[0]["title"],
+        "ids": [one["id"] for one in lead],
+        "lost_s": round(total(lead, "lost_s"), 6),
+        "saves_s": round(total(lead, "saves_s"), 6),
+        "all_lost_s": round(total(findings, "lost_s"), 6),
+        "all_saves_s": all_saves_s,
+        "faster_up_to": gain_of(wall_s, all_saves_s),
+    }
+
+
+def _promise(lead: Mapping, wall_s: float) -> str:
+    """Return the gain of fixing all findings, which is more than that of the costliest cause."""
+    one, all_ = (gain_of(wall_s, lead[name]) for name in ("saves_s", "all_saves_s"))
+    if one is None or all_ is None or times(one) == times(all_):
+        return promise(wall_s, lead["saves_s"])
+    saves = duration(min(lead["all_saves_s"], wall_s))
+    return promise(wall_s, lead["all_saves_s"], fixing=f"everything listed ({saves})")
+
+
+def _eager_too(findings: Sequence[Mapping]) -> str:
+    """Return a note on an eager step: its unknown cost may exceed the largest known one."""
+    eager = [one for one in findings
+             if one["cause"] == LaunchBound.cause and one["lost_s"] is None]  # fmt: skip
+    return f" {eager[0]['title']}; its cost is not known." if eager else ""
 
 
 def gain_of(wall_s: float | None, saves_s: float | None) -> float | None:
@@ -98,12 +141,6 @@ def promise(wall_s: float, saves_s: float | None, what: str = "run", fixing: str
     if gain is None or gain < WORTH_A_WORD:
         return ""
     return f" Fixing {fixing} could make this {what} up to {times(gain)} faster."
-
-
-def _eager_too(findings: Sequence[Finding]) -> str:
-    """Return a note on an eager step: its unknown cost may exceed the largest known one."""
-    eager = [one for one in findings if one.cause == LaunchBound.cause and one.lost_ns is None]
-    return f" {eager[0].title}; what that costs is not known." if eager else ""
 
 
 def _healthy(run: Run, nothing: str = NOTHING) -> str:

@@ -5,7 +5,7 @@ from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
-from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
+from gpu_util_callback.diagnosis.verdict import BLOCKING, NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
 from gpu_util_callback.report.compare import comparison_table, headline, told_apart
 from gpu_util_callback.report.findings import Pen, code_lines, finding_lines
@@ -312,8 +312,7 @@ def _findings(run: Mapping) -> list[Mapping]:
         [*run["findings"], *run["spans"]],
         key=lambda finding: (finding["lost_s"] is None, -(finding["lost_s"] or 0)),
     )
-    blocking = [finding for finding in ordered if finding["cause"] == "cpu_fallback"]
-    return blocking + [finding for finding in ordered if finding["cause"] != "cpu_fallback"]
+    return sorted(ordered, key=lambda finding: finding["cause"] not in BLOCKING)
 
 
 def _missing_everywhere(runs: Sequence[Mapping]) -> list[Mapping]:

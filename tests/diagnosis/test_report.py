@@ -121,9 +121,12 @@ def test_a_stage_slower_than_its_steps_is_called_a_sum_over_threads(tmp_path):
     less, more = " ".join(less.split()), " ".join(more.split())
     assert "slowest stage, per batch: 30 ms; its threads: 1" in less and "summed" not in less
     assert "on one thread" in less
-    assert "slowest stage, a batch, all threads: 240 ms" in more and "; its threads:" not in more
+    assert (
+        "slowest stage per batch, summed over threads: 240 ms" in more
+        and "; its threads:" not in more
+    )
     assert "takes 240 ms a batch, summed over its threads" in more and "one thread" not in more
-    assert "step here without its wait: 8" in more and "all 200 steps" in more
+    assert "step time here without its wait: 8" in more and "all 200 steps" in more
 
 
 def test_steps_are_said_without_the_one_after_them():

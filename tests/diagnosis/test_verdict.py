@@ -1,5 +1,6 @@
 """What the verdict says of a run, and of one in which no rule found a cause."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.compare import comparison_table
 from gpu_util_callback.report.terminal import render, two_lines
-from gpu_util_callback.words import percent
+from gpu_util_callback.words import duration, percent, times
 
 
 def run_of(gpus=(), **steps):
@@ -211,3 +212,27 @@ def test_a_headline_needs_a_gain_beyond_the_scatter_of_the_run(spread, large):
 def test_a_large_loss_is_the_headline_of_an_unsteady_run():
     run = some_waits(12.0, waiting=1800, pace=lambda part: 20 + 6 * (-1) ** part)
     assert run.diagnose()["verdict"].startswith("Training waits for its input")
+
+
+def test_the_headline_counts_all_that_fixing_what_is_listed_saves(tmp_path):
+    run = run_of([GPU], wait_ms=20)
+    for _ in range(6):
+        run.steps(60, step_ms=20)
+        run.phase("callback", 2.5, name="Export.on_epoch_end")
+    write(run, tmp_path / "run")
+    [found] = logdir_report(read_recordings(tmp_path / "run"))["runs"]
+    listed = [*found["findings"], *found["spans"]]
+    assert {one["cause"] for one in listed} == {"input_bound", "host_stall"}
+    saves = sum(one["saves_s"] for one in listed)
+    assert found["headline"]["all_saves_s"] == pytest.approx(saves)
+    gain = times(found["wall_s"] / (found["wall_s"] - saves))
+    assert found["verdict"].endswith(
+        f"Fixing everything listed ({duration(saves)}) could make this run up to {gain} faster."
+    )
+    assert found["headline"]["ids"] == [max(listed, key=lambda one: one["lost_s"])["id"]]
+
+
+def test_a_single_cause_is_promised_by_itself(tmp_path):
+    write(run_of([GPU], wait_ms=20), tmp_path / "run")
+    [found] = logdir_report(read_recordings(tmp_path / "run"))["runs"]
+    assert re.search(r"s\. Fixing it could make this run up to 2× faster\.$", found["verdict"])

@@ -119,6 +119,18 @@ export interface Unavailable {
 /** Seconds by category; `basis` says what an estimate rests on. */
 export type TimeAccount = Record<string, number | string | null>;
 
+/** The costliest cause: its findings by id; `all_*` and `faster_up_to` count all findings together. */
+export interface Headline {
+  cause: string;
+  title: string;
+  ids: string[];
+  lost_s: number;
+  saves_s: number;
+  all_lost_s: number;
+  all_saves_s: number;
+  faster_up_to: number | null;
+}
+
 export interface Report {
   run: string;
   session?: string | null;
@@ -134,6 +146,8 @@ export interface Report {
   status: Status;
   framework?: unknown;
   verdict?: string | null;
+  /** What the verdict is about, in numbers; null where it is about no finding of a known cost. */
+  headline?: Headline | null;
   /** The rules' thresholds that are not the default: `input_bound.wait_pct` -> 90. */
   thresholds_set?: Record<string, number> | null;
   wall_s?: number | null;
