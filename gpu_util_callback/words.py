@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 __all__ = [
     "GPU_TIME", "HOST_STEP", "HOST_TIME", "Category", "culprit", "duration", "evidence_rows",
-    "gpu_names", "label", "percent", "quantity", "steps", "times", "what_to_do", "worded",
-    "workers",
+    "gpu_names", "label", "percent", "quantity", "same_fix", "steps", "times", "what_to_do",
+    "worded", "workers",
 ]  # fmt: skip
 
 
@@ -239,8 +239,8 @@ _LOOKS = re.compile(r"%timeit |top |sudo dmesg|nvidia-smi (pmon|--query|.*-q )|.
 
 def duration(seconds: float) -> str:
     """Format a duration: `5 m 40 s`, `2 h 05 m`, `3.2 s`, `48 ms`."""
-    if seconds < 0.0995:
-        return f"{seconds * 1e3:.0f} ms" if seconds >= 0.00095 else f"{seconds * 1e3:.2g} ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.0f} ms" if seconds >= 0.00995 else f"{seconds * 1e3:.2g} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 99.5:
@@ -383,9 +383,22 @@ def evidence_rows(finding: Mapping) -> list[dict]:
     return rows
 
 
+def same_fix(finding: Mapping) -> str:
+    """Return a key that findings of one cause share if one change fixes them all.
+
+    Their numbers vary: the GPU, the milliseconds in a text, the workers in a line of code.
+    """
+    advice = finding["advice"]
+    said = "|".join([finding["cause"], finding["title"], advice["code"] or advice["text"]])
+    return f"{re.sub(r'[0-9][0-9.,]*', '#', said)}|{finding.get('ranks')}"
+
+
 def worded(finding: Mapping) -> dict:
-    """Return a finding with its words: `rows` of evidence, and the `culprit` that they name."""
-    return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding)}
+    """Return a finding with its words: `rows` of evidence, the `culprit` they name, and the key of
+    its `fix`, which findings that one change mends have in common.
+    """
+    return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding),
+            "fix": same_fix(finding)}  # fmt: skip
 
 
 def _is_number(value: object) -> bool:

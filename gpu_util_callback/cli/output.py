@@ -1,9 +1,38 @@
 """Capabilities of standard output: colour and Unicode."""
 
+import argparse
 import os
+import shutil
 import sys
+from typing import TYPE_CHECKING
 
-__all__ = ["color", "unicode"]
+if TYPE_CHECKING:
+    from gpu_util_callback.report.screen import Detail
+
+__all__ = ["add_arguments", "color", "detail", "unicode", "width"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how much to print, and how."""
+    parser.add_argument("--evidence", action="store_true",
+                        help="show the evidence and the fix of every finding in full")  # fmt: skip
+    parser.add_argument("--all", action="store_true",
+                        help="show every run, finding and GPU; the summary folds them")  # fmt: skip
+    parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto",
+                        help="default: auto")  # fmt: skip
+
+
+def detail(args: argparse.Namespace) -> "Detail":
+    """Return how much to show."""
+    from gpu_util_callback.report.screen import Detail
+
+    return Detail(evidence=args.evidence, all=args.all)
+
+
+def width(given: int | None) -> int:
+    """Return the columns to use."""
+    return given if given and given > 0 else shutil.get_terminal_size((80, 24)).columns
 
 
 def color(wish: str = "auto") -> bool:

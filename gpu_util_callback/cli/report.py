@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import re
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ from gpu_util_callback.cli import output as _output
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.cli import thresholds as _thresholds
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.report.findings import tame
+from gpu_util_callback.report.screen import tame
 
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis import Check
@@ -54,8 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="causes that must not be found")  # fmt: skip
     parser.add_argument("--timeout", type=_length, default=_remote.ANSWER_S, metavar="S",
                         help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
-    parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+    _output.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from gpu_util_callback.report.terminal import render, rules_text
 
     if args.rules:
-        print(rules_text(_width(args.width), unicode=_output.unicode()), end="")
+        print(rules_text(_output.width(args.width), unicode=_output.unicode()), end="")
         return 0
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
@@ -99,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"{count} {'run' if count == 1 else 'runs'} within the limits")
     else:
         color, unicode = _output.color(args.color), _output.unicode()
-        print(render(report, _width(args.width), color, unicode), end="")
+        text = render(report, _output.width(args.width), color, unicode, _output.detail(args))
+        print(text, end="")
     return 1 if broken else 0
 
 
@@ -215,7 +214,3 @@ def _tell_apart(of_logdir: list[tuple[str, list]]) -> None:
                 recording.run = name
             elif holders[recording.run] > 1:
                 recording.run = f"{name}/{recording.run}"
-
-
-def _width(given: int | None) -> int:
-    return given if given and given > 0 else shutil.get_terminal_size((80, 24)).columns

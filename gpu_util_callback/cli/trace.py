@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import shutil
 import sys
 import time
 from typing import Any
@@ -37,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write a recording there, so that TensorBoard's GPU Utilization tab shows it",
     )
     _thresholds.add_arguments(parser)
+    _output.add_arguments(parser)
 
 
 class _Progress:
@@ -67,8 +67,7 @@ def run(args: argparse.Namespace) -> int:
         from gpu_util_callback.report.terminal import rules_text
         from gpu_util_callback.traces.rules import RULES
 
-        width = shutil.get_terminal_size((80, 24)).columns
-        print(rules_text(width, RULES, unicode=_output.unicode()), end="")
+        print(rules_text(_output.width(args.width), RULES, unicode=_output.unicode()), end="")
         return 0
     if not args.trace:
         raise UnusableInput("which trace? gpu-util trace FILE")
@@ -98,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         text = _json(analysis.to_json())
     else:
-        text = render(analysis, color=_output.color(), unicode=_output.unicode())
+        color, unicode = _output.color(args.color), _output.unicode()
+        text = render(analysis, _output.width(args.width), color, unicode, _output.detail(args))
     sys.stdout.write(text)
     return 0
 

@@ -5,14 +5,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from gpu_util_callback.words import percent, times
+from gpu_util_callback.words import duration, percent, times
 
 __all__ = ["comparison_table", "headline", "told_apart"]
 
 # Fewer steps say little about how fast a run is; runs closer than this are about as fast.
 FEW_STEPS, ALIKE = 20, 1.05
 _UNFINISHED = {"live": "still running", "lost": "lost", "interrupted": "interrupted"}
-_COLUMNS = ("run", "speed", "ms/step", "ms/sample", "GPU", "input", "stalls", "causes")
+_COLUMNS = ("run", "speed", "lost", "ms/step", "ms/sample", "GPU", "input", "stalls", "causes")
 
 
 def told_apart(runs: Sequence[Mapping]) -> dict[str, str]:
@@ -85,20 +85,25 @@ def _names(comparison: Mapping, apart: Mapping[str, str] | None) -> dict[str, st
 
 
 def comparison_table(
-    comparison: Mapping, width: int, apart: Mapping[str, str] | None = None
+    comparison: Mapping,
+    width: int,
+    apart: Mapping[str, str] | None = None,
+    most: int | None = None,
 ) -> list[str]:
     """Return the comparison as lines of at most `width` columns, without those that do not fit.
 
     Args:
         apart: labels from `told_apart`.
+        most: rows to show: the first run, and those that lost most; None = all, in their order.
     """
     names_of = _names(comparison, apart)
+    picked = _costliest(comparison["runs"], most)
     rows = [
         {**_cells(row, row["id"] == comparison["baseline"]), "run": names_of[row["id"]]}
-        for row in comparison["runs"]
+        for row in picked
     ]
     names = list(_COLUMNS)
-    for dropped in ("ms/sample", "stalls", "GPU", "ms/step"):
+    for dropped in ("ms/sample", "stalls", "lost", "GPU", "ms/step"):
         if _needed(names, rows) <= width:
             break
         if dropped in names and any(cells[dropped] for cells in rows):
@@ -114,9 +119,12 @@ def comparison_table(
     lines = [_line({name: name for name in names}, names, sizes)]
     for cells in rows:
         lines.append(_line(cells, names, sizes))
+    rest = len(comparison["runs"]) - len(picked)
+    if rest:
+        lines.append(f"… and {rest:,} more runs that lost less (--all lists them)")
     notes = []
     if "speed" in names:
-        basis = _basis([row for row in comparison["runs"] if row["speed"]])
+        basis = _basis([row for row in picked if row["speed"]])
         per = f"per {basis}" if basis else "per sample, or per step where a batch size is unknown"
         notes.append(f"speed: times as fast as the first, {per}, without compilation")
     shown = [name for name in ("ms/step", "ms/sample") if name in names]
@@ -127,7 +135,7 @@ def comparison_table(
     if "GPU" in names:
         notes.append("GPU: mean share of time in which a kernel ran")
     lines += textwrap.wrap("; ".join(notes), width)
-    for row in comparison["runs"]:
+    for row in picked if not rest else ():
         changes = [_UNFINISHED.get(row["status"], ""),
                    f"without {', '.join(row['gone'])}" if row["gone"] else "",
                    f"new: {', '.join(row['new'])}" if row["new"] else ""]  # fmt: skip
@@ -135,6 +143,13 @@ def comparison_table(
         if said:
             lines.append(_cut(f"{names_of[row['id']]}: {said}", width))
     return lines
+
+
+def _costliest(rows: Sequence[Mapping], most: int | None) -> Sequence[Mapping]:
+    if most is None or len(rows) <= most:
+        return rows
+    ordered = sorted(rows[1:], key=lambda row: -row["lost_s"])
+    return [rows[0], *ordered[: most - 1]]
 
 
 def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
@@ -145,6 +160,7 @@ def _cells(row: Mapping, baseline: bool) -> dict[str, str]:
     stalls = [times[name] for name in ("validation", "callbacks") if name in times]
     return {
         "speed": "1.00×" if baseline else number(row["speed"], ".2f") + "×" * bool(row["speed"]),
+        "lost": duration(row["lost_s"]) if row["lost_s"] else "",
         "ms/step": number(row["ms_per_step"], ".3g"),
         "ms/sample": number(row["ms_per_sample"], ".3g"),
         "GPU": "" if row["gpu_active_pct"] is None else percent(row["gpu_active_pct"]),

@@ -1,110 +1,230 @@
-"""The report in the terminal: one screen of any width, with or without colour."""
+"""Runs in the terminal: one screen of any width, with or without colour."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
-from gpu_util_callback.diagnosis.verdict import BLOCKING, NOTHING_LARGE, UNKNOWN
+from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
 from gpu_util_callback.report.compare import comparison_table, headline, told_apart
-from gpu_util_callback.report.findings import Pen, code_lines, finding_lines
-from gpu_util_callback.words import duration, percent, times, what_to_do
+from gpu_util_callback.report.screen import (
+    GPU_LOOK,
+    Detail,
+    Group,
+    Pen,
+    account_lines,
+    code_lines,
+    finding_lines,
+    folded,
+    grouped,
+    missing_lines,
+)
+from gpu_util_callback.words import duration, gpu_names, percent, times, what_to_do, workers
 
 __all__ = ["render", "rules_text", "two_lines"]
 
-# Host account, in the order of the bar: key, label, colour, letter without Unicode.
-_ACCOUNT = (
-    ("step", "training steps", "34", "#"),
-    ("input_wait", "waiting for input", "33", "~"),
-    ("compile", "compiling", "36", "c"),
-    ("validation", "validation", "35", "v"),
-    ("callbacks", "callbacks", "32", "k"),
-    ("other", "other", "90", "."),
-)
-_GPU_PARTS = (
-    ("kernel", "kernels", "34", "#"),
-    ("kernel_active", "kernel active", "34", "#"),
-    ("copy_h2d", "copies to the GPU", "31", ">"),
-    ("copy_d2h", "copies from the GPU", "31", "<"),
-    ("copy_d2d", "copies on the GPU", "31", "="),
-    ("collective", "communication", "35", "c"),
-    ("idle_input", "idle: input", "33", "~"),
-    ("idle_launch", "idle: launch", "33", "l"),
-    ("idle_sync", "idle: sync", "33", "s"),
-    ("idle_host", "idle: host", "33", "h"),
-    ("idle", "idle", "33", "~"),
-    ("other", "other", "90", "."),
-    ("outside_steps", "outside steps", "90", " "),
-)
-_MAX_SHOWN = 6  # findings of a run
-_MAX_FULL = 3  # runs shown in full; if there are more, each in brief
-_MAX_BRIEF = 8  # of more, only those with findings
+_SHOWN_ROWS = 20  # of the table
+_SHOWN_RUNS = 3  # in brief below the table; of more runs, the table alone
+_MAX_GROUPS = 6  # of workers, of GPUs
+_ALIKE_PCT, _ALIKE_BYTES = 5.0, 0.1  # GPUs that differ by less are shown as one
+_SUMMARY = Detail()
 
 
-def render(report: Mapping, width: int = 80, color: bool = False, unicode: bool = True) -> str:
-    """Render a `logdir_report` as text.
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A single run, or all workers of a job: `run` is the one to show, the worst of them."""
+
+    run: Mapping
+    runs: Sequence[Mapping]
+    session: Mapping | None = None
+
+    @property
+    def verdict(self) -> str:
+        return self.session["verdict"]["text"] if self.session else self.run["verdict"]
+
+    @property
+    def groups(self) -> list[Group]:
+        """Findings across the workers, then those of the run itself."""
+        across = self.session["findings"] if self.session else []
+        return [*grouped(across), *grouped([*self.run["findings"], *self.run["spans"]])]
+
+    @property
+    def who(self) -> str:
+        return f"rank {self.run['rank']}" if self.session else ""
+
+
+def render(
+    report: Mapping,
+    width: int = 80,
+    color: bool = False,
+    unicode: bool = True,
+    detail: Detail = _SUMMARY,
+) -> str:
+    """Render a `logdir_report` as text: a summary that fits one screen.
 
     Args:
         report: `{"runs": [...], ...}`.
         width: columns to use, 40 at least.
         color: ANSI colours.
         unicode: False = ASCII characters only.
+        detail: what to show beyond the summary.
     """
     pen = Pen(width, color, unicode)
-    lines: list[str] = []
-    runs = report["runs"]
+    units = _units(report)
+    if len(units) == 1:
+        return pen.finish(_whole(units[0], pen, detail))
+    runs = [unit.run for unit in units]
     apart = told_apart(runs)
-    if len(runs) > 1:
-        compared = comparison(runs)
-        said = ": ".join(filter(None, [f"{len(runs)} runs", headline(compared, apart)]))
-        lines += [pen.bold(line) for line in pen.wrap(said)]
-        lines += comparison_table(compared, pen.width, apart)
-    shared = _missing_everywhere(runs)
-    # --run cannot choose among runs that share a name: the newest one is meant.
-    newest = runs[-1] if len(runs) > _MAX_FULL and len({run["run"] for run in runs}) == 1 else None
-    for run in runs:
-        if len(runs) > _MAX_BRIEF and not _findings(run) and run is not newest:
-            continue  # the table shows that it has no cause
-        if len(runs) > 1:
-            lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
-        if len(runs) <= _MAX_FULL or run is newest:
-            lines += _run(run, pen, shared if run is not newest else (), apart)
-        else:
-            lines += _brief(run, pen, apart)
-    if shared and len(runs) <= _MAX_FULL:
-        lines += ["", pen.dim(("─" if unicode else "-") * pen.width)]
-        lines += [pen.bold("Not measured in any of these runs"), *_missing_lines(shared, pen)]
-    if newest is not None:
-        lines += ["", "Only the newest is shown in full; --json has all of them."]
-    elif len(runs) > _MAX_FULL:
-        lines += ["", "gpu-util report LOGDIR --run NAME shows all of one run."]
-    for session in report.get("sessions", ()):
-        clocks = [one["text"] for one in (session.get("clocks") or {}).get("workers", ())]
-        if not session["findings"] and not any(clocks):
-            continue
-        lines += ["", pen.bold(f"Session {session['session']}, {len(session['ranks'])} workers")]
-        for place, finding in enumerate(session["findings"], 1):
-            lines += finding_lines(finding, place, pen)
-        for text in filter(None, clocks):
-            lines += [pen.dim(line) for line in pen.wrap(f"{text}.", "  ", "")]
+    compared = comparison(runs)
+    said = ": ".join(filter(None, [f"{len(runs):,} runs", headline(compared, apart)]))
+    lines = [pen.bold(line) for line in pen.wrap(said)]
+    lines += comparison_table(compared, pen.width, apart, None if detail.all else _SHOWN_ROWS)
+    rule = ["", pen.dim(("─" if unicode else "-") * pen.width)]
+    if detail.all or len(units) <= _SHOWN_RUNS:
+        for unit in units:
+            lines += rule
+            if detail.all:
+                lines += _whole(unit, pen, detail, apart)
+                continue
+            lines += _brief(unit, pen, apart)
+            own = [one for one in unit.run["unavailable"] if one not in _shared(runs)]
+            lines += missing_lines(own, pen, detail)
+        return pen.finish(lines if detail.all else lines + _everywhere(runs, pen, detail))
+    if len({run["run"] for run in runs}) == 1:  # --run cannot choose: the newest one is meant
+        lines += [*rule, *_whole(units[-1], pen, detail, apart)]
+        lines += ["", "Only the newest is shown in full; --all shows every run."]
+    else:
+        costly = sorted((unit for unit in units if unit.groups), key=_lost, reverse=True)
+        for unit in costly[:_SHOWN_RUNS]:
+            lines += ["", *_brief(unit, pen, apart)]
+        kept = [line for unit in units if unit not in costly[:_SHOWN_RUNS]
+                for line in _since(unit.run, pen, apart)]  # fmt: skip
+        lines += ["", *kept[-_SHOWN_RUNS:]] if kept else []
+        lines += ["", "gpu-util report LOGDIR --run NAME shows one run in full, --all every run."]
     return pen.finish(lines)
+
+
+def _lost(unit: _Unit) -> float:
+    return max(group.total("lost_s") or 0.0 for group in unit.groups)
+
+
+def _units(report: Mapping) -> list[_Unit]:
+    """Return single runs and whole jobs, in the order of their first runs."""
+    units: list[_Unit] = []
+    jobs = {one["session"]: one for one in report.get("sessions", ()) if one.get("verdict")}
+    seen = set()
+    for run in report["runs"]:
+        session = jobs.get(run["session"])
+        if session is None:
+            units.append(_Unit(run, [run]))
+        elif run["session"] not in seen:
+            seen.add(run["session"])
+            members = [one for one in report["runs"] if one["session"] == run["session"]]
+            worst = next((one for one in members if one["id"] == session["verdict"]["id"]), None)
+            if worst is None or len(members) < 2:  # --run chose among the workers
+                units += [_Unit(one, [one]) for one in members]
+            else:
+                units.append(_Unit(worst, members, session))
+    return units
+
+
+def _whole(
+    unit: _Unit, pen: Pen, detail: Detail, apart: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return everything about a run or a job: verdict, findings, time, GPUs, what is missing."""
+    run = unit.run
+    lines = _head(unit, pen, apart or {})
+    lines += finding_lines(unit.groups, pen, detail, run, unit.who)
+    lines += _account(run, pen, unit.who)
+    lines += _gpus(run, pen, detail)
+    notes = missing_lines(run["unavailable"], pen, detail)
+    notes += _not_judged(run, pen, detail) + _clocks(unit, pen, detail)
+    notes += _thresholds_set(run, pen) + _overhead(run, pen)
+    lines += ["", *notes] if notes else []
+    for problem in run.get("problems", ()):
+        lines += [pen.paint(line, "33") for line in
+                  pen.wrap(f"{problem['path']}: {problem['message']}", "  ", "! ")]  # fmt: skip
+    return lines
+
+
+def _brief(unit: _Unit, pen: Pen, apart: Mapping[str, str]) -> list[str]:
+    lines = _head(unit, pen, apart)
+    for group in unit.groups[:1]:
+        lines += code_lines(what_to_do(group.first["advice"]), pen)
+    return lines
+
+
+def _head(unit: _Unit, pen: Pen, apart: Mapping[str, str]) -> list[str]:
+    run = unit.run
+    lines = [pen.bold(line) for line in pen.wrap(unit.verdict)]
+    facts = _subtitle(run, apart.get(run["id"], ""), len(unit.runs))
+    lines += [pen.dim(line) for line in pen.wrap(facts)]
+    return lines + _since(run, pen, apart) + _workers(unit, pen)
+
+
+def _workers(unit: _Unit, pen: Pen) -> list[str]:
+    """Return a line for each group of alike workers, the worst first."""
+    if unit.session is None:
+        return []
+    groups = unit.session["verdict"]["groups"]
+    lines = []
+    for group in groups[:_MAX_GROUPS]:
+        alike = f" ({len(group['ranks']):,} alike)" if group["ranks"][1:] else ""
+        lines.append(pen.cut(f"  {workers(group['ranks'])}{alike}: {group['text']}"))
+    if len(groups) > _MAX_GROUPS:
+        rest = sum(len(group["ranks"]) for group in groups[_MAX_GROUPS:])
+        lines.append(f"  … and {rest:,} more workers")
+    return lines
+
+
+def _clocks(unit: _Unit, pen: Pen, detail: Detail) -> list[str]:
+    """Return how far the workers' clocks were apart: in one line, or each with its accuracy."""
+    clocks = (unit.session or {}).get("clocks")
+    if not clocks:
+        return []
+    known = clocks["workers"]
+    if detail.evidence:
+        said = [one["text"] for one in known if one["text"]]
+        return [pen.dim(line) for text in said for line in pen.wrap(f"{text}.", "  ", "")]
+    parts = []
+    if known:
+        most = max(abs(one["offset_ms"]) for one in known)
+        parts.append(
+            f"{len(known):,} aligned with rank {clocks['reference']}, at most {most:,.3g} ms apart"
+        )
+    if clocks["unknown"]:
+        parts.append(f"{len(clocks['unknown']):,} unknown")
+    return folded("Workers' clocks", parts, pen)
+
+
+def _everywhere(runs: Sequence[Mapping], pen: Pen, detail: Detail) -> list[str]:
+    """Return what no run could measure, for the same reason."""
+    lines = missing_lines(_shared(runs), pen, detail, "Not measured in any of these runs")
+    return ["", *lines] if lines else []
+
+
+def _shared(runs: Sequence[Mapping]) -> list[Mapping]:
+    return [one for one in runs[0]["unavailable"]
+            if all(one in run["unavailable"] for run in runs[1:])]  # fmt: skip
 
 
 def two_lines(run: Mapping) -> str:
     """Return what `fit` prints at its end: the verdict, and the first remedy (or where to look)."""
-    findings = _findings(run)
-    named = (finding for finding in findings if run["verdict"].startswith(finding["title"]))
-    first = next(named, next(iter(findings), None))
+    groups = grouped([*run["findings"], *run["spans"]])
+    named = (group for group in groups if run["verdict"].startswith(group.first["title"]))
+    group = next(named, next(iter(groups), None))
     verdict = f"gpu-util: {run['verdict']}"
     look = _where_to_look(run)
     small = run["verdict"].startswith((NOTHING_LARGE, UNKNOWN))
-    if first is not None and not small:
-        second = f"Do first: {what_to_do(first['advice'])}"
+    if group is not None and not small:
+        second = f"Fix first: {what_to_do(group.first['advice'])}"
     elif look:
         second = f"To see what the GPU waits for: {look}"
-    elif first is not None:
-        second = f"Small: {first['title']}, {duration(first['lost_s'] or 0)}; the report lists it."
+    elif group is not None:
+        lost = duration(group.total("lost_s") or 0)
+        second = f"Small: {group.first['title']}, {lost}; gpu-util report shows it."
     else:
         step = run["step_ms"]["p50"]
         shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
@@ -136,45 +256,6 @@ def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -
     return pen.finish(lines[1:])
 
 
-def _run(run: Mapping, pen: Pen, shared: Sequence[Mapping], apart: Mapping[str, str]) -> list[str]:
-    lines = pen.wrap(run["verdict"])
-    lines = [pen.bold(line) for line in lines]
-    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run, apart.get(run["id"], "")))]
-    lines += _since(run, pen, apart)
-    lines += _account_bar(run, pen)
-    lines += _gpu_cards(run, pen)
-    lines += _gpu_account(run, pen)
-    findings = _findings(run)
-    if findings:
-        lines += ["", pen.bold("What held it back, and what to do")]
-        told: dict[tuple[str, str], int] = {}  # recurring findings are explained once
-        for place, finding in enumerate(findings[:_MAX_SHOWN], 1):
-            code = finding["advice"]["code"]
-            first = told.setdefault((finding["title"], code), place) if code else place
-            lines += finding_lines(finding, place, pen, run, first if first < place else None)
-        if len(findings) > _MAX_SHOWN:
-            rest = sum(finding["lost_s"] or 0 for finding in findings[_MAX_SHOWN:])
-            lines += ["", f"  … and {len(findings) - _MAX_SHOWN} more, {duration(rest)} together "
-                          "(--json has them all)"]  # fmt: skip
-    lines += _not_seen(run, pen, shared)
-    lines += _not_judged(run, pen)
-    lines += _thresholds_set(run, pen)
-    lines += _overhead(run, pen)
-    for problem in run.get("problems", ()):
-        lines += [pen.paint(line, "33") for line in
-                  pen.wrap(f"{problem['path']}: {problem['message']}", "  ", "! ")]  # fmt: skip
-    return lines
-
-
-def _brief(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
-    lines = [pen.bold(line) for line in pen.wrap(run["verdict"])]
-    lines += [pen.dim(line) for line in pen.wrap(_subtitle(run, apart.get(run["id"], "")))]
-    lines += _since(run, pen, apart)
-    for finding in _findings(run)[:1]:
-        lines += code_lines(finding["advice"]["code"], pen)
-    return lines
-
-
 def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
     """Return whether the saving promised by the previous run was achieved."""
     since = run.get("since")
@@ -190,15 +271,17 @@ def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:
     return pen.wrap(text)
 
 
-def _subtitle(run: Mapping, which: str) -> str:
+def _subtitle(run: Mapping, which: str, workers_: int = 1) -> str:
     parts = [run["run"] if run["run"] != "." else "this log directory"]
     if which[:1].isdigit():  # its fit and rank follow below
         parts.append(f"began {which}")
     parts += [one for one in (run.get("trial"), run.get("trial_config"))
               if one and one not in run["run"]]  # fmt: skip
-    if run.get("fit_index") is not None:
+    if run.get("fit_index") or (run.get("fits") or 1) > 1:  # the first and only one: no word
         parts.append(_fits(run))
-    if run.get("rank"):
+    if workers_ > 1:
+        parts.append(f"{workers_:,} workers; rank {run['rank']} is shown")
+    elif run.get("rank"):
         parts.append(f"rank {run['rank']}")
     parts.append(_step_count(run))
     step = run["step_ms"]
@@ -233,124 +316,105 @@ def _step_time(ms: float) -> str:
     return f"{ms:.3g} ms" if ms < 999.5 else duration(ms / 1e3)
 
 
-def _account_bar(run: Mapping, pen: Pen) -> list[str]:
+def _account(run: Mapping, pen: Pen, who: str) -> list[str]:
     spent, wall = run["time_s"], run["wall_s"]
     if not spent or not wall:
         return []
-    parts = [(label, spent[key], code, letter) for key, label, code, letter in _ACCOUNT
-             if spent.get(key)]  # fmt: skip
-    head = f"Where the time of the training thread went ({duration(wall)})"
-    return ["", *pen.wrap(head), *_bar(parts, wall, pen)]
+    whose = f" of {who}" if who else ""
+    head = f"Where the time of the training thread{whose} went ({duration(wall)})"
+    return ["", *account_lines(head, spent, wall, pen)]
 
 
-def _gpu_account(run: Mapping, pen: Pen) -> list[str]:
-    lines: list[str] = []
-    for index, account in run.get("gpu_time_est", {}).items():
-        parts = [(label, account[key], code, letter) for key, label, code, letter in _GPU_PARTS
-                 if account.get(key)]  # fmt: skip
-        total = sum(seconds for _, seconds, _, _ in parts)
-        if total <= 0:
-            continue
-        basis = {"windows": "from profiler windows", "nvml": "from NVML"}.get(account["basis"], "")
-        head = f"gpu{index}, estimate {basis}"
-        lines += ["", *pen.wrap(head), *_bar(parts, total, pen)]
-    return lines
-
-
-def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: Pen) -> list[str]:
-    """Return a stacked bar over the whole width, with its legend: part, duration, share."""
-    width = pen.width
-    bar, done, drawn = "", 0.0, 0
-    for _, seconds, code, letter in parts:
-        done += max(0.0, seconds)
-        upto = min(width, round(width * done / total))
-        cells = upto - drawn
-        bar += pen.paint(("█" if pen.unicode and pen.color else letter) * cells, code)
-        drawn = max(drawn, upto)
-    entries = []
-    for name, seconds, code, letter in parts:
-        mark = pen.paint("■" if pen.unicode and pen.color else letter, code)
-        text = f"{name} {duration(max(0.0, seconds))} ({percent(100 * seconds / total)})"
-        entries.append((mark, text))
-    rows, row, used = [], "", 0
-    for mark, text in entries:
-        size = 2 + len(text)
-        if used and used + 3 + size > width:
-            rows.append(row)
-            row, used = "", 0
-        row += ("   " if used else "") + f"{mark} {text}"
-        used += (3 if used else 0) + size
-    return [bar, *rows, row]
-
-
-def _gpu_cards(run: Mapping, pen: Pen) -> list[str]:
-    lines = []
+def _gpus(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
+    """Return the GPUs: alike ones as one, and the least busy ones' account of time."""
+    kinds: list[list[Mapping]] = []
     for gpu in run["gpus"]:
-        name = gpu.get("name") or "GPU"
-        text = f"gpu{gpu['index']} {name}:"
-        if not gpu["used_by_framework"]:
-            text += " not used by the framework;"
-        use = gpu["utilization_pct"]
-        if use["mean"] is None:
-            text += " utilization not measured"
+        kind = next((kind for kind in kinds if _alike(kind[0], gpu)), None)
+        if kind is None or detail.all:
+            kinds.append([gpu])
         else:
-            text += (
-                f" kernel active {percent(use['mean'])} (5–95 %: {use['p5']:.0f}–{use['p95']:.0f})"
-            )
-        peak, total = gpu["memory_used_bytes"]["max"], gpu.get("memory_total_bytes")
-        if peak is not None:
-            text += f" · VRAM peak {peak / 2**30:.1f}" + (
-                f" of {total / 2**30:.0f} GiB" if total else " GiB"
-            )
-        lines += pen.wrap(text, "  ", "")
+            kind.append(gpu)
+    used = [kind for kind in kinds if kind[0]["used_by_framework"]]
+    if len(used) > 1 and not detail.all:  # the least busy first: that is where a problem is
+        used.sort(key=lambda kind: _mean(kind, "utilization_pct") or 0.0)
+    shown = [*used, *(kind for kind in kinds if not kind[0]["used_by_framework"])]
+    lines = []
+    for kind in shown if detail.all else shown[:_MAX_GROUPS]:
+        lines += pen.wrap(_gpu(kind), "  ", "")
+    if len(shown) > _MAX_GROUPS and not detail.all:
+        rest = sum(len(kind) for kind in shown[_MAX_GROUPS:])
+        lines.append(f"… and {rest:,} more GPUs (--all)")
+    for kind in used if detail.all else used[:1]:
+        lines += _gpu_account(run, kind[0]["index"], pen)
     return ["", *lines] if lines else []
 
 
-def _findings(run: Mapping) -> list[Mapping]:
-    """Return spans and findings together: blocking first, then by time lost."""
-    ordered = sorted(
-        [*run["findings"], *run["spans"]],
-        key=lambda finding: (finding["lost_s"] is None, -(finding["lost_s"] or 0)),
-    )
-    return sorted(ordered, key=lambda finding: finding["cause"] not in BLOCKING)
+def _gpu_account(run: Mapping, index: int, pen: Pen) -> list[str]:
+    account = run.get("gpu_time_est", {}).get(str(index)) or {}
+    seconds = {key: value for key, value in account.items() if key in GPU_LOOK and value}
+    basis = {"windows": "profiler windows", "nvml": "NVML"}.get(str(account.get("basis")), "")
+    title = f"Where the time of gpu{index} went (estimated from {basis})"
+    return account_lines(title, seconds, sum(seconds.values()), pen, gpu=True)
 
 
-def _missing_everywhere(runs: Sequence[Mapping]) -> list[Mapping]:
-    """Return what no run could measure, for the same reason: printed once, below all runs."""
-    if len(runs) < 2:
-        return []
-    return [one for one in runs[0]["unavailable"]
-            if all(one in run["unavailable"] for run in runs[1:])]  # fmt: skip
+def _alike(one: Mapping, other: Mapping) -> bool:
+    """Return whether two GPUs differ in nothing worth a line of their own."""
+    if any(one.get(name) != other.get(name) for name in ("name", "used_by_framework")):
+        return False
+    use = [gpu["utilization_pct"]["mean"] for gpu in (one, other)]
+    memory = [gpu["memory_used_bytes"]["max"] for gpu in (one, other)]
+    total = one.get("memory_total_bytes") or max(filter(None, memory), default=1)
+    return _near(use, _ALIKE_PCT) and _near(memory, _ALIKE_BYTES * total)
 
 
-def _not_seen(run: Mapping, pen: Pen, elsewhere: Sequence[Mapping] = ()) -> list[str]:
-    missing = [one for one in run["unavailable"] if one not in elsewhere]
-    return ["", pen.bold("Not measured"), *_missing_lines(missing, pen)] if missing else []
+def _near(both: Sequence[float | None], most: float) -> bool:
+    known = [one for one in both if one is not None]
+    return not known or (len(known) == len(both) and max(known) - min(known) <= most)
 
 
-def _missing_lines(missing: Sequence[Mapping], pen: Pen) -> list[str]:
-    lines: list[str] = []
-    for gone in missing:
-        text = f"{gone['source']}: {gone['reason']}"
-        if gone.get("cure"):
-            text += f" → {gone['cure']}"
-        lines += pen.wrap(text, "    ", "  - ")
-    return lines
+def _mean(kind: Sequence[Mapping], name: str) -> float | None:
+    known = [gpu[name]["mean"] for gpu in kind if gpu[name]["mean"] is not None]
+    return sum(known) / len(known) if known else None
 
 
-def _not_judged(run: Mapping, pen: Pen) -> list[str]:
+def _gpu(kind: Sequence[Mapping]) -> str:
+    """Return one line about alike GPUs."""
+    gpu = kind[0]
+    alike = f" ({len(kind):,} alike)" if kind[1:] else ""
+    text = f"{gpu_names([one['index'] for one in kind])} {gpu.get('name') or 'GPU'}{alike}:"
+    if not gpu["used_by_framework"]:
+        text += " not used by the framework;"
+    use = _mean(kind, "utilization_pct")
+    if use is None:
+        text += " utilization not measured"
+    else:
+        text += f" kernel active {percent(use)} (mean)"
+    peaks = [one["memory_used_bytes"]["max"] for one in kind]
+    total = gpu.get("memory_total_bytes")
+    if None not in peaks:
+        text += f" · peak VRAM {max(peaks) / 2**30:.1f}" + (
+            f" of {total / 2**30:.0f} GiB" if total else " GiB"
+        )
+    return text
+
+
+def _not_judged(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
     """List the causes that could not be judged; none without a GPU in use (most of them)."""
-    causes = [one["cause"] for one in run.get("silent", ())]
-    if not causes or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
+    silent = run.get("silent", ())
+    if not silent or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
         return []
-    text = f"Could not be judged: {', '.join(causes)} (--json says why)."
-    return ["", *(pen.dim(line) for line in pen.wrap(text))]
+    if not detail.evidence:
+        return folded("Not judged", [one["cause"] for one in silent], pen, " (--evidence)")
+    lines = [pen.bold("Not judged")]
+    for one in silent:
+        lines += pen.wrap(f"{one['cause']}: {one['reason']}", "    ", "  - ")
+    return lines
 
 
 def _thresholds_set(run: Mapping, pen: Pen) -> list[str]:
     limits = run.get("thresholds_set") or {}
     said = ", ".join(f"{name}={value:g}" for name, value in limits.items())
-    return ["", *(pen.dim(line) for line in pen.wrap(f"Thresholds set: {said}."))] if said else []
+    return [pen.dim(line) for line in pen.wrap(f"Thresholds set: {said}.")] if said else []
 
 
 def _microseconds(us: float) -> str:
@@ -366,7 +430,7 @@ def _overhead(run: Mapping, pen: Pen) -> list[str]:
         most = waited > 20 and waited > own / 2
         said.append(
             f"{_microseconds(own)} a step on the training thread"
-            + (f" ({_microseconds(waited)} of it waiting for Python's lock, or for a core)"
+            + (f" ({_microseconds(waited)} of it waiting for the GIL or for a core)"
                if most else "")
         )  # fmt: skip
     if cost.get("sampler_cpu_pct") is not None:
@@ -375,4 +439,4 @@ def _overhead(run: Mapping, pen: Pen) -> list[str]:
         said.append(f"profiler windows {duration(cost['windows_s'])}")
     if not said:
         return []
-    return ["", *(pen.dim(line) for line in pen.wrap("Our own cost: " + ", ".join(said) + "."))]
+    return [pen.dim(line) for line in pen.wrap(f"Recorder overhead: {', '.join(said)}.")]

@@ -1,13 +1,20 @@
-"""The terminal view of a trace: time of the steps, kernels, and findings."""
+"""A trace in the terminal: what holds the GPU back, time of the steps, kernels."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import textwrap
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.verdict import promise
+from gpu_util_callback.report.screen import (
+    Detail,
+    Pen,
+    account_lines,
+    finding_lines,
+    folded,
+    grouped,
+)
 from gpu_util_callback.traces.analysis import (
     LONE_CALL,
     Analysis,
@@ -17,56 +24,52 @@ from gpu_util_callback.traces.analysis import (
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.findings import thresholds_set
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
+from gpu_util_callback.words import duration
 
 __all__ = ["render"]
 
-# category -> (label, SGR colour, character without colour)
-_LOOK = {
-    "kernel": ("kernels", "32", "█"),
-    "copy_h2d": ("copy to GPU", "36", "▒"),
-    "copy_d2h": ("copy from GPU", "36", "▒"),
-    "copy_d2d": ("copy on GPU", "36", "▒"),
-    "collective": ("communication", "34", "▓"),
-    "idle_input": ("waits for input", "31", "i"),
-    "idle_launch": ("waits for launches", "33", "l"),
-    "idle_sync": ("waits after a sync", "35", "s"),
-    "idle_host": ("waits for the host", "33", "h"),
-    "other": ("other", "90", "·"),
-    "idle": ("idle, not judged", "90", "-"),
-}
-_ASCII = str.maketrans({"█": "#", "▒": "=", "▓": "%", "■": "#", "●": "*", "·": ".", "µ": "u",
-                        "…": "~", "←": "<", "–": "-", "×": "x"})  # fmt: skip
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_INDENT: dict = {"initial_indent": "    ", "subsequent_indent": "    "}
-_STEPS_SHOWN = 12
-_ROWS_SHOWN = 10
+_GPUS, _PROCESSES, _KERNELS, _NOTES = 2, 3, 5, 4  # shown in the summary
+_STEPS_SHOWN, _ROWS_SHOWN = 12, 10  # of the tables of `--all`
+_LISTED_GPUS = 4
+_SUMMARY = Detail()
 
 
 def render(
-    analysis: Analysis, width: int | None = None, color: bool = False, unicode: bool = True
+    analysis: Analysis,
+    width: int = 100,
+    color: bool = False,
+    unicode: bool = True,
+    detail: Detail = _SUMMARY,
 ) -> str:
-    """Render the analysis as text for a terminal.
+    """Render the analysis as text for a terminal: a summary that fits one screen.
 
     Args:
-        width: columns to use; default: the terminal's.
-        color: whether to use ANSI colours.
+        width: columns to use, 40 at least.
+        color: ANSI colours.
         unicode: False = ASCII characters only.
+        detail: what to show beyond the summary.
     """
-    width = max(60, min(width or shutil.get_terminal_size((100, 24)).columns, 140))
-    out: list[str] = []
-    paint = _painter(color)
-    trace = analysis.trace
-    out.append(paint("1", _fit(_clean(", ".join(trace.paths)), width)))
-    for p in analysis.processes:
-        out.extend(_process(p, len(analysis.processes) > 1, width, paint))
-    out.extend(_findings(analysis, width, paint))
+    pen = Pen(width, color, unicode)
+    lines = [pen.bold(line) for line in pen.wrap(_verdict(analysis))]
+    lines += [pen.dim(pen.cut(_clean(", ".join(analysis.trace.paths))))]
+    lines += finding_lines(grouped(map(_named(analysis), analysis.findings)), pen, detail)
+    shown = analysis.processes if detail.all else analysis.processes[:_PROCESSES]
+    for p in shown:
+        lines += _process(p, len(analysis.processes) > 1, pen, detail)
+    if len(shown) < len(analysis.processes):
+        rest = len(analysis.processes) - len(shown)
+        lines += ["", f"… and {rest:,} more processes (--all)"]
+    notes = _silent(analysis, pen, detail)
     limits = ", ".join(f"{name}={value:g}" for name, value in thresholds_set(analysis).items())
-    if limits:
-        out.append(f"Thresholds set: {limits}.")
-    for problem in analysis.problems:
-        out.append(paint("33", f"note: {_clean(problem)}"))
-    text = "\n".join(line.rstrip() for line in out) + "\n"
-    return text if unicode else text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+    notes += pen.wrap(f"Thresholds set: {limits}.") if limits else []
+    problems = [_clean(problem) for problem in analysis.problems]
+    most = len(problems) if detail.evidence or detail.all else _NOTES
+    for problem in problems[:most]:
+        notes += [pen.paint(line, "33") for line in pen.wrap(problem, "  ", "note: ")]
+    if problems[most:]:
+        notes.append(pen.dim(f"… and {len(problems) - most} more notes (--evidence)"))
+    return pen.finish([*lines, *(["", *notes] if notes else [])])
 
 
 def _clean(text: str) -> str:
@@ -74,12 +77,38 @@ def _clean(text: str) -> str:
     return _CONTROL.sub("?", text)
 
 
-def _painter(color: bool):
-    return (lambda code, text: f"\x1b[{code}m{text}\x1b[0m") if color else (lambda code, text: text)
+def _verdict(analysis: Analysis) -> str:
+    """Return the trace in a sentence: the costliest finding, and the gain of fixing it."""
+    findings = analysis.findings
+    if not findings and not all(p.idle_judged or not p.devices for p in analysis.processes):
+        return "No findings; what could not be judged is noted below."
+    if not findings and not analysis.devices:
+        return "No findings: what a GPU did is not in this trace."
+    if not findings:
+        return "Nothing found that holds the GPU back."
+    lead = max(findings, key=lambda one: one["lost_s"] or 0.0)
+    if not lead["lost_s"]:
+        return f"{findings[0]['title']}."
+    total_s = max(float((p.steps.end_ps - p.steps.start_ps).sum()) for p in analysis.processes)
+    total_s /= 1e12
+    said = f"{lead['title']}: {duration(lead['lost_s'])} of {duration(total_s)}."
+    several = any(len(p.steps) > 1 for p in analysis.processes)
+    what = "step" if several else "trace"
+    return said + promise(total_s, lead.get("saves_s", lead["lost_s"]), what)
 
 
-def _fit(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+def _named(analysis: Analysis):
+    """Return a function that puts the GPUs of a finding in front of its title."""
+
+    def named(finding: dict) -> dict:
+        gpus = ", ".join(str(index) for index in finding["gpus"])
+        if len(analysis.devices) < 2 or not gpus or f"GPU {gpus}" in finding["title"]:
+            return finding
+        if len(finding["gpus"]) > _LISTED_GPUS:
+            return {**finding, "title": f"{len(finding['gpus'])} GPUs: {finding['title']}"}
+        return {**finding, "title": f"GPU {gpus}: {finding['title']}"}
+
+    return named
 
 
 def _tail(text: str, width: int) -> str:
@@ -96,63 +125,69 @@ def _time(ps: float) -> str:
 
 _BASIS = {
     "marker": "from step markers",
-    "call": "no markers: one per call of the train function",
-    "iteration": "no markers: one per batch fetched",
-    "trace": "no steps in it: the whole trace as one",
+    "call": "no step markers: one per call of the train function",
+    "iteration": "no step markers: one per batch fetched",
+    "trace": "no steps found: the whole trace is taken as one",
 }
 
 
-def _process(p: ProcessAnalysis, several: bool, width: int, paint) -> list[str]:
+def _process(p: ProcessAnalysis, several: bool, pen: Pen, detail: Detail) -> list[str]:
     out = [""]
-    duration = p.steps.end_ps - p.steps.start_ps
     if several:
         pid = f" pid {p.process.pid}" if p.process.pid is not None else ""
-        out.append(paint("1", f"{_clean(p.process.host)}{pid}"))
-    if len(p.steps):
-        first, last = int(p.steps.label[0]), int(p.steps.label[-1])
-        basis = _BASIS[p.steps.basis]
-        if len(p.steps) == 1:
-            named = "" if p.steps.basis == "trace" else f"step {first}; "
-            line = f"1 step ({named}{basis}), {_time(float(duration[0]))}"
-            if p.steps.basis == "trace":
-                line = f"no steps in it: the whole trace as one, {_time(float(duration[0]))}"
-            elif not p.has_steps:
-                line = f"{LONE_CALL}: {_time(float(duration[0]))}"
-        else:
-            line = f"{len(p.steps)} steps (steps {first}–{last}; {basis}), "
-            line += f"{_time(float(np.median(duration)))} each (median)"
-        fetched = float(p.host_input_ps().mean())
-        if fetched:
-            line += f", input fetched {_time(fetched)}{_each(p)}"
-        out.append(line)
-    else:
-        out.append("nothing was recorded: no GPU events, no host events")
+        out.append(pen.bold(f"{_clean(p.process.host)}{pid}"))
+    out += pen.wrap(_steps(p))
     if not p.devices:
         ops = p.ops.measure(p.steps.start_ps, p.steps.end_ps)
-        busy = f", ops at work {_time(float(ops.mean()))} a step" if len(ops) else ""
+        busy = f", ops running {_time(float(ops.mean()))} a step" if len(ops) else ""
         out.append(f"no GPU in this trace: the host's side only{busy}")
-    for d in p.devices:
-        start, end = d.span
-        out.append("")
-        out.append(
-            paint("1", _title(d))
-            + f"   in all: kernels {_time(d.kernel_busy.total)}, any work"
-            + f" {_time(d.any_busy.total)} of {_time(end - start)} from first to last event"
-        )
-        total = int(duration.sum())
-        if total:
-            shares = {c: int(d.account.steps[c].sum()) / total for c in CATEGORIES}
-            if not p.idle_judged:
-                idle = [c for c in shares if c.startswith("idle_")]
-                shares["idle"] = sum(shares.pop(c) for c in idle)
-            out.append("  " + _bar(shares, width - 4, paint))
-            out.extend(_legend(shares, duration, _each(p), width, paint))
-    if p.devices and len(p.steps) > 1:
-        out.extend(_step_table(p, paint))
-    out.extend(_kernel_table(p, width, paint))
+    shown = p.devices if detail.all else sorted(p.devices, key=_kernel_share)[:_GPUS]
+    for d in shown:
+        out += _device(d, p, pen)
+    if len(shown) < len(p.devices):
+        out.append(f"… and {len(p.devices) - len(shown):,} more GPUs, busier than these (--all)")
+    if detail.all and p.devices and len(p.steps) > 1:
+        out += _step_table(p, pen)
+    out += _kernel_table(p, pen, detail)
     if not p.devices:
-        out.extend(_op_table(p, width, paint))
+        out += _op_table(p, pen, detail)
     return out
+
+
+def _steps(p: ProcessAnalysis) -> str:
+    """Return how many steps there are, how they were found, and how long they took."""
+    if not len(p.steps):
+        return "nothing was recorded: no GPU events, no host events"
+    took = p.steps.end_ps - p.steps.start_ps
+    first, last = int(p.steps.label[0]), int(p.steps.label[-1])
+    if len(p.steps) > 1:
+        line = f"{len(p.steps):,} steps (steps {first:,}–{last:,}; {_BASIS[p.steps.basis]}), "
+        line += f"{_time(float(np.median(took)))} each (median)"
+    elif p.steps.basis == "trace":
+        line = f"{_BASIS['trace']}, {_time(float(took[0]))}"
+    elif not p.has_steps:
+        line = f"{LONE_CALL}: {_time(float(took[0]))}"
+    else:
+        line = f"1 step (step {first:,}; {_BASIS[p.steps.basis]}), {_time(float(took[0]))}"
+    fetched = float(p.host_input_ps().mean())
+    return line + (f", input fetched {_time(fetched)}{_each(p)}" if fetched else "")
+
+
+def _kernel_share(d: DeviceAnalysis) -> float:
+    start, end = d.span
+    return d.kernel_busy.total / max(1, end - start)
+
+
+def _device(d: DeviceAnalysis, p: ProcessAnalysis, pen: Pen) -> list[str]:
+    start, end = d.span
+    in_all = f"in all: kernels {_time(d.kernel_busy.total)}, any work {_time(d.any_busy.total)}"
+    out = ["", *pen.wrap(f"{_title(d)}   {in_all} of {_time(end - start)}")]
+    seconds = {c: int(d.account.steps[c].sum()) / 1e12 for c in CATEGORIES}
+    if not p.idle_judged:
+        idle = [c for c in seconds if c.startswith("idle_")]
+        seconds["idle"] = sum(seconds.pop(c) for c in idle)
+    total = sum(seconds.values())
+    return out + account_lines(f"Its steps, {duration(total)}", seconds, total, pen, gpu=True)
 
 
 def _each(p: ProcessAnalysis) -> str:
@@ -167,44 +202,7 @@ def _title(d: DeviceAnalysis) -> str:
     return f"GPU {d.index}" if name in ("", "GPU") else f"GPU {d.index}  {name}"
 
 
-def _bar(shares: dict[str, float], width: int, paint) -> str:
-    """Return a stacked bar of exactly `width` cells: the running sum is rounded, not the parts."""
-    cells = []
-    done = 0
-    running = 0.0
-    for category, share in shares.items():
-        running += share
-        upto = min(width, round(running * width))
-        _, code, character = _LOOK[category]
-        plain = paint("0", "") == ""
-        cells.append(character * (upto - done) if plain else paint(code, "█" * (upto - done)))
-        done = max(done, upto)
-    return "".join(cells)
-
-
-def _legend(
-    shares: dict[str, float], duration: np.ndarray, each: str, width: int, paint
-) -> list[str]:
-    parts = []
-    mean = float(duration.mean())
-    for category, share in sorted(shares.items(), key=lambda kv: -kv[1]):
-        if share < 0.0005:
-            continue
-        name, code, character = _LOOK[category]
-        mark = paint(code, "■") if paint("0", "") else character
-        parts.append((f"{mark} {name} {100 * share:.1f} % ({_time(share * mean)}{each})", name))
-    lines, line, used = [], "  ", 2
-    for text, _ in parts:
-        visible = len(text) if not paint("0", "") else len(text) - 9
-        if used + visible > width and line.strip():
-            lines.append(line)
-            line, used = "  ", 2
-        line += text + "   "
-        used += visible + 3
-    return [*lines, line]
-
-
-def _step_table(p: ProcessAnalysis, paint) -> list[str]:
+def _step_table(p: ProcessAnalysis, pen: Pen) -> list[str]:
     shown = p.active[0]
     others = f" (GPU {shown.index})" if len(p.devices) > 1 else ""
     rows = [
@@ -212,7 +210,7 @@ def _step_table(p: ProcessAnalysis, paint) -> list[str]:
         for c in CATEGORIES
         if shown.account.steps[c].sum() >= 0.005 * (p.steps.end_ps - p.steps.start_ps).sum()
     ]
-    out = ["", paint("1", f"Steps{others}, ms")]
+    out = ["", pen.bold(f"Steps{others}, ms")]
     out.append("  " + "step".rjust(8) + "total".rjust(10) + "".join(_short(c) for c in rows))
     count = len(p.steps)
     picked = list(range(min(count, _STEPS_SHOWN)))
@@ -229,82 +227,56 @@ def _short(category: str) -> str:
     return category.replace("idle_", "").replace("copy_", "").rjust(12)
 
 
-def _kernel_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
+def _kernel_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
     rows = [(k, d) for d in p.devices for k in d.kernels]
     if not rows:
         return []
     rows.sort(key=lambda row: -row[0].total_ps)
     total = sum(k.total_ps for k, _ in rows) or 1  # kernels without duration have no share
     several = len(p.devices) > 1
-    out = ["", paint("1", "Kernels") + "  (TC = tensor cores)"]
+    out = ["", pen.bold("Kernels") + "  (TC = tensor cores)"]
     head = "  total   share   calls     mean   TC  "
     out.append("  " + head + ("GPU  " if several else "") + "kernel")
-    for k, d in rows[:_ROWS_SHOWN]:
+    most = _ROWS_SHOWN if detail.all else _KERNELS
+    for k, d in rows[:most]:
         mark = {"yes": "yes", "no": "no", "unknown": "?"}[k.tensor_core]
         gpu = f"{d.index:3d}  " if several else ""
         left = (
             f"{_time(k.total_ps):>9} {100 * k.total_ps / total:4.1f} % {k.count:7d} "
             f"{_time(k.total_ps / k.count):>8} {mark:>4}  {gpu}"
         )
-        room = width - len(left) - 2
+        room = pen.width - len(left) - 2
         origin = f"  ← {_tail(_clean(k.op), room // 2 - 4)}" if k.op else ""
         name = _clean(k.name.removeprefix("void "))
-        out.append("  " + left + _fit(name, room - len(origin)) + origin)
-    if len(rows) > _ROWS_SHOWN:
-        out.append(f"  … {len(rows) - _ROWS_SHOWN} more (--json has all)")
+        out.append("  " + left + pen.cut(name, room - len(origin)) + origin)
+    if len(rows) > most:
+        out.append(f"  … {len(rows) - most:,} more (--json has all)")
     return out
 
 
-def _op_table(p: ProcessAnalysis, width: int, paint) -> list[str]:
+def _op_table(p: ProcessAnalysis, pen: Pen, detail: Detail) -> list[str]:
     if not p.host_ops:
         return []
-    out = ["", paint("1", "Busiest ops on the host"), "       time   calls  op"]
-    for op in p.host_ops[:_ROWS_SHOWN]:
+    out = ["", pen.bold("Busiest ops on the host"), "       time   calls  op"]
+    most = _ROWS_SHOWN if detail.all else _KERNELS
+    for op in p.host_ops[:most]:
         kind = f" ({op.kind})" if op.kind else ""
         left = f"  {_time(op.total_ps):>9} {op.count:7d}  "
-        out.append(left + _fit(_clean(op.name + kind), width - len(left)))
+        out.append(left + pen.cut(_clean(op.name + kind), pen.width - len(left)))
     if p.stages:
-        out += ["", paint("1", "Input pipeline"), "       self   calls  stage"]
-        for stage in p.stages[:_ROWS_SHOWN]:
+        out += ["", pen.bold("Input pipeline"), "       self   calls  stage"]
+        for stage in p.stages[:most]:
             out.append(f"  {_time(stage.self_ps):>9} {stage.count:7d}  {_clean(stage.path)}")
     return out
 
 
-def _findings(analysis: Analysis, width: int, paint) -> list[str]:
-    findings = analysis.findings
-    several = len(analysis.devices) > 1
-    if not findings and not all(p.idle_judged or not p.devices for p in analysis.processes):
-        return ["", "No findings; what could not be judged is noted below."]
-    if not findings and not analysis.devices:
-        return ["", "No findings: what a GPU did is not in this trace."]
-    if not findings:
-        return [
-            "",
-            paint("32", "Nothing found that holds the GPU back."),
-            *_silent(analysis, paint),
-        ]
-    out = ["", paint("1", "Findings")]
-    steps = max(len(p.steps) for p in analysis.processes)
-    for finding in findings:
-        gpus = ", ".join(str(i) for i in finding["gpus"])
-        said = not gpus or f"GPU {gpus}" in finding["title"]
-        named = f"GPU {gpus}: " if several and not said else ""
-        in_all = " in all" if steps > 1 else ""
-        lost = f"  ({finding['lost_s'] * 1000:.3g} ms lost{in_all})" if finding["lost_s"] else ""
-        out.append(
-            paint("31", f"  ● {named}{finding['title']}")
-            + lost
-            + paint("90", f"  {finding['cause']}")
-        )
-        out.extend(textwrap.wrap(_clean(finding["advice"]["text"]), width, **_INDENT))
-        out.extend(paint("36", f"    {line}") for line in finding["advice"]["code"].splitlines())
-    return [*out, *_silent(analysis, paint)]
-
-
-def _silent(analysis: Analysis, paint) -> list[str]:
+def _silent(analysis: Analysis, pen: Pen, detail: Detail) -> list[str]:
     """List the causes that could not be judged; imbalance is omitted for a single GPU."""
     alone = len(analysis.devices) < 2
-    causes = [one["cause"] for one in analysis.silent if one["cause"] != "imbalance" or not alone]
-    if not causes or not analysis.devices:
+    silent = [one for one in analysis.silent if one["cause"] != "imbalance" or not alone]
+    if not silent or not analysis.devices:
         return []
-    return [paint("90", f"Could not be judged: {', '.join(causes)} (--json says why).")]
+    if not detail.evidence:
+        return folded("Not judged", [one["cause"] for one in silent], pen, " (--evidence)")
+    return [line for one in silent
+            for line in pen.wrap(f"{one['cause']}: {one['reason']}", "    ", "  - ")]  # fmt: skip

@@ -1,6 +1,7 @@
 """A trace of a single step: a call that fetched its batch, or of a function that trains."""
 
 import json
+import re
 
 import pytest
 from xspace_builder import Gpu, Space
@@ -66,7 +67,7 @@ def test_a_call_that_fetched_its_batch_is_a_step(path, capsys, waits):
     assert finding["evidence"]["wait_pct"] == pytest.approx(62.3, abs=0.5)
     assert analysis.problems == []
     text = render(analysis, width=100)
-    assert "waits for input 62" in text
+    assert "idle: input 2.3 s (62 %)" in text
     assert "not judged" not in text and "no steps" not in text
     assert main(["trace", str(file), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -105,11 +106,11 @@ def test_a_call_without_a_fetch_is_a_step_by_its_name(path, run, called, judged)
     analysis = analyse(read_trace(path(one_call(fetched_s=0, run=run, called=called))))
     assert [p.has_steps for p in analysis.processes] == [judged]
     text = render(analysis, width=100)
-    assert ("idle, not judged" in text) != judged
+    assert bool(re.search(r"- idle \d", text)) != judged and ("idle: " in text) == judged
     if not judged:
         assert analysis.findings == []
         assert any("one call of a function" in problem for problem in analysis.problems)
-        assert "1 step" not in text and "no steps" not in text
+        assert "1 step " not in text and "no steps" not in text
 
 
 def test_an_imported_call_that_may_be_no_step_is_not_called_one(path, tmp_path):

@@ -3,6 +3,7 @@
 import pytest
 from xspace_builder import Gpu, Space
 
+from gpu_util_callback.report.screen import Detail
 from gpu_util_callback.report.trace import render
 from gpu_util_callback.traces import analyse, read_trace
 
@@ -42,7 +43,7 @@ def test_idle_time_outside_steps_is_not_judged(analysis_of):
     assert analysis.findings == []
     assert any(p.startswith("no steps in the trace") for p in analysis.problems)
     text = render(analysis, width=100)
-    assert "idle, not judged" in text and "waits for the host" not in text
+    assert "- idle " in text and "idle: " not in text
     assert "Nothing found" not in text
 
 
@@ -62,11 +63,10 @@ def test_an_empty_plane_is_no_finding(analysis_of):
     assert any("no events of GPU 1: idle, or not recorded" in p for p in analysis.problems)
 
 
-def test_totals_and_values_of_a_step_are_told_apart(analysis_of):
+def test_seconds_are_those_of_all_steps_together(analysis_of):
     text = render(analysis_of(work(4, 25, marked=True)), width=100)
-    assert "in all: kernels" in text
-    assert " ms a step)" in text
-    assert " ms lost in all)" in text
+    assert "in all: kernels" in text and "Its steps, 200 ms" in text
+    assert "196 ms of 200 ms" in text
 
 
 @pytest.mark.parametrize(
@@ -95,5 +95,5 @@ def test_what_two_processes_share_is_said_once(reference):
 
 def test_a_gpu_of_unknown_model_is_named_by_its_compute_capability(reference):
     name = "xplane/v100x8_tf24_bert_multiworker.xplane.pb"
-    text = render(analyse(read_trace(reference(name))), width=100)
+    text = render(analyse(read_trace(reference(name))), width=100, detail=Detail(all=True))
     assert "GPU 4  compute capability 7.0" in text

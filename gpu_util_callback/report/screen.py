@@ -1,0 +1,396 @@
+"""What one screen of a terminal shows, of runs and of traces alike.
+
+Findings in a line each, the first of them with evidence and fix, accounts of time as bars, and
+folded notes.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_util_callback.diagnosis.verdict import BLOCKING, gain_of
+from gpu_util_callback.words import (
+    GPU_TIME,
+    HOST_TIME,
+    Category,
+    culprit,
+    duration,
+    evidence_rows,
+    gpu_names,
+    percent,
+    same_fix,
+    steps,
+    times,
+    what_to_do,
+)
+
+__all__ = [
+    "GPU_LOOK", "HOST_LOOK", "Detail", "Group", "Pen", "account_lines", "code_lines",
+    "finding_lines", "folded", "grouped", "missing_lines", "tame",
+]  # fmt: skip
+
+TITLE = "Bottlenecks and fixes"
+# category -> colour, and the letter of the bar without Unicode or colours.
+HOST_LOOK = {
+    "step": ("34", "#"), "input_wait": ("33", "~"), "compile": ("36", "c"),
+    "validation": ("35", "v"), "callbacks": ("32", "k"), "other": ("90", "."),
+}  # fmt: skip
+GPU_LOOK = {
+    "kernel": ("34", "#"), "kernel_active": ("34", "#"), "copy_h2d": ("31", ">"),
+    "copy_d2h": ("31", "<"), "copy_d2d": ("31", "="), "collective": ("35", "c"),
+    "idle_input": ("33", "i"), "idle_launch": ("33", "l"), "idle_sync": ("33", "s"),
+    "idle_host": ("33", "h"), "idle": ("33", "-"), "other": ("90", "."),
+    "outside_steps": ("90", " "),
+}  # fmt: skip
+_LISTED, _EXPLAINED = 8, 3  # findings: in a line each; with evidence and fix
+_CODE, _EVIDENCE, _TEXT = 6, 2, 3  # lines of each of these
+# Shown in a sentence of its own, or in the advice.
+# Part of the account in which a worker holds the others back -> its own cause for that.
+_PARTS = {"input_wait": "input_bound", "callbacks": "host_stall"}
+_ELSEWHERE = {"faster_up_to", "promise_rests_on", "stage_flags"}
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How much to show: `evidence` of every finding in full; `all` of the findings, runs, GPUs."""
+
+    evidence: bool = False
+    all: bool = False
+
+
+_PLAIN = str.maketrans({"×": "x", "–": "-", "—": "-", "·": "-", "µ": "u", "…": "...", "→": "->",
+                        "≥": ">=", "≤": "<=", "’": "'", "°": " "})  # fmt: skip
+# Keep a number and its unit on one line.
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµum]?s|[mhd]|[GM]iB|GB/s|MHz|W)\b)")
+_HELD = "\u00a0"
+# Names come from files: control characters and bidirectional overrides are removed. Colours are
+# added by us.
+_STEERS = re.compile(r"(\x1b\[\d+m)|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def tame(line: str) -> str:
+    """Remove control sequences from a line, except our colours."""
+    return _STEERS.sub(lambda found: found[1] or "?", line)
+
+
+class Pen:
+    """Colours and characters that the terminal supports."""
+
+    def __init__(self, width: int, color: bool, unicode: bool):
+        self.width = max(40, min(width, 110))
+        self.color = color
+        self.unicode = unicode
+
+    def paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color and text else text
+
+    def bold(self, text: str) -> str:
+        return self.paint(text, "1")
+
+    def dim(self, text: str) -> str:
+        return self.paint(text, "2")
+
+    def wrap(self, text: str, indent: str = "", first: str | None = None) -> list[str]:
+        if not self.unicode:  # replace before measuring: some replacements are longer
+            text = text.translate(_PLAIN)
+        text = _BEFORE_UNIT.sub(_HELD, text)
+        return textwrap.wrap(
+            text, self.width, initial_indent=indent if first is None else first,
+            subsequent_indent=indent, break_long_words=True, break_on_hyphens=False,
+        )  # fmt: skip
+
+    def cut(self, text: str, room: int | None = None) -> str:
+        """Return the text, cut to one line of `room` columns."""
+        if not self.unicode:
+            text = text.translate(_PLAIN)
+        room = self.width if room is None else max(1, room)
+        dots = "…" if self.unicode else "..."
+        return text if len(text) <= room else text[: max(1, room - len(dots))].rstrip() + dots
+
+    def finish(self, lines: Sequence[str]) -> str:
+        text = "\n".join(tame(line).rstrip() for line in lines)
+        text = text.replace(_HELD, " ") + "\n"
+        if not self.unicode:
+            text = text.translate(_PLAIN).encode("ascii", "replace").decode("ascii")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Findings of one cause with one fix: `first` is the costliest, `members` are in order."""
+
+    first: Mapping
+    members: tuple[Mapping, ...]
+
+    def total(self, name: str) -> float | None:
+        known = [one[name] for one in self.members if one.get(name) is not None]
+        return sum(known) if known else None
+
+
+def grouped(findings: Iterable[Mapping]) -> list[Group]:
+    """Return findings by what to do about them: blocking first, then by time lost."""
+    kinds: dict[str, list[Mapping]] = {}
+    for finding in findings:
+        kinds.setdefault(same_fix(finding), []).append(finding)
+    groups = [
+        Group(
+            max(kind, key=lambda one: one["lost_s"] or 0.0),
+            tuple(sorted(kind, key=lambda one: one.get("start_step", -1))),
+        )
+        for kind in kinds.values()
+    ]
+
+    def place(group: Group) -> tuple:
+        lost = group.total("lost_s")
+        return group.first["cause"] not in BLOCKING, lost is None, -(lost or 0.0)
+
+    return sorted(groups, key=place)
+
+
+def finding_lines(
+    groups: Sequence[Group], pen: Pen, detail: Detail, run: Mapping | None = None, who: str = ""
+) -> list[str]:
+    """Return findings: a line for each, then the first ones with evidence and fix.
+
+    Args:
+        run: the run they are about, if any.
+        who: the worker they are about, unless a finding names another one.
+    """
+    if not groups:
+        return []
+    shown = groups if detail.all or detail.evidence else groups[:_LISTED]
+    lines = ["", pen.bold(TITLE)]
+    costs = [f"(in {same})" if (same := _within(groups, place)) else _cost(group)
+             for place, group in enumerate(shown)]  # fmt: skip
+    titles = [group.first["title"] for group in shown]
+    cost_size = max(map(len, costs))
+    title_size = min(max(map(len, titles)), max(16, pen.width // 2 - 14))
+    for place, (group, cost, title) in enumerate(zip(shown, costs, titles, strict=True), 1):
+        fix = what_to_do(group.first["advice"])
+        rest = " · ".join(filter(None, [_who(group, who), _where(group, run), fix]))
+        left = f"{place}. {cost:>{cost_size}}  {pen.cut(title, title_size):<{title_size}}  "
+        lines.append(pen.cut(f"{left}{' '.join(rest.split())}"))
+    if len(shown) < len(groups):
+        rest_s = sum(group.total("lost_s") or 0.0 for group in groups[len(shown) :])
+        together = f", {duration(rest_s)} together" if rest_s else ""
+        lines.append(f"   {_dots(pen)} and {len(groups) - len(shown)} more{together} (--all)")
+    explained = shown if detail.evidence else shown[:_EXPLAINED]
+    for place, group in enumerate(explained, 1):
+        alone = _within(groups, place - 1) is None
+        lines += _explained(place, group, pen, detail, run if alone else None)
+    return lines
+
+
+def _dots(pen: Pen) -> str:
+    return "…" if pen.unicode else "..."
+
+
+def _within(groups: Sequence[Group], place: int) -> int | None:
+    """Return the number of the finding across workers whose time a worker's own finding counts
+    again.
+    """
+    one = groups[place].first
+    for number, group in enumerate(groups[:place], 1):
+        part = group.first.get("id", "").rpartition(".")[2]
+        if group.first["cause"] == "imbalance" and _PARTS.get(part) == one["cause"]:
+            return number
+    return None
+
+
+def _cost(group: Group) -> str:
+    lost = group.total("lost_s")
+    return "cost unknown" if lost is None else duration(lost)
+
+
+def _who(group: Group, who: str) -> str:
+    ranks = {rank for one in group.members for rank in one.get("ranks") or ()}
+    worker = f"rank {next(iter(ranks))}" if who and len(ranks) == 1 else who
+    gpus = {gpu for one in group.members for gpu in one.get("gpus") or ()}
+    more = gpus > {*(group.first.get("gpus") or ())}  # than those in its title
+    return ", ".join(filter(None, [worker, gpu_names([*gpus]) if more else ""]))
+
+
+def _where(group: Group, run: Mapping | None) -> str:
+    placed = [one for one in group.members if "start_step" in one]
+    if not placed:
+        return ""
+    first = min(one["start_step"] for one in placed)
+    last = max(one["end_step"] for one in placed)
+    said = steps(first, last, run["steps"] if run else None)
+    return f"{len(placed)} spans, {said}" if len(placed) > 1 else said
+
+
+def _explained(
+    place: int, group: Group, pen: Pen, detail: Detail, run: Mapping | None
+) -> list[str]:
+    """Return a finding with its evidence, what to do, and what that saves."""
+    finding = group.first
+    estimate = " (estimate)" if finding["confidence"] == "estimated" else ""
+    lines = [
+        "",
+        pen.bold(pen.paint(f"{place}. {finding['title']}", "33"))
+        + pen.dim(f"{estimate}  {finding['cause']}"),
+    ]
+    for one in group.members if detail.evidence else [finding]:
+        facts = _evidence(one, None if detail.evidence else _EVIDENCE * (pen.width - 4))
+        if detail.evidence:
+            facts = "; ".join(filter(None, [_span(one, run), facts]))
+        lines += [pen.dim(line) for line in pen.wrap(facts, "   ")]
+    advice = finding["advice"]
+    text = advice["text"] if detail.evidence else _ending(advice["text"], _TEXT * (pen.width - 4))
+    lines += pen.wrap(f"{text} {_saving(group, run)}".strip(), "   ")
+    code = code_lines(advice["code"], pen, advice.get("before") or "")
+    if len(code) > _CODE and not detail.evidence:
+        dots = f"     {_dots(pen)} {len(code) - _CODE + 1} more lines (--evidence)"
+        code = [*code[: _CODE - 1], pen.dim(dots)]
+    return lines + code
+
+
+def _span(finding: Mapping, run: Mapping | None) -> str:
+    """Return where a finding lies, and how much of that time it cost."""
+    if "start_step" not in finding:
+        return ""
+    said = steps(finding["start_step"], finding["end_step"], run["steps"] if run else None)
+    if finding["lost_s"] is None:
+        return said
+    took = (finding["end_ns"] - finding["start_ns"]) / 1e9
+    return f"{said}: {duration(finding['lost_s'])} of {duration(took)} lost"
+
+
+def _evidence(finding: Mapping, room: int | None) -> str:
+    """Return the evidence as prose: as much of it as fits, what crossed a limit in front."""
+    rows = [row for row in evidence_rows(finding) if row["name"] not in _ELSEWHERE]
+    rows.sort(key=lambda row: not row["rule"])
+    said = [
+        f"{row['label']}: {row['value']}" + (f" ({row['rule']})" if row["rule"] else "")
+        for row in rows
+    ]
+    named = culprit(finding)
+    if room is not None:
+        if named and not any(named in one for one in said):
+            said.insert(1, named)
+        while len(said) > 1 and len("; ".join(said)) > room:
+            said.pop()
+    prose = "; ".join(said)
+    basis = finding["evidence"].get("promise_rests_on")
+    faster = finding["evidence"].get("faster_up_to")
+    if room is None and faster and faster >= WORTH_PRINTING:
+        prose += f". Up to {times(faster)} faster here"
+        prose += f", estimated from {basis}" if basis else ""
+    return f"{prose[:1].upper()}{prose[1:]}." if prose else ""
+
+
+WORTH_PRINTING = 1.05  # "1× faster" is not
+
+
+def _ending(text: str, room: int) -> str:
+    """Return the last sentences of a text that fit: what to do stands at the end."""
+    sentences = re.split(r"(?<=[.:!?)]) (?=[A-Z])", text)
+    kept: list[str] = []
+    for sentence in reversed(sentences):
+        if kept and len(" ".join([sentence, *kept])) > room:
+            break
+        kept.insert(0, sentence)
+    return " ".join(kept)
+
+
+def _saving(group: Group, run: Mapping | None) -> str:
+    """Return the saving of following the advice; "" if unknown (same wording as the tab)."""
+    saves, lost = group.total("saves_s"), group.total("lost_s")
+    if not saves or run is None:
+        return ""
+    less = f" of the {duration(lost)} lost" if lost and saves < 0.95 * lost else ""
+    # During training the elapsed time is newer than the diagnosis.
+    gain = gain_of(run["wall_s"], saves) if run and run["status"] != "live" else None
+    faster = f": this run up to {times(gain)} faster" if gain and gain >= WORTH_PRINTING else ""
+    return f"Saves up to {duration(saves)}{less}{faster}."
+
+
+def code_lines(code: str, pen: Pen, before: str = "") -> list[str]:
+    """Return code within the width, after what it replaces (`- `, `+ `) where that is known.
+
+    A comment that does not fit next to its line goes above it.
+    """
+    removed = [pen.paint(line, "31") for line in _code(before, pen, "- " if before else "")]
+    return removed + [pen.paint(line, "32") for line in _code(code, pen, "+ " if before else "")]
+
+
+def _code(code: str, pen: Pen, sign: str) -> list[str]:
+    shown: list[str] = []
+    for line in code.splitlines():
+        if len(line) > pen.width - 5 - len(sign):
+            line, _, comment = line.partition("  # ")
+            shown += pen.wrap(comment, f"     {sign}# ") if comment else []
+        indent = " " * (len(line) - len(line.lstrip()))
+        shown += pen.wrap(line.strip(), f"     {' ' * len(sign)}{indent}    ",
+                          f"     {sign}{indent}")  # fmt: skip
+    return shown
+
+
+def account_lines(
+    title: str, seconds: Mapping, total: float, pen: Pen, *, gpu: bool = False
+) -> list[str]:
+    """Return an account of time: a stacked bar over the whole width, and its legend.
+
+    Args:
+        seconds: by category; others than the vocabulary's are ignored.
+        total: what they add up to.
+    """
+    names: Mapping[str, Category] = GPU_TIME if gpu else HOST_TIME
+    looks = GPU_LOOK if gpu else HOST_LOOK
+    parts = [(names[key].title, seconds[key], *look) for key, look in looks.items()
+             if seconds.get(key)]  # fmt: skip
+    return [*pen.wrap(title), *_bar(parts, total, pen)] if parts and total > 0 else []
+
+
+def _bar(parts: Sequence[tuple[str, float, str, str]], total: float, pen: Pen) -> list[str]:
+    width = pen.width
+    bar, done, drawn = "", 0.0, 0
+    for _, seconds, code, letter in parts:
+        done += max(0.0, seconds)
+        upto = min(width, round(width * done / total))
+        cells = upto - drawn
+        bar += pen.paint(("█" if pen.unicode and pen.color else letter) * cells, code)
+        drawn = max(drawn, upto)
+    entries = []
+    for name, seconds, code, letter in parts:
+        mark = pen.paint("■" if pen.unicode and pen.color else letter, code)
+        text = f"{name} {duration(max(0.0, seconds))} ({percent(100 * seconds / total)})"
+        entries.append((mark, text))
+    rows, row, used = [], "", 0
+    for mark, text in entries:
+        size = 2 + len(text)
+        if used and used + 3 + size > width:
+            rows.append(row)
+            row, used = "", 0
+        row += ("   " if used else "") + f"{mark} {text}"
+        used += (3 if used else 0) + size
+    return [bar, *rows, row]
+
+
+def folded(title: str, items: Sequence[str], pen: Pen, hint: str = "") -> list[str]:
+    """Return a list as one dim line, with how to see all of it where it does not fit."""
+    if not items:
+        return []
+    shown, more = list(items), ""
+    while len(shown) > 1 and len(f"{title}: {'; '.join(shown)}{more}.") > pen.width:
+        shown.pop()
+        more = f"; {len(items) - len(shown)} more{hint}"
+    return [pen.dim(pen.cut(f"{title}: {'; '.join(shown)}{more}."))]
+
+
+def missing_lines(
+    missing: Sequence[Mapping], pen: Pen, detail: Detail, title: str = "Not measured"
+) -> list[str]:
+    """Return what was not measured: in a line, or each with its reason and cure."""
+    if not detail.evidence:
+        items = [f"{one['source']} ({one['reason']})" for one in missing]
+        return folded(title, items, pen, " (--evidence)")
+    lines = [pen.bold(title)] if missing else []
+    for gone in missing:
+        text = f"{gone['source']}: {gone['reason']}"
+        if gone.get("cure"):
+            text += f" → {gone['cure']}"
+        lines += pen.wrap(text, "    ", "  - ")
+    return lines
