@@ -43,8 +43,8 @@ GPU_LOOK = {
     "idle_host": ("33", "h"), "idle": ("33", "-"), "other": ("90", "."),
     "outside_steps": ("90", " "),
 }  # fmt: skip
-_LISTED, _EXPLAINED = 8, 3  # findings: in a line each; with evidence and fix
-_CODE, _EVIDENCE, _TEXT = 6, 2, 3  # lines of each of these
+_LISTED, _EXPLAINED = 6, 3  # findings: in a line each; with evidence and fix
+_CODE, _EVIDENCE, _TEXT = 4, 2, 2  # lines of each of these
 # Shown in a sentence of its own, or in the advice.
 # Part of the account in which a worker holds the others back -> its own cause for that.
 _PARTS = {"input_wait": "input_bound", "callbacks": "host_stall"}
@@ -167,7 +167,7 @@ def finding_lines(
     cost_size = max(map(len, costs))
     title_size = min(max(map(len, titles)), max(16, pen.width // 2 - 14))
     for place, (group, cost, title) in enumerate(zip(shown, costs, titles, strict=True), 1):
-        fix = what_to_do(group.first["advice"])
+        fix = _fix(group.first["advice"])
         rest = " · ".join(filter(None, [_who(group, who), _where(group, run), fix]))
         left = f"{place}. {cost:>{cost_size}}  {pen.cut(title, title_size):<{title_size}}  "
         lines.append(pen.cut(f"{left}{' '.join(rest.split())}"))
@@ -176,10 +176,18 @@ def finding_lines(
         together = f", {duration(rest_s)} together" if rest_s else ""
         lines.append(f"   {_dots(pen)} and {len(groups) - len(shown)} more{together} (--all)")
     explained = shown if detail.evidence else shown[:_EXPLAINED]
+    lines.append("")
     for place, group in enumerate(explained, 1):
         alone = _within(groups, place - 1) is None
+        lines += [""] if detail.evidence and place > 1 else []
         lines += _explained(place, group, pen, detail, run if alone else None)
     return lines
+
+
+def _fix(advice: Mapping) -> str:
+    """Return what to do in a line: its code if that is one line, else the last sentence."""
+    fix = what_to_do(advice)
+    return _ending(fix, 0) if fix == advice["text"] else fix
 
 
 def _dots(pen: Pen) -> str:
@@ -228,7 +236,6 @@ def _explained(
     finding = group.first
     estimate = " (estimate)" if finding["confidence"] == "estimated" else ""
     lines = [
-        "",
         pen.bold(pen.paint(f"{place}. {finding['title']}", "33"))
         + pen.dim(f"{estimate}  {finding['cause']}"),
     ]
@@ -238,8 +245,10 @@ def _explained(
             facts = "; ".join(filter(None, [_span(one, run), facts]))
         lines += [pen.dim(line) for line in pen.wrap(facts, "   ")]
     advice = finding["advice"]
-    text = advice["text"] if detail.evidence else _ending(advice["text"], _TEXT * (pen.width - 4))
-    lines += pen.wrap(f"{text} {_saving(group, run)}".strip(), "   ")
+    saving = _saving(group, run)
+    room = _TEXT * (pen.width - 4) - len(saving) - 1
+    text = advice["text"] if detail.evidence else _ending(advice["text"], room)
+    lines += pen.wrap(f"{text} {saving}".strip(), "   ")
     code = code_lines(advice["code"], pen, advice.get("before") or "")
     if len(code) > _CODE and not detail.evidence:
         dots = f"     {_dots(pen)} {len(code) - _CODE + 1} more lines (--evidence)"

@@ -346,7 +346,7 @@ def _gpus(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
         lines.append(f"… and {rest:,} more GPUs (--all)")
     for kind in used if detail.all else used[:1]:
         lines += _gpu_account(run, kind[0]["index"], pen)
-    return ["", *lines] if lines else []
+    return lines if run["time_s"] and run["wall_s"] else ["", *lines]
 
 
 def _gpu_account(run: Mapping, index: int, pen: Pen) -> list[str]:
