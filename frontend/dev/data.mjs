@@ -17,7 +17,7 @@ export function random(seed) {
 /** What the server calls the evidence below, and its unit. */
 const LABELS = {
   wait_pct: ['waiting for input, share of these steps\' time', '%'], wait_ms_per_step: ['waiting for input, per step', 'ms'],
-  step_ms: ['step time here', 'ms'], steps: ['steps', ''], gpu_active_pct: ['kernel active meanwhile (mean)', '%'],
+  step_ms: ['step time here', 'ms'], steps: ['steps', ''], gpu_active_pct: ['kernel active meanwhile (avg)', '%'],
   step_here_without_its_wait_ms: ['step time here without its wait', 'ms'], unstarved_steps_elsewhere_ms: ['step time elsewhere, without a wait', 'ms'],
   promise_rests_on: ['speedup estimated from', ''], faster_up_to: ['possible speedup here, up to', '×'], slowest_stage: ['slowest stage', ''],
   stage_ms_per_batch: ['slowest stage, per batch', 'ms'], stage_parallelism: ['its threads', ''],

@@ -346,7 +346,7 @@ def _gpus(run: Mapping, pen: Pen, detail: Detail) -> list[str]:
         lines.append(f"… and {rest:,} more GPUs (--all)")
     for kind in used if detail.all else used[:1]:
         lines += _gpu_account(run, kind[0]["index"], pen)
-    return lines if run["time_s"] and run["wall_s"] else ["", *lines]
+    return lines if not lines or (run["time_s"] and run["wall_s"]) else ["", *lines]
 
 
 def _gpu_account(run: Mapping, index: int, pen: Pen) -> list[str]:
@@ -388,7 +388,7 @@ def _gpu(kind: Sequence[Mapping]) -> str:
     if use is None:
         text += " utilization not measured"
     else:
-        text += f" kernel active {percent(use)} (mean)"
+        text += f" kernel active {percent(use)} (avg)"
     peaks = [one["memory_used_bytes"]["max"] for one in kind]
     total = gpu.get("memory_total_bytes")
     if None not in peaks:

@@ -43,12 +43,12 @@ def test_what_lies_on_both_sides_of_a_validation_is_one_set_up():
     finding = found(set_up_beside_validation([0.5] * 5), "input_bound")
     assert finding["evidence"]["times"] == 5
     assert finding["evidence"]["seconds_each"] == pytest.approx(0.54, abs=0.01)
-    assert "takes 0.5 s each time" in finding["advice"]["text"]
+    assert "takes 540 ms each time" in finding["advice"]["text"]
 
 
 def test_set_ups_of_which_some_take_long_are_told_by_their_mean_and_their_longest():
     finding = found(set_up_beside_validation([0.1, 0.1, 0.9, 0.1, 0.8, 0.1, 0.1]), "input_bound")
-    assert "takes 0.4 s on average, 0.9 s at most" in finding["advice"]["text"]
+    assert "takes 354 ms on average, 940 ms at most" in finding["advice"]["text"]
 
 
 def test_arrays_that_are_split_are_split_before_they_become_a_dataset():

@@ -28,6 +28,8 @@ WAITS, WAITS_WHEN_FULL = 0.5, 0.15
 # With all cores this busy, computing and waiting are hard to distinguish: programs take turns.
 FULL_CPU_PCT = 75
 HANDING_OVER_MS = 5.0  # see `_data_loader`
+# Stages that explain less than this share of the wait are not its cause.
+LITTLE = 0.25
 # From this share of the wait on, handing over is the cause.
 MOSTLY = 0.5
 
@@ -84,6 +86,20 @@ class InputWait:
     def works_ahead(self) -> bool:
         """True if stages are known, and one of them makes batches while steps run."""
         return any(stage.threaded for stage in self.stages)
+
+    @property
+    def keeps_up(self) -> bool:
+        """True if the stages are fast enough by their own numbers, so that none is to blame.
+
+        They work ahead, no part of the pipeline takes a batch as long as a step, nor do the cores
+        need as long for all of its work, and what the loop itself makes of a batch is little of
+        the wait.
+        """
+        if not self.works_ahead:
+            return False
+        first, slowest = chain_ms(self.stages)
+        late_ms = max(0.0, max(slowest, self.cores_ms) - self.needed_ms)
+        return late_ms + first < LITTLE * self.lost_ms
 
     @property
     def cpu_ms(self) -> float:

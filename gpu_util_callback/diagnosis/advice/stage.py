@@ -27,6 +27,8 @@ MANY_ELEMENTS = 16  # elements a batch from which working on whole batches pays 
 LEAST_AT_ONCE, MOST_AT_ONCE = 4, 32
 # CPU share from which a stage is said to compute: with a free core it would use all of it.
 COMPUTES = 0.65
+# Batches to keep ready where some come late.
+READY = 16
 # Advice that leaves more than this of the wait is not worth giving if there is an alternative.
 WORTH_IT = 0.25
 
@@ -301,7 +303,22 @@ def _cpu_share(wait: InputWait, stage: Stage) -> float | None:
     return busy * wait.arrives_ms / max(1e-9, work_ms)
 
 
+def _irregular(wait: InputWait) -> Advice:
+    """Return advice for stages that are fast enough: their mean hides what delays some batches."""
+    slowest = max(wait.stages, key=lambda one: 0.0 if one.passing else one.ms_per_batch)
+    return Advice(
+        f"{_sentence(wait.pace)}, although the pipeline is fast enough on average (its slowest "
+        f"stage, {slowest.name}, takes {brief(slowest.ms_per_batch)} a batch). Some batches come "
+        "late, or something outside the pipeline delays them: which one is not known. If they come "
+        "late, a larger buffer evens that out.",
+        f"ds = ds.prefetch({READY})  # as its last step",
+        0.0,  # nobody knows whether it helps
+    )
+
+
 def _nobody(wait: InputWait) -> Advice:
+    if wait.keeps_up:
+        return _irregular(wait)
     seen, own = cpu_pct(wait.run, wait.where), process_cpu(wait.run, wait.where)
     opened = _opened(wait, wait.opener) if wait.opener else None
     if opened is not None and own is not None and own < WAITS:
@@ -357,7 +374,18 @@ def _takes(wait: InputWait, stage: Stage, on: str = "") -> str:
         each = f"Putting a batch together takes {took}{summed}"
     else:
         each = f"{stage.name} takes {took} a batch{summed}"
-    return f"{each}, and the model could take one every {needed}"
+    alone_ms = stage.work_ms_per_batch if wait.overlaps else stage.ms_per_batch
+    if alone_ms >= wait.needed_ms or not wait.stages:
+        return f"{each}, and the model could take one every {needed}"
+    if not wait.works_ahead:
+        return f"{each}, while the model waits"
+    _, slowest_ms = chain_ms(wait.stages)
+    if slowest_ms >= wait.needed_ms:
+        return (
+            f"{each}. With the other stages on its thread that is {brief(slowest_ms)}, and the "
+            f"model could take one every {needed}"
+        )
+    return f"{each}; {wait.pace}"
 
 
 def _one_at_a_time(wait: InputWait, stage: Stage) -> bool:

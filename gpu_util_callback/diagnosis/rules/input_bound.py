@@ -525,7 +525,8 @@ class InputBound(Rule):
             if longer and (idle is None or guessed):
                 lost = max(0, duration - without)
                 longer = False
-            evidence["unstarved_steps_elsewhere_ms"] = round(clean[0] / 1e6, 3)
+            if clean[0] * rows < running:  # slower ones have another bottleneck: no comparison
+                evidence["unstarved_steps_elsewhere_ms"] = round(clean[0] / 1e6, 3)
             evidence["promise_rests_on"] = (
                 "how idle the GPU was here: steps that did not wait took longer"
                 if longer
@@ -548,8 +549,9 @@ class InputBound(Rule):
         )
         if not_the_bottleneck and lost < BEYOND_DOUBT * run.present_ns:
             return None
-        if not_the_bottleneck:
-            slowest = None
+        wait_here = InputWait(run, where, lost / rows / 1e6, needed_ms, stages=stages)
+        if not_the_bottleneck or wait_here.keeps_up:
+            slowest, not_the_bottleneck = None, True
             evidence["all_stages_ms_per_batch"] = round(work_ms, 3)
         elif slowest is not None and slowest.work_ms_per_batch > 0:
             evidence["slowest_stage"] = slowest.name
@@ -563,11 +565,11 @@ class InputBound(Rule):
                 evidence["stage_flags"] = ", ".join(sorted(slowest.flags))
         else:
             slowest = None
-        wait_here = InputWait(
-            run, where, lost / rows / 1e6, needed_ms, slowest,
+        wait_here = replace(
+            wait_here, stage=slowest,
             overlaps=slowest is not None and _overlaps(slowest, duration / rows),
             not_the_bottleneck=not_the_bottleneck,
-            opener=next((s for s in stages if s.opens_files), None), stages=stages,
+            opener=next((s for s in stages if s.opens_files), None),
         )  # fmt: skip
         advice = advise_kind(wait_here) or advise_stage(wait_here)
         if filling is not None and (refilled := advise_fills(wait_here, filling)) is not None:
