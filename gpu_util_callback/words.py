@@ -267,9 +267,7 @@ def gpu_names(gpus: Sequence[int]) -> str:
 
 
 def workers(ranks: Iterable[int]) -> str:
-    """List workers by rank: `Worker 3`, `Workers 0–3 and 7`, `Workers 0, 2, 4 and 9`; `12 workers`
-    if they lie in too many places to list.
-    """
+    """List workers by rank: `Worker 3`, `Workers 0–3 and 7`; `12 workers` if too scattered."""
     ordered = sorted(ranks)
     ends: list[list[int]] = []
     for rank in ordered:
@@ -394,8 +392,10 @@ def same_fix(finding: Mapping) -> str:
 
 
 def worded(finding: Mapping) -> dict:
-    """Return a finding with its words: `rows` of evidence, the `culprit` they name, and the key of
-    its `fix`, which findings that one change mends have in common.
+    """Return a finding with its words.
+
+    These are `rows` of evidence, the `culprit` they name, and the key of its `fix`, which findings
+    that one change mends have in common.
     """
     return {**finding, "rows": evidence_rows(finding), "culprit": culprit(finding),
             "fix": same_fix(finding)}  # fmt: skip

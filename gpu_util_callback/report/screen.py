@@ -195,9 +195,7 @@ def _dots(pen: Pen) -> str:
 
 
 def _within(groups: Sequence[Group], place: int) -> int | None:
-    """Return the number of the finding across workers whose time a worker's own finding counts
-    again.
-    """
+    """Return the number of the finding across workers that holds a worker's own finding's time."""
     one = groups[place].first
     for number, group in enumerate(groups[:place], 1):
         part = group.first.get("id", "").rpartition(".")[2]
