@@ -12,8 +12,7 @@ from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.cli import thresholds as _thresholds
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.report.trace import render
-from gpu_util_callback.traces import analyse, read_trace
-from gpu_util_callback.traces.findings import limits_of
+from gpu_util_callback.traces import read_trace
 
 __all__ = ["add_arguments", "run"]
 
@@ -64,15 +63,20 @@ class _Progress:
 def run(args: argparse.Namespace) -> int:
     """Explain the trace; return the exit code."""
     if args.rules:
+        from gpu_util_callback.diagnosis import RULES
         from gpu_util_callback.report.terminal import rules_text
-        from gpu_util_callback.traces.rules import RULES
 
-        print(rules_text(_output.width(args.width), RULES, unicode=_output.unicode()), end="")
+        of_traces = [rule for rule in RULES if rule.unknown_in_trace]
+        width = _output.width(args.width)
+        print(rules_text(width, of_traces, unicode=_output.unicode()), end="")
         return 0
     if not args.trace:
         raise UnusableInput("which trace? gpu-util trace FILE")
+    from gpu_util_callback.diagnosis import thresholds_in_force
+    from gpu_util_callback.traces.diagnosed import analyse
+
     thresholds = _thresholds.given(args)
-    limits_of(thresholds)  # an invalid one is reported before a large file is read
+    thresholds_in_force(thresholds)  # an invalid one is reported before a large file is read
     progress = _Progress() if sys.stderr.isatty() else None
     try:
         trace = read_trace(args.trace, progress)

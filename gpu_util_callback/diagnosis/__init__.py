@@ -7,11 +7,18 @@
 from gpu_util_callback.diagnosis.announce import Announcer
 from gpu_util_callback.diagnosis.check import Check, failures
 from gpu_util_callback.diagnosis.compare import comparison
-from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION, Diagnosis, diagnose
+from gpu_util_callback.diagnosis.engine import (
+    RULES,
+    RULES_VERSION,
+    Diagnosis,
+    diagnose,
+    diagnose_together,
+    thresholds_in_force,
+    thresholds_set,
+)
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.report import logdir_report, run_report, run_reports
 from gpu_util_callback.diagnosis.thresholds import Threshold, meant, parse_threshold
-from gpu_util_callback.diagnosis.traced_findings import with_trace_findings
 
 __all__ = [
     "RULES",
@@ -26,11 +33,13 @@ __all__ = [
     "Threshold",
     "comparison",
     "diagnose",
+    "diagnose_together",
     "failures",
     "logdir_report",
     "meant",
     "parse_threshold",
     "run_report",
     "run_reports",
-    "with_trace_findings",
+    "thresholds_in_force",
+    "thresholds_set",
 ]

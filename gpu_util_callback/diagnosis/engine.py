@@ -1,6 +1,6 @@
 """Incremental diagnosis of a run; the same rows give the same result, however they are split."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,18 +13,41 @@ from gpu_util_callback.diagnosis.attribution import (
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rules import RULES
-from gpu_util_callback.diagnosis.thresholds import changed, resolve, still_known
-from gpu_util_callback.diagnosis.traced_findings import with_trace_findings
+from gpu_util_callback.diagnosis.thresholds import Limits, changed, resolve, still_known
 from gpu_util_callback.diagnosis.verdict import sentence
 
-__all__ = ["RULES", "RULES_VERSION", "Diagnosis", "diagnose"]
+__all__ = [
+    "RULES", "RULES_VERSION", "Diagnosis", "diagnose", "diagnose_together", "thresholds_in_force",
+    "thresholds_set",
+]  # fmt: skip
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 16
+RULES_VERSION = 17
 
 # Smaller gains do not justify another batch size or precision.
 ALTERING_GAINS = 1.10
 _DECLARED = {rule.cause: rule.thresholds for rule in RULES}
+
+
+# Digits of a share, by whether it was measured exactly.
+_SHARE_DIGITS = {False: 4, True: 9}
+
+
+def thresholds_in_force(given: Mapping | None) -> dict[str, dict[str, float]]:
+    """Return all thresholds by cause and name: the defaults, overridden by those given.
+
+    Args:
+        given: `{"input_bound": {"wait_pct": 10}}` or `{"input_bound.wait_pct": 10}`.
+
+    Raises:
+        UnusableInput: a threshold that does not exist or is no number from 0 on.
+    """
+    return resolve(_DECLARED, given)
+
+
+def thresholds_set(limits: Mapping[str, Limits]) -> dict[str, float]:
+    """Return those that are not the default: `{"input_bound.wait_pct": 10}`."""
+    return changed(_DECLARED, limits)
 
 
 class Diagnosis:
@@ -86,7 +109,8 @@ class Diagnosis:
         silent = []
         for rule in RULES:
             if rule.missing(run):
-                silent.append({"cause": rule.cause, "reason": rule.unknown})
+                of_trace = run.source is not None and rule.unknown_in_trace
+                silent.append({"cause": rule.cause, "reason": of_trace or rule.unknown})
             else:
                 found.extend(rule.find(run, self.thresholds[rule.cause]))
         suppress_duplicates(found)
@@ -95,7 +119,7 @@ class Diagnosis:
         for finding in found:
             finding.advice = _permitted(finding, run)
         found.sort(key=_first)
-        objects = _named([_object(finding, run) for finding in found])
+        objects = _unique([_object(finding, run) for finding in found])
         findings = [one for one in objects if "start_step" not in one]
         spans = [one for one in objects if "start_step" in one]
         return {
@@ -142,7 +166,48 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
         found["verdict"] = f"The {recording.step_count:,} steps of this run could not be read" + (
             f": {recording.problems[0].message}." if recording.problems else "."
         )
-    return with_trace_findings(found, recording.facts.get("trace_findings") or [])
+    return found
+
+
+def diagnose_together(diagnoses: Sequence[Diagnosis], limits: Mapping[str, Limits]) -> dict:
+    """Return the findings of the processes of one trace, and what none of them allows to judge.
+
+    They run in parallel: time lost by several of them is lost once. Of a cause that several of them
+    have, numbers and advice are of the worst one.
+
+    Returns:
+        `{"findings", "silent"}`; "findings" has spans, too.
+    """
+    results = [diagnosis.result(ended=True) for diagnosis in diagnoses]
+    merged: dict[tuple, dict] = {}
+    for number, result in enumerate(results):
+        for one in [*result["findings"], *result["spans"]]:
+            first = merged.setdefault((one["id"], "start_step" in one and number), one)
+            if first is not one:
+                worst = min(first, one, key=_cost)
+                for of in ("gpus", "ranks"):
+                    worst[of] = sorted({*first[of], *one[of]})
+                merged[one["id"], False] = worst
+    runs = [diagnosis._run for diagnosis in diagnoses]
+    found = list(merged.values())
+    for rule in RULES:
+        for finding in rule.between(runs, limits[rule.cause]):
+            found.append(_object(finding, runs[0]))
+    found.sort(key=_cost)
+    causes = {one["cause"] for one in found}
+    return {
+        "findings": _unique(found),
+        "silent": [
+            {"cause": rule.cause, "reason": rule.unknown_in_trace}
+            for rule in RULES
+            if rule.unknown_in_trace and rule.cause not in causes
+            and all(rule.missing(run) for run in runs)
+        ],
+    }  # fmt: skip
+
+
+def _cost(found: Mapping) -> tuple[bool, float]:
+    return found["lost_s"] is None, -(found["lost_s"] or 0.0)
 
 
 def _active_pct(run: Run) -> dict[str, float]:
@@ -177,36 +242,54 @@ def _first(finding: Finding) -> tuple:
     return not finding.blocking, lost is None, -(lost or 0), start, finding.cause, finding.detail
 
 
+def _id(finding: Finding) -> str:
+    """Return an id: spans of one cause are distinguished by their start."""
+    name = f"{finding.cause}:{finding.detail}" if finding.detail else finding.cause
+    return name if finding.where is None else f"{name}@{finding.where.start_step}"
+
+
 def _object(finding: Finding, run: Run) -> dict:
     where = finding.where
     span_ns = run.present_in(where) if where else run.wall_ns
-    lost = finding.lost_ns
+    lost, exact, severity = finding.lost_ns, run.source is not None, finding.severity
+    if severity is None and lost is not None:
+        severity = lost / max(1, span_ns)
     place = {} if where is None else {
         "start_step": where.start_step, "end_step": where.end_step,
         "start_ns": where.start_ns, "end_ns": where.end_ns,
     }  # fmt: skip
     return {
-        "id": f"{finding.cause}:{finding.detail}" if finding.detail else finding.cause,
+        "id": _id(finding),
         "cause": finding.cause,
         "title": finding.title,
         **place,
-        "lost_s": None if lost is None else round(lost / 1e9, 6),
-        "saves_s": None if finding.saves_ns is None else round(finding.saves_ns / 1e9, 6),
-        "severity": None if lost is None else round(min(1.0, lost / max(1, span_ns)), 4),
+        "lost_s": _seconds(lost, run),
+        "saves_s": _seconds(finding.saves_ns, run),
+        "severity": None if severity is None else round(min(1.0, severity), _SHARE_DIGITS[exact]),
         "confidence": finding.confidence,
-        "evidence": finding.evidence,
+        "evidence": {
+            name: float(f"{value:.6g}") if exact and isinstance(value, float) else value
+            for name, value in finding.evidence.items()
+        },
         "threshold": finding.threshold,
         "advice": {"text": finding.advice.text, "code": in_own_names(run, finding.advice.code)},
-        "gpus": sorted(finding.gpus),
-        "ranks": [int(run.fact("rank", default=0))],
+        "gpus": list(finding.gpus) if exact else sorted(finding.gpus),
+        "ranks": _ranks(run) if finding.ranks is None else finding.ranks,
     }
 
 
-def _named(objects: list[dict]) -> list[dict]:
-    """Make ids unique: spans of one cause are distinguished by their start."""
-    for thing in objects:
-        if "start_step" in thing:
-            thing["id"] += f"@{thing['start_step']}"
+def _ranks(run: Run) -> list[int]:
+    rank = run.fact("rank")
+    return [] if rank is None and run.source is not None else [int(rank or 0)]
+
+
+def _seconds(ns: int | None, run: Run) -> float | None:
+    """Return a time in seconds: a trace's few steps may last microseconds."""
+    return None if ns is None else round(ns / 1e9, 6 if run.source is None else 9)
+
+
+def _unique(objects: list[dict]) -> list[dict]:
+    """Make ids unique."""
     seen: dict[str, int] = {}
     for thing in objects:
         seen[thing["id"]] = seen.get(thing["id"], 0) + 1

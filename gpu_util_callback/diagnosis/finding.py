@@ -1,6 +1,6 @@
 """Base class of rules, and their results: ranges, findings and advice."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, ClassVar
@@ -90,6 +90,8 @@ class Finding:
             empty = anywhere in the range.
         state: seen often enough that more of it will follow, however little it cost so far.
         blocking: nothing else is worth fixing first (the framework does not use the GPU).
+        severity: share of the time (0-1) where it is not that of `lost_ns`.
+        ranks: the processes it is about; None = this run's.
     """
 
     cause: str
@@ -105,6 +107,8 @@ class Finding:
     pieces: list[tuple[int, int]] = field(default_factory=list)
     state: bool = False
     blocking: bool = False
+    severity: float | None = None
+    ranks: list[int] | None = None
 
     @property
     def saves_ns(self) -> int | None:
@@ -118,6 +122,10 @@ class Rule:
     A subclass states `cause`, `title`, `sources` (its inputs, for people), `thresholds`, and
     `unknown` (its message if sources are missing), and implements `missing` and `find`. A rule is
     silent, never positive, when a source is missing.
+
+    A rule that profiler traces have the sources of says so with `unknown_in_trace`, its message if
+    one of them lacks them. `run.source` then tells a trace, whose few steps are timed exactly, from
+    a recording.
     """
 
     cause: ClassVar[str]
@@ -125,6 +133,7 @@ class Rule:
     sources: ClassVar[tuple[str, ...]]
     thresholds: ClassVar[Mapping[str, Threshold]]
     unknown: ClassVar[str]
+    unknown_in_trace: ClassVar[str] = ""
 
     def missing(self, run: "Run") -> bool:
         """Return whether the sources without which nothing can be judged are missing."""
@@ -133,3 +142,7 @@ class Rule:
     def find(self, run: "Run", limits: Limits) -> Iterable[Finding]:
         """Yield the findings of this cause; called only if no source is missing."""
         raise NotImplementedError
+
+    def between(self, runs: "Sequence[Run]", limits: Limits) -> Iterable[Finding]:
+        """Yield the findings that only a comparison of the processes of one trace shows."""
+        return ()

@@ -311,6 +311,33 @@ class Diagnosis(TypedDict, total=False):
     silent: list[Silent]
 
 
+class SourceStage(TypedDict, total=False):
+    """A stage of a trace's input pipeline."""
+
+    name: Annotated[Required[str], Key]
+    path: Annotated[Required[str], Key]
+    self_ms: Number
+
+
+class SourceCopies(TypedDict, total=False):
+    """A trace's copies between host and GPU of one direction and kind of host memory."""
+
+    direction: str
+    memory: str
+    bytes: Number | None
+    total_ns: Number
+
+
+class SourceGpu(TypedDict, total=False):
+    """A GPU of a trace."""
+
+    index: Annotated[Required[GpuIndex], Key]
+    at_work: bool
+    linked_kernels: Count
+    short_kernels_pct: Percent
+    copies: list[SourceCopies]
+
+
 class Source(TypedDict, total=False):
     """The profiler's file that a recording was imported from."""
 
@@ -318,6 +345,13 @@ class Source(TypedDict, total=False):
     format: str
     files: list[str]
     steps_from: str
+    steps_judged: bool
+    idle_judged: bool
+    host_traced: bool
+    fetches: Count
+    host_activity: str
+    slowest_stage: SourceStage | None
+    gpus: list[SourceGpu]
     cannot_know: list[str]
 
 
@@ -371,7 +405,7 @@ class Facts(TypedDict, total=False):
     # The diagnosis.
     account: Annotated[Account, Whole()]
     diagnosis: Annotated[Diagnosis, Whole("thresholds_set")]
-    trace_findings: list[Annotated[Claim, Whole()]]
+    trace_findings: list[Annotated[Claim, Whole()]]  # of older versions, in imported traces
 
 
 # --- checking -------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from gpu_util_callback.traces.analysis import (
     ProcessAnalysis,
 )
 from gpu_util_callback.traces.breakdown import CATEGORIES
-from gpu_util_callback.traces.findings import thresholds_set
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_US
 from gpu_util_callback.words import duration
 
@@ -61,7 +60,7 @@ def render(
         rest = len(analysis.processes) - len(shown)
         lines += ["", f"… and {rest:,} more processes (--all)"]
     notes = _silent(analysis, pen, detail)
-    limits = ", ".join(f"{name}={value:g}" for name, value in thresholds_set(analysis).items())
+    limits = ", ".join(f"{name}={value:g}" for name, value in analysis.thresholds_set.items())
     notes += pen.wrap(f"Thresholds set: {limits}.") if limits else []
     problems = [_clean(problem) for problem in analysis.problems]
     most = len(problems) if detail.evidence or detail.all else _NOTES

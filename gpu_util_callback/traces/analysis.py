@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +30,7 @@ from gpu_util_callback.traces.kernels import (
 from gpu_util_callback.traces.model import Device, DeviceKind, HostKind, Process, Trace
 from gpu_util_callback.traces.steps import Steps, find_steps
 
-__all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "analyse", "measure"]
+__all__ = ["Analysis", "DeviceAnalysis", "ProcessAnalysis", "measure"]
 
 _UNLINKED_SHARE = 0.1
 LONE_CALL = "one call of a function that neither fetched a batch nor trains by its name"
@@ -136,6 +135,7 @@ class Analysis:
     compat: dict[str, Any]
     problems: list[str] = field(default_factory=list)  # the reader's, and limits of the numbers
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # cause -> name -> value
+    thresholds_set: dict[str, float] = field(default_factory=dict)  # those other than the default
     silent: list[dict[str, str]] = field(default_factory=list)  # causes that cannot be judged
     _wording: Wording | None = None
 
@@ -171,25 +171,6 @@ class Analysis:
         from gpu_util_callback.traces.output import recording_tables
 
         return recording_tables(self, window, process, epoch_ns)
-
-
-def analyse(trace: Trace, thresholds: Mapping | None = None) -> Analysis:
-    """Explain a trace: `measure` it, and find the causes of GPU idle time.
-
-    Args:
-        thresholds: other limits for the rules, `{"input_bound": {"wait_pct": 10}}` or
-            `{"input_bound.wait_pct": 10}`; `gpu-util trace --rules` lists them.
-
-    Raises:
-        UnusableInput: a threshold that does not exist or is not a number from 0 on.
-    """
-    from gpu_util_callback.traces.findings import find, limits_of
-
-    limits = limits_of(thresholds)
-    analysis = measure(trace)
-    analysis.thresholds = limits
-    analysis.findings, analysis.silent = find(analysis)
-    return analysis
 
 
 def measure(trace: Trace) -> Analysis:

@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis, analyse
-from gpu_util_callback.traces.findings import find_in, limits_of, thresholds_set
+from gpu_util_callback.diagnosis import Diagnosis, thresholds_in_force
+from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
+from gpu_util_callback.traces.diagnosed import analyse
 from gpu_util_callback.traces.frameworks import facts
 from gpu_util_callback.traces.model import PS_PER_NS
+from gpu_util_callback.traces.output import step_rows
 from gpu_util_callback.traces.read import Progress, read_trace
 
 __all__ = ["import_trace", "trace_handler", "write_recordings"]
@@ -106,8 +108,6 @@ def _write(
     count: int,
     log_dir: str | os.PathLike[str],
 ) -> str:
-    from gpu_util_callback.diagnosis import RULES, Diagnosis, with_trace_findings
-    from gpu_util_callback.diagnosis.thresholds import still_known
     from gpu_util_callback.recording.clock import Clock
     from gpu_util_callback.recording.writer import RecordingWriter
 
@@ -117,28 +117,18 @@ def _write(
     end = zero + int(p.steps.end_ps[-1]) // PS_PER_NS
     manifest = _facts(analysis, p, number, count, start, end, known)
     tables = analysis.tables(process=place, epoch_ns=zero)
-    tables["steps"] = _steps(p, zero)
+    tables["steps"] = step_rows(p, zero)
     writer = RecordingWriter(log_dir, manifest, clock=Clock())
     for table, columns in tables.items():
         if columns and len(next(iter(columns.values()))):
             writer.append(table, columns)
     for group, names, time_ns, values in _samples(p, zero):
         writer.append_samples(group, names, time_ns, values)
-    # Limits that the rules for recordings share also apply there.
-    declared = {rule.cause: rule.thresholds for rule in RULES}
-    limits = still_known(declared, thresholds_set(analysis))
-    diagnosis = Diagnosis(manifest, limits)
+    diagnosis = Diagnosis(manifest, analysis.thresholds_set)
     diagnosis.add(tables)
     writer.flush()
-    found = diagnosis.result(account=writer.account(end), now_ns=end, ended=True)
-    own = {d.index: d.device.index for d in p.devices}
-    of_trace = [
-        {**finding, "gpus": [own[gpu] for gpu in finding["gpus"]]}
-        for finding in find_in(p, analysis)
-    ]
     writer.update(
-        diagnosis=with_trace_findings(found, of_trace),
-        trace_findings=of_trace,  # for readers with newer rules, which judge again
+        diagnosis=diagnosis.result(account=writer.account(end), now_ns=end, ended=True),
         source={**manifest["source"], "problems": analysis.problems},
     )
     writer.close("ended")
@@ -172,7 +162,7 @@ def _facts(
             {"source": "host", "reason": "host threads were not traced: why the GPU was idle is "
              "unknown", "cure": "trace the host as well"}
         )  # fmt: skip
-    said = facts(p, analysis.wording)
+    said = facts(p, trace.names, analysis.wording, lambda d: d.device.index)
     return {
         "host": p.process.host or socket.gethostname(),
         "pid": p.process.pid or 0,
@@ -184,17 +174,15 @@ def _facts(
         "framework": said["framework"],
         "fit": said["fit"],
         "source": {
+            **said["source"],
             "tool": tool,
             "format": trace.format,
             "files": names,
-            "steps_from": p.steps.basis,
-            "steps_judged": p.has_steps,
             "cannot_know": [entry["source"] for entry in cannot],
         },
         "gpus": [
             {
                 **of_rules,
-                "index": d.device.index,
                 "name": d.device.name,
                 "uuid": d.device.facts.get("uuid"),
                 "label": f"GPU {d.device.index}",
@@ -204,23 +192,6 @@ def _facts(
         "unavailable": cannot,
         "started_ns": start_ns,
         "ended_ns": end_ns,
-    }
-
-
-def _steps(p: ProcessAnalysis, zero_ns: int) -> dict[str, np.ndarray]:
-    start = p.steps.start_ps // PS_PER_NS
-    duration = p.steps.end_ps // PS_PER_NS - start
-    waited = np.minimum((p.input_wait_ps() // PS_PER_NS).astype(np.int64), duration)
-    n = len(p.steps)
-    return {
-        "step": p.steps.label,
-        "start_ns": start + zero_ns,
-        "duration_ns": duration,
-        "input_get_ns": p.host_input_ps() // PS_PER_NS,
-        "input_wait_ns": waited,
-        "body_ns": duration - waited,
-        "batches": np.ones(n, np.int64),
-        "estimated": np.zeros(n, np.int64),
     }
 
 
@@ -302,7 +273,7 @@ def trace_handler(
         ...         train(batch)
         ...         profiler.step()
     """
-    limits_of(thresholds)
+    thresholds_in_force(thresholds)
     lock = threading.Lock()
 
     def handle(profiler: Any) -> None:

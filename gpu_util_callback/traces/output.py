@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gpu_util_callback.traces.step_kernels import step_kernels
 if TYPE_CHECKING:
     from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 
-__all__ = ["recording_tables", "trace_json"]
+__all__ = ["kernel_rows", "recording_tables", "step_rows", "trace_json", "traced_rows"]
 
 VERSION = 1
 
@@ -297,12 +298,55 @@ def _to_ns(columns: list[np.ndarray], total: np.ndarray) -> list[np.ndarray]:
     return [*result, total - before]
 
 
+Index = Callable[["DeviceAnalysis"], int]
+
+
+def _own_index(d: DeviceAnalysis) -> int:
+    return d.device.index
+
+
 def recording_tables(
     analysis: Analysis, window: int, process: int, epoch_ns: int | None
 ) -> dict[str, dict[str, Any]]:
     """Return a process's rows of the recording's tables, of one profiler window."""
     p = analysis.processes[process]
     zero = epoch_ns if epoch_ns is not None else (p.process.epoch_ns or 0)
+    return {
+        "traced_steps": traced_rows(p, window, zero),
+        "kernels": kernel_rows(p, window),
+        "step_kernels": step_kernels(p, analysis.trace.names, window),
+    }
+
+
+def step_rows(p: ProcessAnalysis, zero_ns: int) -> dict[str, np.ndarray]:
+    """Return rows of the table `steps`; `zero_ns` is the trace's time 0 on the recording's clock.
+
+    They are whole nanoseconds.
+    """
+    start = p.steps.start_ps // PS_PER_NS
+    duration = p.steps.end_ps // PS_PER_NS - start
+    waited = np.minimum((p.input_wait_ps() // PS_PER_NS).astype(np.int64), duration)
+    n = len(p.steps)
+    return {
+        "step": p.steps.label,
+        "start_ns": start + zero_ns,
+        "duration_ns": duration,
+        "input_get_ns": p.host_input_ps() // PS_PER_NS,
+        "input_wait_ns": waited,
+        "body_ns": duration - waited,
+        "batches": np.ones(n, np.int64),
+        "estimated": np.zeros(n, np.int64),
+    }
+
+
+def traced_rows(
+    p: ProcessAnalysis, window: int, zero_ns: int, index: Index = _own_index
+) -> dict[str, np.ndarray]:
+    """Return rows of the table `traced_steps`: the account of each step on each GPU.
+
+    Args:
+        index: the number of a GPU in the recording.
+    """
     start = p.steps.start_ps // PS_PER_NS
     duration = p.steps.end_ps // PS_PER_NS - start
     n = len(p.steps)
@@ -313,7 +357,7 @@ def recording_tables(
             {
                 "step": p.steps.label,
                 "gpu": np.full(n, gpu, np.int64),
-                "start_ns": start + zero,
+                "start_ns": start + zero_ns,
                 "duration_ns": duration,
                 "window": np.full(n, window, np.int64),
                 **columns,
@@ -326,7 +370,7 @@ def recording_tables(
         kernel = np.isin(d.device.events.kind, (DeviceKind.KERNEL, DeviceKind.COLLECTIVE))
         begins = np.sort(d.device.events.start_ps[kernel])
         rows(
-            d.device.index,
+            index(d),
             **{f"{c}_ns": column for c, column in zip(CATEGORIES, split, strict=True)},
             kernel_busy_ns=d.kernel_busy.measure(*at) // PS_PER_NS,
             any_busy_ns=d.any_busy.measure(*at) // PS_PER_NS,
@@ -340,10 +384,13 @@ def recording_tables(
         zeros["idle_host_ns"] = duration - waited
         none = np.zeros(n, np.int64)
         rows(-1, **zeros, kernel_busy_ns=none, any_busy_ns=none, kernels=none)
-    traced = (
-        {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
-    )
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]} if parts else {}
 
+
+def kernel_rows(
+    p: ProcessAnalysis, window: int, index: Index = _own_index
+) -> dict[str, np.ndarray]:
+    """Return rows of the table `kernels`; `index` as for `traced_rows`."""
     kernels: dict[str, list[Any]] = {column: [] for column in _KERNEL_COLUMNS}
 
     def number(value: float | None) -> float:
@@ -353,7 +400,7 @@ def recording_tables(
         for k in d.kernels:
             row = (
                 window,
-                d.device.index,
+                index(d),
                 k.name,
                 k.op,
                 k.count,
@@ -364,7 +411,7 @@ def recording_tables(
                 number(k.shape.registers),
                 number(k.shape.blocks),
                 number(k.shape.threads_per_block),
-                k.tensor_core,
+                "" if k.collective else k.tensor_core,
             )
             for key, value in zip(kernels, row, strict=True):
                 kernels[key].append(value)
@@ -377,8 +424,4 @@ def recording_tables(
             for key, value in zip(kernels, row, strict=True):
                 kernels[key].append(value)
     text = ("name", "op", "tensor_core")
-    return {
-        "traced_steps": traced,
-        "kernels": {k: np.array(v, object if k in text else None) for k, v in kernels.items()},
-        "step_kernels": step_kernels(p, analysis.trace.names, window),
-    }
+    return {k: np.array(v, object if k in text else None) for k, v in kernels.items()}

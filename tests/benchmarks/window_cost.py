@@ -21,7 +21,8 @@ ROUNDS = 8  # windows of each kind
 def read_here(file):
     """The same reading in a thread of the training's process."""
     from gpu_util_callback.profiling.reader import WindowRows
-    from gpu_util_callback.traces import analyse, read_trace
+    from gpu_util_callback.traces import read_trace
+    from gpu_util_callback.traces.diagnosed import analyse
 
     before = time.thread_time()
     trace = read_trace(str(file))

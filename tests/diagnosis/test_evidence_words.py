@@ -7,11 +7,9 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 import gpu_util_callback.diagnosis
-import gpu_util_callback.traces.rules
 from gpu_util_callback.diagnosis import RULES, run_report
 from gpu_util_callback.diagnosis.evidence.traced import CATEGORIES
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.traces.rules import RULES as OF_TRACES
 from gpu_util_callback.words import (
     EVIDENCE,
     evidence_rows,
@@ -23,7 +21,6 @@ from tensorboard_plugin.replies import recording_reply, vocabulary
 
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent
 MODULES = [*sorted(f"rules/{rule.cause}" for rule in RULES), "sessions"]
-TRACES = Path(gpu_util_callback.traces.rules.__file__).parent
 # Keys of the dictionaries around the evidence, and arguments beside it.
 AROUND = {"advice", "cause", "code", "confidence", "evidence", "finding", "gpus", "groups", "id",
           "ids", "lost_s", "lost_ps", "rank", "ranks", "wall_s",
@@ -58,13 +55,6 @@ def thresholds(tree: ast.Module, node: ast.Dict) -> bool:
 def test_every_name_in_a_rules_evidence_has_words(module):
     names = names_in(HERE / f"{module}.py")
     assert names, "the rule's evidence was not found: this test looks in the wrong place"
-    unknown = names - set(EVIDENCE)
-    assert not unknown, f"add words for {sorted(unknown)} to words.py"
-
-
-@pytest.mark.parametrize("rule", OF_TRACES, ids=lambda rule: rule.cause)
-def test_every_name_in_the_evidence_of_a_trace_has_words(rule):
-    names = names_in(TRACES / f"{rule.cause}.py") | set(rule.thresholds)
     unknown = names - set(EVIDENCE)
     assert not unknown, f"add words for {sorted(unknown)} to words.py"
 

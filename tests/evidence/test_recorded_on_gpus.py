@@ -15,7 +15,8 @@ from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import Diagnosis
 from gpu_util_callback.gpus import Sampler, _library
 from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.diagnosed import analyse
 
 RECORDED = Path(__file__).resolve().parents[2] / "demo" / "recorded"
 RUNS = [pytest.param(*one, id="/".join(one[0].parts[-2:])) for one in recorded_runs(RECORDED)]

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.diagnosed import analyse
 
 NAMES = (
     "kineto/h100_bert_small.json.gz",

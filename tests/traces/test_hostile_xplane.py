@@ -10,7 +10,8 @@ import pytest
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.diagnosed import analyse
 
 
 def good() -> bytes:
@@ -146,7 +147,8 @@ def test_memory_stays_in_proportion_to_a_hostile_file(tmp_path):
     path.write_bytes(b"\x0a" + header + plane)
     code = (
         "import resource, sys\n"
-        "from gpu_util_callback.traces import analyse, read_trace\n"
+        "from gpu_util_callback.traces import read_trace\n"
+        "from gpu_util_callback.traces.diagnosed import analyse\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "analyse(read_trace(sys.argv[1]))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.traces.diagnosed import analyse
 from gpu_util_callback.traces.json_stream import BrokenJson, Document
 from gpu_util_callback.traces.kineto import to_ps
 

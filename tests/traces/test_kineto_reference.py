@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.traces.diagnosed import analyse
 
 NS = 1.01e-6  # a nanosecond in milliseconds
 ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu", "other")

@@ -10,7 +10,8 @@ from gpu_util_callback.cli import main
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.trace import render
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.diagnosed import analyse
 from gpu_util_callback.traces.imported import import_trace
 
 S = 1_000_000  # microseconds

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.errors import UnusableInput
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.traces.diagnosed import analyse
 
 NS = 1e-6  # milliseconds
 

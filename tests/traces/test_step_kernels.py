@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from gpu_util_callback import read_recordings
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.diagnosed import analyse
 from gpu_util_callback.traces.imported import write_recordings
 from gpu_util_callback.traces.model import DeviceKind, HostKind
 from gpu_util_callback.traces.step_kernels import LIMIT, op_name, step_kernels

@@ -5,7 +5,8 @@ from xspace_builder import Gpu, Space
 
 from gpu_util_callback.report.screen import Detail
 from gpu_util_callback.report.trace import render
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.diagnosed import analyse
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
+from gpu_util_callback.traces.diagnosed import analyse
 
 US = 0.001  # milliseconds
 

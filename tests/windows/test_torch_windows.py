@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from packages import need
 
-from gpu_util_callback.traces import analyse, read_trace
+from gpu_util_callback.traces import read_trace
+from gpu_util_callback.traces.diagnosed import analyse
 
 pytestmark = pytest.mark.timed
 

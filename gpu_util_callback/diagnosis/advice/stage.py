@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis.advice.input import (
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.finding import Advice
 
-__all__ = ["advise_stage"]
+__all__ = ["advise_stage", "advise_traced_stage"]
 
 STORED = 'ds.save("prepared")  # once; then ds = tf.data.Dataset.load("prepared")'
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
@@ -410,3 +410,33 @@ def _mapped(stage: Stage, calls: int | None = None) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
+
+
+def advise_traced_stage(name: str) -> Advice:
+    """Return advice by the kind of a trace's slowest tf.data stage: its function is not known."""
+    says = f"The input pipeline is too slow; most of its own work is in the stage {name}. "
+    if re.fullmatch(r"Map(V\d+)?", name):
+        return Advice(
+            f"{says}Let several of its calls run at a time, unless its function is Python "
+            "(py_function), which runs one at a time: write that with TensorFlow operations.",
+            "ds = ds.map(your_function, num_parallel_calls=tf.data.AUTOTUNE)",
+        )
+    if name.startswith("Generator"):
+        return Advice(
+            f"{says}A Python generator makes one element after the other: read and prepare them "
+            "with tf.data stages instead, which run in parallel.",
+        )
+    if re.fullmatch(r"(Padded)?Batch(V\d+)?", name):
+        return Advice(
+            f"{says}One thread copies its elements together. Let several do it.",
+            "ds = ds.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE)"
+            if name.startswith("Batch")
+            else "",
+        )
+    if name.startswith(READERS):
+        return Advice(
+            f"{says}Read several files at a time.",
+            "ds = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)"
+            if name.startswith("TFRecord") else "",
+        )  # fmt: skip
+    return Advice(f"{says}Do less in it, or store its result once and read that.", STORED)

@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.words import duration
 
-__all__ = ["at_epoch_end", "in_steps", "validation"]
+__all__ = ["at_epoch_end", "host_activity", "in_steps", "validation"]
 
 EVERY_BATCH = 100  # a callback that works every hundredth batch no longer shows ...
 SELDOM = 10  # ... if it works in most; one that works less often than this takes long each time
@@ -392,6 +392,39 @@ def _parts(name: str) -> tuple[str, str]:
     """Split "ModelCheckpoint.on_epoch_end" into class and hook."""
     who, _, hook = name.partition(".")
     return who or "A callback", hook
+
+
+# Calls of compiled functions, and their internals in the frameworks.
+_RUNTIME = re.compile(
+    r"PjitFunction\(|FunctionRun|EagerLocalExecute|EagerExecute|EagerKernelExecute|ExecutorState"
+    r"|KernelAndDevice|(multi|one)_step_on_|PJRT_|PjRt|Pjrt|TfrtCpu|GpuExecutable|XlaLaunch"
+)
+_COMPILES = re.compile(
+    r"xla.?compil|backend_compile|compile_(fx|or_get)|compileandload|hlo.?pass|autotun|_dynamo"
+    r"|_inductor",
+    re.IGNORECASE,
+)
+
+
+def host_activity(name: str) -> Advice:
+    """Return advice on what a trace's host does while the GPUs wait for it; "" = not known."""
+    name = name.removeprefix("$")  # the profiler's mark of Python functions
+    if _COMPILES.search(name):
+        return Advice(
+            f"Most of that time the host compiles ({name}). Trace later steps; if they compile, "
+            "too, keep the shapes of the batches the same."
+        )
+    if _RUNTIME.match(name):
+        return Advice(
+            f"Most of that time the host is in {name}: the framework itself prepares and starts "
+            "the work of a step. Give each call more to do: a larger batch, or several steps in "
+            "one call."
+        )
+    if name:
+        return Advice(
+            f"Most of that time the host is in {name}: move it out of the step or make it faster."
+        )
+    return Advice("Look at what the host does between the launches: Python, logging, callbacks.")
 
 
 def _th(number: int) -> str:

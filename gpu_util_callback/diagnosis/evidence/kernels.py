@@ -109,6 +109,8 @@ def matrix_kernels(kernels: Iterable[tuple[str, str, int]]) -> MatrixKernels | N
     total = plain = most = 0
     largest = ""
     for name, tensor_core, spent in kernels:
+        if not tensor_core:
+            continue  # a collective: waiting in one is not computing
         total += spent
         of[tensor_core] = of.get(tensor_core, 0) + spent
         if tensor_core == "no" and _MATRIX.search(name) and not _HELPER.search(name):

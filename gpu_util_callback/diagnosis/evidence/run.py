@@ -10,6 +10,7 @@ from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.gauges import MIN_SAMPLES, Gauges
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
 from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
+from gpu_util_callback.diagnosis.evidence.source import Source, source_of
 from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
 from gpu_util_callback.diagnosis.evidence.suspend import absences
 from gpu_util_callback.diagnosis.evidence.traced import Traced
@@ -79,6 +80,17 @@ class Run(Gauges):
         self.forget()
         self.facts.update(facts or {})
         self.account, self.now_ns, self.ended = account or {}, now_ns, ended
+
+    @property
+    def source(self) -> Source | None:
+        """The trace that this run was made of, whose steps are all timed exactly, or None."""
+        return self.once(
+            "source", lambda: source_of(self.facts, self.traced, self.steps.total_rows)
+        )
+
+    def rounded(self, value: float, places: int | None = None) -> float:
+        """Return a number for evidence: as measured if exact, else without digits of chance."""
+        return value if self.source is not None else round(value, places)
 
     # -- time ----------------------------------------------------------------------------------
 

@@ -171,21 +171,17 @@ class Traced:
             return
         self._gpus = None
         self._windows_of.clear()
-        for i in range(len(table["step"])):
-            window = _positive(table, "window", i)
-            self.windows.add(window)
-            slot = self._slots.setdefault(window // self._per_slot, {})
-            gpu = slot.setdefault(int(table["gpu"][i]), TracedGpu())
-            step = int(table["step"][i])
-            gpu.steps += 1
-            gpu.duration_ns += max(0, int(table["duration_ns"][i]))
-            gpu.first_step = step if gpu.first_step < 0 else min(gpu.first_step, step)
-            gpu.end_step = max(gpu.end_step, step + 1)
-            for name in CATEGORIES:
-                gpu.ns[name] += _positive(table, f"{name}_ns", i)
-            gpu.kernels += _positive(table, "kernels", i)
-            gpu.kernel_busy_ns += _positive(table, "kernel_busy_ns", i)
-            gpu.any_busy_ns += _positive(table, "any_busy_ns", i)
+        count = len(table["step"])
+        window, gpu = (_known(table, name, count) for name in ("window", "gpu"))
+        # A trace has many steps in one window: they are added up a window and GPU at a time.
+        change = (np.diff(window, prepend=-1) != 0) | (np.diff(gpu, prepend=-2) != 0)
+        edges = np.append(np.flatnonzero(change), count)
+        for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            number = max(0, int(window[first]))
+            self.windows.add(number)
+            slot = self._slots.setdefault(number // self._per_slot, {})
+            seen = slot.setdefault(int(gpu[first]), TracedGpu())
+            seen.add(_sums({name: column[first:end] for name, column in table.items()}))
             while len(self._slots) > MAX_WINDOWS:
                 self._fold()
 
@@ -209,6 +205,24 @@ class Traced:
             kernel = self.kernels.setdefault(key, Kernel(key[1], key[2], used))
             kernel.count += _positive(table, "count", i)
             kernel.total_ns += _positive(table, "total_ns", i)
+
+
+def _known(table: Mapping[str, np.ndarray], name: str, count: int) -> np.ndarray:
+    return np.asarray(table[name] if name in table else np.zeros(count), np.int64)
+
+
+def _sums(rows: Mapping[str, np.ndarray]) -> TracedGpu:
+    """Return the time of one GPU in some steps of a window."""
+
+    def total(name: str) -> int:
+        return int(np.maximum(rows[name], 0).sum(dtype=np.int64)) if name in rows else 0
+
+    step = rows["step"]
+    return TracedGpu(
+        len(step), total("duration_ns"), total("kernels"), total("kernel_busy_ns"),
+        total("any_busy_ns"), int(step.min()), int(step.max()) + 1,
+        {name: total(f"{name}_ns") for name in CATEGORIES},
+    )  # fmt: skip
 
 
 def _positive(table: Mapping[str, np.ndarray], name: str, row: int) -> int:

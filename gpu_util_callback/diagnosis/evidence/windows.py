@@ -1,13 +1,14 @@
 """Extrapolation from profiler windows to the run: a category's share and cost."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.traced import Windows
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
 
 __all__ = ["WINDOW_STEPS", "Share", "share_of", "stretches_of", "traced_gpus"]
 
@@ -34,6 +35,8 @@ class Share:
         ms_per_step: mean over steps and GPUs.
         steps: how many were traced.
         kernels_per_step, kernel_us: number of kernels, and duration of one.
+        exact: all steps of the range were traced, so that nothing is extrapolated.
+        whole: the name of what it is a share of.
     """
 
     where: Range | None
@@ -44,11 +47,28 @@ class Share:
     gpus: tuple[int, ...]
     kernels_per_step: float
     kernel_us: float
+    exact: bool = False
+    whole: str = "step"
 
     def loss(
-        self, rule: Rule, advice: Advice, threshold: Mapping[str, float], evidence: dict
+        self,
+        rule: Rule,
+        advice: Advice,
+        threshold: Mapping[str, float],
+        evidence: dict,
+        of_trace: str,
     ) -> Finding:
-        """Return a rule's finding for these steps."""
+        """Return a rule's finding for these steps.
+
+        Args:
+            of_trace: its title where they are all steps of a trace.
+        """
+        if self.exact:
+            return Finding(
+                cause=rule.cause, title=of_trace, where=self.where, lost_ns=self.lost_ns,
+                confidence=MEASURED, evidence=evidence, threshold=dict(threshold), advice=advice,
+                gpus=list(self.gpus), severity=self.pct / 100,
+            )  # fmt: skip
         return Finding(
             cause=rule.cause, title=rule.title, where=self.where, lost_ns=self.lost_ns,
             confidence=ESTIMATED, evidence=evidence | {"traced_steps": self.steps},
@@ -58,6 +78,8 @@ class Share:
 
 def traced_gpus(run: Run) -> list[int]:
     """Return the GPUs that computed in enough traced steps, not only a few kernels."""
+    if run.source is not None:
+        return list(run.source.gpus)
     busy = {
         index: (gpu.kernel_busy_ns + gpu.ns["kernel"]) / gpu.duration_ns
         for index, gpu in sorted(run.traced.gpus.items())
@@ -95,6 +117,8 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
     gpus = traced_gpus(run)
     if not gpus:
         return None
+    if run.source is not None:
+        return _measured(run, run.source, gpus, categories)
     pct = lost = per_step = 0.0
     count = most = traced_steps = kernels = busy_ns = 0
     for index in gpus:
@@ -123,12 +147,33 @@ def share_of(run: Run, *categories: str, where: Range | None = None) -> Share | 
     )  # fmt: skip
 
 
+def _measured(
+    run: Run, source: Source, gpus: Sequence[int], categories: Sequence[str]
+) -> Share | None:
+    """Return the same of a run of which every step was traced."""
+    seen = [run.traced.gpus[gpu] for gpu in gpus if gpu in run.traced.gpus]
+    steps, total_ns = run.steps.total_rows, run.steps.total("duration_ns")
+    if not seen or not steps or not total_ns:
+        return None
+    spent_ns = sum(gpu.ns[name] for gpu in seen for name in categories) / len(seen)
+    kernels = [one for (gpu, *_), one in run.traced.kernels.items() if gpu in gpus]
+    count = sum(one.count for one in kernels)
+    return Share(
+        None, 100 * spent_ns / total_ns, round(spent_ns), spent_ns / steps / 1e6, steps,
+        tuple(gpus), count / steps / len(seen),
+        sum(one.total_ns for one in kernels) / max(1, count) / 1e3, exact=True, whole=source.whole,
+    )  # fmt: skip
+
+
 def stretches_of(run: Run, limit_pct: float, *categories: str) -> list[Share]:
     """Return where the categories take at least `limit_pct` of the steps.
 
     That is in stretches, or in the whole run. Several windows in a row that show much less than
     those of another part of the run end a stretch, half-way to the one before.
     """
+    if run.source is not None:
+        whole = share_of(run, *categories)
+        return [whole] if whole is not None and whole.pct >= limit_pct else []
     highest = max((_pct(run, index, *categories).max() for index in traced_gpus(run)), default=0)
     whole = share_of(run, *categories) if highest >= limit_pct else None
     if whole is None:

@@ -11,10 +11,10 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 )
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
-__all__ = ["CommunicationBound", "advice"]
+__all__ = ["CommunicationBound"]
 
 LESS_OFTEN = 4  # a quarter of the exchanges is left
 
@@ -31,6 +31,7 @@ class CommunicationBound(Rule):
         ),
     }
     unknown = "no profiler window shows the collectives"
+    unknown_in_trace = "the trace has no GPU events"
 
     def missing(self, run: Run) -> bool:
         return not traced_gpus(run)
@@ -38,20 +39,24 @@ class CommunicationBound(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         limit = limits["exposed_collective_pct"]
         for share in stretches_of(run, limit, "collective"):
+            evidence: Evidence = {
+                "exposed_collective_pct": run.rounded(share.pct, 1),
+                "collective_ms_per_step": run.rounded(share.ms_per_step, 3),
+                "gpus": len(run.used_gpus) or len(share.gpus),
+            }
+            if run.source is None:
+                evidence["world_size"] = run.fact("world_size")
             yield share.loss(
                 self,
-                advice(run),
+                _advice(run),
                 threshold={"exposed_collective_pct": limit},
-                evidence={
-                    "exposed_collective_pct": round(share.pct, 1),
-                    "collective_ms_per_step": round(share.ms_per_step, 3),
-                    "gpus": len(run.used_gpus) or len(share.gpus),
-                    "world_size": run.fact("world_size"),
-                },
+                evidence=evidence,
+                of_trace=f"Communication that nothing hides takes {share.pct:.0f} % of the "
+                f"{share.whole}",
             )
 
 
-def advice(run: Run) -> Advice:
+def _advice(run: Run) -> Advice:
     """Return advice on exchanging gradients: less often."""
     text = "The GPUs exchange gradients for longer than the computation hides. "
     if run.framework == "torch" and not has_keras_fit(run):

@@ -16,7 +16,9 @@ from gpu_util_callback.diagnosis.evidence.significance import (
     in_many_steps,
     worth_telling,
 )
+from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
+from gpu_util_callback.diagnosis.evidence.windows import stretches_of
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import duration
@@ -228,6 +230,9 @@ class HostStall(Rule):
         "ms_per_step": Threshold(
             0.2, "a progress bar takes 0.05-0.1 ms a step; on very short steps that is no finding"
         ),
+        "idle_host_pct": Threshold(
+            20, "in a trace: a profiler alone adds 10-20 % to the host's side of small steps"
+        ),
         "lost_pct": Threshold(
             5, "what the GPU did meanwhile is not lost: 5 % of the time, as for waiting"
         ),
@@ -240,18 +245,39 @@ class HostStall(Rule):
         "always_s": Threshold(60, "a lost minute is worth a line however long the run is"),
     }
     unknown = "neither phases nor callback times were recorded"
+    unknown_in_trace = "the trace shows no steps with enough GPU work, or nothing of the host"
 
     def missing(self, run: Run) -> bool:
         if not len(run.steps):
             return True
+        if run.source is not None:
+            return not (run.source.gpus and run.source.idle_judged and run.source.host_traced)
         own_loop = run.fact("fit", "loop") == "custom"  # its activity outside steps is observed
         phases = any(run.phases.of(kind) for kind in ("validation", "callback", "checkpoint"))
         return not (own_loop or phases or run.steps.total("callbacks_known"))
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        if run.source is not None:
+            return self._in_trace(run, limits, run.source)
         findings = [*self._validation(run, limits), *self._at_ends(run, limits),
                   *self._in_steps(run, limits), *self._unmarked(run, limits)]  # fmt: skip
         return worth_telling(findings, run.present_ns, limits)
+
+    # -- a trace ---------------------------------------------------------------------------------
+
+    def _in_trace(self, run: Run, limits: Limits, source: Source) -> Iterable[Finding]:
+        for share in stretches_of(run, limits["idle_host_pct"], "idle_host"):
+            yield share.loss(
+                self,
+                _stall_advice.host_activity(source.host_activity),
+                threshold={"idle_host_pct": limits["idle_host_pct"]},
+                evidence={
+                    "idle_host_pct": share.pct,
+                    "host_activity": source.host_activity or None,
+                },
+                of_trace=f"The GPU idles {share.pct:.0f} % of the time while the host does "
+                "something else",
+            )
 
     # -- validation ----------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Imbalance: GPUs of one training do unequal work, and the others wait for the slowest."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +10,8 @@ from gpu_util_callback.diagnosis.evidence.bins import SampleBins
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import sampled
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
 __all__ = ["Imbalance"]
@@ -27,6 +28,9 @@ UTILIZATION = "utilization_pct"
 
 class Imbalance(Rule):
     """The most and the least busy GPU of one process are far apart for a while.
+
+    In a trace the least busy GPU computes much less than the busiest one in its steps, collectives
+    left out; of several processes the ranks are compared, each by the mean of its GPUs.
 
     GPUs without any work are `gpus_unused`; workers of a job are compared in the session.
     """
@@ -47,15 +51,102 @@ class Imbalance(Rule):
         ),
         "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
         "least_s": LEAST_S,
+        "work_gap_pct": Threshold(
+            20, "in a trace: of the busiest one's time; equal GPUs differ by less"
+        ),
+        "gap_of_step_pct": Threshold(
+            5, "in a trace: of the steps; a difference between GPUs that hardly work is none"
+        ),
     }
     unknown = "fewer than two GPUs of this process were sampled"
+    unknown_in_trace = "the trace has kernels of one GPU at most"
 
     def missing(self, run: Run) -> bool:
+        if run.source is not None:
+            return len(run.source.gpus) < 2 or not len(run.steps)
         seen = [gpu for gpu in run.used_gpus if run.column(gpu, UTILIZATION)]
         return len(seen) < 2
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        if run.source is not None:
+            return self._at_work(run, limits)
         return worth_telling(self._spans(run, limits), run.present_ns, limits)
+
+    # -- of traces -------------------------------------------------------------------------------
+
+    def _at_work(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        busy = {gpu: run.traced.gpus[gpu].ns["kernel"] for gpu in traced_gpus(run)}
+        gpus = sorted(busy, key=lambda gpu: busy[gpu])
+        yield from self._unequal(
+            "GPUs",
+            "Give every GPU the same share of the batch.",
+            {_named(run, gpu): busy[gpu] for gpu in gpus},
+            run.steps.total("duration_ns"),
+            limits,
+            gpus,
+        )
+
+    def between(self, runs: Sequence[Run], limits: Limits) -> Iterable[Finding]:
+        busy = {}
+        for number, run in enumerate(runs):
+            kernels = {gpu for gpu, *_ in run.traced.kernels}
+            work = [run.traced.gpus[gpu].ns["kernel"] for gpu in traced_gpus(run) if gpu in kernels]
+            if work and len(run.steps):
+                busy[number] = sum(work) / len(work)
+        if len(busy) < 2:
+            return
+        order = sorted(busy, key=lambda number: busy[number])
+        yield from self._unequal(
+            "Ranks",
+            "Give every rank the same share of the work.",
+            {_process(runs, number): busy[number] for number in order},
+            max(runs[number].steps.total("duration_ns") for number in order),
+            limits,
+            [gpu for number in order for gpu in traced_gpus(runs[number])],
+            [int(rank) for number in order if (rank := runs[number].fact("rank")) is not None],
+        )
+
+    def _unequal(
+        self,
+        who: str,
+        do: str,
+        busy_ns: Mapping[str, float],
+        total_ns: int,
+        limits: Limits,
+        gpus: list[int],
+        ranks: list[int] | None = None,
+    ) -> Iterable[Finding]:
+        """Yield the finding, if any; `busy_ns` of each by its name, `total_ns` of steps."""
+        (least_busy, least), (busiest, most) = (
+            choose(busy_ns.items(), key=lambda item: item[1]) for choose in (min, max)
+        )
+        if not most:
+            return
+        gap, of_step = 100 * (most - least) / most, 100 * (most - least) / max(total_ns, 1)
+        if gap < limits["work_gap_pct"] or of_step < limits["gap_of_step_pct"]:
+            return
+        yield Finding(
+            cause=self.cause,
+            title=f"{who} do unequal work: {100 - gap:.0f} % between the least and the most busy",
+            where=None,
+            lost_ns=round(most - least),
+            confidence=MEASURED,
+            evidence={
+                "work_gap_pct": gap,
+                "gap_of_step_pct": of_step,
+                "busiest": busiest,
+                "busiest_kernel_ms": most / 1e6,
+                "least_busy": least_busy,
+                "least_busy_kernel_ms": least / 1e6,
+            },
+            threshold={name: limits[name] for name in ("work_gap_pct", "gap_of_step_pct")},
+            advice=Advice(do),
+            gpus=gpus,
+            severity=of_step / 100,
+            ranks=ranks,
+        )
+
+    # -- of recordings ---------------------------------------------------------------------------
 
     def _spans(self, run: Run, limits: Limits) -> Iterable[Finding]:
         groups = _alike(run)
@@ -116,6 +207,16 @@ class Imbalance(Rule):
                 ),
                 gpus=sorted(gpus, key=lambda gpu: gpu != high),
             )  # fmt: skip
+
+
+def _process(runs: Sequence[Run], number: int) -> str:
+    """Return a process by its rank, its host, or both its host and its number."""
+    run = runs[number]
+    rank, host = run.fact("rank"), str(run.fact("host", default=""))
+    if rank is not None:
+        return f"rank {rank}"
+    alone = sum(str(one.fact("host", default="")) == host for one in runs) == 1
+    return host if alone and host else f"{host} {number}".strip()
 
 
 def _advice(text: str, code: str) -> Advice:

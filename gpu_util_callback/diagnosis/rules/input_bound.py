@@ -15,7 +15,7 @@ from gpu_util_callback.diagnosis.advice.input import (
     loader_workers,
 )
 from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
-from gpu_util_callback.diagnosis.advice.stage import advise_stage
+from gpu_util_callback.diagnosis.advice.stage import advise_stage, advise_traced_stage
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage
@@ -27,6 +27,7 @@ from gpu_util_callback.diagnosis.evidence.significance import (
     too_little,
     worth_telling,
 )
+from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
@@ -449,6 +450,9 @@ class InputBound(Rule):
             "stages that work less than a twentieth of the wait do not cause it: the machine was "
             "busy otherwise",
         ),
+        "throughout_pct": Threshold(
+            90, "in a trace: waits in nine of ten steps are a state of all of it, not of a part"
+        ),
         "once_pct": Threshold(
             5, "one change of epochs that takes a twentieth of the run is felt, as XProf's 5 % are"
         ),
@@ -459,11 +463,55 @@ class InputBound(Rule):
         "always_s": Threshold(60, "a lost minute is worth a line however long the run is"),
     }
     unknown = "input wait was not measured in this run"
+    unknown_in_trace = "the trace shows no steps, or no fetching of batches"
 
     def missing(self, run: Run) -> bool:
+        if run.source is not None:
+            return not (len(run.steps) and run.source.steps_judged and run.source.fetches)
         return not len(run.steps) or run.steps.total("wait_known") == 0
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        if run.source is not None:
+            return self._in_trace(run, limits, run.source)
+        return [
+            *self._spans(run, limits),
+            *worth_telling(input_setup(run, limits, self.cause), run.present_ns, limits),
+        ]
+
+    def _in_trace(self, run: Run, limits: Limits, source: Source) -> Iterable[Finding]:
+        """Return the wait of all steps of a trace, or the spans that it is limited to."""
+        steps, lost = run.steps.total_rows, run.steps.total("input_wait_ns")
+        total = max(1, run.steps.total("duration_ns"))
+        spans = self._spans(run, limits)
+        inside = sum(span.where.end_step - span.where.start_step for span in spans if span.where)
+        pct = 100 * lost / total
+        if pct < limits["wait_pct"] or (spans and 100 * inside < limits["throughout_pct"] * steps):
+            return spans
+        stage = source.slowest_stage
+        who = "The GPU" if source.gpus else "Training"
+        return [
+            Finding(
+                cause=self.cause,
+                title=f"{who} waits for input {pct:.0f} % of the time",
+                where=None,
+                lost_ns=lost,
+                confidence=MEASURED,
+                evidence={
+                    "wait_pct": pct,
+                    "host_input_pct": 100 * run.steps.total("input_get_ns") / total,
+                    "slowest_stage": stage.path if stage else None,
+                    "slowest_stage_self_ms": stage.self_ms if stage else None,
+                },
+                threshold={"wait_pct": limits["wait_pct"]},
+                advice=_in_trace_advice(
+                    run, source, lost / steps / 1e6, (total - lost) / steps / 1e6
+                ),
+                gpus=list(source.gpus),
+                severity=lost / total,
+            )
+        ]
+
+    def _spans(self, run: Run, limits: Limits) -> list[Finding]:
         enough = min(limits["min_run_pct"] / 100 * run.present_ns, limits["always_s"] * 1e9)
         found = run.spans_of(
             "wait", enter=limits["wait_pct"] / 100, min_rows=int(limits["min_steps"])
@@ -477,8 +525,7 @@ class InputBound(Rule):
             if loss is not None and loss.lost_ns and loss.lost_ns >= PART * enough:
                 findings.append(loss)
         few = too_little(findings, limits)
-        told = findings if not few and sum(loss.lost_ns or 0 for loss in findings) >= enough else []
-        return [*told, *worth_telling(input_setup(run, limits, self.cause), run.present_ns, limits)]
+        return findings if not few and sum(loss.lost_ns or 0 for loss in findings) >= enough else []
 
     def _finding(self, run: Run, limits: Limits, where: Range, blocks: slice) -> Finding | None:
         steps = run.steps
@@ -515,6 +562,8 @@ class InputBound(Rule):
         else:
             evidence["gpu_active_pct"] = None
         guessed = 2 * int(steps["estimated"][blocks].sum()) > in_blocks
+        # The waits of a trace are those in which its GPUs idled.
+        seen_idle = run.source is not None or (idle is not None and not guessed)
         if clean is not None:
             # Small differences are noise; a large one means that steps which do not wait take
             # longer, so that the wait hid work which will show without it. If the GPU was seen idle
@@ -522,7 +571,7 @@ class InputBound(Rule):
             # steps elsewhere are longer for another reason.
             without = round(rows * clean[0])
             longer = without > NOISE * (duration - lost)
-            if longer and (idle is None or guessed):
+            if longer and not seen_idle:
                 lost = max(0, duration - without)
                 longer = False
             if clean[0] * rows < running:  # slower ones have another bottleneck: no comparison
@@ -571,7 +620,10 @@ class InputBound(Rule):
             not_the_bottleneck=not_the_bottleneck,
             opener=next((s for s in stages if s.opens_files), None),
         )  # fmt: skip
-        advice = advise_kind(wait_here) or advise_stage(wait_here)
+        if run.source is not None:
+            advice = _in_trace_advice(run, run.source, wait_here.lost_ms, needed_ms)
+        else:
+            advice = advise_kind(wait_here) or advise_stage(wait_here)
         if filling is not None and (refilled := advise_fills(wait_here, filling)) is not None:
             advice = refilled
         elif long is not None:
@@ -583,13 +635,28 @@ class InputBound(Rule):
             title=self.title,
             where=where,
             lost_ns=lost,
-            confidence=ESTIMATED if guessed or (idle is None and run.used_gpus) else MEASURED,
+            confidence=MEASURED if seen_idle or not (guessed or run.used_gpus) else ESTIMATED,
             evidence=evidence,
             threshold={"wait_pct": limits["wait_pct"]},
             advice=advice,
             gpus=list(idle.gpus) if idle else run.used_gpus,
             state=in_many_steps(wait, steps["top_wait_ns"][blocks]),
         )
+
+
+def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float) -> Advice:
+    """Return advice by the slowest stage that a trace shows, else by the kind of the input."""
+    if source.slowest_stage is not None:
+        return advise_traced_stage(source.slowest_stage.name)
+    if run.framework == "torch" and run.fact("fit", "input_workers") is None:
+        return loader_workers(
+            "Batches come too late. Let worker processes of a DataLoader make them ahead of time; "
+            "where some do so already, let more of them, or make each sample cheaper.",
+            "loader = DataLoader(dataset, ..., num_workers=8, persistent_workers=True)",
+            1.0,
+        )
+    known = advise_kind(InputWait(run, run.whole, lost_ms, needed_ms)) if run.framework else None
+    return known or Advice("Make the input pipeline faster, or let it work ahead of the training.")
 
 
 def _to_blame(stages: Sequence[Stage], later: float) -> Stage | None:

@@ -18,8 +18,10 @@ from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of,
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
-__all__ = ["LaunchBound", "Looks", "advice", "looks"]
+__all__ = ["LaunchBound", "Looks", "looks"]
 
+# Thresholds of traces alone: windows of a recording may be too short to count kernels.
+_IN_TRACE = "kernels_per_step", "linked_kernels_pct"
 # All cores this busy: the thread that launches kernels has to wait for one.
 BUSY_CPU_PCT = 85
 
@@ -48,6 +50,12 @@ class LaunchBound(Rule):
         "mean_kernel_us": Threshold(
             100, "a launch costs 5-10 µs of host time; above 100 µs a kernel hides ten of them"
         ),
+        "kernels_per_step": Threshold(
+            10, "in a trace; fewer: their launches are not what a step consists of"
+        ),
+        "linked_kernels_pct": Threshold(
+            50, "in a trace; of most kernels it must be known what started them"
+        ),
         "idle_host_pct": Threshold(
             30, "a profiler slows the host's side of small steps by some 10-20 % of them"
         ),
@@ -65,13 +73,18 @@ class LaunchBound(Rule):
         "min_steps": Threshold(30, "fewer steps are mostly warm-up"),
     }
     unknown = "no profiler window shows what the GPU did between kernels"
+    unknown_in_trace = "the trace shows no steps with enough GPU work, or no launches"
 
     def missing(self, run: Run) -> bool:
+        if run.source is not None:
+            return not (run.source.idle_judged and run.source.linked_kernels)
         told = run.fact("fit", "run_eagerly", default=False) or run.fact("framework", "eager_by")
         return not traced_gpus(run) and not told and not run.fact("fit", "dispatch")
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        if traced_gpus(run):
+        if run.source is not None:
+            yield from self._traced(run, limits)
+        elif traced_gpus(run):
             launches = list(self._traced(run, limits))
             yield from launches or self._host(run, limits)
         else:
@@ -82,19 +95,29 @@ class LaunchBound(Rule):
             if not share.kernels_per_step or share.kernel_us > limits["mean_kernel_us"]:
                 continue
             per_step = round(share.kernels_per_step)
+            evidence: Evidence = {
+                "idle_launch_pct": run.rounded(share.pct, 1),
+                "mean_kernel_us": run.rounded(share.kernel_us, 1),
+                "kernels_per_step": per_step,
+                "idle_launch_ms_per_step": run.rounded(share.ms_per_step, 3),
+            }
+            fired = ["idle_launch_pct", "mean_kernel_us"]
+            if run.source is not None:
+                fired += _IN_TRACE
+                kernels = share.kernels_per_step * share.steps * len(share.gpus)
+                evidence |= {
+                    "kernels_per_step": share.kernels_per_step,
+                    "linked_kernels_pct": 100 * run.source.linked_kernels / max(1, kernels),
+                    "short_kernels_pct": run.source.short_kernels_pct,
+                }
+                if any(evidence[name] < limits[name] for name in _IN_TRACE):  # type: ignore[operator]
+                    continue
             yield share.loss(
                 self,
-                advice(run, per_step),
-                threshold={
-                    "idle_launch_pct": limits["idle_launch_pct"],
-                    "mean_kernel_us": limits["mean_kernel_us"],
-                },
-                evidence={
-                    "idle_launch_pct": round(share.pct, 1),
-                    "mean_kernel_us": round(share.kernel_us, 1),
-                    "kernels_per_step": per_step,
-                    "idle_launch_ms_per_step": round(share.ms_per_step, 3),
-                },
+                _advice(run, per_step),
+                threshold={name: limits[name] for name in fired},
+                evidence=evidence,
+                of_trace=f"The GPU waits {share.pct:.0f} % of the time between short kernels",
             )
 
     def _host(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -338,7 +361,7 @@ def _larger(run: Run, says: str, do: str) -> Advice:
     return Advice(f"{says}{do}", larger_batch(run, factor), 1 - 1 / factor, alters_training=True)
 
 
-def advice(run: Run, per_step: int) -> Advice:
+def _advice(run: Run, per_step: int) -> Advice:
     """Return advice on many short kernels: fewer of them, or longer ones."""
     if run.fact("fit", "run_eagerly", default=False):
         return _eager_advice()

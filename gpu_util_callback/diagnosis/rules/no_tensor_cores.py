@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
-__all__ = ["NoTensorCores", "advice", "unused"]
+__all__ = ["NoTensorCores"]
 
 
 class NoTensorCores(Rule):
@@ -34,6 +34,7 @@ class NoTensorCores(Rule):
         "compute_capability": Threshold(7.0, "Volta is the first with tensor cores"),
     }
     unknown = "no profiler window lists the kernels, or the compute capability is not known"
+    unknown_in_trace = "the trace has no kernels, or does not say the GPU's compute capability"
 
     def missing(self, run: Run) -> bool:
         return not any(
@@ -41,41 +42,55 @@ class NoTensorCores(Rule):
         )
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        for gpu in traced_gpus(run):
-            busy = run.traced.gpus[gpu]
-            kernels = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / busy.duration_ns
-            able, seen = capability(run, gpu), plain_matrix_pct(run, gpu)
-            if able is None or seen is None or not unused(able, kernels, seen, limits):
-                continue
-            policy = str(run.fact("fit", "mixed_precision", default=""))
-            yield Finding(
-                cause=self.cause,
-                title=self.title,
-                where=None,
-                lost_ns=None,
-                confidence=MEASURED,
-                evidence={
-                    "plain_matrix_pct": round(seen.plain_pct, 1),
-                    "kernel_pct": round(kernels, 1),
-                    "tensor_core_pct": round(seen.used_pct),
-                    "unknown_kernels_pct": round(seen.unknown_pct, 1),
-                    "largest_kernel": seen.largest[:120],
-                    "precision": policy or None,
-                    "compute_capability": able,
-                },
-                threshold={
-                    "plain_matrix_pct": limits["plain_matrix_pct"],
-                    "kernel_pct": limits["kernel_pct"],
-                    "compute_capability": limits["compute_capability"],
-                },
-                advice=advice(run, able, policy),
-                gpus=[gpu],
-                detail=f"gpu{gpu}",
-            )
+        found = [
+            finding for gpu in traced_gpus(run)
+            if (finding := self._of_gpu(run, limits, gpu)) is not None
+        ]  # fmt: skip
+        if not found:
             return
+        first = found[0]  # one line for all GPUs: they run the same model
+        if run.source is not None:
+            first.gpus = [gpu for finding in found for gpu in finding.gpus]
+            first.detail = ""
+        yield first
+
+    def _of_gpu(self, run: Run, limits: Limits, gpu: int) -> Finding | None:
+        busy = run.traced.gpus.get(gpu)
+        able, seen = capability(run, gpu), plain_matrix_pct(run, gpu)
+        if busy is None or able is None or seen is None:
+            return None
+        kernels = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / max(1, busy.duration_ns)
+        if not _unused(able, kernels, seen, limits):
+            return None
+        policy = str(run.fact("fit", "mixed_precision", default=""))
+        title, severity = self.title, None
+        if run.source is not None:
+            some = "No kernel" if not seen.used_pct else "Hardly a kernel"
+            title, severity = f"{some} uses the tensor cores", seen.plain_pct / 100
+        return Finding(
+            cause=self.cause,
+            title=title,
+            where=None,
+            lost_ns=None,
+            confidence=MEASURED,
+            evidence={
+                "plain_matrix_pct": run.rounded(seen.plain_pct, 1),
+                "kernel_pct": run.rounded(kernels, 1),
+                "tensor_core_pct": run.rounded(seen.used_pct),
+                "unknown_kernels_pct": run.rounded(seen.unknown_pct, 1),
+                "largest_kernel": seen.largest[:120],
+                "precision": policy or None,
+                "compute_capability": able,
+            },
+            threshold={name: limits[name] for name in self.thresholds},
+            advice=_advice(run, able, policy),
+            gpus=[gpu],
+            detail=f"gpu{gpu}",
+            severity=severity,
+        )
 
 
-def unused(able: float, kernel_pct: float, seen: MatrixKernels, limits: Limits) -> bool:
+def _unused(able: float, kernel_pct: float, seen: MatrixKernels, limits: Limits) -> bool:
     """Return whether kernels of a GPU surely leave its tensor cores unused, and it matters.
 
     Args:
@@ -89,7 +104,7 @@ def unused(able: float, kernel_pct: float, seen: MatrixKernels, limits: Limits) 
     return enough and seen.unknown_pct < plain and round(seen.used_pct) < plain
 
 
-def advice(run: Run, able: float, policy: str) -> Advice:
+def _advice(run: Run, able: float, policy: str) -> Advice:
     """Return advice: mixed precision, or suitable sizes if it is on."""
     if policy.startswith("mixed"):
         return Advice(

@@ -11,10 +11,10 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 )
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 
-__all__ = ["SyncBound", "advice"]
+__all__ = ["SyncBound"]
 
 PER_CALL = 16  # a sixteenth of the loss is left
 EVERY = 100
@@ -49,8 +49,11 @@ class SyncBound(Rule):
         "min_steps": Threshold(100, "without windows it takes many steps to be sure"),
     }
     unknown = "no profiler window shows synchronisations"
+    unknown_in_trace = "the trace shows no steps with enough GPU work, or nothing of the host"
 
     def missing(self, run: Run) -> bool:
+        if run.source is not None:
+            return not (run.source.gpus and run.source.idle_judged and run.source.host_traced)
         return not traced_gpus(run) and not self._visible_from_outside(run)
 
     @staticmethod
@@ -70,15 +73,20 @@ class SyncBound(Rule):
 
     def _traced(self, run: Run, limits: Limits) -> Iterable[Finding]:
         for share in stretches_of(run, limits["idle_sync_pct"], "idle_sync"):
+            evidence: Evidence = {
+                "idle_sync_pct": run.rounded(share.pct, 1),
+                "idle_sync_ms_per_step": run.rounded(share.ms_per_step, 3),
+            }
+            if run.source is None:
+                executed = int(run.fact("fit", "steps_per_execution", default=1))
+                evidence["steps_per_execution"] = executed
             yield share.loss(
                 self,
-                advice(run),
+                _advice(run),
                 threshold={"idle_sync_pct": limits["idle_sync_pct"]},
-                evidence={
-                    "idle_sync_pct": round(share.pct, 1),
-                    "idle_sync_ms_per_step": round(share.ms_per_step, 3),
-                    "steps_per_execution": int(run.fact("fit", "steps_per_execution", default=1)),
-                },
+                evidence=evidence,
+                of_trace=f"The GPU runs dry {share.pct:.0f} % of the time because the host waits "
+                "for it",
             )
 
     def _outside(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -127,12 +135,12 @@ class SyncBound(Rule):
                 "step_ms": limits["step_ms"],
                 "idle_ms_per_step": limits["idle_ms_per_step"],
             },
-            advice=advice(run),
+            advice=_advice(run),
             gpus=list(idle.gpus),
         )
 
 
-def advice(run: Run) -> Advice:
+def _advice(run: Run) -> Advice:
     """Return advice on waiting for the GPU, by the reader of its results."""
     executed = int(run.fact("fit", "steps_per_execution", default=1))
     if run.fact("fit", "run_eagerly", default=False):

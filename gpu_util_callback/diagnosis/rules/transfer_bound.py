@@ -16,12 +16,13 @@ from gpu_util_callback.diagnosis.evidence.samples import (
     together,
 )
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
+from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
-from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
-__all__ = ["TransferBound", "advice"]
+__all__ = ["TransferBound"]
 
 
 class TransferBound(Rule):
@@ -52,6 +53,7 @@ class TransferBound(Rule):
         "least_s": LEAST_S,
     }
     unknown = "neither profiler windows nor PCIe traffic were recorded"
+    unknown_in_trace = "the trace has no GPU events"
 
     def missing(self, run: Run) -> bool:
         return not traced_gpus(run) and not any(
@@ -69,17 +71,23 @@ class TransferBound(Rule):
         for share in stretches_of(run, limit, "copy_h2d", "copy_d2h"):
             down, up = (share_of(run, way, where=share.where) for way in ("copy_h2d", "copy_d2h"))
             assert down is not None and up is not None
+            evidence: Evidence = {"exposed_copy_pct": run.rounded(share.pct, 1)}
             degraded = next((text for gpu in share.gpus if (text := _degraded(run, gpu))), None)
-            yield share.loss(
-                self,
-                advice(run, degraded, up.ms_per_step > down.ms_per_step),
-                threshold={"exposed_copy_pct": limit},
-                evidence={
-                    "exposed_copy_pct": round(share.pct, 1),
+            evidence |= (
+                {"exposed_h2d_pct": down.pct, "exposed_d2h_pct": up.pct, **_copied(run.source)}
+                if run.source is not None
+                else {
                     "to_gpu_ms_per_step": round(down.ms_per_step, 3),
                     "from_gpu_ms_per_step": round(up.ms_per_step, 3),
                     "pcie_link": degraded,
-                },
+                }
+            )
+            yield share.loss(
+                self,
+                _advice(run, degraded, up.ms_per_step > down.ms_per_step),
+                threshold={"exposed_copy_pct": limit},
+                evidence=evidence,
+                of_trace=f"Copies that nothing hides take {share.pct:.0f} % of the {share.whole}",
             )
 
     def _full_links(self, run: Run, limits: Limits) -> Iterable[Finding]:
@@ -107,9 +115,21 @@ class TransferBound(Rule):
                     "pcie_link": degraded,
                 },
                 threshold={"link_used_pct": limits["link_used_pct"]},
-                advice=advice(run, degraded, False, full=True),
+                advice=_advice(run, degraded, False, full=True),
                 gpus=found.gpus,
             )
+
+
+def _copied(source: Source) -> Evidence:
+    """Return the kind, rate and size of a trace's copies, unknown = None."""
+    total = sum(one.total_ns for one in source.copies)
+    pageable = sum(one.total_ns for one in source.copies if one.memory == "pageable")
+    longest = max(source.copies, key=lambda one: one.total_ns, default=None)
+    return {
+        "pageable_pct": 100 * pageable / total if total else None,
+        "gb_per_s": longest.gb_per_s if longest else None,
+        "bytes": sum(one.bytes or 0 for one in source.copies) or None,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +188,7 @@ def _degraded(run: Run, gpu: int) -> str | None:
     )
 
 
-def advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) -> Advice:
+def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) -> Advice:
     """Return advice on copies, by the state of the link, their direction and the framework."""
     if degraded:
         return Advice(
