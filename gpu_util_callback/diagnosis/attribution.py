@@ -5,16 +5,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpu_util_callback.diagnosis.finding import MEASURED, Finding
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 
 __all__ = ["attribute_overlap", "share_idle", "suppress_duplicates"]
 
 # Causes that lose time only while the GPU idles.
 IDLING = frozenset({"input_bound", "host_stall", "recompilation"})
-# Causes that slow down one GPU, so that others wait for it, and the share of the time they must
-# cover.
-SLOWING, MOSTLY = frozenset({"throttled", "contention"}), 0.5
-# A finding left with less than this share of its loss has another explanation.
-KEEP = 0.1
+# Causes that slow down one GPU, so that others wait for it.
+SLOWING = frozenset({"throttled", "contention"})
+KEEP = Constant(0.1, "a finding left with less of its loss has another explanation")
 
 
 def attribute_overlap(findings: Sequence[Finding], wall: tuple[int, int]) -> list[Finding]:

@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
+from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.recording.redaction import hashed_script
 
-# A run on at least half as many samples as the other is long enough to compare.
-HALF = 0.5
+HALF = Constant(0.5, "a run on half as many samples as the other is long enough to compare")
 
 __all__ = ["add_promises", "comparison", "ms_per_sample"]
 

@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.attribution import (
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice, Finding
 from gpu_util_callback.diagnosis.rules import RULES
-from gpu_util_callback.diagnosis.thresholds import Limits, changed, resolve, still_known
+from gpu_util_callback.diagnosis.thresholds import Constant, Limits, changed, resolve, still_known
 from gpu_util_callback.diagnosis.verdict import sentence
 
 __all__ = [
@@ -24,8 +24,7 @@ __all__ = [
 # Increment whenever a rule or a default changes its result for a recording.
 RULES_VERSION = 17
 
-# Smaller gains do not justify another batch size or precision.
-ALTERING_GAINS = 1.10
+ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size or precision")
 _DECLARED = {rule.cause: rule.thresholds for rule in RULES}
 
 

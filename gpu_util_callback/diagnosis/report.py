@@ -11,6 +11,7 @@ from gpu_util_callback.diagnosis.evidence.traced import (
     shows_no_steps,
 )
 from gpu_util_callback.diagnosis.sessions import session_findings, session_verdict
+from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.diagnosis.verdict import (
     NOTHING,
     NOTHING_LARGE,
@@ -250,9 +251,10 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
     }
 
 
-# Of the run's time: if windows show this much more computing than NVML, they are not
-# representative.
-UNLIKE = 0.15
+UNLIKE = Constant(
+    0.15,
+    "of the run: windows that show this much more computing than NVML do not represent it",
+)
 
 
 def _gpu_time(

@@ -5,24 +5,31 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Evidence
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.diagnosis.verdict import BLOCKING, UNKNOWN, gain_of, promise
 from gpu_util_callback.words import duration, workers
 
 __all__ = ["session_findings", "session_verdict"]
 
-# Workers that wait for each other have steps of equal length; ranks of a sweep need not.
-_SAME_PACE = 0.75
-# If the others share more than this of a wait, it does not make the straggler's own steps longer.
-_WAITED_FOR = 0.5
-# Fewer traced steps of a worker give no reliable mean.
-_TRACED_STEPS = 3
-# Workers with the same causes are alike if their losses differ by less than this factor, or by
-# less than this share of the run.
-_ALIKE_FACTOR, _ALIKE_SHARE = 2.0, 0.05
-# A straggler is the job's verdict, unless every worker loses this many times as much by itself.
-_OUTWEIGHS = 2.0
-# NVML counts a GPU that waits in a collective as active: a waiting worker is active throughout.
-_WAITING_PCT = 85.0
+SAME_PACE = Constant(
+    0.75, "workers that wait for each other have steps of equal length; ranks of a sweep need not"
+)
+WAITED_FOR = Constant(
+    0.5, "a wait of which the others share more does not make the straggler's own steps longer"
+)
+TRACED_STEPS = Count(3, "fewer traced steps of a worker give no reliable mean")
+WAITING_PCT = Constant(
+    85.0, "NVML counts a GPU that waits in a collective as active: a waiting worker is throughout"
+)
+ALIKE_FACTOR = Constant(
+    2.0,
+    "workers with the same causes are alike if their losses differ by less than this ...",
+)
+ALIKE_SHARE = Constant(0.05, "... or by less than this share of the run")
+OUTWEIGHS = Constant(
+    2.0,
+    "a straggler is the job's verdict, unless every worker loses so many times as much itself",
+)
 
 
 @dataclass(slots=True)
@@ -76,7 +83,7 @@ def _pace(runs: Sequence[Mapping]) -> dict[int, float] | None:
     for figure in ("mean", "p50"):
         paces = {run["rank"]: run["step_ms"][figure] for run in runs}
         known = list(paces.values())
-        if None not in known and min(known) >= _SAME_PACE * max(known):
+        if None not in known and min(known) >= SAME_PACE * max(known):
             return paces
     return None
 
@@ -118,7 +125,7 @@ def _own_time(
             continue
         ms, usual = 1e3 * spent[rank] / worst["steps"], 1e3 * others / worst["steps"]
         longer = pace[rank] - median(one for other, one in pace.items() if other != rank)
-        if longer > _WAITED_FOR * (ms - usual):
+        if longer > WAITED_FOR * (ms - usual):
             continue
         evidence = {"worker_wait_pct": round(pct, 1)} | _pair(ms, usual)
         said = text.format(rank=rank, ms=ms, others=usual)
@@ -158,14 +165,14 @@ def _traced(runs: Sequence[Mapping], limit: float) -> Iterator[_Straggler]:
     """Yield stragglers in profiler windows: they wait least in collectives, and work most."""
     seen = {}
     for run in runs:
-        gpus = [one for one in run["traced"]["per_gpu"].values() if one["steps"] >= _TRACED_STEPS]
+        gpus = [one for one in run["traced"]["per_gpu"].values() if one["steps"] >= TRACED_STEPS]
         if not gpus:
             return
         # Of several GPUs in a process, the one that waits least is the one that the others wait
         # for.
         seen[run["rank"]] = min(gpus, key=lambda one: one["collective_ms"])
     steps = [one["step_ms"] for one in seen.values()]
-    if min(steps) < _SAME_PACE * max(steps):
+    if min(steps) < SAME_PACE * max(steps):
         return
     rank = min(seen, key=lambda one: seen[one]["collective_ms"])
     own = seen[rank]
@@ -207,7 +214,7 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
         return
     rank = min(known, key=lambda one: known[one])
     others = [pct for other, pct in known.items() if other != rank]
-    if min(others) >= _WAITING_PCT and min(others) - known[rank] >= gap:
+    if min(others) >= WAITING_PCT and min(others) - known[rank] >= gap:
         yield _Straggler(
             rank, "host", "its GPU idles while the others wait", None, ESTIMATED,
             {"worker_gap_pct": round(min(others) - known[rank], 1),
@@ -220,7 +227,7 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
         )  # fmt: skip
         return
     busy = {run["rank"]: _mean(run, "sm_active_pct") for run in runs}
-    if min(known.values()) < _WAITING_PCT or any(pct is None for pct in busy.values()):
+    if min(known.values()) < WAITING_PCT or any(pct is None for pct in busy.values()):
         return
     seen = {rank: pct for rank, pct in busy.items() if pct is not None}
     rank = max(seen, key=lambda one: seen[one])
@@ -319,7 +326,7 @@ def session_verdict(runs: Sequence[Mapping], findings: Sequence[Mapping]) -> dic
     first = groups[0][0]
     holding = next(iter(findings), None)
     least = min(_lost(run) for run in ranked)
-    if holding is not None and least < _OUTWEIGHS * (holding["lost_s"] or 0.0) + 1e-9:
+    if holding is not None and least < OUTWEIGHS * (holding["lost_s"] or 0.0) + 1e-9:
         first = next(run for run in ranked if run["rank"] == holding["ranks"][0])
         named: Mapping | None = holding
         text = _holding(holding, first)
@@ -391,9 +398,7 @@ def _alike(worst: Mapping, run: Mapping) -> bool:
     if worst["verdict"].startswith(UNKNOWN) != run["verdict"].startswith(UNKNOWN):
         return False
     more = _lost(worst) - _lost(run)
-    return _lost(worst) <= _ALIKE_FACTOR * _lost(run) or more <= _ALIKE_SHARE * (
-        worst["wall_s"] or 0
-    )
+    return _lost(worst) <= ALIKE_FACTOR * _lost(run) or more <= ALIKE_SHARE * (worst["wall_s"] or 0)
 
 
 def _of(run: Mapping) -> list[Mapping]:

@@ -1,6 +1,7 @@
 """Thresholds of the rules: each number has a name, a default, a unit and a reason."""
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -8,7 +9,10 @@ from itertools import chain
 
 from gpu_util_callback.errors import UnusableInput
 
-__all__ = ["Limits", "Threshold", "changed", "meant", "parse_threshold", "resolve", "still_known"]
+__all__ = [
+    "MOSTLY", "Constant", "Count", "Limits", "Threshold", "changed", "constants", "meant",
+    "parse_threshold", "resolve", "shared_constants", "still_known",
+]  # fmt: skip
 
 Limits = Mapping[str, float]
 
@@ -19,6 +23,55 @@ class Threshold:
 
     default: float
     reason: str
+
+
+class Constant(float):
+    """A number that decides as a threshold does, but is not to be set: it is no matter of taste."""
+
+    reason: str
+    module: str  # that defines it
+
+    def __new__(cls, value: float, reason: str) -> "Constant":
+        """Return the number with the reason for it."""
+        self = super().__new__(cls, value)
+        self.reason, self.module = reason, sys._getframe(1).f_globals["__name__"]
+        return self
+
+
+class Count(int):
+    """The same for a whole number."""
+
+    reason: str
+    module: str
+
+    def __new__(cls, value: int, reason: str) -> "Count":
+        """Return the number with the reason for it."""
+        self = super().__new__(cls, value)
+        self.reason, self.module = reason, sys._getframe(1).f_globals["__name__"]
+        return self
+
+
+MOSTLY = Constant(0.5, "what holds for more than half of a whole holds for most of it")
+
+
+def constants(module: str) -> dict[str, Constant | Count]:
+    """Return the constants that a module defines, by name."""
+    return {
+        name: value
+        for name, value in vars(sys.modules[module]).items()
+        if isinstance(value, (Constant, Count)) and value.module == module
+    }
+
+
+def shared_constants() -> dict[str, dict[str, Constant | Count]]:
+    """Return the constants of all modules of the diagnosis but its rules: `evidence.spans` etc."""
+    package = __name__.rpartition(".")[0]
+    names = sorted(name for name in sys.modules if name.startswith(f"{package}."))
+    found = {
+        name.removeprefix(f"{package}."): constants(name)
+        for name in names if not name.startswith(f"{package}.rules.")
+    }  # fmt: skip
+    return {name: defined for name, defined in found.items() if defined}
 
 
 Declared = Mapping[str, Mapping[str, Threshold]]  # cause -> name -> threshold

@@ -6,6 +6,7 @@ from gpu_util_callback.diagnosis.evidence.run import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import shows
 from gpu_util_callback.diagnosis.evidence.traced import shows_no_steps
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
+from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.words import duration, percent, times
 
 __all__ = [
@@ -19,26 +20,27 @@ BLOCKING = frozenset({"cpu_fallback"})
 _OPENINGS = {
     "input_bound": "The GPU waits for its input",
 }
-WORTH_A_WORD = 1.05  # "1× faster" is not worth printing
-# The same where it cost a good part of the run.
-STARVED = 0.2
+WORTH_A_WORD = Constant(1.05, 'a promise of "1× faster" is not worth printing')
+STARVED = Constant(0.2, "of the run: the input starves the GPU if waiting costs this much")
 _STARVING = "The input pipeline starves the GPU"
 # Without a GPU in use the training waits, not the GPU.
 _OPENINGS_WITHOUT_GPU = {
     "input_bound": "Training waits for its input",
 }
-# "Nothing held training back" needs a GPU at work. 80 % as for small_batch: a GPU that idles more
-# has a problem, whether its cause is known or not. If no GPU was measured, a run that was mostly
-# steps was not held back around them.
-_BUSY_PCT = 80
-_MOSTLY_PCT = 80
+BUSY_PCT = Constant(
+    80, "as for small_batch: a GPU that idles more has a problem, whether its cause is known or not"
+)
+MOSTLY_STEPS_PCT = Constant(
+    80, "a run of so many steps was not held back around them, if no GPU was measured"
+)
 UNKNOWN = "No bottleneck was established"  # how such a verdict begins
 NOTHING = "Nothing held training back"
 NOTHING_LARGE = "Nothing large held training back"  # ... if small findings are listed
 # Beginning of the verdict for a run whose steps fill its time, but hide the device's activity.
 OUTSIDE = "Nothing outside the steps held training back"
-# Longer PyTorch operations hide the time Python takes to start them, 5-30 µs each.
-_SMALL_OP_US = 100
+SMALL_OP_US = Constant(
+    100, "longer PyTorch operations hide the time Python takes to start them, 5-30 µs each"
+)
 # part of the account -> label of the time outside steps
 _WENT_INTO = {
     "input_wait": "into waiting for input",
@@ -156,8 +158,8 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     went = f"{share} of {duration(wall)} went into training steps"
     known = known or {}
     later = wall - float(known.get("compile") or 0)  # every run begins by compiling
-    mostly = 100 * seconds >= _MOSTLY_PCT * later
-    rest = known if 100 * seconds < _MOSTLY_PCT * wall else {}
+    mostly = 100 * seconds >= MOSTLY_STEPS_PCT * later
+    rest = known if 100 * seconds < MOSTLY_STEPS_PCT * wall else {}
     unclear = went + _largest(rest, wall)
     # Compiling alone does not contradict "nothing held it back" about all the rest.
     clear = went + _largest({"compile": rest.get("compile")}, wall) if mostly else unclear
@@ -174,7 +176,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     active = f"{percent(idle.active_pct)} of the time{' on average' if many else ''}"
     if _others_pct(run, idle) >= 1:
         active += " (without what other programs computed)"
-    if idle.active_pct < _BUSY_PCT:
+    if idle.active_pct < BUSY_PCT:
         return f"{UNKNOWN}, but {gpu} active only {active}: {unclear}."
     return f"{nothing}: {clear}, {gpu} active {active}."
 
@@ -186,11 +188,7 @@ def _not_measured(run: Run, waits: bool) -> str:
         else "how well they use the CPU was not measured (no GPU in use)"
     )  # fmt: skip
     seen = looks(run)
-    if (
-        run.framework == "torch"
-        and seen is not None
-        and (seen.op_us or _SMALL_OP_US) < _SMALL_OP_US
-    ):
+    if run.framework == "torch" and seen is not None and (seen.op_us or SMALL_OP_US) < SMALL_OP_US:
         within += (
             f"; Python starts some {seen.operations:,} operations in each, one every "
             f"{seen.op_us:.0f} µs: whether torch.compile or a larger batch is faster, a try tells"

@@ -6,6 +6,7 @@ from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
+from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
 from gpu_util_callback.report.compare import comparison_table, headline, told_apart
@@ -244,7 +245,10 @@ def _where_to_look(run: Mapping) -> str:
 
 
 def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -> str:
-    """Describe each cause: its condition, its sources, and its thresholds with their reasons."""
+    """Describe each cause: its condition, its sources, and its thresholds with their reasons.
+
+    Constants follow that decide as well and cannot be set: a rule's own, then those of all rules.
+    """
     pen = Pen(width, color=False, unicode=unicode)
     lines: list[str] = []
     for rule in rules:
@@ -253,7 +257,18 @@ def rules_text(width: int = 80, rules: Iterable = RULES, unicode: bool = True) -
         lines += pen.wrap(f"needs {'; '.join(rule.sources)}; else: {rule.unknown}", "  ")
         for name, threshold in rule.thresholds.items():
             lines += pen.wrap(f"{name}={threshold.default:g}  {threshold.reason}", "      ", "    ")
+        lines += _fixed(constants(type(rule).__module__), pen)
+    for module, defined in shared_constants().items():
+        lines += ["", *pen.wrap(f"{module}: shared by the rules"), *_fixed(defined, pen)]
     return pen.finish(lines[1:])
+
+
+def _fixed(defined: Mapping[str, Constant | Count], pen: Pen) -> list[str]:
+    lines: list[str] = []
+    for name, value in defined.items():
+        shown = f"{value:,}" if isinstance(value, Count) else f"{value:g}"
+        lines += pen.wrap(f"{name.lower()}={shown} (fixed)  {value.reason}", "      ", "    ")
+    return lines
 
 
 def _since(run: Mapping, pen: Pen, apart: Mapping[str, str]) -> list[str]:

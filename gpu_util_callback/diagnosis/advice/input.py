@@ -14,6 +14,7 @@ from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, larger
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import FORK_SAFE, Advice, Range
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant
 
 __all__ = [
     "WAITS", "WAITS_WHEN_FULL", "InputWait", "advise_kind", "ahead_code", "brief", "cores_full",
@@ -22,16 +23,19 @@ __all__ = [
 
 # More workers than this rarely help, and each takes memory.
 MOST_WORKERS = 16
-# Waiting work takes less CPU time than this share of its time: a stage of a pipeline, or a process
-# that only makes batches; with all cores busy, one that computes may get as little as a quarter.
-WAITS, WAITS_WHEN_FULL = 0.5, 0.15
-# With all cores this busy, computing and waiting are hard to distinguish: programs take turns.
-FULL_CPU_PCT = 75
-HANDING_OVER_MS = 5.0  # see `_data_loader`
-# Stages that explain less than this share of the wait are not its cause.
-LITTLE = 0.25
-# From this share of the wait on, handing over is the cause.
-MOSTLY = 0.5
+WAITS = Constant(
+    0.5,
+    "of its time: a stage, or a process that makes batches, which takes less CPU time waits",
+)
+WAITS_WHEN_FULL = Constant(
+    0.15, "the same with all cores busy, when one that computes may get as little as a quarter"
+)
+FULL_CPU_PCT = Constant(
+    75,
+    "with all cores this busy, computing and waiting look alike: programs take turns",
+)
+HANDING_OVER_MS = Constant(5.0, "shorter hand-overs of a batch by a worker process are usual")
+LITTLE = Constant(0.25, "stages that explain less of the wait are not its cause")
 
 
 @dataclass(frozen=True, slots=True)

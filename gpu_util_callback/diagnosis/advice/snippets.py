@@ -7,6 +7,7 @@ from gpu_util_callback.diagnosis.advice.circumstances import steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.kernels import capability, headroom
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.thresholds import Constant
 
 __all__ = [
     "batch_code", "batches_an_epoch", "command", "driver_number", "half_precision",
@@ -14,8 +15,9 @@ __all__ = [
     "optimizer", "room_for",
 ]  # fmt: skip
 
-# A larger batch may fill the memory up to here: its needs do not grow in proportion.
-FULL = 0.8
+FULL = Constant(
+    0.8, "a larger batch may fill the memory up to here: its needs do not grow in proportion"
+)
 
 
 def command(run: Run, before: str = "") -> str:

@@ -15,22 +15,26 @@ from gpu_util_callback.diagnosis.advice.input import (
 )
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage, chain_ms
 from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 __all__ = ["advise_stage", "advise_traced_stage"]
 
 STORED = 'ds.save("prepared")  # once; then ds = tf.data.Dataset.load("prepared")'
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
-# A call of a mapped function costs 10-30 µs by itself: below this, the calls are the work.
-CALL_US = 60.0
-MANY_ELEMENTS = 16  # elements a batch from which working on whole batches pays off
+CALL_US = Constant(
+    60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work"
+)
+MANY_ELEMENTS = Count(16, "elements a batch from which working on whole batches pays off")
 # Several files or calls at a time: more rarely help, and each takes memory.
 LEAST_AT_ONCE, MOST_AT_ONCE = 4, 32
-# CPU share from which a stage is said to compute: with a free core it would use all of it.
-COMPUTES = 0.65
+COMPUTES = Constant(
+    0.65, "CPU share from which a stage computes: with a free core it would use all of it"
+)
 # Batches to keep ready where some come late.
 READY = 16
-# Advice that leaves more than this of the wait is not worth giving if there is an alternative.
-WORTH_IT = 0.25
+WORTH_IT = Constant(
+    0.25, "advice that leaves more of the wait is not worth giving if there is an alternative"
+)
 
 
 def advise_stage(wait: InputWait) -> Advice:

@@ -8,6 +8,7 @@ from gpu_util_callback.diagnosis.advice.circumstances import steps_an_epoch
 from gpu_util_callback.diagnosis.advice.input import brief, loader_workers, py_dataset_workers
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.thresholds import MOSTLY
 from gpu_util_callback.words import duration
 
 __all__ = ["at_epoch_end", "host_activity", "in_steps", "validation"]
@@ -18,8 +19,6 @@ BATCHES = tuple(one * ten for ten in (100, 1_000, 10_000) for one in (1, 2, 5))
 # Interval in epochs at which a callback may work, and the share of the time it may still take.
 EPOCHS = (2, 3, 5, 10, 20, 50, 100)
 LEFT = 0.045
-# Validation that waits for its data more than half of its time is an input problem.
-MOSTLY = 0.5
 VALIDATION_WORKERS = 4
 # Largest share of training and validation together that a shortened validation takes.
 SHARE = 0.1

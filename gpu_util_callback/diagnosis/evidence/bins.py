@@ -5,10 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.thresholds import Count
+
 __all__ = ["Mean", "SampleBins"]
 
-# A sample covers at most this much of the time before it: twice the driver's averaging time.
-HOLD_NS = 2_000_000_000
+HOLD_NS = Count(
+    2_000_000_000, "the most time before it that a sample covers: twice the driver's averaging time"
+)
 
 
 class Mean(NamedTuple):

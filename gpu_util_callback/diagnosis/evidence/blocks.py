@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.thresholds import Constant
+
 __all__ = ["StepBlocks"]
 
 _SUMS = (
@@ -18,9 +20,10 @@ _MAXIMA = (
 )  # fmt: skip
 _MINIMA = ("start_ns", "first_step")
 _FAR = np.iinfo(np.int64).max
-# A step in which a part takes this share is an event of that part: counting events distinguishes
-# bursts from a single outlier. A tenth is visible in a timeline at a glance.
-EVENT_SHARE = 0.1
+EVENT_SHARE = Constant(
+    0.1,
+    "a step of which a part takes this share is an event of it: visible at a glance",
+)
 # Number of shapes remembered; a run with more compiles all the time anyway.
 MAX_SHAPES = 100_000
 

@@ -9,11 +9,11 @@ from typing import TypeVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.bins import Mean, SampleBins
+from gpu_util_callback.diagnosis.thresholds import Count
 
 __all__ = ["MIN_SAMPLES", "Gauges"]
 
-# Too few samples for a range: NVML averages over up to a second.
-MIN_SAMPLES = 3
+MIN_SAMPLES = Count(3, "in a range: NVML averages over up to a second")
 _Answer = TypeVar("_Answer")
 
 

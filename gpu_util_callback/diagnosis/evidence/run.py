@@ -15,20 +15,19 @@ from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
 from gpu_util_callback.diagnosis.evidence.suspend import absences
 from gpu_util_callback.diagnosis.evidence.traced import Traced
 from gpu_util_callback.diagnosis.finding import Range
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 __all__ = ["Idle", "Run"]
 
 Tables = Mapping[str, Mapping[str, np.ndarray]]
 
 AROUND_NS = 500_000_000
-HALF = 0.5  # of a range must be sampled: an end of it does not speak for the rest
-# This many steps without any wait are enough to know how fast the run can be.
-MIN_CLEAN_STEPS = 20
-# No state shows in fewer steps, however short the run.
-SHORTEST = 8
-# Below this share of the time a GPU has no work of ours: contexts and copies take 1-2 %, a training
-# step more.
-OWN_PCT = 5
+HALF = Constant(0.5, "of a range must be sampled: an end of it does not speak for the rest")
+MIN_CLEAN_STEPS = Count(20, "without any wait are enough to know how fast the run can be")
+SHORTEST = Count(8, "no state shows in fewer steps, however short the run")
+OWN_PCT = Constant(
+    5, "of the time: contexts and copies take 1-2 % of a GPU, a training step of ours more"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Series, find_spans
 from gpu_util_callback.diagnosis.finding import Range
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 __all__ = [
     "RARE_NS",
@@ -21,10 +22,12 @@ __all__ = [
     "together",
 ]
 
-# The driver's means are up to a second old, and values read once a second have another resolution.
-LATE_NS = 2_000_000_000
-# A change of pace: slower by this factor, this far beyond the scatter, on this many blocks.
-SLOWER, SCATTERS, LEAST_BLOCKS = 1.1, 4.0, 2
+LATE_NS = Count(
+    2_000_000_000, "the driver's means are a second old, and what is read once a second another"
+)
+SLOWER = Constant(1.1, "a change of pace is slower by this factor ...")
+SCATTERS = Constant(4.0, "... this many times the scatter ...")
+LEAST_BLOCKS = Count(2, "... on this many blocks of steps")
 
 
 def sharpened(
@@ -70,10 +73,8 @@ def _change(steps: StepBlocks, first_ns: int, last_ns: int, sign: int) -> int | 
     return int(start[split - 1] + slow * slow_rows[split - 1 : split + 1].sum())
 
 
-# A column sampled less often is assumed to hold its value for this long.
-HOLD_NS = 5_000_000_000
-# Limits and links are read every ten seconds, and rarely change.
-RARE_NS = 15_000_000_000
+HOLD_NS = Count(5_000_000_000, "what is sampled less often holds its value for this long")
+RARE_NS = Count(15_000_000_000, "limits and links are read every ten seconds, and rarely change")
 # Window in which a change of the samples is searched, in samples, at least.
 WINDOW_NS, FEWEST = 4_000_000_000, 4
 # Bytes per second of a PCIe lane, by generation: 8b/10b, then 128b/130b, then PAM4 FLITs.

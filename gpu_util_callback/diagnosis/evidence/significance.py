@@ -6,20 +6,22 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run import SHORTEST, Run
 from gpu_util_callback.diagnosis.finding import Finding
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 
 __all__ = ["LEAST_S", "MANY_TIMES", "in_many_steps", "shows", "too_little", "worth_telling"]
 
-# Several spans may reach the limit together; each must reach this part of it, or of their mean.
-PART = 0.25
-# Seen at this many ends of epochs, or in this many steps, it is a state of the run however short
-# that was: more of it will follow.
-MANY_TIMES, MANY_STEPS = 16, SHORTEST
-# Of `least_s`: less than that predicts nothing either.
-STATE_LEAST = 0.2
-# Without its loss a run must be faster by at least this, and by twice its own scatter, or the gain
-# does not show in another run. A large one shows however unsteady the steps are.
-LEAST_GAIN, SURE_GAIN, SCATTERS = 0.05, 0.15, 2
+PART = Constant(
+    0.25,
+    "several spans may reach a limit together; each must reach this part of it",
+)
+MANY_TIMES = Count(
+    16, "seen at so many ends of epochs, it is a state of the run however short that was"
+)
+MANY_STEPS = SHORTEST  # the same for steps
+STATE_LEAST = Constant(0.2, "of `least_s`: less than that predicts nothing, even of a state")
+LEAST_GAIN = Constant(0.05, "without its loss a run must be this much faster to show ...")
+SCATTERS = Count(2, "... and by this many times its own scatter ...")
+SURE_GAIN = Constant(0.15, "... but so large a gain shows however unsteady the steps are")
 PARTS, FEWEST_PARTS = 16, 4  # of the steps, to compare their pace
 LEAST_S = Threshold(
     0.5,

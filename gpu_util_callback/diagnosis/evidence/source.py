@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_util_callback.diagnosis.evidence.traced import Traced, shows_no_steps
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 __all__ = ["Copies", "SlowestStage", "Source", "source_of"]
 
-# Of the busiest GPU's kernel time: below, a GPU does not take part in the steps.
-AT_WORK = 0.05
-# Fewer kernels in fewer steps are a fragment of a training, unless the trace itself says otherwise.
-LEAST_KERNELS, LEAST_STEPS = 20, 3
+AT_WORK = Constant(0.05, "of the busiest GPU's kernel time: no step waits for one with less")
+LEAST_KERNELS = Count(20, "on a GPU of an older import; fewer, in fewer steps, are a fragment")
+LEAST_STEPS = Count(3, "see LEAST_KERNELS")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
+
 __all__ = ["Series", "bounded", "find_spans"]
 
 # Windows in rows. In the smallest a burst shows above noise and a change can be located well; each
@@ -14,14 +16,19 @@ __all__ = ["Series", "bounded", "find_spans"]
 SMALLEST_WINDOW = 16
 NEXT_WINDOW = 8
 MAX_SPANS = 24
-MIN_EVENTS = 4
+MIN_EVENTS = Count(4, "rows that lose a tenth make a span; fewer are outliers")
 # More spans of one window than this are joined before each is examined: there would be too many.
 MANY = 4 * MAX_SPANS
-# Hysteresis: a stretch that loses half as much as the spans on both its sides continues them.
-# Prominence: spans less than a third above what lies between them are its crests. Minimum gap: a
-# short stretch between neighbours near the threshold is below it by chance.
-HYSTERESIS, PROMINENCE, MIN_GAP = 0.5, 0.75, 0.125
-OUTLIER = 2  # times the largest single loss of the neighbouring spans
+HYSTERESIS = Constant(
+    0.5, "a stretch that loses half as much as the spans on both its sides continues them"
+)
+PROMINENCE = Constant(
+    0.75, "spans less than a third above what lies between them are crests of one span"
+)
+MIN_GAP = Constant(
+    0.125, "of its neighbours: so short a stretch near the threshold is below it by chance"
+)
+OUTLIER = Count(2, "times the largest single loss of the neighbouring spans")
 
 
 @dataclass(frozen=True, slots=True)

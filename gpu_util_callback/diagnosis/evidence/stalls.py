@@ -8,11 +8,11 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.finding import Range
+from gpu_util_callback.diagnosis.thresholds import Count
 
 __all__ = ["intervals", "lost_in", "owned", "times", "usual_ns"]
 
-# Lag of NVML's utilization: a mean over up to a second, held for another.
-LAG_NS = 2_000_000_000
+LAG_NS = Count(2_000_000_000, "NVML's utilization is a mean over a second, held for another")
 # Only this many are excluded from training.
 MOST_COMPILATIONS = 8
 

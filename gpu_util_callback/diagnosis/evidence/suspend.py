@@ -8,12 +8,12 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.bins import SampleBins
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
+from gpu_util_callback.diagnosis.thresholds import Count
 
 __all__ = ["absences"]
 
-# Shorter gaps, or those near the usual pace, may be a hanging driver or a long step.
-LEAST_NS = 60_000_000_000
-BEYOND = 10
+LEAST_NS = Count(60_000_000_000, "a shorter gap may be a hanging driver or a long step")
+BEYOND = Count(10, "times the usual pace; a gap near that is none")
 
 
 def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:

@@ -6,22 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.evidence.source import Source
+from gpu_util_callback.diagnosis.evidence.source import AT_WORK, Source
 from gpu_util_callback.diagnosis.evidence.traced import Windows
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 __all__ = ["WINDOW_STEPS", "Share", "share_of", "stretches_of", "traced_gpus"]
 
-# Steps a window must have before it represents the run.
-WINDOW_STEPS = 3
-# This many windows in a row must differ from the rest: a single one may have met a checkpoint.
-IN_A_ROW = 2
-# If a window shows less than this share of the limit, the state is over.
-OVER = 0.5
-# No step waits for a GPU that computes less than this share of the busiest one's work.
-AT_WORK = 0.05
-# A stretch below this share of the run is not separated: fixing it does not show.
-LEAST_SHARE = 0.02
+WINDOW_STEPS = Count(3, "steps that a window must have before it represents the run")
+IN_A_ROW = Count(
+    2, "windows in a row that differ from the rest: a single one may have met a checkpoint"
+)
+OVER = Constant(0.5, "of the limit: a window that shows less ends the state")
+LEAST_SHARE = Constant(0.02, "of the run: fixing a shorter stretch does not show")
 
 
 @dataclass(frozen=True, slots=True)

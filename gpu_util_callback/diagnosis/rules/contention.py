@@ -10,13 +10,13 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import Sampled, sampled, together
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
 from gpu_util_callback.words import gpu_names
 
 __all__ = ["Contention"]
 
 OTHERS = "utilization_other_pct"
-IDLE_PCT = 3  # a monitor's kernels read 0-1 %
+IDLE_PCT = Constant(3, "a monitor's kernels read 0-1 %")
 
 
 class Contention(Rule):

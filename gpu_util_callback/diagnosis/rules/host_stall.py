@@ -20,7 +20,7 @@ from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, owned, times, usual_ns
 from gpu_util_callback.diagnosis.evidence.windows import stretches_of
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 from gpu_util_callback.words import duration
 
 __all__ = [
@@ -30,14 +30,10 @@ __all__ = [
 ]
 
 # -- unnamed time of a custom loop -------------------------------------------------------------
-# Stretches of at least this share of the longest one are of its kind.
-ALIKE = 0.1
-# A place in the loop must hold this share of the time to be named.
-MOSTLY = 0.7
-# Work in fewer than half of the steps is occasional.
-SELDOM = 0.5
-# Blocks of this few steps separate one stretch from the next.
-FEW_ROWS = 16
+ALIKE = Constant(0.1, "stretches of this share of the longest one are of its kind")
+AT_PLACE = Constant(0.7, "a place in the loop must hold this share of the time to be named")
+OCCASIONAL = Constant(0.5, "work in fewer than half of the steps is occasional")
+FEW_ROWS = Count(16, "blocks of so few steps separate one stretch from the next")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ def unmarked(run: Run) -> Unmarked | None:
     took = round(min(float(spent.sum()) + tail, _other_ns(run)))
     usual = took if len(stretches) < 3 else round(took - float(spent.max()) + middle)
     where = Range(run.first_step, run.end_step, int(steps["start_ns"][0]), round(last_ns + tail))
-    rare = len(stretches) * steps.rows_per_block <= SELDOM * steps.total_rows
+    rare = len(stretches) * steps.rows_per_block <= OCCASIONAL * steps.total_rows
     told_apart = rare and steps.rows_per_block <= FEW_ROWS
     lost, active, pieces = took, None, []
     if told_apart:
@@ -149,7 +145,7 @@ def _place(
     says = "The monitor does not know what the loop does then: validation, saving, logging? "
     mark = "Mark it, so that it has a name and is judged as what it is."
     epochs = run.phases.of("epoch").get("")
-    if epochs is not None and epochs.count >= 2 and _outside(run, epochs) + tail >= MOSTLY * took:
+    if epochs is not None and epochs.count >= 2 and _outside(run, epochs) + tail >= AT_PLACE * took:
         each = duration(took / epochs.count / 1e9)
         return epochs.count, "after each epoch", Advice(
             f"After each epoch {each} pass that no step and no phase explains. {says}{mark}",
@@ -158,7 +154,7 @@ def _place(
         )  # fmt: skip
     rows = run.steps.total_rows
     events = count if told_apart else run.steps.total("between_events")
-    if events and (rare or events < SELDOM * rows):
+    if events and (rare or events < OCCASIONAL * rows):
         every = max(2, round(rows / events))
         place = f"about every {every} steps"
         return events, place, Advice(

@@ -12,17 +12,16 @@ from gpu_util_callback.diagnosis.evidence.samples import sampled
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling
 from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold
 
 __all__ = ["Imbalance"]
 
-# GPUs that work in turns are apart now and then: it must be so most of the time.
-MOSTLY = 0.5
-# Means of fewer samples differ by chance.
-LEAST_SAMPLES = 8
-# The means of two GPUs must be this many standard errors apart: among many GPUs that idle in turns,
-# each sampled at different moments, two are three apart somewhere in a run.
-SURELY = 3.5
+LEAST_SAMPLES = Count(8, "means of fewer samples differ by chance")
+SURELY = Constant(
+    3.5,
+    "standard errors apart: of many GPUs that idle in turns, sampled at other moments, two "
+    "are three apart somewhere in a run",
+)
 UTILIZATION = "utilization_pct"
 
 
@@ -174,7 +173,10 @@ class Imbalance(Rule):
         lost = np.where(uneven, first.length_ns * (most - mean) / 100, 0)
         apart = np.where(uneven, first.length_ns, 0)
         for where, mask in first.spans(
-            apart, enter=MOSTLY, min_s=limits["min_s"], min_samples=LEAST_SAMPLES
+            apart,
+            enter=MOSTLY,  # GPUs that work in turns are apart now and then
+            min_s=limits["min_s"],
+            min_samples=LEAST_SAMPLES,
         ):
             total = int(lost[mask].sum())
             spread = np.nanmean(use[:, mask], axis=1)

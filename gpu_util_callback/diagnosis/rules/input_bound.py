@@ -23,6 +23,7 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.significance import (
     LEAST_S,
     MANY_TIMES,
+    PART,
     in_many_steps,
     too_little,
     worth_telling,
@@ -30,7 +31,7 @@ from gpu_util_callback.diagnosis.evidence.significance import (
 from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold
 from gpu_util_callback.words import duration, percent
 from gpu_util_callback.words import duration as said
 
@@ -45,17 +46,17 @@ __all__ = [
 ]
 
 # -- rare long fetches -------------------------------------------------------------------------
-# Rare up to this share of the steps; they cause the wait if they hold this share of it.
-RARE, MOST = 0.05, 0.8
-# Waits of at least half the median of those count as similar; shorter ones than this many steps are
-# not long fetches: a queue ahead of the loop evens them out.
-ALIKE, LONG = 0.5, 10
-# Two may have come by chance.
-LEAST = 3
+RARE = Constant(0.05, "long fetches are rare up to this share of the steps")
+MOST = Constant(0.8, "they cause the wait if they hold this share of it")
+ALIKE = Constant(0.5, "waits of half the median of those are of their kind")
+LONG = Count(10, "steps; a queue ahead of the loop evens out what is shorter")
+LEAST = Count(3, "two long fetches may have come by chance")
 # More batches than this rarely fit into memory.
 MOST_READY = 256
-# Buffers that fill as each epoch begins are the cause of the wait from this share of it on.
-MOSTLY_LONG, LEAST_FILLS = 0.6, 2
+FILLS_HOLD = Constant(
+    0.6, "buffers that fill as each epoch begins cause the wait from this share of it on"
+)
+LEAST_FILLS = Count(2, "epochs that began with a long fetch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def fills(run: Run, where: Range, wait_ns: int, step_ns: float) -> LongFetches |
     inside = (first["start_ns"] >= where.start_ns) & (first["end_ns"] <= where.end_ns)
     spent = first["self_ns"][inside]
     count, held = len(spent), int(spent.sum())
-    if count < LEAST_FILLS or held < MOSTLY_LONG * wait_ns or held / count < LONG * step_ns:
+    if count < LEAST_FILLS or held < FILLS_HOLD * wait_ns or held / count < LONG * step_ns:
         return None
     return LongFetches(count, held / count / 1e6, min(1.0, held / wait_ns))
 
@@ -174,10 +175,10 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
 
 
 # -- set-up of the input for each epoch --------------------------------------------------------
-# The first one is unavoidable; after another two, the next will come as well.
-LEAST_TIMES = 3
-# The longest is mentioned if it takes this many times the average.
-UNEVEN = 2
+LEAST_TIMES = Count(
+    3, "the first set-up is unavoidable; after another two, the next will come as well"
+)
+UNEVEN = 2  # the longest is mentioned if it takes this many times the average
 
 
 TRAIN_ON_BATCH = """with GpuUtilMonitor("logs") as monitor:
@@ -401,16 +402,15 @@ def _tuple(names: list[str]) -> str:
 
 
 # -- the rule ----------------------------------------------------------------------------------
-NOISE = 1.1
-# A wait that no stage explains is still reported when it costs this share of the run.
-BEYOND_DOUBT = 0.1
-# Buffers are known to be full when the run goes on for this share of the steps they took: the end
-# of a span may be off by a step.
-AFTER = 0.25
-# Several spans may reach the limit together; one of them must have this part of it.
-PART = 0.25
-# From this share of steps after the first epoch on, a full cache decides about the span.
-MOSTLY = 0.5
+NOISE = Constant(1.1, "steps that differ by less are equally long")
+BEYOND_DOUBT = Constant(
+    0.1, "of the run: a wait that costs this much is reported even if no stage explains it"
+)
+AFTER = Constant(
+    0.25,
+    "buffers are full when the run goes on for this share of the steps they took: the end of "
+    "a span may be off by a step",
+)
 
 
 class InputBound(Rule):

@@ -16,14 +16,15 @@ from gpu_util_callback.diagnosis.advice.snippets import (
 from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
 
 __all__ = ["LaunchBound", "Looks", "looks"]
 
 # Thresholds of traces alone: windows of a recording may be too short to count kernels.
 _IN_TRACE = "kernels_per_step", "linked_kernels_pct"
-# All cores this busy: the thread that launches kernels has to wait for one.
-BUSY_CPU_PCT = 85
+BUSY_CPU_PCT = Constant(
+    85, "with all cores this busy, the thread that launches kernels has to wait for one"
+)
 
 
 class LaunchBound(Rule):
@@ -257,9 +258,9 @@ class Looks:
     function: str | None
 
 
-# Compiled functions met next to operations: above this, the step is compiled, and the operations
-# are its surroundings.
-_COMPILED_TOO = 0.1
+COMPILED_TOO = Constant(
+    0.1, "with more compiled functions beside them, the step is compiled; operations surround it"
+)
 
 
 def looks(run: Run) -> Looks | None:
@@ -268,7 +269,7 @@ def looks(run: Run) -> Looks | None:
     samples, eager, compiled = (int(told.get(of) or 0) for of in ("samples", "eager", "compiled"))
     if not samples:
         return None
-    mostly = compiled <= _COMPILED_TOO * (eager + compiled)
+    mostly = compiled <= COMPILED_TOO * (eager + compiled)
     operations = told.get("operations")
     rows = run.steps.total_rows
     body_us = run.steps.total("body_ns") / rows / 1e3 if rows else 0.0

@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, MANY_TIMES, worth_telling
 from gpu_util_callback.diagnosis.evidence.spans import Series
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Count, Limits, Threshold
 
 __all__ = [
     "Recompilation",
@@ -161,9 +161,11 @@ def _others(dims: Dims) -> list[tuple[int, int, int | None]]:
     ]
 
 
-# A step on a new shape compiled if it took three times as long as one on a known shape, and 50 ms
-# more: longer inputs take longer anyway, and XLA needs 100 ms for the smallest model.
-SLOW, LEAST_NS, KNOWN_STEPS = 3, 50_000_000, 10
+SLOW = Count(
+    3, "times a step on a known shape: then one on a new shape compiled; longer inputs take longer"
+)
+LEAST_NS = Count(50_000_000, "and this much longer: XLA needs 100 ms for the smallest model")
+KNOWN_STEPS = Count(10, "on known shapes, to know what a step takes that does not compile")
 
 
 class Recompilation(Rule):

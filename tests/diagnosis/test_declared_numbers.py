@@ -1,0 +1,71 @@
+"""Every number that decides is declared with its reason, and `report --rules` shows it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import gpu_util_callback.diagnosis
+from gpu_util_callback.cli import main
+from gpu_util_callback.diagnosis import RULES
+from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, constants, shared_constants
+
+HERE = Path(gpu_util_callback.diagnosis.__file__).parent
+# Numbers that decide nothing: how much is kept, shown or advised, and versions of files.
+DECIDE_NOTHING = {
+    "CAPACITY", "BASE_ROWS", "MAX_KERNELS", "MAX_NAMES", "MAX_SHAPES", "MAX_SPANS", "MAX_WINDOWS",
+    "MANY", "NEXT_WINDOW", "SMALLEST_WINDOW", "PARTS", "FEWEST_PARTS", "WINDOW_NS", "FEWEST",
+    "AROUND_NS", "MOST_COMPILATIONS", "_HOST_SAMPLES", "REPORT_VERSION", "RULES_VERSION",
+    "EVERY", "EVERY_BATCH", "FEW_SHAPES", "LEAST_AT_ONCE", "LEFT", "LESS_OFTEN", "MOST_AT_ONCE",
+    "MOST_READY", "MOST_WORKERS", "MULTIPLE", "OFF_THE_BUS", "PER_CALL", "READY", "SELDOM", "SHARE",
+    "UNEVEN", "VALIDATIONS_LEFT", "VALIDATION_WORKERS",
+}  # fmt: skip
+
+
+def bare_numbers(path: Path) -> set[str]:
+    """Names of a module that are bound to plain numbers, alone or several at a time."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = (
+                    zip(target.elts, node.value.elts, strict=False)
+                    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                    else [(target, node.value)]
+                )
+                for name, value in pairs:
+                    number = isinstance(value, ast.Constant) and isinstance(
+                        value.value, (int, float)
+                    )
+                    if number and not isinstance(value.value, bool):
+                        found.add(name.id)
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", sorted(HERE.rglob("*.py")), ids=lambda path: path.relative_to(HERE).as_posix()
+)
+def test_no_module_decides_by_a_bare_number(path):
+    undeclared = bare_numbers(path) - DECIDE_NOTHING
+    assert not undeclared, f"declare {sorted(undeclared)} as Threshold, Constant or Count"
+
+
+def test_the_list_of_rules_shows_all_that_decide(capsys):
+    assert main(["report", "--rules", "--width", "110"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    own = {rule.cause: constants(type(rule).__module__) for rule in RULES}
+    defined = [*own.values(), *shared_constants().values()]
+    assert sum(len(one) for one in defined) > 60
+    for one in defined:
+        for name, constant in one.items():
+            assert f"{name.lower()}=" in said
+            assert " ".join(constant.reason.split()) in said, name
+    for rule in RULES:
+        for name, threshold in rule.thresholds.items():
+            assert f"{name}={threshold.default:g} " in said
+
+
+def test_a_constant_is_its_number_and_is_listed_where_it_is_defined():
+    assert MOSTLY == 0.5 and 2 * MOSTLY == 1 and isinstance(MOSTLY, Constant)
+    assert "MOSTLY" in shared_constants()["thresholds"]
+    assert "MOSTLY" not in shared_constants()["attribution"], "which only uses it"
