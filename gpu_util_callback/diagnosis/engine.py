@@ -278,7 +278,7 @@ def _object(finding: Finding, run: Run) -> dict:
 
 
 def _ranks(run: Run) -> list[int]:
-    rank = run.fact("rank")
+    rank = run.manifest.get("rank")
     return [] if rank is None and run.source is not None else [int(rank or 0)]
 
 

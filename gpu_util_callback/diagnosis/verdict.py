@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.run import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import shows
-from gpu_util_callback.diagnosis.evidence.traced import shows_no_steps
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.words import duration, percent, times
@@ -146,8 +145,8 @@ def promise(wall_s: float, saves_s: float | None, what: str = "run", fixing: str
 
 
 def _healthy(run: Run, nothing: str = NOTHING) -> str:
-    if shows_no_steps(run.facts, run.steps.total_rows):
-        lone = run.fact("source", "steps_from") == "call"
+    if run.source is not None and not run.source.steps_judged:
+        lone = run.source.steps_from == "call"
         shows = "a single call, which may be no step" if lone else "no steps"
         return f"The trace shows {shows}: its work is measured, its idle time is not judged."
     step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")

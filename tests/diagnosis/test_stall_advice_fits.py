@@ -95,12 +95,8 @@ class Facts:
     ended, validation = True, SimpleNamespace(total_rows=240)
 
     def __init__(self, framework="jax", **facts):
-        self.framework = framework
-        self.facts = {"fit": {"epochs": 6, "input_kind": "numpy"} | facts, "framework": {}}
-
-    def fact(self, group, name, default=None):
-        value = self.facts[group].get(name)
-        return default if value is None else value
+        self.framework, self.framework_facts, self.manifest = framework, {}, {}
+        self.fit = {"epochs": 6, "input_kind": "numpy"} | facts
 
 
 def slow_validation(waited: float, **facts):
@@ -196,7 +192,7 @@ def test_a_part_of_validation_arrays_is_cut_into_batches_of_their_size(kind, tol
     facts = {"validation_kind": kind, "batch_size": 64, "epochs": 4}
     run = SimpleNamespace(
         framework="tensorflow", ended=False, validation=SimpleNamespace(total_rows=200),
-        fact=lambda group, name, default=None: facts.get(name, default),
+        fit=facts, framework_facts={},
     )  # fmt: skip
     advice = validation(run, count=2, took_ns=20, wait_ns=0, span_ns=30, pct=67)
     assert told in advice.code
@@ -233,7 +229,7 @@ def validated(epochs: int, batches: int, pct: int, **facts) -> dict:
     facts |= {"epochs": epochs}
     run = SimpleNamespace(
         framework="tensorflow", ended=True, validation=SimpleNamespace(total_rows=batches * epochs),
-        fact=lambda *path, default=None: facts.get(path[-1], default),
+        fit=facts, framework_facts={},
     )  # fmt: skip
     advice = validation(run, count=epochs, took_ns=pct, wait_ns=0, span_ns=100, pct=pct)
     given = Given(dict)

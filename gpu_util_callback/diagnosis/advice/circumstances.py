@@ -13,8 +13,8 @@ _HOST_SAMPLES = 2
 
 def cpus(run: Run) -> int | None:
     """Return the whole cores this process may use, at least 1; None if unknown."""
-    known = run.fact("machine", "cpus_allowed") or run.fact("machine", "cpus")
-    quota = run.fact("machine", "cpu_quota")
+    known = run.machine.get("cpus_allowed") or run.machine.get("cpus")
+    quota = run.machine.get("cpu_quota")
     if not known:
         return None
     return max(1, round(min(known, quota) if quota else known))
@@ -43,7 +43,7 @@ def behind_first_epoch(run: Run, where: Range) -> float:
     Caching the data can save this much: the first epoch still makes it. 0 for a training of one
     epoch.
     """
-    epochs = run.fact("fit", "epochs")
+    epochs = run.fit.get("epochs")
     if epochs is not None and int(epochs) < 2:
         return 0.0
     ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows)]
@@ -58,7 +58,7 @@ def behind_first_epoch(run: Run, where: Range) -> float:
 
 def steps_an_epoch(run: Run) -> int | None:
     """Return the steps of an epoch: as given to `fit`, or as observed if all epochs were alike."""
-    told = run.fact("fit", "steps_per_epoch")
+    told = run.fit.get("steps_per_epoch")
     epochs = run.phases.of("epoch").get("")
     if told or epochs is None or epochs.joined or len(epochs) < 2:
         return int(told) if told else None

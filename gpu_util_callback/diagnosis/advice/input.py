@@ -120,10 +120,10 @@ class InputWait:
 
     def _cores(self) -> float:
         most, own = cpus(self.run), process_cpu(self.run, self.where)
-        busy, machine = cpu_pct(self.run, self.where), self.run.fact("machine", "cpus")
+        busy, machine = cpu_pct(self.run, self.where), self.run.machine.get("cpus")
         if most is None or own is None:
             return math.inf
-        if busy is None or not machine or self.run.fact("fit", "input_processes"):
+        if busy is None or not machine or self.run.fit.get("input_processes"):
             return float(most)  # its own workers are processes, too
         others = max(0.0, busy / 100 * machine - own)
         return max(own, min(most, machine - others))
@@ -152,7 +152,7 @@ def advise_kind(wait: InputWait) -> Advice | None:
 
 def _by_kind(wait: InputWait) -> Advice | None:
     run = wait.run
-    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    kind = str(run.fit.get("input_kind", "")).lower()
     if "dataloader" in kind:
         return _data_loader(wait)
     if "pydataset" in kind or "sequence" in kind:
@@ -165,7 +165,7 @@ def _by_kind(wait: InputWait) -> Advice | None:
         return _grain(wait)
     if kind == "" and wait.stage is None:
         # A custom loop that fetches in `monitor.fetch()`, from an unknown source.
-        if run.fact("fit", "loop") == "custom" or run.framework == "jax":
+        if run.fit.get("loop") == "custom" or run.framework == "jax":
             return _in_loop(wait, f"{wait.pace[:1].upper()}{wait.pace[1:]}.")
         if run.framework == "torch":
             return _data_loader(wait)  # nothing more is known of an imported trace
@@ -190,7 +190,7 @@ def _workers_wait(wait: InputWait, workers: int) -> bool:
 
     That is the case if the whole machine computes less than half as much as they could.
     """
-    busy, cores = cpu_pct(wait.run, wait.where), wait.run.fact("machine", "cpus")
+    busy, cores = cpu_pct(wait.run, wait.where), wait.run.machine.get("cpus")
     if busy is None or not cores:
         return False
     return busy / 100 * cores < 0.5 * min(workers, cpus(wait.run) or cores)
@@ -211,16 +211,16 @@ def keep_it(wait: InputWait, where: str = "") -> Advice | None:
 
 def _data_loader(wait: InputWait) -> Advice:
     run = wait.run
-    workers = run.fact("fit", "input_workers")
-    pinned = run.fact("fit", "input_pin_memory") or not run.used_gpus
+    workers = run.fit.get("input_workers")
+    pinned = run.fit.get("input_pin_memory") or not run.used_gpus
     pin = "" if pinned else ", pin_memory=True"
     twice = (
         " Its IterableDataset must give each worker its own part (torch.utils.data."
-        "get_worker_info)." if run.fact("fit", "input_iterable") else ""
+        "get_worker_info)." if run.fit.get("input_iterable") else ""
     )  # fmt: skip
     # Time to take a finished batch from a worker; None = not observable, or too few were.
-    handing_ms = run.fact("fit", "input_handover_ms") if workers else None
-    if handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms:
+    handing_ms = run.fit.get("input_handover_ms") if workers else None
+    if workers and handing_ms is not None and handing_ms >= MOSTLY * wait.lost_ms:
         return _handing_over(wait, handing_ms, workers, not pinned)
     if not workers:
         count = _workers_for(wait, wait.lost_ms, waiting=mostly_waits(wait))
@@ -239,14 +239,14 @@ def _data_loader(wait: InputWait) -> Advice:
             f"loader = DataLoader(dataset, ..., num_workers={count}, persistent_workers=True{pin})",
             wait.saves(max(workers * wait.arrives_ms / count, wait.needed_ms + (handing_ms or 0))),
         )
-    own = str(run.fact("fit", "input_class") or "dataset")
-    iterable = run.fact("fit", "input_iterable")
+    own = str(run.fit.get("input_class") or "dataset")
+    iterable = run.fit.get("input_iterable")
     method = "__iter__" if iterable else "__getitem__"
     samples = "list(dataset)" if iterable else "[dataset[i] for i in range(len(dataset))]"
     cost = "" if iterable else " (%timeit dataset[0] tells what one sample costs)"
     # Taking a finished batch from a worker process takes 2-3 ms, which more or quicker workers do
     # not change. Wrapped loaders do not show whether it was finished.
-    unknown = run.fact("fit", "input_ready_pct") is None
+    unknown = run.fit.get("input_ready_pct") is None
     handing = (
         " Where samples are cheap already, it is the handing over of each batch between "
         "processes: larger batches need less of it."
@@ -284,7 +284,7 @@ def loader_workers(text: str, code: str, saves: float) -> Advice:
 
 def _handing_over(wait: InputWait, handing_ms: float, workers: int, pin: bool) -> Advice:
     """Return advice for workers that keep up, if the loop waits for batches to be handed over."""
-    ready = wait.run.fact("fit", "input_ready_pct")
+    ready = wait.run.fit.get("input_ready_pct")
     says = (
         f"{ready:.0f} % of the batches were finished when the loop asked for them: more workers do "
         f"not help. Taking one over from its worker process takes {brief(handing_ms)}."
@@ -311,12 +311,12 @@ def _handing_over(wait: InputWait, handing_ms: float, workers: int, pin: bool) -
 
 def _py_dataset(wait: InputWait) -> Advice:
     run = wait.run
-    own = str(run.fact("fit", "input_class") or "PyDataset")
-    if run.fact("fit", "loop") == "custom":
+    own = str(run.fit.get("input_class") or "PyDataset")
+    if run.fit.get("loop") == "custom":
         made = ("dataset.__getitem__", "len(dataset)")
         return _in_loop(wait, f"{own} makes each batch while the loop waits: {wait.pace}.", made)
-    workers = run.fact("fit", "input_workers")
-    processes = bool(run.fact("fit", "input_processes"))
+    workers = run.fit.get("input_workers")
+    processes = bool(run.fit.get("input_processes"))
     one_ms = _one_ms(wait)
     if not workers or workers == 1:
         waits = mostly_waits(wait)
@@ -407,7 +407,7 @@ def py_dataset_workers(
 
 
 def _with_workers(run: Run, name: str, count: int, *, processes: bool) -> str:
-    if "tf_keras" in str(run.fact("framework", "keras", default="")):
+    if "tf_keras" in str(run.framework_facts.get("keras", "")):
         return f"model.fit(..., workers={count}, use_multiprocessing={processes})"
     line = f"{name}.workers = {count}  # your PyDataset, before model.fit"
     return line + (f"\n{name}.use_multiprocessing = True" if processes else "")
@@ -440,9 +440,9 @@ class Spawned(keras.utils.PyDataset):
 
 def _generator(wait: InputWait) -> Advice:
     run = wait.run
-    own = run.fact("fit", "input_class")
+    own = run.fit.get("input_class")
     name = f"The generator {own}" if own else "The generator"
-    if run.fact("fit", "loop") == "custom":
+    if run.fit.get("loop") == "custom":
         return _in_loop(wait, f"{name} makes each batch while the loop waits: {wait.pace}.")
     one_ms, waits = _one_ms(wait), mostly_waits(wait)
     count = _workers_for(wait, one_ms, waiting=waits)
@@ -478,8 +478,8 @@ def _batches_class(run: Run, workers: int, batch: str, *, processes: bool) -> st
 
 def _arrays(wait: InputWait) -> Advice:
     run = wait.run
-    size = run.fact("fit", "batch_size", default=32)
-    if run.fact("fit", "loop") == "custom":
+    size = run.fit.get("batch_size", 32)
+    if run.fit.get("loop") == "custom":
         return _in_loop(wait, f"Batches are made while the loop waits: {wait.pace}.")
     if run.framework == "tensorflow":
         return Advice(
@@ -518,7 +518,7 @@ def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> 
         made: code for a function that makes batch number i, and for the number of batches.
     """
     run = wait.run
-    kind = str(run.fact("fit", "input_kind", default=""))
+    kind = str(run.fit.get("input_kind", ""))
     pooled = kind == "Pooled"
     if run.framework == "torch" and not pooled:
         count = _workers_for(wait, wait.lost_ms, waiting=mostly_waits(wait))
@@ -539,7 +539,7 @@ def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> 
         unless = " (unless a thread makes them already)" if not kind else ""
         return Advice(
             f"{why} Let a thread make the next one during the step{unless}.",
-            ahead_code(kind == "generator", str(run.fact("fit", "input_class") or "generate")),
+            ahead_code(kind == "generator", str(run.fit.get("input_class") or "generate")),
             wait.saves(wait.lost_ms),
         )
     one_ms = wait.arrives_ms if ahead else wait.lost_ms

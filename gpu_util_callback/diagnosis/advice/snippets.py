@@ -22,7 +22,7 @@ FULL = Constant(
 
 def command(run: Run, before: str = "") -> str:
     """Return the command that starts this training: `python train.py`, with `before` in front."""
-    script = str(run.fact("script", default=""))
+    script = str(run.manifest.get("script", ""))
     if not script or script.startswith("script-"):
         script = "train.py"
     start = f"python {script}" if script.endswith(".py") else f"python -m {script}"
@@ -50,12 +50,12 @@ def _renamed(line: str, wanted: re.Pattern[str], names: Mapping[str, str]) -> st
 
 def _own_names(run: Run) -> dict[str, str]:
     """Return name in the code shown -> the program's own name."""
-    known = run.fact("fit", "variables")
+    known = run.fit.get("variables")
     if not isinstance(known, Mapping):
         return {}
     roles: dict[str, str] = {"model": "model", "monitor": "monitor"}
     for role, short, before in (("input", "ds", ""), ("validation", "val_ds", "val_")):
-        kind = str(run.fact("fit", f"{role}_kind", default="")).lower()
+        kind = str(run.fit.get(f"{role}_kind", "")).lower()
         if "dataloader" in kind:
             roles |= {f"{before}loader": role, f"{before}dataset": f"{role}_source"}
         elif kind == "tf.data":
@@ -84,20 +84,20 @@ def driver_number(run: Run, gpu: int) -> int:
 
 def has_keras_fit(run: Run) -> bool:
     """Return whether `model.fit` ran the training, not a custom loop."""
-    return run.fact("fit", "loop") != "custom" and (
-        run.fact("framework", "keras") is not None or run.framework != "torch"
+    return run.fit.get("loop") != "custom" and (
+        run.framework_facts.get("keras") is not None or run.framework != "torch"
     )
 
 
 def optimizer(run: Run) -> str:
     """Return the Keras optimizer's class, Adam if unknown."""
-    name = str(run.fact("fit", "optimizer", default="Adam"))
+    name = str(run.fit.get("optimizer", "Adam"))
     return name if re.fullmatch(r"[A-Za-z]\w*", name) and name != "LossScaleOptimizer" else "Adam"
 
 
 def batch_code(run: Run, size: int) -> str:
     """Return the line that sets the batch size, at the place where this run sets it."""
-    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    kind = str(run.fit.get("input_kind", "")).lower()
     if "dataloader" in kind:
         return f"loader = DataLoader(dataset, ..., batch_size={size})"
     if kind == "tf.data":
@@ -142,7 +142,7 @@ def no_room(run: Run, says: str) -> Advice:
 def mixed_precision(run: Run, gpu: int) -> str | None:
     """Return Keras' line for it; None if it is on, the GPU is too old or Keras does not train."""
     able = capability(run, gpu) or 0
-    on = str(run.fact("fit", "mixed_precision", default="")).startswith("mixed")
+    on = str(run.fit.get("mixed_precision", "")).startswith("mixed")
     if on or able < 7 or not has_keras_fit(run):
         return None
     return keras_policy(half_precision(able))
@@ -160,7 +160,7 @@ def keras_policy(kind: str) -> str:
 
 def larger_batch(run: Run, factor: int) -> str:
     """Return the line for a batch `factor` times as large."""
-    size = run.fact("fit", "batch_size")
+    size = run.fit.get("batch_size")
     if isinstance(size, (int, float)) and size > 0:
         return batch_code(run, int(size) * factor)
     return f"batch_size = {factor} * batch_size"

@@ -40,7 +40,7 @@ WORTH_IT = Constant(
 def advise_stage(wait: InputWait) -> Advice:
     """Return the advice for a pipeline whose stages may be known."""
     run, stage = wait.run, wait.stage
-    if run.fact("fit", "input_autotune") is False:
+    if run.fit.get("input_autotune") is False:
         return Advice(
             f"{_sentence(wait.pace)}. tf.data's autotuning is switched off for this dataset: "
             "TensorFlow adds no threads to its stages, and makes no batch ahead of time.",
@@ -174,7 +174,7 @@ def _whole_batches(wait: InputWait, stage: Stage) -> Advice | None:
     each_us = 1e3 * stage.work_ms_per_batch / max(1e-9, stage.elements_per_batch)
     if stage.elements_per_batch < MANY_ELEMENTS or each_us > CALL_US:
         return None
-    size = wait.run.fact("fit", "batch_size") or "batch_size"
+    size = wait.run.fit.get("batch_size") or "batch_size"
     function = _function(stage)
     return Advice(
         f"{_takes(wait, stage)}: {stage.elements_per_batch:,.0f} calls of {each_us:.0f} µs, most "
@@ -250,7 +250,7 @@ def _batching(wait: InputWait, stage: Stage) -> Advice | None:
     if stage.name != "batch" or stage.op.startswith("Parallel"):
         return None
     most = cpus(wait.run)
-    size = wait.run.fact("fit", "batch_size") or "batch_size"
+    size = wait.run.fit.get("batch_size") or "batch_size"
     return Advice(
         f"{_takes(wait, stage)}: one thread copies its elements together. Let several do it.",
         f"ds = ds.batch({size}, num_parallel_calls=tf.data.AUTOTUNE)",

@@ -9,6 +9,7 @@ from gpu_util_callback.diagnosis.advice.input import brief, loader_workers, py_d
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.diagnosis.thresholds import MOSTLY
+from gpu_util_callback.recording.facts import OwnCallback
 from gpu_util_callback.words import duration
 
 __all__ = ["at_epoch_end", "host_activity", "in_steps", "validation"]
@@ -54,8 +55,8 @@ def validation(
     each, between = took_ns / count, max(1.0, (span_ns - took_ns) / count)
     factor = max(2, math.ceil((1 / SHARE - 1) * each / between))
     batches = run.validation.total_rows / count
-    epochs = run.fact("fit", "epochs")
-    own_loop = run.fact("fit", "loop") == "custom"
+    epochs = run.fit.get("epochs")
+    own_loop = run.fit.get("loop") == "custom"
     done = max(count, int(epochs or count)) if not run.ended else count
     parts = max(2, math.ceil(factor))
     # A single validation shows no trend and selects nothing.
@@ -74,8 +75,8 @@ def validation(
         steps = max(1, round(batches / parts))
         then = f"it would take {100 * each / (each + batches / steps * between):.0f} %"
         # Keras cuts arrays into as many batches as there are, unless a batch size is given.
-        arrays = run.fact("fit", "validation_kind") == "numpy"
-        known = run.fact("fit", "batch_size") or "batch_size"
+        arrays = run.fit.get("validation_kind") == "numpy"
+        known = run.fit.get("batch_size") or "batch_size"
         size = f", validation_batch_size={known}" if arrays else ""
         return Advice(
             f"{text}On {steps} of its {batches:.0f} batches {then}; evaluate on all of them at the "
@@ -92,16 +93,16 @@ def validation(
 
 def _chooses_by_validation(run: Run) -> bool:
     """Return whether a callback stops, saves or slows down by a validation metric of each epoch."""
-    callbacks = run.fact("fit", "callbacks", default={})
+    callbacks = run.fit.get("callbacks", {})
     return any("monitor" in said for said in callbacks.values() if isinstance(said, Mapping))
 
 
 def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
     """Return advice for its data; None if that cannot help. `waiting`: share of its time."""
-    own = run.fact("fit", "validation_kind")
+    own = run.fit.get("validation_kind")
     # Recordings without the kind of validation data: mostly the same as training's.
-    kind = str(own or run.fact("fit", "input_kind", default="")).lower()
-    has = int(run.fact("fit", "validation_workers", default=0))
+    kind = str(own or run.fit.get("input_kind", "")).lower()
+    has = int(run.fit.get("validation_workers", 0))
     says = f"Validation waits for its data {100 * waiting:.0f} % of its time. "
     ahead = "Let worker processes prepare it ahead of time."
     count_workers = max(VALIDATION_WORKERS, 2 * has)
@@ -115,7 +116,7 @@ def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
             "persistent_workers=True)",
             saves,
         )
-    if "pydataset" in kind and run.fact("fit", "loop") == "custom":
+    if "pydataset" in kind and run.fit.get("loop") == "custom":
         return Advice(
             f"{says}Make its batches once, before training, if they fit into memory.",
             "val_dataset = [val_dataset[i] for i in range(len(val_dataset))]",
@@ -127,7 +128,7 @@ def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
             run, f"{says}{few}".strip(), "val_dataset", count_workers, processes=True, saves=saves
         )
     if kind in ("", "tf.data") and (kind or run.framework != "torch"):
-        epochs = run.fact("fit", "epochs")
+        epochs = run.fit.get("epochs")
         times = max(count, int(epochs or count)) if not run.ended else count
         if times < 2:
             return None
@@ -143,7 +144,7 @@ def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
         return None  # in memory already
     return Advice(
         f"{says}Make its batches once, before training, if they fit into memory.",
-        "val_dataset = list(val_dataset)" if run.fact("fit", "loop") == "custom" else "",
+        "val_dataset = list(val_dataset)" if run.fit.get("loop") == "custom" else "",
         waiting,
     )
 
@@ -159,7 +160,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
     each_s = took_ns / count / 1e9
     every = _epochs_between(took_ns, span_ns - took_ns)
     kept = math.ceil(count / every) / count
-    total = max(count, int(run.fact("fit", "epochs", default=count)))
+    total = max(count, int(run.fit.get("epochs", count)))
     once = every >= total > 1
     says = f"{who} takes {duration(each_s)} each time, and training waits. "
     if who in _SAVERS and once:
@@ -180,7 +181,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
         )
     if who in _SAVERS:
         slim = ""
-        if who == "ModelCheckpoint" and "adam" in str(run.fact("fit", "optimizer")).lower():
+        if who == "ModelCheckpoint" and "adam" in str(run.fit.get("optimizer")).lower():
             slim = (
                 " Weights without Adam's state are a third of the size (save_weights_only=True, a "
                 "path that ends in .weights.h5)."
@@ -231,7 +232,7 @@ def in_steps(
         every = _epochs_between(saved_ns, span_ns - took_ns)
         if saved_ns <= LEFT * (span_ns - took_ns):
             every = 1
-        total = max(epochs, int(run.fact("fit", "epochs", default=epochs)))
+        total = max(epochs, int(run.fit.get("epochs", epochs)))
         if every >= total > 1:
             return _save_once(says, who, max(total, times))
         left = max(1, epochs // every) if every > 1 else epochs
@@ -253,7 +254,7 @@ def in_steps(
             "Print one line an epoch instead.",
             "model.fit(..., verbose=2)",
         )
-    own = run.fact("fit", "loop") == "custom"
+    own = run.fit.get("loop") == "custom"
     per_epoch = steps / (1 if own else max(1, epochs))  # Keras counts from 0 in each epoch
     every = _batches_between(period, took_ns, span_ns - took_ns)
     often = max(1.0, per_epoch / period)
@@ -289,7 +290,7 @@ def _rhythm(run: Run, who: str, unit: str, period: float, every: int) -> str | N
             the interval.
         every: the interval to set.
     """
-    said = run.fact("fit", "callbacks", who, "every", default={})
+    said = _own(run, who).get("every")
     other = r"epoch" if unit == "batch" else r"batch|step|iter"
     for argument, value in said.items() if isinstance(said, Mapping) else ():
         known = re.fullmatch(r"[A-Za-z]\w*", argument) and type(value) is int and value > 0
@@ -300,11 +301,16 @@ def _rhythm(run: Run, who: str, unit: str, period: float, every: int) -> str | N
     return None
 
 
+def _own(run: Run, who: str) -> OwnCallback:
+    """Return what is known of a class of the user's callbacks."""
+    return (run.fit.get("callbacks") or {}).get(who) or {}
+
+
 def _first_argument(run: Run, name: str) -> str:
     """Return a hook's name for its epoch or batch; "" if it takes none."""
     who, hook = _parts(name)
     usual = "batch" if "batch" in hook else "epoch" if "epoch" in hook else ""
-    own = run.fact("fit", "callbacks", who, "names", hook, default=usual)
+    own = (_own(run, who).get("names") or {}).get(hook) or usual
     return str(own) if usual and re.fullmatch(r"[A-Za-z_]\w*", str(own)) else usual
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from gpu_util_callback.diagnosis.evidence.suspend import absences
 from gpu_util_callback.diagnosis.evidence.traced import Traced
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.recording.facts import Facts, Fit, Framework, Machine, Model
 
 __all__ = ["Idle", "Run"]
 
@@ -28,6 +30,12 @@ SHORTEST = Count(8, "no state shows in fewer steps, however short the run")
 OWN_PCT = Constant(
     5, "of the time: contexts and copies take 1-2 % of a GPU, a training step of ours more"
 )
+
+
+def _known(facts: object) -> dict[str, object]:
+    """Return the facts that are known; none if there are none."""
+    named = facts.items() if isinstance(facts, Mapping) else ()
+    return {str(name): value for name, value in named if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,30 +163,48 @@ class Run(Gauges):
 
     # -- facts ---------------------------------------------------------------------------------
 
-    def fact(self, *path: str, default=None):
-        """Return a fact by its path, `default` if any part of it is missing or null."""
-        value: object = self.facts
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return default if value is None else value
+    @property
+    def manifest(self) -> Facts:
+        """The manifest's facts; what is null is left out, here and in its parts."""
+        return self.once("manifest", lambda: cast(Facts, _known(self.facts)))
+
+    @property
+    def fit(self) -> Fit:
+        """The parameters of the training, and its input."""
+        return self.once("fit", lambda: cast(Fit, _known(self.facts.get("fit"))))
+
+    @property
+    def model(self) -> Model:
+        """The model that is trained."""
+        return self.once("model", lambda: cast(Model, _known(self.facts.get("model"))))
+
+    @property
+    def machine(self) -> Machine:
+        """The machine it is trained on."""
+        return self.once("machine", lambda: cast(Machine, _known(self.facts.get("machine"))))
+
+    @property
+    def framework_facts(self) -> Framework:
+        """The framework that trains; its name alone is `framework`."""
+        return self.once("framework", lambda: cast(Framework, _known(self.facts.get("framework"))))
 
     @property
     def framework(self) -> str:
         """One of "tensorflow", "jax", "torch", ""."""
-        backend = self.fact("framework", "backend") or self.fact("framework", "name") or ""
+        backend = self.framework_facts.get("backend") or self.framework_facts.get("name") or ""
         return str(backend).lower()
 
     @property
     def device(self) -> str:
         """Device of the training: "gpu" or "cpu"."""
-        seen = self.fact("framework", "device")  # without a driver library no GPU is listed
+        seen = self.framework_facts.get("device")  # without a driver library no GPU is listed
         return "gpu" if self.used_gpus or seen == "gpu" else "cpu"
 
     @property
     def gpus(self) -> list[Mapping]:
         """The GPUs this process may use, as the manifest lists them."""
         return self.once(
-            "gpus", lambda: [g for g in self.fact("gpus", default=[]) if isinstance(g, Mapping)]
+            "gpus", lambda: [g for g in self.manifest.get("gpus", []) if isinstance(g, Mapping)]
         )
 
     @property

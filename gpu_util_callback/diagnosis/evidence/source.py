@@ -45,6 +45,7 @@ class Source:
 
     Attributes:
         whole: the name of the base of shares: a step, or the trace as one.
+        steps_from: the source of its steps: "marker", "call", "iteration" or "trace".
         steps_judged: its steps are certainly steps; else its idle time means nothing.
         idle_judged: and its GPUs did enough work in them.
         host_traced: it shows what the host did.
@@ -56,6 +57,7 @@ class Source:
     """
 
     whole: str
+    steps_from: str
     steps_judged: bool
     idle_judged: bool
     host_traced: bool
@@ -83,6 +85,7 @@ def source_of(facts: Mapping[str, Any], traced: Traced, steps: int) -> Source | 
     stage = told.get("slowest_stage")
     return Source(
         whole="step" if judged else "trace",
+        steps_from=str(told.get("steps_from") or ""),
         steps_judged=judged,
         idle_judged=judged and bool(told["idle_judged"]),
         host_traced=bool(told["host_traced"]),

@@ -45,7 +45,7 @@ class CommunicationBound(Rule):
                 "gpus": len(run.used_gpus) or len(share.gpus),
             }
             if run.source is None:
-                evidence["world_size"] = run.fact("world_size")
+                evidence["world_size"] = run.manifest.get("world_size")
             yield share.loss(
                 self,
                 _advice(run),

@@ -43,7 +43,7 @@ class CpuFallback(Rule):
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if not len(run.steps):
             return
-        if run.fact("framework", "guessed"):
+        if run.framework_facts.get("guessed"):
             return  # another framework may be at work, on the GPU
         if run.used_gpus:
             yield from self._left_alone(run, limits)
@@ -51,7 +51,7 @@ class CpuFallback(Rule):
         who = called(run.framework)
         names = sorted({str(gpu.get("name") or "GPU") for gpu in run.gpus})
         count = len(run.gpus)
-        built = run.fact("framework", "cuda_build")
+        built = run.framework_facts.get("cuda_build")
         checks = run.facts.get("gpu_check") or []
         check = next((c for c in checks if c.get("cause") == self.cause), None)
         # The reason recorded during the run knows the environment, too.
@@ -63,7 +63,7 @@ class CpuFallback(Rule):
             "gpus_used_by_framework": 0,
             "gpu": ", ".join(names),
         }
-        version = run.fact("framework", "version")
+        version = run.framework_facts.get("version")
         if version:
             evidence["framework"] = f"{run.framework or 'framework'} {version}"
         if built is not None:
@@ -133,7 +133,7 @@ def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
     known = allocator(run, gpu)
     if known is not None:
         # A model takes at least a byte per parameter, and some memory if they were not counted.
-        model = float(run.fact("model", "parameters") or 1)
+        model = float(run.model.get("parameters") or 1)
         return ("allocator_peak_mib", known.peak) if known.peak < model else None
     for column, name in (("memory_process_bytes", "process_memory_mib"),
                          ("memory_used_bytes", "device_memory_used_mib")):  # fmt: skip

@@ -72,7 +72,7 @@ class GpuLost(Rule):
 
 def _reason(run: Run, index: int) -> str | None:
     """Return the driver's message about a GPU that is gone by now."""
-    for entry in run.fact("unavailable", default=[]):
+    for entry in run.manifest.get("unavailable", []):
         source, reason = str(entry.get("source", "")), str(entry.get("reason", ""))
         if source.split(" ")[0] == f"gpu{index}" and any(word in reason for word in _WORDS):
             return reason

@@ -36,7 +36,7 @@ class GpusUnused(Rule):
         )
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
-        if int(run.fact("world_size", default=1)) > 1 or not len(run.steps):
+        if int(run.manifest.get("world_size", 1)) > 1 or not len(run.steps):
             return
         first, last = int(run.steps["start_ns"][0]), run.end_ns
         active: dict[int, float] = {}

@@ -67,7 +67,7 @@ def unmarked(run: Run) -> Unmarked | None:
     Time before the first step is setup. The account's "other" is its upper bound.
     """
     steps = run.steps
-    if run.fact("fit", "loop") != "custom" or not len(steps):
+    if run.fit.get("loop") != "custom" or not len(steps):
         return None
     spent = _by_block(run)
     stretches = spent[spent >= max(1.0, ALIKE * float(spent.max()))]
@@ -248,7 +248,7 @@ class HostStall(Rule):
             return True
         if run.source is not None:
             return not (run.source.gpus and run.source.idle_judged and run.source.host_traced)
-        own_loop = run.fact("fit", "loop") == "custom"  # its activity outside steps is observed
+        own_loop = run.fit.get("loop") == "custom"  # its activity outside steps is observed
         phases = any(run.phases.of(kind) for kind in ("validation", "callback", "checkpoint"))
         return not (own_loop or phases or run.steps.total("callbacks_known"))
 
@@ -458,7 +458,7 @@ def _holds_steps(run: Run) -> bool:
 
 def _epochs_in(run: Run, where: Range) -> int:
     """Return how many epochs a range touches, 1 if unknown."""
-    per_epoch = run.fact("fit", "steps_per_epoch")
+    per_epoch = run.fit.get("steps_per_epoch")
     if not per_epoch:
         ends = [rows["step"] for rows in run.phases.of("epoch").values()]
         inside = [(steps > where.start_step) & (steps < where.end_step) for steps in ends]

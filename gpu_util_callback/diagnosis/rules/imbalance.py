@@ -102,7 +102,11 @@ class Imbalance(Rule):
             max(runs[number].steps.total("duration_ns") for number in order),
             limits,
             [gpu for number in order for gpu in traced_gpus(runs[number])],
-            [int(rank) for number in order if (rank := runs[number].fact("rank")) is not None],
+            [
+                int(rank)
+                for number in order
+                if (rank := runs[number].manifest.get("rank")) is not None
+            ],
         )
 
     def _unequal(
@@ -214,10 +218,10 @@ class Imbalance(Rule):
 def _process(runs: Sequence[Run], number: int) -> str:
     """Return a process by its rank, its host, or both its host and its number."""
     run = runs[number]
-    rank, host = run.fact("rank"), str(run.fact("host", default=""))
+    rank, host = run.manifest.get("rank"), str(run.manifest.get("host", ""))
     if rank is not None:
         return f"rank {rank}"
-    alone = sum(str(one.fact("host", default="")) == host for one in runs) == 1
+    alone = sum(str(one.manifest.get("host", "")) == host for one in runs) == 1
     return host if alone and host else f"{host} {number}".strip()
 
 
@@ -227,7 +231,7 @@ def _advice(text: str, code: str) -> Advice:
 
 def _equal_shares(run: Run, gpus: int) -> str:
     """Return the line for a batch divisible by the GPUs; "" if it is, or others divide it."""
-    size = run.fact("fit", "batch_size")
+    size = run.fit.get("batch_size")
     if run.framework != "tensorflow":
         return ""
     if not isinstance(size, int):
@@ -251,7 +255,7 @@ def _surely(apart: np.ndarray, where: Range, gap_pct: float) -> bool:
 
 def _named(run: Run, gpu: int) -> str:
     """Return a GPU's name, with its model replica if the framework reports it."""
-    replicas = run.fact("fit", "replicas", default=[])
+    replicas = run.fit.get("replicas", [])
     found = [
         one.get("replica") for one in replicas if isinstance(one, dict) and one.get("gpu") == gpu
     ]

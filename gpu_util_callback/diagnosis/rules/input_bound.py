@@ -114,7 +114,7 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     run, stage = wait.run, wait.stage
     shuffles = any(one.op.startswith("Shuffle") for one in wait.stages)
     in_time = stage is not None and stage.ms_per_batch < wait.needed_ms
-    if not (shuffles and in_time) or run.fact("fit", "loop") == "custom":
+    if not (shuffles and in_time) or run.fit.get("loop") == "custom":
         return None
     return Advice(
         f"The first batch of an epoch takes {duration(filling.each_ms / 1e3)}, and these hold "
@@ -136,7 +136,7 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
         f"{long.count} fetches took {duration(long.each_ms / 1e3)} each and hold "
         f"{percent(100 * long.share)} of the wait; the others came at once. "
     )
-    kind = str(run.fact("fit", "input_kind", default="")).lower()
+    kind = str(run.fit.get("input_kind", "")).lower()
     if wait.stage is not None or kind in ("", "numpy", "grain"):
         return replace(usual, text=says + usual.text)
     wanted = math.ceil(long.each_ms / max(0.1, wait.needed_ms))
@@ -148,18 +148,18 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
     )
     # If batches are made in turn, together they must take less time than the steps.
     saves = wait.saves(wait.lost_ms) * min(1.0, ready / wanted)
-    workers = int(run.fact("fit", "input_workers") or 0)
+    workers = int(run.fit.get("input_workers") or 0)
     if "dataloader" in kind:
         workers = max(2, workers)
         # Simultaneous fetches are waited for once.
-        shared = max(1, workers // max(1, int(run.fact("fit", "input_workers") or 0)))
+        shared = max(1, workers // max(1, int(run.fit.get("input_workers") or 0)))
         return loader_workers(
             says,
             f"loader = DataLoader(dataset, ..., num_workers={workers}, persistent_workers=True, "
             f"prefetch_factor={math.ceil(ready / workers)})",
             wait.saves(wait.lost_ms) * (1 - (1 - min(1.0, ready / wanted)) / shared),
         ).safe_on(run.framework, run.device)
-    if "pydataset" in kind and run.fact("fit", "loop") != "custom":
+    if "pydataset" in kind and run.fit.get("loop") != "custom":
         code = (
             f"dataset.workers = {max(2, workers)}  # your PyDataset, before model.fit(dataset)\n"
             f"dataset.max_queue_size = {ready}"
@@ -168,8 +168,8 @@ def advise_rare(wait: InputWait, long: LongFetches, usual: Advice) -> Advice:
         code = f"ds = ds.prefetch({ready})  # as its last step"
     else:
         code = ahead_code(
-            kind == "generator", str(run.fact("fit", "input_class") or "generate"), ready,
-            fit=run.fact("fit", "loop") != "custom",
+            kind == "generator", str(run.fit.get("input_class") or "generate"), ready,
+            fit=run.fit.get("loop") != "custom",
         )  # fmt: skip
     return Advice(says, code, saves)
 
@@ -190,7 +190,7 @@ TRAIN_ON_BATCH = """with GpuUtilMonitor("logs") as monitor:
 def _each_fit(run: Run) -> bool:
     """Return whether most epochs are a fit of their own, of a series."""
     epochs = run.phases.of("epoch").get("")
-    return epochs is not None and 2 * int(run.fact("fits", default=1)) > epochs.count
+    return epochs is not None and 2 * int(run.manifest.get("fits", 1)) > epochs.count
 
 
 def input_setup(run: Run, limits: Limits, cause: str) -> list[Finding]:
@@ -334,8 +334,8 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
             TRAIN_ON_BATCH,
             saves,
         )
-    kind = str(run.fact("fit", "input_kind", default="")).lower()
-    kept = run.fact("fit", "input_persistent_workers") or run.fact("fit", "input_workers") == 0
+    kind = str(run.fit.get("input_kind", "")).lower()
+    kept = run.fit.get("input_persistent_workers") or run.fit.get("input_workers") == 0
     if ("dataloader" in kind and not kept) or (run.framework == "torch" and not kind):
         return Advice(
             each + "The DataLoader starts its workers for every epoch: keep them.",
@@ -349,7 +349,7 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
             f"model.fit(ds.repeat(), ..., steps_per_epoch={batches_an_epoch(run)})",
             saves,
         )
-    if "pydataset" in kind and run.fact("fit", "input_processes"):
+    if "pydataset" in kind and run.fit.get("input_processes"):
         return Advice(
             each + "Keras starts the worker processes for every epoch; threads start at once.",
             "dataset.use_multiprocessing = False  # your PyDataset, before model.fit(dataset)",
@@ -381,9 +381,9 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
 
 def _arrays_once(run: Run) -> str:
     """Return lines that make a dataset of the arrays given to `fit`, which spans all epochs."""
-    size = run.fact("fit", "batch_size") or 32
-    split = run.fact("fit", "validation_split")
-    arrays = ["x", *run.fact("fit", "input_beside", default=["y"])]
+    size = run.fit.get("batch_size") or 32
+    split = run.fit.get("validation_split")
+    arrays = ["x", *run.fit.get("input_beside", ["y"])]
     if not split:
         first, count, validation = "", "len(x)", ""
         given = _tuple(arrays)
@@ -648,7 +648,7 @@ def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float)
     """Return advice by the slowest stage that a trace shows, else by the kind of the input."""
     if source.slowest_stage is not None:
         return advise_traced_stage(source.slowest_stage.name)
-    if run.framework == "torch" and run.fact("fit", "input_workers") is None:
+    if run.framework == "torch" and run.fit.get("input_workers") is None:
         return loader_workers(
             "Batches come too late. Let worker processes of a DataLoader make them ahead of time; "
             "where some do so already, let more of them, or make each sample cheaper.",

@@ -17,6 +17,7 @@ from gpu_util_callback.diagnosis.evidence.run import MIN_SAMPLES, Run
 from gpu_util_callback.diagnosis.evidence.windows import share_of, stretches_of, traced_gpus
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Advice, Evidence, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
+from gpu_util_callback.recording.facts import Dispatch
 
 __all__ = ["LaunchBound", "Looks", "looks"]
 
@@ -79,8 +80,8 @@ class LaunchBound(Rule):
     def missing(self, run: Run) -> bool:
         if run.source is not None:
             return not (run.source.idle_judged and run.source.linked_kernels)
-        told = run.fact("fit", "run_eagerly", default=False) or run.fact("framework", "eager_by")
-        return not traced_gpus(run) and not told and not run.fact("fit", "dispatch")
+        told = run.fit.get("run_eagerly", False) or run.framework_facts.get("eager_by")
+        return not traced_gpus(run) and not told and not run.fit.get("dispatch")
 
     def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
         if run.source is not None:
@@ -213,11 +214,9 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
 
     PyTorch always does unless the step is compiled: that alone is no cause.
     """
-    if run.fact("fit", "run_eagerly", default=False) and (
-        run.used_gpus or run.framework != "torch"
-    ):
+    if run.fit.get("run_eagerly", False) and (run.used_gpus or run.framework != "torch"):
         return {"run_eagerly": "yes"}, {}, _eager_advice()
-    by = run.fact("framework", "eager_by")
+    by = run.framework_facts.get("eager_by")
     if by:
         return {"eager_by": by}, {}, _undo(str(by))
     seen = looks(run)
@@ -265,8 +264,10 @@ COMPILED_TOO = Constant(
 
 def looks(run: Run) -> Looks | None:
     """Return None without samples."""
-    told = run.fact("fit", "dispatch") or {}
-    samples, eager, compiled = (int(told.get(of) or 0) for of in ("samples", "eager", "compiled"))
+    told: Dispatch = run.fit.get("dispatch") or {}
+    samples, eager, compiled = (
+        int(count or 0) for count in (told.get("samples"), told.get("eager"), told.get("compiled"))
+    )
     if not samples:
         return None
     mostly = compiled <= COMPILED_TOO * (eager + compiled)
@@ -346,7 +347,7 @@ def _undo(by: str) -> Advice:
 
 
 def _host_advice(run: Run) -> Advice:
-    if run.fact("fit", "run_eagerly", default=False):
+    if run.fit.get("run_eagerly", False):
         return _eager_advice()
     return _larger(
         run,
@@ -364,7 +365,7 @@ def _larger(run: Run, says: str, do: str) -> Advice:
 
 def _advice(run: Run, per_step: int) -> Advice:
     """Return advice on many short kernels: fewer of them, or longer ones."""
-    if run.fact("fit", "run_eagerly", default=False):
+    if run.fit.get("run_eagerly", False):
         return _eager_advice()
     says = f"A step runs {per_step:,} GPU kernels so short that the GPU waits for the next one. "
     if _threads_compete(run):
@@ -373,9 +374,7 @@ def _advice(run: Run, per_step: int) -> Advice:
             "launching threads of its own.",
             command(run, "TF_GPU_THREAD_MODE=gpu_private"),
         )
-    if run.fact("fit", "jit_compile", default=False) or (
-        run.framework == "jax" and has_keras_fit(run)
-    ):
+    if run.fit.get("jit_compile", False) or (run.framework == "jax" and has_keras_fit(run)):
         return _larger(
             run,
             f"{says}The step is compiled already. ",
@@ -398,7 +397,7 @@ def _advice(run: Run, per_step: int) -> Advice:
 
 def _threads_compete(run: Run) -> bool:
     """Return whether tf.data's threads fill all cores, and compete with the launching thread."""
-    if run.framework != "tensorflow" or run.fact("fit", "input_kind") != "tf.data":
+    if run.framework != "tensorflow" or run.fit.get("input_kind") != "tf.data":
         return False
     host = run.samples.get("host")
     seen = host.over("cpu_pct", run.start_ns, run.end_ns) if host is not None else None

@@ -98,9 +98,9 @@ def _advice(run: Run, gpu: int, retries: bool) -> Advice:
             line,
             alters_training=True,
         )
-    batch = run.fact("fit", "batch_size")
-    known = isinstance(batch, (int, float)) and batch >= 2
-    halved = batch_code(run, int(batch) // 2) if known else "batch_size = batch_size // 2"
+    batch = run.fit.get("batch_size")
+    known = batch is not None and batch >= 2
+    halved = batch_code(run, batch // 2) if batch and known else "batch_size = batch_size // 2"
     both = text + "Halve the batch, and add up the gradients of two before each update."
     if run.framework == "torch" and not has_keras_fit(run):
         return Advice(
@@ -123,5 +123,5 @@ def _advice(run: Run, gpu: int, retries: bool) -> Advice:
 
 def _accumulates(run: Run) -> bool:
     """Return whether `accumulation` works: Keras 2 lacks it, Keras 3 fails under a strategy."""
-    legacy = "tf_keras" in str(run.fact("framework", "keras", default=""))
-    return not legacy and not (run.framework == "tensorflow" and run.fact("fit", "strategy"))
+    legacy = "tf_keras" in str(run.framework_facts.get("keras", ""))
+    return not legacy and not (run.framework == "tensorflow" and run.fit.get("strategy"))

@@ -62,7 +62,7 @@ class NoTensorCores(Rule):
         kernels = 100 * max(busy.kernel_busy_ns, busy.ns["kernel"]) / max(1, busy.duration_ns)
         if not _unused(able, kernels, seen, limits):
             return None
-        policy = str(run.fact("fit", "mixed_precision", default=""))
+        policy = str(run.fit.get("mixed_precision", ""))
         title, severity = self.title, None
         if run.source is not None:
             some = "No kernel" if not seen.used_pct else "Hardly a kernel"

@@ -57,13 +57,13 @@ def advise_shapes(run: Run, times: int) -> Advice:
             "",
             few,
         )
-    if str(run.fact("fit", "input_kind", default="")).lower() == "tf.data":
+    if str(run.fit.get("input_kind", "")).lower() == "tf.data":
         return _tf_data(run, dims, text)
     return _arrays(run, dims, text, few)
 
 
 def _tf_data(run: Run, dims: Dims, text: str) -> Advice:
-    size = run.fact("fit", "batch_size") or _largest(dims[0][0]) or "batch_size"
+    size = run.fit.get("batch_size") or _largest(dims[0][0]) or "batch_size"
     again = "Batch again" if _batch_varies(dims) else "Batch"
     if not _others(dims):
         return Advice(
@@ -89,7 +89,7 @@ def _arrays(run: Run, dims: Dims, text: str, few: float) -> Advice:
     multiple = _multiple(dims)
     names = _NAMES[: len(dims)]
     if _batch_varies(dims):
-        size = _largest(dims[0][0]) or run.fact("fit", "batch_size")
+        size = _largest(dims[0][0]) or run.fit.get("batch_size")
         says.append(
             "fill smaller batches up with samples that they have"
             if _others(dims)
@@ -121,12 +121,11 @@ def _arrays(run: Run, dims: Dims, text: str, few: float) -> Advice:
 
 
 def _dims(run: Run) -> Dims | None:
-    dims = run.fact("fit", "input_dims")
+    dims = run.fit.get("input_dims")
     if not isinstance(dims, list) or not 0 < len(dims) <= len(_NAMES):
         return None
-    if any(not isinstance(sizes, list) for sizes in dims) or not dims[0]:
-        return None
-    return dims
+    known = [sizes for sizes in dims if isinstance(sizes, list)]
+    return known if len(known) == len(dims) and known[0] else None
 
 
 def _varies(size: Any) -> bool:

@@ -27,8 +27,8 @@ BUSY_BUT_EMPTY = {
 
 def model_is_small(run: Run, limits: Limits) -> bool:
     """Return whether a larger batch is no remedy: a tiny model, or an already large batch."""
-    parameters = run.fact("model", "parameters")
-    batch = run.fact("fit", "batch_size")
+    parameters = run.model.get("parameters")
+    batch = run.fit.get("batch_size")
     tiny = parameters is not None and parameters < limits["small_parameters"]
     return bool(tiny and batch is not None and batch >= limits["large_batch"])
 
@@ -64,7 +64,7 @@ class SmallBatch(Rule):
                 continue
             if seen.sm_active_pct >= limits["sm_active_pct"] or used >= limits["vram_used_pct"]:
                 continue
-            batch = run.fact("fit", "batch_size")
+            batch = run.fit.get("batch_size")
             factor = max(2, room_for(run, 8))
             yield Finding(
                 cause=self.cause,

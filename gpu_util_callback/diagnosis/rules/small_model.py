@@ -23,8 +23,8 @@ class SmallModel(Rule):
     unknown = "SM activity (GPM, Hopper and newer), model or batch size are not known"
 
     def missing(self, run: Run) -> bool:
-        known = run.fact("model", "parameters") is not None
-        sized = run.fact("fit", "batch_size") is not None
+        known = run.model.get("parameters") is not None
+        sized = run.fit.get("batch_size") is not None
         seen = any(run.column(gpu, "sm_active_pct") for gpu in run.used_gpus)
         return not (known and sized and seen)
 
@@ -47,8 +47,8 @@ class SmallModel(Rule):
                     "gpu": gpu,
                     "gpu_active_pct": round(seen.active_pct, 1),
                     "sm_active_pct": round(seen.sm_active_pct, 1),
-                    "parameters": run.fact("model", "parameters"),
-                    "batch_size": run.fact("fit", "batch_size"),
+                    "parameters": run.model.get("parameters"),
+                    "batch_size": run.fit.get("batch_size"),
                 },
                 threshold={
                     "gpu_active_pct": limits["gpu_active_pct"],

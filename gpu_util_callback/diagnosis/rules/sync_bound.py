@@ -78,7 +78,7 @@ class SyncBound(Rule):
                 "idle_sync_ms_per_step": run.rounded(share.ms_per_step, 3),
             }
             if run.source is None:
-                executed = int(run.fact("fit", "steps_per_execution", default=1))
+                executed = int(run.fit.get("steps_per_execution", 1))
                 evidence["steps_per_execution"] = executed
             yield share.loss(
                 self,
@@ -91,11 +91,11 @@ class SyncBound(Rule):
 
     def _outside(self, run: Run, limits: Limits) -> Iterable[Finding]:
         steps = run.steps
-        if steps.total_rows < limits["min_steps"] or run.fact("fit", "run_eagerly", default=False):
+        if steps.total_rows < limits["min_steps"] or run.fit.get("run_eagerly", False):
             return
-        if int(run.fact("fit", "steps_per_execution", default=1)) > 1:
+        if int(run.fit.get("steps_per_execution", 1)) > 1:
             return
-        if run.fact("fit", "strategy") or len(run.used_gpus) > 1:
+        if run.fit.get("strategy") or len(run.used_gpus) > 1:
             return  # with several, the GPUs wait for each other as well
         clean = run.clean_step_ns()
         if clean is None or clean[0] > limits["step_ms"] * 1e6:
@@ -142,8 +142,8 @@ class SyncBound(Rule):
 
 def _advice(run: Run) -> Advice:
     """Return advice on waiting for the GPU, by the reader of its results."""
-    executed = int(run.fact("fit", "steps_per_execution", default=1))
-    if run.fact("fit", "run_eagerly", default=False):
+    executed = int(run.fit.get("steps_per_execution", 1))
+    if run.fit.get("run_eagerly", False):
         return Advice(
             "The model runs eagerly, and each value that Python looks at makes the GPU wait for "
             "it. Let Keras compile the step into one graph.",
@@ -171,7 +171,7 @@ def _advice(run: Run) -> Advice:
             "look for a print or a metric in train_step that needs its value.",
         )
     # Keras on torch takes one step per call; with a strategy several steps per call fail.
-    if run.framework == "torch" or run.fact("fit", "strategy"):
+    if run.framework == "torch" or run.fit.get("strategy"):
         says = (
             "Keras reads the metrics after every step, and the GPU runs dry until the next one is "
             "launched. "

@@ -203,11 +203,11 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
             "step, and keep metrics on the GPU.",
         )
     says = "Batches are copied to the GPU while it has nothing else to do. "
-    kind = str(run.fact("fit", "input_kind", default="")).lower()
-    unpinned = run.fact("fit", "input_pin_memory") is not True
+    kind = str(run.fit.get("input_kind", "")).lower()
+    unpinned = run.fit.get("input_pin_memory") is not True
     if full:  # larger copies do not help a full link
         says = "The copies to the GPU fill the link, and the GPU waits for them. "
-    elif run.framework == "" and run.fact("fit", "input_pin_memory") is False:
+    elif run.framework == "" and run.fit.get("input_pin_memory") is False:
         return Advice(f"{says}From pinned memory the copy runs beside the computation.")
     elif run.framework == "torch" and unpinned and ("dataloader" in kind or not kind):
         more = "" if has_keras_fit(run) else "\nx = x.to(device, non_blocking=True)"
@@ -217,7 +217,7 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
         )
     elif (
         run.framework == "tensorflow" and has_keras_fit(run) and kind == "tf.data"
-        and not run.fact("fit", "strategy") and len(run.used_gpus) < 2
+        and not run.fit.get("strategy") and len(run.used_gpus) < 2
     ):  # fmt: skip
         return Advice(
             f"{says}Copy the next one while this one computes.",

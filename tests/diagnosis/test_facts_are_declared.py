@@ -1,0 +1,52 @@
+"""The facts that rules ask for are fields of the manifest: a misspelt one is always unknown."""
+
+import ast
+from pathlib import Path
+from typing import get_type_hints
+
+import numpy as np
+import pytest
+
+import gpu_util_callback.diagnosis
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.recording.facts import Facts, Fit, Framework, Machine, Model
+
+HERE = Path(gpu_util_callback.diagnosis.__file__).parent
+DECLARED = {"fit": Fit, "model": Model, "machine": Machine, "framework_facts": Framework,
+            "manifest": Facts}  # fmt: skip
+
+
+def asked(path: Path) -> set[tuple[str, str]]:
+    """`run.fit.get("name")` and the like: (part of the manifest, name)."""
+    return {
+        (node.func.value.attr, node.args[0].value)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+        and isinstance(node.func.value, ast.Attribute) and node.func.value.attr in DECLARED
+        and isinstance(node.args[0], ast.Constant)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path", sorted(HERE.rglob("*.py")), ids=lambda path: path.relative_to(HERE).as_posix()
+)
+def test_every_fact_asked_for_is_declared(path):
+    unknown = {(part, name) for part, name in asked(path)
+               if name not in get_type_hints(DECLARED[part])}  # fmt: skip
+    assert not unknown
+
+
+def test_the_test_finds_what_is_asked():
+    found = {one for path in HERE.rglob("*.py") for one in asked(path)}
+    assert {("fit", "batch_size"), ("machine", "cpus"), ("manifest", "rank")} <= found
+    assert len(found) > 40
+
+
+def test_null_and_newer_facts():
+    run = Run({"fit": {"batch_size": None, "epochs": 3}, "model": None}, floor_ns=0)
+    assert run.fit.get("batch_size", 32) == 32 and run.fit.get("epochs") == 3
+    assert run.model == {} and run.machine == {}
+    run.add({"steps": {"start_ns": np.zeros(0, np.int64)}}, {})
+    run.update({"fit": {"batch_size": 8}}, None, None, False)
+    assert run.fit.get("batch_size", 32) == 8
