@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis.advice.idioms import idioms
 from gpu_util_callback.diagnosis.evidence.allocator import allocator
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
@@ -117,7 +118,7 @@ class CpuFallback(Rule):
                 f"{who[:1].upper()}{who[1:]} sees the {name}, but the steps run on the CPU: no "
                 "model lies in its memory, and it idled all the time. Put the model and every "
                 "batch on the GPU.",
-                _CODE.get(run.framework, ""),
+                idioms(run).on_gpu,
             ),
             gpus=list(idle.gpus),
             blocking=True,
@@ -141,13 +142,6 @@ def _held(run: Run, gpu: int, memory_mib: float) -> tuple[str, float] | None:
         if most is not None and most < memory_mib * 2**20:
             return name, most
     return None
-
-
-_CODE = {
-    "torch": 'model = model.to("cuda")  # and each batch: batch.to("cuda", non_blocking=True)',
-    "tensorflow": 'with tf.device("/GPU:0"): ...  # around building the model, not "/CPU:0"',
-    "jax": 'params = jax.device_put(params, jax.devices("gpu")[0])  # and jax_default_device unset',
-}
 
 
 def _sentence(why: Unused, who: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis.advice.idioms import idioms
 from gpu_util_callback.diagnosis.advice.snippets import command, driver_number, has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
@@ -85,12 +86,7 @@ def _advice(run: Run, unused: list[int]) -> Advice:
             text + " The model must be wrapped in DistributedDataParallel.",
             command(run, f"torchrun --nproc-per-node={count}").replace(" python ", " "),
         )
-    code = {
-        "tensorflow": "with tf.distribute.MirroredStrategy().scope():\n"
-        "    model = build_model()  # and compile it here",
-        "jax": "keras.distribution.set_distribution(keras.distribution.DataParallel())"
-        "  # before the model is built",
-    }.get(run.framework, "")
+    code = idioms(run).every_gpu
     if not code or not has_keras_fit(run):
         busy = ",".join(str(driver_number(run, gpu)) for gpu in run.used_gpus if gpu not in unused)
         chosen = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={busy}"

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.advice.idioms import idioms
 from gpu_util_callback.diagnosis.advice.snippets import (
     command,
     has_keras_fit,
@@ -220,7 +221,7 @@ def _runs_eagerly(run: Run, limits: Limits) -> tuple[Evidence, Evidence, Advice]
     if by:
         return {"eager_by": by}, {}, _undo(str(by))
     seen = looks(run)
-    if seen is None or run.framework not in _DECORATORS:
+    if seen is None or not idioms(run).decorator:
         return None
     pct, op_us = seen.eager_pct, seen.op_us
     if seen.looks < limits["min_looks"] or pct < limits["eager_looks_pct"]:
@@ -305,29 +306,16 @@ def _eager_advice() -> Advice:
     )
 
 
-# framework -> (how to compile the function of a step, caveats)
-_DECORATORS = {
-    "tensorflow": (
-        "@tf.function",
-        "What else Python does in it (print, lists, NumPy) then happens only while it is traced.",
-    ),
-    "jax": (
-        "@jax.jit",
-        "It must return all that it changes: parameters and the optimizer's state.",
-    ),
-}
-
-
 def _compile_advice(run: Run, seen: Looks) -> Advice:
-    decorator, mind = _DECORATORS[run.framework or ""]
+    words = idioms(run)
     some = f"each of some {seen.operations:,} operations" if seen.operations else "each operation"
     name = seen.function or "train_step"
     into = "" if seen.function else "Put what the loop does with a batch into one function and "
     do = f"{into}compile it" if into else f"Compile {name} into one program"
-    code = f"{decorator}  # the line to add\ndef {name}(...):"
+    code = f"{words.decorator}  # the line to add\ndef {name}(...):"
     return Advice(
         f"Python starts {some} of a step by itself, on any device. {do}; how much faster that is "
-        f"depends on how small they are. {mind}",
+        f"depends on how small they are. {words.mind}",
         code,
     )
 
@@ -385,14 +373,10 @@ def _advice(run: Run, per_step: int) -> Advice:
             f"{says}Compiling the step fuses many of them into few.",
             "model.compile(..., jit_compile=True)",
         )
-    compiled = {
-        "tensorflow": "train_step = tf.function(train_step, jit_compile=True)",
-        "jax": "train_step = jax.jit(train_step)",
-        "torch": 'model = torch.compile(model, mode="reduce-overhead")',
-    }
-    if run.framework not in compiled:
+    compiled = idioms(run).compiled
+    if not compiled:
         return _larger(run, says, "Give each more to do with a larger batch.")
-    return Advice(f"{says}Compiling the step fuses many of them into few.", compiled[run.framework])
+    return Advice(f"{says}Compiling the step fuses many of them into few.", compiled)
 
 
 def _threads_compete(run: Run) -> bool:

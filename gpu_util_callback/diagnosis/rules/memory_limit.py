@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis.advice.idioms import idioms
 from gpu_util_callback.diagnosis.evidence.allocator import Allocator, allocator
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
@@ -68,16 +69,4 @@ def _advice(run: Run, limit: float, total: float) -> Advice:
         f"The framework was allowed {limit / 2**30:.1f} of the GPU's {total / 2**30:.0f} GiB, and "
         "uses them up. Raise that limit."
     )
-    if run.framework == "jax":
-        return Advice(
-            text,
-            'os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its old name\n'
-            'os.environ["XLA_CLIENT_MEM_FRACTION"] = "0.9"  # before jax is imported',
-        )
-    if run.framework == "torch":
-        return Advice(text, "torch.cuda.set_per_process_memory_fraction(1.0)")
-    return Advice(
-        text,
-        'for gpu in tf.config.list_physical_devices("GPU"):\n'
-        "    tf.config.experimental.set_memory_growth(gpu, True)  # instead of memory_limit=",
-    )
+    return Advice(text, idioms(run).memory_limit)

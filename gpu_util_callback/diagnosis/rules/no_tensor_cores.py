@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis.advice.idioms import idioms
 from gpu_util_callback.diagnosis.advice.snippets import half_precision, has_keras_fit, keras_policy
 from gpu_util_callback.diagnosis.evidence.kernels import MatrixKernels, capability, plain_matrix_pct
 from gpu_util_callback.diagnosis.evidence.run import Run
@@ -124,20 +125,9 @@ def _advice(run: Run, able: float, policy: str) -> Advice:
     )
     if has_keras_fit(run) or run.framework == "tensorflow":
         return Advice(text.format(scaled), keras_policy(kind), alters_training=True)
-    if run.framework == "torch":
-        return Advice(
-            text.format("" if kind == "bfloat16" else "; scale the loss with torch.amp.GradScaler"),
-            f'with torch.autocast("cuda", dtype=torch.{kind}):\n'
-            "    loss = loss_function(model(x), y)",
-            alters_training=True,
-        )
-    small = "" if kind == "bfloat16" else "; scale the loss, or small gradients get lost"
-    if not run.framework:
-        return Advice(text.format(small), alters_training=True)
+    words = idioms(run)
     return Advice(
-        text.format(small),
-        f"params = jax.tree.map(lambda leaf: leaf.astype(jnp.{kind}), params)"
-        "  # inside the loss function\n"
-        f"x = x.astype(jnp.{kind})  # else JAX computes in float32",
+        text.format("" if kind == "bfloat16" else words.scaler),
+        words.half.format(kind=kind),
         alters_training=True,
     )

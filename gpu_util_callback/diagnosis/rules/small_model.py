@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis.advice.idioms import idioms
 from gpu_util_callback.diagnosis.advice.snippets import command
 from gpu_util_callback.diagnosis.evidence.kernels import fill
 from gpu_util_callback.diagnosis.evidence.run import Run
@@ -69,8 +70,4 @@ class SmallModel(Rule):
 
 def _beside(run: Run) -> str:
     """Return the training's command that leaves memory of the GPU to another training."""
-    shares = {
-        "tensorflow": "TF_FORCE_GPU_ALLOW_GROWTH=true",
-        "jax": "XLA_PYTHON_CLIENT_PREALLOCATE=false",
-    }
-    return command(run, shares.get(run.framework, ""))
+    return command(run, idioms(run).leaves_memory)

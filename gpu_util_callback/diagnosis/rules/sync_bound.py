@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from gpu_util_callback.diagnosis.advice.idioms import idioms
 from gpu_util_callback.diagnosis.advice.snippets import (
     has_keras_fit,
     larger_batch,
@@ -155,14 +156,11 @@ def _advice(run: Run) -> Advice:
             "results from it less often, and synchronise only where they are needed.",
         )
     if not has_keras_fit(run):
-        value = "loss.item()" if run.framework == "torch" else "float(loss)"
-        reads = {"torch": ".item(), .cpu()", "tensorflow": "float(), .numpy()"}.get(
-            run.framework, "float(), block_until_ready()"
-        )
+        words = idioms(run)
         return Advice(
-            f"The loop reads a result from the GPU in every step ({reads}, print), and the GPU "
-            f"runs dry meanwhile. Read it every {EVERY}th step.",
-            f"if step % {EVERY} == 0: print({value})",
+            f"The loop reads a result from the GPU in every step ({words.reads}, print), and the "
+            f"GPU runs dry meanwhile. Read it every {EVERY}th step.",
+            f"if step % {EVERY} == 0: print({words.read})",
             1 - 1 / EVERY,
         )
     if executed >= 8:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.advice.idioms import idioms
 from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import (
@@ -226,9 +227,6 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
     return Advice(
         f"{says}Send smaller types: images as uint8, converted on the GPU.",
         "model = keras.Sequential([keras.layers.Rescaling(1 / 255), model])  # and feed uint8"
-        if has_keras_fit(run) else
-        "x = x.to(device, non_blocking=True).float() / 255  # and send uint8"
-        if run.framework == "torch" else "x = x.astype(jnp.float32) / 255  # and send uint8"
-        if run.framework == "jax" else "x = tf.cast(x, tf.float32) / 255  # and send uint8"
-        if run.framework else "",
+        if has_keras_fit(run)
+        else f"{idioms(run).from_uint8}  # and send uint8" if idioms(run).from_uint8 else "",
     )  # fmt: skip
