@@ -13,10 +13,14 @@ HARMLESS = {
     )),
 }  # fmt: skip
 # What Keras would call by itself: the callbacks' hooks, the model's function, the input's iterator.
-KERAS_OWN = ("keras.src.", "__main__:", "torch.utils.data.")
-# Numbers that a framework keeps, read where nothing else says what was compiled. They are plain
-# memory: reading one takes 0.1 µs and gives up nothing.
+KERAS_OWN = (
+    "keras.src.", "__main__:", "torch.utils.data.",
+    "tensorflow.python.data.ops.iterator_ops:OwnedIterator.get_next",
+    "jax._src.lib:_xla_gc_callback",  # the garbage collector's, wherever that runs
+)  # fmt: skip
+# What a framework keeps in plain memory, read where nothing else says it: 0.1 µs each.
 READ = {
+    "tensorflow.python.eager.context:executing_eagerly",
     "tensorflow.python.eager.monitoring:CounterCell.value",
     "pybind11_detail_function_record_v1_system_libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1"
     "._get_sequence_nr",
@@ -28,10 +32,11 @@ MOST_READINGS = 24  # of a clock, in a step with three callbacks
 def test_a_step_calls_no_framework_and_never_gives_up_the_lock(backend):
     need("keras", backend)
     found = shared("training_thread_program.py", KERAS_BACKEND=backend)
-    assert len(found) == 6
+    assert len(found) == 5
     for name, calls in found.items():
         odd = {call for call in calls if call not in HARMLESS and not call.startswith(KERAS_OWN)}
-        odd = {call for call in odd if call not in READ or "loop" not in name}
+        if name in ("fit-eager", "loop-batches", "loop-steps"):
+            odd -= READ
         assert not odd, f"{name}: {sorted(odd)}"
         assert 3 <= calls["time.perf_counter_ns"] <= MOST_READINGS, name
         # The step, the duration for the windows' schedule, and the stamp of a batch in Python.

@@ -85,10 +85,10 @@ def _make_twin(kind: Any, spec_kind: Any) -> type:
             return _copy(super()._type_spec, TimedDistributedIteratorSpec)
 
         def get_next(self, name=None):
-            return stamped(super().get_next, self.element_spec, optional=False)
+            return stamped(super().get_next, self, optional=False)
 
         def get_next_as_optional(self):
-            return stamped(super().get_next_as_optional, self.element_spec, optional=True)
+            return stamped(super().get_next_as_optional, self, optional=True)
 
     class TimedDistributedIteratorSpec(spec_kind):
         @property

@@ -74,15 +74,15 @@ class TimedIterator(_OwnedIterator):
         return self._gpu_util_spec
 
     def get_next(self):
-        return stamped(super().get_next, self.element_spec, optional=False)
+        return stamped(super().get_next, self, optional=False)
 
     def get_next_as_optional(self):
-        return stamped(super().get_next_as_optional, self.element_spec, optional=True)
+        return stamped(super().get_next_as_optional, self, optional=True)
 
     def __next__(self):
         # Keras before 3.10 calls `next(iterator)`. The parent's own `__next__` reaches neither of
         # the two above.
-        return stamped(super().__next__, self.element_spec, optional=False)
+        return stamped(super().__next__, self, optional=False)
 
 
 class TimedIteratorSpec(tf.data.IteratorSpec):
@@ -133,7 +133,7 @@ def _op_threads() -> int:
 
 
 @uncounted
-def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
+def stamped(fetch: Callable[[], Any], iterator: Any, *, optional: bool):
     """Fetch, and write down when. Whatever fails in the stamping leaves the fetch alone."""
     timing: timing_into | None = getattr(current, "timing", None)
     if timing is None:
@@ -147,7 +147,7 @@ def stamped(fetch: Callable[[], Any], element_spec, *, optional: bool):
     with tf.control_dependencies([requested]):
         data = fetch()
     try:
-        delivered = _write_down(rows, requested, data, element_spec, optional)
+        delivered = _write_down(rows, requested, data, iterator.element_spec, optional)
         if timing.hold:
             data = _held(data, delivered)
     except Exception as error:
