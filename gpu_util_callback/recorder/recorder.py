@@ -406,6 +406,7 @@ class Recorder:
                     self._retire()
         except Exception as error:  # an error of ours
             self.fail("the recording", error)
+            self.end("interrupted")  # nobody takes any more what the hooks append
         finally:
             try:
                 self._close()

@@ -238,6 +238,30 @@ def _closed(folder):
     return recordings(folder)
 
 
+def test_hooks_go_when_the_recorders_thread_fails(model, tmp_path, monkeypatch):
+    """Nobody would take what they append."""
+    from gpu_util_callback.recorder.recorder import Recorder
+
+    def fail(self, *more, **last):
+        raise RuntimeError("mine")
+
+    monkeypatch.setattr(Recorder, "_tick", fail)
+    gone = []
+
+    class Wait(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            session = callback._session
+            deadline = time.monotonic() + 20
+            while not session._recorder.off and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(0.05)
+            gone.append(untouched(self.model))
+
+    callback = ours(tmp_path)
+    fit(model, callback, Wait())
+    assert gone[-1]
+
+
 def test_the_wrapper_removes_itself_without_the_watch(model, tmp_path, monkeypatch):
     """Where the fit's frame cannot be found, the next fit's first call gives it away."""
     from gpu_util_callback.recorder import fit as keras_session
