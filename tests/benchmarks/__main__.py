@@ -1,11 +1,15 @@
 """`make bench`, or `python -m tests.benchmarks [NAME…]`: what our own code costs, measured here.
 
-Every `<name>_cost.py` in this folder is a benchmark with a `main()` that prints one table. Figures
-are ratios or differences within one run; absolute times are of this machine, at this moment.
+Every `<name>_cost.py` in this folder is a benchmark with a `main()` that prints one table and
+returns its figures. They are ratios or differences within one run; absolute times are of this
+machine, at this moment. `--save` keeps the figures in `figures.json`, from which
+`python -m tests.benchmarks.table` makes the table in the README.
 """
 
 import argparse
+import datetime
 import importlib.util
+import json
 import os
 import platform
 import sys
@@ -14,6 +18,7 @@ import traceback
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
+FIGURES = FOLDER / "figures.json"
 
 
 def benchmarks() -> dict[str, Path]:
@@ -28,11 +33,26 @@ def load(path: Path):
     return module
 
 
+def save(name: str, figures: dict) -> None:
+    """Keep a benchmark's figures, with where and when they were taken."""
+    kept = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    kept[name] = {
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),  # of the last minute, the benchmark included
+        **figures,
+    }
+    FIGURES.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+
+
 def main() -> int:
     known = benchmarks()
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
-    wanted = parser.parse_args().names or list(known)
+    parser.add_argument("--save", action="store_true", help=f"keep the figures in {FIGURES.name}")
+    arguments = parser.parse_args()
+    wanted = arguments.names or list(known)
     unknown = [name for name in wanted if name not in known]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join(known)}")
@@ -43,7 +63,9 @@ def main() -> int:
         print(f"\n== {name} " + "=" * (76 - len(name)), flush=True)
         start = time.perf_counter()
         try:
-            load(known[name]).main()
+            figures = load(known[name]).main()
+            if arguments.save and figures is not None:
+                save(name, figures)
         except Exception:  # one broken benchmark must not hide the others
             traceback.print_exc()
             failed += 1

@@ -31,7 +31,7 @@ GPUS, METRICS = 8, 30
 STEPS = 10_000_000
 
 
-def main(argv: Sequence[str] = ()) -> None:
+def main(argv: Sequence[str] = ()) -> dict:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=int(os.environ.get("BROWSE_STEPS", STEPS)))
     parser.add_argument("--runs", type=int, default=int(os.environ.get("BROWSE_RUNS", 2000)))
@@ -43,12 +43,13 @@ def main(argv: Sequence[str] = ()) -> None:
     print(f"bundle: {total / 1e3:.1f} kB gzipped; load average {os.getloadavg()[0]:.1f}")
     with contextlib.ExitStack() as stack:
         folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        serve(folder, arguments.steps)
+        figures = serve(folder, arguments.steps)
         list_runs(folder, arguments.runs)
         if not arguments.no_browser:
             import browse_frames
 
             browse_frames.compare(folder)
+    return figures
 
 
 def recording(folder: Path, steps: int) -> Path:
@@ -68,7 +69,7 @@ def recording(folder: Path, steps: int) -> Path:
     return logdir
 
 
-def serve(folder: Path, longest: int) -> None:
+def serve(folder: Path, longest: int) -> dict:
     """First view and zooms at every power of ten, each in a process of its own."""
     print(f"\nserver, {GPUS} GPUs x {METRICS} metrics, 16 lanes x 2,048 buckets")
     print(
@@ -84,7 +85,7 @@ def serve(folder: Path, longest: int) -> None:
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
-        one = json.loads(done.stdout)
+        one = {"steps": steps, "gpus": GPUS, "metrics": METRICS, **json.loads(done.stdout)}
         zoom, cpu, fine = one["zoom_ms"], one["zoom_cpu_ms"], one["then_ms"]
         print(
             f"{steps:>12,} {one['first_ms']:>8.0f} ({one['first_cpu_ms']:.0f})"
@@ -95,6 +96,7 @@ def serve(folder: Path, longest: int) -> None:
         )
         steps *= 10
     print("  (first view: cpu in brackets; refined: zooms first shown coarsely, and when fine)")
+    return one
 
 
 def list_runs(folder: Path, runs: int) -> None:

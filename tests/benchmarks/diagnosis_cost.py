@@ -43,7 +43,7 @@ def slices(columns: dict, first: int, end: int) -> dict:
     return {name: column[first:end] for name, column in columns.items()}
 
 
-def main() -> None:
+def main() -> dict[str, float]:
     run = long_run(STEPS)
     tables, samples = run.tables(), run.samples(hz=1)
     more = Generated(seed=12, gpus=run.facts["gpus"])
@@ -78,6 +78,8 @@ def main() -> None:
     row(f"{MORE:,} steps more, and the result", grow, "20")
     row("  of it the result", result, "")
     print(f"{len(found['spans'])} spans, {len(found['findings'])} findings")
+    return {"steps": STEPS, "whole_s": round(statistics.median(whole), 3), "more": MORE,
+            "more_ms": round(1e3 * statistics.median(grow), 1)}  # fmt: skip
 
 
 if __name__ == "__main__":

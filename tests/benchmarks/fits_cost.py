@@ -19,7 +19,7 @@ CLOCKS = {
 }
 
 
-def main() -> None:
+def main() -> dict:
     import keras
     import numpy as np
 
@@ -51,10 +51,13 @@ def main() -> None:
         files = [path for path in Path(folder).rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
     print(f"{FITS} fits of {STEPS} steps, in turns with as many plain ones", flush=True)
+    figures: dict = {"fits": FITS, "steps": STEPS}
     for name in CLOCKS:
         plain, ours = (np.array(spent[name, recorded]) for recorded in (False, True))
         more = ours - plain
         low, mid, high = np.percentile(more, [25, 50, 75])
+        figures[name] = {"plain_ms": round(float(np.median(plain)), 2), "added_ms": round(mid, 2),
+                         "low": round(low, 2), "high": round(high, 2)}  # fmt: skip
         print(f"  {name:28} {np.median(plain):7.2f} ms a fit, {mid:+.2f} ms recorded "
               f"(quartiles {low:+.2f} to {high:+.2f})")  # fmt: skip
     steps = [one.step_count for one in recordings]
@@ -63,6 +66,8 @@ def main() -> None:
           f"{len(files)} files, {size / 1e3:.0f} kB ({each:.0f} bytes a step)")  # fmt: skip
     verdicts = said.getvalue().count("gpu-util:")
     print(f"  resident memory {grown:+.0f} MB meanwhile; verdicts printed: {verdicts}")
+    return {**figures, "recordings": len(recordings), "files": len(files), "bytes": size,
+            "grown_mb": round(grown, 1)}  # fmt: skip
 
 
 def closed(folder: str, read_recordings) -> list:

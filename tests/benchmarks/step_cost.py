@@ -1,103 +1,143 @@
-"""What recording adds to a training step on TensorFlow, and to the disk (see `alternation`)."""
+"""What recording adds to a step, in processor time, on every framework and beside other tools.
+
+Fits under each recorder take turns in one process, and what is compared is neighbours in time. The
+processor time of the training thread and of the whole process is steadier than any wall time, which
+is given as a ratio alone.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+from nvml import Scenario, environment
+from peers import install, with_path
 
-import keras
-import tensorflow as tf
-from alternation import (
-    BATCH,
-    BUDGET_PYTHON_US,
-    BUDGET_RATIO,
-    BUDGET_US,
-    STRETCH,
-    Cost,
-    Edge,
-    dense_model,
-    measure,
-    model_of,
-    together,
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BUDGET_US = {"thread_us": 15, "process_us": 30}
+PACES = ("back-to-back", "paced")
+# (name, the program's first argument, KERAS_BACKEND, what has to be there)
+KINDS = (
+    ("TensorFlow, fit", "fit", "tensorflow", "tensorflow"),
+    ("JAX, fit", "fit", "jax", "jax"),
+    ("PyTorch, fit", "fit", "torch", "torch"),
+    ("PyTorch, loop", "loop", "torch", "torch"),
 )
-from bare_fit import python_us
-
-from gpu_util_callback import GpuUtilCallback, read_recordings
-from gpu_util_callback.recording import Clock, RecordingWriter
-
-BUDGET_BYTES = 32
-
-
-def dataset_of(width: int, dynamic: bool = False) -> tf.data.Dataset:
-    """The same batch for ever; `dynamic`: of unknown size, as without `drop_remainder`."""
-    dataset = tf.data.Dataset.from_tensors((tf.zeros((BATCH, width)), tf.zeros((BATCH, 1))))
-    if dynamic:
-        shapes = ((None, width), (None, 1))
-        dataset = dataset.map(
-            lambda *batch: tuple(
-                tf.ensure_shape(tf.py_function(lambda t: t, [tensor], tensor.dtype), shape)
-                for tensor, shape in zip(batch, shapes, strict=True)
-            )
-        ).cache()
-    return dataset.repeat()
+OURS, NO_OP, NOTHING = "gpu-util-callback", "no-op callback", "no callback"
+LABELS = {
+    "thread_us": "training thread, CPU", "process_us": "process, CPU",
+    "instructions": "training thread, instructions",
+}  # fmt: skip
 
 
-def bytes_per_step(log_dirs: list[str]) -> float:
-    """What the `steps` table takes on disk, from the rows of real fits, one after the other."""
-    found = [next(iter(read_recordings(log_dir))).steps for log_dir in log_dirs]
-    folder = tempfile.mkdtemp()
-    writer = RecordingWriter(folder, {}, clock=Clock(), flush_s=2)
-    count = 0
-    for rows in found:  # a flush every 2 s
-        more = {name: column.copy() for name, column in rows.items()}
-        more["step"] += count
-        count += len(more["step"])
-        writer.append("steps", more)
-        writer.flush()
-    writer.close("ended")
-    return sum(path.stat().st_size for path in Path(writer.path).glob("segment-*")) / count
+def measured(what: str, backend: str, pace: str, rounds: int, env: dict[str, str]) -> dict:
+    """What the program printed."""
+    env = {
+        **env,
+        "KERAS_BACKEND": backend,
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    }
+    command = [sys.executable, "-W", "ignore", str(HERE / "step_program.py"), what, pace]
+    done = subprocess.run([*command, str(rounds)], env=env, text=True, capture_output=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return json.loads(next(x for x in done.stdout.splitlines() if x.startswith("JSON "))[5:])
 
 
-def main(pairs: int = 150, rounds: int = 3) -> None:
-    print(Cost.HEADER)
-    logs = tempfile.mkdtemp()
-    for step_ms in (1, 5):
-        _, width = model_of(step_ms, dataset_of, jit_compile=False)
-        costs: dict[str, list[Cost]] = {}
-        for turn in range(rounds):  # each kind in its turn: the machine's mood is all kinds' mood
-            ours = f"{logs}/{step_ms}-{turn}"
-            kinds = (
-                ("GpuUtilCallback", GpuUtilCallback(ours, report=False), False),
-                ("  with dynamic shapes", GpuUtilCallback(f"{ours}-dynamic", report=False), True),
-                ("callback that does nothing", keras.callbacks.Callback(), False),
-                ('TensorBoard(update_freq="batch")', keras.callbacks.TensorBoard(
-                    f"{ours}-tb", update_freq="batch", profile_batch=0, write_graph=False), False),
-            )  # fmt: skip
-            for name, callback, dynamic in kinds:
-                model = dense_model(width, jit_compile=False)
-                data = dataset_of(width, dynamic)
-                cost = measure(name, callback, model, data, pairs=pairs // rounds)
-                costs.setdefault(name, []).append(cost)
-        for name, found in costs.items():
-            cost = together(found)
-            if name == "GpuUtilCallback":
-                print(f"steps of {cost.step_us / 1e3:.1f} ms, {pairs} pairs of {STRETCH} steps")
-            each = " ".join(f"{statistics.median(one.whole):.0f}" for one in found)
-            print(f"{cost.row()}   (fit by fit {each})", flush=True)
-    own = python_us(lambda: GpuUtilCallback(tempfile.mkdtemp(), report=False), dataset_of, Edge)
-    print(f"Python on the training thread, a fit without work: {own:.1f} µs a step")
-    print(f"budget: whole ≤ {BUDGET_US} µs, of it Python ≤ {BUDGET_PYTHON_US} µs, "
-          f"ratio ≤ {BUDGET_RATIO} at 5 ms")  # fmt: skip
-    recording = next(iter(read_recordings(f"{logs}/5-0")))
-    overhead = recording.facts["overhead"]
-    print(f"said of itself: {overhead['callback_us_per_step']} µs Python a step, recorder's thread "
-          f"{overhead['recorder_cpu_pct']} % of a core")  # fmt: skip
-    on_disk = bytes_per_step([f"{logs}/1-{turn}" for turn in range(rounds)])
-    print(f"steps table on disk: {on_disk:.1f} bytes a step (budget {BUDGET_BYTES})")
+def spread(values: list[float]) -> dict[str, float]:
+    """The median, and the lowest and highest of the rounds."""
+    middle = statistics.median(values)
+    return {"median": round(middle, 4), "low": round(min(values), 4),
+            "high": round(max(values), 4)}  # fmt: skip
+
+
+def compared(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """What each recorder adds to the steps of the same round under one that does nothing."""
+    base = taken.get(NO_OP) or taken[NOTHING]
+    found: dict[str, Any] = {
+        "step": {name: spread([one[name] for one in base]) for name in base[0]}
+    }
+    for recorder, rounds in taken.items():
+        if rounds is base:
+            continue
+        pairs = list(zip(rounds, base, strict=True))
+        added = {
+            name: spread([ours[name] - plain[name] for ours, plain in pairs])
+            for name in base[0]
+            if name != "wall_us"
+        }
+        wall = [ours["wall_us"] / plain["wall_us"] for ours, plain in pairs]
+        found[recorder] = {"added": added, "wall_ratio": spread(wall)}
+    return found
+
+
+def show(title: str, found: dict[str, Any]) -> None:
+    step = found["step"]
+    print(f"\n{title}: a step of {step['wall_us']['median'] / 1e3:.2f} ms, of it "
+          f"{step['thread_us']['median']:.0f} µs of CPU on the training thread, "
+          f"{step['process_us']['median']:.0f} in the process")  # fmt: skip
+    for recorder, one in found.items():
+        if recorder == "step":
+            continue
+        cells = [
+            f"{LABELS[name]} {value['median']:+8.1f} [{value['low']:+.1f} … {value['high']:+.1f}]"
+            for name, value in one["added"].items()
+        ]
+        wall = one["wall_ratio"]
+        cells.append(f"wall ×{wall['median']:.3f} [{wall['low']:.3f} … {wall['high']:.3f}]")
+        print(f"  {recorder:34}" + ", ".join(cells), flush=True)
+
+
+def main(rounds: int | None = None) -> dict[str, Any]:
+    rounds = rounds or int(os.environ.get("BENCH_ROUNDS", "7"))
+    figures: dict[str, Any] = {"rounds": rounds}
+    skipped: dict[str, str] = {}
+    print(f"µs a step over a no-op callback (in loops: over none), median of {rounds} rounds "
+          "[lowest … highest]")  # fmt: skip
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work)
+        # A driver to ask, so that samplers have something to do.
+        driver = Scenario()
+        driver.gpu("h100").process("self", 6 << 30, sm=50).curve("fan", 30)
+        env = environment(driver, folder)
+        env = with_path(env, ROOT, HERE, HERE.parent / "support")
+        for package in ("nvitop", "traceml-ai"):
+            problem = install(folder / package, package)
+            if problem is None:
+                env = with_path(env, folder / package)
+            else:
+                skipped[package] = problem
+        for name, what, backend, needed in KINDS:
+            if importlib.util.find_spec(needed) is None:
+                skipped[name] = f"{needed} is not installed"
+                continue
+            for pace in PACES:
+                found = measured(what, backend, pace, rounds, env)
+                figures[f"{name}, {pace}"] = compared(found["taken"])
+                show(f"{name}, {pace}", figures[f"{name}, {pace}"])
+    if found["no_instructions"]:
+        skipped["instructions"] = found["no_instructions"]
+    for name, reason in skipped.items():
+        print(f"{name}: skipped, {reason}")
+    for clock, budget in BUDGET_US.items():
+        over = [
+            f"{name} {added['median']:.1f}"
+            for name, one in figures.items()
+            if name != "rounds" and (added := one[OURS]["added"][clock])["median"] > budget
+        ]
+        met = "met" if not over else "MISSED: " + ", ".join(over)
+        print(f"budget {budget} µs, {LABELS[clock]}: {met}")
+    return {**figures, "skipped": skipped}
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def run(path: Path) -> dict:
     return json.loads(done.stdout)
 
 
-def main() -> None:
+def main() -> dict:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "host.xplane.pb"
         events = write_xplane(path)
@@ -139,6 +139,7 @@ def main() -> None:
             f"analysed {figures['analyse_s']:.2f} s, together {total:.2f} s (budget 5 s); "
             f"peak {figures['peak_mb']:.0f} MB (budget 700 MB)"
         )
+    return {"events": events, "whole_s": round(total, 2), "peak_mb": round(figures["peak_mb"])}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""The demo's second act: an input pipeline in Python that holds the lock all the time.
+
+Whatever gives up the lock on the training thread then waits for it, 5 ms each time. Plain and
+recorded fits take turns; a fit's own first steps, which start the pipeline, are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+DEMO = Path(__file__).resolve().parents[2] / "demo"
+BATCH, STEPS, FIRST, PAIRS = 32, 120, 10, 8
+
+
+def main() -> dict[str, Any]:
+    sys.path.insert(0, str(DEMO))
+    import keras
+    from images import draw, slow_pipeline
+    from train import build_model
+
+    from gpu_util_callback import GpuUtilCallback, read_recordings
+
+    class Clock(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == FIRST:
+                self.begin = time.perf_counter()
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.end = time.perf_counter()
+
+    model = build_model()
+    own, rates = [], {False: [], True: []}
+    with tempfile.TemporaryDirectory() as folder:
+        pictures = draw(Path(folder) / "pictures", count=200)
+        for number in range(PAIRS + 1):
+            order = (False, True) if number % 2 else (True, False)
+            for recorded in order:
+                clock, log_dir = Clock(), f"{folder}/{number}"
+                ours = [GpuUtilCallback(log_dir, report=False)] if recorded else []
+                data = slow_pipeline(pictures, BATCH, STEPS)
+                model.fit(data, shuffle=False, verbose=0, callbacks=[clock, *ours])
+                if not number:  # traces
+                    continue
+                rates[recorded].append((STEPS - FIRST) / (clock.end - clock.begin))
+                if recorded:
+                    (recording,) = read_recordings(log_dir)
+                    own.append(recording.facts["overhead"]["callback_us_per_step"])
+    ratios = [a / b for a, b in zip(rates[True], rates[False], strict=True)]
+    low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+    plain = statistics.median(rates[False])
+    print(f"{PAIRS} pairs of fits of {STEPS} steps: {plain:.1f} steps per second without us, "
+          f"×{middle:.4f} with us [{low:.3f} … {high:.3f}] (budget ×0.99); own cost as "
+          f"reported {statistics.median(own):.1f} µs a step, at most {max(own):.1f} (budget "
+          "100)")  # fmt: skip
+    return {
+        "steps_per_s": round(plain, 2),
+        "ratio": {"median": round(middle, 4), "low": round(low, 4), "high": round(high, 4)},
+        "own_us": {"median": statistics.median(own), "high": max(own)},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Trains under one recorder after the other, in turns, and prints what each step took as JSON.
+
+    step_program.py fit|loop back-to-back|paced ROUNDS
+
+`fit` trains a Keras model on the backend that KERAS_BACKEND names, `loop` a PyTorch loop. The
+model is tiny, so that what recording adds is no small part of what is measured; `paced` leaves the
+processor idle between steps of 5 ms, as a training does whose device works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from instructions import counter
+
+BATCH, WIDTH, PACE_S = 8, 4, 0.005
+# (steps before the stretch that is measured, steps of it)
+LENGTHS = {"back-to-back": (500, 3000), "paced": (200, 600)}
+_instructions, WHY_NO_INSTRUCTIONS = counter()
+CLOCKS: dict[str, Callable[[], float]] = {
+    "thread_us": lambda: 1e6 * time.thread_time(),
+    "process_us": lambda: 1e6 * time.process_time(),
+    "wall_us": lambda: 1e6 * time.perf_counter(),
+    **({"instructions": _instructions} if _instructions is not None else {}),
+}
+
+
+class Stretch:
+    """Reads the clocks as the stretch begins and ends, and paces the steps."""
+
+    def __init__(self, pace: str):
+        self.first, self.steps = LENGTHS[pace]
+        self.paced = pace == "paced"
+        self.step = 0
+        self.read: list[dict[str, float]] = []
+
+    def begins(self) -> None:
+        """A step begins."""
+        if self.step in (self.first, self.first + self.steps):
+            self.read.append({name: clock() for name, clock in CLOCKS.items()})
+        self.step += 1
+        if self.paced:
+            time.sleep(PACE_S)
+
+    @property
+    def total(self) -> int:
+        return self.first + self.steps + 1
+
+    def each(self) -> dict[str, float]:
+        before, after = self.read
+        return {name: (after[name] - before[name]) / self.steps for name in CLOCKS}
+
+
+@contextlib.contextmanager
+def nvitop_collects() -> Iterator[None]:
+    """nvitop's collector at our rate, in a thread of its own as its documentation shows."""
+    from nvitop import Device, ResourceMetricCollector
+
+    collector = ResourceMetricCollector(Device.all(), root_pids={os.getpid()}, interval=0.1)
+    daemon = collector.daemonize(on_collect=lambda metrics: going[0], interval=0.1)
+    try:
+        yield
+    finally:
+        going[0] = False
+        daemon.join(5)
+        going[0] = True
+
+
+going = [True]
+
+
+def fits(pace: str) -> dict[str, Callable[[], dict[str, float]]]:
+    """A fit under each of the recorders."""
+    import keras
+
+    from gpu_util_callback import GpuUtilCallback
+
+    class Begins(keras.callbacks.Callback):
+        async_safe = True
+
+        def __init__(self, stretch: Stretch):
+            super().__init__()
+            self.stretch = stretch
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.stretch.begins()
+
+    class NoOp(keras.callbacks.Callback):
+        async_safe = True
+
+        def on_train_batch_begin(self, batch, logs=None):
+            pass
+
+        def on_train_batch_end(self, batch, logs=None):
+            pass
+
+    batch = np.zeros((BATCH, WIDTH), np.float32), np.zeros((BATCH, 1), np.float32)
+    model = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile="auto")
+
+    def endless() -> Any:
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            return tf.data.Dataset.from_tensors(batch).repeat()
+
+        def generate():
+            while True:
+                yield batch
+
+        return generate()
+
+    def fit(*callbacks: keras.callbacks.Callback) -> dict[str, float]:
+        stretch = Stretch(pace)
+        model.fit(
+            endless(), steps_per_epoch=stretch.total, verbose=0,
+            callbacks=[Begins(stretch), *callbacks],
+        )  # fmt: skip
+        return stretch.each()
+
+    def under_nvitop() -> dict[str, float]:
+        with nvitop_collects():
+            return fit(NoOp())
+
+    found = {
+        "no callback": fit,
+        "no-op callback": lambda: fit(NoOp()),
+        "gpu-util-callback": lambda: fit(GpuUtilCallback(tempfile.mkdtemp(), report=False)),
+    }
+    if keras.backend.backend() == "tensorflow":
+        found['TensorBoard(update_freq="batch")'] = lambda: fit(
+            keras.callbacks.TensorBoard(
+                tempfile.mkdtemp(), update_freq="batch", profile_batch=0, write_graph=False
+            )
+        )
+    if importlib.util.find_spec("nvitop"):
+        found["nvitop's collector"] = under_nvitop
+    return found
+
+
+def loops(pace: str) -> tuple[dict[str, Callable[[], dict[str, float]]], Callable | None]:
+    """A PyTorch loop under each of the recorders; and under TraceML, which stays once it is there.
+
+    TraceML's aggregator is a process of its own; it is not part of what is measured.
+    """
+    import torch
+
+    from gpu_util_callback import GpuUtilMonitor
+
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(WIDTH, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    batches = [(torch.zeros(BATCH, WIDTH), torch.zeros(BATCH, 1))] * Stretch(pace).total
+
+    def work(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        ((model(x) - y) ** 2).mean().backward()
+        optimizer.step()
+
+    def plain() -> dict[str, float]:
+        stretch = Stretch(pace)
+        for x, y in batches:
+            stretch.begins()
+            work(x, y)
+        return stretch.each()
+
+    def ours() -> dict[str, float]:
+        stretch = Stretch(pace)
+        with GpuUtilMonitor(tempfile.mkdtemp(), report=False) as monitor:
+            for x, y in monitor.batches(batches):
+                stretch.begins()
+                work(x, y)
+        return stretch.each()
+
+    def under_nvitop() -> dict[str, float]:
+        with nvitop_collects():
+            return plain()
+
+    def traced() -> dict[str, float]:
+        import traceml_ai as traceml
+
+        traceml.init(mode="auto", on_missing_aggregator="raise")
+        stretch = Stretch(pace)
+        for x, y in batches:
+            stretch.begins()
+            with traceml.trace_step(model):
+                work(x, y)
+        return stretch.each()
+
+    found = {"no callback": plain, "gpu-util-callback": ours}
+    if importlib.util.find_spec("nvitop"):
+        found["nvitop's collector"] = under_nvitop
+    return found, traced if importlib.util.find_spec("traceml_ai") else None
+
+
+@contextlib.contextmanager
+def traceml_serves() -> Iterator[None]:
+    folder = tempfile.mkdtemp()
+    code = "import sys; from traceml_ai.launcher.cli import main; sys.argv = ['traceml', 'serve']"
+    server = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; sys.exit(main())"], cwd=folder,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", 29765), 1):
+                break
+            time.sleep(0.2)
+        yield
+    finally:
+        server.terminate()
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def main(what: str, pace: str, rounds: int) -> None:
+    traced = None
+    if what == "loop":
+        found, traced = loops(pace)
+    else:
+        found = fits(pace)
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in found}
+    order = random.Random(0)
+    for number in range(rounds + 1):  # the first one traces and warms up
+        for name in order.sample(list(found), len(found)):
+            each = found[name]()
+            if number:
+                taken[name].append(each)
+    if traced is not None:
+        with traceml_serves():
+            taken["TraceML's trace_step"] = [traced() for _ in range(rounds + 1)][1:]
+    print("JSON", json.dumps({"taken": taken, "no_instructions": WHY_NO_INSTRUCTIONS}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

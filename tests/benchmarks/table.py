@@ -1,0 +1,163 @@
+"""Makes the README's table of figures from `figures.json`, which `--save` of the benchmarks keeps.
+
+    python -m tests.benchmarks step fits --save
+    python -m tests.benchmarks.table
+
+With `--check` it changes nothing and fails where the README's table is another one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+FIGURES = FOLDER / "figures.json"
+README = FOLDER.parents[1] / "README.md"
+BEGIN, END = "<!-- figures: python -m tests.benchmarks.table -->", "<!-- figures end -->"
+OURS = "gpu-util-callback"
+
+Row = tuple[str, str]
+
+
+def between(one: dict[str, float], digits: int = 0) -> str:
+    """A median with the lowest and the highest of the rounds."""
+    return f"{one['median']:.{digits}f} [{one['low']:.{digits}f} … {one['high']:.{digits}f}]"
+
+
+def step(figures: dict[str, Any]) -> Iterator[Row]:
+    """Recorders by kind of training."""
+    for name, one in figures.items():
+        if not isinstance(one, dict) or OURS not in one:
+            continue
+        wall_ms = one["step"]["wall_us"]["median"] / 1e3
+        for recorder, cost in one.items():
+            if recorder in ("step", "no callback"):
+                continue
+            added, wall = cost["added"], cost["wall_ratio"]
+            beside = "" if recorder == OURS else f"; beside it: {recorder}"
+            yield (
+                f"{name}, a step of {wall_ms:.1f} ms{beside}",
+                f"training thread {between(added['thread_us'])} µs of CPU, "
+                f"process {between(added['process_us'])} µs, wall ×{between(wall, 3)}",
+            )
+
+
+def fits(figures: dict[str, Any]) -> Iterator[Row]:
+    """Many short fits."""
+    cpu = figures["CPU time of the process"]
+    yield (
+        f"each of {figures['fits']:,} fits of {figures['steps']} steps, one callback",
+        f"{cpu['added_ms']:.1f} ms of CPU (the fit itself {cpu['plain_ms']:.0f}); "
+        f"{figures['recordings']} recording, {figures['files']} files, "
+        f"{figures['bytes'] / 1e3:.0f} kB",
+    )
+
+
+def held_lock(figures: dict[str, Any]) -> Iterator[Row]:
+    """A pipeline in Python."""
+    yield (
+        "steps per second where the input pipeline holds Python's lock (`make demo`, act 2)",
+        f"×{between(figures['ratio'], 3)}; own cost as reported "
+        f"{figures['own_us']['median']:.0f} µs a step",
+    )
+
+
+def long(figures: dict[str, Any]) -> Iterator[Row]:
+    """A day."""
+    hours = figures["steps"] * 8.64e-3 / 3600
+    whole, resident = figures["whole"], figures["resident_mb"]
+    yield (
+        f"a fit of {figures['steps']:,} steps, {hours:.1f} h: a flush in its first and last tenth",
+        f"{whole[0]:.0f} and {whole[-1]:.0f} ms of CPU, resident {resident[0]:.0f} and "
+        f"{resident[-1]:.0f} MB; {figures['bytes'] / figures['steps']:.1f} bytes a step on disk, "
+        "samples included",
+    )
+
+
+def sampler(figures: dict[str, Any]) -> Iterator[Row]:
+    """Shares of a core."""
+    shares = dict(figures["core_pct_at_10_hz"])
+    ours = shares.pop(OURS)
+    others = ", ".join(f"{name} {pct:.2f} %" for name, pct in shares.items())
+    yield (
+        "GPU sampling at 10 Hz over the stand-in driver",
+        f"{ours:.2f} % of a core" + (f" ({others})" if others else ""),
+    )
+
+
+def trace(figures: dict[str, Any]) -> Iterator[Row]:
+    """Reading a profiler's file."""
+    yield (
+        f"a trace of {figures['events']:,} events, read and analysed",
+        f"{figures['whole_s']:.1f} s, {figures['peak_mb']:,} MB at most",
+    )
+
+
+def diagnosis(figures: dict[str, Any]) -> Iterator[Row]:
+    """The rules."""
+    yield (
+        f"{figures['steps']:,} steps, 8 GPUs, diagnosed / {figures['more']:,} more",
+        f"{figures['whole_s']:.2f} s / {figures['more_ms']:.0f} ms of CPU",
+    )
+
+
+def browse(figures: dict[str, Any]) -> Iterator[Row]:
+    """The server of the tab."""
+    yield (
+        f"{figures['steps']:,} steps, {figures['gpus']} GPUs × {figures['metrics']} metrics, "
+        "opened in the tab / zoomed (p95)",
+        f"{figures['first_ms']:.0f} ms / {figures['zoom_cpu_ms']['p95']:.0f} ms of CPU in the "
+        f"server, {figures['rss_mb']:.0f} MB",
+    )
+
+
+ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
+    "step": step, "held_lock": held_lock, "fits": fits, "long": long, "sampler": sampler,
+    "trace": trace, "diagnosis": diagnosis, "browse": browse,
+}  # fmt: skip
+
+
+def table(figures: dict[str, dict[str, Any]]) -> str:
+    """The table, a line a row."""
+    lines = ["| | |", "| --- | --- |"]
+    for name, rows in ROWS.items():
+        if name in figures:
+            lines += [f"| {what} | {cost} |" for what, cost in rows(figures[name])]
+    days = sorted({one["date"] for one in figures.values()})
+    loads = [one["load"] for one in figures.values()]
+    taken = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    cpus = {one["cpus"] for one in figures.values()}
+    lines += ["", f"Taken {taken} on {'/'.join(map(str, sorted(cpus)))} CPUs at a load average of "
+              f"{min(loads):.0f} to {max(loads):.0f}; medians [lowest … highest of the rounds], "
+              "over a no-op callback, in loops over none."]  # fmt: skip
+    return "\n".join(lines)
+
+
+def placed(readme: str, made: str) -> str:
+    """The README with this table between its markers."""
+    before, _, rest = readme.partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise SystemExit(f"{README}: no lines {BEGIN} and {END}, between which the table goes")
+    return f"{before}{BEGIN}\n{made}\n{END}{after}"
+
+
+def main(arguments: list[str]) -> int:
+    if not FIGURES.exists():
+        raise SystemExit(f"no {FIGURES}: python -m tests.benchmarks --save makes it")
+    readme = README.read_text()
+    wanted = placed(readme, table(json.loads(FIGURES.read_text())))
+    if arguments == ["--check"]:
+        if wanted != readme:
+            print("The README's table is not made from figures.json: run this without --check")
+        return int(wanted != readme)
+    README.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""The README's table of figures is made, not typed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture
+def maker(monkeypatch, tmp_path):
+    """The table's maker, on a README and figures of its own."""
+    spec = importlib.util.spec_from_file_location("figures_table", HERE / "table.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "FIGURES", tmp_path / "figures.json")
+    monkeypatch.setattr(module, "README", tmp_path / "README.md")
+    return module
+
+
+def spread(median: float) -> dict[str, float]:
+    return {"median": median, "low": median - 1, "high": median + 1}
+
+
+def cost(us: float) -> dict:
+    return {"added": {"thread_us": spread(us), "process_us": spread(2 * us)},
+            "wall_ratio": {"median": 1.01, "low": 0.99, "high": 1.02}}  # fmt: skip
+
+
+def figures() -> dict:
+    run = {"date": "2026-11-22", "cpus": 2, "load": 1.5, "python": "3.11.7"}
+    step = {name: spread(500) for name in ("thread_us", "process_us", "wall_us")}
+    return {
+        "step": {**run, "rounds": 3, "skipped": {"instructions": "not permitted"},
+                 "TensorFlow, fit, paced": {"step": step, "no callback": cost(-1),
+                                            "gpu-util-callback": cost(11), "nvitop": cost(40)}},
+        "diagnosis": {**run, "date": "2026-11-23", "steps": 1_000_000, "whole_s": 0.25,
+                      "more": 1000, "more_ms": 15.4},
+    }  # fmt: skip
+
+
+def write(maker, text: str = "before\n{begin}\nold\n{end}\nafter\n") -> None:
+    maker.FIGURES.write_text(json.dumps(figures()))
+    maker.README.write_text(text.format(begin=maker.BEGIN, end=maker.END))
+
+
+def test_the_figures_become_rows(maker):
+    write(maker)
+    assert maker.main([]) == 0
+    text = maker.README.read_text()
+    assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
+    ours, beside, diagnosis = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    assert "a step of 0.5 ms" in ours and "training thread 11 [10 … 12] µs" in ours
+    assert "process 22" in ours and "×1.010 [0.990 … 1.020]" in ours
+    assert "beside it: nvitop" in beside and "40" in beside
+    assert "1,000,000 steps" in diagnosis and "0.25 s / 15 ms" in diagnosis
+    assert "2026-11-22 to 2026-11-23" in text and "no callback" not in text
+
+
+def test_a_table_that_was_typed_is_noticed(maker, capsys):
+    write(maker)
+    assert maker.main(["--check"]) == 1
+    assert "without --check" in capsys.readouterr().out
+    maker.main([])
+    assert maker.main(["--check"]) == 0
+    maker.README.write_text(maker.README.read_text().replace("0.25 s", "0.20 s"))
+    assert maker.main(["--check"]) == 1
+
+
+def test_a_readme_without_markers_is_left_alone(maker):
+    write(maker, "no table here\n")
+    with pytest.raises(SystemExit, match="between which the table goes"):
+        maker.main([])
+    assert maker.README.read_text() == "no table here\n"
+
+
+def test_the_readme_in_this_repository_is_made_of_its_figures():
+    spec = importlib.util.spec_from_file_location("figures_table", HERE / "table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.main(["--check"]) == 0
