@@ -3,9 +3,11 @@
 import hashlib
 import json
 import logging
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
@@ -17,7 +19,6 @@ from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
-from tensorboard_plugin.deadline import Deadline, NoAnswer
 from tensorboard_plugin.export import csv_lines, step_columns
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.offline import html_report
@@ -35,7 +36,7 @@ from tensorboard_plugin.tiles.engine import is_long
 from tensorboard_plugin.tiles.server import BadTile, TileServer
 from tensorboard_plugin.windows import window_reply
 
-__all__ = ["GpuUtilizationPlugin"]
+__all__ = ["GpuUtilizationPlugin", "NoAnswer"]
 
 logger = logging.getLogger("gpu_util_callback")
 
@@ -378,3 +379,78 @@ def _integer(request: wrappers.Request, name: str, of: int = 0) -> int:
         return int(text)
     except ValueError:
         raise _Refused(400, f"{name} is an integer, not {text[:40]!r}") from None
+
+
+# Libraries of object stores retry for minutes; a browser has six connections to TensorBoard,
+# which its other tabs need, too.
+ANSWER_S = 15.0
+# Overdue requests that may wait for the same work; further ones are refused at once.
+MOST_OVERDUE = 2
+
+T = TypeVar("T")
+
+
+class NoAnswer(Exception):
+    """No answer in time; the message says in one line what to do."""
+
+
+class Deadline:
+    """Work on threads of its own, awaited up to a time limit; thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._overdue: Counter[str] = Counter()
+
+    def ask(self, what: str, work: Callable[[], T]) -> T:
+        """Return or raise what `work` does. `what`: names what it waits for.
+
+        Raises: NoAnswer.
+        """
+        if self._overdue[what] >= MOST_OVERDUE:
+            raise NoAnswer(_MESSAGE)
+        found: list[tuple[Any, BaseException | None]] = []
+        done = threading.Event()
+        overdue = False
+
+        def run() -> None:
+            try:
+                found.append((work(), None))
+            except BaseException as error:  # raised where it was requested
+                found.append((None, error))
+            with self._lock:
+                done.set()
+                self._overdue[what] -= overdue
+
+        # A daemon: TensorBoard may end while a library still waits.
+        threading.Thread(target=run, name="gpu-util-request", daemon=True).start()
+        if not done.wait(ANSWER_S):
+            with self._lock:
+                if not done.is_set():
+                    overdue = True
+                    self._overdue[what] += 1
+                    raise NoAnswer(_MESSAGE)
+        value, error = found[0]
+        if error is not None:
+            raise error
+        return value
+
+    def stream(self, what: str, lines: Iterator[str]) -> Iterator[str]:
+        """Yield the lines of a download; where one takes too long, a last line that says so.
+
+        Raises: NoAnswer after that, so that the partial download does not look complete.
+        """
+        while True:
+            try:
+                line = self.ask(what, lambda: next(lines, None))
+            except NoAnswer as late:
+                yield f"# incomplete: {late}\n"
+                raise
+            if line is None:
+                return
+            yield line
+
+
+_MESSAGE = (
+    "the store that holds this recording does not answer: see that the machine TensorBoard runs on "
+    "is online and logged in there"
+)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from gpu_util_callback.doctor import _driver, _environment, _framework
+from gpu_util_callback.doctor import _checks
 from gpu_util_callback.doctor._report import Line, Report
 from gpu_util_callback.doctor.probe import MARK
 from gpu_util_callback.unused_gpu import why_unused
@@ -86,29 +86,29 @@ def examine(framework: str | None = None, timeout_s: float = 60) -> Report:
     answers = run_probes({"nvml": [], "cuda": [], **{name: [] for name in present}}, timeout_s)
     nvml, cuda = answers["nvml"], answers["cuda"]
     libraries: dict[str, Any] = {}
-    needed = _framework.needed_libraries(answers.get("tensorflow", {}).get("build") or {})
+    needed = _checks.needed_libraries(answers.get("tensorflow", {}).get("build") or {})
     if needed:
         libraries = run_probes({"libraries": [",".join(needed)]}, timeout_s)["libraries"]
         libraries.pop("stderr", None)
     environ = dict(os.environ)
-    backend = _environment.backend(environ)
+    backend = _checks.backend(environ)
     lines: list[Line] = [
-        *_driver.check_driver(nvml, cuda),
-        *_driver.check_gpus(nvml),
-        *_environment.check_environment(environ, nvml),
-        *_environment.check_profiler(nvml, libraries),
+        *_checks.check_driver(nvml, cuda),
+        *_checks.check_gpus(nvml),
+        *_checks.check_environment(environ, nvml),
+        *_checks.check_profiler(nvml, libraries),
     ]
     for name, distributions in present.items():
         answer = answers[name]
-        lines += _framework.check_framework(
+        lines += _checks.check_framework(
             name, distributions, answer, nvml, cuda, environ,
             libraries if name == "tensorflow" else {}, used=backend in (None, name),
         )  # fmt: skip
     if not present:
-        lines.append(_framework.none_installed(names))
+        lines.append(_checks.none_installed(names))
     facts = {
         "nvml": nvml, "cuda": cuda, "libraries": libraries, "backend": backend,
-        "environment": _environment.relevant(environ),
+        "environment": _checks.relevant(environ),
         "frameworks": {name: answers[name] for name in present},
     }  # fmt: skip
     return Report(lines, facts)

@@ -14,8 +14,13 @@ import numpy as np
 from gpu_util_callback.recording.columns import FrameError, decode_frame, encode_frame
 from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, checked_ns, pack
 from gpu_util_callback.recording.facts import MOST_COUNT, MOST_LENGTH_NS
-from gpu_util_callback.recording.overview import check_buckets, checked_shift, step_series
-from gpu_util_callback.recording.pyramid import extremes, reduce_rows
+from gpu_util_callback.recording.overview import (
+    check_buckets,
+    checked_shift,
+    extremes,
+    reduce_rows,
+    step_series,
+)
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, STEP_SERIES
 from gpu_util_callback.recording.segments import Rows, checked_frame
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu_util_callback.recording.pyramid import extremes
+from gpu_util_callback.recording.overview import extremes
 
 __all__ = ["Range", "View", "empty", "reduced", "reduced_rows", "spread"]
 

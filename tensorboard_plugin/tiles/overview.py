@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpu_util_callback.recording.overview import Overview
-from gpu_util_callback.recording.pyramid import Marks
+from gpu_util_callback.recording.overview import Marks, Overview
 from tensorboard_plugin.tiles.merging import Range, View, reduced, spread
 
 __all__ = ["OverviewTiles"]

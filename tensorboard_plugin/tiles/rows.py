@@ -12,8 +12,7 @@ from gpu_util_callback.recording.overview import step_series
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
 from gpu_util_callback.recording.sealed import extent
-from gpu_util_callback.recording.segment_list import SegmentInfo
-from gpu_util_callback.recording.segments import Rows, Segment
+from gpu_util_callback.recording.segments import Rows, Segment, SegmentInfo
 
 __all__ = ["NewRows", "Part", "RawRows"]
 

@@ -8,14 +8,7 @@ import pytest
 from cuda import build_cuda, fake_framework, prepend
 from nvml import GIB, Scenario, environment
 
-from gpu_util_callback.doctor import (
-    Line,
-    Report,
-    _driver,
-    _environment,
-    _framework,
-    quick_check,
-)
+from gpu_util_callback.doctor import Line, Report, _checks, quick_check
 from gpu_util_callback.gpus._library import nvidia_gpus
 
 LIBRARIES = [
@@ -158,24 +151,24 @@ def test_whether_the_machine_has_a_gpu_at_all(tmp_path, devices, files, expected
 
 def test_a_machine_without_a_gpu_is_told_of_no_driver():
     problem = {"source": "NVML", "reason": "no NVIDIA GPU in this machine", "cure": ""}
-    [found] = _driver.check_driver({"problem": problem}, {})
+    [found] = _checks.check_driver({"problem": problem}, {})
     assert (found.status, found.cure) == ("ok", "")
 
 
 def test_two_memory_fractions_keep_jax_from_starting():
     both = {"XLA_CLIENT_MEM_FRACTION": "0.9", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
-    found = _environment.check_environment(both, {"gpus": [{"visible": True}]})
+    found = _checks.check_environment(both, {"gpus": [{"visible": True}]})
     [wrong] = [line for line in found if line.status == "problem"]
     assert wrong.cure == "unset XLA_PYTHON_CLIENT_MEM_FRACTION"
     one = {"XLA_CLIENT_MEM_FRACTION": "0.9"}
-    [found] = _environment.check_environment(one, {"gpus": [{"visible": True}]})
+    [found] = _checks.check_environment(one, {"gpus": [{"visible": True}]})
     assert found.status == "ok" and "XLA_CLIENT_MEM_FRACTION=0.9" in found.text
 
 
 def test_without_any_framework_it_is_an_environment_for_looking():
-    found = _framework.none_installed(["tensorflow", "jax", "torch"])
+    found = _checks.none_installed(["tensorflow", "jax", "torch"])
     assert found.status == "ok" and "viewer's environment" in found.text
-    named = _framework.none_installed(["jax"])
+    named = _checks.none_installed(["jax"])
     assert named.status == "problem" and named.cure.startswith("pip install")
 
 
@@ -389,7 +382,7 @@ BOARD = {
     ],
 )  # fmt: skip
 def test_each_trouble_of_a_gpu(change, status, words):
-    report = Report(_driver.check_gpus({"gpus": [{**BOARD, **change}], "host_pids": True}))
+    report = Report(_checks.check_gpus({"gpus": [{**BOARD, **change}], "host_pids": True}))
     assert report.status == status
     assert words in " ".join(entry.text for entry in report.lines)
     assert all(entry.cure for entry in report.lines if entry.status != "ok")
@@ -397,7 +390,7 @@ def test_each_trouble_of_a_gpu(change, status, words):
 
 def test_equal_gpus_share_a_line():
     gpus = [{**BOARD, "nvml_index": i} for i in range(8)]
-    (only,) = _driver.check_gpus({"gpus": gpus})
+    (only,) = _checks.check_gpus({"gpus": gpus})
     assert only.text.startswith("8 × X, 80 GiB")
 
 
@@ -413,7 +406,7 @@ def test_equal_gpus_share_a_line():
     ],
 )
 def test_compute_capabilities(capability, codes, status):
-    found = _framework._fits(
+    found = _checks._fits(
         "tensorflow", {"cuda_compute_capabilities": codes}, {},
         [{"compute_capability": capability}], "problem",
     )  # fmt: skip
@@ -421,13 +414,13 @@ def test_compute_capabilities(capability, codes, status):
 
 
 def test_needed_libraries_follow_the_build():
-    assert "libcudnn.so.8" in _framework.needed_libraries(
+    assert "libcudnn.so.8" in _checks.needed_libraries(
         {"is_cuda_build": True, "cuda_version": "11.8", "cudnn_version": "8"}
     )
-    assert "libcublas.so.13" in _framework.needed_libraries(
+    assert "libcublas.so.13" in _checks.needed_libraries(
         {"is_cuda_build": True, "cuda_version": "13.0", "cudnn_version": "9"}
     )
-    assert _framework.needed_libraries({"is_cuda_build": False}) == []
+    assert _checks.needed_libraries({"is_cuda_build": False}) == []
 
 
 def test_report_status_is_the_worst():

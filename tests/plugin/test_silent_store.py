@@ -15,10 +15,9 @@ from werkzeug.test import Client
 
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import storage_for
-from tensorboard_plugin import deadline as patience_module
+from tensorboard_plugin import plugin as patience_module
 from tensorboard_plugin import runs as runs_module
-from tensorboard_plugin.deadline import NoAnswer
-from tensorboard_plugin.plugin import GpuUtilizationPlugin
+from tensorboard_plugin.plugin import GpuUtilizationPlugin, NoAnswer
 from tensorboard_plugin.runs import RunIndex
 from tensorboard_plugin.tiles import engine
 from tensorboard_plugin.tiles.server import TileServer

@@ -184,7 +184,7 @@ def test_the_longest_phases_are_at_hand(make_writer, tmp_path, scripted_time, mo
     assert np.sort(found["end_ns"] - found["start_ns"]).tolist() == truth.tolist()
     assert found["name"][-1] == "open"
     # As older versions wrote it: without them, all phases are read.
-    monkeypatch.setattr("gpu_util_callback.recording.top.stored_phases", lambda file: None)
+    monkeypatch.setattr("gpu_util_callback.recording.reader.stored_phases", lambda file: None)
     (old,) = read_recordings(tmp_path / "run")
     again = old.longest_phases(2_000)
     assert again["start_ns"].tolist() == found["start_ns"].tolist()

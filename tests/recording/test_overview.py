@@ -9,10 +9,17 @@ import pytest
 from scripted_runs import MS, step_rows
 
 from gpu_util_callback.recording import Recording, read_recordings
-from gpu_util_callback.recording import top as top_module
+from gpu_util_callback.recording import reader as reader_module
 from gpu_util_callback.recording.container import Container, Damaged
-from gpu_util_callback.recording.overview import SIZE, Overview, StoredGroups
-from gpu_util_callback.recording.pyramid import SHORT, Folded, extremes, reduce_rows
+from gpu_util_callback.recording.overview import (
+    SHORT,
+    SIZE,
+    Folded,
+    Overview,
+    StoredGroups,
+    extremes,
+    reduce_rows,
+)
 from gpu_util_callback.recording.schema import STEP_SERIES
 from gpu_util_callback.recording.segments import Segment, complete
 from gpu_util_callback.recording.summary import Distribution
@@ -231,7 +238,7 @@ def test_a_flush_costs_the_open_segment_and_not_the_overview(
 
     watch(StoredGroups, "_unpacked", "unpacked")
     watch(Folded, "add", "folded")
-    watch(top_module.Summary, "restore", "restored")
+    watch(reader_module.Summary, "restore", "restored")
     watch(Segment, "__init__", "opened")
     writer = make_writer()
     now, done, found, before = writer.facts["started_ns"], 0, None, -1

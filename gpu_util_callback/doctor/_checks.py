@@ -1,0 +1,551 @@
+"""The checks: pure functions from the probes' answers to lines."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_util_callback.doctor._report import OK, PROBLEM, WARNING, Line
+from gpu_util_callback.gpus import _words
+from gpu_util_callback.unused_gpu import INSTALL
+
+__all__ = [
+    "backend",
+    "check_driver",
+    "check_environment",
+    "check_framework",
+    "check_gpus",
+    "check_profiler",
+    "needed_libraries",
+    "none_installed",
+    "relevant",
+]
+
+
+_SECTION = "environment"
+_NAMES = (
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+    "KERAS_BACKEND", "JAX_PLATFORMS", "JAX_PLATFORM_NAME", "XLA_FLAGS", "TF_XLA_FLAGS",
+    "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION",
+    "TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_GPU_THREAD_MODE", "TF_DETERMINISTIC_OPS",
+    "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "LD_LIBRARY_PATH",
+)  # fmt: skip
+
+
+def relevant(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are set and matter."""
+    return {name: environ[name] for name in _NAMES if name in environ}
+
+
+def backend(environ: Mapping[str, str]) -> str | None:
+    """Return the Keras backend chosen here, None if none is."""
+    chosen = environ.get("KERAS_BACKEND", "").lower()
+    return chosen if chosen in ("tensorflow", "jax", "torch") else None
+
+
+def check_environment(environ: Mapping[str, str], nvml: dict[str, Any]) -> list[Line]:
+    """Return one line per variable that is wrong or slow, and one for all the others."""
+    gpus = nvml.get("gpus") or []
+    lines = [*_visible(environ, nvml, gpus), *_settings(environ, gpus)]
+    named = {line.check for line in lines}
+    rest = {
+        name: value
+        for name, value in relevant(environ).items()
+        if name not in named and name != "LD_LIBRARY_PATH"
+    }
+    if rest or not lines:
+        text = (
+            ", ".join(f"{name}={value}" for name, value in rest.items()) or "none set that matter"
+        )
+        lines.append(Line(_SECTION, "variables", OK, text))
+    if environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp/nvidia-mps").is_dir():
+        lines.append(
+            Line(_SECTION, "MPS", OK, "a CUDA MPS server is configured: processes share GPUs")
+        )
+    return lines
+
+
+def _visible(environ: Mapping[str, str], nvml: dict[str, Any], gpus: list[Any]) -> list[Line]:
+    name = "CUDA_VISIBLE_DEVICES"
+    lines = []
+    value = environ.get(name)
+    visible = sum(gpu["visible"] for gpu in gpus)
+    if nvml.get("visible_problem"):
+        lines.append(
+            Line(
+                _SECTION,
+                name,
+                PROBLEM,
+                nvml["visible_problem"],
+                "name GPUs that exist, or unset it",
+            )
+        )
+    elif value is not None and gpus and visible == 0:
+        hidden = "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
+        lines.append(
+            Line(_SECTION, name, PROBLEM, f"{name}={value} hides {hidden}",
+                 f"unset {name}, or set it to the GPUs that are meant")
+        )  # fmt: skip
+    elif value is not None and gpus:
+        lines.append(Line(_SECTION, name, OK, f"{name}={value}: {visible} of {len(gpus)} GPUs"))
+    if not nvml.get("order_certain", True) and visible > 1:
+        lines.append(
+            Line(_SECTION, "CUDA_DEVICE_ORDER", WARNING,
+                 "these GPUs differ, and CUDA numbers them by speed while nvidia-smi goes by bus",
+                 "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
+        )  # fmt: skip
+    return lines
+
+
+def _settings(environ: Mapping[str, str], gpus: list[Any]) -> list[Line]:
+    lines = []
+
+    def warn(name: str, status: str, text: str, cure: str) -> None:
+        lines.append(Line(_SECTION, name, status, text, cure))
+
+    if environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+        warn("CUDA_LAUNCH_BLOCKING", WARNING, "the host waits for every single kernel",
+             "unset CUDA_LAUNCH_BLOCKING (it is for debugging)")  # fmt: skip
+    for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
+        value = environ.get(name, "").lower()
+        if gpus and value and not {"cuda", "gpu", "rocm"} & set(value.split(",")):
+            warn(name, PROBLEM, f"{name}={value} keeps JAX off the GPU", f"unset {name}")
+    old, new = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
+    if environ.get(old) and environ.get(new):
+        warn(new, PROBLEM if gpus else WARNING,
+             f"JAX does not start on a GPU with {old} beside it", f"unset {old}")  # fmt: skip
+    capabilities = environ.get("NVIDIA_DRIVER_CAPABILITIES", "all").split(",")
+    if gpus and not {"all", "compute"} & set(capabilities):
+        warn("NVIDIA_DRIVER_CAPABILITIES", PROBLEM, "this container may look at GPUs, not compute",
+             "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")  # fmt: skip
+    percentage = environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+    if percentage and percentage != "100":
+        warn("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", WARNING,
+             f"MPS gives this process {percentage} % of each GPU", "unset it")  # fmt: skip
+    return lines
+
+
+def check_profiler(nvml: dict[str, Any], libraries: dict[str, Any]) -> list[Line]:
+    """Check that this user may profile and that CUPTI loads: kernel time needs both."""
+    if not nvml.get("gpus"):
+        return []
+    cupti = next((found for name, found in libraries.items() if name.startswith("libcupti")), None)
+    if cupti is not None and not cupti.get("loads"):
+        return [Line(_SECTION, "profiler", WARNING, "CUPTI does not load: no kernel times",
+                     'pip install "tensorflow[and-cuda]"')]  # fmt: skip
+    if _admin_only() and not _is_admin():
+        return [
+            Line(_SECTION, "profiler", WARNING, "CUPTI: only administrators may profile here",
+                 "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then "
+                 "reboot; in a container `--cap-add=SYS_ADMIN`")
+        ]  # fmt: skip
+    return [Line(_SECTION, "profiler", OK, "nothing forbids profiling")]
+
+
+def _admin_only(path: str = "/proc/driver/nvidia/params") -> bool:
+    try:
+        return "RmProfilingAdminOnly: 1" in Path(path).read_text()
+    except OSError:
+        return False
+
+
+def _is_admin() -> bool:
+    try:
+        status = Path("/proc/self/status").read_text()
+        effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+        return bool(int(effective.split()[1], 16) >> 21 & 1)  # CAP_SYS_ADMIN
+    except (OSError, StopIteration, ValueError):
+        return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+_GIB = 1 << 30
+_PROHIBITED, _EXCLUSIVE = 2, 3  # compute modes
+_SLOWED_DOWN = 0x8 | 0x20 | 0x40 | 0x80  # clock event reasons: heat or power, not a plain cap
+# Codes of cuInit that occur in practice.
+_CUDA_CODES = {
+    3: ("CUDA was shut down", ""),
+    34: ("the CUDA driver library is a stub", "remove the toolkit's stubs from LD_LIBRARY_PATH"),
+    46: ("the GPU is in exclusive use by another process", "end that process"),
+    100: ("the CUDA driver sees no GPU", ""),
+    101: ("CUDA_VISIBLE_DEVICES names no GPU", "correct the variable"),
+    803: (
+        "driver and CUDA library do not fit (803)",
+        "in a container: remove the cuda-compat libraries, or use an image for this driver",
+    ),
+    804: ("this GPU cannot use the cuda-compat libraries (804)", "update the driver"),
+    802: (
+        "the fabric manager is not running (802)",
+        "systemctl start nvidia-fabricmanager (NVSwitch machines need it)",
+    ),
+    999: ("CUDA fails with an unknown error (999)", "modprobe nvidia_uvm; else reboot"),
+}
+
+
+def check_driver(nvml: dict[str, Any], cuda: dict[str, Any]) -> list[Line]:
+    """Check that there is a driver and that both of its libraries work."""
+    if "error" in nvml:
+        cure = "see `dmesg`; `nvidia-smi` probably hangs as well" if nvml.get("timeout") else ""
+        return [Line("driver", "NVML", PROBLEM, nvml["error"], cure)]
+    if problem := nvml.get("problem"):
+        # A machine without a GPU has no library at all.
+        missing = "no NVIDIA driver library" in problem["reason"]
+        none = problem["reason"] == _words.NO_GPU[0]
+        status = OK if none else WARNING if missing else PROBLEM
+        return [Line("driver", "NVML", status, problem["reason"], problem["cure"])]
+    lines = [
+        Line(
+            "driver", "NVIDIA driver", OK,
+            f"{nvml.get('driver_version')}, supports CUDA {nvml.get('cuda_version') or '?'}",
+        )
+    ]  # fmt: skip
+    lines.append(_cuda_line(cuda, nvml))
+    return lines
+
+
+def _cuda_line(cuda: dict[str, Any], nvml: dict[str, Any]) -> Line:
+    check = "CUDA driver library"
+    if "error" in cuda and "loads" not in cuda:
+        return Line("driver", check, PROBLEM, cuda["error"])
+    if not cuda.get("loads"):
+        return Line(
+            "driver", check, PROBLEM, "libcuda.so.1 does not load, though NVML works",
+            "in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility and `--gpus all`; "
+            "else reinstall the driver",
+        )  # fmt: skip
+    code = cuda.get("init")
+    hidden = nvml.get("gpus") and not any(gpu["visible"] for gpu in nvml["gpus"])
+    if code in (100, 101) and hidden:
+        return Line("driver", check, OK, "works; CUDA_VISIBLE_DEVICES hides every GPU from it")
+    if code != 0:
+        text, cure = _CUDA_CODES.get(code or -1, (f"cuInit fails with code {code}", "see `dmesg`"))
+        return Line("driver", check, PROBLEM, text, cure)
+    count = len(cuda.get("gpus", ()))
+    return Line("driver", check, OK, f"{cuda.get('library')}, {count} GPU{'s' * (count != 1)}")
+
+
+def check_gpus(nvml: dict[str, Any]) -> list[Line]:
+    """Report the GPUs NVML sees, equal ones grouped, and the problems of each."""
+    if "gpus" not in nvml:
+        return []
+    gpus = nvml["gpus"]
+    if not gpus:
+        cure = "in a container start it with `--gpus all`; else see `lspci | grep -i nvidia`"
+        return [Line("GPUs", "NVML", WARNING, "the driver is there and sees no GPU", cure)]
+    lines = []
+    kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for gpu in gpus:
+        kinds.setdefault((gpu["name"], gpu.get("memory_total_bytes"), gpu["mode"]), []).append(gpu)
+    for (name, memory, mode), alike in kinds.items():
+        size = f", {memory / _GIB:.0f} GiB" if memory else ""
+        numbers = ", ".join(str(gpu["nvml_index"]) for gpu in alike)
+        capability = alike[0].get("compute_capability")
+        text = f"{len(alike)} × {name}{size}, compute capability {capability or 'unknown'}"
+        text += f", {mode}" if mode else ""
+        lines.append(Line("GPUs", f"nvml {numbers}", OK, text))
+    for gpu in gpus:
+        lines += _one(gpu, nvml)
+    return lines
+
+
+def _one(gpu: dict[str, Any], nvml: dict[str, Any]) -> list[Line]:
+    number = gpu["nvml_index"]
+    lines: list[Line] = []
+
+    def say(status: str, text: str, cure: str) -> None:
+        lines.append(Line("GPUs", f"nvml {number}", status, text, cure))
+
+    others = gpu.get("processes") or []
+    limit, default = gpu.get("power_limit_mw"), gpu.get("power_default_mw")
+    width, full = gpu.get("pcie_width"), gpu.get("pcie_width_max")
+    if gpu.get("lost"):
+        say(PROBLEM, "does not answer (lost)", "see `dmesg | grep -i xid`; reboot")
+    if gpu.get("compute_mode") == _PROHIBITED:
+        say(PROBLEM, "compute mode is Prohibited", f"nvidia-smi -i {number} -c 0")
+    if others:
+        say(WARNING, _processes(others, nvml), "stop them, or choose another GPU")
+        if gpu.get("compute_mode") == _EXCLUSIVE:
+            say(PROBLEM, "compute mode is Exclusive, and taken", f"nvidia-smi -i {number} -c 0")
+    if limit and default and limit < 0.95 * default:
+        text = f"power limit {limit / 1000:.0f} W, the default is {default / 1000:.0f} W"
+        say(WARNING, text, f"nvidia-smi -i {number} -pl {default // 1000}")
+    if width and full and width < full:
+        say(WARNING, f"PCIe link ×{width} of ×{full}", "reseat the card, or use a full slot")
+    if gpu.get("ecc_uncorrected"):
+        text = f"{gpu['ecc_uncorrected']} uncorrected ECC errors since the last reboot"
+        say(WARNING, text, "see `nvidia-smi -q -d ECC,ROW_REMAPPER`; replace it if they go on")
+    if (gpu.get("event_reasons") or 0) & _SLOWED_DOWN:
+        text = "the GPU slows itself down (heat or power) right now"
+        say(WARNING, text, "check cooling and the power supply")
+    if gpu.get("persistence_mode") is False:
+        text = "persistence mode is off: the first use after a pause is slow"
+        say(WARNING, text, f"nvidia-smi -i {number} -pm 1")
+    if gpu["mode"] == "MIG" and not gpu.get("mig_devices"):
+        text = "MIG mode is on and no MIG device exists"
+        say(PROBLEM, text, f"nvidia-smi mig -i {number} -cgi … -C, or nvidia-smi -mig 0")
+    return lines
+
+
+def _processes(processes: list[dict[str, Any]], nvml: dict[str, Any]) -> str:
+    sizes = [process["memory_bytes"] for process in processes if process["memory_bytes"]]
+    used = f" with {sum(sizes) / _GIB:.1f} GiB" if sizes else ""
+    if nvml.get("host_pids"):
+        who = ", ".join(f"{p.get('name') or 'process'} {p['pid']}" for p in processes[:3])
+        who += ", …" if len(processes) > 3 else ""
+    else:
+        who = "process ids are the host's"
+    count = "1 process uses" if len(processes) == 1 else f"{len(processes)} processes use"
+    return f"{count} it{used} ({who})"
+
+
+# CUDA major version -> the libraries TensorFlow loads before it accepts a GPU.
+_CUDA_LIBRARIES = {
+    11: ("libcudart.so.11.0", "libcublasLt.so.11", "libcublas.so.11", "libcufft.so.10",
+         "libcusparse.so.11", "libcusolver.so.11"),
+    12: ("libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12", "libcufft.so.11",
+         "libcusparse.so.12", "libcusolver.so.11"),
+    13: ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcufft.so.12",
+         "libcusparse.so.12", "libcusolver.so.12"),
+}  # fmt: skip
+# Messages that frameworks print when they skip a GPU.
+_TELLING = re.compile(
+    r"cannot dlopen|could not load dynamic library|dlerror|failed call to cuinit|"
+    r"ignoring visible gpu|no kernel image|cuda_error|insufficient",
+    re.I,
+)
+
+
+def needed_libraries(build: Mapping[str, Any]) -> list[str]:
+    """Return the libraries a CUDA build of TensorFlow needs, CUPTI (for profiles) last."""
+    version = str(build.get("cuda_version") or "")
+    if not build.get("is_cuda_build") or not version[:2].isdigit():
+        return []
+    major = int(version[:2])
+    names = list(_CUDA_LIBRARIES.get(major, ()))
+    if build.get("cudnn_version"):
+        names.append(f"libcudnn.so.{str(build['cudnn_version']).split('.')[0]}")
+    cupti = ".".join(version.split(".")[:2]) if major == 11 else str(major)
+    return [*names, f"libcupti.so.{cupti}"]
+
+
+def none_installed(names: list[str]) -> Line:
+    """Report that no framework is installed: a problem only where one was asked for."""
+    wanted = ", ".join(names)
+    if len(names) > 1:
+        return Line(
+            "framework", "installed", OK,
+            f"none of {wanted}: this is a viewer's environment. Reports and the TensorBoard tab "
+            "work; to record a training, install this package beside its framework",
+        )  # fmt: skip
+    return Line("framework", "installed", PROBLEM, f"none of {wanted} is installed here",
+                f"{INSTALL[names[0]]} in this Python environment")  # fmt: skip
+
+
+def check_framework(
+    name: str,
+    distributions: list[tuple[str, str]],
+    answer: dict[str, Any],
+    nvml: dict[str, Any],
+    cuda: dict[str, Any],
+    environ: Mapping[str, str],
+    libraries: dict[str, Any],
+    used: bool = True,
+) -> list[Line]:
+    """Return all lines about one framework.
+
+    Args:
+        distributions: (name, version) of all packages that provide it.
+        used: False where another Keras backend is chosen.
+    """
+    visible = [gpu for gpu in nvml.get("gpus", ()) if gpu["visible"]]
+    severe = PROBLEM if used else WARNING
+    distribution, version = distributions[0]
+    lines: list[Line] = []
+    if len(distributions) > 1:
+        both = " and ".join(f"{other} {number}" for other, number in distributions)
+        names = " ".join(other for other, _ in distributions)
+        lines.append(
+            Line(name, "installed", severe, f"{both} overwrite each other",
+                 f"pip uninstall -y {names}; {INSTALL[name]}")
+        )  # fmt: skip
+    if "build" not in answer:
+        return [
+            *lines,
+            Line(name, "import", severe, f"{distribution} {version}: {answer.get('error')}",
+                 f"pip install --force-reinstall {distribution}")
+        ]  # fmt: skip
+    build = answer["build"]
+    lines.append(_build_line(name, distributions, build, visible, severe))
+    missing = _missing(libraries)
+    if libraries:
+        lines.append(_libraries_line(name, libraries, missing, visible, severe))
+    if build.get("is_cuda_build"):
+        lines += _fits(name, build, nvml, visible, severe)
+    lines.append(_gpus_line(name, answer, nvml, cuda, visible, missing, environ, severe))
+    if name == "tensorflow" and answer["gpus"]:
+        lines.append(_growth_line(answer, visible))
+    return lines
+
+
+def _build_line(
+    name: str,
+    distributions: list[tuple[str, str]],
+    build: dict[str, Any],
+    visible: list[Any],
+    severe: str,
+) -> Line:
+    distribution, version = distributions[0]
+    if build.get("is_rocm_build"):
+        return Line(name, "build", OK, f"{distribution} {version}, for ROCm")
+    if build.get("is_cuda_build"):
+        parts = [f"{distribution} {version}"]
+        if build.get("cuda_version"):
+            parts.append(f"CUDA {build['cuda_version']}")
+        if build.get("cudnn_version"):
+            parts.append(f"cuDNN {build['cudnn_version']}")
+        if build.get("plugins"):
+            parts.append(", ".join(build["plugins"]))
+        return Line(name, "build", OK, ", ".join(parts))
+    text = f"{distribution} {version} was built without CUDA"
+    if not visible:
+        return Line(name, "build", OK, text + ", and there is no GPU for it to use")
+    cure = INSTALL[name]
+    if stray := [other for other, _ in distributions if other != name]:
+        cure = f"pip uninstall -y {' '.join(stray)}; {cure}"
+    return Line(name, "build", severe, text + ": training runs on the CPU", cure)
+
+
+def _missing(libraries: dict[str, Any]) -> list[str]:
+    return [
+        library
+        for library, found in libraries.items()
+        if not found.get("loads") and not library.startswith("libcupti")
+    ]
+
+
+def _libraries_line(
+    name: str, libraries: dict[str, Any], missing: list[str], visible: list[Any], severe: str
+) -> Line:
+    needed = [library for library in libraries if not library.startswith("libcupti")]
+    if not missing:
+        folders = sorted({libraries[library]["path"].rsplit("/", 1)[0] for library in needed})
+        where = folders[0] if len(folders) == 1 else f"{folders[0]} and {len(folders) - 1} more"
+        return Line(name, "CUDA libraries", OK, f"all {len(needed)} load, from {where}")
+    text = f"{len(needed) - len(missing)} of {len(needed)} load; missing: {', '.join(missing)}"
+    if not visible:
+        return Line(name, "CUDA libraries", OK, text + " (no GPU would use them)")
+    cure = INSTALL[name]
+    if missing == [library for library in missing if "cudnn" in library]:
+        cure = f"pip install nvidia-cudnn-cu{_major(needed)}, or {cure}"
+    return Line(name, "CUDA libraries", severe, text, cure)
+
+
+def _major(needed: list[str]) -> str:
+    runtime = next((library for library in needed if library.startswith("libcudart")), ".12")
+    return runtime.split(".so.")[-1].split(".")[0]
+
+
+def _fits(
+    name: str, build: dict[str, Any], nvml: dict[str, Any], visible: list[Any], severe: str
+) -> list[Line]:
+    """Check that the driver supports this CUDA and that the build has code for these GPUs."""
+    lines = []
+    wanted, offered = build.get("cuda_version"), nvml.get("cuda_version")
+    if wanted and offered and _numbers(wanted)[0] > _numbers(offered)[0]:
+        lines.append(
+            Line(name, "driver", severe,
+                 f"this build needs CUDA {wanted}; driver {nvml.get('driver_version')} supports "
+                 f"{offered}", "update the NVIDIA driver")
+        )  # fmt: skip
+    codes = build.get("cuda_compute_capabilities") or []
+    for capability in sorted({gpu.get("compute_capability") for gpu in visible} - {None}):
+        own = _numbers(capability)
+        native = [_code(code) for code in codes if code.startswith("sm_")]
+        portable = [_code(code) for code in codes if code.startswith("compute_")]
+        # Machine code runs on its own major version and newer minors; PTX on anything newer.
+        if any(code[0] == own[0] and code <= own for code in native) or not codes:
+            continue
+        if any(code <= own for code in portable):
+            lines.append(
+                Line(name, "compute capability", WARNING,
+                     f"no machine code for {capability}: kernels are compiled at the first start, "
+                     "which takes minutes",
+                     "it is done once: keep ~/.nv/ComputeCache (mount it into containers), with "
+                     "CUDA_CACHE_MAXSIZE=4294967296")
+            )  # fmt: skip
+        else:
+            lines.append(
+                Line(name, "compute capability", severe,
+                     f"this build has no code for compute capability {capability} (it has "
+                     f"{', '.join(codes)})", f"another version of {name}, or another GPU")
+            )  # fmt: skip
+    return lines
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", str(version))[:2]) or (0,)
+
+
+def _code(code: str) -> tuple[int, ...]:
+    digits = re.sub(r"\D", "", code)
+    return (int(digits[:-1] or 0), int(digits[-1:] or 0))
+
+
+def _gpus_line(
+    name: str,
+    answer: dict[str, Any],
+    nvml: dict[str, Any],
+    cuda: dict[str, Any],
+    visible: list[Any],
+    missing: list[str],
+    environ: Mapping[str, str],
+    severe: str,
+) -> Line:
+    own, every = len(answer["gpus"]), len(nvml.get("gpus", ()))
+    text = f"{name} sees {own} of {every}"
+    if own and own >= len(visible):
+        return Line(name, "GPUs", OK, text)
+    if not every and not own:
+        return Line(name, "GPUs", OK, f"{name} sees none, as the driver does")
+    why, cure = _why(name, answer, cuda, visible, missing, environ)
+    return Line(name, "GPUs", severe if own == 0 else WARNING, f"{text}: {why}", cure)
+
+
+def _why(
+    name: str,
+    answer: dict[str, Any],
+    cuda: dict[str, Any],
+    visible: list[Any],
+    missing: list[str],
+    environ: Mapping[str, str],
+) -> tuple[str, str]:
+    """Return the reason why a framework sees fewer GPUs than there are, and the cure."""
+    if not visible:
+        return "CUDA_VISIBLE_DEVICES hides them", "unset CUDA_VISIBLE_DEVICES"
+    if not answer["build"].get("is_cuda_build"):
+        return "its build has no CUDA", INSTALL[name]
+    if missing:
+        return f"{', '.join(missing)} cannot be loaded", INSTALL[name]
+    if not cuda.get("loads", True) or cuda.get("init", 0) != 0:
+        return "the CUDA driver library does not work (above)", "see the driver's line"
+    platforms = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME")
+    if name == "jax" and platforms:
+        return f"JAX_PLATFORMS={platforms}", "unset JAX_PLATFORMS"
+    if answer.get("init_error"):
+        return answer["init_error"].splitlines()[0], INSTALL[name]
+    said = [line for line in answer.get("stderr", "").splitlines() if _TELLING.search(line)]
+    if said:
+        return f"it says: {said[0].strip()[:200]}", ""
+    return "for a reason it does not tell", f"see what `python -c 'import {name}'` prints"
+
+
+def _growth_line(answer: dict[str, Any], visible: list[Any]) -> Line:
+    grows = answer.get("memory_growth") or []
+    if any(grows):
+        return Line("tensorflow", "memory growth", OK, "on: memory is taken as it is needed")
+    text = "off: TensorFlow takes nearly all GPU memory at start, whatever it needs"
+    if any(gpu.get("processes") for gpu in visible):
+        return Line("tensorflow", "memory growth", WARNING, text + "; others use these GPUs, too",
+                    "TF_FORCE_GPU_ALLOW_GROWTH=true")  # fmt: skip
+    return Line("tensorflow", "memory growth", OK, text)
