@@ -21,10 +21,10 @@ __all__ = ["RecordingTiles", "is_long"]
 LONG_CELLS = 1 << 20
 # A request waits this long for the rows of a view, and this long for those that are new. With the
 # rest of a reply, that leaves a zoom below 20 ms and a first view below 100 ms.
-PATIENCE_S = 0.008
+PATIENCE_S = 0.005
 NEW_PATIENCE_S = 0.06
 # It waits for no more files than these: they take longer.
-FEW_SEGMENTS = 3
+FEW_SEGMENTS, FEW_NEW_SEGMENTS = 1, 3
 # Longer work begins after this, so that the requests of a view are done first; an initial view has
 # more of them.
 PAUSE_S, FIRST_PAUSE_S = 0.02, 0.1
@@ -79,7 +79,8 @@ class RecordingTiles:
     @property
     def nbytes(self) -> int:
         """Return about how much memory this takes."""
-        made = sum(map(_nbytes, list(self._made.values())))  # a copy: it may grow meanwhile
+        with self._lock:
+            made = sum(map(_nbytes, self._made.values()))
         return self.entries.nbytes + self.rows.nbytes + made
 
     @property
@@ -103,7 +104,7 @@ class RecordingTiles:
             self.update()
             return True
         new = self._new
-        few = not self._is_long if new is None else new.waiting <= FEW_SEGMENTS
+        few = not self._is_long if new is None else new.waiting <= FEW_NEW_SEGMENTS
         pause = 0.0 if few else PAUSE_S if self.ready else FIRST_PAUSE_S
         done = self._jobs.do(self.recording.id, self.update, pause)
         if few:

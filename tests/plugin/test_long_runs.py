@@ -381,6 +381,28 @@ def test_what_was_made_is_kept_for_a_view_of_many_groups_and_not_for_ever(record
     assert run.nbytes - run.rows.nbytes - before == 7 * one
 
 
+def test_its_size_is_known_while_more_is_kept(recording, monkeypatch):
+    run, wanted, errors = RecordingTiles(recording, None), {"steps": ["body_ns"]}, []
+    run.update()
+    monkeypatch.setattr(engine, "MADE_BYTES", 40 * 3 * 4 * 8)
+    done = threading.Event()
+
+    def look():
+        try:
+            while not done.is_set():
+                assert run.nbytes > 0
+        except Exception as error:
+            errors.append(error)
+
+    looks = threading.Thread(target=look)
+    looks.start()
+    for number in range(600):
+        run.make(wanted, View("step", 0, 8 * number, 8))
+    done.set()
+    looks.join(60)
+    assert not errors, errors[0]
+
+
 def test_a_run_that_grew_unseen_is_refined_to_its_end(tmp_path, monkeypatch):
     """A tab that slept for an hour: what it gets first lacks the end, and says so."""
     monkeypatch.setattr(writer_module, "SEAL_BYTES", 1_000)
@@ -397,7 +419,7 @@ def test_a_run_that_grew_unseen_is_refined_to_its_end(tmp_path, monkeypatch):
     make_long_recording(tmp_path, 12_000, gpus=1, metrics=2, chunk=1_000)
     (one,) = kept
     one.refresh()
-    assert server._of(one)._new.waiting > engine.FEW_SEGMENTS
+    assert server._of(one)._new.waiting > engine.FEW_NEW_SEGMENTS
     first = ask(server, one, "step", 5, 0, 400, ["steps"])
     assert first.header["refining"] == ["steps"]
     last = settled(server, one, "step", 5, 0, 400, ["steps"])
