@@ -37,7 +37,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         overhead_budget: Share of the run's time that profiler windows may cost, from 0 to 1.
         thresholds: Other limits for the diagnosis, e.g. `{"input_bound": {"wait_pct": 10}}`.
         job: A name that all workers of one job share, where it cannot be detected.
-        redact: Keep host names, process ids and other users' processes out of the recording.
+        redact: Keep host and user names, process ids and other users' processes out of the recording.
         report: Print a line when a cause is found, and a verdict of two lines at the end.
 
     Raises:
@@ -149,6 +149,9 @@ class GpuUtilCallback(keras.callbacks.Callback):
             )
 
     # No hooks of training batches: `steps.callback_list` times those of the whole list.
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._pass_on("epoch_begin", epoch)
 
     def on_epoch_end(self, epoch, logs=None):
         self._pass_on("epoch_end")

@@ -1,14 +1,23 @@
-"""Job of this process and its rank in it, from the environment."""
+"""Job of this process and its rank in it, its scheduler and its user, from the environment."""
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import os
+import re
+import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-__all__ = ["job_facts"]
+__all__ = ["job_facts", "scheduler_facts", "user_name"]
+
+_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+# What Kubernetes appends to the names of the pods it makes: five of these characters.
+_OF_A_JOB = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
+_OF_A_DEPLOYMENT = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}$")
 
 
 def job_facts(
@@ -82,3 +91,70 @@ def _rendezvous(environ: Mapping[str, str]) -> tuple[str | None, str | None, int
         identity = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid")
         return "Open MPI", identity, number("OMPI_COMM_WORLD_RANK", default=0), size
     return None, None, 0, 1
+
+
+def scheduler_facts(
+    environ: Mapping[str, str] = os.environ,
+    host: str | None = None,
+    namespace_file: str = _NAMESPACE,
+    redact: bool = False,
+) -> dict[str, Any] | None:
+    """Return {"name", "job", "restarts"} of the scheduler that started this process, else None.
+
+    `job` stays the same when the scheduler starts the job again; `restarts` counts how often it
+    has, None where the scheduler does not say.
+
+    Args:
+        host: the host name, by which Kubernetes names its pods; None = this machine's.
+        redact: replace the job by a stable digest of it.
+    """
+    found = _slurm(environ) or _ray_job(environ) or _kubernetes(environ, host, namespace_file)
+    if found is not None and redact:
+        digest = hashlib.sha256(f"{found['name']}:{found['job']}".encode()).hexdigest()
+        found["job"] = f"job-{digest[:10]}"
+    return found
+
+
+def _slurm(environ: Mapping[str, str]) -> dict[str, Any] | None:
+    job = environ.get("SLURM_JOB_ID")
+    if not job:
+        return None
+    try:
+        restarts = int(environ.get("SLURM_RESTART_COUNT", "0"))  # set by a requeue only
+    except ValueError:
+        restarts = 0
+    return {"name": "SLURM", "job": job, "restarts": restarts}
+
+
+def _kubernetes(
+    environ: Mapping[str, str], host: str | None, namespace_file: str
+) -> dict[str, Any] | None:
+    if "KUBERNETES_SERVICE_HOST" not in environ:
+        return None
+    pod = socket.gethostname() if host is None else host
+    try:
+        namespace = Path(namespace_file).read_text().strip()
+    except OSError:
+        namespace = ""
+    # A Job's new pod has a new name; one of a StatefulSet or of a training operator keeps its own.
+    job, of_a_job = _OF_A_JOB.subn("", pod)
+    if of_a_job:
+        job = _OF_A_DEPLOYMENT.sub("", job)
+    return {"name": "Kubernetes", "job": f"{namespace}/{job}" if namespace else job,
+            "restarts": None}  # fmt: skip
+
+
+def _ray_job(environ: Mapping[str, str]) -> dict[str, Any] | None:
+    try:  # where `ray job submit` keeps what it knows of the job it runs
+        job = json.loads(environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]["job_submission_id"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return {"name": "Ray", "job": str(job), "restarts": None} if job else None
+
+
+def user_name() -> str | None:
+    """Return the name of the user who trains, None where the system knows none."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a container's user without an entry
+        return None

@@ -72,6 +72,14 @@ def _described(frame: Any, backend: str, redact: bool) -> tuple[dict[str, Any], 
         return {}, error
 
 
+def _iteration(model: Any) -> int | None:
+    """Return how many steps the optimizer has done; once a fit, before the device has work."""
+    try:
+        return int(model.optimizer.iterations)
+    except Exception:  # no optimizer, or one that does not count
+        return None
+
+
 def _goes_on(other: FitWatch, new: FitWatch) -> bool:
     """Return whether a recorded fit continues while a new one begins (in a callback or thread)."""
     return other.known and not other.over() and not other.same_place(new)
@@ -318,6 +326,13 @@ class KerasSession:
                 self._windows.batch_begin()
         except Exception as error:
             self._callback._give_up(self, error)
+
+    def epoch_begin(self, epoch: int) -> None:
+        """Begin an epoch; the first one says where in the training the fit begins."""
+        recorder = self._recorder
+        if recorder is not None and not recorder.begins_at:
+            model = self._callback._model
+            recorder.begins_at = {"first_epoch": epoch, "first_iteration": _iteration(model)}
 
     def epoch_end(self) -> None:
         """End an epoch."""

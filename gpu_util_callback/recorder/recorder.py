@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.backends.base import Adapter
-from gpu_util_callback.job import job_facts
+from gpu_util_callback.job import job_facts, scheduler_facts, user_name
 from gpu_util_callback.profiling.windows import ProfilerWindows
 from gpu_util_callback.recorder.identity import ray_context, script_name
 from gpu_util_callback.recorder.messages import off, say, verdict, warn
@@ -103,6 +103,7 @@ class Recorder:
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
         self.fits = 1  # one, or the number in a series so far
         self._index = 0  # of the newest fit, among those of its log_dir
+        self.begins_at: dict[str, int | None] = {}  # where in the training the first fit begins
         self._fit_started_ns = 0  # of the newest fit
         self._resting = False  # a fit of a series has ended, and another one may follow
         self._rests_until = 0.0  # `time.monotonic`
@@ -446,6 +447,8 @@ class Recorder:
         except Exception as error:
             self.fail("the job's name", error)
         self.facts["script"] = script_name(redact=self.settings.redact)
+        self.facts["user"] = user_name()  # left out where names are redacted
+        self.facts["scheduler"] = scheduler_facts(redact=self.settings.redact)
         self._gather_facts()
         if not self._outputs.open_recording(self.facts):
             self.end("interrupted")
@@ -557,6 +560,7 @@ class Recorder:
             return
         try:
             self._gather_late_facts()
+            self._note_start()
             self._note_shapes()
             self._note_hand_overs()
             self._note_dispatch()
@@ -597,6 +601,12 @@ class Recorder:
         if (self.facts.get("fit") or {}).get("loop") != "custom":
             return missing
         return {**missing, "cure": missing["cure"].replace("GpuUtilCallback(", "GpuUtilMonitor(")}
+
+    def _note_start(self) -> None:
+        """Note the epoch and the iteration that the fit begins at."""
+        begins, fit = self.begins_at, self.facts.get("fit")
+        if fit is not None and begins and fit.get("first_epoch") != begins["first_epoch"]:
+            self.facts["fit"] = {**fit, **begins}
 
     def _note_shapes(self) -> None:
         """Note what varies in the shapes of batches that Python saw."""

@@ -136,6 +136,8 @@ class Fit(TypedDict, total=False):
     loop: str
     timing: str
     epochs: Count
+    first_epoch: Count  # counted from 0; more where a training is resumed
+    first_iteration: Count  # of the optimizer, when the first epoch begins
     steps_per_epoch: Count
     batch_size: Count
     steps_per_execution: Annotated[int, Within(1, MOST_COUNT)]
@@ -190,6 +192,14 @@ class Gpu(TypedDict, total=False):
     pcie_width_max: Count
     cores: Count
     persistence_mode: bool
+
+
+class Scheduler(TypedDict, total=False):
+    """The scheduler's job; the same after a restart by the scheduler."""
+
+    name: Annotated[Required[str], Key]
+    job: Annotated[Required[str], Key]
+    restarts: Count
 
 
 class Machine(TypedDict, total=False):
@@ -375,6 +385,8 @@ class Facts(TypedDict, total=False):
     fit_index: Count
     fits: Count  # of a series, so far
     script: str
+    user: str
+    scheduler: Scheduler
     trial: str
     trial_of: str
     trial_config: str
