@@ -37,7 +37,8 @@ class GpuUtilCallback(keras.callbacks.Callback):
         overhead_budget: Share of the run's time that profiler windows may cost, from 0 to 1.
         thresholds: Other limits for the diagnosis, e.g. `{"input_bound": {"wait_pct": 10}}`.
         job: A name that all workers of one job share, where it cannot be detected.
-        redact: Keep host and user names, process ids and other users' processes out of the recording.
+        redact: Keep host and user names, process ids and other users' processes out of the
+            recording.
         report: Print a line when a cause is found, and a verdict of two lines at the end.
 
     Raises:

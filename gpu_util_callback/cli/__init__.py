@@ -1,4 +1,4 @@
-"""`gpu-util report | doctor | trace`: the command line."""
+"""`gpu-util report | total | doctor | trace`: the command line."""
 
 import argparse
 import os
@@ -16,6 +16,7 @@ __all__ = ["main"]
 # `add_arguments(parser)` and `run(args) -> int`, and is imported only for its own command.
 COMMANDS = {
     "report": "say where the time of a training run went, and what to do first",
+    "total": "say where the GPU-hours of all runs in log directories went",
     "doctor": "check whether this machine's GPUs, driver and framework work together",
     "trace": "analyse a profiler trace file",
 }

@@ -6,7 +6,7 @@
 import html
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote
 
 from gpu_util_callback.errors import UnusableInput
@@ -19,7 +19,9 @@ from gpu_util_callback.recording.storage import LeadsOutside, Storage, storage_f
 # How far apart two hosts' clocks may be: milliseconds with NTP, more without it.
 CLOCKS_APART_NS = 60_000_000_000
 
-__all__ = ["Recordings", "group_sessions", "read_recordings", "recording_id"]
+__all__ = [
+    "Recordings", "group_sessions", "read_recordings", "recording_folders", "recording_id",
+]  # fmt: skip
 
 
 class Recordings(list[Recording]):
@@ -92,37 +94,40 @@ def read_recordings(logdir: str | os.PathLike) -> Recordings:
         raise UnusableInput(f"{os.fspath(logdir)} cannot be opened: {error}") from error
     recordings: list[Recording] = []
     problems: list[Problem] = []
-    if "manifest.json" in names or any(name.startswith("segment-") for name in names):
-        _open(storage, root, ".", recordings, problems)
-    elif os.path.basename(root) == PLUGIN_NAME:
-        for folder in storage.folders(root):
-            _open(storage, storage.join(root, folder), ".", recordings, problems)
-    else:
-        for run, path in _runs(storage, root, ".", problems):
-            found, trouble = recordings_of_run(storage, path, run)
-            recordings += found
-            problems += trouble
+    for run, path in recording_folders(storage, root, names, problems):
+        _open(storage, path, run, recordings, problems)
     group_sessions(recordings)
     recordings.sort(key=lambda one: (one.start_ns, one.rank or 0, one.id))
     return Recordings(recordings, problems)
 
 
-def recordings_of_run(
-    storage: Storage, path: str, run: str
-) -> tuple[list[Recording], list[Problem]]:
-    """Return the recordings of one TensorBoard run, `path` being its directory."""
-    recordings: list[Recording] = []
-    problems: list[Problem] = []
+def recording_folders(
+    storage: Storage, root: str, names: Sequence[str], problems: list[Problem]
+) -> Iterator[tuple[str, str]]:
+    """Yield (run name, folder) of every recording.
+
+    Args:
+        root: a log directory, one of its runs, or one recording's folder.
+        names: what `root` contains.
+    """
+    if "manifest.json" in names or any(name.startswith("segment-") for name in names):
+        yield ".", root
+    elif os.path.basename(root) == PLUGIN_NAME:
+        yield from ((".", storage.join(root, folder)) for folder in storage.folders(root))
+    else:
+        for run, path in _runs(storage, root, ".", problems):
+            yield from ((run, folder) for folder in _folders_of_run(storage, path, problems))
+
+
+def _folders_of_run(storage: Storage, path: str, problems: list[Problem]) -> list[str]:
     folder = storage.join(path, "plugins", PLUGIN_NAME)
     try:
-        names = storage.folders(folder)
+        return [storage.join(folder, name) for name in storage.folders(folder)]
     except FileNotFoundError:
-        return [], []
+        return []
     except OSError as error:
-        return [], [Problem(folder, unreadable(error))]
-    for name in names:
-        _open(storage, storage.join(folder, name), run, recordings, problems)
-    return recordings, problems
+        problems.append(Problem(folder, unreadable(error)))
+        return []
 
 
 def recording_id(run: str, folder: str) -> str:

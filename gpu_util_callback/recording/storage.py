@@ -224,12 +224,27 @@ class RemoteStorage:
     def stamp(self, path: str) -> tuple:
         with _as_oserror():
             self._fs.invalidate_cache(posixpath.dirname(path))
-            info = self._fs.info(path)
-        keys = ("size", "etag", "ETag", "generation", "mtime", "LastModified", "updated", "created")
-        return tuple(str(info[key]) for key in keys if key in info)
+            return _stamp(self._fs.info(path))
+
+    def find(self, path: str) -> dict[str, tuple] | None:
+        """Return all files below `path` with their stamps, where one listing names them all.
+
+        Object stores list a thousand names a request, whatever their folders; None elsewhere.
+        """
+        if not self._atomic:
+            return None
+        with _as_oserror():
+            self._fs.invalidate_cache(path)
+            found = self._fs.find(path, detail=True)
+        return {name: _stamp(info) for name, info in found.items()}
 
     def age_s(self, path: str, now_s: float) -> float | None:
         return None  # stores name it differently; rely on the heartbeat itself
+
+
+def _stamp(info: dict[str, Any]) -> tuple:
+    keys = ("size", "etag", "ETag", "generation", "mtime", "LastModified", "updated", "created")
+    return tuple(str(info[key]) for key in keys if key in info)
 
 
 class _as_oserror:

@@ -1,0 +1,143 @@
+"""`gpu-util total LOGDIR…`: where the GPU-hours of all runs went, and which runs to mend first."""
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from gpu_util_callback.cli import output as _output
+from gpu_util_callback.cli import remote as _remote
+from gpu_util_callback.cli import thresholds as _thresholds
+from gpu_util_callback.errors import UnusableInput
+
+__all__ = ["add_arguments", "run"]
+
+# How often the progress line is rewritten.
+_EVERY_S = 0.2
+_SHOWN_PROBLEMS = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("logdir", nargs="*", metavar="LOGDIR",
+                        help="a log directory, a run in it, a URL, or a glob of them")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--html", metavar="FILE",
+                        help="write one page, with a table of all runs")  # fmt: skip
+    parser.add_argument("--top", type=int, default=10, metavar="N",
+                        help="how many runs to list (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--anew", action="store_true",
+                        help="diagnose by today's rules what older ones diagnosed; reads all "
+                             "steps of such runs")  # fmt: skip
+    _thresholds.add_arguments(parser)
+    parser.add_argument("--engine", choices=("local", "ray"), default="local",
+                        help="ray: read and diagnose on a Ray cluster (RAY_ADDRESS, or one that is "
+                             "started here)")  # fmt: skip
+    parser.add_argument("--no-cache", action="store_true",
+                        help="read every run again, also those that have not changed")  # fmt: skip
+    parser.add_argument("--timeout", type=float, default=_remote.ANSWER_S, metavar="S",
+                        help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
+    parser.add_argument("--width", type=int, metavar="COLUMNS", help="default: the terminal's")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the total; returns the exit code."""
+    from gpu_util_callback.diagnosis.survey import Cache, survey
+    from gpu_util_callback.diagnosis.total import total
+    from gpu_util_callback.recording.catalog import expanded
+    from gpu_util_callback.report.terminal import rules_text
+    from gpu_util_callback.report.total import render
+
+    width = args.width if args.width and args.width > 0 else shutil.get_terminal_size().columns
+    if args.rules:
+        print(rules_text(width, unicode=_output.unicode()), end="")
+        return 0
+    if not all(args.logdir) or not args.logdir:
+        raise UnusableInput("which log directories? gpu-util total LOGDIR…")
+    thresholds = _thresholds.given(args)
+    if args.engine == "ray":
+        _need_ray()
+    for logdir in args.logdir:
+        if re.match(r"https?://", logdir):
+            raise UnusableInput(f"{logdir} is a web address: give the log directory itself")
+        if not any(mark in logdir for mark in "*?["):
+            _remote.wait_for_answer(logdir, args.timeout, " --timeout S waits longer.")
+    logdirs = expanded(args.logdir)
+    progress = _Progress()
+    try:
+        found = survey(
+            logdirs,
+            thresholds=thresholds,
+            anew=args.anew,
+            engine=args.engine,
+            cache=None if args.no_cache else Cache(logdirs),
+            progress=progress,
+        )
+    finally:
+        progress.clear()
+    for problem in found.problems[:_SHOWN_PROBLEMS]:
+        print(f"gpu-util total: {problem}", file=sys.stderr)
+    if len(found.problems) > _SHOWN_PROBLEMS:
+        more = len(found.problems) - _SHOWN_PROBLEMS
+        print(f"gpu-util total: {more:,} more such problems (--json has all)", file=sys.stderr)
+    if not found.rows:
+        raise UnusableInput(
+            f"no recording in {', '.join(args.logdir)}: looked for <run>/plugins/gpu_utilization/*/"
+            "manifest.json; add callbacks=[GpuUtilCallback(log_dir)] to model.fit and train"
+        )
+    report = total(found)
+    if args.html:
+        _write_html(args.html, report, logdirs)
+    if args.json:
+        json.dump({"logdirs": logdirs, **report}, sys.stdout, indent=1, allow_nan=False)
+        print()
+    else:
+        color, unicode = _output.color(args.color), _output.unicode()
+        print(render(report, width, color, unicode, max(0, args.top)), end="")
+    return 0
+
+
+def _need_ray() -> None:
+    try:
+        import ray  # noqa: F401
+    except ImportError as error:
+        raise UnusableInput("--engine ray needs Ray: pip install ray") from error
+
+
+def _write_html(path: str, report: dict, logdirs: list[str]) -> None:
+    from gpu_util_callback.report.total_page import page
+
+    text = page(report, logdirs)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UnusableInput(f"cannot write {path}: {error.strerror}") from error
+    print(f"wrote {path} ({len(text.encode()) / 1e6:.1f} MB)", file=sys.stderr)
+
+
+class _Progress:
+    """One line on a terminal's stderr, rewritten now and then."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._last = 0.0
+        self._length = 0
+
+    def __call__(self, what: str, done: int, of: int | None) -> None:
+        now = time.monotonic()
+        if not self._shown or (now - self._last < _EVERY_S and done != of):
+            return
+        self._last = now
+        text = f"{what} {done:,} of {of:,} runs" if of else f"{what} {done:,} runs"
+        print(f"\r{text.ljust(self._length)}", end="", file=sys.stderr, flush=True)
+        self._length = len(text)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._length:
+            print(f"\r{' ' * self._length}\r", end="", file=sys.stderr, flush=True)
+            self._length = 0

@@ -1,0 +1,368 @@
+"""One small row a run, of all runs of log directories: read concurrently, cached, or diagnosed."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpu_util_callback._version import __version__
+from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording import manifest as manifests
+from gpu_util_callback.recording.catalog import REQUESTS, Found, find_recordings
+from gpu_util_callback.recording.discovery import recording_id
+from gpu_util_callback.recording.facts import Facts
+from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
+from gpu_util_callback.recording.problems import Problem, unexpected, unreadable
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
+
+__all__ = ["ENGINES", "Cache", "Survey", "survey"]
+
+ENGINES = ("local", "ray")
+# Increment when rows of older versions no longer serve.
+ROW_VERSION = 1
+# Runs a Ray task reads: enough that starting it costs little, few enough to spread.
+TASK_RUNS = 50
+# Causes of GPUs that did nothing all the time; the training's own time is not lost by them.
+IDLE_CAUSES = ("gpus_unused", "cpu_fallback")
+
+Row = dict[str, Any]
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass
+class Survey:
+    """The rows of all runs, and what could not be read.
+
+    Attributes:
+        read: how many manifests were read; the other rows came from the cache.
+        diagnosed: how many runs had to be diagnosed from their rows of steps.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    read: int = 0
+    diagnosed: int = 0
+
+
+class Cache:
+    """Rows of earlier surveys of the same log directories, by folder and stamp of the manifest.
+
+    A file that cannot be read or written costs time, and nothing else.
+    """
+
+    def __init__(self, logdirs: Sequence[str], folder: Path | None = None):
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        where = [text if is_remote(text) else str(Path(text).resolve()) for text in logdirs]
+        name = hashlib.sha256("\n".join(where).encode("utf-8", "surrogateescape")).hexdigest()
+        self.path = (folder or home / "gpu-util") / f"total-{name[:16]}.json"
+        self._kept: dict[str, list] = {}
+        try:
+            known = json.loads(self.path.read_bytes())
+            if known["version"] == [ROW_VERSION, __version__]:
+                self._kept = known["rows"]
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+
+    def get(self, found: Found) -> Row | None:
+        """Return the row of a recording, None if it has changed or is not known."""
+        stamp, row = self._kept.get(_key(found), (None, None))
+        if row is None or not found.stamp or stamp != list(map(str, found.stamp)):
+            return None
+        return {**row, "logdir": found.logdir, "run": found.run}
+
+    def write(self, rows: Iterable[tuple[Found, Row]]) -> None:
+        """Replace everything by these rows; of recordings that still grow, none is kept."""
+        kept = {_key(found): [list(map(str, found.stamp)), row] for found, row in rows
+                if found.stamp and row["status"] != "live"}  # fmt: skip
+        text = json.dumps({"version": [ROW_VERSION, __version__], "rows": kept})
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
+            with open(temporary, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
+                f.write(text)
+            temporary.replace(self.path)
+        except OSError:
+            pass
+
+
+def _key(found: Found) -> str:
+    return found.path.encode("utf-8", "backslashreplace").decode()
+
+
+def survey(
+    logdirs: Sequence[str],
+    *,
+    thresholds: Mapping | None = None,
+    anew: bool = False,
+    engine: str = "local",
+    cache: Cache | None = None,
+    progress: Progress = lambda what, done, of: None,
+) -> Survey:
+    """Return a row for each recording below the log directories.
+
+    What the recorder diagnosed is taken as it is, whatever its rules' version; recordings without
+    a diagnosis are diagnosed from their rows of steps.
+
+    Args:
+        thresholds: overrides of the rules' thresholds; every run is diagnosed with them.
+        anew: diagnose every run by today's rules unless its diagnosis was made by them.
+        engine: "local", or "ray" to spread the reading over the Ray cluster.
+        cache: of runs that have not changed, only a listing is read.
+        progress: is called with a word, how many are done, and of how many (None = not known).
+    Raises: UnusableInput where a log directory cannot be opened, or a threshold does not exist.
+    """
+    result = Survey()
+    rows: dict[str, tuple[Found, Row]] = {}
+    left: list[tuple[Storage, Found]] = []
+    seen: set[str] = set()
+    if thresholds or anew:
+        cache = None
+    for logdir in logdirs:
+        storage, found = find_recordings(
+            logdir, result.problems, partial(_say_found, progress, len(seen))
+        )
+        for one in found:
+            key = f"{type(storage).__name__}:{_key(one)}"
+            if key in seen:
+                continue
+            seen.add(key)
+            row = cache.get(one) if cache is not None else None
+            if row is not None:
+                rows[key] = (one, row)
+            else:
+                left.append((storage, one))
+    known = len(rows)
+    result.read = len(left)
+    if left:
+        answers = _by_ray(left, thresholds, anew) if engine == "ray" else _by_threads(
+            left, thresholds, anew
+        )  # fmt: skip
+        for done, (storage, one, row, problems) in enumerate(answers, 1):
+            result.problems += problems
+            if row is not None:
+                rows[f"{type(storage).__name__}:{_key(one)}"] = (one, row)
+                result.diagnosed += row["diagnosed"]
+            progress("read", known + done, known + len(left))
+    if cache is not None and left:
+        cache.write(rows.values())
+    result.rows = [row for _, row in sorted(rows.values(), key=lambda item: item[0].path)]
+    return result
+
+
+def _say_found(progress: Progress, before: int, count: int) -> None:
+    progress("found", before + count, None)
+
+
+Answer = tuple[Storage, Found, Row | None, list[Problem]]
+
+
+def _by_threads(
+    left: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool
+) -> Iterable[Answer]:
+    """Read rows here: several at a time from a remote store, which answers late."""
+    remote = [item for item in left if item[0].remote]
+    with ThreadPoolExecutor(REQUESTS, "gpu-util-read") as pool:
+        waiting = {pool.submit(row_of, *item, thresholds, anew): item for item in remote}
+        for future in as_completed(waiting):
+            yield (*waiting[future], *future.result())
+            del waiting[future]
+    for item in left:
+        if not item[0].remote:
+            yield (*item, *row_of(*item, thresholds, anew))
+
+
+def _by_ray(
+    left: Sequence[tuple[Storage, Found]], thresholds: Mapping | None, anew: bool
+) -> Iterable[Answer]:
+    """Have a Ray cluster read the rows; its nodes must reach the log directories."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level="error")
+    task = ray.remote(num_cpus=1)(_rows_of_folders)
+    parts = [left[at : at + TASK_RUNS] for at in range(0, len(left), TASK_RUNS)]
+    waiting = {
+        task.remote([one for _, one in part], dict(thresholds or {}), anew): part for part in parts
+    }
+    while waiting:
+        [ready], _ = ray.wait(list(waiting), num_returns=1)
+        part = waiting.pop(ready)
+        for (storage, one), (row, problems) in zip(part, ray.get(ready), strict=True):
+            yield storage, one, row, problems
+
+
+def _rows_of_folders(
+    found: Sequence[Found], thresholds: Mapping, anew: bool
+) -> list[tuple[Row | None, list[Problem]]]:
+    storages = {logdir: storage_for(logdir, within=logdir)[0]
+                for logdir in {one.logdir for one in found}}  # fmt: skip
+    return [row_of(storages[one.logdir], one, thresholds, anew) for one in found]
+
+
+def row_of(
+    storage: Storage, found: Found, thresholds: Mapping | None = None, anew: bool = False
+) -> tuple[Row | None, list[Problem]]:
+    """Return the row of one recording, and its problems; None = it cannot be read at all."""
+    path = storage.join(found.path, "manifest.json")
+    try:
+        if not thresholds:
+            row, problems = _from_manifest(storage, found, path, anew)
+            if row is not None:
+                return row, problems
+        return _from_rows(storage, found, thresholds)
+    except UnusableInput:  # an unknown threshold
+        raise
+    except NewerFormat as error:
+        return None, [Problem(found.path, str(error))]
+    except OSError as error:
+        return None, [Problem(found.path, unreadable(error))]
+    except Exception as error:  # a damaged recording must not hide the others
+        return None, [unexpected(found.path, error)]
+
+
+def _from_manifest(
+    storage: Storage, found: Found, path: str, anew: bool
+) -> tuple[Row | None, list[Problem]]:
+    """Return the row from the manifest alone; None where it lacks something."""
+    try:
+        facts, left_out = manifests.parse(storage.read(path, manifests.MAX_BYTES))
+    except NewerFormat:
+        raise
+    except (FileNotFoundError, ManifestError):
+        return None, []
+    judged: Mapping[str, Any] = facts.get("diagnosis") or {}
+    start, account, rows = facts.get("started_ns"), facts.get("account"), facts.get("rows")
+    if "verdict" not in judged or start is None or not account or rows is None:
+        return None, []
+    if anew and judged.get("rules_version") != RULES_VERSION:
+        return None, []
+    status = facts.get("status") or "lost"
+    if status == "live":
+        age = None if storage.remote else storage.age_s(path, time.time())
+        status = "lost" if manifests.lost(facts, age) else "live"
+    problems = [Problem(path, left_out[0])] if left_out else []
+    end = facts.get("ended_ns") or facts.get("heartbeat_ns") or start
+    return _row(found, facts, judged, account, status, start, max(start, end),
+                rows.get("steps", 0), diagnosed=False), problems  # fmt: skip
+
+
+def _from_rows(
+    storage: Storage, found: Found, thresholds: Mapping | None
+) -> tuple[Row | None, list[Problem]]:
+    """Return the row from the rows of steps, diagnosed by today's rules."""
+    folder = found.path.rstrip("/").rpartition("/")[2]
+    recording = Recording(storage, found.path, found.run, recording_id(found.run, folder))
+    judged = diagnose(recording, thresholds)
+    row = _row(
+        found, recording.facts, judged, recording.account, recording.status, recording.start_ns,
+        recording.end_ns, recording.step_count, diagnosed=True,
+    )  # fmt: skip
+    return row, recording.problems
+
+
+def _row(
+    found: Found, facts: Facts, judged: Mapping, account: Mapping, status: str, start_ns: int,
+    end_ns: int, steps: int, *, diagnosed: bool,
+) -> Row:  # fmt: skip
+    folder = found.path.rstrip("/").rpartition("/")[2]
+    fit, model = facts.get("fit") or {}, facts.get("model") or {}
+    times = account["time_s"]
+    wall = account["wall_s"]
+    claims = [*judged["findings"], *judged["spans"]]
+    gpus, idle = _held(facts, judged["findings"])
+    return {
+        "logdir": found.logdir,
+        "run": found.run,
+        "id": recording_id(found.run, folder),
+        "home": found.path.rstrip("/").rpartition("/")[0],
+        "host": facts.get("host"),
+        "user": facts.get("user"),
+        "rank": facts.get("rank"),
+        "world_size": facts.get("world_size") or 1,
+        "job": facts.get("job"),
+        "job_source": facts.get("job_source"),
+        "fit_index": facts.get("fit_index"),
+        "fits": facts.get("fits") or 1,
+        "process": [facts.get("pid"), facts.get("process_started")],
+        "scheduler": facts.get("scheduler"),
+        "script": facts.get("script"),
+        "trial": facts.get("trial"),
+        "trial_of": facts.get("trial_of"),
+        "parameters": model.get("parameters"),
+        "backend": (facts.get("framework") or {}).get("backend"),
+        "batch_size": fit.get("batch_size"),
+        "begins": {"epoch": fit.get("first_epoch"), "iteration": fit.get("first_iteration"),
+                   "steps_per_epoch": fit.get("steps_per_epoch")},
+        "status": status,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "wall_s": wall,
+        "time_s": dict(times),
+        "steps": steps,
+        "gpus": gpus,
+        "idle_gpus": idle,
+        "active": _active(judged.get("gpu_active_pct") or {}, gpus),
+        "lost": _lost(claims),
+        "advice": _first_advice(claims),
+        "rules_version": judged.get("rules_version"),
+        "judged": bool(steps and times),
+        "imported": "source" in facts,
+        "diagnosed": diagnosed,
+    }  # fmt: skip
+
+
+def _held(facts: Facts, findings: Sequence[Mapping]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return index -> model of the GPUs that the run held, and index -> cause of the idle ones.
+
+    GPUs that the framework did not use count where a scheduler had given them to the job:
+    elsewhere, others may have used them.
+    """
+    named = {str(gpu): one["cause"] for one in findings if one["cause"] in IDLE_CAUSES
+             for gpu in one["gpus"]}  # fmt: skip
+    held: dict[str, str] = {}
+    for place, gpu in enumerate(facts.get("gpus") or ()):
+        known = gpu.get("index")
+        index = str(place if known is None else known)
+        if gpu.get("used_by_framework") or (index in named and facts.get("scheduler")):
+            held[index] = gpu.get("name") or "unknown GPU"
+    return held, {index: cause for index, cause in named.items() if index in held}
+
+
+def _active(active_pct: Mapping[str, float], gpus: Mapping[str, str]) -> list[float]:
+    """Return the kernel-active shares of the GPUs where they were measured."""
+    return [active_pct[index] / 100 for index in gpus if active_pct.get(index) is not None]
+
+
+def _lost(claims: Sequence[Mapping]) -> dict[str, Row]:
+    """Return cause -> its title, and the run's time that it cost and that its advice saves.
+
+    The times are None where none of its findings knows them.
+    """
+    lost: dict[str, Row] = {}
+    for one in claims:
+        known = lost.setdefault(
+            one["cause"], {"title": one["title"], "lost_s": None, "saves_s": None}
+        )
+        if one["lost_s"] is not None:
+            saves = one.get("saves_s")
+            known["lost_s"] = (known["lost_s"] or 0.0) + one["lost_s"]
+            known["saves_s"] = (known["saves_s"] or 0.0) + (
+                one["lost_s"] if saves is None else saves
+            )
+    return lost
+
+
+def _first_advice(claims: Sequence[Mapping]) -> dict[str, Row]:
+    """Return each cause's advice, that of its most costly finding."""
+    first: dict[str, Row] = {}
+    for one in sorted(claims, key=lambda one: -(one["lost_s"] or 0)):
+        first.setdefault(one["cause"], dict(one["advice"]))
+    return first

@@ -1,0 +1,434 @@
+"""Where all the GPU-hours went: sums over the rows of many runs."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION
+from gpu_util_callback.diagnosis.restarts import Training, trainings
+from gpu_util_callback.diagnosis.survey import Survey
+from gpu_util_callback.recording.redaction import hashed_script
+
+__all__ = ["DIMENSIONS", "REPEATED", "total"]
+
+TOTAL_VERSION = 1
+# What steps cost that were done again after a restart.
+REPEATED = "repeated_steps"
+REPEATED_TITLE = "Steps done again after a restart"
+DIMENSIONS = ("script", "user", "host", "gpu_model", "week")
+PARTS = ("productive", "lost", "other", "not_judged")
+# These lose time outside of the training steps; all other causes, within them.
+_OUTSIDE_STEPS = frozenset({"input_bound", "recompilation", "host_stall"})
+_NS_OF_A_WEEK = 7 * 86_400 * 10**9
+_HOUR = 3600.0
+
+Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Sums:
+    """Seconds by part, and lost by cause: of trainings, and of their GPUs.
+
+    The parts are disjoint: "productive" = in training steps, and no cause of a loss was found;
+    "lost" = to the causes with a known cost; "other" = around the steps (validation, compilation,
+    callbacks, set-up), and none was found; "not_judged" = of runs without steps or an account.
+    """
+
+    run_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    gpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    # cause -> [lost, saved by mending it], of trainings and of their GPUs
+    run_lost: dict[str, list[float]] = field(
+        default_factory=lambda: defaultdict(lambda: [0.0, 0.0])
+    )
+    gpu_lost: dict[str, list[float]] = field(
+        default_factory=lambda: defaultdict(lambda: [0.0, 0.0])
+    )
+
+    def add(self, other: "Sums", share: float = 1.0) -> None:
+        for mine, theirs in ((self.run_s, other.run_s), (self.gpu_s, other.gpu_s)):
+            for name, seconds in theirs.items():
+                mine[name] += share * seconds
+        for ours, others in ((self.run_lost, other.run_lost), (self.gpu_lost, other.gpu_lost)):
+            for cause, (lost, saves) in others.items():
+                known = ours[cause]
+                known[0] += share * lost
+                known[1] += share * saves
+
+    def hours(self, of: Mapping[str, float]) -> dict[str, float]:
+        parts = {name: _hours(seconds) for name, seconds in of.items()}
+        return {"total": _hours(sum(of.values())), **parts}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"gpu_hours": self.hours(self.gpu_s), "hours": self.hours(self.run_s)}
+
+    def causes(self, gpus: bool) -> list[str]:
+        """Return the causes, the most expensive first."""
+        by = self.gpu_lost if gpus else self.run_lost
+        names = dict.fromkeys([*self.gpu_lost, *self.run_lost])
+        return sorted(names, key=lambda cause: (-by[cause][0] if cause in by else 0.0, cause))
+
+
+def sums_of(row: Row, again: float = 0.0) -> Sums:
+    """Return the sums of one run.
+
+    Args:
+        again: share of its steps that a later start of the training did again.
+    """
+    sums = Sums()
+    wall = row["wall_s"] or 0.0
+    idle = Counter(row["idle_gpus"].values())
+    working = len(row["gpus"]) - sum(idle.values())
+    lost = {cause: one for cause, one in row["lost"].items() if one["lost_s"] is not None}
+    lost_s = sum(one["lost_s"] for one in lost.values())
+    rest = max(0.0, wall - lost_s)
+    if not row["judged"]:
+        parts = {"productive": 0.0, "other": 0.0, "not_judged": rest}
+        again = 0.0
+    else:
+        in_steps = sum(one["lost_s"] for name, one in lost.items() if name not in _OUTSIDE_STEPS)
+        productive = min(rest, max(0.0, (row["time_s"].get("step") or 0.0) - in_steps))
+        parts = {"productive": productive, "other": rest - productive, "not_judged": 0.0}
+    repeated = 0.0
+    if again:
+        # At the run's mean pace; it compiled only once.
+        compiling = min(parts["other"], row["time_s"].get("compile") or 0.0)
+        useful = parts["productive"]
+        around = parts["other"] - compiling
+        repeated = again * (useful + around)
+        parts["productive"] -= again * useful
+        parts["other"] -= again * around
+    for weight, seconds, by_cause in (
+        (1, sums.run_s, sums.run_lost),
+        (working, sums.gpu_s, sums.gpu_lost),
+    ):
+        for name, value in parts.items():
+            seconds[name] += weight * value
+        seconds["lost"] += weight * (lost_s + repeated)
+        if not weight:
+            continue
+        for cause, one in lost.items():
+            known = by_cause[cause]
+            known[0] += weight * one["lost_s"]
+            known[1] += weight * one["saves_s"]
+        if repeated:
+            by_cause[REPEATED][0] += weight * repeated
+            by_cause[REPEATED][1] += weight * repeated
+    for cause, count in idle.items():  # these GPUs did nothing all the time
+        sums.gpu_s["lost"] += count * wall
+        sums.gpu_lost[cause][0] += count * wall
+        sums.gpu_lost[cause][1] += count * wall
+    return sums
+
+
+def total(found: Survey) -> dict:
+    """Return where the time of all runs went: hours of trainings, and of their GPUs.
+
+    Returns: `{"version", "recordings", "trainings", "unit", "gpu_hours", "hours", "kernel_active",
+        "causes", "unknown_cost", "by", "runs", "restarts", "goodput", "read"}`. "unit" names the
+        hours to look at: "gpu_hours", or "hours" where no run held a GPU. "runs" has one object a
+        training, with its ranks and restarts, ordered by what mending it saves. What is unknown
+        is None.
+    """
+    rows = [row for row in found.rows if not row["imported"]]
+    gpus = any(row["gpus"] for row in rows)
+    everything = Sums()
+    by: dict[str, dict[str, _Group]] = {name: {} for name in DIMENSIONS}
+    titles = {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES}
+    runs, known = [], trainings(rows)
+    unknown: Counter[str] = Counter()
+    with_cause: Counter[str] = Counter()
+    for training in known:
+        sums = Sums()
+        for start in training.starts:
+            again = start.again
+            for row in start.rows:
+                one = sums_of(row, (again or 0) / row["steps"] if row["steps"] else 0.0)
+                sums.add(one)
+                for name, value, share in _places(row):
+                    by[name].setdefault(value, _Group()).add(one, share, training)
+        everything.add(sums)
+        costly = {*sums.run_lost, *sums.gpu_lost}
+        with_cause.update(costly)
+        unknown.update({cause for row in training.rows for cause in row["lost"]} - costly)
+        runs.append(_run(training, sums, gpus))
+    _add_speeds(runs, known)
+    runs.sort(key=lambda run: -(_saves(run, gpus)))
+    unit = "gpu_hours" if gpus else "hours"
+    return {
+        "version": TOTAL_VERSION,
+        "recordings": len(rows),
+        "imported": len(found.rows) - len(rows),
+        "trainings": len(known),
+        "unit": unit,
+        **everything.to_json(),
+        "without_gpu": {
+            "recordings": sum(not row["gpus"] for row in rows),
+            "hours": _hours(sum(row["wall_s"] or 0 for row in rows if not row["gpus"])),
+        },
+        "kernel_active": _kernel_active(rows),
+        "causes": [
+            {
+                "cause": cause,
+                "title": titles.get(cause, cause),
+                "gpu_hours": _hours(everything.gpu_lost[cause][0]),
+                "hours": _hours(everything.run_lost[cause][0]),
+                "saves_gpu_hours": _hours(everything.gpu_lost[cause][1]),
+                "saves_hours": _hours(everything.run_lost[cause][1]),
+                "trainings": with_cause[cause],
+            }
+            for cause in everything.causes(gpus)
+        ],
+        "unknown_cost": [
+            {"cause": cause, "title": titles.get(cause, cause), "trainings": count}
+            for cause, count in unknown.most_common()
+        ],
+        "by": {
+            name: sorted(
+                (group.to_json(value, gpus) for value, group in groups.items()),
+                key=lambda one: one["name"] if name == "week" else -one[unit]["total"],
+            )
+            for name, groups in by.items()
+        },
+        "runs": runs,
+        "restarts": _restarts(known),
+        "goodput": _goodput_of_all(runs),
+        "read": {
+            "manifests": found.read,
+            "diagnosed": found.diagnosed,
+            "older_rules": sum(row["rules_version"] != RULES_VERSION for row in rows),
+            "problems": list(map(vars, found.problems)),
+        },
+    }  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Group:
+    """The sums of all runs with one value of a dimension."""
+
+    sums: Sums = field(default_factory=Sums)
+    trainings: set[int] = field(default_factory=set)
+
+    def add(self, sums: Sums, share: float, training: Training) -> None:
+        self.sums.add(sums, share)
+        self.trainings.add(id(training))
+
+    def to_json(self, name: str, gpus: bool) -> dict[str, Any]:
+        causes = self.sums.causes(gpus)
+        return {
+            "name": name,
+            "trainings": len(self.trainings),
+            **self.sums.to_json(),
+            "top_cause": causes[0] if causes else None,
+        }
+
+
+def _places(row: Row) -> Iterator[tuple[str, str, float]]:
+    """Yield (dimension, value, share of the run's hours)."""
+    yield "script", row["script"] or "unknown", 1.0
+    yield "user", row["user"] or "unknown", 1.0
+    yield "host", row["host"] or "unknown", 1.0
+    models = Counter(row["gpus"].values())
+    for model, count in models.items():
+        yield "gpu_model", model, count / len(row["gpus"])
+    if not models:
+        yield "gpu_model", "no GPU", 1.0
+    yield from (("week", week, share) for week, share in _weeks(row["start_ns"], row["end_ns"]))
+
+
+def _weeks(start_ns: int, end_ns: int) -> Iterator[tuple[str, float]]:
+    """Yield the ISO weeks (UTC) of a run, each with its share of the run."""
+    length = max(1, end_ns - start_ns)
+    began = datetime.fromtimestamp(start_ns / 1e9, UTC)
+    monday = began - timedelta(days=began.weekday())
+    at = int(monday.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()) * 10**9
+    if (end_ns - start_ns) > 520 * _NS_OF_A_WEEK:  # a damaged end; not thousands of rows
+        end_ns, length = start_ns + 1, 1
+    while at < max(end_ns, start_ns + 1):
+        inside = min(max(end_ns, start_ns + 1), at + _NS_OF_A_WEEK) - max(start_ns, at)
+        if inside > 0:
+            year, week, _ = datetime.fromtimestamp(at / 1e9, UTC).isocalendar()
+            yield f"{year}-W{week:02d}", inside / length
+        at += _NS_OF_A_WEEK
+
+
+def _run(training: Training, sums: Sums, gpus: bool) -> dict[str, Any]:
+    """Return a training with its ranks and restarts as one object."""
+    last, rows = training.starts[-1], training.rows
+    first = last.first
+    lost = sums.gpu_lost if gpus else sums.run_lost
+    causes = sums.causes(gpus)
+    top = max(causes, key=lambda cause: lost[cause][1] if cause in lost else 0.0, default=None)
+    title, advice = "", None
+    if top is not None:
+        claims = [row for row in rows if top in row["lost"]]
+        best = max(claims, key=lambda row: row["lost"][top]["saves_s"] or 0.0, default=None)
+        title = REPEATED_TITLE if best is None else best["lost"][top]["title"]
+        advice = None if best is None else best["advice"].get(top)
+    status = first["status"]
+    return {
+        "run": first["run"],
+        "logdir": first["logdir"],
+        "id": first["id"],
+        "recordings": [row["id"] for row in rows],
+        "ranks": len({row["rank"] for row in rows}),
+        "script": first["script"],
+        "user": first["user"],
+        "hosts": sorted({row["host"] for row in rows if row["host"]}),
+        "scheduler": first["scheduler"],
+        "status": status,
+        "start_ns": training.starts[0].start_ns,
+        "end_ns": last.end_ns,
+        "wall_s": round(sum(start.first["wall_s"] or 0.0 for start in training.starts), 6),
+        "steps": training.steps,
+        "steps_done": sum(start.steps for start in training.starts),
+        "restarts": [
+            {"id": start.first["id"], "because": start.because, "begins": start.begins}
+            for start in training.starts[1:]
+        ],
+        "gpus": sum(len(row["gpus"]) for row in last.rows),
+        "gpu_models": sorted({model for row in rows for model in row["gpus"].values()}),
+        **sums.to_json(),
+        "lost": [
+            {"cause": cause, "gpu_hours": _hours(sums.gpu_lost[cause][0]),
+             "hours": _hours(sums.run_lost[cause][0]),
+             "saves_gpu_hours": _hours(sums.gpu_lost[cause][1]),
+             "saves_hours": _hours(sums.run_lost[cause][1])}
+            for cause in causes
+        ],
+        "unknown_cost": sorted({cause for row in rows for cause in row["lost"]} - set(causes)),
+        "saves_gpu_hours": _hours(sum(saves for _, saves in sums.gpu_lost.values())),
+        "saves_hours": _hours(sum(saves for _, saves in sums.run_lost.values())),
+        "top": None if top is None else {"cause": top, "title": title, "advice": advice},
+        "since": None,
+        "goodput": _goodput(training),
+    }  # fmt: skip
+
+
+def _saves(run: Mapping, gpus: bool) -> float:
+    return run["saves_gpu_hours" if gpus else "saves_hours"]
+
+
+def _kernel_active(rows: Iterable[Row]) -> dict[str, float | None]:
+    """Return the GPU-hours in which a kernel ran, of those where that was measured."""
+    active = measured = 0.0
+    for row in rows:
+        active += sum(row["active"]) * (row["wall_s"] or 0.0)
+        measured += len(row["active"]) * (row["wall_s"] or 0.0)
+    return {"gpu_hours": _hours(active) if measured else None, "of_gpu_hours": _hours(measured)}
+
+
+def _restarts(known: Sequence[Training]) -> dict[str, int]:
+    again = [training for training in known if len(training.starts) > 1]
+    return {
+        "trainings": len(again),
+        "restarts": sum(len(training.starts) - 1 for training in again),
+        "steps_done_again": sum(
+            start.again or 0 for training in again for start in training.starts
+        ),
+        "unknown": sum(training.steps is None for training in again),
+    }
+
+
+def _add_speeds(runs: Sequence[dict], known: Sequence[Training]) -> None:
+    """Set each run's `since`: its speed against the newest earlier run of the same job."""
+    latest: dict[tuple, tuple[dict, float]] = {}
+    order = sorted(zip(runs, known, strict=True), key=lambda pair: pair[1].starts[0].start_ns)
+    for run, training in order:
+        row = training.starts[-1].first
+        pace = _seconds_per_sample(row)
+        if row["parameters"] is None or pace is None:
+            continue
+        job = row["job"] if row["job_source"] == "argument" else None
+        script = hashed_script(row["script"]) if row["script"] else None
+        key = (script, row["parameters"], row["backend"], row["world_size"], job,
+               bool(row["batch_size"]), tuple(run["gpu_models"]))  # fmt: skip
+        if key in latest:
+            before, earlier = latest[key]
+            run["since"] = {"id": before["id"], "run": before["run"],
+                            "speed": round(earlier / pace, 3)}  # fmt: skip
+        latest[key] = run, pace
+
+
+def _seconds_per_sample(row: Row) -> float | None:
+    """Return the whole time without compilation per sample, or per step."""
+    wall = (row["wall_s"] or 0.0) - (row["time_s"].get("compile") or 0.0)
+    return wall / row["steps"] / (row["batch_size"] or 1) if row["steps"] and wall > 0 else None
+
+
+# --- goodput as ml-goodput-measurement defines it -------------------------------------------------
+
+_DEFINITION = (
+    "productive time over elapsed time, as in ml-goodput-measurement: elapsed from a training's "
+    "first start to its end, the time between its restarts included; productive are the training "
+    "steps that no restart made be done again; badput_s is named after its BadputType"
+)
+
+
+def _goodput(training: Training) -> dict[str, Any] | None:
+    """Return the goodput of one training, by its lowest rank's account; None where unknown."""
+    if training.steps is None or not all(start.first["judged"] for start in training.starts):
+        return None
+    productive = 0.0
+    badput = dict.fromkeys((
+        "PROGRAM_STARTUP", "DATA_LOADING_SYNC", "WASTED_PROGRESS_FROM_DISRUPTION",
+        "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION", "OTHER",
+    ), 0.0)  # fmt: skip
+    elapsed = 0.0
+    end_ns = training.starts[0].first["start_ns"]
+    for start in training.starts:
+        row = start.first
+        times, wall = row["time_s"], row["wall_s"] or 0.0
+        step, wait = times.get("step") or 0.0, times.get("input_wait") or 0.0
+        compiling = times.get("compile") or 0.0
+        kept = (start.kept or 0) / start.steps if start.steps else 1.0
+        apart = max(0.0, (row["start_ns"] - end_ns) / 1e9)
+        productive += kept * step
+        badput["WASTED_PROGRESS_FROM_DISRUPTION"] += (1 - kept) * (step + wait)
+        badput["DATA_LOADING_SYNC"] += kept * wait
+        badput["PROGRAM_STARTUP"] += compiling
+        badput["INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"] += apart
+        badput["OTHER"] += wall - step - wait - compiling
+        elapsed += wall + apart
+        end_ns = row["end_ns"]
+    return {
+        "goodput_pct": round(100 * productive / elapsed, 4) if elapsed else None,
+        "productive_s": round(productive, 6),
+        "elapsed_s": round(elapsed, 6),
+        "badput_s": {name: round(seconds, 6) for name, seconds in badput.items()},
+    }
+
+
+def _goodput_of_all(runs: Sequence[Mapping]) -> dict[str, Any]:
+    """Return the goodput of all trainings, weighted by their GPUs (by 1 where none has any)."""
+    weighted = any(run["gpus"] for run in runs)
+    productive = elapsed = 0.0
+    badput: Counter[str] = Counter()
+    unknown = 0
+    for run in runs:
+        one = run["goodput"]
+        weight = run["gpus"] if weighted else 1
+        if one is None:
+            unknown += 1
+            continue
+        productive += weight * one["productive_s"]
+        elapsed += weight * one["elapsed_s"]
+        for name, seconds in one["badput_s"].items():
+            badput[name] += weight * seconds
+    return {
+        "definition": _DEFINITION,
+        "weighted_by": "gpus" if weighted else "trainings",
+        "goodput_pct": round(100 * productive / elapsed, 4) if elapsed else None,
+        "productive_hours": _hours(productive),
+        "elapsed_hours": _hours(elapsed),
+        "badput_hours": {name: _hours(seconds) for name, seconds in badput.items()},
+        "not_included": ["TPU_INITIALIZATION", "TRAINING_PREP",
+                         "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
+                         "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME"],
+        "unknown_trainings": unknown,
+    }  # fmt: skip
+
+
+def _hours(seconds: float) -> float:
+    return round(seconds / _HOUR, 9)

@@ -1,0 +1,132 @@
+"""What `gpu-util total` costs for ten thousand recordings: cold, from its cache, and over a store.
+
+Budgets: 60 s cold, 3 s from the cache, 500 MB, on two cores. The store answers each request after
+20 ms, as an object store in the same region does, and lists a thousand names a request.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from many_runs import make_many
+
+COUNT = int(os.environ.get("BENCH_RUNS", "10000"))
+LATENCY_S = 0.02
+PAGE = 1000
+
+_CHILD = """
+import resource, sys, time
+sys.path[:0] = {paths!r}
+begin = time.perf_counter()
+{before}
+from gpu_util_callback.cli import main
+import io, contextlib, json
+out = io.StringIO()
+with contextlib.redirect_stdout(out):
+    code = main({arguments!r})
+report = json.loads(out.getvalue())
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([code, time.perf_counter() - begin, used.ru_utime + used.ru_stime,
+                  used.ru_maxrss / 1024, report["recordings"],
+                  report["read"]["manifests"], report["gpu_hours"]["total"], extra()]))
+"""
+_STORE = """
+import fsspec
+from total_cost import SlowStore
+fsspec.register_implementation("slow", SlowStore)
+SlowStore.local = {folder!r}
+def extra(): return SlowStore.requests
+"""
+
+
+def store_class():
+    """Return a file system that reads local files as an object store would serve them."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    class SlowStore(LocalFileSystem):
+        protocol = ("s3", "slow")  # what the reader knows as an object store
+        requests = 0
+        local = ""
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return super()._strip_protocol(str(path).removeprefix("slow://").removeprefix("s3://"))
+
+        def _answer(self, pages=1):
+            SlowStore.requests += pages
+            time.sleep(LATENCY_S * pages)
+
+        def ls(self, path, detail=True, **options):
+            path = self._strip_protocol(path)
+            names = [str(entry) for entry in Path(path).iterdir()]
+            self._answer(1 + len(names) // PAGE)
+            return [LocalFileSystem.info(self, name) for name in names] if detail else names
+
+        def cat_file(self, path, start=None, end=None, **options):
+            self._answer()
+            with Path(self._strip_protocol(path)).open("rb") as file:
+                file.seek(start or 0)
+                return file.read(None if end is None else end - (start or 0))
+
+        def info(self, path, **options):
+            self._answer()
+            return super().info(path, **options)
+
+        def find(self, path, detail=False, **options):
+            found = {}
+            for folder, _, names in os.walk(path):
+                for name in names:
+                    full = f"{folder}/{name}"
+                    about = Path(full).stat()
+                    found[full] = {"name": full, "size": about.st_size, "mtime": about.st_mtime_ns}
+            self._answer(1 + len(found) // PAGE)
+            return found
+
+        def exists(self, path, **options):
+            self._answer()
+            return super().exists(path, **options)
+
+    return SlowStore
+
+
+SlowStore = store_class()
+
+
+def timed(arguments: list[str], cache: str, before: str = "def extra(): return 0") -> list:
+    here = Path(__file__).resolve().parent
+    paths = [str(here), str(here.parent / "support"), str(here.parent.parent)]
+    code = _CHILD.format(paths=paths, before=before, arguments=["total", *arguments, "--json"])
+    child = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "XDG_CACHE_HOME": cache},
+    )  # fmt: skip
+    return json.loads(child.stdout)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        logdir = str(make_many(Path(folder) / "logs", COUNT))
+        print(f"{COUNT:,} recordings made in {time.perf_counter() - begin:.0f} s")
+        print(f"{'':34}{'s':>8}{'CPU s':>8}{'MB':>8}{'read':>9}{'requests':>10}   budget")
+        local, store = f"{folder}/cache", f"{folder}/cache-store"
+        before = _STORE.format(folder=logdir)
+        for what, arguments, cache, with_store, budget in (
+            ("local, cold", [logdir], local, False, "60 s, 500 MB"),
+            ("local, from the cache", [logdir], local, False, "3 s"),
+            ("store of 20 ms, cold", [f"slow://{logdir}"], store, True, "60 s"),
+            ("store of 20 ms, from the cache", [f"slow://{logdir}"], store, True, "3 s"),
+        ):
+            code, seconds, cpu, peak, runs, read, hours, requests = timed(
+                arguments, cache, before if with_store else "def extra(): return 0"
+            )
+            assert code == 0 and runs == COUNT and hours > 0, (code, runs, hours)
+            print(f"{what:34}{seconds:8.1f}{cpu:8.1f}{peak:8.0f}{read:9,}{requests:10,}   {budget}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,382 @@
+"""`gpu-util total`: sums over all runs, restarts joined, the command."""
+
+import json
+
+import pytest
+from generated_runs import GPU, Generated, write
+from make_recording import make_recording
+
+from gpu_util_callback.cli import main
+from gpu_util_callback.diagnosis import logdir_report
+from gpu_util_callback.diagnosis.survey import Cache, survey
+from gpu_util_callback.diagnosis.total import REPEATED, total
+from gpu_util_callback.recording import read_recordings
+
+HOUR = 3600.0
+
+
+def total_of(*logdirs, **options):
+    return total(survey([str(logdir) for logdir in logdirs], **options))
+
+
+def run_of(seconds=6.0, *, gpus=1, at_s=0.0, wait_ms=0.0, **facts) -> Generated:
+    gpus = [GPU | {"index": at, "uuid": f"GPU-{at}"} for at in range(gpus)]
+    facts = {"script": "train.py", "model": {"parameters": 1_000_000}, "fit_index": 0} | facts
+    run = Generated(seed=1, gpus=gpus, **facts)
+    run.now += round(at_s * 1e9)
+    run.facts["started_ns"] = run.now
+    run.steps(round(seconds * 100), step_ms=10, wait_ms=wait_ms)
+    return run
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    for place, scenario in enumerate(("thirds", "healthy", "slow", "host_stall", "no_gpu")):
+        make_recording(tmp_path / scenario, scenario, 300, 3, seed=place, scalars=False)
+    return tmp_path
+
+
+def test_the_sums_are_those_of_the_single_reports(mixed):
+    found = total_of(mixed)
+    runs = logdir_report(read_recordings(mixed))["runs"]
+    wall = sum(run["wall_s"] * len(run["gpus"]) for run in runs)
+    lost, saves = {}, {}
+    for run in runs:
+        for one in [*run["findings"], *run["spans"]]:
+            if one["lost_s"] and run["gpus"]:
+                cause = one["cause"]
+                lost[cause] = lost.get(cause, 0) + one["lost_s"] * len(run["gpus"])
+                saves[cause] = saves.get(cause, 0) + one["saves_s"] * len(run["gpus"])
+    assert len(lost) >= 2
+    hours = found["gpu_hours"]
+    assert hours["total"] == pytest.approx(wall / HOUR, rel=1e-6)
+    assert hours["lost"] == pytest.approx(sum(lost.values()) / HOUR, rel=1e-6)
+    assert sum(hours[part] for part in ("productive", "lost", "other", "not_judged")) == (
+        pytest.approx(hours["total"], rel=1e-6)
+    )
+    by_cause = {one["cause"]: one for one in found["causes"]}
+    for cause in lost:
+        assert by_cause[cause]["gpu_hours"] == pytest.approx(lost[cause] / HOUR, rel=1e-6)
+        assert by_cause[cause]["saves_gpu_hours"] == pytest.approx(saves[cause] / HOUR, rel=1e-6)
+    assert found["without_gpu"]["recordings"] == 1
+    active = sum(run["wall_s"] * gpu["utilization_pct"]["mean"] / 100
+                 for run in runs for gpu in run["gpus"])  # fmt: skip
+    assert found["kernel_active"]["gpu_hours"] == pytest.approx(active / HOUR, rel=1e-3)
+    assert found["read"]["diagnosed"] == 0  # their manifests were enough
+
+
+def test_every_dimension_adds_up_to_the_whole(mixed):
+    found = total_of(mixed)
+    for groups in found["by"].values():
+        for unit in ("gpu_hours", "hours"):
+            for part, hours in found[unit].items():
+                assert sum(group[unit][part] for group in groups) == pytest.approx(hours, abs=1e-7)
+    assert sum(run["gpu_hours"]["total"] for run in found["runs"]) == (
+        pytest.approx(found["gpu_hours"]["total"], abs=1e-7)
+    )
+
+
+def test_runs_are_ranked_by_what_mending_them_saves(mixed):
+    found = total_of(mixed)
+    saves = [run["saves_gpu_hours"] for run in found["runs"]]
+    assert saves == sorted(saves, reverse=True) and saves[0] > saves[-1]
+    first = found["runs"][0]
+    assert first["run"] == "slow" and first["top"]["cause"] == "input_bound"
+    assert "map(" in first["top"]["advice"]["code"]
+
+
+def test_a_run_over_a_sunday_night_is_split_between_two_weeks(tmp_path):
+    run = run_of(1.0)
+    run.now = run.facts["started_ns"] = 1_700_438_399 * 10**9  # 1 s before Monday, 20 Nov 2023
+    run._steps.clear()
+    run.step = 0
+    run.steps(400, step_ms=10)
+    write(run, tmp_path)
+    first, second = total_of(tmp_path)["by"]["week"]
+    assert (first["name"], second["name"]) == ("2023-W46", "2023-W47")
+    assert second["gpu_hours"]["total"] == pytest.approx(3 * first["gpu_hours"]["total"], rel=0.1)
+
+
+def test_gpus_that_do_nothing_lose_all_their_time(tmp_path):
+    run = run_of(30, gpus=2)
+    samples = run.samples
+
+    def one_idles(hz=10):
+        groups = samples(hz)
+        groups["gpu1"]["utilization_pct"][:] = 0
+        return groups
+
+    run.samples = one_idles
+    write(run, tmp_path, framework={"name": "tensorflow", "backend": "tensorflow"})
+    found = total_of(tmp_path)
+    [cause] = [one for one in found["causes"] if one["cause"] == "gpus_unused"]
+    assert cause["gpu_hours"] == pytest.approx(found["gpu_hours"]["total"] / 2, rel=1e-6)
+    assert cause["hours"] == 0  # the training itself is not slower for it
+    assert found["gpu_hours"]["productive"] < found["gpu_hours"]["total"] / 2
+
+
+@pytest.mark.parametrize("scheduler, counted", [
+    (None, False),  # a shared machine: others may have used them
+    ({"name": "SLURM", "job": "7", "restarts": 0}, True),
+])  # fmt: skip
+def test_gpus_that_the_framework_leaves_alone_count_where_they_were_given(
+    tmp_path, scheduler, counted
+):
+    run = run_of(10, gpus=2, scheduler=scheduler)
+    for gpu in run.facts["gpus"]:
+        gpu["used_by_framework"] = False
+    write(run, tmp_path)
+    found = total_of(tmp_path)
+    wall = found["hours"]["total"]
+    assert found["gpu_hours"]["total"] == pytest.approx(2 * wall if counted else 0)
+    assert found["gpu_hours"]["lost"] == found["gpu_hours"]["total"]
+
+
+# --- restarts -------------------------------------------------------------------------------------
+
+
+def chain(tmp_path, starts, run="run", **facts):
+    """Write starts of (first epoch, steps, status); an epoch has 100 steps."""
+    at_s = 0.0
+    for place, (epoch, steps, status) in enumerate(starts):
+        one = run_of(
+            steps / 100, at_s=at_s, pid=100 + place,
+            **{name: value[place] if isinstance(value, list) else value
+               for name, value in facts.items()},
+        )  # fmt: skip
+        one.facts["fit"] |= {"first_epoch": epoch, "first_iteration": 100 * epoch,
+                             "steps_per_epoch": 100}  # fmt: skip
+        home = run if isinstance(run, str) else run[place]
+        write(one, tmp_path / home, status=status, process_started=place)
+        at_s += steps / 100 + 60
+    return total_of(tmp_path)
+
+
+KILLED = [(0, 370, "interrupted"), (3, 250, "interrupted"), (5, 130, "interrupted"),
+          (6, 400, "ended")]  # fmt: skip
+
+
+def test_a_job_killed_and_resumed_three_times_counts_each_step_once(tmp_path):
+    found = chain(tmp_path, KILLED)
+    [training] = found["runs"]
+    assert len(training["restarts"]) == 3
+    assert (training["steps"], training["steps_done"]) == (1000, 370 + 250 + 130 + 400)
+    assert found["restarts"] == {
+        "trainings": 1, "restarts": 3, "steps_done_again": 150, "unknown": 0,
+    }  # fmt: skip
+    [repeated] = [one for one in found["causes"] if one["cause"] == REPEATED]
+    assert repeated["gpu_hours"] == pytest.approx(150 * 0.0101 / HOUR, rel=0.02)
+    assert found["gpu_hours"]["total"] == pytest.approx(1150 * 0.0101 / HOUR, rel=0.02)
+    goodput = training["goodput"]
+    assert goodput["badput_s"]["INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"] == pytest.approx(
+        180, 0.02
+    )
+    assert goodput["badput_s"]["WASTED_PROGRESS_FROM_DISRUPTION"] == pytest.approx(1.5, rel=0.05)
+    assert goodput["productive_s"] == pytest.approx(10.0, rel=0.02)
+    assert goodput["elapsed_s"] == pytest.approx(
+        goodput["productive_s"] + sum(goodput["badput_s"].values()), abs=1e-3
+    )
+
+
+def test_a_start_from_nothing_makes_everything_before_it_lost(tmp_path):
+    found = chain(tmp_path, [(0, 300, "interrupted"), (3, 200, "interrupted"), (0, 900, "ended")])
+    [training] = found["runs"]
+    assert training["steps"] == 900 and found["restarts"]["steps_done_again"] == 500
+
+
+SLURM = {"name": "SLURM", "job": "4711", "restarts": 0}
+
+
+@pytest.mark.parametrize("starts, facts, joined", [
+    # Another log directory at each start, as with a time in its name.
+    ([(0, 150, "interrupted"), (0, 200, "ended")],
+     {"run": ["a", "b"], "scheduler": [SLURM, SLURM | {"restarts": 1}]}, True),
+    ([(0, 150, "interrupted"), (0, 200, "ended")],
+     {"run": ["a", "b"], "scheduler": [SLURM, SLURM]}, False),  # a sweep within one job
+    ([(0, 150, "interrupted"), (0, 200, "ended")],
+     {"run": ["a", "b"], "scheduler": {"name": "Kubernetes", "job": "t/bert", "restarts": None}},
+     True),
+    ([(0, 150, "ended"), (0, 200, "ended")],
+     {"run": ["a", "b"], "scheduler": {"name": "Kubernetes", "job": "t/bert", "restarts": None}},
+     False),  # the next training of the same pod
+    ([(0, 150, "interrupted"), (0, 200, "ended")],
+     {"run": ["a", "b"], "trial": "trial_ab12", "trial_of": "Ray Tune"}, True),
+    ([(0, 150, "interrupted"), (0, 200, "ended")],
+     {"run": ["a", "b"], "trial": ["trial_1", "trial_2"], "trial_of": "Ray Tune"}, False),
+    # Restored from a backup, whatever the log directory is called.
+    ([(0, 250, "interrupted"), (2, 200, "ended")], {"run": ["a", "b"]}, True),
+    ([(0, 250, "interrupted"), (4, 200, "ended")], {"run": ["a", "b"]}, False),
+    ([(0, 250, "ended"), (2, 200, "ended")], {"run": ["a", "b"]}, False),
+    # In the same log directory.
+    ([(0, 200, "ended"), (2, 200, "ended")], {}, True),
+    ([(0, 200, "ended"), (0, 200, "ended")], {}, False),
+    ([(0, 200, "interrupted"), (0, 200, "ended")], {}, True),
+    ([(0, 200, "interrupted"), (0, 200, "ended")], {"script": ["train.py", "tune.py"]}, False),
+    ([(0, 200, "interrupted"), (0, 200, "ended")], {"model": [{"parameters": 1},
+                                                              {"parameters": 2}]}, False),
+    ([(0, 200, "interrupted"), (0, 200, "ended")], {"script": None}, False),
+])  # fmt: skip
+def test_what_shows_that_a_start_continues_another(tmp_path, starts, facts, joined):
+    facts = dict(facts)
+    found = chain(tmp_path, starts, run=facts.pop("run", "run"), **facts)
+    assert found["trainings"] == (1 if joined else 2)
+    assert found["restarts"]["restarts"] == (1 if joined else 0)
+
+
+def test_steps_done_again_are_unknown_where_the_start_is(tmp_path):
+    for place in range(2):
+        one = run_of(2, at_s=100 * place, pid=place)
+        write(one, tmp_path, status="interrupted", process_started=place)
+    found = total_of(tmp_path)
+    [training] = found["runs"]
+    assert training["steps"] is None and found["restarts"]["unknown"] == 1
+    assert training["goodput"] is None and found["gpu_hours"]["lost"] == 0
+
+
+def test_the_ranks_of_a_job_are_one_training_and_all_their_gpus_count(tmp_path):
+    for rank in range(4):
+        write(run_of(5, job="j", rank=rank, world_size=4), tmp_path / f"worker{rank}")
+    found = total_of(tmp_path)
+    [training] = found["runs"]
+    assert training["ranks"] == 4 and training["gpus"] == 4 and training["steps"] == 500
+    assert found["gpu_hours"]["total"] == pytest.approx(4 * found["runs"][0]["wall_s"] / HOUR)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_a_recording_without_a_diagnosis_is_diagnosed_from_its_rows(tmp_path):
+    write(run_of(20, wait_ms=10), tmp_path / "old")
+    found = total_of(tmp_path)
+    assert found["read"]["diagnosed"] == 1
+    assert found["causes"][0]["cause"] == "input_bound"
+
+
+def test_other_thresholds_diagnose_every_run_with_them(mixed):
+    assert total_of(mixed)["causes"]
+    found = total_of(mixed, thresholds={"input_bound.wait_pct": 99})
+    assert found["read"]["diagnosed"] == 5
+    assert "input_bound" not in {one["cause"] for one in found["causes"]}
+
+
+def test_only_what_changed_is_read_again(mixed, tmp_path):
+    def counted():
+        cache = Cache([str(mixed)], tmp_path / "cache")
+        found = survey([str(mixed)], cache=cache)
+        return found.read, total(found)
+
+    read, first = counted()
+    assert read == 5
+    read, second = counted()
+    assert read == 0
+    first["read"]["manifests"] = 0
+    assert second == first
+    make_recording(mixed / "another", "slow", 300, 3, scalars=False)
+    read, third = counted()
+    assert read == 1 and third["recordings"] == 6
+    cache = next((tmp_path / "cache").iterdir())
+    cache.write_text("{")  # a damaged cache costs time only
+    assert counted()[0] == 6
+
+
+def test_a_damaged_recording_does_not_hide_the_others(mixed):
+    [manifest] = (mixed / "slow").rglob("manifest.json")
+    manifest.write_bytes(manifest.read_bytes()[:500])
+    [newer] = (mixed / "healthy").rglob("manifest.json")
+    facts = json.loads(newer.read_bytes())
+    newer.write_text(json.dumps(facts | {"format": [99, 0]}))
+    found = total_of(mixed)
+    assert found["recordings"] == 4  # the rows of "slow" can still be read
+    said = [one["message"] for one in found["read"]["problems"]]
+    assert any("pip install --upgrade" in text for text in said)
+    assert any("manifest.json" in text for text in said)
+
+
+def test_a_recording_found_twice_counts_once(mixed):
+    once = total_of(mixed)
+    assert total_of(mixed, mixed / "slow")["recordings"] == once["recordings"]
+
+
+@pytest.mark.parametrize("where", ["logs", "logs/slow", "logs/slow/plugins/gpu_utilization"])
+def test_an_object_store_gives_the_same_as_a_folder(mixed, where):
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+    try:
+        store.put(str(mixed), "/bucket/logs", recursive=True)
+        found = total_of(f"memory://bucket/{where}")
+        local = total_of(mixed / where.removeprefix("logs").strip("/"))
+        assert found["gpu_hours"] == local["gpu_hours"] and found["gpu_hours"]["total"] > 0
+        assert found["causes"] == local["causes"]
+        names = [sorted(run["run"] for run in one["runs"]) for one in (found, local)]
+        assert names[0] == names[1]
+    finally:
+        store.store.clear()
+        store.pseudo_dirs[:] = [""]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def command(capsys, *arguments):
+    code = main(["total", *map(str, arguments), "--no-cache"])
+    return code, *capsys.readouterr()
+
+
+def test_the_command_prints_the_total(mixed, capsys):
+    code, text, said = command(capsys, mixed, "--width", 100)
+    assert code == 0 and not said
+    assert "GPU time" in text and "Input-bound" in text and "1. slow" in text
+    assert max(map(len, text.splitlines())) <= 100
+    code, text, _ = command(capsys, mixed, "--json")
+    report = json.loads(text)
+    assert code == 0 and report["version"] == 1 and report["logdirs"] == [str(mixed)]
+
+
+def test_globs_name_log_directories(mixed, capsys):
+    code, text, _ = command(capsys, f"{mixed}/h*", "--json")
+    assert code == 0 and json.loads(text)["recordings"] == 2
+    code, _, said = command(capsys, f"{mixed}/x*")
+    assert code == 2 and said == f"gpu-util total: no directory matches {mixed}/x*\n"
+
+
+def test_input_that_cannot_be_used_is_one_line(tmp_path, capsys):
+    for arguments, line in (
+        ((), "which log directories?"),
+        ((tmp_path / "no",), "does not exist"),
+        ((tmp_path,), "no recording in"),
+        (("http://127.0.0.1:6006",), "is a web address"),
+    ):
+        code, text, said = command(capsys, *arguments)
+        assert code == 2 and not text and line in said and said.count("\n") == 1
+
+
+def test_hours_of_training_count_where_no_run_held_a_gpu(tmp_path, capsys):
+    make_recording(tmp_path, "no_gpu", 200, scalars=False)
+    code, text, _ = command(capsys, tmp_path)
+    assert code == 0 and "no run held a GPU" in text and "hours of training" in text
+
+
+def test_the_page_lists_all_runs_and_no_name_leaves_its_cell(mixed, tmp_path, capsys):
+    write(run_of(5, script="</script><b>x.py"), mixed / "<i>evil")
+    out = tmp_path / "total.html"
+    code, _, said = command(capsys, mixed, "--html", out)
+    assert code == 0 and "wrote" in said
+    text = out.read_text()
+    assert "</script><b>" not in text and "<i>evil" not in text
+    data = text.partition('id="runs">')[2].partition("</script>")[0]
+    rows = json.loads(data)["rows"]
+    assert len(rows) == 6
+    assert {"slow", "<i>evil"} <= {row["cells"][0]["t"] for row in rows}
+    code, _, said = command(capsys, mixed, "--html", tmp_path / "no" / "x.html")
+    assert code == 2 and "cannot write" in said
+
+
+def test_a_run_is_measured_against_the_one_before_it(tmp_path):
+    for place, wait in enumerate((10, 0)):
+        one = run_of(20, at_s=1000 * place, wait_ms=wait, pid=place)
+        write(one, tmp_path / f"run{place}")
+    runs = {run["run"]: run for run in total_of(tmp_path)["runs"]}
+    assert runs["run0"]["since"] is None
+    assert runs["run1"]["since"]["run"] == "run0"
+    assert runs["run1"]["since"]["speed"] == pytest.approx(2.0, rel=0.05)
