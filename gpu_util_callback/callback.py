@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from gpu_util_callback.recorder.fit import KerasSession, Series, announce_known_failure, leave_out
 from gpu_util_callback.recorder.settings import checked_settings
+
+if TYPE_CHECKING:
+    from gpu_util_callback.report.notebook import Summary
 
 __all__ = ["GpuUtilCallback"]
 
@@ -40,6 +43,11 @@ class GpuUtilCallback(keras.callbacks.Callback):
         redact: Keep host and user names, process ids and other users' processes out of the
             recording.
         report: Print a line when a cause is found, and a verdict of two lines at the end.
+        logs: Add `input_wait_pct`, `gpu_utilization_pct` and `samples_per_s` of each epoch to its
+            `logs`, before any other callback gets them: for `History`, `CSVLogger`, the callbacks
+            of W&B and MLflow, or a `keras_tuner.Objective("samples_per_s", "max")`. They cover the
+            epoch's training, without validation and the callbacks at its end. One that cannot be
+            measured is left out, or NaN where an earlier epoch of the fit had it.
 
     Raises:
         TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
@@ -96,6 +104,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         job: str | None = None,
         redact: bool = False,
         report: bool = True,
+        logs: bool = False,
     ):
         super().__init__()
         self._settings = checked_settings(
@@ -108,9 +117,11 @@ class GpuUtilCallback(keras.callbacks.Callback):
             job=job,
             redact=redact,
             report=report,
+            logs=logs,
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
         self._series: Series | None = None  # what the next fit may continue
+        self._path: str | None = None  # of the newest recording that is complete
         try:
             announce_known_failure(keras.backend.backend())
         except Exception as error:
@@ -171,6 +182,29 @@ class GpuUtilCallback(keras.callbacks.Callback):
         self._pass_on("end")
         self._session = session.outer if session is not None else None
         self._series = session.series() if session is not None else None
+        self._path = session.path if session is not None else None
+
+    def summary(self) -> Summary:
+        """Return the results of the newest fit as a flat dictionary of numbers and texts.
+
+        See `gpu_util_callback.report.notebook.Summary` for its keys; they are always the same, and
+        what is unknown is None. Nothing is raised: without a recording everything is None, and
+        `verdict` says why. A notebook shows it as a card.
+
+        Example:
+
+        ```python
+        model.fit(dataset, callbacks=[callback])
+        mlflow.log_metric("input_wait_pct", callback.summary()["input_wait_pct"])
+        ```
+        """
+        from gpu_util_callback.report.notebook import summary_of
+
+        session, series = self._session, self._series
+        if series is not None:  # its last rows are still to be written
+            series.recorder.end("ended")
+        path = session.path if session is not None else self._path
+        return summary_of(path, self._settings.thresholds)
 
     def _pass_on(self, hook: str, *args: Any) -> None:
         session = self._session

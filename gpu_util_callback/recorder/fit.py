@@ -13,6 +13,7 @@ from typing import Any
 from gpu_util_callback.backends.base import adapter_for
 from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.recorder.epoch_logs import EpochLogs
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recorder.windows import KerasWindows, open_windows
@@ -21,7 +22,13 @@ from gpu_util_callback.steps.callback_list import (
     describe_callbacks,
     find_callback_list,
 )
-from gpu_util_callback.steps.fit_frame import FitWatch, InputTimer, calling_fit, is_tf_keras
+from gpu_util_callback.steps.fit_frame import (
+    FitWatch,
+    InputTimer,
+    calling_fit,
+    given_adapter,
+    is_tf_keras,
+)
 from gpu_util_callback.steps.variables import names_in_fit
 
 __all__ = ["KerasSession", "Series", "announce_known_failure", "leave_out"]
@@ -152,6 +159,7 @@ class KerasSession:
         self._timer: CallbackTimer | None = None
         self._input: InputTimer | None = None
         self._windows: KerasWindows | None = None
+        self._logs: EpochLogs | None = None
         self._arm: Callable[[], None] = lambda: None  # announces that a batch begins
         self._testing = False
         self._fit: Any = None  # the CallbackList of the fit, a new one in every fit
@@ -231,6 +239,11 @@ class KerasSession:
 
     def _put_in_place(self, model: Any, callbacks: Any, frame: Any, recorder: Recorder) -> None:
         timeline, adapter = recorder.timeline, recorder.adapter
+        if self._settings.logs:
+            try:
+                self._logs = EpochLogs(recorder, given_adapter())
+            except Exception as error:
+                recorder.fail("epoch logs", error)
         self._input = InputTimer(timeline, lambda error: recorder.fail("input set-up", error))
         try:
             self._input.attach(frame)
@@ -250,6 +263,7 @@ class KerasSession:
             self._callback,
             lambda error: recorder.fail("callback times", error),
             self._batch_begins,
+            self._logs.add_to if self._logs is not None else None,
         )
         try:
             if callbacks is not None:
@@ -380,6 +394,11 @@ class KerasSession:
         else:
             recorder.end("ended")
             recorder.say_verdict()
+
+    @property
+    def path(self) -> str | None:
+        """Return the recording's path; None without one."""
+        return self._recorder.path if self._recorder is not None else None
 
     def series(self) -> Series | None:
         """Return what the next fit may continue, now that this one has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from typing import Any
 
 __all__ = ["off", "reason_of", "say", "verdict", "warn"]
 
@@ -32,7 +33,18 @@ def off(source: str) -> str:
 
 def say(text: str) -> None:
     """Print a line while training continues. Keras' progress bar leaves the cursor in mid-line."""
-    print(f"\ngpu-util: {text}", file=sys.stderr, flush=True)
+    _print(f"\ngpu-util: {text}", sys.stderr)
+
+
+def _print(text: str, stream: Any) -> None:
+    """Print text, in plain characters where the console lacks some of its own."""
+    try:
+        print(text, file=stream, flush=True)
+    except UnicodeEncodeError:
+        from gpu_util_callback.report.screen import Pen
+
+        plain = Pen(width=110, color=False, unicode=False).finish(text.split("\n"))
+        print(plain, end="", file=stream, flush=True)
 
 
 def verdict(path: str, thresholds: dict | None, interrupted: bool = False) -> None:
@@ -50,7 +62,7 @@ def verdict(path: str, thresholds: dict | None, interrupted: bool = False) -> No
         run = run_report(recording, thresholds)
         short = (run["wall_s"] or 0) < _SHORT_S and not run["findings"] and not run["spans"]
         if not (short and (interrupted or run["fit_index"])):
-            print(("\n" if interrupted else "") + two_lines(run), flush=True)
+            _print(("\n" if interrupted else "") + two_lines(run), sys.stdout)
     except Exception as error:
         log.debug("gpu_util_callback: no verdict: %s", error, exc_info=True)
 

@@ -115,6 +115,11 @@ class Recorder:
         self._said_s = 0.0  # training time covered by the last verdict
         self._shapes_noted = 0  # number of shapes at the last note of what varies
         self.windows: ProfilerWindows | None = None  # where profiler windows are wanted
+        # Called with rows and samples as they are taken, on either thread.
+        self.on_rows: Callable[[dict[str, dict[str, Any]], list[Any]], None] | None = None
+        self._taking = threading.Lock()
+        self._early_rows: list[dict[str, dict[str, Any]]] = []  # taken by `catch_up`
+        self._early_samples: list[Any] = []
         self._paused = False
         self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
 
@@ -373,6 +378,11 @@ class Recorder:
         return self._outputs.path
 
     @property
+    def gpus(self) -> list[dict[str, Any]]:
+        """Return the sampled GPUs, as for the manifest; [] until the driver has answered."""
+        return self._gpus.gpus
+
+    @property
     def off(self) -> bool:
         """Return whether nothing is recorded (any more): the training thread needs no wrappers."""
         return bool(self.status)
@@ -486,8 +496,7 @@ class Recorder:
 
     def _tick(self, last: bool = False) -> None:
         """Take new rows of the training thread and the sampler, diagnose, write."""
-        samples = self._while_training(self._gpus.take())
-        tables = self._take_rows(last)
+        tables, samples = self._take(last)
         self._take_windows(tables, samples)
         steps = self._assembler.steps if self._assembler is not None else 0
         stages = self._stages.read(steps, last)
@@ -504,6 +513,34 @@ class Recorder:
         else:
             outputs.flush()
         self._pause_when_idle()
+
+    def _take(self, last: bool) -> tuple[dict[str, dict[str, Any]], list[Any]]:
+        """Take new rows and samples, with those that `catch_up` took."""
+        with self._taking:
+            samples = self._while_training(self._gpus.take())
+            parts = [*self._early_rows, self._take_rows(last)]
+            if self.on_rows is not None:
+                self.on_rows(parts[-1], samples)
+            samples = [*self._early_samples, *samples]
+            self._early_rows, self._early_samples = [], []
+        if len(parts) == 1:
+            return parts[0], samples
+        tables: dict[str, dict[str, Any]] = {}
+        for table in dict.fromkeys(name for part in parts for name in part):
+            rows = [part[table] for part in parts if table in part]
+            tables[table] = {
+                column: np.concatenate([one[column] for one in rows]) for column in rows[0]
+            }
+        return tables, samples
+
+    def catch_up(self) -> None:
+        """Take everything up to now and show it to `on_rows`; on the training thread."""
+        with self._taking:
+            rows, samples = self._take_rows(False), self._while_training(self._gpus.sampled())
+            self._early_rows.append(rows)
+            self._early_samples += samples
+            if self.on_rows is not None:
+                self.on_rows(rows, samples)
 
     def _take_rows(self, last: bool) -> dict[str, dict[str, Any]]:
         queue = self.timeline.queue

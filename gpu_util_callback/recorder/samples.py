@@ -49,14 +49,18 @@ class GpuSamples:
 
     def take(self) -> list[Any]:
         """Return the `SampleBlock`s since the last call."""
-        blocks = self._allocators()
-        if self._sampler is not None:
-            try:
-                blocks = [*self._sampler.drain(), *blocks]
-            except Exception as error:
-                self._fail("GPU samples", error)
-                self._sampler = None
-        return blocks
+        return [*self.sampled(), *self._allocators()]
+
+    def sampled(self) -> list[Any]:
+        """Return those of the driver's counters; calls neither driver nor framework."""
+        if self._sampler is None:
+            return []
+        try:
+            return list(self._sampler.drain())
+        except Exception as error:
+            self._fail("GPU samples", error)
+            self._sampler = None
+            return []
 
     def _allocators(self) -> list[Any]:
         """Return what the framework's own allocator holds of each GPU now."""

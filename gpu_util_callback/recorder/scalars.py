@@ -76,6 +76,20 @@ class ScalarPoints:
         """Return the point of the steps not yet covered, at the end of a run."""
         return [self._point(step, end_ns)] if self._steps else []
 
+    def gpu_means(self, begin: int, end: int) -> dict[str, tuple[float | None, float | None]]:
+        """Return each GPU's mean utilization in percent and memory in bytes over [begin, end).
+
+        Samples from before `begin` are dropped.
+        """
+        means = {group: _means(kept, begin, end) for group, kept in self._samples.items()}
+        found = {}
+        for gpu in dict.fromkeys(group.partition("/")[0] for group in means):
+            used, memory = means.get(gpu, (None, None))
+            if used is None:  # a driver that should not be polled for it: its own buffer
+                used, _ = means.get(f"{gpu}/utilization", (None, None))
+            found[gpu] = (used, memory)
+        return found
+
     def _stride(self, step: int) -> int:
         if isinstance(self._freq, int):
             return self._freq
@@ -87,16 +101,12 @@ class ScalarPoints:
         values = {"gpu_util/step_time_ms": step_ms}
         if self._waited:
             values["gpu_util/input_wait_ms"] = self._wait / self._waited / 1e6
-        means = {group: _means(kept, begin, end) for group, kept in self._samples.items()}
-        for group in dict.fromkeys(group.partition("/")[0] for group in means):
-            used, memory = means.get(group, (None, None))
-            if used is None:  # a driver that should not be polled for it: its own buffer
-                used, _ = means.get(f"{group}/utilization", (None, None))
+        for gpu, (used, memory) in self.gpu_means(begin, end).items():
             if used is not None:
-                values[f"gpu_util/{group}/utilization_pct"] = used
-                values[f"gpu_util/{group}/kernel_time_est_ms"] = used / 100 * step_ms
+                values[f"gpu_util/{gpu}/utilization_pct"] = used
+                values[f"gpu_util/{gpu}/kernel_time_est_ms"] = used / 100 * step_ms
             if memory is not None:
-                values[f"gpu_util/{group}/memory_used_mib"] = memory / 2**20
+                values[f"gpu_util/{gpu}/memory_used_mib"] = memory / 2**20
         self._begin = end
         self._steps = self._duration = self._wait = self._waited = 0
         return step, values, end

@@ -27,6 +27,7 @@ class Settings:
     job: str | None = None
     redact: bool = False
     report: bool = True
+    logs: bool = False
 
 
 def checked_settings(
@@ -40,6 +41,7 @@ def checked_settings(
     job: Any,
     redact: Any,
     report: Any,
+    logs: Any = False,
 ) -> Settings:
     """Return the settings for a user's arguments.
 
@@ -56,6 +58,7 @@ def checked_settings(
         job=_job(job),
         redact=_flag("redact", redact),
         report=_flag("report", report),
+        logs=_flag("logs", logs),
     )
 
 

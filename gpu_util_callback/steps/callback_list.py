@@ -135,6 +135,7 @@ class CallbackTimer:
         ours: our own callback, which is not timed.
         failed: called with an error of ours.
         begun: called as each training batch begins; raises nothing.
+        epoch_logs: called with an epoch's logs before any callback gets them; raises nothing.
     """
 
     def __init__(
@@ -143,11 +144,13 @@ class CallbackTimer:
         ours: Any,
         failed: Callable[[BaseException], None],
         begun: Callable[[], None] = lambda: None,
+        epoch_logs: Callable[[Any], None] | None = None,
     ):
         self._timeline = timeline
         self._ours = ours
         self._failed = failed
         self._begun = begun
+        self._epoch_logs = epoch_logs
         self._undo: list[tuple[Any, str, bool, Any]] = []
         self.sums: list[HookSums] = []
 
@@ -161,15 +164,7 @@ class CallbackTimer:
 
         They are among the other callbacks' hooks: when the first of those begins is not seen.
         """
-        timeline, failed = self._timeline, self._failed
-
-        def ending(*_: Any) -> None:
-            try:
-                timeline.epoch_end()
-            except Exception as error:
-                failed(error)
-
-        self._stamp(self._ours, "on_epoch_end", ending)
+        self._stamp(self._ours, "on_epoch_end", self._epoch_ends)
         self._time_edges(self._ours)
 
     def _time_callbacks(self, callback_list: Any) -> None:
@@ -191,7 +186,7 @@ class CallbackTimer:
                 self._stamp(callbacks[0], "on_train_batch_end", timeline.device_reached)
             else:
                 self._stamp(callbacks[0], "on_train_batch_end", timeline.logs_ready)
-            self._stamp(callbacks[0], "on_epoch_end", lambda *_: timeline.epoch_end())
+            self._stamp(callbacks[0], "on_epoch_end", self._epoch_ends)
 
     def _time_edges(self, owner: Any) -> None:
         """Time where steps, epochs and validations begin and end, by hooks of the list."""
@@ -212,6 +207,14 @@ class CallbackTimer:
         }
         for hook, (before, after) in moments.items():
             self._around(owner, hook, before, after)
+
+    def _epoch_ends(self, epoch: int, logs: Any = None) -> None:
+        try:
+            self._timeline.epoch_end()
+        except Exception as error:
+            self._failed(error)
+        if self._epoch_logs is not None:  # all callbacks get the same dictionary
+            self._epoch_logs(logs)
 
     def detach(self) -> None:
         """Restore the original hooks. May be called more than once."""
@@ -270,7 +273,7 @@ class CallbackTimer:
         hook = _function(callback, name)
 
         def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
-            stamp(*args[:1])
+            stamp(*args)
             return hook(self, *args, **kwargs)
 
         self._replace_hook(callback, name, timed)

@@ -1,0 +1,352 @@
+"""Results in a notebook: a fit's summary, a card for a run, and the timeline in a frame."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.recording.discovery import read_recordings
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.report.screen import Group, grouped, tame
+from gpu_util_callback.words import HOST_TIME, duration, percent, steps
+
+__all__ = ["Frame", "Summary", "card", "recording_card", "summary_of", "timeline_frame"]
+
+log = logging.getLogger("gpu_util_callback")
+
+NOTHING = "Nothing was recorded: fit a model with this callback first."
+MOST_FINDINGS = 3  # on a card
+POINTS = 160  # of a sparkline
+
+
+class Summary(dict[str, Any]):
+    """The results of a run as a flat dictionary, for trackers, tables and asserts.
+
+    Every key is always there; what is unknown is None. Shares are percentages of `wall_s`.
+
+    Keys:
+        run, status, framework: name, "ended" (or "live", "interrupted", "lost"), e.g. "tensorflow".
+        recording: path of the recording.
+        verdict: the run in one sentence.
+        wall_s, steps: seconds of training; number of steps.
+        step_ms_mean, step_ms_p50, step_ms_p95: step time, input wait included.
+        step_pct, input_wait_pct, compile_pct, validation_pct, callbacks_pct, other_pct: where the
+            time of the training thread went; together 100.
+        gpu_utilization_pct: mean time in which a kernel ran, over the GPUs that the framework uses.
+        gpu_memory_used_bytes: the highest use of memory on any of these.
+        findings: number of findings.
+        cause, title, lost_s: id and title of the one to fix first, and what it cost in all.
+        advice, advice_code: what to do about it, in words and as code.
+    """
+
+    def __init__(self, run: Mapping[str, Any] | None, recording: Recording | None = None):
+        super().__init__(_flat(run, recording))
+        self._run, self._recording = run, recording
+
+    def _repr_html_(self) -> str:
+        if self._run is None:
+            return f"<p>{escape(str(self['verdict']))}</p>"
+        return card(self._run, self._recording)
+
+
+def summary_of(path: str | None, thresholds: Mapping | None = None) -> Summary:
+    """Return the summary of the recording at `path`. Never raises."""
+    try:
+        recording = next(iter(read_recordings(path)), None) if path is not None else None
+        if recording is not None:
+            return Summary(run_report(recording, thresholds), recording)
+    except Exception as error:
+        log.warning("gpu_util_callback: no summary: %s: %s", type(error).__name__, error)
+    return Summary(None)
+
+
+def _flat(run: Mapping[str, Any] | None, recording: Recording | None) -> dict[str, Any]:
+    run = run or {"verdict": NOTHING}
+    step_ms, spent = run.get("step_ms") or {}, run.get("time_s") or {}
+    wall = run.get("wall_s")
+    found = [*run.get("findings", ()), *run.get("spans", ())]
+    groups = grouped(found)
+    first: Mapping[str, Any] = groups[0].first if groups else {}
+    advice = first.get("advice") or {}
+    gpus = [gpu for gpu in run.get("gpus", ()) if gpu["used_by_framework"]]
+    use = [gpu["utilization_pct"]["mean"] for gpu in gpus]
+    known = [one for one in use if one is not None]
+    memory = [gpu["memory_used_bytes"]["max"] for gpu in gpus]
+    return {
+        "run": run.get("run"),
+        "status": run.get("status"),
+        "framework": (run.get("framework") or {}).get("name"),
+        "recording": recording.path if recording is not None else None,
+        "verdict": run["verdict"],
+        "wall_s": wall,
+        "steps": run.get("steps"),
+        **{f"step_ms_{name}": step_ms.get(name) for name in ("mean", "p50", "p95")},
+        **{
+            f"{name}_pct": round(100 * spent[name] / wall, 3) if wall and name in spent else None
+            for name in HOST_TIME
+        },
+        "gpu_utilization_pct": round(sum(known) / len(known), 2) if known else None,
+        "gpu_memory_used_bytes": max((one for one in memory if one is not None), default=None),
+        "findings": len(found) if "findings" in run else None,
+        "cause": first.get("cause"),
+        "title": first.get("title"),
+        "lost_s": groups[0].total("lost_s") if groups else None,
+        "advice": advice.get("text"),
+        "advice_code": advice.get("code"),
+    }
+
+
+def recording_card(recording: Recording) -> str:
+    """Return the card of a recording, judged by today's rules."""
+    return card(run_report(recording), recording)
+
+
+# ---- the card -------------------------------------------------------------------------------
+
+# Styles are inline, and colours hold on light and dark pages: notebooks strip style sheets.
+_COLOURS = {
+    "step": "#3b7dc4", "input_wait": "#e69f00", "compile": "#8a5fd0", "validation": "#b07aa1",
+    "callbacks": "#8a8b1c", "other": "#9aa3ad",
+}  # fmt: skip
+_CARD = (
+    "max-width:760px;border:1px solid rgba(128,128,128,.4);border-radius:8px;padding:14px 18px;"
+    "margin:4px 0;font:14px/1.45 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif"
+)
+_DIM = "opacity:.72;font-size:12.5px"
+_CODE = (
+    "margin:6px 0 0;padding:8px 10px;border-radius:6px;background:rgba(128,128,128,.16);"
+    "color:inherit;white-space:pre-wrap;font:12.5px/1.4 ui-monospace,Menlo,Consolas,monospace"
+)
+
+
+def card(run: Mapping[str, Any], recording: Recording | None = None) -> str:
+    """Return HTML of one run: verdict, where the time went, findings with what to do.
+
+    Args:
+        run: of the report.
+        recording: its recording, for the curve of step times.
+    """
+    parts = [
+        f'<div style="font-weight:600;font-size:16px">{_text(run["verdict"])}</div>',
+        f'<div style="{_DIM}">{_text(_subtitle(run))}</div>',
+        _account(run),
+        *(_curves(recording) if recording is not None else ()),
+        *_findings(run),
+    ]
+    if recording is not None:
+        parts.append(
+            f'<div style="{_DIM};margin-top:10px">The timeline: '
+            f"<code>read_recordings({_text(repr(recording.path))})[0].show()</code></div>"
+        )
+    return f'<div class="gpu-util-card" style="{_CARD}">{"".join(parts)}</div>'
+
+
+def _text(text: object) -> str:
+    """Return text for HTML; names in a recording may hold any character."""
+    return escape(tame(str(text)))
+
+
+def _subtitle(run: Mapping[str, Any]) -> str:
+    parts = [run["run"] if run["run"] != "." else "this log directory"]
+    parts.append(f"{run['steps']:,} {'step' if run['steps'] == 1 else 'steps'}")
+    if run["wall_s"]:
+        parts.append(duration(run["wall_s"]))
+    median = run["step_ms"]["p50"]
+    if median is not None:
+        parts.append(f"median {median:.3g} ms a step")
+    for gpu in run["gpus"]:
+        name = f"gpu{gpu['index']} {gpu.get('name') or ''}".strip()
+        mean = gpu["utilization_pct"]["mean"]
+        if not gpu["used_by_framework"]:
+            parts.append(f"{name} not used by the framework")
+        elif mean is not None:
+            parts.append(f"{name} kernel active {percent(mean)}")
+    if run["status"] != "ended":
+        parts.append({"live": "still running"}.get(run["status"], run["status"]))
+    return " · ".join(parts)
+
+
+def _account(run: Mapping[str, Any]) -> str:
+    """Return the bar of the training thread's time, with its legend."""
+    spent, wall = run["time_s"], run["wall_s"]
+    shares = {name: max(0.0, 100 * spent.get(name, 0) / wall) for name in HOST_TIME} if wall else {}
+    shares = {name: share for name, share in shares.items() if share >= 0.05}
+    if not shares:
+        return ""
+    bar = "".join(
+        f'<span title="{_text(HOST_TIME[name].title)}" style="display:inline-block;height:14px;'
+        f'width:{share:.2f}%;background:{_COLOURS[name]}"></span>'
+        for name, share in shares.items()
+    )
+    legend = "".join(
+        f'<span style="margin-right:14px;white-space:nowrap"><span style="display:inline-block;'
+        f'width:9px;height:9px;background:{_COLOURS[name]}"></span> '
+        f"{_text(HOST_TIME[name].title)} {percent(share)}</span>"
+        for name, share in shares.items()
+    )
+    return (
+        '<div style="margin-top:12px;white-space:nowrap;overflow:hidden;border-radius:3px;'
+        f'line-height:0;font-size:0">{bar}</div><div style="font-size:12.5px">{legend}</div>'
+    )
+
+
+def _curves(recording: Recording) -> Iterator[str]:
+    """Yield the curves of step time and of each GPU's use over the run."""
+    try:
+        yield from _step_curve(recording)
+        for gpu in recording.facts.get("gpus") or ():
+            if gpu.get("used_by_framework"):
+                yield from _gpu_curve(recording, f"gpu{gpu['index']}")
+    except Exception as error:  # a damaged overview; the card has the rest
+        log.debug("gpu_util_callback: no curve: %s", error, exc_info=True)
+
+
+def _means(recording: Recording, group: str, column: str) -> np.ndarray | None:
+    """Return a column's means over the run in at most `POINTS` buckets; None where there is none.
+
+    Over the steps for "steps", else over time; NaN in a bucket without a value.
+    """
+    groups = recording.overview.axes["step" if group == "steps" else "time"]
+    if group not in groups:
+        return None
+    cells = groups.cells(group)
+    if column not in cells.columns:
+        return None
+    place = cells.columns.index(column)
+    mean, count = cells.mean[place].astype(float), cells.count[place].astype(float)
+    edges = np.arange(0, len(mean), max(1, -(-len(mean) // POINTS)))
+    if not len(edges):
+        return None
+    total = np.add.reduceat(np.where(count > 0, mean * count, 0), edges)
+    counts = np.add.reduceat(count, edges)
+    means = np.divide(total, counts, out=np.full(len(edges), np.nan), where=counts > 0)
+    return means if np.isfinite(means).any() else None
+
+
+def _step_curve(recording: Recording) -> Iterator[str]:
+    took = _means(recording, "steps", "duration_ns")
+    if took is None or len(took) < 2:
+        return
+    # The first step compiles: as long as thousands of others, it would flatten them.
+    top = 1.25 * float(np.nanquantile(took, 0.98))
+    waited = _means(recording, "steps", "input_wait_ns")
+    layers = [(took, _COLOURS["step"])]
+    said = "step time"
+    if waited is not None and len(waited) == len(took):
+        layers.append((waited, _COLOURS["input_wait"]))
+        said += ", of it waiting for input"
+    yield _curve(layers, top, f"{said}, over the run; the top is {duration(top / 1e9)}")
+
+
+def _gpu_curve(recording: Recording, gpu: str) -> Iterator[str]:
+    for group in (gpu, f"{gpu}/utilization"):
+        used = _means(recording, group, "utilization_pct")
+        if used is not None and len(used) > 1:
+            yield _curve([(used, "#1b9e8a")], 100, f"{gpu}: kernel active, 0 to 100 %")
+            return
+
+
+def _curve(layers: Iterable[tuple[np.ndarray, str]], top: float, said: str) -> str:
+    """Return areas over each other as an image of 40 pixels' height, with a caption."""
+    areas = "".join(
+        f'<path fill="{colour}" d="{_area(values, top)}"></path>' for values, colour in layers
+    )
+    return (
+        f'<svg viewBox="0 0 {POINTS} 40" preserveAspectRatio="none" role="img" '
+        f'aria-label="{_text(said)}" style="display:block;width:100%;height:40px;margin-top:12px">'
+        f'{areas}</svg><div style="{_DIM}">{_text(said)}</div>'
+    )
+
+
+def _area(values: np.ndarray, top: float) -> str:
+    width = POINTS / len(values)
+    heights = 40 * np.clip(np.nan_to_num(values) / max(top, 1e-9), 0, 1)
+    steps_ = "".join(
+        f"V{40 - height:.1f}H{(place + 1) * width:.1f}" for place, height in enumerate(heights)
+    )
+    return f"M0 40{steps_}V40Z"
+
+
+def _findings(run: Mapping[str, Any]) -> Iterator[str]:
+    groups = grouped([*run["findings"], *run["spans"]])
+    for group in groups[:MOST_FINDINGS]:
+        finding, advice = group.first, group.first["advice"]
+        code = f'<pre style="{_CODE}">{_lines(advice["code"])}</pre>' if advice["code"] else ""
+        yield (
+            '<div style="margin-top:12px;padding-left:10px;border-left:3px solid #e69f00">'
+            f'<b>{_text(finding["title"])}</b> <span style="{_DIM}">{_text(_about(group, run))}'
+            f"</span><div>{_text(advice['text'])}</div>{code}</div>"
+        )
+    more = len(groups) - MOST_FINDINGS
+    if more > 0:
+        yield f'<div style="{_DIM};margin-top:10px">… and {more} more in the timeline</div>'
+
+
+def _about(group: Group, run: Mapping[str, Any]) -> str:
+    """Return where the findings of a group lie, and what they cost together."""
+    parts = []
+    placed = [one for one in group.members if "start_step" in one]
+    if placed:
+        first, last = min(o["start_step"] for o in placed), max(o["end_step"] for o in placed)
+        spans = f"{len(placed)} spans, " if len(placed) > 1 else ""
+        parts.append(spans + steps(first, last, run["steps"]))
+    lost = group.total("lost_s")
+    parts.append("cost unknown" if lost is None else f"lost {duration(lost)}")
+    if group.first["confidence"] == "estimated":
+        parts.append("estimate")
+    return ", ".join(parts)
+
+
+def _lines(code: str) -> str:
+    return "\n".join(_text(line) for line in code.splitlines())
+
+
+# ---- the timeline ---------------------------------------------------------------------------
+
+
+class Frame:
+    """A page in a notebook's cell.
+
+    Args:
+        page: HTML of the page.
+        height: of the frame, in pixels.
+        title: for screen readers.
+    """
+
+    def __init__(self, page: str, height: int, title: str):
+        self._page, self._height, self._title = page, height, title
+
+    def _repr_html_(self) -> str:
+        # Sandboxed: a recording may come from somebody else, and the page can do without the
+        # notebook's origin.
+        return (
+            f'<iframe title="{_text(self._title)}" sandbox="allow-scripts allow-downloads" '
+            f'style="width:100%;height:{self._height}px;border:0" '
+            f'srcdoc="{escape(self._page)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self._title}: shown in a notebook; elsewhere, gpu-util report --html FILE>"
+
+
+# The tab keeps its view in the address, which a page inside another one has none of.
+_NO_ADDRESS = "<script>history.replaceState = () => {}</script>"
+
+
+def timeline_frame(recording: Recording, height: int = 800) -> Frame:
+    """Return the tab with this recording, offline, as a frame.
+
+    Raises: ValueError for a height that is none.
+    """
+    from tensorboard_plugin.offline import html_report
+
+    if isinstance(height, bool) or not isinstance(height, int) or height < 1:
+        raise ValueError(f"height must be a number of pixels, got {height!r}")
+    page = html_report([recording], recording.path)
+    page = page.replace("<head>", f"<head>{_NO_ADDRESS}", 1)
+    return Frame(page, height, f"Timeline of {recording.id}")

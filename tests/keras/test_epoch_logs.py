@@ -1,0 +1,297 @@
+"""`GpuUtilCallback(logs=True)`: every callback gets the epoch's numbers, wherever it stands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from fit_truth import BATCH, WIDTH, Truth, given, small_model
+
+from gpu_util_callback import GpuUtilCallback, read_recordings
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.recorder import epoch_logs
+
+NAMES = {"input_wait_pct", "samples_per_s"}  # without a GPU
+STEPS = 12
+
+
+class Seen(keras.callbacks.Callback):
+    """What one callback gets at each epoch's end."""
+
+    def __init__(self):
+        super().__init__()
+        self.logs: list[dict] = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.logs.append(dict(logs or {}))
+
+
+def arrays(samples: int = STEPS * BATCH) -> dict:
+    x = np.random.default_rng(0).normal(size=(samples, WIDTH)).astype(np.float32)
+    return {"x": x, "y": x.sum(axis=1, keepdims=True), "batch_size": BATCH, "shuffle": False}
+
+
+def compiled(**arguments):
+    model = small_model()
+    model.compile("adam", "mse", **arguments)
+    return model
+
+
+def expected(recording) -> list[dict[str, float]]:
+    """The same numbers, epoch by epoch, from what was recorded."""
+    steps, phases = recording.steps, recording.phases
+    epochs = np.flatnonzero(phases["kind"] == "epoch")
+    found = []
+    for epoch in epochs:
+        start, end = phases["start_ns"][epoch], phases["end_ns"][epoch]
+        rows = (steps["start_ns"] >= start) & (steps["start_ns"] < end)
+        training = np.isin(phases["account"].astype(str), ["step", "input_wait"])
+        around = (phases["start_ns"] >= start) & (phases["end_ns"] <= end) & training
+        waits = around & (phases["account"] == "input_wait")
+        spent = steps["duration_ns"][rows].sum() + phases["self_ns"][around].sum()
+        waited = steps["input_wait_ns"][rows].sum() + phases["self_ns"][waits].sum()
+        rate = 1e9 * rows.sum() * BATCH / spent
+        found.append({"input_wait_pct": 100 * waited / spent, "samples_per_s": rate})
+    return found
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "in the middle", "last"])
+def test_every_callback_gets_them_whatever_the_order(place, tmp_path):
+    truth = Truth([4.0] * STEPS)
+    before, after = Seen(), keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    callbacks = [before, after]
+    callbacks.insert(place, GpuUtilCallback(str(tmp_path / "run"), report=False, logs=True))
+    model = compiled()
+    history = model.fit(epochs=3, verbose=0, callbacks=callbacks, **given("tf.data", truth)).history
+    (recording,) = read_recordings(tmp_path / "run")
+    with (tmp_path / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(before.logs) == 3
+    for epoch, truly in enumerate(expected(recording)):
+        for name, value in truly.items():
+            assert before.logs[epoch][name] == pytest.approx(value, rel=1e-6)
+            assert history[name][epoch] == before.logs[epoch][name]
+            assert float(rows[epoch][name]) == pytest.approx(value, rel=1e-6)
+    assert min(history["input_wait_pct"][1:]) > 30, "each batch takes 4 ms, a step less than one"
+    assert "gpu_utilization_pct" not in history, "nothing is known of a GPU that is not there"
+
+
+def test_nothing_else_changes(tmp_path):
+    def fit(*callbacks):
+        keras.utils.set_random_seed(3)
+        model = compiled()
+        kept = model.fit(
+            **arrays(), epochs=3, verbose=0, validation_split=0.25, callbacks=list(callbacks)
+        )
+        return kept.history, model.get_weights(), model.optimizer.iterations.numpy()
+
+    plain, weights, count = fit()
+    quiet, *_ = fit(GpuUtilCallback(str(tmp_path / "quiet"), report=False))
+    more, same_weights, same_count = fit(
+        GpuUtilCallback(str(tmp_path / "logs"), report=False, logs=True)
+    )
+    assert quiet == plain, "without the argument, no key is added"
+    assert {name: more[name] for name in plain} == plain
+    assert set(more) - set(plain) == NAMES
+    assert all((a == b).all() for a, b in zip(weights, same_weights, strict=True))
+    assert count == same_count
+    accounts = [read_recordings(tmp_path / one)[0] for one in ("quiet", "logs")]
+    assert [len(one.steps["step"]) for one in accounts] == [27, 27], "no row is lost or doubled"
+    assert accounts[1].steps["step"].tolist() == list(range(27))
+
+
+def test_validation_is_no_training_time(tmp_path):
+    class Slow(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            time.sleep(2)
+
+    seen = Seen()
+    given_ = arrays()
+    compiled().fit(
+        **given_, epochs=2, verbose=0, validation_data=(given_["x"][:8], given_["y"][:8]),
+        callbacks=[GpuUtilCallback(str(tmp_path), report=False, logs=True), Slow(), seen],
+    )  # fmt: skip
+    assert seen.logs[1]["samples_per_s"] > STEPS * BATCH / 2
+    assert "val_loss" in seen.logs[1]
+
+
+def test_a_smaller_last_batch_counts_as_what_it_is(tmp_path):
+    seen = Seen()
+    callback = GpuUtilCallback(str(tmp_path), report=False, logs=True)
+    compiled().fit(**arrays(5 * BATCH + 1), epochs=2, verbose=0, callbacks=[callback, seen])
+    (recording,) = read_recordings(tmp_path)
+    for epoch, truly in enumerate(expected(recording)):
+        share = (5 * BATCH + 1) / (6 * BATCH)
+        assert seen.logs[epoch]["samples_per_s"] == pytest.approx(
+            truly["samples_per_s"] * share, rel=1e-6
+        )
+
+
+def test_what_is_unknown_is_left_out_and_columns_stay(tmp_path, monkeypatch):
+    truth = Truth([0.0] * STEPS)
+    history = compiled().fit(
+        **given("PyDataset", truth), epochs=2, verbose=0,
+        callbacks=[GpuUtilCallback(str(tmp_path / "a"), report=False, logs=True)],
+    ).history  # fmt: skip
+    assert "samples_per_s" not in history, "its batches may have any size"
+    assert len(history["input_wait_pct"]) == 2
+
+    means = epoch_logs.EpochLogs._means
+    rounds = iter(range(9))
+
+    def once(self):
+        return means(self) if next(rounds) == 0 else {}
+
+    monkeypatch.setattr(epoch_logs.EpochLogs, "_means", once)
+    history = compiled().fit(
+        **arrays(), epochs=2, verbose=0,
+        callbacks=[GpuUtilCallback(str(tmp_path / "b"), report=False, logs=True)],
+    ).history  # fmt: skip
+    assert history["samples_per_s"][0] > 0 and math.isnan(history["samples_per_s"][1])
+
+
+def test_an_error_of_ours_leaves_fit_and_recording_alone(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(epoch_logs.EpochLogs, "_means", lambda self: 1 / 0)
+    history = compiled().fit(
+        **arrays(), epochs=3, verbose=0,
+        callbacks=[GpuUtilCallback(str(tmp_path), report=False, logs=True)],
+    ).history  # fmt: skip
+    assert set(history) == {"loss"} and len(history["loss"]) == 3
+    (recording,) = read_recordings(tmp_path)
+    assert recording.steps["step"].tolist() == list(range(3 * STEPS))
+    (missing,) = [x for x in recording.facts["unavailable"] if x["source"] == "epoch logs"]
+    assert "ZeroDivisionError" in missing["reason"]
+    assert sum("epoch logs" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_inside_another_callback_those_after_it_get_them(tmp_path):
+    inner = GpuUtilCallback(str(tmp_path), report=False, logs=True)
+
+    class Outer(keras.callbacks.Callback):
+        def __getattribute__(self, name):
+            if name.startswith(("on_", "set_")):
+                return getattr(inner, name)
+            return super().__getattribute__(name)
+
+    seen = Seen()
+    compiled().fit(**arrays(), epochs=2, verbose=0, callbacks=[Outer(), seen])
+    assert all(logs["samples_per_s"] > 0 for logs in seen.logs)
+
+
+def test_many_epochs_of_two_fits_in_a_series(tmp_path):
+    callback = GpuUtilCallback(str(tmp_path), report=False, logs=True)
+    model, seen = compiled(), Seen()
+    for _ in range(3):
+        model.fit(**arrays(), verbose=0, callbacks=[callback, seen])
+    assert len(seen.logs) == 3
+    summary = callback.summary()
+    (recording,) = read_recordings(tmp_path)
+    assert recording.facts["fits"] == 3 and summary["steps"] == 3 * STEPS
+    for logs, truly in zip(seen.logs, expected(recording), strict=True):
+        assert logs["samples_per_s"] == pytest.approx(truly["samples_per_s"], rel=1e-6)
+
+
+PROGRAM = """
+    import json, sys
+    import keras, numpy as np
+    from gpu_util_callback import GpuUtilCallback
+    x = np.ones((96, 8), "float32")
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    ours = GpuUtilCallback(sys.argv[1], report=False, logs=True)
+    history = model.fit(x, x[:, :1], batch_size=8, epochs=3, verbose=0,
+                        validation_split=0.25, callbacks=[ours]).history
+    print(json.dumps({"history": history, "summary": ours.summary()}))
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends(backend, tmp_path):
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed: make test BACKENDS=1")
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)],
+        env={**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu",
+             "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True, text=True, timeout=200, check=True,
+    )  # fmt: skip
+    found = json.loads(ran.stdout.splitlines()[-1])
+    history = found["history"]
+    assert all(len(history[name]) == 3 for name in ("loss", "val_loss", *NAMES))
+    assert all(rate > 0 for rate in history["samples_per_s"])
+    assert found["summary"]["steps"] == 27 and found["summary"]["status"] == "ended"
+
+
+# ---- the summary ----------------------------------------------------------------------------
+
+
+def test_the_summary_is_flat_and_always_has_the_same_keys(tmp_path):
+    callback = GpuUtilCallback(str(tmp_path / "run"), report=False)
+    before = callback.summary()
+    assert before["verdict"].startswith("Nothing was recorded") and before["steps"] is None
+    compiled().fit(**given("tf.data", Truth([10.0] * 60)), verbose=0, callbacks=[callback])
+    summary = callback.summary()
+    assert set(summary) == set(before)
+    (recording,) = read_recordings(tmp_path / "run")
+    assert (summary["recording"], summary["status"]) == (recording.path, "ended")
+    assert summary["steps"] == 60 and summary["wall_s"] > 0.2
+    account = [summary[f"{name}_pct"] for name in recording.account["time_s"]]
+    assert sum(account) == pytest.approx(100, abs=0.1)
+    waited = recording.account["time_s"]["input_wait"]
+    assert waited > 0.3 and summary["input_wait_pct"] == pytest.approx(
+        100 * waited / summary["wall_s"], abs=0.01
+    )
+    run = run_report(recording)
+    causes = {one["cause"]: one for one in [*run["findings"], *run["spans"]]}
+    assert "input_bound" in causes and summary["findings"] == len(causes)
+    assert summary["advice"] == causes[summary["cause"]]["advice"]["text"]
+    assert json.loads(json.dumps(summary)) == summary, "flat numbers and texts"
+    assert not any(isinstance(value, dict | list) for value in summary.values())
+    html = summary._repr_html_()
+    assert summary["title"] in html and "waiting for input" in html and "<svg" in html
+
+
+def test_its_keys_are_documented():
+    import re
+
+    from gpu_util_callback.report.notebook import Summary
+
+    documented = re.findall(r"[a-z][a-z0-9_]+", Summary.__doc__.split("Keys:")[1])
+    assert set(Summary(None)) <= set(documented)
+
+
+def test_a_summary_in_the_middle_of_a_fit(tmp_path):
+    callback = GpuUtilCallback(str(tmp_path), report=False)
+    during = []
+
+    class Ask(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            time.sleep(1)
+            during.append(callback.summary())
+
+    compiled().fit(**arrays(), epochs=2, verbose=0, callbacks=[callback, Ask()])
+    assert [one["status"] for one in during] == ["live", "live"]
+    assert callback.summary()["status"] == "ended" and callback.summary()["steps"] == 2 * STEPS
+
+
+def test_no_summary_breaks_a_program(tmp_path, caplog):
+    callback = GpuUtilCallback(str(tmp_path / "run"), report=False)
+    compiled().fit(**arrays(), verbose=0, callbacks=[callback])
+    folder = Path(callback.summary()["recording"])
+    for one in folder.iterdir():
+        one.write_bytes(b"\x00broken")
+    assert isinstance(callback.summary()["verdict"], str)
+    tf.io.gfile.rmtree(str(tmp_path / "run"))
+    assert callback.summary()["steps"] is None
