@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,11 +141,18 @@ def card(run: Mapping[str, Any], recording: Recording | None = None) -> str:
         *_findings(run),
     ]
     if recording is not None:
+        path = _text(repr(_from_here(recording.path)))
         parts.append(
             f'<div style="{_DIM};margin-top:10px">The timeline: '
-            f"<code>read_recordings({_text(repr(recording.path))})[0].show()</code></div>"
+            f"<code>read_recordings({path})[0].show()</code></div>"
         )
     return f'<div class="gpu-util-card" style="{_CARD}">{"".join(parts)}</div>'
+
+
+def _from_here(path: str) -> str:
+    """Return a path below the working directory relative to it; others as they are."""
+    here = str(Path.cwd())
+    return path[len(here) + 1 :] if path.startswith(here + os.sep) else path
 
 
 def _text(text: object) -> str:
@@ -207,52 +216,65 @@ def _curves(recording: Recording) -> Iterator[str]:
 
 
 def _means(recording: Recording, group: str, column: str) -> np.ndarray | None:
-    """Return a column's means over the run in at most `POINTS` buckets; None where there is none.
+    """Return a column's means over the run's time in `POINTS` buckets; None where there is none.
 
-    Over the steps for "steps", else over time; NaN in a bucket without a value.
+    NaN in a bucket without a value.
     """
-    groups = recording.overview.axes["step" if group == "steps" else "time"]
-    if group not in groups:
+    overview = recording.overview
+    groups = overview.axes["time"]
+    length = recording.end_ns - overview.origin_ns
+    if group not in groups or length <= 0:
         return None
     cells = groups.cells(group)
     if column not in cells.columns:
         return None
     place = cells.columns.index(column)
-    mean, count = cells.mean[place].astype(float), cells.count[place].astype(float)
-    edges = np.arange(0, len(mean), max(1, -(-len(mean) // POINTS)))
-    if not len(edges):
-        return None
-    total = np.add.reduceat(np.where(count > 0, mean * count, 0), edges)
-    counts = np.add.reduceat(count, edges)
-    means = np.divide(total, counts, out=np.full(len(edges), np.nan), where=counts > 0)
-    return means if np.isfinite(means).any() else None
+    count = cells.count[place].astype(float)
+    total = np.where(count > 0, cells.mean[place] * count, 0)
+    middle = (np.arange(len(count)) + 0.5) * 2.0**cells.shift
+    bucket = np.clip(middle / length * POINTS, 0, POINTS - 1).astype(int)
+    counts = np.bincount(bucket, count, POINTS)
+    totals = np.bincount(bucket, total, POINTS)
+    means = np.divide(totals, counts, out=np.full(POINTS, np.nan), where=counts > 0)
+    return means if counts.any() else None
+
+
+def _held(means: np.ndarray, took: np.ndarray, length_ns: int) -> np.ndarray:
+    """Return means with those of long steps in all buckets that the steps take."""
+    held = means.copy()
+    for place in np.flatnonzero(np.isfinite(took)):
+        until = place + max(1, round(took[place] / length_ns * POINTS))
+        rest = slice(place + 1, min(until, POINTS))
+        held[rest] = np.where(np.isnan(took[rest]), means[place], held[rest])
+    return held
 
 
 def _step_curve(recording: Recording) -> Iterator[str]:
     took = _means(recording, "steps", "duration_ns")
-    if took is None or len(took) < 2:
+    if took is None:
         return
+    length = recording.end_ns - recording.overview.origin_ns
     # The first step compiles: as long as thousands of others, it would flatten them.
     top = 1.25 * float(np.nanquantile(took, 0.98))
     waited = _means(recording, "steps", "input_wait_ns")
-    layers = [(took, _COLOURS["step"])]
+    layers = [(_held(took, took, length), _COLOURS["step"])]
     said = "step time"
-    if waited is not None and len(waited) == len(took):
-        layers.append((waited, _COLOURS["input_wait"]))
+    if waited is not None:
+        layers.append((_held(waited, took, length), _COLOURS["input_wait"]))
         said += ", of it waiting for input"
-    yield _curve(layers, top, f"{said}, over the run; the top is {duration(top / 1e9)}")
+    yield _curve(layers, top, f"{said}; the top is {duration(top / 1e9)}")
 
 
 def _gpu_curve(recording: Recording, gpu: str) -> Iterator[str]:
     for group in (gpu, f"{gpu}/utilization"):
         used = _means(recording, group, "utilization_pct")
-        if used is not None and len(used) > 1:
+        if used is not None:
             yield _curve([(used, "#1b9e8a")], 100, f"{gpu}: kernel active, 0 to 100 %")
             return
 
 
 def _curve(layers: Iterable[tuple[np.ndarray, str]], top: float, said: str) -> str:
-    """Return areas over each other as an image of 40 pixels' height, with a caption."""
+    """Return areas over the run's time as an image of 40 pixels' height, with a caption."""
     areas = "".join(
         f'<path fill="{colour}" d="{_area(values, top)}"></path>' for values, colour in layers
     )

@@ -131,8 +131,8 @@ export function decodeHash(hash: string): LinkState {
 /** The window whose address bar people copy: TensorBoard's, or our own when it cannot be reached. */
 export function addressWindow(): Window {
   try {
-    void window.parent.location.hash;
-    return window.parent;
+    // The value is used: a minifier drops a bare access, and with it the error of another origin.
+    return typeof window.parent.location.hash === 'string' ? window.parent : window;
   } catch {
     return window;
   }

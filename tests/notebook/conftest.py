@@ -1,0 +1,60 @@
+"""Runs to show in a notebook, and a real Chromium to look at them."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "browser"))
+
+import chromium
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -e .[test]")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    path = chromium.find()
+    if path is None:
+        pytest.skip("no Chromium or Chrome on this machine (set CHROMIUM=/path/to/it)")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=chromium.FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """`show(html, dark=False) -> page`: the HTML as a notebook's cell puts it on its page.
+
+    Fails on errors and on every request.
+    """
+    problems, pages = [], []
+
+    def open_(html: str, dark: bool = False):
+        page = browser.new_context(viewport={"width": 1000, "height": 900}).new_page()
+        pages.append(page)
+        page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
+        page.on(
+            "console",
+            lambda message: problems.append(message.text) if message.type == "error" else None,
+        )
+        page.on(
+            "request",
+            lambda request: (
+                problems.append(f"asked for {request.url[:100]}")
+                if not request.url.startswith(("file:", "about:", "blob:"))
+                else None
+            ),
+        )
+        colours = "background:#111;color:#eee" if dark else "background:#fff;color:#000"
+        file = tmp_path / f"cell-{len(pages)}.html"
+        file.write_text(
+            f'<!doctype html><meta charset="utf-8"><body style="{colours}">{html}', "utf-8"
+        )
+        page.goto(file.as_uri())
+        return page
+
+    yield open_
+    for page in pages:
+        page.context.close()
+    assert not problems, "\n".join(problems)

@@ -1,0 +1,81 @@
+"""The demo's notebook runs top to bottom, and its cells show what they promise."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason='pip install -e ".[reach]"')
+nbclient = pytest.importorskip("nbclient", reason='pip install -e ".[reach]"')
+pytest.importorskip("ipykernel", reason='pip install -e ".[reach]"')
+pytest.importorskip("tensorflow")
+
+REPOSITORY = Path(__file__).parents[2]
+NOTEBOOK = REPOSITORY / "demo" / "notebook.ipynb"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The notebook after a run in an empty folder; the cell that starts a server is left out."""
+    folder = tmp_path_factory.mktemp("notebook")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    )
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    client.execute(env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""})
+    return {cell["id"]: cell for cell in notebook.cells}
+
+
+def html(cell) -> str:
+    (found,) = [out for out in cell["outputs"] if out["output_type"] == "execute_result"]
+    return "".join(found["data"]["text/html"])
+
+
+def printed(cell, name: str) -> str:
+    return "".join(
+        "".join(out["text"]) for out in cell["outputs"] if out.get("name") == name
+    )  # fmt: skip
+
+
+def test_it_is_kept_without_outputs():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+
+
+def test_the_cards_say_what_was_slow_and_that_it_is_fixed(ran):
+    slow, fixed = html(ran["summary"]), html(ran["fixed"])
+    assert "Training waits for its input" in slow and "num_parallel_calls" in slow
+    assert "<svg" in slow and "waiting for input" in slow
+    assert "Training waits for its input" not in fixed
+    before, after = map(float, re.findall(r"([\d.]+) s", printed(ran["fixed"], "stdout"))[-2:])
+    assert after < before
+    rates = printed(ran["logs"], "stdout")
+    assert (
+        len(re.findall(r"epoch \d: \d+ % waiting for input, [\d,]+ pictures a second", rates)) == 3
+    )
+
+
+def test_what_is_printed_is_not_mixed_with_the_progress_bar(ran):
+    shown = printed(ran["slow"], "stdout")
+    lines = [line.split("\r")[-1] for line in shown.split("\n")]
+    ours = [line for line in lines if "gpu-util:" in line]
+    assert ours, "the verdict at the end of fit"
+    assert all(line.startswith("gpu-util:") for line in ours), ours
+    for line in printed(ran["slow"], "stderr").splitlines():
+        assert "gpu-util:" not in line or line.startswith("gpu-util:"), line
+
+
+@pytest.mark.browser
+def test_its_pictures(ran, show):
+    parts = [html(ran[name]) for name in ("summary", "fixed", "timeline")]
+    page = show("".join(parts))
+    assert page.locator(".gpu-util-card").count() == 2
+    page.frame_locator("iframe").locator(".tl-value:not(:empty)").first.wait_for(state="attached")
+    assert "Training waits for its input" in page.frame_locator("iframe").locator("h1").inner_text()
+    folder = os.environ.get("SCREENSHOTS")
+    if folder:
+        page.screenshot(path=str(Path(folder) / "notebook.png"), full_page=True)
