@@ -1,7 +1,7 @@
 """The tab's replies about recordings, as plain objects for JSON."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_PHASES = 2000
+# Titles of findings per line of the list: people search them.
+MAX_TITLES = 12
 
 
 def recording_reply(recording: Recording, revision: str, report: dict[str, Any]) -> dict[str, Any]:
@@ -75,8 +77,21 @@ def listed(recording: Recording, of_run: int) -> dict[str, Any]:
         "status": recording.status, "start_ns": recording.start_ns, "end_ns": recording.end_ns,
         "trial": trial, "trial_config": config,
         "steps": recording.step_count, "framework": facts.get("framework"), "label": label,
-        "verdict": stored and stored.get("verdict"), "revision": recording.revision,
+        "verdict": stored and stored.get("verdict"), **_found(stored),
+        "revision": recording.revision,
     }  # fmt: skip
+
+
+def _found(stored: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return causes and titles of a diagnosis, the costliest first, and the seconds lost in all."""
+    findings = [*(stored or {}).get("spans", ()), *(stored or {}).get("findings", ())]
+    findings.sort(key=lambda one: -(one.get("lost_s") or 0.0))
+    known = [one["lost_s"] for one in findings if one.get("lost_s") is not None]
+    return {
+        "causes": list(dict.fromkeys(one["cause"] for one in findings)),
+        "titles": list(dict.fromkeys(one["title"] for one in findings))[:MAX_TITLES],
+        "lost_s": round(sum(known), 3) if known or stored else None,
+    }
 
 
 def looked_in(logdir: str, whole: bool) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 /** Entry point: TensorBoard imports this module in the tab's iframe and calls `render()`. */
 import { h, render as mount } from 'preact';
 import { isOffline, openAtFirst } from './api/client.ts';
-import { findingId } from './lanes/spans.ts';
+import { allFindings, grouped } from './lanes/findings.ts';
 import { App } from './state/app.ts';
 import { addressWindow, decodeHash, encodeHash } from './state/hash.ts';
 import { Loader } from './state/loader.ts';
@@ -10,6 +10,7 @@ import { handleKey } from './timeline/keys.ts';
 import { Timeline } from './timeline/timeline.ts';
 import { Root } from './views/app.tsx';
 import { provideTab } from './views/hooks.ts';
+import { headline } from './views/verdict.tsx';
 
 export function render(): void {
   const address = addressWindow();
@@ -67,14 +68,13 @@ function takeKeys(): void {
   if (!typing && !document.hasFocus()) window.focus();
 }
 
-/** Until a person chooses, the costliest span is open: the advice is there without a click. */
+/** Until a person chooses, the headline's evidence is open: it is there without a click. */
 function chooseFirst(app: App): void {
-  const state = app.state.get();
+  const { touched, selected, job } = app.state.get();
   const report = app.recording?.report;
-  if (state.touched || state.selected !== null || !report) return;
-  const all = [...(report.spans ?? []).map((item, i) => ({ item, id: findingId(item, i) })), ...(report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }))];
-  all.sort((a, b) => (b.item.lost_s ?? -1) - (a.item.lost_s ?? -1));
-  if (all[0]) app.state.set({ selected: all[0].id });
+  if (touched || !report) return;
+  const first = headline(report, job).fix ?? grouped(allFindings(report))[0];
+  if (first && first.first.id !== selected) app.state.set({ selected: first.first.id });
 }
 
 /** Once a recording opens, its axis is the one on which its costliest or linked finding has a width. */
@@ -108,7 +108,7 @@ function readLink(app: App, address: Window, refresh: () => void): void {
   const { hash } = address.location;
   if (!hash.startsWith('#gpu_utilization&') || !hash.includes('p.gpu_utilization.id=') || hash === encodeHash(hash, app.state.get())) return;
   const link = decodeHash(hash);
-  app.state.set({ ...link, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden) });
+  app.state.set({ ...link, idSaid: true, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden) });
   refresh();
 }
 

@@ -191,3 +191,119 @@ def test_a_throttled_gpu_is_marked_in_the_lanes_that_show_it(open_tab, tmp_path)
         tab.page.mouse.move(plot["x"] + plot["width"] / 2, box["y"] + box["height"] / 2)
         wait_until(lambda: "throttled, thermal" in tab.text(".tooltip"), what="the tooltip")
         assert "35 %" in tab.text(".tooltip")
+
+
+def test_a_legend_hides_and_shows_its_series(tab):
+    tab.settle()
+    label = tab.find(".tl-label").first
+    entry = label.locator(".tl-legend button").filter(has_text="train function")
+    whole = tab.number("[data-value$='#steps']")
+    entry.click()
+    wait_until(lambda: entry.get_attribute("aria-pressed") == "false", what="hiding the series")
+    wait_until(lambda: tab.number("[data-value$='#steps']") < 0.7 * whole, what="the rest's value")
+    assert "train" not in tab.text(".tooltip") if tab.find(".tooltip").count() else True
+    # The link keeps it, and the place where it was drawn is empty.
+    url = tab.page.url
+    tab.page.goto("about:blank")
+    tab.page.goto(url)
+    tab.wait_for(".tl-value:not(:empty)")
+    assert entry.get_attribute("aria-pressed") == "false"
+    entry.click()
+    wait_until(lambda: tab.number("[data-value$='#steps']") == whole, what="the series again")
+    # One alone; without it nothing would be left, so all come back.
+    entry.dblclick()
+    pressed = label.locator(".tl-legend button[aria-pressed=true]")
+    wait_until(lambda: pressed.count() == 1, what="one alone")
+    pressed.click()
+    wait_until(lambda: pressed.count() == 5, what="all of them")
+
+
+def test_the_header_of_a_group_stays_while_its_lanes_scroll(tab):
+    tab.settle()
+    assert tab.find(".tl-stuck").count() == 0
+    group = tab.find(".tl-labels .tl-group").first
+    scroller = tab.find(".tl-scroll")
+    scroller.evaluate(
+        "(box, top) => box.scrollTo(0, top)",
+        group.evaluate("(row) => row.offsetTop") + 60,
+    )
+    wait_until(lambda: tab.find(".tl-stuck").count() == 1, what="the header to stick")
+    assert tab.text(".tl-stuck") == group.inner_text()
+    box = tab.find(".tl-stuck .tl-group").bounding_box()
+    assert abs(box["y"] - scroller.bounding_box()["y"]) < 2
+    tab.find(".tl-stuck .tl-group").click()
+    wait_until(lambda: group.get_attribute("aria-expanded") == "false", what="folding by it")
+
+
+def test_groups_are_one_stop_of_the_tab_key(tab):
+    tab.settle()
+    groups = tab.find(".tl-labels .tl-group")
+    assert groups.count() >= 3
+    assert tab.find(".tl-labels [tabindex='0']").count() == 1
+    groups.first.focus()
+    tab.page.keyboard.press("ArrowDown")
+    assert groups.nth(1).evaluate("(row) => row === document.activeElement")
+    tab.page.keyboard.press("End")
+    last = groups.last
+    assert last.evaluate("(row) => row === document.activeElement")
+    assert last.get_attribute("tabindex") == "0", "Tab comes back to where one was"
+    before = last.get_attribute("aria-expanded")
+    tab.page.keyboard.press("ArrowLeft" if before == "true" else "ArrowRight")
+    wait_until(lambda: last.get_attribute("aria-expanded") != before, what="folding by key")
+    assert tab.view() is None, "arrows did not pan"
+
+
+def test_a_step_is_found_by_its_number(tab):
+    tab.button("time").click()
+    tab.page.keyboard.press("g")
+    tab.find(".goto input").wait_for()
+    tab.page.keyboard.type("1,234")
+    tab.page.keyboard.press("Enter")
+    tab.settle()
+    assert tab.text(".measure h2") == "Step 1,234"
+    start, end = tab.view()
+    assert start < 1234 < end and end - start < 100
+    assert tab.button("steps").get_attribute("aria-pressed") == "true"
+    # Beyond the end: the last one there is.
+    tab.button("go to step").click()
+    tab.page.keyboard.type("999999")
+    tab.page.keyboard.press("Enter")
+    tab.settle()
+    assert tab.text(".measure h2") == f"Step {STEPS - 1:,}"
+
+
+# Pixels of a picture that are not its background, by part: names, plot, the axis below.
+PARTS = """async (bytes) => {
+    const image = await createImageBitmap(new Blob([new Uint8Array(bytes)], {type: 'image/png'}));
+    const canvas = new OffscreenCanvas(image.width, image.height);
+    const context = canvas.getContext('2d');
+    context.drawImage(image, 0, 0);
+    const scale = 2;
+    const inked = (x, y, width, height) => {
+        const {data} = context.getImageData(x, y, width, height);
+        let count = 0;
+        for (let i = 0; i < data.length; i += 4) count += data[i] + data[i + 1] + data[i + 2] < 600;
+        return count;
+    };
+    const foot = 58 * scale, label = 232 * scale, top = 250 * scale;
+    return {
+        width: image.width / scale, height: image.height / scale,
+        names: inked(0, top, 150 * scale, image.height - top - foot),
+        numbers: inked(170 * scale, top, 58 * scale, image.height - top - foot),
+        axis: inked(label, image.height - foot, image.width - label, foot),
+    };
+}"""
+
+
+def test_the_picture_has_axes_and_names(tab):
+    tab.settle()
+    tab.button("Export").click()
+    with tab.page.expect_download() as waiting:
+        tab.find(".popover :text('Picture of this view')").click()
+    with open(waiting.value.path(), "rb") as file:  # noqa: PTH123
+        content = file.read()
+    seen = tab.page.evaluate(PARTS, list(content))
+    layout = tab.find(".tl-content").bounding_box()["height"]
+    assert seen["height"] > layout, "all lanes, also those out of sight"
+    assert seen["width"] == pytest.approx(tab.plot()["width"] + 216 + 32, abs=2)
+    assert seen["names"] > 2000 and seen["numbers"] > 500 and seen["axis"] > 500, seen

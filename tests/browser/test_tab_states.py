@@ -81,6 +81,35 @@ def test_a_live_run_grows_without_moving_the_view(open_tab, tmp_path):
         tab.page.close()
 
 
+def test_a_zoomed_live_run_is_followed(open_tab, tmp_path):
+    run = SyntheticRun(tmp_path / "live", "healthy", steps=2000, gpus=1, past_s=30)
+    run.advance(500)
+    with TensorBoardServer(tmp_path, load_fast=True) as server:
+        tab = open_tab(server.url)
+        assert tab.find(".follow").count() == 0, "the whole run is in view"
+        box = tab.plot()
+        tab.zoom_wheel(box["x"] + box["width"] / 2, box["y"] + 40, 8)
+        start, end = tab.view()
+        tab.button("follow").click()
+        wait_until(lambda: tab.view()[1] == 500, what="the end in view")
+        run.advance(200)
+        wait_until(lambda: tab.view()[1] == 700, 15, "the view to move on")
+        assert tab.link()["follow"] == "1"
+        assert abs((tab.view()[1] - tab.view()[0]) - (end - start)) < 1e-3
+        # Whoever looks elsewhere stays there.
+        tab.page.keyboard.press("a")
+        wait_until(lambda: tab.button("follow").get_attribute("aria-pressed") == "false", what="it")
+        here = tab.view()
+        assert here[1] < 700
+        run.advance(100)
+        wait_until(lambda: tab.number(".facts") == 800, 15, "the next flush")
+        assert tab.view() == here
+        tab.page.keyboard.press("e")
+        wait_until(lambda: tab.view()[1] == 800, what="the end, by its key")
+        run.close()
+        tab.page.close()
+
+
 def test_errors_say_what_to_do_and_keep_what_was_read(open_tab, server):
     tab = open_tab(server.url)
     verdict = tab.text("h1")
@@ -317,8 +346,8 @@ def test_an_advice_says_what_it_saves(open_tab, tmp_path):
             "validation on fewer batches still takes time"
         )
         saves, lost = (f"{span[key]:.3g} s" for key in ("saves_s", "lost_s"))
-        assert tab.text(".saving").startswith(f"Saves up to {saves} of the {lost} lost: this run")
-        assert f"up to {saves} of it to gain" in tab.text(".finding[aria-pressed=true]")
+        assert tab.text(".saving").startswith(f"Recoverable: up to {saves} of the {lost} lost")
+        assert f"recoverable: up to {saves}" in tab.text(".finding[aria-pressed=true]")
 
 
 def test_what_no_cause_explains_is_not_called_healthy(open_tab, tmp_path):
@@ -375,9 +404,9 @@ def test_two_thousand_recordings_are_listed_and_found(open_tab, server):
     box = tab.find(".choice").filter(has_text="lr-1999").bounding_box()
     shown = tab.find(".chooser-list").bounding_box()
     assert shown["y"] <= box["y"] and box["y"] + box["height"] <= shown["y"] + shown["height"] + 1
-    tab.page.get_by_label("Filter recordings").fill("lr-0777")
+    tab.page.get_by_label("Search recordings").fill("lr-0777")
     assert tab.find(".choice").count() == 1
-    tab.page.get_by_label("Filter recordings").fill("no such run")
+    tab.page.get_by_label("Search recordings").fill("no such run")
     assert "No recording matches" in tab.text(".chooser-list")
 
 

@@ -1,5 +1,6 @@
 /** Fetches from the plugin's server, always by relative URL so that any proxy prefix works. */
 import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
+import type { TileRequest } from '../tiles/request.ts';
 import { readEmbedded } from './offline.ts';
 import type { JobReply, RecordingReply, RunsReply, WindowReply } from './types.ts';
 
@@ -74,15 +75,6 @@ export function hasProfilePlugin(): Promise<boolean> {
     .then((reply) => reply.json())
     .then((listing: unknown) => typeof listing === 'object' && listing !== null && Object.hasOwn(listing, 'profile'))
     .catch(() => false));
-}
-
-export interface TileRequest {
-  id: string;
-  axis: 'step' | 'time';
-  level: number;
-  first: number;
-  count: number;
-  lanes: readonly string[];
 }
 
 export async function fetchTiles(request: TileRequest, signal?: AbortSignal): Promise<TileBlock> {

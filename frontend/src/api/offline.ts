@@ -1,8 +1,7 @@
 /** A report that carries its data: the same answers as the server's, from inside the page. */
 import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
 import { coarsen } from '../tiles/coarsen.ts';
-import type { Axis } from '../tiles/store.ts';
-import type { TileRequest } from './client.ts';
+import type { Axis, TileRequest } from '../tiles/request.ts';
 import type { JobReply, RecordingReply, RunsReply, WindowReply } from './types.ts';
 
 interface EmbeddedTiles {

@@ -26,6 +26,10 @@ export interface RecordingSummary {
   framework?: unknown;
   label?: string | null;
   verdict?: string | null;
+  /** Causes and titles of what was found, the costliest first, and the seconds it cost in all. */
+  causes?: string[];
+  titles?: string[];
+  lost_s?: number | null;
   revision: number | string;
 }
 

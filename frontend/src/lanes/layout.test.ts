@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { LaneInfo } from '../api/types.ts';
-import { groupKey, laneKey, lanesByGroup, layOut, neighbours, rowAt, type LaneSource } from './layout.ts';
+import { groupKey, laneKey, lanesByGroup, layOut, neighbours, rowAt, seriesRowKey, type LaneSource } from './layout.ts';
 
 const lane = (id: string, group: string): LaneInfo => ({ id, group, title: id, unit: '%', kind: 'band', series: [{ name: id }] });
 const source = (id: string): LaneSource => ({
@@ -57,10 +57,39 @@ test('a pinned lane stands on top and only there; one that is gone is forgotten'
   assert.equal(rows.filter((row) => row.key === laneKey('a', 'gpu2:power_mw')).length, 1);
 });
 
-test('compared recordings stand group by group', () => {
+test('compared recordings stand lane by lane, each with the name of its run', () => {
   const { rows } = layOut([source('a'), source('b')], NONE, false);
-  const groups = rows.filter((row) => row.type === 'group').map((row) => row.key);
-  assert.deepEqual(groups.slice(0, 4), ['a#training', 'b#training', 'a#gpu0', 'b#gpu0']);
+  assert.deepEqual(rows.slice(0, 8).map(({ key }) => key), ['a#training', 'a#steps', 'b#steps', 'a#gpu0', 'a#gpu0:power_mw', 'b#gpu0:power_mw', 'a#gpu0:temperature_c', 'b#gpu0:temperature_c']);
+  assert.deepEqual(rows.slice(1, 3).map((row) => row.type === 'lane' && row.origin), ['a', 'b']);
+  const folded = layOut([source('a'), source('b')], { ...NONE, collapsed: new Set(['a#gpu0']) }, false).rows;
+  assert.ok(!folded.some(({ key }) => key.includes('#gpu0:')), 'a group folds with all of its runs');
+  const moved = layOut([source('a'), source('b')], { ...NONE, order: ['b#gpu0:temperature_c', 'b#gpu0:power_mw'] }, false);
+  assert.deepEqual(moved.rows.slice(4, 6).map(({ key }) => key), ['a#gpu0:temperature_c', 'b#gpu0:temperature_c']);
+  assert.deepEqual(neighbours(moved, 'b#gpu0:power_mw'), ['b#gpu0:temperature_c', 'b#gpu0:power_mw']);
+});
+
+test('what only a compared recording has stands in its own place', () => {
+  const two = { ...source('b'), lanes: [...source('b').lanes, lane('gpu3:power_mw', 'gpu3')] };
+  const keys = layOut([source('a'), two], NONE, false).rows.map(({ key }) => key);
+  assert.deepEqual(keys.slice(keys.indexOf('b#gpu2:power_mw') + 1).slice(0, 2), ['b#gpu3', 'b#gpu3:power_mw']);
+});
+
+test('of many GPUs those begin open that a finding names, else the first', () => {
+  const many = { ...source('a'), lanes: Array.from({ length: 64 }, (_, i) => lane(`gpu${i}:power_mw`, `gpu${i}`)) };
+  const open = (one: LaneSource): string[] => layOut([one], NONE, false).rows.flatMap((row) => (row.type === 'lane' ? row.key : []));
+  assert.deepEqual(open(many), ['a#gpu0:power_mw']);
+  assert.deepEqual(open({ ...many, named: new Set(['gpu37']) }), ['a#gpu37:power_mw']);
+  assert.deepEqual(open({ ...many, named: new Set(many.lanes.map(({ group }) => group)) }), ['a#gpu0:power_mw']);
+  const toggled = layOut([many], { ...NONE, collapsed: new Set(['a#gpu5']) }, false).rows;
+  assert.ok(toggled.some(({ key }) => key === 'a#gpu5:power_mw'));
+});
+
+test('a series that is hidden is not in its row, and the lane stays', () => {
+  const two = { ...source('a'), lanes: [{ ...lane('steps', 'training'), series: [{ name: 'body' }, { name: 'input_wait' }] }] };
+  const [row] = layOut([two], { ...NONE, hidden: new Set([seriesRowKey('a#steps', 'body')]) }, false).rows;
+  assert.ok(row?.type === 'lane');
+  assert.deepEqual(row.lane.series.map(({ name }) => name), ['input_wait']);
+  assert.equal(row.whole.series.length, 2);
 });
 
 test('lanes move among the lanes of their group, groups among groups; training stays on top', () => {
@@ -85,6 +114,6 @@ test('a GPU with lesser lanes only shows them at once', () => {
 });
 
 test('the list of lanes has every one of them', () => {
-  const { lanes } = source('a');
-  assert.equal(lanesByGroup(lanes, {}).flatMap((group) => group.lanes).length, lanes.length);
+  const one = source('a');
+  assert.equal(lanesByGroup(one).flatMap((group) => group.lanes).length, one.lanes.length);
 });

@@ -10,6 +10,8 @@ export interface LaneSource {
   lanes: LaneInfo[];
   /** Titles of groups, e.g. "gpu0" -> "gpu0 · NVIDIA H200". */
   groupTitles: Record<string, string>;
+  /** GPUs that a finding names: of many GPUs these begin open. */
+  named?: ReadonlySet<string>;
 }
 
 export interface LanePreferences {
@@ -17,7 +19,7 @@ export interface LanePreferences {
   collapsed: ReadonlySet<string>;
   /** Keys of lanes pinned to the top, in order. */
   pinned: readonly string[];
-  /** Keys of lanes that are not shown. */
+  /** Keys of lanes, and of single series of lanes, that are not shown. */
   hidden: ReadonlySet<string>;
   /** Keys of groups and lanes that were moved, with all their neighbours, in their new order. */
   order?: readonly string[];
@@ -27,11 +29,14 @@ export interface LaneRow {
   type: 'lane';
   key: string;
   source: string;
+  /** The lane with the series that are shown. */
   lane: LaneInfo;
+  /** The lane as it is, with all of its series. */
+  whole: LaneInfo;
   top: number;
   height: number;
   pinned: boolean;
-  /** Group title, shown where the group's header is not near (pinned lanes). */
+  /** What the row belongs to where its header does not say so: the group of a pinned lane, the run of a compared one. */
   origin: string;
 }
 
@@ -62,6 +67,7 @@ export function isAbout(gpus: readonly unknown[], key: string): boolean {
 
 export const laneKey = (source: string, lane: string): string => `${source}#${lane}`;
 export const groupKey = (source: string, group: string): string => `${source}#${group}`;
+export const seriesRowKey = (lane: string, series: string): string => `${lane}~${series}`;
 
 const PLAIN: Record<string, string> = { training: 'Training steps', host: 'Host', 'host cores': 'Host · each core' };
 
@@ -79,7 +85,25 @@ function groupOf(lane: LaneInfo, split: ReadonlySet<string>): string {
   return split.has(lane.group) && !isFirst(lane) ? lane.group + MORE : lane.group;
 }
 
-const startsClosed = (group: string): boolean => group === CORES || group.endsWith(MORE);
+/** From this many GPUs on, those that a finding names stand first and open, the others closed. */
+const MANY_GPUS = 9;
+
+interface Many {
+  /** Says of a group whether it begins folded. */
+  closed: (group: string) => boolean;
+  /** The groups that stand first. */
+  named: ReadonlySet<string>;
+}
+
+function manyGpus({ lanes, named = new Set() }: Pick<LaneSource, 'lanes' | 'named'>): Many {
+  const gpus = new Set(lanes.map(({ group }) => group).filter((group) => /^gpu\d+$/.test(group)));
+  const few = gpus.size < MANY_GPUS;
+  const open = named.size > 0 && named.size < gpus.size ? named : new Set([...gpus].slice(0, 1));
+  return {
+    closed: (group) => group === CORES || group.endsWith(MORE) || (!few && gpus.has(group) && !open.has(group)),
+    named: few ? new Set() : named,
+  };
+}
 
 export function laneHeight(lane: LaneInfo, compact: boolean, room = 1): number {
   if (lane.kind === 'stack') return Math.round(room * (compact ? 104 : 116));
@@ -106,8 +130,9 @@ function byGroup(lanes: LaneInfo[]): [string, LaneInfo[]][] {
 }
 
 /** All lanes by group, as they stand at first; `closed`: the group begins folded. */
-export function lanesByGroup(lanes: LaneInfo[], titles: Record<string, string>): { group: string; title: string; closed: boolean; lanes: LaneInfo[] }[] {
-  return byGroup(lanes).map(([group, list]) => ({ group, title: titleOf(group, titles), closed: startsClosed(group), lanes: list }));
+export function lanesByGroup(source: Pick<LaneSource, 'lanes' | 'groupTitles' | 'named'>): { group: string; title: string; closed: boolean; lanes: LaneInfo[] }[] {
+  const { closed } = manyGpus(source);
+  return byGroup(source.lanes).map(([group, lanes]) => ({ group, title: titleOf(group, source.groupTitles), closed: closed(group), lanes }));
 }
 
 function titleOf(group: string, titles: Record<string, string>): string {
@@ -115,7 +140,13 @@ function titleOf(group: string, titles: Record<string, string>): string {
   return titles[group] ?? PLAIN[group] ?? clean(of, 60);
 }
 
-/** `room` above 1 makes lanes higher than they need to be. */
+/** What a compared lane needs more, for the name of its run. */
+const ORIGIN_HEIGHT = 12;
+
+/**
+ * The rows of all sources. Compared ones share the groups and stand lane by lane, so that like is
+ * below like. `room` above 1 makes lanes higher than they need to be.
+ */
 export function layOut(sources: LaneSource[], preferences: LanePreferences, compact: boolean, room = 1): Layout {
   const rows: Row[] = [];
   let top = 0;
@@ -124,53 +155,68 @@ export function layOut(sources: LaneSource[], preferences: LanePreferences, comp
     rows.push(row);
     top += row.height;
   };
-  const lookup = new Map<string, { source: LaneSource; lane: LaneInfo; title: string }>();
-  const named = (source: LaneSource, group: string): string => (many ? `${source.label} · ` : '') + titleOf(group, source.groupTitles);
-  for (const source of sources)
-    for (const lane of source.lanes)
-      lookup.set(laneKey(source.id, lane.id), { source, lane, title: named(source, lane.group) });
+  const addLane = (source: LaneSource, whole: LaneInfo, pinned: boolean, origin: string): void => {
+    const key = laneKey(source.id, whole.id);
+    const height = laneHeight(whole, compact, room) + (many && whole.kind !== 'stack' ? ORIGIN_HEIGHT : 0);
+    add({ type: 'lane', key, source: source.id, lane: withSeries(whole, key, preferences.hidden), whole, top, height, pinned, origin });
+  };
+  const lookup = new Map<string, { source: LaneSource; lane: LaneInfo }>();
+  for (const source of sources) for (const lane of source.lanes) lookup.set(laneKey(source.id, lane.id), { source, lane });
   const pinned = preferences.pinned.filter((key) => lookup.has(key));
   for (const key of pinned) {
-    const { source, lane, title } = lookup.get(key) as { source: LaneSource; lane: LaneInfo; title: string };
-    const height = laneHeight(lane, compact, room);
-    add({ type: 'lane', key, source: source.id, lane, top, height, pinned: true, origin: title });
-  }
-  const groups = sources.flatMap((source) =>
-    byGroup(source.lanes).map(([group, lanes]) => ({ source, group, lanes })),
-  );
-  // Compared recordings stand group by group, so that like is next to like.
-  if (many) {
-    const order = [...new Set(byGroup(sources.flatMap((source) => source.lanes)).map(([group]) => group))];
-    groups.sort((a, b) => order.indexOf(a.group) - order.indexOf(b.group));
+    const { source, lane } = lookup.get(key) as { source: LaneSource; lane: LaneInfo };
+    addLane(source, lane, true, (many ? `${source.label} · ` : '') + titleOf(lane.group, source.groupTitles));
   }
   const places = new Map((preferences.order ?? []).map((key, i) => [key, i]));
-  const inOrder = <T>(list: T[], key: (item: T) => string): T[] => {
+  const inOrder = <T>(list: T[], keys: (item: T) => string[]): T[] => {
     // What has no header cannot be moved: it stays in front. What is new comes last.
-    const place = (item: T): number => places.get(key(item)) ?? (!many && key(item).endsWith('#training') ? -1 : 1e9);
+    const place = (item: T): number => {
+      const known = keys(item);
+      if (!many && known.some((key) => key.endsWith('#training'))) return -1;
+      return known.map((key) => places.get(key)).find((at) => at !== undefined) ?? 1e9;
+    };
     return places.size === 0 ? list : [...list].sort((a, b) => place(a) - place(b));
   };
-  for (const { source, group, lanes } of inOrder(groups, (one) => groupKey(one.source.id, one.group))) {
-    const key = groupKey(source.id, group);
-    const shown = lanes.filter((lane) => {
+  const gpus = new Map(sources.map((source) => [source, manyGpus(source)]));
+  const own = new Map(sources.map((source) => [source, new Map(byGroup(source.lanes))]));
+  const groups = byGroup(sources.flatMap((source) => source.lanes)).map(([group]) => {
+    const members = sources.filter((source) => own.get(source)?.has(group));
+    return { group, members };
+  });
+  const named = new Set([...gpus.values()].flatMap((one) => [...one.named]));
+  const rank = ({ group }: { group: string }): number => (group === 'training' ? 0 : named.has(group.replace(MORE, '')) ? 1 : 2);
+  groups.sort((a, b) => rank(a) - rank(b));
+  const folded = new Set<string>();
+  for (const { group, members } of inOrder(groups, ({ group, members }) => members.map(({ id }) => groupKey(id, group)))) {
+    const first = members[0];
+    if (!first) continue;
+    const key = groupKey(first.id, group);
+    const lanes = members.flatMap((source) => (own.get(source)?.get(group) ?? []).map((lane) => ({ source, lane })));
+    const shown = lanes.filter(({ source, lane }) => {
       const id = laneKey(source.id, lane.id);
       return !pinned.includes(id) && !preferences.hidden.has(id);
     });
-    if (shown.length === 0 && lanes.every((lane) => pinned.includes(laneKey(source.id, lane.id)))) continue;
-    const collapsed = preferences.collapsed.has(key) !== startsClosed(group);
+    if (shown.length === 0 && lanes.every(({ source, lane }) => pinned.includes(laneKey(source.id, lane.id)))) continue;
+    // A GPU's lesser lanes go with its others.
+    if (group.endsWith(MORE) && folded.has(group.slice(0, -MORE.length))) continue;
+    const collapsed = preferences.collapsed.has(key) !== (gpus.get(first) as Many).closed(group);
+    if (collapsed) folded.add(group);
     if (many || group !== 'training') {
-      add({
-        type: 'group', key, title: named(source, group), top, height: GROUP_HEIGHT, collapsed, lanes: shown.length,
-      });
+      add({ type: 'group', key, title: titleOf(group, many ? {} : first.groupTitles), top, height: GROUP_HEIGHT, collapsed, lanes: shown.length });
       if (collapsed) continue;
     }
-    for (const lane of inOrder(shown, ({ id }) => laneKey(source.id, id))) {
-      const height = laneHeight(lane, compact, room);
-      add({
-        type: 'lane', key: laneKey(source.id, lane.id), source: source.id, lane, top, height, pinned: false, origin: '',
-      });
-    }
+    const alike = new Map<string, typeof shown>();
+    for (const one of shown) alike.set(one.lane.id, [...(alike.get(one.lane.id) ?? []), one]);
+    for (const same of inOrder([...alike.values()], (list) => list.map(({ source, lane }) => laneKey(source.id, lane.id))))
+      for (const { source, lane } of same) addLane(source, lane, false, many ? source.label : '');
   }
   return { rows, height: top };
+}
+
+/** `lane` without the series that are hidden. */
+function withSeries(lane: LaneInfo, key: string, hidden: ReadonlySet<string>): LaneInfo {
+  const series = lane.series.filter(({ name }) => !hidden.has(seriesRowKey(key, name)));
+  return series.length === lane.series.length ? lane : { ...lane, series };
 }
 
 /** Keys of the rows among which a row can be moved: the lanes of its group, or all groups. */
@@ -181,10 +227,10 @@ export function neighbours(layout: Layout, key: string): string[] {
   if (own.type === 'group') return layout.rows.filter(({ type }) => type === 'group').map((row) => row.key);
   let from = at;
   let to = at;
-  const alike = (row: Row | undefined): boolean => row?.type === 'lane' && !row.pinned && row.source === own.source;
-  while (alike(layout.rows[from - 1])) from--;
-  while (alike(layout.rows[to + 1])) to++;
-  return layout.rows.slice(from, to + 1).map((row) => row.key);
+  const inside = (row: Row | undefined): boolean => row?.type === 'lane' && !row.pinned;
+  while (inside(layout.rows[from - 1])) from--;
+  while (inside(layout.rows[to + 1])) to++;
+  return layout.rows.slice(from, to + 1).flatMap((row) => (row.type === 'lane' && row.source === own.source ? row.key : []));
 }
 
 export function rowAt(layout: Layout, y: number): Row | null {

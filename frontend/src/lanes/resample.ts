@@ -1,6 +1,7 @@
 /** From tiles to the points of one lane: at most one per device pixel, spikes kept, gaps marked. */
 import type { Range } from '../math/range.ts';
-import { TILE, type Axis, type Tile } from '../tiles/store.ts';
+import type { Axis } from '../tiles/request.ts';
+import { TILE, type Tile } from '../tiles/store.ts';
 
 /** Points of a lane with `series` series, in pixels along x. Reused between frames. */
 export class Points {

@@ -2,7 +2,7 @@
 import type { Extent, Finding, Phase } from '../api/types.ts';
 import { overlaps, toPixel, type Range } from '../math/range.ts';
 import { clean } from '../math/text.ts';
-import type { Axis } from '../tiles/store.ts';
+import type { Axis } from '../tiles/request.ts';
 
 export interface Box<T> {
   item: T;

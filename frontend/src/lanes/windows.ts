@@ -2,7 +2,7 @@
 import type { Extent, TracedStep, WindowInfo } from '../api/types.ts';
 import type { Range } from '../math/range.ts';
 import type { OpenWindow } from '../state/hash.ts';
-import type { Axis } from '../tiles/store.ts';
+import type { Axis } from '../tiles/request.ts';
 import type { Box } from './spans.ts';
 
 export function windowRange(window: WindowInfo, axis: Axis, extent: Extent): Range | null {

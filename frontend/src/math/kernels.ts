@@ -62,7 +62,7 @@ const VALUES: Record<SortKey, (row: KernelRow) => string | number | null> = {
   grid: ({ kernel }) => kernel.blocks,
 };
 
-/** Sorted anew; what is unknown stands last, whichever way. Equal rows keep their order. */
+/** Sorted; what is unknown stands last, whichever way. Equal rows keep their order. */
 export function sortKernels(rows: readonly KernelRow[], key: SortKey, descending: boolean): KernelRow[] {
   const value = VALUES[key];
   return [...rows].sort((a, b) => {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { clamp, interpolate, lastAtMost, levelFor, span, toPixel, toValue, zoomAt } from './range.ts';
+import { clamp, gaps, interpolate, lastAtMost, levelFor, span, toPixel, toValue, zoomAt } from './range.ts';
 import { mulberry } from './random.testing.ts';
 
 test('pixels and values are inverse to each other', () => {
@@ -57,4 +57,11 @@ test('interpolation is flat beyond its ends', () => {
   assert.equal(interpolate([0, 10], [0, 100], -5), 0);
   assert.equal(interpolate([0, 10], [0, 100], 50), 100);
   assert.ok(Number.isNaN(interpolate([], [], 1)));
+});
+
+test('what is left of a range, whatever overlaps in what was taken', () => {
+  const taken = [{ start: 30, end: 50 }, { start: 10, end: 20 }, { start: 15, end: 35 }, { start: 90, end: 120 }];
+  assert.deepEqual(gaps({ start: 0, end: 100 }, taken), [{ start: 0, end: 10 }, { start: 50, end: 90 }]);
+  assert.deepEqual(gaps({ start: 0, end: 100 }, []), [{ start: 0, end: 100 }]);
+  assert.deepEqual(gaps({ start: 0, end: 100 }, [{ start: -5, end: 100 }]), []);
 });

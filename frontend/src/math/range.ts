@@ -42,6 +42,18 @@ export function padded(range: Range, share: number): Range {
 
 export const overlaps = (a: Range, b: Range): boolean => a.start < b.end && b.start < a.end;
 
+/** The parts of `whole` that none of `taken` covers, in order. */
+export function gaps(whole: Range, taken: readonly Range[]): Range[] {
+  const free: Range[] = [];
+  let start = whole.start;
+  for (const range of [...taken].sort((a, b) => a.start - b.start)) {
+    if (range.start > start) free.push({ start, end: Math.min(range.start, whole.end) });
+    start = Math.max(start, range.end);
+  }
+  if (start < whole.end) free.push({ start, end: whole.end });
+  return free.filter((one) => span(one) > 0);
+}
+
 export const sameRange = (a: Range | null, b: Range | null): boolean =>
   a === b || (!!a && !!b && a.start === b.start && a.end === b.end);
 

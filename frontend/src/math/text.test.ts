@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { clean, cleanCode, codeParts, held, humanise } from './text.ts';
+import { clean, cleanCode, codeParts, held, humanise, ranges } from './text.ts';
 
 test('control and direction characters cannot act', () => {
   const shown = clean('a\u0000b\u202Ec\u2066d\u200Be\u2028f\u001b[31mg');
@@ -46,4 +46,9 @@ test('code spans are told from the text around them', () => {
 
 test('a number and its unit stay on one line', () => {
   assert.equal(held('5 m 40 s of 12 steps, 33 % more'), '5\u00a0m 40\u00a0s of 12 steps, 33\u00a0% more');
+});
+
+test('whole numbers in short', () => {
+  assert.equal(ranges([5, 0, 1, 3, 4, 7, 3]), '0, 1, 3–5, 7');
+  assert.equal(ranges([]), '');
 });

@@ -11,11 +11,15 @@ export interface AppState extends Omit<LinkState, 'collapsed' | 'hidden'> {
   recordings: ReadonlyMap<string, RecordingReply>;
   recordingError: string | null;
   tilesError: string | null;
-  /** What other recordings tell about the shown one, once it is known. */
+  /** Other recordings' bearing on the shown one, once it is known. */
   job: JobReply | null;
+  /** A person or a link chose the recording; until then the job's verdict may. */
+  idSaid: boolean;
   collapsed: ReadonlySet<string>;
   hidden: ReadonlySet<string>;
   help: boolean;
+  /** A step's number is being asked for. */
+  asking: boolean;
   notice: string | null;
 }
 
@@ -42,7 +46,9 @@ export function initialState(link: LinkState = EMPTY_LINK): AppState {
     recordingError: null,
     tilesError: null,
     job: null,
+    idSaid: link.id !== null,
     help: false,
+    asking: false,
     notice: null,
   };
 }
@@ -72,11 +78,14 @@ export class App {
 
   /** Shows another recording from its beginning; the axis and the lanes stay as they are. */
   choose(id: string): void {
-    if (id === this.state.get().id) return;
+    const { id: old, job, compare } = this.state.get();
+    if (id === old) return;
     this.past = [];
     this.state.set({
-      id, view: null, measure: null, selected: null, window: null, touched: false, recordingError: null, tilesError: null, job: null,
-      compare: this.state.get().compare.filter((other) => other !== id),
+      id, idSaid: true, view: null, follow: false, measure: null, selected: null, window: null, touched: false, recordingError: null, tilesError: null,
+      // Workers of one job share what is known of it, but for the fit before.
+      job: job?.workers.some((one) => one.id === id) ? { ...job, since: null } : null,
+      compare: compare.filter((other) => other !== id),
     });
     this.cursor.set({ at: null });
   }
@@ -91,7 +100,7 @@ export class App {
    * Moves the view; null is the whole run, which follows a live one. Moves of the same `kind` in
    * quick succession (a wheel, a held key) undo as one.
    */
-  look(view: Range | null, kind = 'jump'): void {
+  look(view: Range | null, kind = 'jump', follow = false): void {
     const { view: old } = this.state.get();
     if (sameRange(old, view)) return;
     const at = this.now();
@@ -100,7 +109,13 @@ export class App {
       if (this.past.length > HISTORY) this.past.shift();
     }
     this.lastMove = { kind, at };
-    this.state.set({ view });
+    // Whoever moves to another place wants to stay there.
+    this.state.set({ view, follow: follow && view !== null });
+  }
+
+  /** Keeps the end of a live run in view, or lets it go on without us. */
+  followEnd(follow: boolean): void {
+    this.state.set({ follow });
   }
 
   undo(): void {
@@ -180,7 +195,13 @@ export class App {
     this.state.set({ [field]: next });
   }
 
-  /** Shows every lane that was hidden. */
+  /** Of `keys` hides `hidden` and shows the others. */
+  hideAmong(keys: readonly string[], hidden: readonly string[]): void {
+    const rest = [...this.state.get().hidden].filter((key) => !keys.includes(key));
+    this.state.set({ hidden: new Set([...rest, ...hidden]) });
+  }
+
+  /** Shows every lane and series that was hidden. */
   showHidden(): void {
     this.state.set({ hidden: new Set() });
   }

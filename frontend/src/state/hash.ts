@@ -10,6 +10,8 @@ export interface LinkState {
   /** The link or the person says the axis; until then the recording's diagnosis may. */
   axisSaid: boolean;
   view: Range | null;
+  /** The view moves on with the end of a live run. */
+  follow: boolean;
   selected: string | null;
   /** A span was chosen or closed: the costliest is then not shown by itself. */
   touched: boolean;
@@ -33,7 +35,7 @@ export interface OpenWindow {
 }
 
 export const EMPTY_LINK: LinkState = {
-  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, selected: null, touched: false, tables: false, brief: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
+  id: null, compare: [], axis: 'steps', axisSaid: false, view: null, follow: false, selected: null, touched: false, tables: false, brief: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
 };
 
 export const PLUGIN = 'gpu_utilization';
@@ -84,6 +86,7 @@ export function encodeHash(hash: string, state: Linked): string {
     with: encodeList(state.compare),
     axis: state.axisSaid || state.axis !== 'steps' ? state.axis : '',
     view: encodeRange(state.view),
+    follow: state.follow ? '1' : '',
     span: state.selected ?? (state.touched ? NONE : ''),
     range: encodeRange(state.measure),
     window: encodeWindow(state.window),
@@ -115,6 +118,7 @@ export function decodeHash(hash: string): LinkState {
     axis: axis === 'time' || axis === 'clock' ? axis : 'steps',
     axisSaid: axis === 'steps' || axis === 'time' || axis === 'clock',
     view: decodeRange(found.get('view')),
+    follow: found.has('follow'),
     selected: span && span !== NONE ? span : null,
     touched: !!(span || window),
     tables: found.has('tables'),

@@ -1,11 +1,13 @@
 /** Keeps the state in step with the server: loads once, then polls while a run is live and seen. */
 import { fetchJob, fetchRecording, fetchRuns, isOffline } from '../api/client.ts';
-import type { RecordingReply, RecordingSummary } from '../api/types.ts';
+import type { JobReply, RecordingReply, RecordingSummary } from '../api/types.ts';
 import { learn } from '../words/vocabulary.ts';
 import type { App } from './app.ts';
 
 const POLL_LIVE_MS = 2000;
 const POLL_IDLE_MS = 15000;
+
+const NO_JOB: JobReply = { workers: [], findings: [], since: null };
 
 /** TensorBoard collapses the iframe of a hidden tab to no height, while `document.hidden` stays false. */
 export const isVisible = (): boolean => innerHeight > 0 && !document.hidden;
@@ -100,7 +102,10 @@ export class Loader {
   private async loadOne(id: string, summary: RecordingSummary | undefined): Promise<void> {
     const { state } = this.app;
     const before = state.get().recordings.get(id);
-    if (before && summary && before.revision === summary.revision && before.report.status === summary.status) return;
+    if (before && summary && before.revision === summary.revision && before.report.status === summary.status) {
+      if (id === state.get().id && !state.get().job) void this.loadJob(id);
+      return;
+    }
     try {
       const after = await fetchRecording(id);
       const shown = state.get();
@@ -109,14 +114,22 @@ export class Loader {
       const recordings = new Map(shown.recordings);
       recordings.set(id, after);
       state.set({ recordings, recordingError: id === shown.id ? null : shown.recordingError });
-      // Later and by itself: the reports of all workers may take a moment. Without it the tab is as it is.
-      if (id === shown.id)
-        void fetchJob(id).then(
-          (job) => this.app.state.get().id === id && state.set({ job }),
-          () => undefined,
-        );
+      // Later and by itself: the reports of all workers may take a moment.
+      if (id === shown.id) void this.loadJob(id);
     } catch (error) {
       if (id === state.get().id) state.set({ recordingError: (error as Error).message });
     }
+  }
+
+  /** Asks about the job; without an answer the tab shows the recording alone. The worst worker opens by itself. */
+  private async loadJob(id: string): Promise<void> {
+    const job = (await fetchJob(id).catch(() => null)) ?? NO_JOB;
+    const { state } = this.app;
+    if (state.get().id !== id) return;
+    state.set({ job });
+    const worst = job.verdict?.id;
+    if (!worst || state.get().idSaid || worst === id) return;
+    this.app.choose(worst);
+    void this.refresh();
   }
 }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { EXTRA } from '../timeline/body.ts';
+import { EXTRA } from '../lanes/colours.ts';
 import { gpuCategories, hostCategories, seriesColour, type Category } from '../words/accounts.ts';
 
 const css = readFileSync(join(process.cwd(), 'src', 'style.css'), 'utf8');

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { TileRequest } from '../api/client.ts';
+import type { TileRequest } from './request.ts';
 import { TILE, TileStore } from './store.ts';
 import { answer, covers } from './testing.ts';
 

@@ -1,9 +1,7 @@
 /** A cache of power-of-two tiles of one recording: asks for what a view lacks, draws from what it has. */
 import type { Range } from '../math/range.ts';
-import type { TileRequest } from '../api/client.ts';
 import type { SeriesTile, TileBlock } from './decode.ts';
-
-export type Axis = 'step' | 'time';
+import type { Axis, TileRequest } from './request.ts';
 
 /** Buckets in a tile; a request covers up to eight neighbouring tiles. */
 export const TILE = 512;

@@ -1,8 +1,8 @@
 /** Makes the binary tile reply as the server does, for tests. */
-import type { TileRequest } from '../api/client.ts';
+import type { Axis, TileRequest } from './request.ts';
 import type { Range } from '../math/range.ts';
 import { decodeTiles, type SeriesHeader, type TileBlock } from './decode.ts';
-import type { Axis, TileStore } from './store.ts';
+import type { TileStore } from './store.ts';
 
 export type Sample = (series: string, bucket: number) => [min: number, max: number, mean: number] | null;
 

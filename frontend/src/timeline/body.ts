@@ -1,14 +1,14 @@
 /** The lanes: grid, span tints, bands and stacks of the rows that are scrolled into sight. */
 import type { LaneInfo } from '../api/types.ts';
 import { drawBand, drawStack, type Rect } from '../lanes/draw.ts';
-import { groupKey, isAbout, type LaneRow, type Layout } from '../lanes/layout.ts';
+import { colourOf } from '../lanes/colours.ts';
+import { isAbout, type LaneRow, type Layout } from '../lanes/layout.ts';
 import { drawThrottled, throttledRanges, throttleLane } from '../lanes/throttle.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import { spanRange } from '../lanes/spans.ts';
 import { shift, span, toPixel, type Range } from '../math/range.ts';
 import { niceTop } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
-import { laneColour, seriesColour } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { drawEnds } from './ends.ts';
 import type { Frame, Source } from './frame.ts';
@@ -46,6 +46,9 @@ function pointsFor(key: string, count: number): Points[] {
   return found;
 }
 
+/** The greatest value of each quantity that was drawn of the present view: its scale only ever grows. */
+export type Tops = Map<string, number>;
+
 /** Draws rows overlapping [scroll, scroll + height); returns each drawn lane's value scale by row key. */
 export function drawBody(
   context: CanvasRenderingContext2D,
@@ -53,6 +56,7 @@ export function drawBody(
   layout: Layout,
   scroll: number,
   height: number,
+  tops: Tops = new Map(),
 ): Map<string, LaneScale> {
   const { palette, width, view } = frame;
   context.clearRect(0, 0, width, height);
@@ -63,7 +67,7 @@ export function drawBody(
     const source = row.type === 'lane' ? frame.sources.find(({ id }) => id === row.source) : undefined;
     if (row.type === 'lane' && source) prepared.push(prepare(frame, source, row, throttled));
   }
-  const scales = shareScales(prepared);
+  const scales = shareScales(prepared, tops);
   for (const row of visible) {
     if (row.type === 'lane' && row.source === frame.sources[0]?.id) drawTints(context, frame, row, row.top - scroll);
   }
@@ -77,13 +81,13 @@ export function drawBody(
     if (row.type !== 'group') continue;
     context.fillStyle = palette.stripe;
     context.fillRect(0, row.top - scroll, width, row.height);
-    const source = frame.sources.find(({ id }, i) => i > 0 && row.key === groupKey(id, 'training'));
-    if (source) drawStrips(context, frame, source, row.top - scroll + row.height - 6);
   }
   for (const lane of prepared) {
     paint(context, frame, lane, lane.row.top - scroll, scales.get(lane.row.key)?.top ?? lane.top);
     context.fillStyle = palette.line;
     context.fillRect(0, lane.row.top - scroll + lane.row.height - 1, width, 1);
+    const source = frame.sources.findIndex(({ id }) => id === lane.row.source);
+    if (source > 0 && lane.row.lane.kind === 'stack') drawStrips(context, frame, frame.sources[source] as Source, lane.row.top - scroll + 1);
   }
   drawEnds(context, frame, layout, scroll, height);
   if (frame.sources.some(({ tiles }) => tiles.refining)) drawRefining(context, frame);
@@ -107,13 +111,9 @@ function drawRefining(context: CanvasRenderingContext2D, { palette, width }: Fra
 /** What a lane measures, whichever GPU or run it belongs to: such lanes share one scale. */
 const quantity = ({ lane }: LaneRow): string => `${lane.id.slice(lane.id.indexOf(':') + 1)} ${lane.unit}`;
 
-function shareScales(prepared: Prepared[]): Map<string, LaneScale> {
-  const tops = new Map<string, number>();
-  let step = 0;
-  for (const { row, top } of prepared) {
-    tops.set(quantity(row), Math.max(tops.get(quantity(row)) ?? 0, top));
-    if (row.lane.kind === 'stack') step = Math.max(step, top);
-  }
+function shareScales(prepared: Prepared[], tops: Tops): Map<string, LaneScale> {
+  for (const { row, top } of prepared) grow(tops, row, top);
+  const step = tops.get(STEPS) ?? 0;
   const scales = new Map<string, LaneScale>();
   for (const { row, joins } of prepared) {
     let top = tops.get(quantity(row)) as number;
@@ -124,7 +124,24 @@ function shareScales(prepared: Prepared[]): Map<string, LaneScale> {
   return scales;
 }
 
-/** Bottlenecks of a compared run, in its header: the lanes above are tinted by the first run's. */
+/** Of the lanes that are stacks: how long steps are. */
+const STEPS = 'step';
+
+function grow(tops: Tops, row: LaneRow, top: number): void {
+  for (const key of row.lane.kind === 'stack' ? [quantity(row), STEPS] : [quantity(row)]) tops.set(key, Math.max(tops.get(key) ?? 0, top));
+}
+
+/** Takes the scales of lanes out of sight into account as well; returns whether one of them grew. */
+export function scaleAll(frame: Frame, layout: Layout, tops: Tops): boolean {
+  const before = [...tops.values()].join();
+  for (const row of layout.rows) {
+    const source = row.type === 'lane' && !row.lane.max ? frame.sources.find(({ id }) => id === row.source) : undefined;
+    if (row.type === 'lane' && source) grow(tops, row, prepare(frame, source, row, new Map()).top);
+  }
+  return [...tops.values()].join() !== before;
+}
+
+/** Bottlenecks of a compared run, over its steps: all lanes are tinted by the first run's. */
 function drawStrips(context: CanvasRenderingContext2D, frame: Frame, source: Source, top: number): void {
   for (const item of source.recording.report.spans ?? []) {
     const range = spanRange(item, frame.axis, source.recording.extent);
@@ -136,7 +153,7 @@ function drawStrips(context: CanvasRenderingContext2D, frame: Frame, source: Sou
     context.fillRect(left, top, right - left, 5);
     context.font = `12px ${frame.palette.font}`;
     context.fillStyle = frame.palette.text;
-    context.fillText(glyph, Math.max(2, left), top - 6);
+    context.fillText(glyph, Math.max(2, left), top + 12);
   }
 }
 
@@ -219,17 +236,14 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
   const { lane } = row;
   const rect: Rect = { x: 0, y: y + PAD, width, height: row.height - PAD - 4 };
   if (lane.kind === 'stack') {
-    const colours = lane.series.map(({ name }) => palette.hue(seriesColour(name)));
+    const colours = lane.series.map(({ name }) => palette.hue(colourOf(row.whole, name)));
     const nsWidth = axis === 'time' ? width / span(view) : 0;
     drawStack(context, points[0] as Points, rect, { colours, top, nsWidth });
     return;
   }
   points.forEach((one, s) => {
-    const colour = palette.hue(s === 0 ? laneColour(lane.id) : (EXTRA[(s - 1) % EXTRA.length] as string));
+    const colour = palette.hue(colourOf(row.whole, lane.series[s]?.name ?? ''));
     drawBand(context, one, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joins[s] as number);
   });
   drawThrottled(context, prepared.throttled, y + 1, width, palette);
 }
-
-/** Colours of a band lane's further series. */
-export const EXTRA = ['olive', 'violet', 'orange', 'teal', 'grey'];

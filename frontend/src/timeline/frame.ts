@@ -1,9 +1,13 @@
 /** What one drawing of the timeline needs to know, and the geometry shared by its parts. */
 import type { Extent, Finding, RecordingReply } from '../api/types.ts';
 import { clamp, levelFor, shift, span, type Range } from '../math/range.ts';
+import { namedGpus } from '../lanes/findings.ts';
+import type { LaneSource } from '../lanes/layout.ts';
 import type { Palette } from '../theme/palette.ts';
 import type { OpenWindow } from '../state/hash.ts';
-import { TILE, type Axis, type TileStore } from '../tiles/store.ts';
+import type { Axis } from '../tiles/request.ts';
+import { TILE, type TileStore } from '../tiles/store.ts';
+import { groupTitles } from '../words/labels.ts';
 
 export interface Source {
   id: string;
@@ -32,6 +36,9 @@ export interface Frame {
   openWindow: OpenWindow | null;
   live: boolean;
 }
+
+/** What the layout needs to know of a recording. */
+export const lanesOf = ({ lanes, report }: RecordingReply): Omit<LaneSource, 'id' | 'label'> => ({ lanes, groupTitles: groupTitles(report), named: namedGpus(report) });
 
 /** Narrowest view: four steps, or a millisecond. */
 export const NARROWEST: Record<Axis, number> = { step: 4, time: 1e6 };

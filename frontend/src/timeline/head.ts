@@ -56,7 +56,8 @@ export function layOutHead(source: Source, frame: Pick<Frame, 'axis' | 'view' | 
   // The longest first, so that what happened inside of it stays visible.
   boxes.sort((a, b) => span(b.range) - span(a.range));
   const phasesTop = SPANS_TOP + spanRows * SPAN_ROW + 4;
-  const windowsTop = phasesTop + PHASE_HEIGHT + 4;
+  // No row without anything in it.
+  const windowsTop = phasesTop + (boxes.length + epochs.length > 0 ? PHASE_HEIGHT + 4 : 0);
   const height = windowsTop + (windows.length > 0 ? WINDOW_ROW : 0) + 2;
   return { spans, spanRows, phases: boxes, epochs, phasesTop, windows, windowsTop, height };
 }
@@ -194,7 +195,7 @@ function drawSpans(context: CanvasRenderingContext2D, frame: Frame, head: Head):
   if (head.spans.length === 0) {
     context.fillStyle = palette.muted;
     const whole = frame.sources[0]?.recording.report.findings?.length ?? 0;
-    const text = whole > 0 ? `none of its own range; ${whole} ${whole === 1 ? 'holds' : 'hold'} for the whole run` : 'none found';
+    const text = whole > 0 ? `none with a range of its own; ${whole} for the whole run` : 'none found';
     context.fillText(text, 4, SPANS_TOP + SPAN_ROW / 2 - 1);
   }
   for (const box of placed) {

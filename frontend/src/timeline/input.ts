@@ -275,5 +275,5 @@ function click(timeline: Timeline, drag: Drag, x: number, y: number, inHead: boo
   // In the lanes, the shortest span over this place is the one that is meant.
   const over = timeline.placedSpans.filter((box) => x >= box.x && x <= box.x + box.width);
   over.sort((a, b) => a.width - b.width);
-  if (over[0]) app.select(over[0].id);
+  if (over[0]) timeline.choose(over[0].id);
 }

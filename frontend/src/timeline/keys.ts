@@ -43,6 +43,10 @@ export function handleKey(timeline: Timeline, event: KeyboardEvent, targets: Key
       return done(timeline.fit());
     case 'KeyM':
       return mark(timeline);
+    case 'KeyG':
+      return done(app.state.set({ asking: true }));
+    case 'KeyE':
+      return done(timeline.toEnd());
     case 'KeyV':
       return done(app.state.set({ brief: !app.state.get().brief }));
     case 'KeyT':
@@ -140,7 +144,7 @@ function moveCursor(timeline: Timeline, event: KeyboardEvent, targets: KeyTarget
       break;
     case 'Enter': {
       const hit = timeline.placedSpans.find(({ range }) => current >= range.start && current < range.end);
-      if (hit) app.select(hit.id);
+      if (hit) timeline.choose(hit.id);
       else timeline.openWindowAt(current);
       return true;
     }

@@ -1,62 +1,128 @@
-/** A picture of the view: verdict, axis and every lane of the layout, also those scrolled away. */
-import type { LaneInfo } from '../api/types.ts';
-import { withUnit } from '../math/format.ts';
+/** A picture of the view: verdict, axes and every lane of the layout with its name, also those scrolled away. */
+import { colourOf } from '../lanes/colours.ts';
+import type { LaneRow, Layout } from '../lanes/layout.ts';
+import { scaleOf } from '../math/format.ts';
+import { toPixel } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import { factsLine } from '../words/labels.ts';
-import { seriesColour } from '../words/accounts.ts';
-import { drawBody } from './body.ts';
+import { drawBody, type LaneScale } from './body.ts';
 import { download } from './export.ts';
 import type { Frame } from './frame.ts';
-import { drawHead, layOutHead } from './head.ts';
+import { AXIS_TOP, axisLabel, axisTicks, drawHead, layOutHead, SPANS_TOP, type Head } from './head.ts';
 import type { Timeline } from './timeline.ts';
 
-const LABEL = 160;
+const LABEL = 216;
+/** Of the label's room, the part at its right end that holds the numbers of the vertical axis. */
+const NUMBERS = 62;
 const TITLE = 64;
 const MARGIN = 16;
+const AXIS = 42;
 const MAX_HEIGHT = 12000;
 
-function drawLegend(context: CanvasRenderingContext2D, frame: Frame, lane: LaneInfo, top: number): void {
-  [...lane.series].reverse().forEach(({ name, title }, i) => {
-    context.fillStyle = frame.palette.hue(seriesColour(name));
-    context.fillRect(MARGIN, top + i * 14 - 4, 8, 8);
-    context.fillStyle = frame.palette.muted;
-    context.fillText(clean(title || name, 40), MARGIN + 13, top + i * 14, LABEL - 24);
-  });
+export const axisTitle = ({ axis, clock }: Pick<Frame, 'axis' | 'clock'>): string =>
+  axis === 'step' ? 'step' : clock ? 'time of day' : 'time since the recording began (h:min:s)';
+
+type Context = CanvasRenderingContext2D;
+
+function write(context: Context, text: string, x: number, y: number, width: number, size = 12, weight = 400): void {
+  context.font = `${weight} ${size}px ${context.canvas.dataset.font}`;
+  let shown = text;
+  while (shown.length > 1 && context.measureText(shown).width > width) shown = `${shown.slice(0, -2)}…`;
+  context.fillText(shown, x, y);
 }
 
-export async function exportPng(timeline: Timeline): Promise<void> {
-  await timeline.fetchEverything();
-  const { frame } = timeline;
-  const source = frame?.sources[0];
-  if (!frame || !source) return;
-  const { layout } = timeline.shape.get();
+/** What stands in front of the rows of the head. */
+function nameHead(context: Context, frame: Frame, head: Head, top: number): void {
+  context.fillStyle = frame.palette.muted;
+  const names: [string, number][] = [[axisTitle(frame).replace(/ \(.*/, ''), AXIS_TOP + 7], ['bottlenecks', SPANS_TOP + 10]];
+  if (head.phases.length + head.epochs.length > 0) names.push(['phases', head.phasesTop + 7]);
+  if (head.windows.length > 0) names.push(['profiler windows', head.windowsTop + 7]);
+  for (const [name, y] of names) write(context, name, MARGIN, top + y, LABEL - 10);
+}
+
+/** A lane's name, its run, its legend, and its vertical axis from zero to the top of its scale. */
+function nameLane(context: Context, frame: Frame, row: LaneRow, scale: LaneScale, y: number): void {
+  const { palette } = frame;
+  const { unit, number } = scaleOf(scale.top, row.lane.unit);
+  const left = MARGIN + LABEL;
+  const room = LABEL - NUMBERS - 6;
+  context.fillStyle = palette.text;
+  write(context, `${clean(row.lane.title, 60)}${unit && ` [${unit}]`}`, MARGIN, y + 12, room);
+  context.fillStyle = palette.muted;
+  let line = y + 26;
+  if (row.origin) {
+    write(context, row.origin, MARGIN, line, room, 10.5);
+    line += 13;
+  }
+  if (row.whole.series.length > 1)
+    for (const { name, title } of [...row.lane.series].reverse()) {
+      if (line > y + row.height - 4) break;
+      context.fillStyle = palette.hue(colourOf(row.whole, name));
+      context.fillRect(MARGIN, line - 4, 8, 8);
+      context.fillStyle = palette.muted;
+      write(context, clean(title || name, 40), MARGIN + 13, line, room - 13, 10.5);
+      line += 13;
+    }
+  context.textAlign = 'right';
+  write(context, number(scale.top), left - 7, y + 11, NUMBERS, 11);
+  write(context, '0', left - 7, y + row.height - 7, NUMBERS, 11);
+  context.textAlign = 'left';
+  context.fillStyle = palette.strongLine;
+  context.fillRect(left - 1, y + 7, 1, row.height - 11);
+  for (const at of [y + 7, y + row.height - 5]) context.fillRect(left - 5, at, 4, 1);
+}
+
+/** The horizontal axis again, below the lanes. */
+function drawFoot(context: Context, frame: Frame, y: number): void {
+  const { palette, view, width } = frame;
+  const ticks = axisTicks(frame);
+  const left = MARGIN + LABEL;
+  context.fillStyle = palette.strongLine;
+  context.fillRect(left, y, width, 1);
+  context.textAlign = 'center';
+  for (const value of ticks.values) {
+    const x = toPixel(view, width, value);
+    if (x < 0 || x > width) continue;
+    context.fillStyle = palette.strongLine;
+    context.fillRect(left + x, y, 1, 5);
+    context.fillStyle = palette.muted;
+    write(context, axisLabel(frame, value, ticks.step), left + x, y + 13, 90, 11);
+  }
+  context.fillStyle = palette.text;
+  write(context, axisTitle(frame), left + width / 2, y + 31, width, 12);
+  context.textAlign = 'left';
+}
+
+/** The whole picture on a canvas of its own; null where the browser gives none. */
+export function picture(frame: Frame, layout: Layout): HTMLCanvasElement | null {
+  const source = frame.sources[0];
+  const canvas = document.createElement('canvas');
+  const context = canvas.getContext('2d');
+  if (!source || !context) return null;
   const head = layOutHead(source, frame);
   const body = Math.min(layout.height, MAX_HEIGHT);
   const width = LABEL + frame.width + 2 * MARGIN;
-  const height = TITLE + head.height + body + 2 * MARGIN;
+  const height = TITLE + head.height + body + AXIS + 2 * MARGIN;
   const scale = Math.min(2, 16000 / height);
-  const canvas = document.createElement('canvas');
   canvas.width = Math.round(width * scale);
   canvas.height = Math.round(height * scale);
-  const context = canvas.getContext('2d');
-  if (!context) return;
   const { palette } = frame;
+  canvas.dataset.font = palette.font;
   context.scale(scale, scale);
   context.fillStyle = palette.bg;
   context.fillRect(0, 0, width, height);
   context.textBaseline = 'middle';
   context.fillStyle = palette.text;
-  context.font = `600 17px ${palette.font}`;
-  context.fillText(clean(source.recording.report.verdict, 200), MARGIN, MARGIN + 12, width - 2 * MARGIN);
+  write(context, clean(source.recording.report.verdict, 300), MARGIN, MARGIN + 12, width - 2 * MARGIN, 17, 600);
   context.fillStyle = palette.muted;
-  context.font = `12px ${palette.font}`;
-  context.fillText([source.label, ...factsLine(source.recording.report)].join(' · '), MARGIN, MARGIN + 36, width - 2 * MARGIN);
+  const runs = frame.sources.map(({ label }) => label).join(', ');
+  write(context, [runs, ...factsLine(source.recording.report)].join(' · '), MARGIN, MARGIN + 36, width - 2 * MARGIN);
 
-  const part = (height_: number): CanvasRenderingContext2D => {
+  const part = (high: number): Context => {
     const piece = document.createElement('canvas');
     piece.width = Math.round(frame.width * scale);
-    piece.height = Math.max(1, Math.round(height_ * scale));
-    const drawing = piece.getContext('2d') as CanvasRenderingContext2D;
+    piece.height = Math.max(1, Math.round(high * scale));
+    const drawing = piece.getContext('2d') as Context;
     drawing.scale(scale, scale);
     return drawing;
   };
@@ -65,28 +131,30 @@ export async function exportPng(timeline: Timeline): Promise<void> {
   const above = part(head.height);
   drawHead(above, frame, head);
   context.drawImage(above.canvas, left, top, frame.width, head.height);
+  nameHead(context, frame, head, top);
   const lanes = part(body);
   const scales = drawBody(lanes, frame, layout, 0, body);
-  context.drawImage(lanes.canvas, left, top + head.height, frame.width, body);
+  const first = top + head.height;
+  context.drawImage(lanes.canvas, left, first, frame.width, body);
   for (const row of layout.rows) {
-    const y = top + head.height + row.top;
     if (row.top + row.height > body) break;
-    context.fillStyle = palette.text;
-    context.font = row.type === 'group' ? `600 12px ${palette.font}` : `12px ${palette.font}`;
-    const title = row.type === 'group' ? row.title : clean(row.lane.title, 60);
-    context.fillText(title, MARGIN, y + 12, row.type === 'group' ? LABEL + frame.width : LABEL - 10);
+    const y = first + row.top;
     const laneScale = scales.get(row.key);
-    if (row.type === 'lane' && laneScale) {
-      context.fillStyle = palette.muted;
-      context.font = `11px ${palette.font}`;
-      context.fillText(`0–${withUnit(laneScale.top, row.lane.unit)}`, MARGIN, y + 27, LABEL - 10);
-      if (row.lane.kind === 'stack') drawLegend(context, frame, row.lane, y + 44);
-    }
+    if (row.type === 'group') {
+      context.fillStyle = palette.stripe;
+      context.fillRect(MARGIN, y, LABEL, row.height);
+      context.fillStyle = palette.text;
+      write(context, row.title, MARGIN + 4, y + row.height / 2, LABEL + frame.width, 12, 600);
+    } else if (laneScale) nameLane(context, frame, row, laneScale, y);
   }
-  const blob = await new Promise<Blob | null>((resolve) => canvas.toBlob(resolve, 'image/png'));
-  if (!blob) {
-    timeline.app.notice('The picture could not be made: the view is too large');
-    return;
-  }
-  download(timeline, blob, 'image/png', 'png');
+  drawFoot(context, frame, first + body);
+  return canvas;
+}
+
+export async function exportPng(timeline: Timeline): Promise<void> {
+  await timeline.fetchEverything();
+  const canvas = timeline.frame && picture(timeline.frame, timeline.shape.get().layout);
+  const blob = canvas && (await new Promise<Blob | null>((resolve) => canvas.toBlob(resolve, 'image/png')));
+  if (blob) download(timeline, blob, 'image/png', 'png');
+  else timeline.app.notice('The picture could not be made: the view is too large');
 }

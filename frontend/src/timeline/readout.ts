@@ -3,7 +3,8 @@ import type { LaneInfo, RecordingReply } from '../api/types.ts';
 import type { Range } from '../math/range.ts';
 import { seriesKey } from '../tiles/decode.ts';
 import type { Frame } from './frame.ts';
-import { TILE, type Axis, type TileStore } from '../tiles/store.ts';
+import type { Axis } from '../tiles/request.ts';
+import { TILE, type TileStore } from '../tiles/store.ts';
 
 export interface Value {
   min: number;

@@ -1,7 +1,7 @@
 /** Ties state, tiles and canvases together: decides what to fetch and redraws once a frame. */
 import { fetchTiles } from '../api/client.ts';
 import type { Finding, RecordingReply, WindowInfo } from '../api/types.ts';
-import { isAbout, layOut, neighbours, type LaneSource, type Layout } from '../lanes/layout.ts';
+import { isAbout, layOut, neighbours, seriesRowKey, type LaneRow, type LaneSource, type Layout } from '../lanes/layout.ts';
 import { spanRange, type PixelBox } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
 import { windowRange } from '../lanes/windows.ts';
@@ -9,11 +9,12 @@ import { clamp, levelFor, padded, shift, span, toPixel, toValue, zoomAt, type Ra
 import type { App } from '../state/app.ts';
 import { createStore, type Store } from '../state/store.ts';
 import { readPalette, type Palette } from '../theme/palette.ts';
-import { TileStore, type Axis } from '../tiles/store.ts';
-import { sourceLabel, groupTitles } from '../words/labels.ts';
+import type { Axis } from '../tiles/request.ts';
+import { TileStore } from '../tiles/store.ts';
+import { sourceLabel } from '../words/labels.ts';
 import { startsLater } from './workers.ts';
-import { drawBody, type LaneScale } from './body.ts';
-import { boundsOf, convertRange, extentRange, levelsOf, NARROWEST, resolveView, type Frame, type Source } from './frame.ts';
+import { drawBody, scaleAll, type LaneScale, type Tops } from './body.ts';
+import { boundsOf, convertRange, extentRange, lanesOf, levelsOf, NARROWEST, resolveView, type Frame, type Source } from './frame.ts';
 import { drawHead, layOutHead, windowAt, type Head } from './head.ts';
 import { drawOverlay } from './overlay.ts';
 import { stepsIn } from './readout.ts';
@@ -37,10 +38,15 @@ export interface Shape {
 /** Values beside the lanes are written at most this often while the view moves. */
 const ANNOUNCE_MS = 100;
 
+/** How many steps are shown around one that was asked for. */
+const STEPS_AROUND = 60;
+/** A view that did not change for so long rests. */
+const REST_MS = 120;
+
 const EMPTY: Layout = { rows: [], height: 0 };
 
 export class Timeline {
-  /** What the labels beside the canvas need; changes seldom. */
+  /** What the labels beside the canvas need; changes rarely. */
   readonly shape: Store<Shape> = createStore<Shape>({ layout: EMPTY, head: null, width: 0, height: 0 });
   frame: Frame | null = null;
   placedSpans: PixelBox<Finding>[] = [];
@@ -53,10 +59,15 @@ export class Timeline {
   marked: number | null = null;
   /** Counts full drawings, for what shows values of the present frame. */
   readonly drawn: Store<{ count: number }> = createStore({ count: 0 });
+  /** The group whose header is scrolled away while its lanes are in sight. */
+  readonly stuck: Store<{ key: string | null }> = createStore<{ key: string | null }>({ key: null });
   private surfaces: Surfaces | null = null;
+  /** Scales of the present view, which must not change while one scrolls. */
+  private tops: { of: string; values: Tops } = { of: '', values: new Map() };
+  private scaling: ReturnType<typeof setTimeout> | undefined;
   private palette: Palette | null = null;
   private stores = new Map<string, TileStore>();
-  /** The surfaces' sizes as last observed: asking in a frame would lay out all labels anew. */
+  /** The surfaces' sizes as last observed: asking in a frame would lay out all labels again. */
   private size = { width: 0, height: 0, whole: 0, scrolled: 0 };
   private overlayClear = false;
   private layoutKey: unknown[] = [];
@@ -102,7 +113,7 @@ export class Timeline {
     this.invalidate();
   }
 
-  /** The recording has new data: fetch the tiles at its end anew. */
+  /** The recording has new data: fetch the tiles at its end again. */
   grown(id: string, before: RecordingReply, after: RecordingReply): void {
     const store = this.stores.get(id);
     if (!store) return;
@@ -151,7 +162,7 @@ export class Timeline {
     if (same) return this.shape.get().layout;
     this.layoutKey = key;
     const lanes: LaneSource[] = sources.map(({ id, label, recording }) => ({
-      id, label, lanes: recording.lanes, groupTitles: groupTitles(recording.report),
+      id, label, ...lanesOf(recording),
     }));
     const preferences = { collapsed, pinned, hidden, order };
     const layout = layOut(lanes, preferences, compact);
@@ -180,14 +191,17 @@ export class Timeline {
     }
     const axis: Axis = state.axis === 'steps' ? 'step' : 'time';
     const bounds = boundsOf(sources, axis);
-    const view = resolveView(state.view, bounds, axis);
+    const live = first.recording.report.status === 'live';
+    const view = resolveView(state.follow && live && state.view ? endingAt(state.view, bounds.end) : state.view, bounds, axis);
+    // A link says where one is.
+    if (state.follow && state.view && state.view.end !== view.end) this.app.state.set({ view });
     const dpr = Math.min(window.devicePixelRatio || 1, 3);
     const palette = (this.palette ??= readPalette(document.documentElement));
     const finest = Math.max(...sources.map(({ recording }) => recording.finest?.[axis] ?? 0));
     const levels = levelsOf(view, bounds, width, dpr, finest);
     const frame: Frame = {
       axis, clock: state.axis === 'clock', bounds, view, width, dpr, ...levels, palette, sources,
-      selected: this.app.selection, measure: state.measure, openWindow: state.window, live: first.recording.report.status === 'live',
+      selected: this.app.selection, measure: state.measure, openWindow: state.window, live,
     };
     this.frame = frame;
     const compact = width < 520 || first.recording.lanes.length > 40;
@@ -201,8 +215,22 @@ export class Timeline {
     const headContext = sized(surfaces.head, width, head.height, dpr);
     this.placedSpans = drawHead(headContext, frame, head);
     this.head = head;
-    this.scales = drawBody(sized(surfaces.body, width, height, dpr), frame, layout, scroll, height);
+    const of = [axis, view.start, view.end, ...sources.map(({ id }) => id)].join(' ');
+    if (of !== this.tops.of) this.tops = { of, values: new Map() };
+    this.scales = drawBody(sized(surfaces.body, width, height, dpr), frame, layout, scroll, height, this.tops.values);
+    if (sources.length > 1) this.scaleLater();
+    const above = layout.rows.filter((row) => row.type === 'group' && row.top < scroll).pop();
+    const next = above && layout.rows[layout.rows.indexOf(above) + 1];
+    this.stuck.set({ key: above && next?.type === 'lane' ? above.key : null });
     this.announce();
+  }
+
+  /** Runs are compared on one scale: once the view rests, lanes out of sight count as well. */
+  private scaleLater(): void {
+    clearTimeout(this.scaling);
+    this.scaling = setTimeout(() => {
+      if (this.surfaces && this.frame && scaleAll(this.frame, this.shape.get().layout, this.tops.values)) this.invalidate();
+    }, REST_MS);
   }
 
   head: Head | null = null;
@@ -257,8 +285,8 @@ export class Timeline {
       const wanted = new Set<string>();
       for (const row of layout.rows) {
         if (row.type !== 'lane' || row.source !== source.id) continue;
-        // Lanes far out of sight wait until they are scrolled near, unless the tables show them.
-        if (!tables && (row.top >= scroll + height * 2 || row.top + row.height <= scroll - height)) continue;
+        // Lanes far out of sight wait until they are scrolled near, unless the tables show them or a comparison's scale needs them.
+        if (!tables && frame.sources.length < 2 && (row.top >= scroll + height * 2 || row.top + row.height <= scroll - height)) continue;
         wanted.add(row.lane.id);
         const throttled = throttleLane(source.recording, row.lane);
         if (throttled) wanted.add(throttled.id);
@@ -277,7 +305,16 @@ export class Timeline {
 
   /** The view as it is meant to be: several moves may come before the next drawing. */
   private viewNow(frame: Frame): Range {
-    return resolveView(this.app.state.get().view, frame.bounds, frame.axis);
+    const { view, follow } = this.app.state.get();
+    return resolveView(follow && frame.live && view ? endingAt(view, frame.bounds.end) : view, frame.bounds, frame.axis);
+  }
+
+  /** `e`: the end of the run; a live one's is followed until one moves elsewhere. */
+  toEnd(): void {
+    const { frame } = this;
+    if (!frame || span(frame.view) >= span(frame.bounds)) return;
+    this.show(endingAt(frame.view, frame.bounds.end));
+    if (frame.live) this.app.followEnd(true);
   }
 
   /** Zooms around an axis value, the cursor or the middle. */
@@ -285,7 +322,8 @@ export class Timeline {
     const { frame } = this;
     if (!frame) return;
     const view = this.viewNow(frame);
-    const at = anchor ?? this.cursorAt(frame) ?? (view.start + view.end) / 2;
+    // What is followed stays at the edge.
+    const at = this.app.state.get().follow && frame.live ? view.end : (anchor ?? this.cursorAt(frame) ?? (view.start + view.end) / 2);
     this.show(zoomAt(view, Math.min(Math.max(at, view.start), view.end), factor), kind);
   }
 
@@ -303,7 +341,8 @@ export class Timeline {
     if (!frame) return;
     const view = clamp(range, frame.bounds, Math.min(NARROWEST[frame.axis], span(frame.bounds)));
     const whole = view.start <= frame.bounds.start && view.end >= frame.bounds.end;
-    this.app.look(whole ? null : view, kind);
+    const { follow } = this.app.state.get();
+    this.app.look(whole ? null : view, kind, follow && view.end >= frame.bounds.end);
   }
 
   /** Brings a span into view with some room around it. */
@@ -328,9 +367,40 @@ export class Timeline {
     const { rows } = this.shape.get().layout;
     const row = rows.find(({ type, key }) => type === 'group' && isAbout(gpus, key));
     if (!surfaces || !row || 2 * gpus.length > all) return;
-    const { scroller } = surfaces;
+    if (row.type === 'group' && row.collapsed) app.toggle('collapsed', row.key);
+    const { scroller, root } = surfaces;
     const hidden = row.top < scroller.scrollTop || row.top + 160 > scroller.scrollTop + scroller.clientHeight;
-    if (hidden) scroller.scrollTop = row.top;
+    // The lanes of a group that was folded get their room with the next drawing.
+    const scroll = (): void => void (scroller.scrollTop = row.top);
+    if (hidden) requestAnimationFrame(() => requestAnimationFrame(scroll));
+    // In a narrow frame the page scrolls.
+    root.scrollIntoView({ block: 'nearest' });
+  }
+
+  /** Hides a series of a lane or shows it again; the last one that is shown brings all of them back. */
+  toggleSeries({ key, lane, whole }: LaneRow, series: string): void {
+    const left = lane.series.filter(({ name }) => name !== series);
+    const shown = lane.series.length === left.length || left.length > 0;
+    if (shown) this.app.toggle('hidden', seriesRowKey(key, series));
+    else this.app.hideAmong(whole.series.map(({ name }) => seriesRowKey(key, name)), []);
+  }
+
+  /** Shows one series of a lane alone. */
+  onlySeries({ key, whole }: LaneRow, series: string): void {
+    const keys = whole.series.map(({ name }) => seriesRowKey(key, name));
+    this.app.hideAmong(keys, keys.filter((one) => one !== seriesRowKey(key, series)));
+  }
+
+  /** Shows a step by its number, and where it went. */
+  goToStep(step: number): void {
+    const first = this.app.recording?.extent;
+    if (!first || first.last_step < first.first_step) return;
+    const at = Math.min(Math.max(Math.floor(step), first.first_step), first.last_step);
+    this.setAxis('steps');
+    const whole = { start: first.first_step, end: first.last_step + 1 };
+    const wide = Math.min(STEPS_AROUND, span(whole));
+    this.app.look(clamp({ start: at + 0.5 - wide / 2, end: at + 0.5 + wide / 2 }, whole, 1));
+    this.app.measureRange({ start: at, end: at + 1 });
   }
 
   /** The next or the last span; where the view is zoomed in it follows. */
@@ -385,6 +455,8 @@ export class Timeline {
     );
   }
 }
+
+const endingAt = (view: Range, end: number): Range => shift(view, end - view.end);
 
 const clampTo = (range: Range, bounds: Range): Range => ({
   start: Math.max(range.start, bounds.start),

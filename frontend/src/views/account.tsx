@@ -18,9 +18,15 @@ interface Props {
   total: number;
 }
 
+/** Shares of the whole below this are too narrow to be seen: the legend counts them together. */
+const SMALL = 0.01;
+
 export function AccountBar({ title, mark, markHint, bars, total }: Props) {
   const whole = Math.max(total, ...bars.map(({ slices }) => sumOf(slices)), 1e-9);
   const { height, gap } = barSize(bars.length);
+  const parts = meanOf(bars);
+  const large = parts.filter((slice) => slice.seconds >= SMALL * whole);
+  const small = parts.filter((slice) => !large.includes(slice));
   return (
     <figure class="account">
       <figcaption>
@@ -47,13 +53,18 @@ export function AccountBar({ title, mark, markHint, bars, total }: Props) {
         ))}
       </div>
       <ul class="legend">
-        {meanOf(bars).map((slice) => (
+        {large.map((slice) => (
           <li key={slice.key} title={slice.explanation}>
             <i class={slice.idle ? 'swatch idle' : 'swatch'} style={{ background: `var(--${slice.colour})` }} />
             {slice.title} <b>{seconds(slice.seconds)}</b>
           </li>
         ))}
-        {bars.length > 1 && <li title="Hover a bar for its own seconds">(mean)</li>}
+        {small.length > 0 && (
+          <li title={small.map((slice) => `${slice.title} ${seconds(slice.seconds)}`).join('\n')}>
+            {small.length === 1 ? small[0]?.title : `${small.length} others`} <b>{seconds(sumOf(small))}</b>
+          </li>
+        )}
+        {bars.length > 1 && <li title="Hover a bar for its own seconds">(avg)</li>}
       </ul>
     </figure>
   );

@@ -1,4 +1,4 @@
-/** Tells a screen reader where the keyboard cursor is and what it reads there. */
+/** Reads the keyboard cursor's place, and the values there, to a screen reader. */
 import { useEffect, useState } from 'preact/hooks';
 import { useSelect, useTab } from './hooks.ts';
 import { laneContent } from './tooltip.tsx';

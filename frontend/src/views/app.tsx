@@ -5,11 +5,11 @@ import { Details } from './details.tsx';
 import { Findings } from './findings.tsx';
 import { Footer } from './footer.tsx';
 import { Help } from './help.tsx';
-import { Kernels } from './kernels.tsx';
 import { useApp } from './hooks.ts';
+import { Kernels } from './kernels.tsx';
+import { TimelineView } from './plot.tsx';
 import { Broken, Empty, Loading } from './states.tsx';
 import { Tables } from './tables.tsx';
-import { TimelineView } from './timeline.tsx';
 import { TopBar } from './topbar.tsx';
 import { Verdict } from './verdict.tsx';
 
@@ -55,12 +55,12 @@ function Body() {
         <Compare />
         <div class="columns">
           <Findings recording={recording} />
+          <Details recording={recording} />
           <div class="middle">
             <TimelineView />
             <Kernels recording={recording} />
             <Tables recording={recording} />
           </div>
-          <Details recording={recording} />
         </div>
       </main>
       <Footer report={recording.report} version={runs.server_version ?? ''} />

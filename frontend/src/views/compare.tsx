@@ -52,13 +52,13 @@ export function Compare() {
         <thead>
           <tr>
             <th scope="col">run</th>
-            <th scope="col" title="How many times as fast as the first: wall time a step (a sample, where batch sizes are known), compilation left out">
+            <th scope="col" title="How many times as fast as the first: wall time a step (a sample, where batch sizes are known), without compilation">
               speed
             </th>
-            <th scope="col" title="Mean wall time of a step, compilation left out: what the speed rests on">
+            <th scope="col" title="Average wall time of a step without compilation: what the speed rests on">
               a step
             </th>
-            <th scope="col" title="Mean share of time in which a kernel ran">
+            <th scope="col" title="Average share of time in which a kernel ran">
               GPU
             </th>
             <th scope="col">where the thread's time went</th>

@@ -1,8 +1,8 @@
-/** A small chart in the details: the mean step inside the span beside the mean step elsewhere. */
+/** A small chart in the details: the mean step inside the span, and that of steps with no finding. */
 import type { Finding, LaneInfo } from '../api/types.ts';
 import { spanRange } from '../lanes/spans.ts';
 import { seconds, share } from '../math/format.ts';
-import { span, type Range } from '../math/range.ts';
+import { gaps, span, type Range } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import type { Frame } from '../timeline/frame.ts';
 import { valueOver } from '../timeline/readout.ts';
@@ -45,10 +45,8 @@ export function Contrast({ item }: { item: Finding }) {
   const range = spanRange(item, frame.axis, source.recording.extent);
   const size = 2 ** frame.overviewLevel;
   if (!range || span(range) < 2 * size) return null;
-  const elsewhere = [
-    { start: frame.bounds.start, end: range.start - size },
-    { start: range.end + size, end: frame.bounds.end },
-  ].filter((one) => span(one) >= 2 * size);
+  const taken = (source.recording.report.spans ?? []).flatMap((one) => spanRange(one, frame.axis, source.recording.extent) ?? []);
+  const elsewhere = gaps(frame.bounds, taken.map((one) => ({ start: one.start - size, end: one.end + size }))).filter((one) => span(one) >= 2 * size);
   // Compiling is no part of a usual step, unless it is what the finding is about.
   const without = item.cause === 'recompilation' ? '' : 'compile';
   const inside = meanStep(frame, lane, [range], without);
@@ -56,9 +54,9 @@ export function Contrast({ item }: { item: Finding }) {
   if (!(total(inside) > 0) || !(total(outside) > 0)) return null;
   const most = Math.max(total(inside), total(outside));
   return (
-    <dl class="contrast" aria-label="Mean step">
+    <dl class="contrast" aria-label="Average step">
       <Row title="a step here" parts={inside} most={most} />
-      <Row title="elsewhere" parts={outside} most={most} />
+      <Row title="unaffected" parts={outside} most={most} />
     </dl>
   );
 }

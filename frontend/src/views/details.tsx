@@ -1,16 +1,18 @@
 /** The selected span or finding: its evidence against the thresholds, and what to change. */
 import { stepsText } from '../words/labels.ts';
-import { useState } from 'preact/hooks';
-import type { EvidenceRow, Finding, RecordingReply, Report } from '../api/types.ts';
+import type { EvidenceRow, Finding, RecordingReply } from '../api/types.ts';
+import { allFindings, grouped, jobFindings } from '../lanes/findings.ts';
 import { inOrder } from '../lanes/spans.ts';
-import { clock, elapsed, nanoseconds, percent, seconds, times } from '../math/format.ts';
-import { clean, cleanCode, held } from '../math/text.ts';
+import { clock, elapsed, nanoseconds, percent, seconds } from '../math/format.ts';
+import { clean, held } from '../math/text.ts';
 import { evidenceRows } from '../math/evidence.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import { Contrast } from './contrast.tsx';
+import { Fix } from './fix.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Measure } from './measure.tsx';
 import { Small } from './small.tsx';
+import { headline } from './verdict.tsx';
 import { TracedWindow } from './window.tsx';
 
 /** Longer values stand below their label. */
@@ -34,9 +36,9 @@ function Hint({ recording }: { recording: RecordingReply }) {
   const some = (recording.report.spans?.length ?? 0) + (recording.report.findings?.length ?? 0) > 0;
   return (
     <div class="hint">
-      <p>{some ? 'Choose a span to see its evidence and what to change.' : 'Drag over the lanes to measure a range.'}</p>
+      <p>{some ? 'Choose a bottleneck to see its evidence.' : 'Drag over the lanes to measure a range.'}</p>
       <p>
-        <kbd>[</kbd> <kbd>]</kbd> go from span to span, <kbd>W</kbd> <kbd>A</kbd> <kbd>S</kbd> <kbd>D</kbd> move about, <kbd>?</kbd> shows
+        <kbd>[</kbd> <kbd>]</kbd> go from bottleneck to bottleneck, <kbd>W</kbd> <kbd>A</kbd> <kbd>S</kbd> <kbd>D</kbd> move about, <kbd>?</kbd> shows
         all keys.
       </p>
     </div>
@@ -55,7 +57,7 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
   return (
     <article class="selected" style={{ '--cause': `var(--${style.colour})` }}>
       <header class="selected-nav">
-        <span>{position >= 0 ? `Span ${position + 1} of ${order.length}` : 'For the whole run'}</span>
+        <span>{position >= 0 ? `Bottleneck ${position + 1} of ${order.length}` : 'For the whole run'}</span>
         {order.length > 1 && (
           <>
             <Small sign="‹" name="Previous span" keys="[" onClick={() => timeline.toSpan(-1)} />
@@ -85,7 +87,7 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
           .join(' · '))}
       </p>
       <Contrast item={item} />
-      <Advice item={item} report={recording.report} />
+      <OwnFix recording={recording} id={id} />
       {rows.length > 0 && (
         <table class="evidence">
           <caption>Evidence</caption>
@@ -144,6 +146,16 @@ function Selected({ recording, item, id }: { recording: RecordingReply; item: Fi
   );
 }
 
+/** The remedy of what is selected, unless it stands under the headline. */
+function OwnFix({ recording, id }: { recording: RecordingReply; id: string }) {
+  const job = useApp((state) => state.job);
+  const brief = useApp((state) => state.brief);
+  const { fix } = headline(recording.report, job);
+  if (!brief && fix?.list.some((one) => one.id === id)) return null;
+  const group = [...grouped(allFindings(recording.report)), ...jobFindings(job?.findings ?? [])].find(({ list }) => list.some((one) => one.id === id));
+  return group ? <Fix item={group.first.item} lost={group.lost} saves={group.saves} /> : null;
+}
+
 /** What was seen as a bar, the rule's threshold as a mark on it. */
 function Bullet({ bar }: { bar: EvidenceRow['bar'] }) {
   if (!bar) return null;
@@ -154,92 +166,4 @@ function Bullet({ bar }: { bar: EvidenceRow['bar'] }) {
       <b style={{ left: `${(100 * bar[1]) / most}%` }} />
     </span>
   );
-}
-
-/** What following the advice is worth, of what is lost; the terminal says the same. */
-function Saving({ item, report }: { item: Finding; report: Report }) {
-  const { saves_s: saves, lost_s: lost, evidence } = item;
-  if (!saves) return null;
-  // While training goes on, the time it took is newer than the diagnosis.
-  const known = report.status !== 'live' && [...(report.spans ?? []), ...(report.findings ?? [])].includes(item);
-  const wall = known ? (report.wall_s ?? 0) : 0;
-  const gain = wall > saves ? wall / (wall - saves) : 0;
-  const run = gain >= 1.05 ? times(gain) : '';
-  const faster = evidence?.faster_up_to;
-  const here = typeof faster === 'number' && faster >= 1.05 ? times(faster) : '';
-  return (
-    <p class="saving">
-      <b>Saves up to {held(seconds(saves))}</b>
-      {lost && saves < 0.95 * lost ? ` of the ${held(seconds(lost))} lost` : ''}
-      {run && `: this run up to ${run} faster`}
-      {here && here !== run && `, these steps up to ${here}`}
-      {evidence?.promise_rests_on ? <span class="dim"> (judging by {clean(evidence.promise_rests_on)})</span> : ''}
-    </p>
-  );
-}
-
-function Advice({ item, report }: { item: Finding; report: Report }) {
-  const { app } = useTab();
-  const [copied, setCopied] = useState(false);
-  const text = clean(item.advice?.text, 2000);
-  const code = cleanCode(item.advice?.code);
-  if (!text && !code) return null;
-  const copy = async (): Promise<void> => {
-    if (await copyText(code)) {
-      setCopied(true);
-      setTimeout(() => setCopied(false), 1600);
-    } else app.notice('Copying is not allowed here: select the code instead');
-  };
-  return (
-    <div class="advice">
-      <header class="selected-nav">
-        <h3>What to change</h3>
-        {code && (
-          <button type="button" class="small" onClick={() => void copy()}>
-            {copied ? 'copied ✓' : 'copy code'}
-          </button>
-        )}
-      </header>
-      <Saving item={item} report={report} />
-      {text && (
-        <p>
-          <bdi>{held(text)}</bdi>
-        </p>
-      )}
-      {code && (
-        <div class="code">
-          <pre tabIndex={0} aria-label="Code to change">
-            <code>{breakable(code)}</code>
-          </pre>
-        </div>
-      )}
-    </div>
-  );
-}
-
-/** Long lines break behind signs, not inside of names, and comments are dim; what is copied is the same. */
-function breakable(code: string) {
-  return code.split(/( *# .*)|(?<=[=,(.])(?=\S)/).map((part, i) => (
-    <>
-      {i > 0 && <wbr />}
-      {/^ *# /.test(part ?? '') ? <span class="dim">{part}</span> : part}
-    </>
-  ));
-}
-
-/** Clipboard access needs a secure context and may be denied in a frame: an old way is tried then. */
-export async function copyText(text: string): Promise<boolean> {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    const area = document.createElement('textarea');
-    area.value = text;
-    area.style.cssText = 'position:fixed;opacity:0';
-    document.body.append(area);
-    area.select();
-    const done = document.execCommand('copy');
-    area.remove();
-    return done;
-  }
 }

@@ -1,8 +1,8 @@
-/** What held the GPU back: spans and whole-run findings by the time they cost. */
-import type { Finding, RecordingReply } from '../api/types.ts';
-import { findingId } from '../lanes/spans.ts';
-import { plural, seconds } from '../math/format.ts';
-import { clean, held } from '../math/text.ts';
+/** Bottlenecks and fixes: what to mend, by the time it costs; the workers of a job; what was not measured. */
+import type { JobReply, RecordingReply, Worker } from '../api/types.ts';
+import { allFindings, grouped, jobFindings, type Group } from '../lanes/findings.ts';
+import { count, plural, seconds } from '../math/format.ts';
+import { clean, held, ranges } from '../math/text.ts';
 import { causeStyle, culprit } from '../words/causes.ts';
 import { notJudged, statusOf, stepsText } from '../words/labels.ts';
 import { aboutGpus } from './gpus.tsx';
@@ -10,105 +10,157 @@ import { useApp, useTab } from './hooks.ts';
 import { Windows } from './window.tsx';
 import { Prose, Remedy } from './prose.tsx';
 
-const byLoss = (a: { item: Finding }, b: { item: Finding }): number => (b.item.lost_s ?? -1) - (a.item.lost_s ?? -1);
+const TITLE = 'Bottlenecks and fixes';
+/** Up to this many workers are listed one by one. */
+const FEW_WORKERS = 3;
 
 export function Findings({ recording }: { recording: RecordingReply }) {
-  const { timeline } = useTab();
-  const selected = useApp((state) => (state.window ? null : state.selected));
-  const spans = (recording.report.spans ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
-  const whole = (recording.report.findings ?? []).map((item, i) => ({ item, id: findingId(item, i) })).sort(byLoss);
-  const gpus = recording.report.gpus?.length ?? 0;
-  const title = recording.report.gpus?.some((gpu) => gpu.used_by_framework !== false) ? 'What held the GPU back' : 'What held training back';
-  const choose = (id: string, item: Finding): void => {
-    if (selected === id) timeline.showSpan(item);
-    else timeline.choose(id);
-    // In a narrow frame the details are below the lanes.
-    requestAnimationFrame(() => document.querySelector('.details')?.scrollIntoView({ block: 'nearest' }));
-  };
+  const { report } = recording;
+  const job = useApp((state) => state.job);
+  const groups = grouped(allFindings(report));
+  const gpus = report.gpus?.length ?? 0;
+  const across = job && job.workers.length > 1;
   return (
-    <section class="findings" aria-label={title}>
-      <h2>{spans.length === 0 && whole.length > 0 ? `${title}, for the whole run` : title}</h2>
-      {spans.length + whole.length === 0 && <Calm recording={recording} />}
-      <Cards list={spans} gpus={gpus} selected={selected} choose={choose} />
-      {spans.length > 0 && whole.length > 0 && <h3>For the whole run</h3>}
-      <Cards list={whole} gpus={gpus} selected={selected} choose={choose} />
-      <Workers gpus={gpus} selected={selected} choose={choose} />
+    <section class="findings" aria-label={TITLE}>
+      <h2>{TITLE}</h2>
+      {across && <Workers job={job} gpus={gpus} />}
+      {across && groups.length > 0 && <h3>Rank {report.rank} alone</h3>}
+      <Cards groups={groups} gpus={gpus} />
+      {groups.length === 0 && !(across && job.findings.length > 0) && <Calm recording={recording} />}
       <Windows recording={recording} />
       <Missing recording={recording} />
     </section>
   );
 }
 
-/** The other workers of this job, and what only a look at all of them shows. */
-function Workers({ gpus, selected, choose }: Omit<CardsProps, 'list'>) {
+/** The workers of this job, and what only a look at all of them shows. */
+function Workers({ job, gpus }: { job: JobReply; gpus: number }) {
   const { app, refresh } = useTab();
-  const job = useApp((state) => state.job);
   const id = useApp((state) => state.id);
   const compare = useApp((state) => state.compare);
   const listed = useApp((state) => state.runs?.recordings);
-  const workers = (job?.workers ?? []).filter((one) => listed?.some((item) => item.id === one.id));
-  if (!job || workers.length < 2) return null;
+  const workers = job.workers.filter((one) => listed?.some((item) => item.id === one.id));
+  if (workers.length < 2) return null;
   const others = workers.filter((one) => one.id !== id);
-  const go = (to: string): void => {
-    app.choose(to);
-    refresh();
-  };
   return (
     <>
-      <h3>Across {workers.length} workers</h3>
-      <Cards list={job.findings.map((item, i) => ({ item, id: findingId(item, i) }))} gpus={gpus} selected={selected} choose={choose} />
+      <h3>Across {count(workers.length)} workers</h3>
+      <Cards groups={jobFindings(job.findings)} gpus={gpus} />
       {job.findings.length === 0 && <p class="dim">No straggler was found.</p>}
-      <div class="windows">
-        <ul>
-          {workers.slice(0, 64).map((one) => (
-            <li key={one.id}>
-              <button
-                type="button"
-                class="window-button"
-                aria-pressed={one.id === id}
-                title={[clean(one.host, 80), one.status && statusOf(one.status).hint].filter(Boolean).join('\n')}
-                onClick={() => go(one.id)}
-              >
-                rank {one.rank ?? '?'}
-                {(one.status === 'lost' || one.status === 'interrupted') && (
-                  <span class={`status status-${one.status}`}>
-                    {' '}
-                    <i aria-hidden="true" />
-                    {statusOf(one.status).title} after {plural(one.steps ?? 0, 'step')}
-                  </span>
-                )}
-              </button>
-            </li>
-          ))}
-          {others.length <= 7 && !others.every((one) => compare.includes(one.id)) && (
-            <li>
-              <button
-                type="button"
-                class="window-button"
-                onClick={() => {
-                  for (const one of others) app.compareWith(one.id, true);
-                  refresh();
-                }}
-              >
-                compare all
-              </button>
-            </li>
-          )}
-        </ul>
-      </div>
-      {workers.map((one) => one.clock?.text && (
-        <p key={one.id} class="clock dim">
-          <bdi>{held(clean(one.clock.text, 300))}.</bdi>
+      <Ranks job={job} workers={workers} />
+      {others.length <= 7 && !others.every((one) => compare.includes(one.id)) && (
+        <button
+          type="button"
+          class="linklike"
+          onClick={() => {
+            for (const one of others) app.compareWith(one.id, true);
+            refresh();
+          }}
+        >
+          compare all
+        </button>
+      )}
+      <Clocks workers={workers} />
+    </>
+  );
+}
+
+/** Buttons for the ranks, the worst first; alike ones folded into one line. */
+function Ranks({ job, workers }: { job: JobReply; workers: Worker[] }) {
+  const groups = job.verdict?.groups ?? [];
+  const inGroups = new Set(groups.flatMap(({ ids }) => ids));
+  const rest = workers.filter(({ id }) => !inGroups.has(id));
+  const sets = groups.map((group) => ({
+    workers: workers.filter(({ id }) => group.ids.includes(id)),
+    note: group.lost_s > 0 ? `${seconds(group.lost_s)} lost` : '',
+    hint: group.text,
+  }));
+  if (rest.length > 0) sets.push({ workers: rest, note: '', hint: '' });
+  return (
+    <ul class="ranks">
+      {sets.map((set, i) => (
+        <RankSet key={i} {...set} />
+      ))}
+    </ul>
+  );
+}
+
+function RankSet({ workers, note, hint }: { workers: Worker[]; note: string; hint: string }) {
+  const shown = useApp((state) => state.id);
+  if (workers.length <= FEW_WORKERS)
+    return workers.map((one) => (
+      <li key={one.id}>
+        <RankButton worker={one} /> <span class="dim">{note}</span>
+      </li>
+    ));
+  const gone = workers.filter(({ status }) => status === 'lost' || status === 'interrupted');
+  return (
+    <li>
+      {gone.map((one) => (
+        <RankButton key={one.id} worker={one} />
+      ))}
+      <details open={workers.some(({ id }) => id === shown)}>
+        <summary title={clean(hint, 300)}>
+          {count(workers.length)} alike: ranks {ranges(workers.map(({ rank }) => rank ?? 0))}
+          {note && `, ${note} each`}
+        </summary>
+        <div class="rank-buttons">
+          {workers.slice(0, 256).map((one) => !gone.includes(one) && <RankButton key={one.id} worker={one} />)}
+        </div>
+      </details>
+    </li>
+  );
+}
+
+function RankButton({ worker }: { worker: Worker }) {
+  const { app, refresh } = useTab();
+  const id = useApp((state) => state.id);
+  return (
+    <button
+      type="button"
+      class="window-button"
+      aria-pressed={worker.id === id}
+      title={[clean(worker.host, 80), worker.status && statusOf(worker.status).hint].filter(Boolean).join('\n')}
+      onClick={() => {
+        app.choose(worker.id);
+        refresh();
+      }}
+    >
+      rank {worker.rank ?? '?'}
+      {(worker.status === 'lost' || worker.status === 'interrupted') && (
+        <span class={`status status-${worker.status}`}>
+          {' '}
+          <i aria-hidden="true" />
+          {statusOf(worker.status).title} after {plural(worker.steps ?? 0, 'step')}
+        </span>
+      )}
+    </button>
+  );
+}
+
+/** How the workers' clocks differ: one line, all of it a click away. */
+function Clocks({ workers }: { workers: Worker[] }) {
+  const off = workers.filter(({ clock }) => clock?.text);
+  if (off.length === 0) return null;
+  const most = Math.max(...off.map(({ clock }) => Math.abs(clock?.offset_ns ?? 0)));
+  return (
+    <details class="clock dim">
+      <summary>
+        {plural(off.length, 'clock')} of {count(workers.length)} corrected, by up to {seconds(most / 1e9)}
+      </summary>
+      {off.map((one) => (
+        <p key={one.id}>
+          <bdi>{held(clean(one.clock?.text, 300))}.</bdi>
         </p>
       ))}
-    </>
+    </details>
   );
 }
 
 function Calm({ recording }: { recording: RecordingReply }) {
   const { steps, verdict } = recording.report;
-  if (!steps) return <p class="dim">Nothing to judge yet.</p>;
   if (notJudged(verdict)) return <p class="dim">Not judged: too little of the training was seen.</p>;
+  if (!steps) return <p class="dim">Nothing to judge yet.</p>;
   if (/^Nothing outside/.test(verdict ?? '')) return <p class="dim">Nothing was found outside the steps; what happens within them was not measured.</p>;
   if (!/^Nothing held/.test(verdict ?? '')) return <p class="dim">No cause was established.</p>;
   return (
@@ -118,29 +170,32 @@ function Calm({ recording }: { recording: RecordingReply }) {
   );
 }
 
-interface CardsProps {
-  list: { item: Finding; id: string }[];
-  /** How many GPUs the run has: a finding about all of them need not name them. */
-  gpus: number;
-  selected: string | null;
-  choose: (id: string, item: Finding) => void;
-}
-
-function Cards({ list, gpus, selected, choose }: CardsProps) {
-  if (list.length === 0) return null;
+function Cards({ groups, gpus }: { groups: Group[]; gpus: number }) {
+  const { timeline } = useTab();
+  const selected = useApp((state) => (state.window ? null : state.selected));
+  if (groups.length === 0) return null;
+  const choose = (group: Group): void => {
+    const at = group.list.findIndex(({ id }) => id === selected);
+    // Of several spans, each further click goes to the next one.
+    const next = at < 0 ? group.first : (group.list[(at + 1) % group.list.length] as Group['first']);
+    timeline.choose(next.id);
+    if (at >= 0) timeline.showSpan(next.item);
+  };
   return (
     <ul class="finding-list">
-      {list.map(({ item, id }) => {
+      {groups.map((group) => {
+        const { item } = group.first;
         const style = causeStyle(item.cause);
+        const many = group.list.length > 1;
         return (
-          <li key={id}>
+          <li key={group.first.id}>
             <button
               type="button"
               class="finding"
-              aria-pressed={selected === id}
+              aria-pressed={group.list.some(({ id }) => id === selected)}
               style={{ '--cause': `var(--${style.colour})` }}
-              title="Click for the evidence; click again to zoom to it"
-              onClick={() => choose(id, item)}
+              title={`Click for the evidence; click again to zoom to ${many ? 'the next of them' : 'it'}`}
+              onClick={() => choose(group)}
             >
               <span class="finding-head">
                 <span class="glyph" aria-hidden="true">
@@ -149,10 +204,10 @@ function Cards({ list, gpus, selected, choose }: CardsProps) {
                 <b>
                   <bdi>{clean(item.title, 90) || style.title}</bdi>
                 </b>
-                <span class="lost">{typeof item.lost_s === 'number' ? seconds(item.lost_s) : item.confidence === 'estimated' ? 'estimate' : ''}</span>
+                <span class="lost">{group.lost !== null ? seconds(group.lost) : item.confidence === 'estimated' ? 'estimate' : ''}</span>
               </span>
               <span class="finding-text">
-                <bdi>{held([stepsText(item), culprit(item), where(item, gpus), gainOf(item)].filter(Boolean).join(' · '))}</bdi>
+                <bdi>{held([many ? timesText(group) : stepsText(item), culprit(item), where(item, gpus), gainOf(group)].filter(Boolean).join(' · '))}</bdi>
               </span>
             </button>
           </li>
@@ -162,10 +217,18 @@ function Cards({ list, gpus, selected, choose }: CardsProps) {
   );
 }
 
-/** How much of what was lost can be had back, where it is not all of it. */
-const gainOf = ({ saves_s: saves, lost_s: lost }: Finding): string => (saves && lost && saves < 0.95 * lost ? `up to ${seconds(saves)} of it to gain` : '');
+/** "5 times, 4.4 s each (max 4.6 s)" */
+function timesText({ list, lost }: Group): string {
+  const most = Math.max(...list.map(({ item }) => item.lost_s ?? 0));
+  const each = lost === null ? null : lost / list.length;
+  const max = each !== null && most > 1.05 * each ? ` (max ${seconds(most)})` : '';
+  return `${count(list.length)} times${each === null ? '' : `, ${seconds(each)} each${max}`}`;
+}
 
-function where(item: Finding, gpus: number): string {
+/** How much of what was lost can be had back, where it is not all of it. */
+const gainOf = ({ saves, lost }: Group): string => (saves && lost && saves < 0.95 * lost ? `recoverable: up to ${seconds(saves)}` : '');
+
+function where(item: Group['first']['item'], gpus: number): string {
   const parts: string[] = [];
   if (item.gpus?.length && item.gpus.length < gpus) parts.push(item.gpus.map((gpu) => `gpu${clean(gpu, 12).replace(/^gpu/, '')}`).slice(0, 4).join(', ') + (item.gpus.length > 4 ? ` and ${item.gpus.length - 4} more` : ''));
   if (item.ranks && item.ranks.length > 1) parts.push(`ranks ${item.ranks.map((rank) => clean(rank, 8)).slice(0, 8).join(', ')}`);

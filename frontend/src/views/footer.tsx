@@ -17,7 +17,7 @@ export function overheadParts(report: Report): string[] {
 
 /** Where most of the cost of a step was waiting for what the input pipeline holds; as the terminal says it. */
 function waits({ lock_wait_us_per_step: waited, callback_us_per_step: all }: Record<string, unknown>): string {
-  return known(waited) && known(all) && waited > 20 && waited > all / 2 ? ` (${seconds(waited / 1e6)} of it waiting for Python's lock, or for a core)` : '';
+  return known(waited) && known(all) && waited > 20 && waited > all / 2 ? ` (${seconds(waited / 1e6)} of it waiting for the GIL, or for a core)` : '';
 }
 
 /** Share of a median step that the callback itself takes; empty where either is not known. */
@@ -31,10 +31,10 @@ export function Footer({ report, version }: { report: Report; version: string })
   return (
     <footer class="footer">
       <details class="cost">
-        <summary>Cost of recording: {parts.length > 0 ? parts.join(' · ') : 'not measured'}</summary>
+        <summary>Recorder overhead: {parts.length > 0 ? parts.join(' · ') : 'not measured'}</summary>
         <p>
           Measured in this very run. <b>A step</b>: the callback's own code on the training thread{shareText(report)}; it grows on a machine whose cores are all
-          busy. <b>Sampler</b> and <b>writer</b>: threads beside the training that read the GPUs and write the files; 100 % is one core. <b>Profiler windows</b>: starting,
+          busy. <b>Sampler</b> and <b>writer</b>: background threads that read the GPUs and write the files; 100 % is one core. <b>Profiler windows</b>: starting,
           stopping and reading them, within <code>overhead_budget</code>.
         </p>
       </details>

@@ -1,10 +1,15 @@
 /** A card per GPU: how busy it was and how full, or why nothing is known. */
+import { useState } from 'preact/hooks';
 import type { Gpu, Report, Unavailable } from '../api/types.ts';
-import { bytes, percent, short, UNKNOWN } from '../math/format.ts';
-import { clean } from '../math/text.ts';
+import { namedGpus } from '../lanes/findings.ts';
+import { bytes, count, percent, short, UNKNOWN } from '../math/format.ts';
+import { median, split } from '../math/odd.ts';
+import { clean, ranges } from '../math/text.ts';
 import { Prose, Remedy } from './prose.tsx';
 
-const COMPACT_FROM = 3;
+const COMPACT_FROM = 2;
+/** So many alike make one row. */
+const FOLDED_FROM = 3;
 
 export function GpuCards({ report }: { report: Report }) {
   const gpus = report.gpus ?? [];
@@ -21,7 +26,7 @@ export function GpuCards({ report }: { report: Report }) {
 
 /** Share of the traced steps in which a kernel ran, in percent: where no sampler looked, a trace may have. */
 function tracedKernels(report: Report, gpu: Gpu): number | null {
-  if (typeof gpu.utilization_pct?.p50 === 'number') return null;
+  if (typeof gpu.utilization_pct?.mean === 'number') return null;
   const { kernel_ms: kernel, step_ms: step } = report.traced?.per_gpu?.[String(gpu.index)] ?? {};
   return typeof kernel === 'number' && typeof step === 'number' && step > 0 ? (100 * kernel) / step : null;
 }
@@ -46,10 +51,20 @@ function vram(gpu: Gpu): [string, string] {
   return own.endsWith(` ${unit}`) ? [own.slice(0, -unit.length - 1), `of ${whole}`] : [own, `of ${whole}`];
 }
 
-/** Many GPUs: a row each, so that the odd one out shows. */
+/** Many GPUs: a row for each that differs, one for all that are alike. */
 function GpuTable({ gpus, report }: { gpus: Gpu[]; report: Report }) {
+  const [open, setOpen] = useState(false);
   const traced = gpus.every((gpu) => tracedKernels(report, gpu) !== null);
-  const throttled = gpus.some((gpu) => throttledText(gpu) !== '');
+  const active = (gpu: Gpu): number | null => gpu.utilization_pct?.mean ?? tracedKernels(report, gpu);
+  const { odd, alike } = split(gpus, active, namedGpus(report));
+  const folds = alike.length >= FOLDED_FROM;
+  const columns: Columns = {
+    traced,
+    active,
+    memory: gpus.some((gpu) => vram(gpu)[0] !== UNKNOWN),
+    total: gpus.every((gpu) => vram(gpu)[1] === vram(gpus[0] as Gpu)[1]) ? vram(gpus[0] as Gpu)[1] : null,
+    throttled: gpus.some((gpu) => throttledText(gpu) !== ''),
+  };
   return (
     <div class="gpu-table" tabIndex={0} role="region" aria-label="GPUs">
       <table>
@@ -57,12 +72,14 @@ function GpuTable({ gpus, report }: { gpus: Gpu[]; report: Report }) {
           <tr>
             <th scope="col">GPU</th>
             <th scope="col" colSpan={2} title={traced ? TRACED_HINT : USE_HINT}>
-              {traced ? 'kernels, traced' : 'kernel active, median (p5–p95)'}
+              {traced ? 'kernels, traced' : 'kernel active, avg (p5–p95)'}
             </th>
-            <th scope="col" title={VRAM_HINT}>
-              VRAM peak
-            </th>
-            {throttled && (
+            {columns.memory && (
+              <th scope="col" title={VRAM_HINT}>
+                VRAM peak {columns.total}
+              </th>
+            )}
+            {columns.throttled && (
               <th scope="col" title={THROTTLED_HINT}>
                 throttled
               </th>
@@ -70,35 +87,85 @@ function GpuTable({ gpus, report }: { gpus: Gpu[]; report: Report }) {
           </tr>
         </thead>
         <tbody>
-          {gpus.map((gpu) => {
-            const use = gpu.utilization_pct;
-            const at = use?.p50 ?? tracedKernels(report, gpu);
-            return (
-              <tr key={`${gpu.index} ${gpu.uuid ?? ''}`}>
-                <th scope="row" title={clean(`${gpu.name ?? ''} ${gpu.uuid ?? ''}`, 120)}>
-                  gpu{gpu.index}
-                  {gpu.used_by_framework === false && <span class="warn"> unused</span>}
-                </th>
-                <td class="gpu-table-meter">
-                  <Track low={use?.p5} high={use?.p95} at={at} colour="blue" />
-                </td>
-                <td title={spread(gpu) && `5th to 95th percentile: ${spread(gpu)} %`}>
-                  {percent(at)} <small class="dim">{spread(gpu)}</small>
-                </td>
-                <td>
-                  {vram(gpu)[0]} <small class="dim">{vram(gpu)[1]}</small>
-                </td>
-                {throttled && <td>{throttledText(gpu) || UNKNOWN}</td>}
-              </tr>
-            );
-          })}
+          {(folds ? odd : gpus).map((gpu) => (
+            <GpuRow key={gpu.index} gpu={gpu} {...columns} />
+          ))}
+          {folds && (
+            <tr class="alike">
+              <th scope="row">
+                <button type="button" class="linklike" aria-expanded={open} title={`gpu${ranges(alike.map(({ index }) => index))}`} onClick={() => setOpen(!open)}>
+                  {open ? '▾' : '▸'} {odd.length > 0 ? `${count(alike.length)} alike` : `all ${count(alike.length)} alike`}
+                </button>
+              </th>
+              <GpuCells gpu={typical(alike, active)} {...columns} />
+            </tr>
+          )}
+          {folds && open && alike.map((gpu) => <GpuRow key={gpu.index} gpu={gpu} {...columns} />)}
         </tbody>
       </table>
     </div>
   );
 }
 
-const USE_HINT = 'NVML utilization: share of time in which any kernel ran. Median, and 5th to 95th percentile.';
+interface Columns {
+  traced: boolean;
+  active: (gpu: Gpu) => number | null;
+  memory: boolean;
+  /** All memory there is, where it is the same of all. */
+  total: string | null;
+  throttled: boolean;
+}
+
+function GpuRow({ gpu, ...columns }: Columns & { gpu: Gpu }) {
+  return (
+    <tr>
+      <th scope="row" title={clean(`${gpu.name ?? ''} ${gpu.uuid ?? ''}`, 120)}>
+        gpu{gpu.index}
+        {gpu.used_by_framework === false && <span class="warn"> unused</span>}
+      </th>
+      <GpuCells gpu={gpu} {...columns} />
+    </tr>
+  );
+}
+
+function GpuCells({ gpu, active, memory, total, throttled }: Columns & { gpu: Gpu }) {
+  const use = gpu.utilization_pct;
+  const at = active(gpu);
+  const slowed = throttledText(gpu);
+  return (
+    <>
+      <td class="gpu-table-meter">
+        <Track low={use?.p5} high={use?.p95} at={at} colour="blue" />
+      </td>
+      <td title={spread(gpu) && `5th to 95th percentile: ${spread(gpu)} %`}>
+        {percent(at)} <small class="dim">{spread(gpu)}</small>
+      </td>
+      {memory && (
+        <td>
+          {vram(gpu)[0]} {total === null && <small class="dim">{vram(gpu)[1]}</small>}
+        </td>
+      )}
+      {throttled && <td class={slowed !== '' && slowed !== '0 %' ? 'warn' : undefined}>{slowed || UNKNOWN}</td>}
+    </>
+  );
+}
+
+/** One GPU that stands for many alike: the median of each of their numbers. */
+function typical(alike: Gpu[], active: (gpu: Gpu) => number | null): Gpu {
+  const middle = (of: (gpu: Gpu) => number | null | undefined): number | null => {
+    const known = alike.map(of).filter((one): one is number => typeof one === 'number');
+    return known.length > 0 ? median(known) : null;
+  };
+  const first = alike[0] as Gpu;
+  return {
+    ...first,
+    utilization_pct: { mean: middle(active), p5: middle((gpu) => gpu.utilization_pct?.p5), p95: middle((gpu) => gpu.utilization_pct?.p95) },
+    memory_used_bytes: { max: middle((gpu) => gpu.memory_used_bytes?.max) },
+    throttled_pct: Object.fromEntries(Object.keys(first.throttled_pct ?? {}).map((why) => [why, middle((gpu) => gpu.throttled_pct?.[why])])),
+  };
+}
+
+const USE_HINT = 'NVML utilization: share of time in which any kernel ran. Average, and 5th to 95th percentile.';
 const TRACED_HINT = 'Share of the traced steps in which a kernel ran; utilization was not sampled.';
 const VRAM_HINT = 'Most device memory in use at any sample, of all there is.';
 const THROTTLED_HINT = 'Share of time in which the driver lowered the clocks, and why.';
@@ -123,11 +190,11 @@ function GpuCard({ gpu, traced }: { gpu: Gpu; traced: number | null }) {
         </p>
       )}
       {traced === null ? (
-        <Meter label="kernel active" hint={USE_HINT} kind="median" value={percent(use?.p50)} extra={spread(gpu)} at={use?.p50} low={use?.p5} high={use?.p95} colour="blue" />
+        <Meter label="kernel active" hint={USE_HINT} kind="avg" value={percent(use?.mean)} extra={spread(gpu)} at={use?.mean} low={use?.p5} high={use?.p95} colour="blue" />
       ) : (
         <Meter label="kernels, traced steps" hint={TRACED_HINT} value={percent(traced)} extra="" at={traced} colour="blue" />
       )}
-      <Meter label="VRAM peak" hint={VRAM_HINT} value={vram(gpu)[0]} extra={vram(gpu)[1]} at={typeof peak === 'number' && total ? (100 * peak) / total : null} colour="mauve" />
+      {vram(gpu)[0] !== UNKNOWN && <Meter label="VRAM peak" hint={VRAM_HINT} value={vram(gpu)[0]} extra={vram(gpu)[1]} at={typeof peak === 'number' && total ? (100 * peak) / total : null} colour="mauve" />}
       {throttled && (
         <div class="meter" title={THROTTLED_HINT}>
           <span class="meter-label">throttled</span>

@@ -11,16 +11,18 @@ const KEYS: [string, [string, string][]][] = [
       ['+ / −', 'zoom in / out'],
       ['← / →', 'pan; on the focused lanes: move the cursor'],
       ['0', 'the whole run'],
-      ['f', 'fit the measured range or the selected span'],
+      ['e', 'its end; of a live run: follow it'],
+      ['g', 'go to a step by its number'],
+      ['f', 'fit the measured range or the selected bottleneck'],
       ['z or ⌫', 'undo the last zoom'],
     ],
   ],
   [
-    'Spans and cursor',
+    'Bottlenecks and cursor',
     [
-      ['[ / ] or , / .', 'previous / next span'],
+      ['[ / ] or , / .', 'previous / next bottleneck'],
       ['↑ / ↓', 'lane above / below (lanes focused)'],
-      ['Enter', 'open the span or profiler window at the cursor'],
+      ['Enter', 'open the bottleneck or profiler window at the cursor'],
       ['m', 'mark the cursor; again: measure between both'],
       ['t', 'the numbers as tables'],
       ['v', 'the verdict alone: more room for the lanes'],
@@ -34,11 +36,12 @@ const KEYS: [string, [string, string][]][] = [
       ['drag; touch: hold, then drag', 'measure a range'],
       ['click a step (zoomed in)', 'where that step went'],
       ['drag a label', 'move a lane or a group'],
+      ['click a legend', 'hide or show its series'],
       ['drag on the overview or the axis', 'zoom to it'],
       ['Shift + drag, touch drag', 'pan'],
       ['Ctrl / ⌘ + wheel, pinch', 'zoom at the pointer'],
       ['Shift + wheel, sideways', 'pan'],
-      ['double-click', 'zoom in; on a span: zoom to it'],
+      ['double-click', 'zoom in; on a bottleneck: zoom to it'],
     ],
   ],
 ];
@@ -79,7 +82,7 @@ export function Help() {
       </div>
       <h3>How to read it</h3>
       <p>
-        A lane's line is the mean of what a pixel covers; the band around it runs from the least to the greatest value, so that no spike is
+        A lane's line is the average of what a pixel covers; the band around it runs from the minimum to the maximum, so that no spike is
         lost. ▲ or ▼ at a lane's edge: values beyond its scale. Gaps: nothing was measured. Hatched bars: somebody waited. A hatched strip over power, clock
         and temperature: the driver had lowered the clocks for a tenth of the time or more.
       </p>

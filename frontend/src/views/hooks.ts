@@ -7,7 +7,7 @@ import type { Timeline } from '../timeline/timeline.ts';
 export interface Tab {
   app: App;
   timeline: Timeline;
-  /** Asks the server anew at once. */
+  /** Asks the server again at once. */
   refresh: () => void;
 }
 

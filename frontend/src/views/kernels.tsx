@@ -6,6 +6,7 @@ import { count, nanoseconds, percent, short, UNKNOWN } from '../math/format.ts';
 import { filterKernels, kernelRows, kernelsOfStep, sortKernels, type KernelRow, type SortKey } from '../math/kernels.ts';
 import { clean } from '../math/text.ts';
 import { useApp } from './hooks.ts';
+import { Small } from './small.tsx';
 import { useWindow, windowSteps } from './window.tsx';
 
 const SHOWN = 100;
@@ -21,7 +22,7 @@ interface Column {
 const known = (value: number | null, write: (value: number) => string): string => (value === null ? UNKNOWN : write(value));
 const COUNT: Column = { key: 'count', title: 'calls', hint: 'how often it ran', value: ({ kernel }) => count(kernel.count) };
 const TOTAL: Column = { key: 'total', title: 'total', hint: 'time of all its calls', value: ({ kernel }) => nanoseconds(kernel.total_ns) };
-const MEAN: Column = { key: 'mean', title: 'mean', hint: 'of a call', value: ({ mean }) => nanoseconds(mean) };
+const MEAN: Column = { key: 'mean', title: 'avg', hint: 'of a call', value: ({ mean }) => nanoseconds(mean) };
 const LONGEST: Column = { key: 'longest', title: 'longest', hint: 'of its calls', value: ({ kernel }) => nanoseconds(kernel.max_ns) };
 
 const SHARE = (of: string): Column => ({ key: 'share', title: 'share', hint: `of ${of}`, value: ({ share }) => known(share, (v) => percent(100 * v)) });
@@ -67,6 +68,7 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
   const [gpu, setGpu] = useState<number | null>(null);
   const [all, setAll] = useState(false);
   const [whole, setWhole] = useState(false);
+  const [roomy, setRoomy] = useState(false);
   const step = useApp((state) => state.window?.step ?? null);
   const ofStep = useMemo(() => (reply && step !== null ? kernelsOfStep(reply, step) : null), [reply, step]);
   const ofWindow = useMemo(() => (reply ? kernelRows(reply.kernels, reply.kernel_total_ns) : []), [reply]);
@@ -75,7 +77,8 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
   if (!reply) return null;
   const gpus = [...new Set(rows.map(({ kernel }) => kernel.gpu))].sort((a, b) => a - b);
   const host = gpus.length > 0 ? gpus.every((one) => one < 0) : reply.steps.every((row) => row.gpu < 0);
-  const columns = (host ? HOST_COLUMNS : GPU_COLUMNS).filter(({ key }) => key !== 'gpu' || gpus.length > 1);
+  // A column of which nothing is known says nothing.
+  const columns = (host ? HOST_COLUMNS : GPU_COLUMNS).filter((column) => (column.key !== 'gpu' || gpus.length > 1) && (column.key === 'name' || rows.some((row) => !/^(–|unknown)$/.test(column.value(row)))));
   const shown = all ? found : found.slice(0, SHOWN);
   const by = ({ key, text: words }: Column) => () =>
     setSort((old) => ({ key, descending: old.key === key ? !old.descending : !words }));
@@ -83,7 +86,7 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
   if (rows.length === 0)
     return <p class="kernels none-yet">{host ? 'This window holds no ops of the host: what was recorded is older than that, or no op was traced.' : 'This window holds no kernel.'}</p>;
   return (
-    <section class="tables kernels" aria-label={title}>
+    <section class={roomy ? 'tables kernels roomy' : 'tables kernels'} aria-label={title}>
       <div class="kernels-head">
         <b>
           {title}
@@ -119,6 +122,7 @@ function KernelTable({ recording, window }: { recording: RecordingReply; window:
             CSV
           </a>
         )}
+        <Small sign={roomy ? '▾' : '▴'} name={roomy ? 'Room for the lanes again' : 'More room for the kernels'} onClick={() => setRoomy(!roomy)} />
       </div>
       {host && <p class="dim">Ops run on several threads at once: together they may take longer than the steps.</p>}
       <div class="table-scroll" tabIndex={0} role="region" aria-label={`${title} as a table`}>

@@ -1,18 +1,17 @@
 /** The labels beside the lanes: names, scales, values; they fold, pin, hide and move what they name. */
 import { useEffect, useRef } from 'preact/hooks';
+import { colourOf } from '../lanes/colours.ts';
 import { neighbours, type GroupRow, type LaneRow } from '../lanes/layout.ts';
 import { plural } from '../math/format.ts';
 import { clean } from '../math/text.ts';
-import { EXTRA } from '../timeline/body.ts';
 import type { Timeline } from '../timeline/timeline.ts';
-import { laneColour, seriesColour } from '../words/accounts.ts';
-import { useTab } from './hooks.ts';
+import { useSelect, useTab } from './hooks.ts';
 
 const DRAG_PIXELS = 6;
 
 /** Dragging a label with the mouse up or down moves its row among its neighbours. */
 function startDrag(timeline: Timeline, key: string, event: PointerEvent): void {
-  if (event.button !== 0 || event.pointerType === 'touch' || (event.target as HTMLElement).closest('.tl-tools')) return;
+  if (event.button !== 0 || event.pointerType === 'touch' || (event.target as HTMLElement).closest('.tl-tools, .tl-legend')) return;
   const label = event.currentTarget as HTMLElement;
   const from = event.clientY;
   let moved = 0;
@@ -53,22 +52,73 @@ function dropAt(timeline: Timeline, key: string, by: number): void {
   else app.moveRow(key, list, to);
 }
 
-export function GroupLabel({ row }: { row: GroupRow }) {
+/**
+ * Groups are one stop of the Tab key; inside, arrow keys go from group to group, open and fold them.
+ * With 64 GPUs nobody presses Tab as often.
+ */
+function rove(event: KeyboardEvent, row: GroupRow, toggle: () => void): void {
+  const all = [...document.querySelectorAll<HTMLElement>('.tl-labels .tl-group')];
+  const at = all.indexOf(event.currentTarget as HTMLElement);
+  const places: Record<string, number> = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: all.length - 1 };
+  const to = places[event.key];
+  if (to !== undefined) all[Math.max(0, Math.min(to, all.length - 1))]?.focus();
+  else if ((event.key === 'ArrowRight' && row.collapsed) || (event.key === 'ArrowLeft' && !row.collapsed)) toggle();
+  else return;
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+interface GroupProps {
+  row: GroupRow;
+  /** The one that the Tab key reaches. */
+  stop: boolean;
+  onFocus: () => void;
+}
+
+export function GroupLabel({ row, stop, onFocus }: GroupProps) {
   const { app, timeline } = useTab();
+  const toggle = (): void => app.toggle('collapsed', row.key);
   return (
     <button
       type="button"
       class="tl-group"
       style={{ top: `${row.top}px`, height: `${row.height}px` }}
       aria-expanded={!row.collapsed}
-      title="Click to fold, drag to move"
+      tabIndex={stop ? 0 : -1}
+      title="Click to fold, drag to move; arrow keys go from group to group"
+      onFocus={onFocus}
+      onKeyDown={(event) => rove(event, row, toggle)}
       onPointerDown={(event) => startDrag(timeline, row.key, event)}
-      onClick={() => app.toggle('collapsed', row.key)}
+      onClick={toggle}
     >
+      <GroupTitle row={row} />
+    </button>
+  );
+}
+
+function GroupTitle({ row }: { row: GroupRow }) {
+  return (
+    <>
       <span aria-hidden="true">{row.collapsed ? '▸' : '▾'}</span>
       <bdi>{row.title}</bdi>
       {row.collapsed && <small>{plural(row.lanes, 'lane')}</small>}
-    </button>
+    </>
+  );
+}
+
+/** The header of the group whose lanes are scrolled under it. */
+export function StuckGroup() {
+  const { app, timeline } = useTab();
+  const key = useSelect(timeline.stuck, (value) => value.key);
+  const row = timeline.shape.get().layout.rows.find((one): one is GroupRow => one.type === 'group' && one.key === key);
+  if (!row) return null;
+  return (
+    // For the mouse: the header itself is in the order of the keyboard.
+    <div class="tl-stuck" aria-hidden="true">
+      <div class="tl-group" style={{ height: `${row.height}px` }} onClick={() => app.toggle('collapsed', row.key)}>
+        <GroupTitle row={row} />
+      </div>
+    </div>
   );
 }
 
@@ -81,18 +131,20 @@ function Tool({ sign, name, onClick }: { sign: string; name: string; onClick: ()
   );
 }
 
-/** What a lane's further series are: colours with names. */
+/** What a lane's series are: colours with names; a click hides one and shows it again. */
 function Legend({ row }: { row: LaneRow }) {
-  const { lane } = row;
-  if (lane.kind !== 'stack' && lane.series.length < 2) return null;
-  const colour = (name: string, i: number): string | undefined => (lane.kind === 'stack' ? seriesColour(name) : i === 0 ? laneColour(lane.id) : EXTRA[(i - 1) % EXTRA.length]);
-  const entries = lane.series.map(({ name, title }, i) => ({ name, title, colour: colour(name, i) }));
+  const { timeline } = useTab();
+  const { whole, lane } = row;
+  if (whole.series.length < 2) return null;
+  const entries = whole.series.map(({ name, title }) => ({ name, title: clean(title || name, 40), on: lane.series.some((one) => one.name === name) }));
   return (
-    <ul class={lane.kind === 'stack' ? 'tl-legend' : 'tl-legend inline'}>
-      {(lane.kind === 'stack' ? entries.reverse() : entries).map((entry) => (
-        <li key={entry.name}>
-          <i class="swatch" style={{ background: `var(--${entry.colour})` }} />
-          <bdi>{clean(entry.title || entry.name, 40)}</bdi>
+    <ul class={whole.kind === 'stack' ? 'tl-legend' : 'tl-legend inline'}>
+      {(whole.kind === 'stack' ? entries.reverse() : entries).map(({ name, title, on }) => (
+        <li key={name}>
+          <button type="button" tabIndex={-1} aria-pressed={on} title={`${on ? 'Hide' : 'Show'} ${title}; double-click: it alone`} onClick={() => timeline.toggleSeries(row, name)} onDblClick={() => timeline.onlySeries(row, name)}>
+            <i class="swatch" style={{ background: `var(--${colourOf(whole, name)})` }} />
+            <bdi>{title}</bdi>
+          </button>
         </li>
       ))}
     </ul>

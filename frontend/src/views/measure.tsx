@@ -70,7 +70,7 @@ function Means({ frame, source, one, range }: { frame: Frame; source: Source; on
   return (
     <>
       <table class="evidence">
-        <caption>{caption('Where it went', 'Mean step')}</caption>
+        <caption>{caption('Where it went', 'Average step')}</caption>
         <tbody>
           {parts.map(({ name, title, value }) => (
             <tr key={name}>
@@ -89,11 +89,11 @@ function Means({ frame, source, one, range }: { frame: Frame; source: Source; on
         </tbody>
       </table>
       <table class="evidence">
-        <caption>{caption('Meanwhile', 'Means in the range')}</caption>
+        <caption>{caption('Meanwhile', 'Averages in the range')}</caption>
         <thead>
           <tr>
             <th scope="col">lane</th>
-            <th scope="col">mean, min–max</th>
+            <th scope="col">avg, min–max</th>
           </tr>
         </thead>
         <tbody>

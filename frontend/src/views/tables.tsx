@@ -129,7 +129,7 @@ function BucketTable() {
     <div class="table-scroll" tabIndex={0} role="region" aria-label="Visible lanes as a table">
       <table>
         <caption>
-          What is in view, in {ROWS} equal parts: means of {axis === 'step' ? `${count(Math.round(length * 10) / 10)} steps` : nanoseconds(length)} each
+          What is in view, in {ROWS} equal parts: averages over {axis === 'step' ? `${count(Math.round(length * 10) / 10)} steps` : nanoseconds(length)}
         </caption>
         <thead>
           <tr>

@@ -1,5 +1,5 @@
 /** What is under the pointer, in words and numbers. */
-import { laneKey } from '../lanes/layout.ts';
+import { colourOf } from '../lanes/colours.ts';
 import { phaseTitle } from '../lanes/spans.ts';
 import { throttleLane } from '../lanes/throttle.ts';
 import { nanoseconds, seconds, withUnit } from '../math/format.ts';
@@ -9,9 +9,7 @@ import { spanAt, windowUnder } from '../timeline/input.ts';
 import { placeText } from '../timeline/overlay.ts';
 import { reachOf, readLane, valueAt } from '../timeline/readout.ts';
 import type { Timeline } from '../timeline/timeline.ts';
-import { laneColour, seriesColour } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
-import { EXTRA } from '../timeline/body.ts';
 import { laneTitle, stepsText } from '../words/labels.ts';
 import { useSelect, useTab } from './hooks.ts';
 
@@ -100,18 +98,18 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
   const { frame } = timeline;
   const { at } = timeline.app.cursor.get();
   if (!frame || at === null) return null;
-  for (const source of frame.sources) {
-    const lane = source.recording.lanes.find(({ id }) => laneKey(source.id, id) === key);
-    if (!lane) continue;
+  for (const row of timeline.shape.get().layout.rows) {
+    const source = row.key === key ? frame.sources.find(({ id }) => row.type === 'lane' && id === row.source) : undefined;
+    if (row.type !== 'lane' || !source) continue;
+    const { lane } = row;
     const reach = reachOf(frame, source.recording, timeline.scales.get(key)?.join);
     const value = readLane(lane, (series) => valueAt(source.tiles, frame.axis, frame.level, lane.id, series, at - source.shift, reach));
     const lines: Line[] = [];
     if (value.heads.length === 0) lines.push({ title: 'no data here', value: '' });
-    value.series.forEach(({ name, title, value: found }, s) => {
+    value.series.forEach(({ name, title, value: found }) => {
       if (!found) return;
-      const colour = lane.kind === 'stack' ? seriesColour(name) : s === 0 ? laneColour(lane.id) : EXTRA[(s - 1) % EXTRA.length];
       if (lane.kind === 'stack' && found.max === 0) return;
-      lines.push({ ...(colour ? { colour } : {}), title: lane.series.length > 1 ? clean(title, 60) : 'mean', value: withUnit(found.mean, lane.unit) });
+      lines.push({ colour: colourOf(row.whole, name), title: row.whole.series.length > 1 ? clean(title, 60) : 'avg', value: withUnit(found.mean, lane.unit) });
       if (found.max > found.min && (lane.kind !== 'stack' || found.max > found.mean * 1.5))
         lines.push({ title: 'min–max', value: `${withUnit(found.min, lane.unit)} – ${withUnit(found.max, lane.unit)}` });
     });
@@ -121,7 +119,7 @@ export function laneContent(timeline: Timeline, key: string): Content | null {
       if (share) lines.push({ colour: 'red', title: `throttled, ${clean(title || name, 40)}`, value: withUnit(share, by.unit) });
     }
     if (lane.kind === 'stack' && value.heads.length > 0) lines.push({ title: 'step', value: withUnit(value.heads[0], lane.unit) });
-    return { title: `${laneTitle(lane)} · ${placeText(frame, at)}`, lines };
+    return { title: [frame.sources.length > 1 && source.label, laneTitle(lane), placeText(frame, at)].filter(Boolean).join(' · '), lines };
   }
   return null;
 }

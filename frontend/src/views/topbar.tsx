@@ -11,7 +11,7 @@ import { convertRange, type Frame } from '../timeline/frame.ts';
 import { exportPng } from '../timeline/png.ts';
 import { statusOf } from '../words/labels.ts';
 import { Chooser } from './chooser.tsx';
-import { copyText } from './details.tsx';
+import { copyText } from './fix.tsx';
 import { useApp, useDismiss, useTab } from './hooks.ts';
 
 const AXES: { key: AxisChoice; title: string; hint: string }[] = [
@@ -28,6 +28,7 @@ export function TopBar({ recording }: { recording: RecordingReply | null }) {
       <strong class="brand">GPU Utilization</strong>
       <Chooser />
       {recording && <Status recording={recording} />}
+      <Follow />
       <span class="spacer" />
       {recording && <AxisSwitch />}
       {recording && <Actions recording={recording} />}
@@ -47,6 +48,19 @@ function Status({ recording }: { recording: RecordingReply }) {
       <i aria-hidden="true" />
       {title}
     </span>
+  );
+}
+
+/** Of a live run that is zoomed into: keeps its newest steps in view. */
+function Follow() {
+  const { app } = useTab();
+  const live = useApp((state) => state.view !== null && state.recordings.get(state.id ?? '')?.report.status === 'live');
+  const follow = useApp((state) => state.follow);
+  if (!live) return null;
+  return (
+    <button type="button" class="pill follow" aria-pressed={follow} title="Keep the newest steps in view  e" onClick={() => app.followEnd(!follow)}>
+      follow
+    </button>
   );
 }
 

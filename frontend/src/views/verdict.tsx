@@ -1,11 +1,13 @@
-/** First glance: the verdict, the training thread's account and each GPU's. */
-import type { Report } from '../api/types.ts';
-import { times } from '../math/format.ts';
+/** First glance: the verdict with its remedy, the training thread's account and each GPU's. */
+import type { JobReply, Report } from '../api/types.ts';
+import { headlineOf, jobFindings } from '../lanes/findings.ts';
+import { count, times } from '../math/format.ts';
 import { clean, held } from '../math/text.ts';
 import { gpuCategories, hostCategories, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { factsLine, runName } from '../words/labels.ts';
 import { AccountBar } from './account.tsx';
+import { Fix } from './fix.tsx';
 import { GpuCards } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
 import { Small } from './small.tsx';
@@ -13,22 +15,35 @@ import { Small } from './small.tsx';
 export function Verdict({ report }: { report: Report }) {
   const { app } = useTab();
   const brief = useApp((state) => state.brief);
+  const job = useApp((state) => state.job);
   const host = slices(report.time_s, hostCategories());
   const gpus = Object.entries(report.gpu_time_est ?? {})
     .map(([index, account]) => ({ index, parts: slices(account, gpuCategories()) }))
     .filter(({ parts }) => parts.length > 0);
+  const own = clean(report.verdict, 400);
+  const { text, fix } = headline(report, job);
   return (
-    <section class={brief ? 'verdict brief' : 'verdict'} aria-label="Verdict">
+    <section class={['verdict', brief && 'brief', !fix && 'no-fix'].filter(Boolean).join(' ')} aria-label="Verdict">
       <div class="verdict-head">
         <h1>
-          <bdi>{held(clean(report.verdict, 400)) || fallback(report)}</bdi>
+          <bdi>{held(text)}</bdi>
         </h1>
         <Small sign={brief ? '▾' : '▴'} name={brief ? 'Show where the time went' : 'More room for the lanes'} keys="v" onClick={() => app.state.set({ brief: !brief })} />
       </div>
       <div class="verdict-facts">
+        {job?.verdict && job.verdict.text !== own && !job.verdict.text.endsWith(own) && (
+          <p class="facts">
+            Rank {report.rank}: <bdi>{held(own)}</bdi>
+          </p>
+        )}
         <p class="facts">{held(factsLine(report).join(' · '))}</p>
         <Since />
       </div>
+      {fix && (
+        <div class="verdict-fix">
+          <Fix item={fix.first.item} lost={fix.lost} saves={fix.saves} />
+        </div>
+      )}
       <div class="accounts">
         {host.length > 0 && (
           <AccountBar
@@ -54,7 +69,18 @@ export function Verdict({ report }: { report: Report }) {
   );
 }
 
-/** Whether what the fit before this one was told came true. */
+/** What the page is about, and the findings to mend first: the job's where several workers train together. */
+export function headline(report: Report, job: JobReply | null): { text: string; fix: ReturnType<typeof headlineOf> } {
+  const own = { text: clean(report.verdict, 400) || fallback(report), fix: headlineOf(report) };
+  const workers = report.world_size ?? 1;
+  if (workers > 1 && !job) return { text: `Comparing the ${count(workers)} workers…`, fix: null };
+  const { verdict } = job ?? {};
+  if (!verdict) return own;
+  const across = jobFindings(job?.findings ?? []).find(({ first }) => first.id === verdict.finding);
+  return { text: clean(verdict.text, 400), fix: across ?? (verdict.rank === report.rank ? own.fix : null) };
+}
+
+/** Whether the promise made to the fit before this one came true. */
 function Since() {
   const { app, refresh } = useTab();
   const since = useApp((state) => state.job?.since ?? null);

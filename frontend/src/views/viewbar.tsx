@@ -1,8 +1,9 @@
 /** What stands beside the overview: the list of all lanes, and the way back from a zoom. */
-import { useRef, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { groupKey, laneKey, lanesByGroup } from '../lanes/layout.ts';
+import { count } from '../math/format.ts';
 import { clean } from '../math/text.ts';
-import { groupTitles } from '../words/labels.ts';
+import { lanesOf } from '../timeline/frame.ts';
 import { useApp, useDismiss, useSelect, useTab } from './hooks.ts';
 import { Small } from './small.tsx';
 
@@ -26,6 +27,50 @@ export function ViewBar() {
   );
 }
 
+/** Asks for a step's number; `g` opens it. */
+export function GoTo({ top }: { top: number }) {
+  const { app, timeline } = useTab();
+  const open = useApp((state) => state.asking);
+  const box = useRef<HTMLDivElement>(null);
+  const close = (): void => app.state.set({ asking: false });
+  useDismiss(open, close, box);
+  useEffect(() => {
+    if (open) box.current?.querySelector('input')?.focus();
+  }, [open]);
+  const extent = app.recording?.extent;
+  if (!extent || extent.last_step < extent.first_step) return null;
+  return (
+    <div class="goto" ref={box} style={{ top: `${top}px` }}>
+      <button type="button" class="linklike" aria-haspopup="dialog" aria-expanded={open} title="Go to a step by its number  g" onClick={() => app.state.set({ asking: !open })}>
+        go to step
+      </button>
+      {open && (
+        <form
+          class="popover"
+          role="dialog"
+          aria-label="Go to step"
+          onSubmit={(event) => {
+            event.preventDefault();
+            const step = Number(box.current?.querySelector('input')?.value.replace(/[,\s]/g, ''));
+            if (!Number.isFinite(step)) return;
+            close();
+            timeline.goToStep(step);
+            document.querySelector<HTMLElement>('.tl-surface')?.focus({ preventScroll: true });
+          }}
+        >
+          <label>
+            Step{' '}
+            <input type="text" inputMode="numeric" required pattern="[0-9, ]+" placeholder={`${count(extent.first_step)}–${count(extent.last_step)}`} />
+          </label>{' '}
+          <button type="submit" class="small">
+            go
+          </button>
+        </form>
+      )}
+    </div>
+  );
+}
+
 /** Every lane there is, by group, at most so many pixels high: for hands that cannot drag, and for what was hidden or is far away. */
 function LaneList({ most }: { most: number }) {
   const { app, timeline } = useTab();
@@ -40,7 +85,7 @@ function LaneList({ most }: { most: number }) {
     <div class="popover lane-list" style={{ maxHeight: `${Math.min(most, 520)}px` }} role="dialog" aria-label="Lanes">
       <input type="search" placeholder="Filter lanes" aria-label="Filter lanes" value={filter} onInput={(event) => setFilter(event.currentTarget.value)} />
       {sources.flatMap(({ id, label, recording }) =>
-        lanesByGroup(recording.lanes, groupTitles(recording.report)).map(({ group, title, closed, lanes }) => {
+        lanesByGroup(lanesOf(recording)).map(({ group, title, closed, lanes }) => {
           const name = `${sources.length > 1 ? `${label} · ` : ''}${title}`;
           const shown = lanes.filter((lane) => words.every((word) => `${name} ${lane.title} ${lane.id}`.toLowerCase().includes(word)));
           if (shown.length === 0) return null;

@@ -66,7 +66,7 @@ function load(id: string, window: number, revision: unknown): Promise<WindowRepl
   return found;
 }
 
-/** A window's contents; of a live run they are asked for anew until there are some. */
+/** A window's contents; of a live run it asks again until there are some. */
 export function useWindow(recording: RecordingReply, window: number | null): Loaded {
   const [state, setState] = useState<Loaded & { key: string }>({ ...WAITING, key: '' });
   const empty = state.reply !== null && state.reply.steps.length === 0;

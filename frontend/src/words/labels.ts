@@ -23,7 +23,7 @@ export const stepsText = (item: { start_step?: number | null; end_step?: number 
 /** A trace without steps, or with too little work, is described and not judged. */
 export const notJudged = (verdict: unknown): boolean => /\bnot judged\b/.test(clean(verdict, 400));
 
-export const runName = (run: string | null | undefined): string => (run === '.' || !run ? 'log directory' : clean(run, 80));
+export const runName = (run: string | null | undefined, most = 80): string => (run === '.' || !run ? 'log directory' : clean(run, most));
 
 /** "fit 2", or of a series of short ones "fits 2–1,001". */
 function fits({ fit_index: index, fits: many }: Pick<RecordingSummary, 'fit_index' | 'fits'>): string {

@@ -1,5 +1,6 @@
 /** The timeline's skeleton: labels as text, canvases, and the surface that takes pointer and keys. */
-import { useEffect, useRef } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import type { Row } from '../lanes/layout.ts';
 import { scaleOf } from '../math/format.ts';
 import { shift } from '../math/range.ts';
 import { AXIS_TOP, SPANS_TOP } from '../timeline/head.ts';
@@ -8,8 +9,8 @@ import { reachOf, readLane, valueAt, valueOver } from '../timeline/readout.ts';
 import type { Timeline } from '../timeline/timeline.ts';
 import { useSelect, useTab } from './hooks.ts';
 import { Announcer } from './announcer.tsx';
-import { GroupLabel, LaneLabel } from './labels.tsx';
-import { ViewBar } from './viewbar.tsx';
+import { GroupLabel, LaneLabel, StuckGroup } from './labels.tsx';
+import { GoTo, ViewBar } from './viewbar.tsx';
 import { Tooltip } from './tooltip.tsx';
 
 export function TimelineView() {
@@ -44,19 +45,19 @@ export function TimelineView() {
     <section class="timeline" ref={root} aria-label="Timeline" style={{ '--head': `${headHeight}px` }}>
       <div class="tl-head" style={{ height: `${headHeight}px` }}>
         <ViewBar />
+        <GoTo top={AXIS_TOP - 3} />
         <div class="tl-head-labels" aria-hidden="true">
           <AxisName top={AXIS_TOP - 1} />
           <span style={{ top: `${SPANS_TOP + 1}px` }}>bottlenecks</span>
-          <small style={{ top: `${(shape.head?.phasesTop ?? 120) - 1}px` }}>phases</small>
+          {shape.head && shape.head.phases.length + shape.head.epochs.length > 0 && <small style={{ top: `${shape.head.phasesTop - 1}px` }}>phases</small>}
           {(shape.head?.windows.length ?? 0) > 0 && <small style={{ top: `${(shape.head?.windowsTop ?? 140) - 1}px` }}>profiler windows</small>}
         </div>
         <canvas ref={head} aria-hidden="true" />
       </div>
       <div class="tl-scroll" ref={scroller}>
         <div class="tl-content" style={{ height: `${Math.max(shape.layout.height, 40)}px` }}>
-          <div class="tl-labels">
-            {shape.layout.rows.map((row) => (row.type === 'group' ? <GroupLabel key={row.key} row={row} /> : <LaneLabel key={`${row.key}${row.pinned}`} row={row} />))}
-          </div>
+          <StuckGroup />
+          <Labels rows={shape.layout.rows} />
           <div
             class="tl-surface"
             ref={surface}
@@ -76,10 +77,23 @@ export function TimelineView() {
   );
 }
 
+function Labels({ rows }: { rows: Row[] }) {
+  const [focused, setFocused] = useState<string | null>(null);
+  const groups = rows.filter(({ type }) => type === 'group');
+  const stop = groups.find(({ key }) => key === focused) ?? groups[0];
+  return (
+    <div class="tl-labels">
+      {rows.map((row) =>
+        row.type === 'group' ? <GroupLabel key={row.key} row={row} stop={row === stop} onFocus={() => setFocused(row.key)} /> : <LaneLabel key={`${row.key}${row.pinned}`} row={row} />,
+      )}
+    </div>
+  );
+}
+
 function AxisName({ top }: { top: number }) {
   const { app } = useTab();
   const axis = useSelect(app.state, (state) => state.axis);
-  return <small style={{ top: `${top}px` }}>{axis === 'steps' ? 'step' : axis === 'time' ? 'h:min:s' : 'time of day'}</small>;
+  return <small style={{ top: `${top}px` }}>{axis === 'steps' ? 'step' : axis === 'time' ? 'h:min:s' : 'clock'}</small>;
 }
 
 /** Writes scales and values into the labels: under the cursor, or the mean of what is in view. */

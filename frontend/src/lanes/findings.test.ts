@@ -1,0 +1,32 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Finding } from '../api/types.ts';
+import { allFindings, grouped, headlineOf } from './findings.ts';
+
+const one = (cause: string, lost_s: number | null, code: string, start_step?: number, title = cause): Finding => ({
+  cause, title, lost_s, saves_s: lost_s, advice: { text: 'mend it', code }, ...(start_step === undefined ? {} : { start_step, end_step: start_step + 10 }),
+});
+
+test('one cause with one remedy is one group, whose seconds are the sum', () => {
+  const spans = [one('input_bound', 2, 'a', 300), one('host_stall', 3, 'b', 10), one('input_bound', 4, 'a', 100), one('input_bound', 1, 'c', 500)];
+  const groups = grouped(allFindings({ spans, findings: [] }));
+  assert.deepEqual(groups.map(({ lost, list }) => [lost, list.length]), [[6, 2], [3, 1], [1, 1]]);
+  assert.deepEqual(groups[0]?.list.map(({ item }) => item.start_step), [100, 300]);
+  assert.equal(groups[0]?.first.item.lost_s, 4);
+});
+
+test('what is not known stays unknown and stands last', () => {
+  const groups = grouped(allFindings({ spans: [], findings: [one('no_tensor_cores', null, 'x'), one('launch_bound', 1, 'y')] }));
+  assert.deepEqual(groups.map(({ lost }) => lost), [1, null]);
+});
+
+test('the headline is what the verdict names, else the costliest cause; none where all is well', () => {
+  const spans = [one('input_bound', 4, 'a', 0), one('input_bound', 4, 'b', 50), one('launch_bound', 5, 'c', 90, 'Launch-bound')];
+  // Two callbacks are two causes.
+  spans.push(one('host_stall', 5, 'e', 10, 'A stalls training'), one('host_stall', 5, 'f', 20, 'B stalls training'));
+  const findings = [one('cpu_fallback', 1, 'd', undefined, 'Running on the CPU')];
+  assert.equal(headlineOf({ spans, findings, verdict: 'Running on the CPU.' })?.first.item.cause, 'cpu_fallback');
+  assert.equal(headlineOf({ spans, findings, verdict: 'The input pipeline starves the GPU: 8 s of 20 s.' })?.first.item.cause, 'input_bound');
+  assert.equal(headlineOf({ spans, findings, verdict: 'Nothing large held training back: …' }), null);
+  assert.equal(headlineOf({ spans: [], findings: [], verdict: 'No training step was recorded yet.' }), null);
+});

@@ -1,0 +1,72 @@
+/** Findings as people act on them: those with one cause and one remedy are one thing to do. Pure. */
+import type { Finding, Report } from '../api/types.ts';
+import { clean } from '../math/text.ts';
+import { findingId } from './spans.ts';
+
+export interface Listed {
+  item: Finding;
+  id: string;
+}
+
+/** What one change would mend: one finding, or several of the same cause at different times. */
+export interface Group {
+  /** The costliest of them. */
+  first: Listed;
+  /** In the order of the axis. */
+  list: Listed[];
+  /** Seconds in all; null where none is known. */
+  lost: number | null;
+  saves: number | null;
+}
+
+const sum = (list: Listed[], of: 'lost_s' | 'saves_s'): number | null => {
+  const known = list.map(({ item }) => item[of]).filter((value): value is number => typeof value === 'number');
+  return known.length > 0 ? known.reduce((all, one) => all + one, 0) : null;
+};
+
+const listed = (findings: readonly Finding[] | null | undefined): Listed[] => (findings ?? []).map((item, i) => ({ item, id: findingId(item, i) }));
+
+/** Spans and whole-run findings of a report; ids count within each kind. */
+export const allFindings = (report: Pick<Report, 'spans' | 'findings'>): Listed[] => [...listed(report.spans), ...listed(report.findings)];
+
+/** Groups of `list`, the costliest first. */
+export function grouped(list: readonly Listed[]): Group[] {
+  const groups = new Map<string, Listed[]>();
+  for (const one of list) {
+    const { cause, title, advice, gpus } = one.item;
+    const key = JSON.stringify([cause, title, advice?.text, advice?.code, gpus]);
+    groups.set(key, [...(groups.get(key) ?? []), one]);
+  }
+  return [...groups.values()]
+    .map((members) => ({
+      first: members.reduce((most, one) => ((one.item.lost_s ?? -1) > (most.item.lost_s ?? -1) ? one : most)),
+      list: [...members].sort((a, b) => (a.item.start_step ?? 0) - (b.item.start_step ?? 0)),
+      lost: sum(members, 'lost_s'),
+      saves: sum(members, 'saves_s'),
+    }))
+    .sort((a, b) => (b.lost ?? -1) - (a.lost ?? -1));
+}
+
+export const jobFindings = (findings: readonly Finding[]): Group[] => grouped(listed(findings));
+
+/** The group that the verdict speaks of; null where it says that nothing held training back. */
+export function headlineOf(report: Pick<Report, 'spans' | 'findings' | 'verdict'>): Group | null {
+  const verdict = clean(report.verdict, 400);
+  if (/^No(thing)? /.test(verdict) || /not judged/.test(verdict)) return null;
+  const groups = grouped(allFindings(report));
+  const called = groups.find(({ first }) => first.item.title && verdict.startsWith(clean(first.item.title)));
+  if (called) return called;
+  // Of one cause there may be several remedies: the verdict counts them together.
+  const key = ({ first: { item } }: Group): string => `${item.cause} ${item.title}`;
+  const costs = new Map<string, number>();
+  for (const group of groups) costs.set(key(group), (costs.get(key(group)) ?? 0) + (group.lost ?? 0));
+  const [most] = [...costs].sort((a, b) => b[1] - a[1])[0] ?? [];
+  return groups.find((group) => key(group) === most) ?? null;
+}
+
+/** Groups of lanes ("gpu37") of the GPUs that findings are about, where they are not about all of them. */
+export function namedGpus(report: Pick<Report, 'spans' | 'findings' | 'gpus'>): Set<string> {
+  const all = report.gpus?.length ?? 0;
+  const named = allFindings(report).flatMap(({ item }) => (item.gpus && item.gpus.length < all ? item.gpus : []));
+  return new Set(named.map((gpu) => `gpu${String(gpu).replace(/^gpu/, '')}`));
+}

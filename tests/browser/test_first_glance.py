@@ -1,0 +1,217 @@
+"""Headline, remedy and lanes in every frame; causes found in at most two actions."""
+
+import pytest
+from five_tasks import Hand
+from gallery import HOT_GPU, ODD_SEED, SCENES, STARVING_RANK
+from gpu_tab import wait_until
+from tensorboard_server import TensorBoardServer
+
+pytestmark = pytest.mark.browser
+
+MOST_ACTIONS = 2
+# What stands where, from above to below, in a frame of one column.
+ORDER = ("h1", ".verdict .advice", ".findings", ".details", ".timeline")
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    """`scene(name) -> url` of a log directory of the gallery, made once and served."""
+    servers = {}
+
+    def serve(name):
+        if name not in servers:
+            root = tmp_path_factory.mktemp("scenes") / name
+            SCENES[name](root)
+            servers[name] = TensorBoardServer(root, load_fast=True).__enter__()
+        return servers[name].url
+
+    yield serve
+    for server in servers.values():
+        server.__exit__(None, None, None)
+
+
+def in_sight(tab, selector) -> bool:
+    """Whether all of an element is in the frame as it stands."""
+    box = tab.find(selector).first.bounding_box()
+    size = tab.page.viewport_size
+    return box["y"] >= 0 and box["y"] + box["height"] <= size["height"] and box["x"] >= 0
+
+
+def test_the_cause_of_a_straggling_job(open_tab, scene):
+    tab = open_tab(scene("workers"))
+    hand = Hand(tab)
+    holds = f"Worker {STARVING_RANK} holds the others back"
+    wait_until(lambda: tab.text("h1").startswith(holds), what="the job's verdict as the headline")
+    wait_until(lambda: f"rank {STARVING_RANK}" in tab.text(".chooser-button"), what="its rank")
+    tab.settle()
+    assert "Worker 2 waits 21" in tab.text(".verdict .advice p")
+    assert tab.text(".finding").endswith("recoverable: up to 10.9 s")
+    assert "Rank 2: The input pipeline starves the GPU" in tab.text(".verdict-facts")
+    assert "✓" not in tab.text(".findings")
+    # The worst rank first; the others in one line, and their clocks in another.
+    ranks = tab.find(".ranks > li")
+    assert ranks.first.inner_text().split() == ["rank", "2", "12.7", "s", "lost"]
+    assert ranks.nth(1).locator("summary").inner_text() == "7 alike: ranks 0, 1, 3–7"
+    assert not ranks.nth(1).locator(".window-button").first.is_visible()
+    assert "clocks of 8 corrected" in tab.text("details.clock summary")
+    assert hand.did == []
+    hand.click("the alike ranks", ranks.nth(1).locator("summary"))
+    hand.click("rank 5", ranks.nth(1).get_by_text("rank 5", exact=True))
+    wait_until(lambda: "rank 5" in tab.text(".chooser-button"), what="another rank")
+    assert tab.text("h1").startswith(holds), "the job's verdict stays"
+    assert len(hand.did) <= MOST_ACTIONS
+
+
+def test_a_rank_that_was_linked_stays_open(open_tab, scene):
+    tab = open_tab(scene("workers"))
+    wait_until(lambda: f"rank {STARVING_RANK}" in tab.text(".chooser-button"), what="the worst")
+    tab.settle()
+    runs = tab._json(f"{tab.url}/data/plugin/gpu_utilization/runs")["recordings"]
+    healthy = next(one["id"] for one in runs if one["rank"] == 0)
+    tab.open(f"&p.gpu_utilization.id={healthy}")
+    wait_until(lambda: tab.text("h1").startswith("Worker 2 holds"), what="the job's verdict")
+    tab.settle()
+    assert tab.link()["id"] == healthy
+
+
+@pytest.mark.parametrize("key", [False, True], ids=["mouse", "key"])
+def test_the_cause_on_one_of_many_gpus(open_tab, scene, key):
+    tab = open_tab(scene("gpus"))
+    hand = Hand(tab)
+    tab.settle()
+    assert f"gpu{HOT_GPU} is too hot" in tab.text(".verdict .advice p")
+    rows = tab.find(".gpu-table tbody tr")
+    texts = [" ".join(text.split()) for text in rows.all_inner_texts()]
+    assert len(texts) == 2
+    assert texts[0].startswith(f"gpu{HOT_GPU} ") and "thermal 41 %" in texts[0]
+    assert texts[1].startswith("▸ 63 alike ") and texts[1].endswith("0 %")
+    # All groups but that GPU's are folded; scrolled away, its finding leads back to it.
+    scroller = tab.find(".tl-scroll")
+    scroller.evaluate("(box) => box.scrollTo(0, box.scrollHeight)")
+    tab.settle()
+    card = tab.find(".finding").first
+    if key:
+        card.focus()
+        tab.page.keyboard.press("Enter")
+        tab.settle()
+    else:
+        hand.click("the finding", card)
+    group = tab.find(".tl-labels .tl-group").filter(has_text=f"gpu{HOT_GPU} ·").first
+    top = scroller.bounding_box()["y"]
+    wait_until(lambda: -2 <= group.bounding_box()["y"] - top < 150, what=f"gpu{HOT_GPU}'s lanes")
+    assert group.get_attribute("aria-expanded") == "true"
+    assert len(hand.did) <= MOST_ACTIONS
+    hand.click("the alike GPUs", tab.find(".gpu-table .alike button"))
+    assert rows.count() == 65
+
+
+def test_a_run_is_found_by_its_cause(open_tab, scene):
+    tab = open_tab(scene("runs"), host=True)
+    tab.settle()
+    hand = Hand(tab)
+    hand.click("the run's name", tab.find(".chooser-button"))
+    tab.page.keyboard.type("training stalls")
+    tab.page.keyboard.press("Enter")
+    hand.did.append("type the cause, and Enter")
+    wait_until(lambda: f"seed-{ODD_SEED}" in tab.text(".chooser-button"), what="the run to open")
+    wait_until(lambda: "stalls training" in tab.text("h1"), what="its verdict")
+    assert len(hand.did) <= MOST_ACTIONS
+
+
+def test_the_chooser_is_sorted_and_walked_by_keys(open_tab, scene):
+    tab = open_tab(scene("runs"))
+    tab.find(".chooser-button").click()
+    tab.page.get_by_label("Order").select_option("lost")
+    lost = tab.find(".choice .lost").all_inner_texts()
+    seconds = [float(text.split()[1]) for text in lost]
+    assert len(seconds) > 5 and seconds == sorted(seconds, reverse=True)
+    names = tab.find(".choice b").all_inner_texts()
+    tab.page.get_by_label("Search recordings").fill("lr-")
+    tab.page.get_by_label("Search recordings").focus()
+    for _ in range(20):
+        tab.page.keyboard.press("ArrowDown")
+    tab.settle()
+    active = tab.find(".chooser-list .active")
+    assert active.count() == 1 and active.get_attribute("aria-posinset") == "20"
+    box, shown = active.bounding_box(), tab.find(".chooser-list").bounding_box()
+    assert shown["y"] < box["y"] and box["y"] + box["height"] <= shown["y"] + shown["height"] + 1
+    name = active.locator("b").inner_text()
+    assert name not in names[:10]
+    # The end of a long name tells the runs of a sweep apart: it is what can be read.
+    assert active.locator("bdi").first.evaluate(
+        "(name) => name.getBoundingClientRect().right <= "
+        "name.parentElement.getBoundingClientRect().right + 1"
+    )
+    tab.page.keyboard.press("Enter")
+    wait_until(lambda: name in tab.find(".chooser-button").get_attribute("title"), what=name)
+    assert tab.find(".chooser-list").count() == 0
+
+
+@pytest.mark.parametrize("name", ["demo", "eight", "workers"])
+@pytest.mark.parametrize("size", [(800, 736), (736, 736), (683, 384), (390, 844)])
+def test_one_column_in_the_order_of_reading(open_tab, scene, name, size):
+    tab = open_tab(scene(name), width=size[0], height=size[1])
+    wait_until(lambda: not tab.text("h1").startswith("Comparing"), what="the verdict")
+    tab.settle()
+    boxes = [tab.find(selector).first.bounding_box() for selector in ORDER]
+    ends = [box["y"] + box["height"] for box in boxes]
+    assert all(end <= box["y"] + 1 for end, box in zip(ends, boxes[1:], strict=False)), boxes
+    assert tab.find(".tl-scroll").bounding_box()["height"] >= size[1] / 2 - 1
+    assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert tab.find("h1").evaluate("(head) => head.scrollHeight <= head.clientHeight + 2")
+    if size[1] > 700:
+        assert in_sight(tab, ".verdict .advice pre"), "the remedy needs no action"
+
+
+@pytest.mark.parametrize("name", ["demo", "two", "eight", "workers", "gpus"])
+@pytest.mark.parametrize("size", [(1366, 704), (1440, 836), (1920, 980)])
+def test_on_a_desktop_the_remedy_and_the_lanes_share_the_frame(open_tab, scene, name, size):
+    tab = open_tab(scene(name), width=size[0], height=size[1])
+    wait_until(lambda: not tab.text("h1").startswith("Comparing"), what="the verdict")
+    tab.settle()
+    assert in_sight(tab, ".verdict .advice pre") and in_sight(tab, ".details h2")
+    assert tab.find(".middle").bounding_box()["height"] >= size[1] / 2 - 1
+    assert tab.find(".advice").count() == 1, "the remedy is said once"
+
+
+def test_another_finding_brings_its_own_remedy(open_tab, scene):
+    tab = open_tab(scene("eight"))
+    tab.settle()
+    cards = tab.find(".finding")
+    said = [" ".join(text.split()) for text in cards.all_inner_texts()]
+    assert len(said) == len({text.split(" s ")[0] for text in said}) < 11, "equal ones are one card"
+    assert "4 times, 6.77 s each (max 7.49 s)" in said[0]
+    first = tab.text(".verdict .advice pre")
+    cards.filter(has_text="WandbMetricsLogger").first.click()
+    tab.settle()
+    assert tab.text(".verdict .advice pre") == first, "the headline keeps its own"
+    assert "WandbMetricsLogger" in tab.text(".details .advice")
+    # Once more: its next occurrence, zoomed into.
+    steps = tab.text(".details .facts")
+    cards.filter(has_text="WandbMetricsLogger").first.click()
+    tab.settle()
+    assert tab.text(".details .facts") != steps and tab.view() is not None
+
+
+def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):
+    tab = open_tab(scene("demo"))
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+
+    def answer(route):
+        reply = route.fetch()
+        body = reply.json()
+        for span in body["report"]["spans"]:
+            span["advice"]["code"] = (
+                "- ds = ds.map(decode)\n+ ds = ds.map(decode, 4)\n  ds.batch(8)"
+            )
+        route.fulfill(response=reply, json=body)
+
+    tab.page.route("**/gpu_utilization/recording*", answer)
+    tab.open()
+    tab.settle()
+    assert tab.text(".verdict pre del").strip() == "- ds = ds.map(decode)"
+    assert tab.text(".verdict pre ins").strip() == "+ ds = ds.map(decode, 4)"
+    tab.button("copy code").click()
+    wait_until(lambda: tab.find("button:has-text('copied')").count() == 1, what="copying")
+    copied = tab.evaluate("navigator.clipboard.readText()")
+    assert copied == "ds = ds.map(decode, 4)\nds.batch(8)"
