@@ -1,4 +1,4 @@
-"""Log directories as people have them, made up: what pictures and tasks of the tab are taken from."""
+"""Log directories as people have them, made up, for pictures and tasks of the tab."""
 
 from collections.abc import Callable
 from pathlib import Path
