@@ -20,13 +20,14 @@ test('what is not known stays unknown and stands last', () => {
   assert.deepEqual(groups.map(({ lost }) => lost), [1, null]);
 });
 
-test('the headline is what the verdict names, else the costliest cause; none where all is well', () => {
-  const spans = [one('input_bound', 4, 'a', 0), one('input_bound', 4, 'b', 50), one('launch_bound', 5, 'c', 90, 'Launch-bound')];
-  // Two callbacks are two causes.
-  spans.push(one('host_stall', 5, 'e', 10, 'A stalls training'), one('host_stall', 5, 'f', 20, 'B stalls training'));
+test('the headline is what the verdict names, or is about by its ids; none where all is well', () => {
+  const spans = [one('input_bound', 4, 'a', 0), one('input_bound', 5, 'b', 50), one('launch_bound', 6, 'c', 90, 'Launch-bound')];
   const findings = [one('cpu_fallback', 1, 'd', undefined, 'Running on the CPU')];
-  assert.equal(headlineOf({ spans, findings, verdict: 'Running on the CPU.' })?.first.item.cause, 'cpu_fallback');
-  assert.equal(headlineOf({ spans, findings, verdict: 'The input pipeline starves the GPU: 8 s of 20 s.' })?.first.item.cause, 'input_bound');
-  assert.equal(headlineOf({ spans, findings, verdict: 'Nothing large held training back: …' }), null);
+  const ids = allFindings({ spans, findings }).map(({ id }) => id);
+  const about = { cause: 'input_bound', title: 'Input-bound', ids: ids.slice(0, 2), lost_s: 9, saves_s: 9, all_lost_s: 16, all_saves_s: 16, faster_up_to: 2 };
+  const of = (verdict: string, headline: typeof about | null): string | null | undefined => headlineOf({ spans, findings, verdict, headline })?.first.item.advice?.code;
+  assert.equal(of('Running on the CPU.', about), 'd');
+  assert.equal(of('The input pipeline starves the GPU: 9 s of 20 s.', about), 'b', 'the costlier of two remedies');
+  assert.equal(of('Nothing large held training back: …', null), undefined);
   assert.equal(headlineOf({ spans: [], findings: [], verdict: 'No training step was recorded yet.' }), null);
 });

@@ -50,18 +50,13 @@ export function grouped(list: readonly Listed[]): Group[] {
 export const jobFindings = (findings: readonly Finding[]): Group[] => grouped(listed(findings));
 
 /** The group that the verdict speaks of; null where it says that nothing held training back. */
-export function headlineOf(report: Pick<Report, 'spans' | 'findings' | 'verdict'>): Group | null {
+export function headlineOf(report: Pick<Report, 'spans' | 'findings' | 'verdict' | 'headline'>): Group | null {
   const verdict = clean(report.verdict, 400);
-  if (/^No(thing)? /.test(verdict) || /not judged/.test(verdict)) return null;
   const groups = grouped(allFindings(report));
   const called = groups.find(({ first }) => first.item.title && verdict.startsWith(clean(first.item.title)));
   if (called) return called;
-  // Of one cause there may be several remedies: the verdict counts them together.
-  const key = ({ first: { item } }: Group): string => `${item.cause} ${item.title}`;
-  const costs = new Map<string, number>();
-  for (const group of groups) costs.set(key(group), (costs.get(key(group)) ?? 0) + (group.lost ?? 0));
-  const [most] = [...costs].sort((a, b) => b[1] - a[1])[0] ?? [];
-  return groups.find((group) => key(group) === most) ?? null;
+  // Of one cause there may be several remedies: the costliest of them comes first.
+  return groups.find(({ list }) => list.some(({ id }) => report.headline?.ids.includes(id))) ?? null;
 }
 
 /** Groups of lanes ("gpu37") of the GPUs that findings are about, where they are not about all of them. */
