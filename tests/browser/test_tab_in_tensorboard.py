@@ -30,11 +30,11 @@ def check_first_glance(tab):
     assert accounts.count() == 2
     assert "measured" in accounts.nth(0).inner_text()
     assert "estimate" in accounts.nth(1).inner_text()
-    assert tab.find(".card").count() == 2
+    assert tab.find(".gpu-table tbody tr").count() == 2
     # The costliest span is open: its culprit and the line to write are there without a click.
     span = max(report["spans"], key=lambda one: one["lost_s"])
     assert span["evidence"]["slowest_stage"] in tab.text(".details")
-    assert tab.text(".details pre") == span["advice"]["code"]
+    assert tab.text(".verdict .advice pre") == span["advice"]["code"]
     assert not tab.problems
 
 
@@ -62,7 +62,7 @@ def check_policies(tab):
         assert one.headers["content-security-policy"].startswith("default-src 'none'"), one.url
         assert one.headers["x-content-type-options"] == "nosniff", one.url
     # Styles and module were taken all the same, and the browser reported nothing.
-    assert tab.evaluate("getComputedStyle(document.querySelector('.card')).display") != "inline"
+    assert tab.evaluate("getComputedStyle(document.querySelector('.finding')).display") != "inline"
     assert not tab.problems
 
 

@@ -179,7 +179,7 @@ def test_a_recording_that_was_damaged_says_so_in_the_list(open_tab, server):
     )
     tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     tab.find(".chooser-button").click()
-    said = tab.find(".chooser-list .choice-text")
+    said = tab.find(".chooser-list .choice-verdict")
     rows = tab.find(".chooser-list li")
     wait_until(lambda: said.filter(has_text="⚠").count(), what="the list to be read anew")
     texts = dict(

@@ -49,8 +49,18 @@ export function grouped(list: readonly Listed[]): Group[] {
 
 export const jobFindings = (findings: readonly Finding[]): Group[] => grouped(listed(findings));
 
+type Judged = Pick<Report, 'spans' | 'findings' | 'verdict' | 'headline'>;
+
+const known = new WeakMap<Judged, Group | null>();
+
 /** The group that the verdict speaks of; null where it says that nothing held training back. */
-export function headlineOf(report: Pick<Report, 'spans' | 'findings' | 'verdict' | 'headline'>): Group | null {
+export function headlineOf(report: Judged): Group | null {
+  let found = known.get(report);
+  if (found === undefined) known.set(report, (found = findHeadline(report)));
+  return found;
+}
+
+function findHeadline(report: Judged): Group | null {
   const verdict = clean(report.verdict, 400);
   const groups = grouped(allFindings(report));
   const called = groups.find(({ first }) => first.item.title && verdict.startsWith(clean(first.item.title)));

@@ -128,7 +128,8 @@ export class Loader {
     if (state.get().id !== id) return;
     state.set({ job });
     const worst = job.verdict?.id;
-    if (!worst || state.get().idSaid || worst === id) return;
+    const there = state.get().runs?.recordings.some((one) => one.id === worst);
+    if (!worst || !there || worst === id || state.get().idSaid) return;
     this.app.choose(worst);
     void this.refresh();
   }

@@ -180,7 +180,7 @@ function Row({ item, place, of, active, trouble, open }: RowProps) {
           </span>{' '}
           <bdi>{fitLabel(item, true)}</bdi>
         </span>
-        <span class="choice-text clip">
+        <span class="choice-text choice-verdict clip">
           <bdi>{clean(trouble ?? item.verdict, 200) || plural(item.steps ?? 0, 'step')}</bdi>
         </span>
       </button>

@@ -153,7 +153,7 @@ function OwnFix({ recording, id }: { recording: RecordingReply; id: string }) {
   const { fix } = headline(recording.report, job);
   if (!brief && fix?.list.some((one) => one.id === id)) return null;
   const group = [...grouped(allFindings(recording.report)), ...jobFindings(job?.findings ?? [])].find(({ list }) => list.some((one) => one.id === id));
-  return group ? <Fix item={group.first.item} lost={group.lost} saves={group.saves} /> : null;
+  return group ? <Fix heading="h3" item={group.first.item} lost={group.lost} saves={group.saves} /> : null;
 }
 
 /** What was seen as a bar, the rule's threshold as a mark on it. */

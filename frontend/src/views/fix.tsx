@@ -13,13 +13,14 @@ interface Props {
   saves: number | null;
 }
 
-export function Fix({ item, lost, saves }: Props) {
+/** `heading`: the level that follows the one above. */
+export function Fix({ item, lost, saves, heading: Heading }: Props & { heading: 'h2' | 'h3' }) {
   const text = clean(item.advice?.text, 2000);
   const code = cleanCode(item.advice?.code);
   if (!text && !code) return null;
   return (
     <div class="advice" style={{ '--cause': `var(--${causeStyle(item.cause).colour})` }}>
-      <h3>How to fix it</h3>
+      <Heading>How to fix it</Heading>
       {text && (
         <p>
           <bdi>{held(text)}</bdi>

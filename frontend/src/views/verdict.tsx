@@ -41,7 +41,7 @@ export function Verdict({ report }: { report: Report }) {
       </div>
       {fix && (
         <div class="verdict-fix">
-          <Fix item={fix.first.item} lost={fix.lost} saves={fix.saves} />
+          <Fix heading="h2" item={fix.first.item} lost={fix.lost} saves={fix.saves} />
         </div>
       )}
       <div class="accounts">
