@@ -63,6 +63,12 @@ def test_the_tab_and_every_route(tmp_path, start_tensorboard, load_fast):
     one = by_run["train a"]
     assert (one["status"], one["steps"], one["rank"]) == ("ended", 600, 0)
     assert "input" in one["verdict"]
+    # A run is found by its causes, and sorted by their cost.
+    assert (one["causes"], one["titles"]) == (["input_bound"], ["Input-bound"])
+    stalled = by_run["stall"]
+    assert stalled["causes"] == ["host_stall"] and "stalls" in " ".join(stalled["titles"])
+    assert 0 < stalled["lost_s"] and by_run["laptop"]["causes"] == []
+    assert by_run["laptop"]["lost_s"] == 0
 
     (truth,) = read_recordings(tmp_path / "train a")
     id = quote(one["id"])
