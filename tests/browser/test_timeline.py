@@ -289,7 +289,7 @@ def test_groups_fold_and_lanes_pin_and_hide(tab):
     tab.settle()
     assert tab.find(".tl-label").count() == labels - 1
     assert "hidden" in tab.link() and "pinned" in tab.link()
-    tab.find(".tables button").filter(has_text="1 hidden lane").click()
+    tab.find(".tables button").filter(has_text="1 hidden").click()
     tab.settle()
     assert tab.find(".tl-label").count() == labels
 

@@ -1,7 +1,7 @@
 /** The same as on the canvas, as tables: spans, and what the visible buckets of each lane hold. */
 import type { RecordingReply } from '../api/types.ts';
 import { findingId, inOrder, phaseTitle } from '../lanes/spans.ts';
-import { count, nanoseconds, plural, seconds, withUnit } from '../math/format.ts';
+import { count, nanoseconds, seconds, withUnit } from '../math/format.ts';
 import { span } from '../math/range.ts';
 import { clean } from '../math/text.ts';
 import { axisLabel, isSum } from '../timeline/head.ts';
@@ -24,7 +24,7 @@ export function Tables({ recording }: { recording: RecordingReply }) {
       </button>
       {hidden > 0 && (
         <button type="button" class="linklike" onClick={() => app.showHidden()}>
-          {plural(hidden, 'hidden lane')}: show
+          {count(hidden)} hidden: show
         </button>
       )}
       {open && <SpanTable recording={recording} />}

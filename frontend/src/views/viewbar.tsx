@@ -1,6 +1,6 @@
 /** What stands beside the overview: the list of all lanes, and the way back from a zoom. */
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { groupKey, laneKey, lanesByGroup } from '../lanes/layout.ts';
+import { groupKey, laneKey, lanesByGroup, seriesRowKey } from '../lanes/layout.ts';
 import { count } from '../math/format.ts';
 import { clean } from '../math/text.ts';
 import { lanesOf } from '../timeline/frame.ts';
@@ -115,6 +115,18 @@ function LaneList({ most }: { most: number }) {
                       <button type="button" class="small" aria-pressed={pinned.includes(row)} onClick={() => app.togglePin(row)}>
                         {pinned.includes(row) ? 'unpin' : 'pin'}
                       </button>
+                      {lane.series.length > 1 && (
+                        <span class="lane-series">
+                          {lane.series.map(({ name: series, title }) => {
+                            const one = seriesRowKey(row, series);
+                            return (
+                              <label key={series}>
+                                <input type="checkbox" checked={!hidden.has(one)} onChange={() => app.toggle('hidden', one)} /> <bdi>{clean(title || series, 40)}</bdi>
+                              </label>
+                            );
+                          })}
+                        </span>
+                      )}
                     </li>
                   );
                 })}
