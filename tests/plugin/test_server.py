@@ -67,7 +67,7 @@ def test_the_tab_and_every_route(tmp_path, start_tensorboard, load_fast):
     assert (one["causes"], one["titles"]) == (["input_bound"], ["Input-bound"])
     stalled = by_run["stall"]
     assert stalled["causes"] == ["host_stall"] and "stalls" in " ".join(stalled["titles"])
-    assert 0 < stalled["lost_s"] and by_run["laptop"]["causes"] == []
+    assert stalled["lost_s"] > 0 and by_run["laptop"]["causes"] == []
     assert by_run["laptop"]["lost_s"] == 0
 
     (truth,) = read_recordings(tmp_path / "train a")
