@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 import re
 import sys
 from collections import Counter
@@ -17,10 +18,12 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.report.screen import tame
 
 if TYPE_CHECKING:
-    from gpu_util_callback.diagnosis import Check
+    from gpu_util_callback.diagnosis import Check, Verdict
     from gpu_util_callback.recording import Recordings
 
 __all__ = ["add_arguments", "run"]
+
+MAX_SLOWDOWN_PCT = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-step-ms", type=_length, metavar="MS", help="median step time")
     limits.add_argument("--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]",
                         help="causes that must not be found")  # fmt: skip
+    limits.add_argument("--baseline", metavar="LOGDIR",
+                        help="an earlier run, or several, to compare with")  # fmt: skip
+    limits.add_argument("--max-slowdown", type=_share, metavar="PCT",
+                        help="slower steps than the baseline's, as far as the scatter of both "
+                             "can prove it (default: 5)")  # fmt: skip
+    limits.add_argument("--junit", metavar="FILE", help="write the outcome as JUnit XML")
     parser.add_argument("--timeout", type=_length, default=_remote.ANSWER_S, metavar="S",
                         help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
     _output.add_arguments(parser)
@@ -68,6 +77,10 @@ def run(args: argparse.Namespace) -> int:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
     thresholds = _thresholds.given(args)
     check = _check(args)
+    if args.max_slowdown is not None and args.baseline is None:
+        raise UnusableInput("--max-slowdown needs --baseline LOGDIR")
+    if args.junit and check is None:
+        raise UnusableInput("--junit needs --check")
     recordings = _recordings(args.logdir, args.run, args.timeout)
     if args.html:
         _write_html(args.html, recordings, ", ".join(args.logdir), thresholds)
@@ -79,11 +92,17 @@ def run(args: argparse.Namespace) -> int:
     named = [recording.id for recording in recordings]
     report["runs"].sort(key=lambda run: named.index(run["id"]))
     broken = failures(report, check) if check is not None else []
+    verdicts = _compared(args, recordings) if args.baseline is not None else None
+    failed = bool(broken or any(one.failed for one in verdicts or ()))
+    if check is not None:
+        _write_outcome(args, report, broken, verdicts)
     if args.json:
         if len(report["runs"]) > 1:
             report["comparison"] = comparison(report["runs"])
         if check is not None:
-            report["check"] = {"passed": not broken, "failures": broken}
+            report["check"] = {"passed": not failed, "failures": broken}
+            if verdicts is not None:
+                report["check"]["slowdowns"] = [one.to_json() for one in verdicts]
         json.dump(report, sys.stdout, indent=2, allow_nan=False)
         print()
     elif check is not None:
@@ -92,14 +111,60 @@ def run(args: argparse.Namespace) -> int:
             if name == ".":  # the log directory itself is the run
                 name = _names(args.logdir)[args.logdir[0]]
             print(tame(f"{name}: {failure['reason']}"))
-        if not broken:
-            count = len(report["runs"])
-            print(f"{count} {'run' if count == 1 else 'runs'} within the limits")
+        for verdict in verdicts or ():
+            print(tame(verdict.sentence))
+        if not broken and verdicts is None:
+            print(_within(len(report["runs"])))
     else:
         color, unicode = _output.color(args.color), _output.unicode()
         text = render(report, _output.width(args.width), color, unicode, _output.detail(args))
         print(text, end="")
-    return 1 if broken else 0
+    return 1 if failed else 0
+
+
+def _within(count: int) -> str:
+    return f"{count} {'run' if count == 1 else 'runs'} within the limits"
+
+
+def _compared(args: argparse.Namespace, recordings: "Recordings") -> "list[Verdict]":
+    """Return how much slower each run is than the baseline."""
+    from gpu_util_callback.diagnosis import slowdowns
+
+    limit = MAX_SLOWDOWN_PCT if args.max_slowdown is None else args.max_slowdown
+    names = _names([*args.logdir, args.baseline])
+    before = _recordings([args.baseline], None, args.timeout)
+    for found, logdir in ((recordings, args.logdir[0]), (before, args.baseline)):
+        for recording in found:
+            if recording.run == ".":  # the log directory itself is the run
+                recording.run = names[logdir]
+    return slowdowns(recordings, before, limit)
+
+
+def _write_outcome(
+    args: argparse.Namespace, report: Mapping, broken: list[dict], verdicts: "list[Verdict] | None"
+) -> None:
+    """Write what CI asks for: JUnit XML, and a summary where a GitHub step wants one."""
+    from gpu_util_callback.report.ci import junit, markdown
+
+    if args.junit:
+        _write(args.junit, junit(report["runs"], broken, verdicts))
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        slower = {one.id for one in verdicts or () if one.failed}
+        count, runs = len({one["id"] for one in broken} | slower), len(report["runs"])
+        said = f"{count} of {runs} runs failed" if count else _within(runs)
+        try:
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(markdown(said, broken, verdicts))
+        except OSError as error:  # the check itself was made
+            print(f"gpu-util report: {summary}: {error.strerror}", file=sys.stderr)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UnusableInput(f"cannot write {path}: {error.strerror}") from error
 
 
 def _warn(problems: Iterable[Mapping[str, str]]) -> None:
@@ -130,10 +195,7 @@ def _write_html(path: str, recordings: "Recordings", logdir: str, thresholds: di
     from tensorboard_plugin.offline import html_report
 
     page = html_report(recordings, logdir, thresholds)
-    try:
-        Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UnusableInput(f"cannot write {path}: {error.strerror}") from error
+    _write(path, page)
     print(f"wrote {path} ({len(page.encode()) / 1e6:.1f} MB)", file=sys.stderr)
 
 
@@ -153,6 +215,7 @@ def _check(args: argparse.Namespace) -> "Check | None":
         max_lost=args.max_lost,
         max_step_ms=args.max_step_ms,
         forbid=forbid,
+        compared=args.baseline is not None,
     )
     return check if args.check or check.limited else None
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import re
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from gpu_util_callback.report.terminal import rules_text
     from gpu_util_callback.report.total import render
 
-    width = args.width if args.width and args.width > 0 else shutil.get_terminal_size().columns
+    width = _output.width(args.width)
     if args.rules:
         print(rules_text(width, unicode=_output.unicode()), end="")
         return 0

@@ -17,6 +17,7 @@ from gpu_util_callback.diagnosis.engine import (
     thresholds_set,
 )
 from gpu_util_callback.diagnosis.finding import Advice, Finding, Range, Rule
+from gpu_util_callback.diagnosis.regression import Verdict, slowdowns
 from gpu_util_callback.diagnosis.report import logdir_report, run_report, run_reports
 from gpu_util_callback.diagnosis.thresholds import Threshold, meant, parse_threshold
 
@@ -31,6 +32,7 @@ __all__ = [
     "Range",
     "Rule",
     "Threshold",
+    "Verdict",
     "comparison",
     "diagnose",
     "diagnose_together",
@@ -40,6 +42,7 @@ __all__ = [
     "parse_threshold",
     "run_report",
     "run_reports",
+    "slowdowns",
     "thresholds_in_force",
     "thresholds_set",
 ]

@@ -22,12 +22,13 @@ class Check:
     max_lost: float | None = None
     max_step_ms: float | None = None
     forbid: list[str] = field(default_factory=list)
+    compared: bool = False  # with a baseline, see `regression`
 
     @property
     def limited(self) -> bool:
         numbers = (self.min_utilization, self.max_input_wait, self.max_stalls, self.max_lost,
                    self.max_step_ms)  # fmt: skip
-        return any(number is not None for number in numbers) or bool(self.forbid)
+        return any(number is not None for number in numbers) or bool(self.forbid or self.compared)
 
     def refuses(self, cause: str) -> bool:
         """Return whether this cause must not be found."""

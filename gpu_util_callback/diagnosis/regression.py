@@ -1,0 +1,236 @@
+"""Is a run slower than its baseline? A comparison that knows how much both of them scatter."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.redaction import hashed_script
+from gpu_util_callback.words import percent
+
+__all__ = ["SLOWER", "UNKNOWN", "UNRESOLVED", "WITHIN", "Verdict", "slowdowns"]
+
+SLOWER, WITHIN, UNRESOLVED, UNKNOWN = "slower", "within", "unresolved", "unknown"
+# The first steps fill caches and buffers.
+WARM_UP = 20
+# Blocks of neighbouring steps, at several scales: what drifts slowly shows in the long ones.
+SCALES = (16, 8, 4)
+# Shorter blocks have no stable quantile.
+BLOCK_STEPS = 12
+# Two processes that run the same program differ by this much (standard deviation) for reasons that
+# last as long as they do: the placement of memory and threads, the clock of the machine.
+PROCESS = 0.005
+# As many baseline runs show by themselves how much runs differ.
+ENOUGH_RUNS = 3
+MOST_RUNS = 20
+# One-sided quantiles of Student's t at 99.5 %, by degrees of freedom: two measures are compared,
+# so that a run that has not changed fails in 1 of 100 comparisons at most.
+_T = ((1, 63.657), (2, 9.925), (3, 5.841), (4, 4.604), (5, 4.032), (6, 3.707), (7, 3.499),
+      (8, 3.355), (10, 3.169), (15, 2.947), (20, 2.845), (30, 2.750), (60, 2.660))  # fmt: skip
+_NORMAL = 2.576
+
+
+def _quick(took: np.ndarray) -> float:
+    return float(np.percentile(took, 20))
+
+
+# What other programs add to some of the steps does not move their 20th percentile; what stalls
+# training now and then shows in the mean.
+MEASURES = {"step": _quick, "mean step": np.mean}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A run's log of seconds per step: its level, standard error and degrees of freedom."""
+
+    level: float
+    error: float
+    freedom: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How much slower a run is than its baseline.
+
+    Attributes:
+        outcome: `SLOWER`, `WITHIN`, `UNRESOLVED` (too much scatter), `UNKNOWN` (no comparison).
+        measure: "step" or "mean step": the one that decided; see `MEASURES`.
+        slowdown_pct, low_pct, high_pct: the estimate and its bounds, each exceeded in 0.5 % of
+            comparisons of runs that do not differ; None where there is none.
+        baseline: the ids of the runs it is compared with.
+        sentence: everything in one sentence.
+    """
+
+    run: str
+    id: str
+    outcome: str
+    sentence: str
+    measure: str = ""
+    slowdown_pct: float | None = None
+    low_pct: float | None = None
+    high_pct: float | None = None
+    baseline: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome in (SLOWER, UNKNOWN)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__} | {
+            "baseline": list(self.baseline)
+        }
+
+
+def slowdowns(
+    runs: Sequence[Recording], baseline: Sequence[Recording], max_slowdown: float
+) -> list[Verdict]:
+    """Compare each run with its baseline: the runs of the same name there, or of the same job.
+
+    A run is slower if it is proven to be slower at all, and a slowdown of `max_slowdown` percent is
+    not ruled out; it is within if that is ruled out. Its scatter cannot resolve the rest.
+
+    Args:
+        baseline: all recordings of the baseline.
+    """
+    return [_verdict(run, _comparable(run, baseline), max_slowdown) for run in runs]
+
+
+def _comparable(run: Recording, baseline: Sequence[Recording]) -> list[Recording]:
+    ranked = [one for one in baseline if (one.rank or 0) == (run.rank or 0)]
+    same_job = [one for one in ranked if _job(one) == _job(run)]
+    for some in ([one for one in same_job if one.run == run.run], same_job):
+        if some:
+            return sorted(some, key=lambda one: one.start_ns)[-MOST_RUNS:]
+    return []
+
+
+def _job(one: Recording) -> tuple:
+    script = one.facts.get("script")
+    model = one.facts.get("model") or {}
+    return hashed_script(script) if script else None, model.get("parameters")
+
+
+def _verdict(run: Recording, baseline: Sequence[Recording], limit: float) -> Verdict:
+    if not baseline:
+        said = f"{run.run}: no run of the same script, model and rank in the baseline"
+        return Verdict(run.run, run.id, UNKNOWN, said)
+    sizes = [_batch(one) for one in (run, *baseline)]
+    per_sample = None not in sizes and len(set(sizes)) > 1
+    found = []
+    for name, of_block in MEASURES.items():
+        measures = [_measure(one, of_block, per_sample) for one in (run, *baseline)]
+        if measures[0] is None or not any(measures[1:]):
+            few = run if measures[0] is None else baseline[-1]
+            return Verdict(
+                run.run, run.id, UNKNOWN,
+                f"{run.run}: {few.run} has {few.step_count:,} steps, and "
+                f"{WARM_UP + SCALES[0] * BLOCK_STEPS} are needed to compare",
+            )  # fmt: skip
+        before = [one for one in measures[1:] if one is not None]
+        found.append((name, *_bounds(measures[0], before)))
+    per = " per sample" if per_sample else ""
+    made = [_judged(run, baseline, name, bounds, limit, per) for name, *bounds in found]
+    step, mean = made
+    if mean.outcome == SLOWER != step.outcome:
+        return mean
+    if step.outcome == WITHIN and mean.outcome == UNRESOLVED:
+        spread = f"{mean.low_pct:+.1f} to {mean.high_pct:+.1f} %"
+        said = f"{step.sentence}; its mean step scatters too much to judge ({spread})"
+        return replace(step, sentence=said)
+    return step
+
+
+def _judged(
+    run: Recording, baseline: Sequence[Recording], name: str, bounds: Sequence[float],
+    limit: float, per: str,
+) -> Verdict:  # fmt: skip
+    middle, low, high = (100 * math.expm1(bound) for bound in bounds)
+    against = f"{len(baseline)} runs" if len(baseline) > 1 else baseline[0].run
+    if against == run.run:
+        against = "the baseline"
+    change = f"{percent(abs(middle))} {'slower' if middle >= 0 else 'faster'}"
+    shown = f"{run.run}: its {name} is {change}{per} than in {against}"
+    spread = f"{low:+.1f} to {high:+.1f} %"
+    if low > 0 and high >= limit:
+        outcome, said = SLOWER, f"{shown} ({spread}); at most {percent(limit)} asked"
+    elif high < limit:
+        outcome, said = WITHIN, f"{shown} ({spread}), within {percent(limit)}"
+    else:
+        outcome = UNRESOLVED
+        said = (
+            f"{shown}, but both scatter too much to resolve {percent(limit)} ({spread}): "
+            "more steps, more baseline runs or a quieter machine would"
+        )
+    return Verdict(
+        run.run, run.id, outcome, said, name, round(middle, 3), round(low, 3), round(high, 3),
+        tuple(one.id for one in baseline),
+    )  # fmt: skip
+
+
+def _batch(one: Recording) -> float | None:
+    size = (one.facts.get("fit") or {}).get("batch_size")
+    return float(size) if isinstance(size, (int, float)) and size > 0 else None
+
+
+def _measure(one: Recording, of_block: Any, per_sample: bool) -> Measure | None:
+    """Return a run's level and its error; None if it has too few steps."""
+    took = step_seconds(one.steps)
+    if len(took) < SCALES[0] * BLOCK_STEPS:
+        return None
+    if per_sample:
+        took = took / (_batch(one) or 1.0)
+    return measured(took, of_block)
+
+
+def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the seconds of the steps after the first ones, without those that compiled."""
+    compiled = np.asarray(steps["compile_ns"]) > 0
+    took = np.asarray(steps["duration_ns"], float)
+    use = ~compiled & (took > 0)
+    use[:WARM_UP] = False
+    return took[use] / 1e9
+
+
+def measured(took: np.ndarray, of_block: Any) -> Measure:
+    """Return the level of step times, and its error from the scatter between blocks of them.
+
+    Neighbouring steps are alike, so that single steps say little about the error; of several
+    lengths of blocks, the one counts that shows the largest.
+    """
+    blocks = np.array_split(took, SCALES[0])
+    logs = np.log([of_block(block) for block in blocks])
+    error, freedom = 0.0, 1.0
+    for count in SCALES:
+        means = logs.reshape(count, -1).mean(axis=1)
+        at_scale = float(means.std(ddof=1)) / math.sqrt(count)
+        if at_scale > error:
+            error, freedom = at_scale, count - 1
+    return Measure(float(logs.mean()), error, freedom)
+
+
+def _bounds(run: Measure, baseline: Sequence[Measure]) -> tuple[float, float, float]:
+    """Return the difference of the logs, and its lower and upper bound."""
+    levels = np.array([one.level for one in baseline])
+    count = len(levels)
+    change = run.level - float(levels.mean())
+    # From the scatter within the runs...
+    parts = [(run.error**2, run.freedom)]
+    parts += [(one.error**2 / count**2, one.freedom) for one in baseline]
+    parts.append((PROCESS**2 * (1 + 1 / count), math.inf))
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / max(1e-30, sum(part**2 / of for part, of in parts))
+    half = _quantile(freedom) * math.sqrt(variance)
+    if count >= ENOUGH_RUNS:  # ... and between them
+        between = float(levels.std(ddof=1)) * math.sqrt(1 + 1 / count)
+        half = max(half, _quantile(count - 1) * between)
+    return change, change - half, change + half
+
+
+def _quantile(freedom: float) -> float:
+    """Return Student's t at 99.5 %, interpolated in the inverse degrees of freedom."""
+    inverse = [1 / of for of, _ in _T] + [0.0]
+    values = [value for _, value in _T] + [_NORMAL]
+    return float(np.interp(1 / max(1.0, freedom), inverse[::-1], values[::-1]))

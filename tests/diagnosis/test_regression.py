@@ -1,0 +1,205 @@
+"""`gpu-util report --baseline`: a run against its baseline, with their own scatter as the measure.
+
+`real_steps.npz` holds the step times of 24 fits of one small model (CPU, 1.6 ms a step, each
+1,980 steps after the first ones and without compilations), recorded one after another on two cores
+that other programs kept busy most of the time.
+"""
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from generated_runs import GPU, Generated, write
+
+from gpu_util_callback.cli import main
+from gpu_util_callback.diagnosis import regression
+
+REAL = Path(__file__).with_name("real_steps.npz")
+LIMIT = 5.0
+
+
+@pytest.fixture(scope="module")
+def real() -> np.ndarray:
+    """float64[fit, step]: seconds."""
+    with np.load(REAL) as stored:
+        return stored["step_100ns"] / 1e7
+
+
+def measures(took):
+    return [regression.measured(took, of_block) for of_block in regression.MEASURES.values()]
+
+
+def outcome(run, before, factor=1.0):
+    """The outcome for step times that all are `factor` as long."""
+    found = []
+    for one, other in zip(run, before, strict=True):
+        slower = replace(one, level=one.level + math.log(factor))
+        _, low, high = regression._bounds(slower, [other])
+        low, high = 100 * math.expm1(low), 100 * math.expm1(high)
+        found.append("slower" if low > 0 and high >= LIMIT else "within" if high < LIMIT else "")
+    return "slower" if "slower" in found else found[0]
+
+
+def resampled(real, pairs, quiet):
+    """Pairs of 2,000 steps: blocks of 50 neighbouring steps out of one stretch of 400 each.
+
+    Args:
+        quiet: share of the stretches to use, those with the least scatter.
+    """
+    stretches = [fit[at : at + 400] for fit in real for at in range(0, len(fit) - 400, 200)]
+    stretches.sort(key=lambda took: np.percentile(took, 75) / np.percentile(took, 10))
+    stretches = stretches[: round(quiet * len(stretches))]
+    rng = np.random.default_rng(5)
+
+    def run(stretch):
+        return np.concatenate([stretch[at : at + 50] for at in rng.integers(0, 350, 40)])
+
+    for _ in range(pairs):
+        stretch = stretches[rng.integers(len(stretches))]
+        yield measures(run(stretch)), measures(run(stretch))
+
+
+def test_real_fits_that_do_not_differ_raise_no_more_than_one_alarm_in_a_hundred(real):
+    fits = [measures(took) for took in real]
+    pairs = [(a, b) for a in range(len(fits)) for b in range(len(fits)) if a != b]
+    found = Counter(outcome(fits[a], fits[b]) for a, b in pairs)
+    assert len(pairs) == 552 and found["slower"] / len(pairs) <= 0.01
+
+
+def test_five_percent_are_found_where_the_machine_is_not_overloaded(real):
+    pairs = list(resampled(real, 200, quiet=0.5))
+    same = Counter(outcome(*pair) for pair in pairs)
+    slower = Counter(outcome(*pair, factor=1.05) for pair in pairs)
+    assert same["slower"] <= 2 and slower["slower"] >= 180
+    # A slowdown is never called within, and what is too small for the limit passes.
+    assert slower["within"] == 0
+    assert Counter(outcome(*pair, factor=1.02) for pair in pairs)["slower"] <= 40
+
+
+def test_what_scatters_too_much_is_neither_passed_nor_failed(real):
+    pairs = list(resampled(real, 200, quiet=1.0))
+    found = Counter(outcome(*pair, factor=1.05) for pair in pairs)
+    assert found["slower"] >= 120 and found["within"] <= 2
+    assert found[""] == 200 - found["slower"] - found["within"] > 0
+
+
+@pytest.mark.parametrize("freedom, known", [(1, 63.66), (7, 3.499), (30, 2.75), (1e9, 2.576)])
+def test_quantiles_of_students_t(freedom, known):
+    assert regression._quantile(freedom) == pytest.approx(known, abs=0.01)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def run_of(step_ms=10.0, *, seed=1, steps=1000, batch=32, at_s=0, noise=0.05, **facts) -> Generated:
+    facts = {"script": "train.py", "model": {"parameters": 1_000_000}} | facts
+    run = Generated(seed=seed, gpus=[GPU], noise=noise, **facts)
+    run.facts["fit"] |= {"batch_size": batch}
+    run.now += at_s * 10**9
+    run.facts["started_ns"] = run.now
+    run.steps(steps, step_ms=step_ms)
+    return run
+
+
+def drifting(seed, at_s=0) -> Generated:
+    run = run_of(seed=seed, steps=500, at_s=at_s)
+    run.steps(500, step_ms=15)
+    return run
+
+
+def check(capsys, *arguments):
+    code = main(["report", *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("step_ms, code, said", [
+    (10.0, 0, "within 5 %"),
+    (10.2, 0, "within 5 %"),
+    (11.0, 1, "at most 5 % asked"),
+    (9.0, 0, "faster than in"),
+])  # fmt: skip
+def test_a_run_is_checked_against_its_baseline(tmp_path, capsys, step_ms, code, said):
+    write(run_of(seed=1), tmp_path / "before")
+    write(run_of(step_ms, seed=2, at_s=100), tmp_path / "after")
+    found, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before")
+    assert found == code and said in text and text.startswith("after: its step is ")
+    assert text.count("\n") == 1
+
+
+def test_the_limit_can_be_chosen_and_is_at_least_what_can_be_proven(tmp_path, capsys):
+    write(run_of(seed=1), tmp_path / "before")
+    write(run_of(11, seed=2), tmp_path / "after")
+    arguments = (tmp_path / "after", "--check", "--baseline", tmp_path / "before", "--json")
+    code, text, _ = check(capsys, *arguments, "--max-slowdown", 20)
+    assert code == 0
+    [one] = json.loads(text)["check"]["slowdowns"]
+    assert one["outcome"] == "within" and one["low_pct"] < 10 < one["high_pct"] < 20
+    code, text, _ = check(capsys, *arguments, "--max-slowdown", 0)
+    assert code == 1 and not json.loads(text)["check"]["passed"]
+
+
+def test_a_stall_now_and_then_shows_in_the_mean(tmp_path, capsys):
+    write(run_of(seed=1), tmp_path / "before")
+    slow = run_of(seed=2, steps=10)
+    stalls = np.where(np.arange(1000) % 10 == 9, 30.0, 0.0)
+    slow.steps(1000, step_ms=10, callback_ms=stalls)
+    write(slow, tmp_path / "after")
+    code, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before")
+    assert code == 1 and "its mean step is" in text
+
+
+def test_runs_of_other_batch_sizes_are_compared_per_sample(tmp_path, capsys):
+    write(run_of(10, batch=32), tmp_path / "before")
+    write(run_of(20, batch=64, seed=2), tmp_path / "after")
+    code, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before")
+    assert code == 0 and "per sample" in text
+
+
+def test_several_baseline_runs_show_how_much_runs_differ(tmp_path, capsys):
+    for place, step_ms in enumerate((9, 10, 11, 12)):
+        write(run_of(step_ms, seed=place, at_s=100 * place), tmp_path / "before" / f"run{place}")
+    write(run_of(12, seed=9), tmp_path / "after")
+    code, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before")
+    assert code == 0 and "scatter too much to resolve 5 %" in text and "4 runs" in text
+
+
+def test_without_a_comparable_run_the_check_fails_and_says_why(tmp_path, capsys):
+    write(run_of(script="other.py"), tmp_path / "before")
+    write(run_of(seed=2), tmp_path / "after")
+    write(run_of(seed=3, steps=100), tmp_path / "short")
+    code, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before")
+    assert code == 1 and "no run of the same script, model and rank" in text
+    code, text, _ = check(capsys, tmp_path / "short", "--baseline", tmp_path / "after")
+    assert code == 1 and "100 steps, and 212 are needed" in text
+    for arguments, said in (
+        (("--max-slowdown", 5), "--max-slowdown needs --baseline"),
+        (("--junit", tmp_path / "x.xml"), "--junit needs --check"),
+        (("--baseline", tmp_path / "no"), "does not exist"),
+    ):
+        code, text, error = check(capsys, tmp_path / "after", *arguments)
+        assert code == 2 and not text and said in error and error.count("\n") == 1
+
+
+def test_ci_gets_junit_and_a_summary(tmp_path, capsys, monkeypatch):
+    summary = tmp_path / "summary.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    write(run_of(seed=1), tmp_path / "before" / "a")
+    write(drifting(2), tmp_path / "before" / "b")
+    write(run_of(11, seed=3), tmp_path / "after" / "a")
+    write(drifting(4), tmp_path / "after" / "b")
+    code, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before",
+                          "--junit", tmp_path / "x.xml", "--max-lost", 90)  # fmt: skip
+    assert code == 1 and text.count("\n") == 2
+    suite = ElementTree.parse(tmp_path / "x.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "1", "1")
+    [failure] = suite.iter("failure")
+    assert "at most 5 % asked" in failure.get("message")
+    said = summary.read_text()
+    assert said.startswith("before\n### gpu-util: 1 of 2 runs failed")
+    assert "❌ a: its step is" in said and "⚠️ b: its " in said
