@@ -106,11 +106,8 @@ def run(args: argparse.Namespace) -> int:
         json.dump(report, sys.stdout, indent=2, allow_nan=False)
         print()
     elif check is not None:
-        for failure in broken:
-            name = failure["run"]
-            if name == ".":  # the log directory itself is the run
-                name = _names(args.logdir)[args.logdir[0]]
-            print(tame(f"{name}: {failure['reason']}"))
+        for failure in _called(broken, args.logdir):
+            print(tame(f"{failure['run']}: {failure['reason']}"))
         for verdict in verdicts or ():
             print(tame(verdict.sentence))
         if not broken and verdicts is None:
@@ -124,6 +121,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _within(count: int) -> str:
     return f"{count} {'run' if count == 1 else 'runs'} within the limits"
+
+
+def _called(entries: Iterable[Mapping], logdirs: list[str]) -> list[dict]:
+    """Return entries about runs, with the log directory's name where it is itself the run."""
+    home = _names(logdirs)[logdirs[0]]
+    return [{**one, "run": home if one["run"] == "." else one["run"]} for one in entries]
 
 
 def _compared(args: argparse.Namespace, recordings: "Recordings") -> "list[Verdict]":
@@ -146,8 +149,9 @@ def _write_outcome(
     """Write what CI asks for: JUnit XML, and a summary where a GitHub step wants one."""
     from gpu_util_callback.report.ci import junit, markdown
 
+    broken = _called(broken, args.logdir)
     if args.junit:
-        _write(args.junit, junit(report["runs"], broken, verdicts))
+        _write(args.junit, junit(_called(report["runs"], args.logdir), broken, verdicts))
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         slower = {one.id for one in verdicts or () if one.failed}

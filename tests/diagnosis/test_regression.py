@@ -185,6 +185,16 @@ def test_without_a_comparable_run_the_check_fails_and_says_why(tmp_path, capsys)
         assert code == 2 and not text and said in error and error.count("\n") == 1
 
 
+def test_a_log_directory_that_is_itself_the_run_has_its_name_in_ci(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    write(run_of(), tmp_path / "new")
+    code, _, _ = check(capsys, tmp_path / "new", "--max-step-ms", 1, "--junit", tmp_path / "x.xml")
+    assert code == 1
+    suite = ElementTree.parse(tmp_path / "x.xml").getroot()
+    assert [case.get("classname") for case in suite] == ["new"]
+    assert "❌ new: 10" in (tmp_path / "summary.md").read_text()
+
+
 def test_ci_gets_junit_and_a_summary(tmp_path, capsys, monkeypatch):
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
