@@ -1,4 +1,4 @@
-"""`gpu-util report | total | doctor | trace`: the command line."""
+"""`gpu-util report | total | doctor | trace | export`: the command line."""
 
 import argparse
 import os
@@ -19,6 +19,7 @@ COMMANDS = {
     "total": "say where the GPU-hours of all runs in log directories went",
     "doctor": "check whether this machine's GPUs, driver and framework work together",
     "trace": "analyse a profiler trace file",
+    "export": "write recordings in formats of other tools: Perfetto, Parquet",
 }
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpu_util_callback.diagnosis import Check, Verdict
     from gpu_util_callback.recording import Recordings
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "length", "open_recordings", "run"]
 
 MAX_SLOWDOWN_PCT = 5.0
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="validation and callbacks, of the wall time")  # fmt: skip
     limits.add_argument("--max-lost", type=_share, metavar="PCT",
                         help="everything that was lost, of the wall time")  # fmt: skip
-    limits.add_argument("--max-step-ms", type=_length, metavar="MS", help="median step time")
+    limits.add_argument("--max-step-ms", type=length, metavar="MS", help="median step time")
     limits.add_argument("--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]",
                         help="causes that must not be found")  # fmt: skip
     limits.add_argument("--baseline", metavar="LOGDIR",
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="slower steps than the baseline's, as far as the scatter of both "
                              "can prove it (default: 5)")  # fmt: skip
     limits.add_argument("--junit", metavar="FILE", help="write the outcome as JUnit XML")
-    parser.add_argument("--timeout", type=_length, default=_remote.ANSWER_S, metavar="S",
+    parser.add_argument("--timeout", type=length, default=_remote.ANSWER_S, metavar="S",
                         help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
     _output.add_arguments(parser)
 
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         raise UnusableInput("--max-slowdown needs --baseline LOGDIR")
     if args.junit and check is None:
         raise UnusableInput("--junit needs --check")
-    recordings = _recordings(args.logdir, args.run, args.timeout)
+    recordings = open_recordings(args.logdir, args.run, args.timeout)
     if args.html:
         _write_html(args.html, recordings, ", ".join(args.logdir), thresholds)
     report = logdir_report(recordings, thresholds)
@@ -135,7 +135,7 @@ def _compared(args: argparse.Namespace, recordings: "Recordings") -> "list[Verdi
 
     limit = MAX_SLOWDOWN_PCT if args.max_slowdown is None else args.max_slowdown
     names = _names([*args.logdir, args.baseline])
-    before = _recordings([args.baseline], None, args.timeout)
+    before = open_recordings([args.baseline], None, args.timeout)
     for found, logdir in ((recordings, args.logdir[0]), (before, args.baseline)):
         for recording in found:
             if recording.run == ".":  # the log directory itself is the run
@@ -178,13 +178,13 @@ def _warn(problems: Iterable[Mapping[str, str]]) -> None:
 
 def _share(text: str) -> float:
     """Parse a percentage for argparse."""
-    number = _length(text)
+    number = length(text)
     if number > 100:
         raise argparse.ArgumentTypeError(f"{text!r} is no percentage, 0 to 100")
     return number
 
 
-def _length(text: str) -> float:
+def length(text: str) -> float:
     """Parse a number from 0 on for argparse."""
     try:
         number = float(text)
@@ -224,7 +224,14 @@ def _check(args: argparse.Namespace) -> "Check | None":
     return check if args.check or check.limited else None
 
 
-def _recordings(logdirs: Iterable[str], only: list[str] | None, timeout_s: float) -> "Recordings":
+def open_recordings(
+    logdirs: Iterable[str], only: list[str] | None, timeout_s: float
+) -> "Recordings":
+    """Open the recordings of log directories, or of some of their runs.
+
+    Raises:
+        UnusableInput: nothing is there that could be read.
+    """
     from gpu_util_callback.recording import Recordings, read_recordings
 
     logdirs = list(logdirs)

@@ -53,6 +53,10 @@ class ClockOffset:
         """True if it exceeds the usual difference between two computers, and the scatter."""
         return abs(self.offset_ns) >= max(NOTABLE_NS, self.scatter_ns) or self.drift != 0.0
 
+    def on_reference(self, time_ns: int) -> int:
+        """Convert a time of this worker to the reference's clock."""
+        return time_ns - self.offset_ns - round(self.drift * (time_ns - self.at_ns))
+
 
 @dataclass(frozen=True)
 class Clocks:

@@ -1,0 +1,53 @@
+"""`gpu-util export LOGDIR…`: recordings in the formats of other tools."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from gpu_util_callback.cli import remote as _remote
+from gpu_util_callback.cli.report import length, open_recordings
+from gpu_util_callback.errors import UnusableInput
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("logdir", nargs="+", metavar="LOGDIR",
+                        help="a log directory of TensorBoard, a run in it, or a URL")  # fmt: skip
+    parser.add_argument("--perfetto", metavar="FILE",
+                        help="write steps, phases, findings and samples as Chrome trace JSON, "
+                        "for ui.perfetto.dev (\"-\" = standard output)")  # fmt: skip
+    parser.add_argument("--parquet", metavar="DIR",
+                        help="write each table into a Parquet file there (pyarrow)")  # fmt: skip
+    parser.add_argument("--run", action="append", metavar="NAME",
+                        help="only this run (may be repeated)")  # fmt: skip
+    parser.add_argument("--timeout", type=length, default=_remote.ANSWER_S, metavar="S",
+                        help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the files; return 0."""
+    if not args.perfetto and not args.parquet:
+        raise UnusableInput("into which format? --perfetto FILE, --parquet DIR, or both")
+    recordings = open_recordings(args.logdir, args.run, args.timeout)
+    if args.perfetto:
+        from gpu_util_callback.report.perfetto import write_trace
+
+        if args.perfetto == "-":
+            write_trace(recordings, sys.stdout)
+        else:
+            try:
+                with Path(args.perfetto).open("w", encoding="utf-8") as file:
+                    count = write_trace(recordings, file)
+            except OSError as error:
+                raise UnusableInput(f"cannot write {args.perfetto}: {error.strerror}") from error
+            print(f"wrote {args.perfetto}: {count:,} events; open it in ui.perfetto.dev",
+                  file=sys.stderr)  # fmt: skip
+    if args.parquet:
+        from gpu_util_callback.report.tables import write_parquet
+
+        rows = write_parquet(recordings, args.parquet)
+        said = ", ".join(f"{name} {count:,}" for name, count in rows.items() if count)
+        print(f"wrote {args.parquet}: {said or 'no rows'}", file=sys.stderr)
+    return 0

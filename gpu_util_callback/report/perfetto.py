@@ -1,0 +1,202 @@
+"""Recordings as a trace of Chrome's JSON format, for ui.perfetto.dev and chrome://tracing.
+
+A process per recording, with tracks for its steps, phases, spans and profiled steps, and counters
+for its samples. All times are microseconds since the first of them, on one clock: those of a job's
+workers are shifted by the offsets of their clocks, where these are known.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis.evidence.traced import CATEGORIES
+from gpu_util_callback.recording.alignment import session_clocks
+from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.schema import STEP_PARTS
+
+__all__ = ["trace_events", "write_trace"]
+
+Event = dict[str, Any]
+Shift = Callable[[int], int]
+
+
+def write_trace(recordings: Sequence[Recording], file: IO[str]) -> int:
+    """Write recordings as one trace; return the number of events. Events are not kept in memory."""
+    origin_ns, shifts = _clock(recordings)
+    head = {
+        "displayTimeUnit": "ms",
+        "otherData": {"origin_ns": str(origin_ns), "made_by": "gpu-util export --perfetto"},
+    }
+    file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+    count = 0
+    for pid, one in enumerate(recordings, 1):
+        for event in trace_events(one, pid, _since(origin_ns, shifts[one.id])):
+            file.write((",\n" if count else "") + json.dumps(event, allow_nan=False))
+            count += 1
+    file.write("\n]}\n")
+    return count
+
+
+def _since(origin_ns: int, shift: Shift) -> Shift:
+    return lambda ns: shift(int(ns)) - origin_ns
+
+
+def _clock(recordings: Sequence[Recording]) -> tuple[int, dict[str, Shift]]:
+    """Return the earliest start, and by recording how its times become those of one clock."""
+    sessions: dict[str, list[Recording]] = {}
+    for one in recordings:
+        sessions.setdefault(one.session, []).append(one)
+    shifts: dict[str, Shift] = {}
+    for members in sessions.values():
+        clocks = session_clocks(members)
+        for one in members:
+            offset = clocks.of(one.id)
+            shifts[one.id] = int if offset is None else offset.on_reference
+    return min(shifts[one.id](one.start_ns) for one in recordings), shifts
+
+
+def trace_events(recording: Recording, pid: int, since: Shift) -> Iterator[Event]:
+    """Yield the events of one recording.
+
+    Args:
+        pid: the process that stands for it.
+        since: converts its times to nanoseconds since the trace's origin.
+    """
+    rank = f" rank {recording.rank}" if recording.rank else ""
+    yield _named("process_name", pid, 0, f"{recording.run}{rank} ({recording.id})")
+    tracks = _Tracks(pid, since)
+    yield from tracks.slices("steps", _steps(recording.steps))
+    yield from _phase_events(tracks, recording.phases)
+    report = run_report(recording)
+    for cause in dict.fromkeys(span["cause"] for span in report["spans"]):
+        spans = [span for span in report["spans"] if span["cause"] == cause]
+        yield from tracks.slices(f"finding: {cause}", map(_span, spans))
+    traced = recording.traced_steps
+    for gpu in sorted({*traced["gpu"].tolist()}):
+        name = "host" if gpu < 0 else f"gpu{gpu}"
+        yield from tracks.slices(f"profiled steps: {name}", _traced(traced, traced["gpu"] == gpu))
+    for group, columns in recording.samples.items():
+        yield from _counters(pid, since, group, columns)
+
+
+Slice = tuple[int, int, str, dict[str, Any]]  # start and end in ns, name, arguments
+
+
+class _Tracks:
+    """Tracks of one process, numbered as they come.
+
+    Slices of a track must nest, or a viewer drops them: one that begins while another is under way
+    goes to a track of the same name below it.
+    """
+
+    def __init__(self, pid: int, since: Shift):
+        self._pid, self._since = pid, since
+        self._count = 0
+
+    def slices(self, name: str, slices: Iterable[Slice]) -> Iterator[Event]:
+        lanes: list[tuple[int, int]] = []  # (track, end of its last slice)
+        for start, end, title, arguments in sorted(slices, key=lambda one: one[:2]):
+            place = next((i for i, (_, until) in enumerate(lanes) if until <= start), len(lanes))
+            if place == len(lanes):
+                self._count += 1
+                lanes.append((self._count, 0))
+                yield _named("thread_name", self._pid, self._count, name)
+                yield {
+                    "ph": "M", "name": "thread_sort_index", "pid": self._pid, "tid": self._count,
+                    "args": {"sort_index": self._count},
+                }  # fmt: skip
+            tid = lanes[place][0]
+            lanes[place] = (tid, end)
+            at = self._since(start)
+            yield {
+                "ph": "X", "name": title, "cat": name, "pid": self._pid, "tid": tid,
+                "ts": at / 1e3, "dur": max(0, self._since(end) - at) / 1e3, "args": arguments,
+            }  # fmt: skip
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _steps(steps: Mapping[str, np.ndarray]) -> Iterator[Slice]:
+    columns = {name: steps[name].tolist() for name in (*STEP_PARTS, "input_get_ns", "estimated")}
+    for row, (number, start, duration) in enumerate(
+        zip(
+            steps["step"].tolist(),
+            steps["start_ns"].tolist(),
+            steps["duration_ns"].tolist(),
+            strict=True,
+        )
+    ):
+        known = {
+            f"{name.removesuffix('_ns')}_ms": values[row] / 1e6
+            for name, values in columns.items()
+            if name != "estimated" and values[row] >= 0
+        }
+        if columns["estimated"][row]:
+            known["estimated"] = True
+        yield start, start + duration, f"step {number}", known
+
+
+def _phase_events(tracks: _Tracks, phases: Mapping[str, np.ndarray]) -> Iterator[Event]:
+    kinds: dict[str, list[Slice]] = {}
+    for row, (kind, name, start, end) in enumerate(
+        zip(
+            phases["kind"].tolist(),
+            phases["name"].tolist(),
+            phases["start_ns"].tolist(),
+            phases["end_ns"].tolist(),
+            strict=True,
+        )
+    ):
+        count = int(phases["count"][row])
+        arguments = {"spent_ms": int(phases["self_ns"][row]) / 1e6, "count": count}
+        # Calls of a batch hook are summed up: their slice lasts from the first to the last.
+        track = f"{kind}: {name}" if count > 1 else kind
+        kinds.setdefault(track, []).append((start, end, name or kind, arguments))
+    for track, slices in kinds.items():
+        yield from tracks.slices(track, slices)
+
+
+def _span(span: Mapping[str, Any]) -> Slice:
+    arguments = {
+        "lost_s": span["lost_s"],
+        "confidence": span["confidence"],
+        "advice": span["advice"]["text"],
+        **span["evidence"],
+    }
+    return span["start_ns"], span["end_ns"], span["title"], arguments
+
+
+def _traced(traced: Mapping[str, np.ndarray], chosen: np.ndarray) -> Iterator[Slice]:
+    for row in np.flatnonzero(chosen).tolist():
+        start = int(traced["start_ns"][row])
+        parts = {f"{name}_ms": int(traced[f"{name}_ns"][row]) / 1e6 for name in CATEGORIES}
+        arguments = {**parts, "kernels": int(traced["kernels"][row])}
+        yield (
+            start, start + int(traced["duration_ns"][row]), f"step {int(traced['step'][row])}",
+            arguments,
+        )  # fmt: skip
+
+
+def _counters(
+    pid: int, since: Shift, group: str, columns: Mapping[str, np.ndarray]
+) -> Iterator[Event]:
+    """Yield a counter per column; a viewer holds a value until the next, so only changes count."""
+    times = columns["time_ns"]
+    for name, values in columns.items():
+        if name == "time_ns":
+            continue
+        known = np.flatnonzero(np.isfinite(values))
+        if not len(known):
+            continue
+        changed = np.append(True, np.diff(values[known]) != 0)
+        changed[-1] = True  # shows how far it was sampled
+        for row in known[changed].tolist():
+            yield {
+                "ph": "C", "name": f"{group} {name}", "pid": pid, "tid": 0,
+                "ts": since(times[row]) / 1e3, "args": {"value": float(values[row])},
+            }  # fmt: skip
