@@ -29,7 +29,7 @@ define tests
 	esac
 endef
 
-.PHONY: demo test test-all quick bench matrix checks lint frontend frontend-check browser screenshots clean help
+.PHONY: demo test test-all quick bench matrix dist checks lint frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
@@ -40,6 +40,8 @@ help:
 	@echo "make quick     linters, types, frontend, and the tests that train nothing: two minutes"
 	@echo "make bench     what recording costs, measured here"
 	@echo "make matrix    the tests under other versions of Python, TensorFlow, Keras; an hour or two"
+	@echo "make dist      build and check what goes to a package index"
+	@echo "               (REPOSITORY_URL=https://… makes the README's links absolute there)"
 	@echo "make frontend  rebuild the tab after a change in frontend/"
 	@echo "make screenshots  take the README's pictures of what make demo recorded"
 	@echo "make clean     remove the virtual environments and the demo's logs"
@@ -75,6 +77,14 @@ bench: $(READY)
 matrix:
 	$(PYTHON) tests/versions/matrix.py $(MATRIX_ARGS)
 
+REPOSITORY_URL ?=
+dist: $(VENV)/bin/python
+	$(PIP) install build twine check-wheel-contents
+	rm -rf dist
+	REPOSITORY_URL="$(REPOSITORY_URL)" $(BIN)/python -m build --quiet
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -105,15 +115,15 @@ $(VENV)/bin/python:
 # then; but only once, whatever the environment says: hundreds of processes import them.
 unexport PYTHONDONTWRITEBYTECODE
 
-$(VENV)/.installed: setup.py | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --no-compile -e ".[$(TF)]"
 	@touch $@
 
-$(VENV)/.installed-test: setup.py | $(VENV)/bin/python
+$(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --no-compile -e ".[$(TF),test]"
 	@touch $(VENV)/.installed $@
 
-$(VENV)/.installed-backends: setup.py | $(VENV)/bin/python
+$(VENV)/.installed-backends: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --no-compile -e ".[$(TF),test,backends]" "$(TORCH)" || { \
 		echo "Not installed with $(TORCH); without it, the tests of PyTorch will be skipped."; \
 		$(PIP) install --no-compile -e ".[$(TF),test,backends]"; }
