@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from types import FrameType, GeneratorType
 from typing import Any
 
-__all__ = ["describe_fit", "describe_input", "describe_validation", "seen_through", "source_of"]
+__all__ = [
+    "batch_shape",
+    "describe_fit",
+    "describe_input",
+    "describe_validation",
+    "seen_through",
+    "source_of",
+]
 
 # Kinds of input by the module that its class, or one it descends from, lives in.
 _MODULES = (
@@ -244,6 +252,40 @@ def _dims(spec: Any) -> list[list[int | None]] | None:
     if any(type(one).__name__ != "TensorSpec" or one.shape.rank is None for one in specs):
         return None
     return [one.shape.as_list() for one in specs]
+
+
+def batch_shape(adapter: Any) -> tuple[int | None, int | None]:
+    """Return (the fixed size of a batch, numbers of a sample in the tensor that tells the size).
+
+    The latter is of the first tensor whose size is that of the batch alone, as stamped with each
+    batch in TensorFlow's graph. None where the specification of the batches does not say.
+    """
+    spec = getattr(adapter, "_output_signature", None)
+    if spec is None:
+        spec = getattr(getattr(adapter, "_dataset", None), "element_spec", None)
+    try:
+        shapes = [one.shape.as_list() for one in _leaves(spec)]
+    except Exception:  # ragged, of unknown rank, or no tensors
+        return None, None
+    if not shapes or not all(shapes):
+        return None, None
+    if all(shape[0] is not None for shape in shapes):
+        return shapes[0][0], None
+    varying = [shape for shape in shapes if None in shape]
+    if any(shape[0] is not None or None in shape[1:] for shape in varying):
+        return None, None
+    return None, math.prod(varying[0][1:])
+
+
+def _leaves(nest: Any) -> Iterator[Any]:
+    """Yield the leaves of a nest in TensorFlow's order."""
+    if isinstance(nest, dict):
+        nest = [nest[key] for key in sorted(nest)]
+    if isinstance(nest, (tuple, list)):
+        for part in nest:
+            yield from _leaves(part)
+    elif nest is not None:
+        yield nest
 
 
 def _ahead(workers: Any, processes: Any, queue: Any) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.backends.inputs import batch_shape
 from gpu_util_callback.recorder.recorder import Recorder
 from gpu_util_callback.recorder.scalars import ScalarPoints
+from gpu_util_callback.steps.rows import seen_batch_size
 
 __all__ = ["EpochLogs"]
 
@@ -27,7 +30,8 @@ class EpochLogs:
 
     def __init__(self, recorder: Recorder, adapter: Any | None):
         self._recorder = recorder
-        self._batch_size = _count(adapter, "batch_size")
+        fixed, self._numbers = batch_shape(adapter)
+        self._batch_size = _count(adapter, "batch_size") or fixed
         self._batches = _count(adapter, "num_batches")  # in an epoch
         partial = _count(adapter, "has_partial_batch")
         self._last_batch = _count(adapter, "partial_batch_size") if partial else None
@@ -38,6 +42,7 @@ class EpochLogs:
 
     def _reset(self) -> None:
         self._steps = self._known = 0  # steps; those whose wait was measured
+        self._shapes: Counter[int] = Counter()  # steps by the id of their shape
         self._training_ns = self._wait_ns = 0
         self._begin_ns, self._end_ns = np.iinfo(np.int64).max, 0
 
@@ -55,6 +60,7 @@ class EpochLogs:
     def _add_steps(self, steps: dict[str, np.ndarray]) -> None:
         waits = steps["input_wait_ns"]
         self._steps += len(waits)
+        self._shapes.update(steps["shape_id"].tolist())
         self._known += int((waits >= 0).sum())
         self._wait_ns += int(waits[waits > 0].sum())
         self._training_ns += int(steps["duration_ns"].sum())
@@ -107,12 +113,29 @@ class EpochLogs:
         return found
 
     def _sample_count(self) -> int | None:
+        """Return the samples of the epoch's batches, None where their sizes are not known."""
         if self._batch_size is None:
-            return None
+            return self._sum_of_sizes()
         count = self._steps * self._batch_size
         if self._last_batch is not None and self._steps == self._batches:
             count += self._last_batch - self._batch_size
         return count
+
+    def _sum_of_sizes(self) -> int | None:
+        signatures = {number: known for known, number in self._recorder.shapes.items()}
+        total = 0
+        for number, steps in self._shapes.items():
+            size = self._size(signatures.get(number, 0.0))
+            if size is None:
+                return None
+            total += steps * size
+        return total
+
+    def _size(self, signature: float) -> int | None:
+        size = seen_batch_size(signature)
+        if size is None and self._numbers and signature and signature % self._numbers == 0:
+            return int(signature) // self._numbers  # stamped in the graph
+        return size
 
     def _used_gpus(self) -> list[str]:
         gpus = self._recorder.gpus

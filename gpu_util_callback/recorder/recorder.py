@@ -383,6 +383,11 @@ class Recorder:
         return self._gpus.gpus
 
     @property
+    def shapes(self) -> dict[float, int]:
+        """Return the signatures of the batches' shapes seen so far, with their ids."""
+        return self._assembler.compilations.shapes if self._assembler is not None else {}
+
+    @property
     def off(self) -> bool:
         """Return whether nothing is recorded (any more): the training thread needs no wrappers."""
         return bool(self.status)

@@ -254,11 +254,13 @@ def _step_curve(recording: Recording) -> Iterator[str]:
     if took is None:
         return
     length = recording.end_ns - recording.overview.origin_ns
-    # The first step compiles: as long as thousands of others, it would flatten them.
-    top = 1.25 * float(np.nanquantile(took, 0.98))
+    # A compilation, as long as thousands of steps, would flatten them; the account has it.
+    compiled = _means(recording, "steps", "compile_ns")
+    ran = took if compiled is None else np.maximum(took - np.nan_to_num(compiled), 0)
+    top = 1.25 * float(np.nanquantile(ran, 0.98))
     waited = _means(recording, "steps", "input_wait_ns")
-    layers = [(_held(took, took, length), _COLOURS["step"])]
-    said = "step time"
+    layers = [(_held(ran, took, length), _COLOURS["step"])]
+    said = "step time without compiling"
     if waited is not None:
         layers.append((_held(waited, took, length), _COLOURS["input_wait"]))
         said += ", of it waiting for input"

@@ -20,6 +20,7 @@ __all__ = [
     "Stamp",
     "busy_until",
     "input_rows",
+    "seen_batch_size",
     "seen_dims",
     "shape_signature",
 ]
@@ -167,6 +168,12 @@ def seen_dims(signatures: Iterable[float]) -> list[list[int | list[int]]] | None
         ]
     except (TypeError, ValueError):  # sizes that are no numbers
         return None
+
+
+def seen_batch_size(signature: float) -> int | None:
+    """Return how many samples a batch with this signature has; None where Python did not see it."""
+    shapes = _seen.get(signature)
+    return int(shapes[0][0]) if shapes and shapes[0] else None
 
 
 def _size(sizes: list[int]) -> int | list[int]:

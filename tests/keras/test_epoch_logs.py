@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from fit_truth import BATCH, WIDTH, Truth, given, small_model
+from fit_truth import BATCH, WIDTH, Made, Truth, given, small_model
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.diagnosis import run_report
@@ -139,14 +139,56 @@ def test_a_smaller_last_batch_counts_as_what_it_is(tmp_path):
         )
 
 
+@pytest.mark.parametrize("kind", ["batched", "dictionary", "PyDataset", "generator"])
+def test_batches_of_any_size_are_counted(kind, tmp_path):
+    """The size of each is known from its shape, also where no two are alike."""
+    samples = 5 * BATCH + 3
+    x = np.ones((samples, WIDTH), np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(BATCH)
+    model, extra = compiled(), {}
+    if kind == "dictionary":
+        inputs = {name: keras.Input((WIDTH,), name=name) for name in ("b", "a")}
+        outputs = keras.layers.Dense(1)(keras.layers.add(list(inputs.values())))
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", "mse")
+        dataset = dataset.map(lambda x, y: ({"b": x, "a": x}, y))
+    elif kind == "PyDataset":
+        dataset = Made(Truth([0.0] * STEPS))
+        samples = STEPS * BATCH
+    elif kind == "generator":
+        parts = [x[first : first + BATCH] for first in range(0, samples, BATCH)]
+        dataset = ((part, part[:, :1]) for _ in range(3) for part in parts)
+        extra = {"steps_per_epoch": len(parts)}
+    seen = Seen()
+    callback = GpuUtilCallback(str(tmp_path), report=False, logs=True)
+    model.fit(dataset, epochs=2, verbose=0, callbacks=[callback, seen], **extra)
+    (recording,) = read_recordings(tmp_path)
+    for logs, truly in zip(seen.logs, expected(recording), strict=True):
+        share = samples / (len(recording.steps["step"]) / 2 * BATCH)
+        assert logs["samples_per_s"] == pytest.approx(truly["samples_per_s"] * share, rel=1e-6)
+
+
 def test_what_is_unknown_is_left_out_and_columns_stay(tmp_path, monkeypatch):
-    truth = Truth([0.0] * STEPS)
-    history = compiled().fit(
-        **given("PyDataset", truth), epochs=2, verbose=0,
+    texts = tf.data.Dataset.range(STEPS * BATCH).map(
+        lambda k: (tf.ones([3 + k % 5], tf.int32), tf.ones([1]))
+    )
+    odd = texts.padded_batch(BATCH, ([None], [1]))
+    model = keras.Sequential([
+        keras.Input((None,), dtype="int32"), keras.layers.Embedding(8, 4),
+        keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1),
+    ])  # fmt: skip
+    model.compile("sgd", "mse")
+    history = model.fit(
+        odd, epochs=2, verbose=0,
         callbacks=[GpuUtilCallback(str(tmp_path / "a"), report=False, logs=True)],
     ).history  # fmt: skip
-    assert "samples_per_s" not in history, "its batches may have any size"
+    assert "samples_per_s" not in history, "two sizes of a batch vary, of which one is kept"
     assert len(history["input_wait_pct"]) == 2
+    history = model.fit(
+        texts.padded_batch(BATCH, ([None], [1]), drop_remainder=True), epochs=2, verbose=0,
+        callbacks=[GpuUtilCallback(str(tmp_path / "c"), report=False, logs=True)],
+    ).history  # fmt: skip
+    assert min(history["samples_per_s"]) > 0
 
     means = epoch_logs.EpochLogs._means
     rounds = iter(range(9))

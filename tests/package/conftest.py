@@ -1,0 +1,41 @@
+"""The distributions, built once as they would be uploaded."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+LEFT_OUT = (
+    "node_modules", ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "logs",
+    "tests", ".*_cache", ".hypothesis",
+)  # fmt: skip
+
+
+def _built(folder: Path, **variables: str) -> Path:
+    # A copy: a build leaves its traces in the folder it is made in.
+    checkout = folder / "checkout"
+    shutil.copytree(REPOSITORY, checkout, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(checkout)],
+        capture_output=True, text=True, timeout=250, env={**os.environ, **variables},
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory) -> Path:
+    """A folder with wheel and sdist, built without an address of the repository."""
+    pytest.importorskip("build", reason='pip install -e ".[reach]"')
+    return _built(tmp_path_factory.mktemp("dist"), REPOSITORY_URL="")
+
+
+@pytest.fixture(scope="session")
+def dist_of_repository(tmp_path_factory) -> Path:
+    """The same with an address."""
+    pytest.importorskip("build", reason='pip install -e ".[reach]"')
+    return _built(tmp_path_factory.mktemp("dist"), REPOSITORY_URL="https://example.org/us/it/")

@@ -1,0 +1,152 @@
+"""What is uploaded to a package index, and what people get from there."""
+
+import email
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gpu_util_callback import __version__
+
+REPOSITORY = Path(__file__).parents[2]
+RELATIVE = re.compile(r"\]\((?!https?://|#)[^)]*\)")
+
+
+def metadata(dist: Path) -> email.message.Message:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = [name for name in file.namelist() if name.endswith("/METADATA")]
+        return email.message_from_bytes(file.read(name))
+
+
+def test_the_wheel_has_what_runs_and_nothing_else(dist):
+    (wheel,) = dist.glob("*.whl")
+    assert wheel.name == f"gpu_util_callback-{__version__}-py3-none-any.whl"
+    assert wheel.stat().st_size < 1.5e6
+    with zipfile.ZipFile(wheel) as file:
+        names = {name for name in file.namelist() if ".dist-info/" not in name}
+        points = file.read(f"gpu_util_callback-{__version__}.dist-info/entry_points.txt").decode()
+    there = {
+        path.relative_to(REPOSITORY).as_posix()
+        for package in ("gpu_util_callback", "tensorboard_plugin")
+        for path in (REPOSITORY / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert names == there
+    assert "gpu-util = gpu_util_callback.cli:main" in points
+    assert "gpu_utilization = tensorboard_plugin.loader:Loader" in points
+
+
+def test_the_source_distribution_has_the_sources_of_what_is_built(dist):
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    assert {"LICENSE", "CHANGELOG.md", "frontend/src/index.ts", "frontend/package-lock.json",
+            "tensorboard_plugin/static/index.js"} <= names  # fmt: skip
+    assert not any(part in name for name in names for part in ("node_modules", "__pycache__"))
+    assert "data.pt" not in names
+
+
+def test_an_index_gets_a_page_that_works_away_from_the_repository(dist, dist_of_repository):
+    plain, linked = metadata(dist), metadata(dist_of_repository)
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", readme)
+    assert pictures and RELATIVE.search(readme), "else this shows nothing"
+    for page in (plain, linked):
+        assert page["Description-Content-Type"] == "text/markdown"
+        assert not RELATIVE.search(page.get_payload())
+        assert "```python" in page.get_payload()
+    assert "![" not in plain.get_payload() and plain.get_all("Project-URL") is None
+    for picture in pictures:
+        assert f"(https://example.org/us/it/raw/main/{picture})" in linked.get_payload()
+        assert (REPOSITORY / picture).is_file()
+    assert "Source, https://example.org/us/it" in linked.get_all("Project-URL")
+
+
+def test_metadata(dist):
+    found = metadata(dist)
+    assert (found["Name"], found["Version"]) == ("gpu-util-callback", __version__)
+    assert found["License-Expression"] == "Apache-2.0" and found["License-File"] == "LICENSE"
+    assert found["Requires-Python"] == ">=3.11"
+    kinds = found.get_all("Classifier")
+    assert all(f"Programming Language :: Python :: 3.{minor}" in kinds for minor in (11, 12, 13))
+    requirements = found.get_all("Requires-Dist")
+    always = {re.split(r"[>=\[; ]", one)[0] for one in requirements if "extra ==" not in one}
+    assert always == {"numpy", "protobuf", "nvidia-ml-py", "psutil", "fsspec", "tensorboard",
+                      "werkzeug"}  # fmt: skip
+    assert {"tensorflow", "keras", "parquet", "test", "backends", "reach"} <= {
+        *found.get_all("Provides-Extra")
+    }
+
+
+@pytest.mark.parametrize("tool", ["twine check --strict", "check_wheel_contents"])
+def test_the_tools_of_packagers_find_nothing(tool, dist):
+    module, *arguments = tool.split()
+    pytest.importorskip(module, reason='pip install -e ".[reach]"')
+    files = [str(path) for path in dist.iterdir() if path.suffix == ".whl"]
+    files += [str(path) for path in dist.glob("*.tar.gz")] if module == "twine" else []
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments, *files],
+        capture_output=True, text=True, cwd=REPOSITORY, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_versions_agree():
+    citation = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^version: (.+)$", citation, re.M)[1] == __version__
+    changelog = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest, released = re.findall(r"^## \[([^\]]+)\]", changelog, re.M)[:2]
+    assert newest == "Unreleased" and released == __version__
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md"]
+)
+def test_links_between_documents_lead_somewhere(document):
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
+        assert (REPOSITORY / target).exists(), target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
+def test_it_runs_in_an_empty_environment(kind, dist, tmp_path):
+    """Neither a compiler nor Node is at hand, nor Keras or a framework."""
+    from make_recording import make_recording
+
+    (package,) = dist.glob(kind)
+    venv.create(tmp_path / "env", with_pip=True)
+    bin_ = tmp_path / "env" / "bin"
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment |= {"PATH": str(bin_), "CC": "/bin/false", "HOME": str(tmp_path)}
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            [str(bin_ / command[0]), *command[1:]], capture_output=True, text=True,
+            env=environment, cwd=tmp_path, timeout=280,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("python", "-m", "pip", "install", "-q", str(package))
+    assert __version__ in run("gpu-util", "--version")
+    make_recording(tmp_path / "logs", "thirds", steps=300, gpus=1)
+    assert "The input pipeline starves the GPU" in run("gpu-util", "report", "logs")
+    run("gpu-util", "report", "logs", "--html", "page.html")
+    assert (tmp_path / "page.html").stat().st_size > 100_000
+    run("gpu-util", "export", "logs", "--perfetto", "trace.json")
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    listed = run("python", "-c", "import importlib.metadata as m; print([p.value for p in "
+                 "m.entry_points(group='tensorboard_plugins')])")  # fmt: skip
+    assert "tensorboard_plugin.loader:Loader" in listed
+    absent = run("python", "-c", "from importlib.util import find_spec as f; print("
+                 "[n for n in ('keras', 'tensorflow', 'torch', 'jax') if f(n)])")  # fmt: skip
+    assert absent.strip() == "[]"
