@@ -11,6 +11,7 @@ is ever appended, because object stores cannot.
 import os
 import posixpath
 import stat
+import time
 from typing import Any, Protocol
 
 __all__ = ["LeadsOutside", "Storage", "is_remote", "storage_for"]
@@ -20,6 +21,9 @@ _ATOMIC_PUT = {"abfs", "abfss", "az", "adl", "gcs", "gs", "memory", "oci", "s3",
 
 
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+# Windows refuses to replace a file that somebody has open: a reader, for milliseconds.
+_OPEN_FILES_STAY = os.name == "nt"
+_PAUSES_S = (0.01, 0.03, 0.1)
 
 
 class LeadsOutside(OSError):
@@ -122,7 +126,7 @@ class LocalStorage:
         try:
             with open(temporary, "wb") as file:
                 file.write(data)
-            os.replace(temporary, path)
+            _replace(temporary, path)
         except BaseException:
             try:
                 os.unlink(temporary)
@@ -142,6 +146,16 @@ class LocalStorage:
 
     def age_s(self, path: str, now_s: float) -> float | None:
         return now_s - os.stat(path).st_mtime
+
+
+def _replace(temporary: str, path: str) -> None:
+    for pause_s in _PAUSES_S if _OPEN_FILES_STAY else ():
+        try:
+            os.replace(temporary, path)
+            return
+        except PermissionError:
+            time.sleep(pause_s)
+    os.replace(temporary, path)
 
 
 def _holds_no_link(folder: str, path: str) -> bool:

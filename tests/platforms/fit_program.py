@@ -1,0 +1,40 @@
+"""A fit, its report and the doctor on what looks like another system with a poor console.
+
+python fit_program.py LOGDIR
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import another_system
+
+another_system.pretend()
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+
+from gpu_util_callback import GpuUtilCallback  # noqa: E402
+from gpu_util_callback.cli import main  # noqa: E402
+
+assert not hasattr(another_system.os, "fork")
+assert not Path("/proc/self/stat").exists()
+
+
+class Журнал(keras.callbacks.Callback):
+    """A callback with a name that the console has no characters for."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.02)
+
+
+x = np.ones((240, 8), np.float32)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+ours = GpuUtilCallback(sys.argv[1], logs=True)
+history = model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=2, callbacks=[ours, Журнал()])
+assert len(history.history["samples_per_s"]) == 2
+assert ours.summary()["steps"] == 120, ours.summary()
+assert main(["report", sys.argv[1]]) == 0
+assert main(["report", sys.argv[1], "--json"]) == 0
+assert main(["doctor", "--framework", "tensorflow", "--timeout", "120"]) == 0
