@@ -29,7 +29,7 @@ define tests
 	esac
 endef
 
-.PHONY: demo test test-all quick bench matrix dist checks lint frontend frontend-check browser screenshots clean help
+.PHONY: demo test test-all quick bench matrix dist docs checks lint frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
@@ -42,6 +42,7 @@ help:
 	@echo "make matrix    the tests under other versions of Python, TensorFlow, Keras; an hour or two"
 	@echo "make dist      build and check what goes to a package index"
 	@echo "               (REPOSITORY_URL=https://… makes the README's links absolute there)"
+	@echo "make docs      build the documentation's site into site/"
 	@echo "make frontend  rebuild the tab after a change in frontend/"
 	@echo "make screenshots  take the README's pictures of what make demo recorded"
 	@echo "make clean     remove the virtual environments and the demo's logs"
@@ -84,6 +85,10 @@ dist: $(VENV)/bin/python
 	REPOSITORY_URL="$(REPOSITORY_URL)" $(BIN)/python -m build --quiet
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
+
+docs: $(READY)
+	$(PIP) install -e ".[docs]"
+	$(BIN)/python -m mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff check .

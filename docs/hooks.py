@@ -1,0 +1,99 @@
+"""MkDocs' hooks: a page for each cause, made of its rule and of `causes/notes.md`."""
+
+import re
+from inspect import cleandoc, getmodule
+from pathlib import Path
+
+from mkdocs.structure.files import File
+
+from gpu_util_callback.diagnosis import RULES
+from gpu_util_callback.words import label
+
+NOTES = Path(__file__).parent / "causes" / "notes.md"
+
+
+def on_files(files, config):
+    """Add the generated pages."""
+    notes = _notes()
+    known = {rule.cause for rule in RULES}
+    if set(notes) != known:
+        odd = sorted(set(notes) ^ known)
+        raise ValueError(f"{NOTES}: a section for each cause and no other; see {', '.join(odd)}")
+    pages = {"index": _index(), **{rule.cause: _page(rule, notes[rule.cause]) for rule in RULES}}
+    for name, text in pages.items():
+        files.append(File.generated(config, f"causes/{name}.md", content=text))
+    return files
+
+
+def _notes() -> dict[str, str]:
+    parts = re.split(r"^## (\w+)\n", NOTES.read_text(encoding="utf-8"), flags=re.M)[1:]
+    return dict(zip(parts[::2], map(_headed, parts[1::2]), strict=True))
+
+
+def _headed(note: str) -> str:
+    note = note.strip().replace("**Fix.** ", "## The fix\n\n")
+    return note.replace("**Traps.** ", "## Traps\n\n")
+
+
+def _index() -> str:
+    rows = "\n".join(
+        f"| [{rule.title}]({rule.cause}.md) | `{rule.cause}` | {_first(rule.__doc__)} |"
+        for rule in RULES
+    )
+    return (
+        "# Causes\n\nWhat can hold a training back, as the report and the tab name it. Each page "
+        "says what it means, how it is measured, which numbers decide, and what to do.\n\n"
+        f"| cause | id | found when |\n| --- | --- | --- |\n{rows}\n"
+    )
+
+
+def _first(text: str | None) -> str:
+    return " ".join(cleandoc(text or "").partition("\n\n")[0].split())
+
+
+def _page(rule, note: str) -> str:
+    module = getmodule(rule)
+    what = _first(module.__doc__ if module else "").partition(": ")[2]
+    sources = "\n".join(f"* {one}" for one in rule.sources)
+    return f"""---
+title: {rule.title}
+---
+
+# {rule.title}
+
+`{rule.cause}` · {what[:1].upper()}{what[1:]}
+
+## What it means
+
+{cleandoc(rule.__doc__ or "")}
+
+{note}
+
+## How it is measured
+
+It is judged from:
+
+{sources}
+
+Without these the cause is listed as not judged: *{rule.unknown}*.
+
+## Thresholds
+
+{_thresholds(rule)}
+"""
+
+
+def _thresholds(rule) -> str:
+    if not rule.thresholds:
+        return "None: one observation is enough."
+    rows = "\n".join(
+        f"| `{name}` | {label(name)} | {threshold.default:g} | {threshold.reason} |"
+        for name, threshold in rule.thresholds.items()
+    )
+    example = next(iter(rule.thresholds))
+    return f"""| name | what | default | why |
+| --- | --- | --- | --- |
+{rows}
+
+Another limit: `GpuUtilCallback(thresholds={{"{rule.cause}": {{"{example}": …}}}})`, or
+`gpu-util report LOGDIR --threshold {rule.cause}.{example}=…` for a run that is recorded already."""
