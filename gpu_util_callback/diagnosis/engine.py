@@ -1,5 +1,6 @@
 """Incremental diagnosis of a run; the same rows give the same result, however they are split."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -271,7 +272,11 @@ def _object(finding: Finding, run: Run) -> dict:
             for name, value in finding.evidence.items()
         },
         "threshold": finding.threshold,
-        "advice": {"text": finding.advice.text, "code": in_own_names(run, finding.advice.code)},
+        "advice": {
+            "text": finding.advice.text,
+            "code": in_own_names(run, finding.advice.code),
+            "before": in_own_names(run, finding.advice.before or _as_given(finding.advice.code)),
+        },
         "gpus": list(finding.gpus) if exact else sorted(finding.gpus),
         "ranks": _ranks(run) if finding.ranks is None else finding.ranks,
     }
@@ -285,6 +290,16 @@ def _ranks(run: Run) -> list[int]:
 def _seconds(ns: int | None, run: Run) -> float | None:
     """Return a time in seconds: a trace's few steps may last microseconds."""
     return None if ns is None else round(ns / 1e9, 6 if run.source is None else 9)
+
+
+# `name(..., what=1)`: what stands for `...` is there already.
+_CALL = re.compile(r"((?:\w+ = )?[\w.]+\((?:\w+, )?\.\.\.), .*\)")
+
+
+def _as_given(code: str) -> str:
+    """Return what a line of advice changes, if it is a call with other arguments; "" if not."""
+    call = _CALL.fullmatch(code)
+    return f"{call[1]})" if call is not None else ""
 
 
 def _unique(objects: list[dict]) -> list[dict]:

@@ -31,11 +31,13 @@ class Advice:
     """Remedy: a few sentences for a person who does not know the code, and the line.
 
     Attributes:
-        code: to copy; `...` stands for arguments and statements that are there already.
+        code: to copy, and to run: no part of the change hides in a comment; `...` stands for
+            arguments and statements that are there already.
         saves: share of the lost time (0-1) that it saves: `cache()` still reads everything once, a
             callback every hundredth batch still runs a hundredth of the time.
         safe: the (backend, device) pairs on which the code may be followed.
         alters_training: it changes the computation (batch size, precision), not only its speed.
+        before: what the code replaces, where that is known.
         otherwise: the advice if this one is unsafe, or not worth altering the training for.
     """
 
@@ -45,6 +47,7 @@ class Advice:
     safe: frozenset[Place] = EVERYWHERE
     alters_training: bool = False
     otherwise: "Advice | None" = None
+    before: str = ""
 
     def safe_on(self, backend: str, device: str) -> "Advice":
         """Return this advice, or the first of its alternatives that is safe there."""

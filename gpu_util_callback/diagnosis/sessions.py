@@ -274,8 +274,8 @@ def _code(one: _Straggler, worst: Mapping, workers: int) -> str:
     kind = str((worst.get("fit") or {}).get("input_kind") or "").lower()
     if "dataloader" in kind:
         return (
-            "sampler = torch.utils.data.DistributedSampler(dataset)"
-            "  # DataLoader(..., sampler=sampler)"
+            "sampler = torch.utils.data.DistributedSampler(dataset)\n"
+            "loader = DataLoader(dataset, ..., sampler=sampler)"
         )
     return f"files = sorted(files)[rank::{workers}]  # rank: this worker's number, from 0"
 
@@ -297,7 +297,7 @@ def _finding(one: _Straggler, runs: Sequence[Mapping]) -> dict:
         "evidence": {"worker": one.rank, "host": worst["host"], **one.evidence,
                      "workers": len(runs)},
         "threshold": {name: limit},
-        "advice": {"text": one.text, "code": _code(one, worst, len(runs))},
+        "advice": {"text": one.text, "code": _code(one, worst, len(runs)), "before": ""},
         "gpus": [],
         "ranks": [one.rank],
     }  # fmt: skip

@@ -83,6 +83,8 @@ def _rhythms(callback: Any) -> dict[str, int]:
             continue
         own = callback.__dict__
         value = own.get(name, own.get(f"_{name}", argument.default))
+        if value == "batch":  # every one
+            value = 1
         if type(value) is int and value > 0:
             found[name] = value
     return found

@@ -59,7 +59,7 @@ def test_json_is_the_contract(logdir):
     assert {"cause", "start_step", "end_step", "start_ns", "end_ns", "lost_s",
             "severity", "confidence", "evidence", "threshold", "advice", "gpus",
             "ranks"} <= set(span)  # fmt: skip
-    assert set(span["advice"]) == {"text", "code"}
+    assert set(span["advice"]) == {"text", "code", "before"}
     assert set(span["threshold"]) <= set(span["evidence"])
     assert span["confidence"] == "measured" and 0 < span["severity"] <= 1
     assert run["findings"] == [], "spans are not repeated in findings"

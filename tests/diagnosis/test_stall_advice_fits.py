@@ -164,8 +164,8 @@ def test_looking_is_nothing_to_do_first():
 
 @pytest.mark.parametrize("every, each_ms, told, code", [
     (1, 20, "takes 20 ms a step", "if batch % 100 == 0"),
-    (50, 600, "steps, Watcher takes 0.6 s", "def on_train_batch_end(self, batch, logs=None):"),
-    (20, 100, "About every 20 steps, Watcher takes 0.1 s", "if batch % 500 == 0"),
+    (50, 600, "steps, Watcher takes 600 ms", "def on_train_batch_end(self, batch, logs=None):"),
+    (20, 100, "About every 20 steps, Watcher takes 100 ms", "if batch % 500 == 0"),
 ])  # fmt: skip
 def test_a_hook_that_works_now_and_then_is_told_so(every, each_ms, told, code):
     run = run_of(epochs=2, steps_per_epoch=1000)
@@ -302,3 +302,11 @@ def test_an_argument_that_counts_epochs_is_used_at_their_ends():
     said = {"Plots": {"every": {"plot_period": 1, "every_n_steps": 1}}}
     run = phases("callback", "Plots.on_epoch_end", 0.5, epochs=100, callbacks=said)
     assert found(run, "host_stall")["advice"]["code"] == "Plots(..., plot_period=10)"
+
+
+@pytest.mark.parametrize("callbacks", [{}, {"WandbMetricsLogger": {"every": {"log_freq": 1}}}])
+def test_an_argument_of_somebodys_library_is_set_and_its_code_left_alone(callbacks):
+    run = hooks("WandbMetricsLogger.on_train_batch_end", callbacks=callbacks)
+    advice = found(run, "host_stall")["advice"]
+    assert advice["before"] == "WandbMetricsLogger(..., log_freq=1)"
+    assert advice["code"] == "WandbMetricsLogger(..., log_freq=100)"

@@ -125,7 +125,7 @@ def test_a_stage_that_computes_in_python_is_written_in_tensorflow(tmp_path):
         x = tf.cast(x, tf.float32) * 1.0
         return x, x[:, :1]
 
-    names = apply(span["advice"]["code"], tf=tf, ds=source, augment=rewritten)
+    names = apply(span["advice"]["code"], tf=tf, ds=source, augment_tf=rewritten)
     assert_kept(before, fit(tmp_path / "after", Timed(30), names["ds"]), "input_bound")
 
 

@@ -163,6 +163,9 @@ def check_line(run: Generated, cause: str, host: dict | None, there: str, never:
     assert there in code, code
     assert never not in code, code
     _assert_readable(code, text)
+    before = finding["advice"]["before"]
+    assert before != code
+    ast.parse(before)
     assert 0 <= (finding["saves_s"] or 0) <= (finding["lost_s"] or 0)
 
 

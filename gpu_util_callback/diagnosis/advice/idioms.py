@@ -81,7 +81,7 @@ _OF = {
         "    loss = loss_function(model(x), y)",
         scaler="; scale the loss with torch.amp.GradScaler",
         memory_limit="torch.cuda.set_per_process_memory_fraction(1.0)",
-        on_gpu='model = model.to("cuda")  # and each batch: batch.to("cuda", non_blocking=True)',
+        on_gpu='model = model.to("cuda")\nbatch = batch.to("cuda", non_blocking=True)  # every batch',
     ),
 }
 _UNKNOWN = Idioms()

@@ -486,17 +486,20 @@ def _arrays(wait: InputWait) -> Advice:
             # Keras converts other float types before it begins.
             f"Keras copies every batch out of the arrays: {wait.pace}. Keep images as uint8, a "
             "quarter of the bytes, and scale them in the model.",
-            'x = x.astype("uint8")  # 0 to 255; first layer: keras.layers.Rescaling(1 / 255)',
+            'x = x.astype("uint8")  # 0 to 255\n'
+            "model = keras.Sequential([keras.layers.Rescaling(1 / 255), model])",
             wait.saves(wait.arrives_ms / 2),  # not all of it depends on bytes
         )
     return Advice(
         f"Keras cuts every batch out of the arrays while the model waits: {wait.pace}. Let threads "
-        "do it ahead of time. Only whole batches are shuffled then: shuffle the arrays before.",
+        "do it ahead of time, and give fit the dataset alone, without y and batch_size. Only whole "
+        "batches are shuffled then: shuffle the arrays before.",
         _batches_class(
             run, 2, f"x[i * {size} : (i + 1) * {size}], y[i * {size} : (i + 1) * {size}]",
             processes=False,
-        ),
+        ).replace("  # for model.fit", "\nmodel.fit(dataset, ...)"),
         wait.saves(wait.lost_ms / 2),
+        before=f"model.fit(x, y, ..., batch_size={size})",
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 __all__ = ["advise_stage", "advise_traced_stage"]
 
-STORED = 'ds.save("prepared")  # once; then ds = tf.data.Dataset.load("prepared")'
+STORED = 'ds.save("prepared")  # once\nds = tf.data.Dataset.load("prepared")'
 READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 CALL_US = Constant(
     60.0, "a call of a mapped function costs 10-30 µs by itself: below, the calls are the work"
@@ -152,6 +152,7 @@ def _opened(wait: InputWait, opener: Stage, reader: str | None = None) -> Advice
         f"ds = files.interleave({_function(opener)}, cycle_length={at_once}, "
         f"num_parallel_calls={at_once}, deterministic=False)",
         saves,
+        before=f"ds = files.{opener.name.partition('(')[0]}({_function(opener)})",
     )
 
 
@@ -164,6 +165,7 @@ def _read(wait: InputWait, why: str, reader: str, saves: float | None = None) ->
         "single large file), from a local disk if you can.",
         f"ds = tf.data.{reader}Dataset(filenames, {size}num_parallel_reads={at_once})",
         wait.saves(max(wait.arrives_ms / at_once, wait.cores_ms)) if saves is None else saves,
+        before=f"ds = tf.data.{reader}Dataset(filenames{size and ', record_bytes'})",
     )
 
 
@@ -181,6 +183,7 @@ def _whole_batches(wait: InputWait, stage: Stage) -> Advice | None:
         "of it the call itself. Batch first, and let the function work on whole batches.",
         f"ds = ds.batch({size}).map({function}, num_parallel_calls=tf.data.AUTOTUNE)",
         wait.saves(wait.after(stage, 0.0, stage.work_ms_per_batch)) if wait.stages else 1.0,
+        before=f"{_written(stage)}.batch({size})",
     )
 
 
@@ -192,8 +195,6 @@ def _python(wait: InputWait, stage: Stage) -> Advice | None:
     if threads is not None:  # known to wait
         return threads
     own = _function(stage)
-    rewrite = f"ds = ds.map({own}, num_parallel_calls=tf.data.AUTOTUNE)"
-    rewrite += f"  # {own} without py_function and numpy_function"
     share = _cpu_share(wait, stage)
     unclear = share is None or (share < COMPUTES and not cores_full(wait))
     if unclear and _one_at_a_time(wait, stage):
@@ -204,12 +205,15 @@ def _python(wait: InputWait, stage: Stage) -> Advice | None:
             "operations instead.",
             _mapped(stage),
             wait.saves(wait.after(stage, stage.work_ms_per_batch / at_once)) if at_once else 1.0,
+            before=_written(stage),
         )
     return Advice(
-        f"{_takes(wait, stage)}. It computes in Python, which runs one thread at a time: write it "
-        "with TensorFlow operations (tf.image, tf.io, tf.strings), which run in parallel.",
-        rewrite,
+        f"{_takes(wait, stage)}. It computes in Python, which runs one thread at a time: write "
+        f"{own} as {own}_tf, with TensorFlow operations (tf.image, tf.io, tf.strings) and no "
+        "py_function or numpy_function; they run in parallel.",
+        f"ds = ds.map({own}_tf, num_parallel_calls=tf.data.AUTOTUNE)",
         wait.saves(_rewritten(wait, stage)),
+        before=_written(stage),
     )
 
 
@@ -242,6 +246,7 @@ def _parallel(wait: InputWait, stage: Stage) -> Advice | None:
         f"{_takes(wait, stage, on)}. Let TensorFlow choose the number of threads.",
         _mapped(stage),
         wait.saves(wait.after(stage, stage.work_ms_per_batch / most)) if most else 1.0,
+        before=_written(stage),
     )
 
 
@@ -255,6 +260,7 @@ def _batching(wait: InputWait, stage: Stage) -> Advice | None:
         f"{_takes(wait, stage)}: one thread copies its elements together. Let several do it.",
         f"ds = ds.batch({size}, num_parallel_calls=tf.data.AUTOTUNE)",
         wait.saves(wait.after(stage, stage.work_ms_per_batch / most)) if most else 1.0,
+        before=f"ds = ds.batch({size})",
     )
 
 
@@ -280,6 +286,7 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
             f"{says} several of its calls wait at the same time.",
             _mapped(stage),
             wait.saves(wait.after(stage, max(stage.work_ms_per_batch / most, python_ms))),
+            before=_written(stage),
         )
     return Advice(
         f"{says} {wanted} of its calls wait at the same time. By itself TensorFlow runs no more of "
@@ -289,6 +296,7 @@ def _threads(wait: InputWait, stage: Stage) -> Advice | None:
         f"{_mapped(stage, wanted)}\n"
         "ds = ds.with_options(options)",
         wait.saves(wait.after(stage, max(stage.work_ms_per_batch / wanted, python_ms))),
+        before=_written(stage),
     )
 
 
@@ -355,6 +363,7 @@ def _cheaper(wait: InputWait, stage: Stage) -> Advice:
         return Advice(
             f"{again} does it again: do before the cache what is not random.",
             f"ds = ds.map({_function(stage)}, num_parallel_calls=tf.data.AUTOTUNE).cache()",
+            before=f"ds = ds.cache(){_written(stage).removeprefix('ds = ds')}",
         )
     if not stage.name.startswith("map"):
         return Advice(
@@ -402,6 +411,16 @@ def _function(stage: Stage) -> str:
     """Return the user's name of a stage's function; a lambda has none."""
     named = re.search(r"\((\w+)\)", stage.name)
     return named[1] if named and named[1] != "lambda" else "your_function"
+
+
+def _written(stage: Stage) -> str:
+    """Return the line of a map as it is written now."""
+    calls = ""
+    if "autotuned" in stage.flags:
+        calls = ", num_parallel_calls=tf.data.AUTOTUNE"
+    elif "fixed_parallelism" in stage.flags:
+        calls = f", num_parallel_calls={stage.parallelism:.0f}"
+    return f"ds = ds.map({_function(stage)}{calls})"
 
 
 def _mapped(stage: Stage, calls: int | None = None) -> str:

@@ -34,6 +34,8 @@ class OncePerEpoch(keras.callbacks.TensorBoard):
         super().on_train_batch_end(batch)  # without the metrics
 callbacks = [OncePerEpoch(..., update_freq="epoch", write_steps_per_second=False)]"""
 
+# Arguments that set the interval of well-known callbacks, for recordings that hold none.
+_INTERVALS = {"WandbMetricsLogger": {"log_freq": 1}}
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore")
 
 
@@ -170,9 +172,9 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
             f"{says}It is mostly histograms and images of all weights that take long: write none.",
             "keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
         )
-    rhythm = _rhythm(run, who, "epoch", 1.0, min(every, total))
+    rhythm = _rhythm(run, who, "epoch", 1.0, min(every, total), says, 1 - kept)
     if rhythm is not None:
-        return Advice(f"{says}It takes how often it works.", rhythm, 1 - kept)
+        return rhythm
     if once and hook:
         return Advice(
             f"{says}Do it once, at the end of this short training.",
@@ -207,6 +209,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
         f"{says}Do it less often, or let a thread do it.",
         _every(run, name, "epoch", every),
         1 - kept,
+        before=f"...  # in {name}",
     )
 
 
@@ -265,9 +268,9 @@ def in_steps(
             f'if step % {every} == 0:\n    with monitor.phase("{name}"): ...',
             1 - kept,
         )
-    rhythm = _rhythm(run, who, "batch", period, every)
+    rhythm = _rhythm(run, who, "batch", period, every, says, 1 - kept)
     if rhythm is not None:
-        return Advice(f"{says}It takes how often it works.", rhythm, 1 - kept)
+        return rhythm
     if every >= per_epoch and often > 1 and every > EVERY_BATCH:
         return Advice(
             f"{says}Do it once an epoch, or let a thread do it.",
@@ -278,26 +281,35 @@ def in_steps(
         f"{says}Do it every {_th(every)} batch, or let a thread do it.",
         _every(run, name or "the callback", "batch", every),
         1 - kept,
+        before=f"...  # in {name or 'the callback'}",
     )
 
 
-def _rhythm(run: Run, who: str, unit: str, period: float, every: int) -> str | None:
-    """Return the line for a class with an argument for its interval; None for others.
+def _rhythm(
+    run: Run, who: str, unit: str, period: float, every: int, says: str, saves: float
+) -> Advice | None:
+    """Return the advice for a class with an argument for its interval; None for others.
 
     Args:
         unit: the unit it counts, "batch" or "epoch".
         period: its observed interval in these units: an argument of a very different value is not
             the interval.
         every: the interval to set.
+        says, saves: as for the advice.
     """
-    said = _own(run, who).get("every")
+    said = _own(run, who).get("every") or _INTERVALS.get(who, {})
     other = r"epoch" if unit == "batch" else r"batch|step|iter"
     for argument, value in said.items() if isinstance(said, Mapping) else ():
         known = re.fullmatch(r"[A-Za-z]\w*", argument) and type(value) is int and value > 0
         if not known or re.search(other, argument):
             continue
         if value < every and value / 2 <= period <= 2 * value:
-            return f"{who}(..., {argument}={every})"
+            return Advice(
+                f"{says}Its argument {argument} sets how often it works.",
+                f"{who}(..., {argument}={every})",
+                saves,
+                before=f"{who}(..., {argument}={value})",
+            )
     return None
 
 

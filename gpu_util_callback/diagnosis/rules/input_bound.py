@@ -364,10 +364,12 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
         )
     if kind == "numpy" and run.framework == "tensorflow":
         return Advice(
-            f"{each}TensorFlow takes down what fed the epoch before, and waits until its threads "
-            "wake up. A dataset that goes on over all epochs is set up once.",
+            f"{each}TensorFlow shuts down the input of each epoch and waits for its threads. A "
+            "dataset for all epochs is set up once and holds "
+            f"{_listed([*_arrays(run), 'batch_size'])}: drop those from fit.",
             _arrays_once(run),
             saves,
+            before=f"model.fit({_given(run)})",
         )
     if kind == "numpy":
         return Advice(
@@ -379,11 +381,30 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
     return Advice(f"{each}Set it up once, and let it go on over all epochs.", "", saves)
 
 
+def _arrays(run: Run) -> list[str]:
+    """Return the names of the arrays given to `fit` besides x, by its arguments."""
+    return list(run.fit.get("input_beside", ["y"]))
+
+
+def _given(run: Run) -> str:
+    """Return the arguments of `fit` that a dataset replaces, beside the others."""
+    first = ["x", *(name for name in _arrays(run) if name == "y")]
+    named = [f"{name}={name}" for name in _arrays(run) if name != "y"]
+    split = run.fit.get("validation_split")
+    more = [f"validation_split={split}"] if split else []
+    size = f"batch_size={run.fit.get('batch_size') or 32}"
+    return ", ".join([*first, "...", *named, size, *more])
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 def _arrays_once(run: Run) -> str:
     """Return lines that make a dataset of the arrays given to `fit`, which spans all epochs."""
     size = run.fit.get("batch_size") or 32
     split = run.fit.get("validation_split")
-    arrays = ["x", *run.fit.get("input_beside", ["y"])]
+    arrays = ["x", *_arrays(run)]
     if not split:
         first, count, validation = "", "len(x)", ""
         given = _tuple(arrays)
