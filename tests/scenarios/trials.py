@@ -435,7 +435,7 @@ def py_function(edit: Edit, folder: Path) -> None:
         return x, x[:, :1]
 
     source = tf.data.Dataset.range(150)
-    fit(folder, edit(source.map(load), source, tf=tf, load=in_tensorflow))
+    fit(folder, edit(source.map(load), source, tf=tf, load_tf=in_tensorflow))
 
 
 def loader_of(make: Callable, workers: int, count: int = 100) -> tuple[Any, Given]:
