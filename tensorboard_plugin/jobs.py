@@ -12,7 +12,8 @@ from gpu_util_callback.words import worded
 
 __all__ = ["MAX_WORKERS", "SessionClocks", "job_reply"]
 
-# Beyond this many workers the reports of all would take too long; their list is complete anyway.
+# Beyond this many workers the reports of all would take too long: they are judged by what each
+# stored about itself, without a comparison. Their list is complete anyway.
 MAX_WORKERS = 256
 # How many earlier fits of the same model are searched for one that trained.
 MAX_EARLIER = 8
@@ -70,6 +71,8 @@ def job_reply(
         reports = _reports(workers, report_of)
         findings = session_findings(reports)
         verdict = session_verdict(reports, findings)
+    elif len(workers) > MAX_WORKERS:
+        verdict = session_verdict([run for one in workers if (run := _as_stored(one))], [])
         clocks = clocks_of(workers)
     return {
         "workers": [
@@ -87,6 +90,21 @@ def job_reply(
         "verdict": verdict,
         "findings": [worded(one) for one in findings],
         "since": _since(recording, recordings, report_of),
+    }
+
+
+def _as_stored(recording: Recording) -> Report | None:
+    """Return what a verdict on the job needs of a worker, as its recorder stored it."""
+    stored = recording.stored
+    if not stored or "verdict" not in stored:
+        return None
+    return {
+        "id": recording.id,
+        "rank": recording.facts.get("rank"),
+        "wall_s": recording.account.get("wall_s"),
+        "verdict": stored["verdict"],
+        "findings": stored["findings"],
+        "spans": stored["spans"],
     }
 
 

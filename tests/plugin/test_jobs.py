@@ -11,6 +11,8 @@ from tensorboard_server import TensorBoardServer
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording.event_files import ScalarWriter
+from gpu_util_callback.recording.reader import Recording
+from tensorboard_plugin import jobs
 from tensorboard_plugin.jobs import job_reply
 
 
@@ -87,3 +89,24 @@ def test_only_reports_that_are_needed_are_made(logdir):
     first = next(one for one in recordings if one.run == "before")
     reply = job_reply(first, recordings, report_of)
     assert len(reply["workers"]) == 1 and made == ["before"]
+
+
+def test_a_job_of_too_many_workers_is_judged_by_what_each_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "MAX_WORKERS", 2)
+    for rank in range(4):
+        path = make_recording(tmp_path / f"{rank}", "slow" if rank == 2 else "healthy", steps=300,
+                              gpus=1, job="a", rank=rank, world_size=4)  # fmt: skip
+        assert path
+    recordings = list(read_recordings(tmp_path))
+    known = {one.id: run_report(one) for one in recordings}
+    monkeypatch.setattr(Recording, "stored", property(lambda one: known[one.id]))
+    for one in recordings:
+        one.session = "s"
+
+    made = []
+    reply = jobs.job_reply(recordings[0], recordings,
+                           lambda one: made.append(one.id) or known[one.id])  # fmt: skip
+    assert set(made) <= {recordings[0].id}, "the reports of all would take too long"
+    assert len(reply["workers"]) == 4 and reply["findings"] == []
+    assert reply["verdict"]["rank"] == 2 and reply["verdict"]["text"].startswith("Worker 2 of 4: ")
+    assert reply["verdict"]["groups"][0]["ranks"] == [2]
