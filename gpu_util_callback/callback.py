@@ -155,7 +155,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         except Exception as error:
             self._session = outer
             log.warning(
-                "gpu_util_callback: this fit is not recorded (%s: %s); training goes on",
+                "gpu_util_callback: this fit is not recorded (%s: %s); training continues",
                 type(error).__name__,
                 error,
             )
@@ -219,7 +219,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         self._session = None
         session.give_up()
         log.warning(
-            "gpu_util_callback: recording stopped (%s: %s); training goes on",
+            "gpu_util_callback: recording stopped (%s: %s); training continues",
             type(error).__name__,
             error,
         )

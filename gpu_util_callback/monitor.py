@@ -155,7 +155,7 @@ class GpuUtilMonitor:
     def _give_up(self, error: BaseException) -> None:
         recorder, self._recorder, self._loop = self._recorder, None, None
         log.warning(
-            "gpu_util_callback: recording stopped (%s: %s); training goes on",
+            "gpu_util_callback: recording stopped (%s: %s); training continues",
             type(error).__name__,
             error,
         )

@@ -303,7 +303,7 @@ def _app(handler: Handler) -> Any:
         if request.method in METHODS:
             response = answer(request)
         else:
-            message = f"{request.method[:20]} is not answered here: only GET and HEAD are"
+            message = f"{request.method[:20]} is not allowed: only GET and HEAD are"
             response = _json(request, {"error": message}, 405)
             response.headers["Allow"] = ", ".join(METHODS)
         response.headers["Content-Security-Policy"] = POLICY
@@ -319,7 +319,7 @@ def _app(handler: Handler) -> Any:
         except Exception:
             # A recording may contain any data; TensorBoard's log gets the traceback.
             logger.exception("answering %s failed", request.path[:200])
-            message = "this cannot be shown: see TensorBoard's log for what is wrong with it"
+            message = "this cannot be shown: see TensorBoard's log for details"
             return _json(request, {"error": message}, 422)
 
     return serve

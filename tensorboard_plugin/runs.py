@@ -119,7 +119,7 @@ class _Look:
         """Return the problems found so far, and a missing answer."""
         found = list(self._found)
         if self.is_silent:
-            message = "no answer; what it holds is shown once there is one"
+            message = "no answer; its recordings appear once there is one"
             found.append(Problem(self._at, f"{message}: {remedy(OSError())}"))
         return found
 

@@ -17,8 +17,8 @@ __all__ = ["TfDataPipelines", "WatchedDataset"]
 
 HIDDEN = (
     "pipeline",
-    "a tf.distribute strategy fetches each device's batches ahead, and TensorFlow tells nothing of "
-    "the stages behind that",
+    "a tf.distribute strategy fetches each device's batches ahead, and TensorFlow does "
+    "not report the stages before that",
     "train once without the strategy to see the slowest stage",
 )
 

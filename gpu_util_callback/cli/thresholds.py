@@ -8,7 +8,7 @@ __all__ = ["add_arguments", "given"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two options."""
     parser.add_argument("--threshold", action="append", default=[], metavar="CAUSE.NAME=VALUE",
-                        help="another threshold for a rule (may be repeated)")  # fmt: skip
+                        help="override a threshold of a rule (may be repeated)")  # fmt: skip
     parser.add_argument(
         "--rules", action="store_true", help="list the causes and their thresholds, with reasons"
     )

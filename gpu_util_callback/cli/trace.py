@@ -26,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="FILE|DIR",
         help="a trace of TensorFlow or JAX (*.xplane.pb), PyTorch (*.pt.trace.json[.gz]) or Nsight "
-        "Systems (*.sqlite), told apart by content; or a folder with one file per host or rank",
+        "Systems (*.sqlite), recognized by content; or a folder with one file per host or rank",
     )
-    parser.add_argument("--json", action="store_true", help="everything, for programs")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
         "--log-dir",
         metavar="LOGDIR",

@@ -70,13 +70,13 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
     times = time_pct(run)
     if check.min_utilization is not None:
         active = active_pct(run)
-        asked = f"at least {percent(check.min_utilization)} asked"
+        needed = f"at least {percent(check.min_utilization)} required"
         if run["gpus"] and not any(gpu["used_by_framework"] for gpu in run["gpus"]):
-            yield f"no GPU was in use, {asked}"
+            yield f"no GPU was in use, {needed}"
         elif active is None:
-            yield f"GPU utilization was not measured, {asked}"
+            yield f"GPU utilization was not measured, {needed}"
         elif active < check.min_utilization:
-            yield f"GPU active {percent(active)} of the time, {asked}"
+            yield f"GPU active {percent(active)} of the time, {needed}"
     for limit, names, word in (
         (check.max_input_wait, ("input_wait",), "waiting for input"),
         (check.max_stalls, ("validation", "callbacks"), "validation and callbacks"),
@@ -84,11 +84,11 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
         if limit is None:
             continue
         if any(name not in times for name in names):
-            yield f"{word}: not measured, at most {percent(limit)} asked"
+            yield f"{word}: not measured, at most {percent(limit)} allowed"
             continue
         share = sum(times[name] for name in names)
         if share > limit:
-            yield f"{word} {percent(share)} of the time, at most {percent(limit)} asked"
+            yield f"{word} {percent(share)} of the time, at most {percent(limit)} allowed"
     unjudged = _unjudged(run)
     if unjudged and (check.max_lost is not None or check.forbid or not check.limited):
         yield unjudged
@@ -99,13 +99,13 @@ def _reasons(run: Mapping, check: Check) -> Iterable[str]:
             / max(1e-9, run["wall_s"] or 0)
         )
         if share > check.max_lost:
-            yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} asked"
+            yield f"lost {percent(share)} of the time, at most {percent(check.max_lost)} allowed"
     if check.max_step_ms is not None:
         half = run["step_ms"]["p50"]
         if half is None:
             yield "step time was not measured"
         elif half > check.max_step_ms:
-            yield f"{half:.3g} ms a step, at most {check.max_step_ms:.3g} ms asked"
+            yield f"{half:.3g} ms a step, at most {check.max_step_ms:.3g} ms allowed"
     for finding in findings:
         if check.refuses(finding["cause"]):
             where = (

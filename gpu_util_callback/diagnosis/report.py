@@ -182,10 +182,10 @@ def _older_rules(found: Mapping) -> list[dict[str, str]]:
     if version == RULES_VERSION:
         return []
     return [{
-        "source": "today's rules",
+        "source": "current rules",
         "reason": "the run is long and was judged while it was recorded, "
                   f"by rules version {version} (now {RULES_VERSION})",
-        "cure": "gpu-util report LOGDIR judges it anew",
+        "cure": "gpu-util report LOGDIR judges it by the current rules",
     }]  # fmt: skip
 
 

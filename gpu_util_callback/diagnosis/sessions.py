@@ -97,7 +97,7 @@ _PARTS = {
         "files.",
     ),
     "callbacks": (
-        "its callbacks take long",
+        "its callbacks are slow",
         "Every step waits for the slowest worker. Callbacks of worker {rank} take {ms:.3g} ms a "
         "step, of the others {others:.3g} ms: let another thread do that work.",
     ),
@@ -144,18 +144,18 @@ _WORK = {
     ),
     "idle_host": (
         "its host keeps the GPU waiting",
-        "Look at what else runs on its processor, and at work that only this worker does.",
+        "Check what else runs on its CPU, and at work that only this worker does.",
     ),
     "idle_launch": (
         "its host launches slowly",
-        "Look at what else runs on its processor: kernels are launched later than the GPU asks.",
+        "Check what else runs on its CPU: kernels are launched later than the GPU asks.",
     ),
     "idle_sync": (
         "its host waits for its GPU",
-        "Look for a device synchronisation that only this worker does: logging, metrics.",
+        "Look for a device synchronization that only this worker does: logging, metrics.",
     ),
     "copy_h2d": (
-        "its copies to the GPU take long",
+        "its copies to the GPU are slow",
         "Compare its PCIe link with the others': gpu-util doctor shows it.",
     ),
 }
@@ -223,7 +223,7 @@ def _counters(runs: Sequence[Mapping], gap: float) -> Iterator[_Straggler]:
             ("worker_gap_pct", gap),
             f"Waiting in a collective counts as active, so workers that wait are active all the "
             f"time: only worker {rank} is not ({known[rank]:.0f} %). Its host is late: look at "
-            "what else runs on its processor, and at work that only this worker does.",
+            "what else runs on its CPU, and at work that only this worker does.",
         )  # fmt: skip
         return
     busy = {run["rank"]: _mean(run, "sm_active_pct") for run in runs}
@@ -359,7 +359,7 @@ def session_verdict(runs: Sequence[Mapping], findings: Sequence[Mapping]) -> dic
 def _holding(finding: Mapping, run: Mapping) -> str:
     """Return the verdict on a straggler: its title, and what it costs."""
     if not finding["lost_s"]:
-        return f"{finding['title']}; what that costs is not known."
+        return f"{finding['title']}; its cost is not known."
     lost = f"{duration(finding['lost_s'])} of {duration(run['wall_s'])}"
     return f"{finding['title']} ({lost} lost).{promise(run['wall_s'], finding['saves_s'], 'job')}"
 

@@ -141,7 +141,7 @@ def meant(name: str, known: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: the nearest known one, else all of them."""
     known = sorted(known)
     near = get_close_matches(name, known, 1)
-    return f": did you mean {near[0]}?" if near else f"; there is {', '.join(known) or 'none'}"
+    return f": did you mean {near[0]}?" if near else f"; available: {', '.join(known) or 'none'}"
 
 
 def _flatten(given: Mapping) -> Iterable[tuple[str, str, object]]:
@@ -161,5 +161,5 @@ def _number(name: str, value: object) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise UnusableInput(f"threshold {name}: {value!r} is not a number from 0 on")
+        raise UnusableInput(f"threshold {name} must be a non-negative number, got {value!r}")
     return number

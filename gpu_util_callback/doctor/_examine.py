@@ -157,7 +157,7 @@ def quick_check(
                 "gpus_unused", "warning", f"{visible} GPUs are free to use and {own} is used"
                 if own == 1 else f"{visible} GPUs are free to use and {own} are used",
                 "train on all of them with `tf.distribute.MirroredStrategy` (JAX, torch: "
-                "`keras.distribution`), or set CUDA_VISIBLE_DEVICES to the one that is meant",
+                "`keras.distribution`), or set CUDA_VISIBLE_DEVICES to the one you want",
                 evidence,
             )
         ]  # fmt: skip

@@ -76,7 +76,7 @@ class Report:
     def _verdict(self) -> str:
         count = {status: sum(line.status == status for line in self.lines) for status in _ORDER}
         if self.status == OK:
-            return "All well."
+            return "No problems found."
         parts = [
             f"{count[status]} {word}{'s' if count[status] > 1 else ''}"
             for status, word in ((PROBLEM, "problem"), (WARNING, "warning"))

@@ -40,11 +40,11 @@ NO_GPU = ("no NVIDIA GPU in this machine", "")
 NO_GPM = ("this GPU has no GPM: it came with Hopper", "")
 HOST_PIDS = (
     "the driver reports the host's process ids, which are not this container's",
-    "start the container with `--pid=host` to tell this process's memory from others'",
+    "start the container with `--pid=host` to separate this process's memory from that of others",
 )
 NOT_LISTED = (
     "the driver does not list this process: a sandbox or MPS stands between them",
-    "run outside of it to tell this process's memory from others'",
+    "run outside of it to separate this process's memory from that of others",
 )
 
 _CODES: dict[int, tuple[str, str]] = {
@@ -55,7 +55,7 @@ _CODES: dict[int, tuple[str, str]] = {
     8: ("a power cable is missing", "attach the GPU's external power cables"),
     9: ("the NVIDIA driver is not loaded", "load it with `modprobe nvidia`, or install the driver"),
     10: ("the driver did not answer in time", ""),
-    11: ("an interrupt problem of the driver", "see `dmesg`"),
+    11: ("the driver has an interrupt problem", "see `dmesg`"),
     12: (
         "no NVIDIA driver library (libnvidia-ml.so.1)",
         "install the NVIDIA driver; in a container pass `--gpus all` and the `utility` capability",
@@ -63,7 +63,7 @@ _CODES: dict[int, tuple[str, str]] = {
     13: ("the installed driver is too old for this call", "update the driver"),
     15: ("the GPU is lost: it fell off the bus or is not reachable", LOST_CURE),
     16: ("the GPU requires a reset", "`nvidia-smi --gpu-reset`, or reboot"),
-    17: ("the operating system refused it", "see `dmesg`"),
+    17: ("the operating system denied the request", "see `dmesg`"),
     18: (
         "the NVIDIA driver was updated and its kernel module is still the old one",
         "reboot, or reload the nvidia kernel modules",

@@ -381,7 +381,7 @@ class Sampler:
             key = f"gpu{found.index}"
             if found.gpu is None:
                 if not self._memory.skipped:  # otherwise it may be the GPU that hangs
-                    self._memory.note("GPU", key, "NVML knows no GPU with its identity")
+                    self._memory.note("GPU", key, "NVML lists no GPU with its UUID")
                 continue
             if found.gpu.handle is None or key in (*self._sampled, *self._memory.skipped):
                 continue

@@ -302,7 +302,7 @@ class Planner:
                 f"GpuUtilCallback(trace=[({steps}, {steps + 5})])",
             )
         first, stop = _middle(max(1, steps))
-        cure = f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps whatever it costs"
+        cure = f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps at any cost"
         if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
             named = self._pending[0][0] if self._pending else schedule.first
             return f"the fit ended after {steps} steps, before step {named} of trace", cure
@@ -310,11 +310,11 @@ class Planner:
         wait_s = self.budget.opens_at_s(self._length())
         if wait_s > elapsed_s:
             return (
-                f"the run was too short: it took {elapsed_s:.1f} s, and with "
-                f"overhead_budget={self.budget.share:g} the first window waits {wait_s:.0f} s",
+                f"run too short ({elapsed_s:.1f} s); with overhead_budget={self.budget.share:g} "
+                f"the first window opens at {wait_s:.0f} s",
                 cure,
             )
-        return "no stretch of the run had room for a window", cure
+        return "no part of the run left time for a window", cure
 
     def idle_s(self, now_ns: int) -> float:
         """Return the seconds without a boundary beyond the duration of a usual step."""

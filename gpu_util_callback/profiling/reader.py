@@ -174,7 +174,7 @@ class WindowReader:
 
 def _start() -> subprocess.Popen:
     if not sys.executable:
-        raise ReadFailed("this Python cannot start a second one")
+        raise ReadFailed("this Python cannot start another process")
     try:
         # A session of its own: Ctrl-C in the terminal is for the training, not for this process.
         return subprocess.Popen(

@@ -52,11 +52,11 @@ class TraceSchedule:
         for name in ("first", "every", "count"):
             value = getattr(self, name)
             if value is not None and (not _is_int(value) or value < (name != "first")):
-                raise ValueError(f"TraceSchedule({name}={value!r}): a positive number is needed")
+                raise ValueError(f"TraceSchedule({name}={value!r}): must be a positive number")
         for name in ("steps", "max_events"):
             value = getattr(self, name)
             if not _is_int(value) or value < 1:
-                raise ValueError(f"TraceSchedule({name}={value!r}): a positive number is needed")
+                raise ValueError(f"TraceSchedule({name}={value!r}): must be a positive number")
         if self.every is not None and self.every <= self.steps:
             raise ValueError(
                 f"TraceSchedule(every={self.every}, steps={self.steps}): windows would overlap"
@@ -108,7 +108,7 @@ def _ranges(ranges: Iterable) -> tuple[tuple[int, int], ...]:
             pair = tuple(item) if isinstance(item, Iterable) else ()
         if len(pair) != 2 or not all(_is_int(v) for v in pair) or not 0 <= pair[0] < pair[1]:
             raise ValueError(
-                f"trace: {item!r} is no step range; write (first, stop) with 0 <= first < stop"
+                f"trace: {item!r} is not a step range; use (first, stop) with 0 <= first < stop"
             )
         pairs.append((int(pair[0]), int(pair[1])))
     merged: list[tuple[int, int]] = []

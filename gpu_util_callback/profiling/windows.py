@@ -244,8 +244,8 @@ class ProfilerWindows:
         server = None if self._schedule.beside_server else self._session.server()
         if server is not None:
             self._give_up(
-                f"{server} may be asked for a profile, which a window would make fail",
-                "trace=TraceSchedule(…, beside_server=True) takes windows nevertheless",
+                f"{server} may be used to take a profile, and a window would make that fail",
+                "trace=TraceSchedule(…, beside_server=True) takes windows anyway",
             )
             return
         if self._running and self._schedule.explicit:

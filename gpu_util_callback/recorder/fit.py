@@ -37,7 +37,7 @@ log = logging.getLogger("gpu_util_callback")
 
 WORKERS_HAVE_NO_STAGES = (
     "pipeline",
-    "Keras runs the workers of a PyDataset itself and switches tf.data's own account off for it",
+    "Keras runs the workers of a PyDataset itself and turns tf.data's own statistics off for it",
     "",
 )
 

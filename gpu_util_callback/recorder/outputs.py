@@ -91,7 +91,7 @@ class Outputs:
         except Exception as error:
             self._fail(
                 "the recording",
-                f"{log_dir} cannot be written to ({reason_of(error)}); training goes on without it",
+                f"cannot write to {log_dir} ({reason_of(error)}); training continues without it",
                 "give another log_dir",
             )
         return self.recording
@@ -214,7 +214,7 @@ class Outputs:
         except Exception as error:
             self._fail(
                 "writing the recording",
-                f"{self._settings.log_dir}: {reason_of(error)}; it is tried again",
+                f"{self._settings.log_dir}: {reason_of(error)}; retrying",
                 self._cure(error),
             )
             self._has_failed()
@@ -229,7 +229,7 @@ class Outputs:
             return "make room, or give another log_dir"
         if "://" in self._settings.log_dir:
             return "check the network and this process's credentials, or give another log_dir"
-        return "see that this process may write there, or give another log_dir"
+        return "make sure that this process may write there, or give another log_dir"
 
     def close(self, status: str) -> None:
         """Seal everything. Where that fails it is retried for some seconds."""

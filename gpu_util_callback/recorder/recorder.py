@@ -192,7 +192,7 @@ class Recorder:
             if first and not outputs.failing and self.settings.report:
                 say(
                     f"the recording's end is still being written to {self.settings.log_dir} "
-                    f"after {waited_s:g} s; going on without waiting"
+                    f"after {waited_s:g} s; continuing without waiting"
                 )
             self._released.set()  # once is enough
         elif self._closed.is_set() and self._thread is not None:
@@ -681,8 +681,8 @@ class Recorder:
         if not lost or any(source == "input wait" for source, *_ in self.adapter.unavailable):
             return []  # none, or the reason why nothing is recorded is known
         reason = (
-            f"it is missing for {lost} of {steps} steps: what the train function wrote down did "
-            "not fit its calls"
+            f"it is missing for {lost} of {steps} steps: the train function's records do not "
+            "match its calls"
         )
         return [("input wait", reason, "")]
 

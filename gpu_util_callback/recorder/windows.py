@@ -20,9 +20,9 @@ __all__ = ["KerasWindows", "open_windows"]
 # at a time crash the process: not to be done to a training without the user's request.
 ASKED_FOR_ON_TORCH = {
     "source": "profiler windows",
-    "reason": "on PyTorch they are taken only when they are asked for: each holds up the training "
-    "for some 10 to 100 ms",
-    "cure": "trace=[(100, 105)] names the steps to take",
+    "reason": "on PyTorch they are taken only on request: each delays training by some "
+    "10 to 100 ms",
+    "cure": "trace=[(100, 105)] takes these steps",
 }
 
 

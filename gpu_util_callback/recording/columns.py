@@ -115,7 +115,7 @@ def _decode_column(
         how, weights, head = entry["from"]
         for other in weights:
             if not described[other]["type"] == entry["type"] == "int":
-                raise FrameError(f"column {name} follows from what is no integer")
+                raise FrameError(f"column {name} follows from something other than an integer")
             _decode_column(other, described, matrix, done, depth + 1)
         values = _undo_residual(values, (how, weights), head, done)
     done[name] = values
@@ -195,7 +195,7 @@ def _decode_ints(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
 
 def _int64(value: Any) -> np.int64:
     if not isinstance(value, int) or not -(2**63) <= value < 2**63:
-        raise FrameError("a constant of it is no integer of 64 bits")
+        raise FrameError("a constant of it is not a 64-bit integer")
     return np.int64(value)
 
 

@@ -513,7 +513,7 @@ def _number(kind: type, within: Within | None) -> _Check:
     if within and most < MOST_COUNT:
         why += f" from {least:.10g} to {most:.10g}"
     elif least == 0:
-        why += " from 0 on"
+        why += ", 0 or more"
 
     def check(value: Any, problems: _Problems) -> Any:
         # Comparing leaves NaN out, and takes integers of any size.

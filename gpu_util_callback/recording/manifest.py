@@ -65,7 +65,7 @@ def parse(data: bytes) -> tuple[Facts, list[str]]:
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"manifest.json is unreadable ({str(error)[:120]})") from error
     if not isinstance(manifest, dict):
-        raise ManifestError("manifest.json is no JSON object")
+        raise ManifestError("manifest.json is not a JSON object")
     version = manifest.get("format")
     if not (isinstance(version, list) and version and type(version[0]) is int):
         raise ManifestError("manifest.json names no format")

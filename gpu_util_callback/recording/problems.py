@@ -37,12 +37,12 @@ def remedy(error: Exception) -> str:
     if isinstance(error, (Damaged, ManifestError, FileNotFoundError)):
         return "if this folder is a copy, copy it again"
     if isinstance(error, LeadsOutside):
-        return "give what it leads to as a log directory of its own"
+        return "pass its target as a log directory of its own"
     if isinstance(error, PermissionError):
-        return "let who runs this read it, as `chmod -R a+rX` does on the log directory"
+        return "make it readable, for example with `chmod -R a+rX` on the log directory"
     if isinstance(error, ImportError):
         return "install what the message names"
-    return "see that the disk or the store that holds it answers"
+    return "make sure that the disk or the store that holds it responds"
 
 
 def unreadable(error: Exception) -> str:

@@ -225,7 +225,7 @@ def two_lines(run: Mapping) -> str:
         second = f"To see what the GPU waits for: {look}"
     elif group is not None:
         lost = duration(group.total("lost_s") or 0)
-        second = f"Small: {group.first['title']}, {lost}; gpu-util report shows it."
+        second = f"Minor: {group.first['title']}, {lost}; gpu-util report shows it."
     else:
         step = run["step_ms"]["p50"]
         shown = f"median {_step_time(step)} a step" if step is not None else "no step recorded"
@@ -308,7 +308,7 @@ def _subtitle(run: Mapping, which: str, workers_: int = 1) -> str:
     if (run.get("fit") or {}).get("run_eagerly"):
         parts.append("runs eagerly (run_eagerly=True)")
     if run["status"] != "ended":
-        parts.append({"live": "still running", "lost": "lost: its process ended without a word",
+        parts.append({"live": "still running", "lost": "lost: its process ended unexpectedly",
                       "interrupted": "interrupted"}.get(run["status"], run["status"]))  # fmt: skip
     return " · ".join(parts)
 

@@ -240,7 +240,7 @@ def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:
     work = [int((d.events.end_ps - d.events.start_ps).sum()) for d in active]
     busiest = sorted(range(len(active)), key=lambda i: -work[i])[:most]
     return [active[i] for i in sorted(busiest)], (
-        f"{len(active):,} GPUs in {len(steps):,} steps: only the {most:,} with most work are shown"
+        f"{len(active):,} GPUs in {len(steps):,} steps: only the {most:,} busiest are shown"
     )
 
 
@@ -254,7 +254,7 @@ def _unjudged(p: ProcessAnalysis) -> list[str]:
     notes = []
     if len(p.steps) and not p.has_steps:
         found = "no steps" if p.steps.basis == "trace" else f"only {LONE_CALL},"
-        notes.append(f"{found} in the trace: work is measured, idle time is not judged")
+        notes.append(f"{found} in the trace: work is measured, idle time is not analyzed")
     if p.devices and not p.enough_work:
         kernels = max(d.launches.kernels for d in p.devices)
         some = "one kernel" if kernels == 1 else f"{kernels} kernels"
@@ -270,7 +270,7 @@ def _unjudged(p: ProcessAnalysis) -> list[str]:
     if p.unused_devices and p.devices:
         indexes = ", ".join(str(i) for i in sorted(p.unused_devices))
         notes.append(
-            f"the trace has no events of GPU {indexes}: idle, or not recorded, which it cannot tell"
+            f"the trace has no events of GPU {indexes}: idle, or not recorded: it does not say"
         )
     return notes
 

@@ -144,7 +144,7 @@ def _idle(
     before = Intervals(gaps.start, late)
     idle_input = _input(process, before)
     rest = _part(before) - idle_input
-    # Then synchronisation: the host was waiting for the GPU when it ran dry.
+    # Then synchronization: the host was waiting for the GPU when it ran dry.
     sync = _syncs(process, device)
     # A final read-back of a result is the same, where no waiting call was recorded (TensorFlow
     # polls): the host had nothing queued behind it.
@@ -246,7 +246,7 @@ def _input(process: Process, before: Intervals) -> Intervals:
 
 
 def _syncs(process: Process, device: Device) -> Intervals:
-    """Return the times the host waited for a device: synchronisation calls, blocking copies."""
+    """Return the times the host waited for a device: synchronization calls, blocking copies."""
     calls = process.events
     rows = calls.kind == HostKind.SYNC
     start, end = calls.start_ps[rows], calls.end_ps[rows]

@@ -36,7 +36,7 @@ _TOOLS = {
 # Facts that no trace contains.
 _CANNOT = (
     ("NVML", "a trace holds no power, clocks, temperature or memory of other processes"),
-    ("callbacks", "a trace does not know the callbacks and epochs of a fit"),
+    ("callbacks", "a trace has no callbacks or epochs"),
 )
 _BUSY_BUCKETS = 512
 

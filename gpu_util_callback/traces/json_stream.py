@@ -77,7 +77,7 @@ class Document:
         self._done = not data
         self._read += len(data)
         if self._read > self._limit:
-            raise BrokenJson(f"it unfolds to more than {self._limit >> 20:,} MB")
+            raise BrokenJson(f"it decompresses to more than {self._limit >> 20:,} MB")
         text = self._decode(data, self._done)
         if self._bare:
             text = _BARE.sub(r"\1null", text)

@@ -369,7 +369,7 @@ def read_kineto(
             ) from None
         except _NoTrace:
             raise UnusableInput(
-                f"{path}: holds no trace events; wanted a trace of torch.profiler, or the "
+                f"{path}: holds no trace events; expected a trace of torch.profiler, or the "
                 "*.trace.json.gz of JAX or TensorFlow"
             ) from None
         except (OSError, EOFError, zlib.error) as error:

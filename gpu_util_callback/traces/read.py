@@ -44,7 +44,7 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
     files, skipped = find_traces(path)
     formats = {sniff(file) for file in files}
     if len(formats) > 1:
-        raise UnusableInput(f"{path}: holds {' and '.join(sorted(formats))} files; name one")
+        raise UnusableInput(f"{path}: holds {' and '.join(sorted(formats))} files; choose one")
     kind = formats.pop()
     try:
         trace = _READERS[kind](files, progress)
@@ -53,7 +53,7 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
         raise UnusableInput(f"{path}: nested too deeply to be a trace") from None
     except MemoryError:
         raise UnusableInput(
-            f"{path}: takes more memory than there is; profile fewer steps"
+            f"{path}: needs more memory than is available; profile fewer steps"
         ) from None
     if skipped:
         trace.problems.append(
@@ -87,7 +87,7 @@ def sniff(path: Path) -> str:
     if head[0] in (0x0A, 0x12, 0x1A, 0x22):  # a field of XSpace: planes, errors, warnings, hosts
         return "xplane"
     raise UnusableInput(
-        f"{path}: not a trace that is known here; wanted *.xplane.pb, *.trace.json[.gz], or an "
+        f"{path}: unrecognized trace format; expected *.xplane.pb, *.trace.json[.gz], or an "
         "Nsight Systems *.sqlite"
     )
 

@@ -467,16 +467,16 @@ def on_batch() -> None:
     report("on_batch", **summary(recording))
 
 
-def synchronisations() -> None:
+def synchronizations() -> None:
     """How often arrays are read or waited for, and on which thread, with and without us."""
     x, y = np.ones((320, WIDTH), "f"), np.ones((320, 1), "f")
     found = []
     trained = model()
     for ours in (False, True, False, True):  # the first two compile
         with counted_reads() as counts:
-            fit(trained, "synchronisations", ours=ours, x=x, y=y, batch_size=8, epochs=2)
+            fit(trained, "synchronizations", ours=ours, x=x, y=y, batch_size=8, epochs=2)
             found.append(dict(counts))
-    report("synchronisations", without=found[2], with_callback=found[3])
+    report("synchronizations", without=found[2], with_callback=found[3])
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.timed
 GROUPS = {
     "jax": (
         "waits", "stages", "hidden", "executions", "regrouped", "shapes", "epochs", "behind",
-        "interrupted", "remade", "on_batch", "synchronisations",
+        "interrupted", "remade", "on_batch", "synchronizations",
     ),
     "torch": (
-        "waits", "stages", "epochs", "interrupted", "remade", "on_batch", "synchronisations",
+        "waits", "stages", "epochs", "interrupted", "remade", "on_batch", "synchronizations",
     ),
 }  # fmt: skip
 BACKENDS = tuple(GROUPS)
@@ -172,7 +172,7 @@ def test_train_on_batch_in_a_callback_is_no_step(found):
     assert one["status"] == "ended" and one["steps"] == 16
 
 
-def test_no_synchronisation_is_added(found):
-    one = found["synchronisations"]
+def test_no_synchronization_is_added(found):
+    one = found["synchronizations"]
     assert one["without"] == one["with_callback"]
     assert sum(one["without"].values()) >= 80, "Keras reads the logs of every step"

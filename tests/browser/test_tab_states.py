@@ -1,4 +1,4 @@
-"""The tab when there is nothing yet, when things break, while training goes on, in any frame."""
+"""The tab when there is nothing yet, when things break, while training continues, in any frame."""
 
 import json
 import time

@@ -68,7 +68,7 @@ def test_exit_codes(logdir, capsys, limits, code):
     (["--threshold", "input_bound.wait_pct=much"], "is not a number"),
     (["--threshold", "input_bound.wait_pct=-8"], "is not a number"),
     (["--forbid", "throtled"], "did you mean throttled?"),
-    (["--min-utilization", "101"], "is no percentage"),
+    (["--min-utilization", "101"], "must be a percentage"),
     (["--max-input-wait", "-5"], "is not a number"),
     (["--max-step-ms", "nan"], "is not a number"),
     (["--max-lost"], "expected one argument"),

@@ -94,9 +94,9 @@ def test_a_switch_that_makes_all_functions_eager_is_named(framework, by, line):
 def test_pytorch_runs_eagerly_as_usual_and_what_that_costs_is_left_open():
     found = run_of("torch", fit={"dispatch": {**SEEN, "operations": 400}}, step_ms=8)
     assert eager(found) == []
-    assert "a try tells" in found["verdict"] and "400 operations" in found["verdict"]
+    assert "try whether torch.compile" in found["verdict"] and "400 operations" in found["verdict"]
     large = run_of("torch", fit={"dispatch": {**SEEN, "operations": 20}}, step_ms=8)
-    assert "a try tells" not in large["verdict"]
+    assert "try whether torch.compile" not in large["verdict"]
 
 
 def test_a_small_loss_does_not_hide_an_eager_step():

@@ -50,7 +50,7 @@ WAITS = traced(collective=0.45, idle_launch=0.02)
     ("kernel", "its GPU computes longer"),
     ("idle_host", "its host keeps the GPU waiting"),
     ("idle_launch", "its host launches slowly"),
-    ("copy_h2d", "its copies to the GPU take long"),
+    ("copy_h2d", "its copies to the GPU are slow"),
 ])  # fmt: skip
 def test_the_worker_that_waits_least_and_works_most_is_named(tmp_path, category, word):
     share = {} if category == "kernel" else {category: 0.42}

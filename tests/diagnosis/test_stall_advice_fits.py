@@ -220,7 +220,7 @@ def test_a_loop_without_epochs_validates_every_so_many_steps():
         run.steps(100, step_ms=10)
         run.phase("validation", 0.5)
     advice = found(run, "host_stall")["advice"]
-    assert "5 times as seldom" in advice["text"]
+    assert "5 times less often" in advice["text"]
     assert advice["code"].startswith("if step % 500 == 0:")
 
 

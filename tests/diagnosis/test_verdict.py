@@ -154,7 +154,7 @@ def test_what_other_programs_compute_is_said_to_be_left_out():
     run = run_of([GPU])
     run.gpu_value("utilization_other_pct", 30, 8)
     verdict = run.diagnose()["verdict"]
-    assert "active 88 % of the time (without what other programs computed)" in verdict
+    assert "active 88 % of the time (not counting other programs)" in verdict
 
 
 LOADER = {

@@ -12,7 +12,7 @@ STEPS, STEP_MS, SHARE = 12_000, 20, 0.5
 
 
 def ever_rarer(first: int, end: int) -> Generated:
-    """Synchronisations in steps [first, end); windows as the recorder takes them."""
+    """Synchronizations in steps [first, end); windows as the recorder takes them."""
     run = Generated(seed=2, gpus=[GPU])
     windows = {int(50 * 1.1**k) for k in range(60)} - {first, end}
     for stop in sorted({*(x for x in windows if x < STEPS), first, end, STEPS} - {0}):

@@ -120,7 +120,7 @@ def test_no_driver(tmp_path, monkeypatch):
         assert report["status"] == "warning"
         assert "no NVIDIA driver library" in driver["text"]
         assert "install the NVIDIA driver" in driver["cure"]
-    assert line(report, "tensorflow", "GPUs")["text"] == "tensorflow sees none, as the driver does"
+    assert line(report, "tensorflow", "GPUs")["text"] == "tensorflow sees none, like the driver"
 
 
 @pytest.mark.parametrize(

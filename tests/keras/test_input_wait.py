@@ -159,7 +159,7 @@ def test_waits_under_several_steps_per_execution(delay_ms, work_ms, mode, determ
         )
         assert recording.steps["step"].tolist() == list(range(n))
         assert recording.steps["batches"].tolist() == [8] * 48 + [3] * (n - 48)
-        ahead = mode != "eager"  # there Python fetches one batch after the other
+        ahead = mode != "eager"  # there Python fetches one batch at a time
         assert (recording.steps["estimated"] == int(ahead)).all()
         wait, real = ms(recording, "input_wait_ns")[8:], truth.delaying_ms(8)[8:]
         get = ms(recording, "input_get_ns")[8:]

@@ -41,12 +41,12 @@ def test_a_log_dir_that_cannot_be_made(tmp_path, caplog):
     assert len(history.history["loss"]) == 2
     lines = [line for line in ours_lines(caplog) if "file" in line]
     assert len(lines) == 1, ours_lines(caplog)
-    assert "training goes on" in lines[0] and "log_dir" in lines[0]
+    assert "training continues" in lines[0] and "log_dir" in lines[0]
     assert "\n" not in lines[0]
 
 
 def test_a_disk_that_fills_up(tmp_path, caplog, monkeypatch):
-    """Writes fail after a while: one line then, and training goes on to its end.
+    """Writes fail after a while: one line then, and training continues to its end.
 
     A second line, once the end could not be written either, comes when its last try has failed,
     which is about when this test reads the lines.

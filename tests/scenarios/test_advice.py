@@ -155,7 +155,7 @@ def test_files_are_read_several_at_a_time(tmp_path, way):
     labelled = lambda x: (x, x[:, :1])  # noqa: E731
     before = fit(tmp_path / "before", Timed(30), getattr(files, way)(open_file).map(labelled))
     span = only(before, "input_bound")
-    assert "one file after the other" in span["advice"]["text"]
+    assert "one file at a time" in span["advice"]["text"]
     names = apply(span["advice"]["code"], tf=tf, files=files, open_file=open_file)
     after = fit(tmp_path / "after", Timed(30), names["ds"].map(labelled))
     assert_kept(before, after, "input_bound")
@@ -236,7 +236,7 @@ def make_batch(index):
 def test_a_pydataset_gets_workers(tmp_path):
     before = fit(tmp_path / "before", Timed(30), Batches())
     span = only(before, "input_bound")
-    assert "Batches makes one batch after the other" in span["advice"]["text"]
+    assert "Batches makes one batch at a time" in span["advice"]["text"]
     names = apply(span["advice"]["code"], dataset=Batches())
     assert_kept(before, fit(tmp_path / "so far best", Timed(30), names["dataset"]), "input_bound")
     # The next run of the job, whatever its folder is called, tells what became of the promise.
@@ -254,7 +254,7 @@ def test_a_generator_becomes_a_pydataset(tmp_path):
 
     before = fit(tmp_path / "before", Timed(30), endless(), steps_per_epoch=STEPS)
     span = only(before, "input_bound")
-    assert "one batch after the other" in span["advice"]["text"]
+    assert "one batch at a time" in span["advice"]["text"]
     names = apply(
         span["advice"]["code"], keras=keras, make_batch=make_batch, number_of_batches=STEPS
     )

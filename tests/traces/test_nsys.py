@@ -222,7 +222,7 @@ def test_copies_pageable_and_pinned_metrics_and_memory(export):
     assert memory["curve"]["allocated_bytes"] == [500, 800, 300]
 
 
-def test_driver_synchronisation_is_seen(export):
+def test_driver_synchronization_is_seen(export):
     for k in range(20):
         at = k * 1000 * US
         export.range(at, at + 1000 * US, f"step {k}")

@@ -120,7 +120,7 @@ def test_sync_bound(explain):
     assert causes(result)[0] == "sync_bound"
 
 
-def test_a_blocking_copy_back_is_a_synchronisation(explain):
+def test_a_blocking_copy_back_is_a_synchronization(explain):
     space = Space()
     steps(space, 10, 1_000)
     gpu = Gpu(space, 0, space.host.line("tf_Compute/1", 2))
@@ -131,7 +131,7 @@ def test_a_blocking_copy_back_is_a_synchronisation(explain):
     assert shares(explain(space))["idle_sync"] > 0.4
 
 
-def test_reading_a_result_back_is_a_synchronisation_without_any_call_that_waits(explain):
+def test_reading_a_result_back_is_a_synchronization_without_any_call_that_waits(explain):
     """TensorFlow polls for the copy's end: no synchronising call is in the trace."""
     space = Space()
     steps(space, 10, 1_000)

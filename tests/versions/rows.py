@@ -88,7 +88,7 @@ SUITES = {
         "tests/backends/test_loops.py",
         "tests/backends/test_device_facts.py",
         "-k",
-        "not jax and not tensorflow and not synchronisation and not hidden_by",
+        "not jax and not tensorflow and not synchronization and not hidden_by",
     ],
 }
 LIBRARIES = (

@@ -113,7 +113,7 @@ def test_a_window_that_was_left_open_is_closed(result, name):
 
 
 def test_a_profile_on_a_thread_that_the_training_waits_for(result):
-    """Nobody can end ours in time: theirs works, training goes on, and no window opens again."""
+    """Nobody can end ours in time: theirs works, training continues, and no window opens again."""
     _, found = result
     assert found["joined"]["theirs"] >= 10
     assert (found["joined"]["status"], found["joined"]["trained"]) == ("ended", 12)

@@ -21,7 +21,7 @@ export const stepsText = (item: { start_step?: number | null; end_step?: number 
 };
 
 /** A trace without steps, or with too little work, is described and not judged. */
-export const notJudged = (verdict: unknown): boolean => /\bnot judged\b/.test(clean(verdict, 400));
+export const notJudged = (verdict: unknown): boolean => /\bnot (judged|analyzed)\b/.test(clean(verdict, 400));
 
 export const runName = (run: string | null | undefined, most = 80): string => (run === '.' || !run ? 'log directory' : clean(run, most));
 

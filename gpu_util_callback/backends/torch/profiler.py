@@ -117,21 +117,21 @@ class TorchProfiler(ProfilerSession):
     def start(self, folder: Path, yielded: Callable[[], None]) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise ProfilerFailed(
-                "torch's profiler can only be stopped by the thread that started it, and this "
-                "training runs in another than the main thread, which could not be asked to",
-                "train in the main thread of a process to have windows",
+                "torch's profiler must be stopped by the thread that started it, which is possible "
+                "only in the main thread; this training runs in another one",
+                "train in the main thread of a process to get windows",
             )
         on_device = self.traces_device
         if on_device and _old_cuda():
             raise ProfilerFailed(
                 f"with CUDA {torch.version.cuda} a second profile can crash a process that uses "
                 "CUDA graphs",
-                "install a PyTorch for CUDA 12.6 or later to have windows",
+                "install a PyTorch for CUDA 12.6 or later to get windows",
             )
         if self._lost:
             raise ProfilerFailed(
                 "a profile on another thread has replaced a window, while the main thread waited",
-                "a new process has windows again",
+                "restart the process to get windows again",
             )
         with self._lock:
             if self._folder is not None or self._others() or self._current() is not None:
@@ -197,7 +197,7 @@ class TorchProfiler(ProfilerSession):
             if late and not self._over.is_set():  # it still records: no window can open meanwhile
                 self._left = True
                 raise ProfilerFailed(
-                    "the main thread did not come back to stop torch's profiler",
+                    "the main thread did not return in time to stop torch's profiler",
                     'trace="off" trains without profiler windows',
                 )
             self._folder = None

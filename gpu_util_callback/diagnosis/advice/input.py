@@ -203,7 +203,7 @@ def keep_it(wait: InputWait, where: str = "") -> Advice | None:
         return None
     return Advice(
         f"{where}If the result is the same in every epoch and fits into memory, keep it: the first "
-        "epoch stays as slow, the others need not wait.",
+        "epoch stays slow, the others do not wait.",
         "ds = ds.cache()  # before shuffle, repeat and random augmentation",
         saves,
     )
@@ -243,7 +243,7 @@ def _data_loader(wait: InputWait) -> Advice:
     iterable = run.fit.get("input_iterable")
     method = "__iter__" if iterable else "__getitem__"
     samples = "list(dataset)" if iterable else "[dataset[i] for i in range(len(dataset))]"
-    cost = "" if iterable else " (%timeit dataset[0] tells what one sample costs)"
+    cost = "" if iterable else " (%timeit dataset[0] shows the cost of one sample)"
     # Taking a finished batch from a worker process takes 2-3 ms, which more or quicker workers do
     # not change. Wrapped loaders do not show whether it was finished.
     unknown = run.fit.get("input_ready_pct") is None
@@ -253,8 +253,8 @@ def _data_loader(wait: InputWait) -> Advice:
         if unknown and wait.lost_ms < HANDING_OVER_MS else ""
     )  # fmt: skip
     return Advice(
-        f"The DataLoader has {workers} worker{'s' if workers > 1 else ''}, as many as pay off on "
-        f"this machine, and still {wait.pace}. Make {own}.{method} cheaper{cost}: what comes "
+        f"The DataLoader has {workers} worker{'s' if workers > 1 else ''}, as many as this "
+        f"machine can use, and still {wait.pace}. Make {own}.{method} cheaper{cost}: what comes "
         "before random augmentation can be done once, and kept where it fits into memory."
         + handing,
         f'torch.save({samples}, "data.pt")  # once\n'
@@ -262,7 +262,7 @@ def _data_loader(wait: InputWait) -> Advice:
     )
 
 
-_NO_FORK = "JAX cannot be forked while it holds a GPU: these start anew and import the script"
+_NO_FORK = "JAX cannot be forked while it holds a GPU: these start fresh and import the script"
 _GUARD = '  # under if __name__ == "__main__":'
 
 
@@ -322,22 +322,22 @@ def _py_dataset(wait: InputWait) -> Advice:
         waits = mostly_waits(wait)
         count = _workers_for(wait, one_ms, waiting=waits)
         return py_dataset_workers(
-            run, f"{own} makes one batch after the other: {wait.pace}.", "dataset", count,
+            run, f"{own} makes one batch at a time: {wait.pace}.", "dataset", count,
             processes=not waits, saves=_side_by_side(wait, one_ms, count, not waits),
         )  # fmt: skip
     if not processes and not mostly_waits(wait):
         return py_dataset_workers(
             run,
-            f"{own} makes its batches in {workers} threads, which share Python's one lock: "
+            f"{own} makes its batches in {workers} threads, which share the GIL: "
             f"{wait.pace}.",
             "dataset", workers, processes=True,
             saves=_side_by_side(wait, wait.arrives_ms, workers, True),
         )  # fmt: skip
     if processes and workers >= (cpus(run) or MOST_WORKERS) and not _workers_wait(wait, workers):
         return Advice(
-            f"{own} has {workers} worker processes, as many as pay off on this machine, and still "
-            f"{wait.pace}. Make __getitem__ cheaper (%timeit dataset[0] tells what one batch "
-            "costs): what comes before random augmentation can be done once, and kept where it "
+            f"{own} has {workers} worker processes, as many as this machine can use, and still "
+            f"{wait.pace}. Make __getitem__ cheaper (%timeit dataset[0] shows the cost of one "
+            "batch): what comes before random augmentation can be done once, and kept where it "
             "fits into memory.",
             "made = [dataset[i] for i in range(len(dataset))]  # once\n"
             "class Made(keras.utils.PyDataset):\n"
@@ -447,7 +447,7 @@ def _generator(wait: InputWait) -> Advice:
     one_ms, waits = _one_ms(wait), mostly_waits(wait)
     count = _workers_for(wait, one_ms, waiting=waits)
     says = (
-        f"{name} makes one batch after the other: {wait.pace}. A keras.utils.PyDataset makes "
+        f"{name} makes one batch at a time: {wait.pace}. A keras.utils.PyDataset makes "
         "several at a time, if you can say how to make batch number i."
     )
     saves = _side_by_side(wait, one_ms, count, not waits)
@@ -534,7 +534,7 @@ def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> 
         )
     if pooled:
         return Advice(
-            f"{why} They are made side by side already: use more workers, or make each cheaper."
+            f"{why} They are made in parallel already: use more workers, or make each cheaper."
         )
     # Batches made on a thread already cost only the time by which they are slower than the step.
     ahead = kind == "Ahead"
@@ -548,7 +548,7 @@ def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> 
     one_ms = wait.arrives_ms if ahead else wait.lost_ms
     waits = mostly_waits(wait)
     count = _workers_for(wait, one_ms, waiting=waits)
-    how = "threads" if waits else "processes (Python computes in one thread at a time)"
+    how = "threads" if waits else "processes (the GIL lets one thread compute at a time)"
     if_known = "" if made else ", if you can say how to make batch number i"
     guard = "" if waits else _GUARD
     function, number = made or ("make_batch", batches_an_epoch(run))

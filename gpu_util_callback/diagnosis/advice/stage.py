@@ -76,12 +76,12 @@ def advise_stage(wait: InputWait) -> Advice:
 def _generated(wait: InputWait, stage: Stage) -> Advice | None:
     """Return advice on a Python generator.
 
-    It makes one element after the other, and only its author can split it. Several generators can
+    It makes one element at a time, and only its author can split it. Several generators can
     wait at the same time; those that compute share one lock.
     """
     if not stage.op.startswith("Generator"):
         return None
-    says = f"The generator makes one element after the other: {wait.pace}."
+    says = f"The generator makes one element at a time: {wait.pace}."
     if not mostly_waits(wait):
         return Advice(
             f"{says} Threads do not help where it computes in Python: let it yield what is cheap "
@@ -124,7 +124,7 @@ def _enough(wait: InputWait, least_ms: float, work_ms: float) -> int:
 
 
 def _several_files(wait: InputWait, stage: Stage) -> Advice | None:
-    """Return advice on reading: by default TensorFlow reads one file after the other."""
+    """Return advice on reading: by default TensorFlow reads one file at a time."""
     reader = next((name for name in READERS if stage.op.startswith(name)), None)
     opener = stage.inside or stage
     if opener.opens_files:
@@ -146,7 +146,7 @@ def _opened(wait: InputWait, opener: Stage, reader: str | None = None) -> Advice
     saves = wait.saves(max(wait.arrives_ms * (2 if several else 1) / at_once, wait.cores_ms))
     if "(" not in opener.name:
         return _read(wait, _sentence(wait.pace), reader or "TFRecord", saves)
-    reads = "reads few files at a time" if several else "reads one file after the other"
+    reads = "reads few files at a time" if several else "reads one file at a time"
     return Advice(
         f"{opener.name} {reads}: {wait.pace}. Read {at_once} at a time.",
         f"ds = files.interleave({_function(opener)}, cycle_length={at_once}, "
@@ -161,7 +161,7 @@ def _read(wait: InputWait, why: str, reader: str, saves: float | None = None) ->
     who = "it" if why.startswith(f"{reader}Dataset") else f"{reader}Dataset"
     size = "record_bytes, " if reader == "FixedLengthRecord" else ""
     return Advice(
-        f"{why}: {who} reads one file after the other. Read {at_once} at a time (split a "
+        f"{why}: {who} reads one file at a time. Read {at_once} at a time (split a "
         "single large file), from a local disk if you can.",
         f"ds = tf.data.{reader}Dataset(filenames, {size}num_parallel_reads={at_once})",
         wait.saves(max(wait.arrives_ms / at_once, wait.cores_ms)) if saves is None else saves,
@@ -337,13 +337,13 @@ def _nobody(wait: InputWait) -> Advice:
         return opened
     if seen is not None and not cores_full(wait):
         return Advice(
-            f"{_sentence(wait.pace)}, although no stage of the pipeline works long and the CPU is "
+            f"{_sentence(wait.pace)}, although no stage of the pipeline takes long and the CPU is "
             f"{seen:.0f} % busy: a stage waits for something outside, a file system or a "
-            "network. Bring the data nearer, or read more of it at a time.",
+            "network. Move the data closer, or read more of it at a time.",
         )
     return Advice(
-        f"{_sentence(wait.pace)}, although no stage of the pipeline works long: other programs, or "
-        "too few cores for the threads, keep the processor busy. End what need not run beside the "
+        f"{_sentence(wait.pace)}, although no stage of the pipeline takes long: other programs, or "
+        "too few cores for the threads, keep the CPU busy. Stop whatever else runs during "
         "training (top -H shows it).",
     )
 

@@ -67,7 +67,7 @@ def validation(
     then = f"it would take {100 * each / (each + factor * between):.0f} %"
     text = f"Validation takes {pct:.0f} % of the time. "
     if own_loop:
-        seldom = f"every {_th(factor)} epoch" if _has_epochs(run) else f"{factor} times as seldom"
+        seldom = f"every {_th(factor)} epoch" if _has_epochs(run) else f"{factor} times less often"
         return Advice(
             f"{text}Done {seldom}, {then}.",
             _in_loop(run, "validation", count, factor),
@@ -136,7 +136,7 @@ def _validation_data(run: Run, count: int, waiting: float) -> Advice | None:
             return None
         return Advice(
             f"{says}It is the same data every time: keep it in memory, if it fits. The first "
-            "validation stays as slow.",
+            "validation stays slow.",
             "val_ds = val_ds.cache()  # as its last step",
             waiting * (1 - 1 / times),
         )
@@ -169,7 +169,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
         return _save_once(says, who, total)
     if who == "TensorBoard":
         return Advice(
-            f"{says}It is mostly histograms and images of all weights that take long: write none.",
+            f"{says}Histograms and images of all weights take most of that: write none.",
             "keras.callbacks.TensorBoard(..., histogram_freq=0, write_images=False)",
         )
     rhythm = _rhythm(run, who, "epoch", 1.0, min(every, total), says, 1 - kept)

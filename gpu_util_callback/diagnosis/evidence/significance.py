@@ -25,8 +25,8 @@ SURE_GAIN = Constant(0.15, "... but so large a gain shows however unsteady the s
 PARTS, FEWEST_PARTS = 16, 4  # of the steps, to compare their pace
 LEAST_S = Threshold(
     0.5,
-    "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is told only "
-    f"of what came in {MANY_STEPS} steps, or {MANY_TIMES} times otherwise",
+    "healthy fits of a few seconds lose 0.1-0.5 s to the ends of their epochs; less is reported "
+    f"only if it came in {MANY_STEPS} steps, or {MANY_TIMES} times otherwise",
 )
 
 

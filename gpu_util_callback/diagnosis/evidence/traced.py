@@ -18,7 +18,7 @@ MAX_WINDOWS = 256
 
 
 def shows_no_steps(facts: Mapping, steps: int) -> bool:
-    """Return whether this is an imported trace without steps: its idle time is not judged.
+    """Return whether this is an imported trace without steps: its idle time is not analyzed.
 
     Args:
         facts: of the recording.

@@ -1,0 +1,1 @@
+"""All text that people read, in one list."""

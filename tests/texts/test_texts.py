@@ -1,0 +1,37 @@
+"""All text that people read: complete, and without the words that are nobody's English."""
+
+import re
+
+import pytest
+
+from tests.texts.__main__ import texts
+
+ALL = list(texts())
+ODD = re.compile(
+    r"\b(tells?|told|anew|beside|seldom|whoever|no longer ago|in a rhythm|by a public road"
+    r"|the same sight|works not|goes on without|on it goes|fully? well)\b"
+    r"|\b(synchronis|analys(?!is|es\b|er)|recognis|utilis|organis)\w*"
+    r"|is no (number|integer|percentage|object|step)\b|from 0 on\b|All well",
+    re.IGNORECASE,
+)  # fmt: skip
+# A name in somebody's file or library.
+NAMES = ("beside_server",)
+
+
+def test_the_list_has_text_of_every_place():
+    places = " ".join(place for place, _ in ALL)
+    for place in ("cli/report.py", "doctor/_framework.py", "diagnosis/advice/stage.py",
+                  "diagnosis/rules/input_bound.py", "recorder/settings.py", "traces/read.py",
+                  "tensorboard_plugin/plugin.py", "frontend/src/views/help.tsx",
+                  "report/terminal.py", "gpus/_words.py", "words.py"):  # fmt: skip
+        assert place in places, f"no text of {place} is listed"
+    assert len(ALL) > 1500
+
+
+@pytest.mark.parametrize("package", ["gpu_util_callback", "tensorboard_plugin"])
+def test_no_odd_words(package):
+    found = [
+        f"{place}: {text}" for place, text in ALL
+        if place.startswith(package) and ODD.search(re.sub("|".join(NAMES), "", text))
+    ]  # fmt: skip
+    assert not found, "\n".join(found)
