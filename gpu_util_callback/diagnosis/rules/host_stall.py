@@ -212,7 +212,7 @@ class HostStall(Rule):
         ),
         "validation_idle_pct": Threshold(
             10,
-            "a shorter validation is told only where the GPU was seen to idle for a tenth of the "
+            "a shorter validation is reported only if the GPU was seen to idle for a tenth of the "
             "time meanwhile: one that keeps it half busy would have to take those 20 %",
         ),
         "callback_pct": Threshold(

@@ -235,7 +235,7 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
         state=often >= MANY_TIMES,
         advice=_advice(
             run,
-            f"Setting the input up anew {each}, and training waits. ",
+            f"Setting the input up again {each}, and training waits. ",
             1 - 1 / max(2, often),  # the first one is needed
         ),
         gpus=run.used_gpus,
@@ -344,7 +344,7 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
         )
     if kind in ("", "tf.data"):
         return Advice(
-            each + "Let the dataset go on into the next epoch instead of beginning anew: what its "
+            each + "Let the dataset go on into the next epoch instead of starting over: what its "
             "buffers hold is kept.",
             f"model.fit(ds.repeat(), ..., steps_per_epoch={batches_an_epoch(run)})",
             saves,
@@ -357,7 +357,7 @@ def _advice(run: Run, each: str, saves: float) -> Advice:
         )
     if "pydataset" in kind:
         return Advice(
-            f"{each}Keras begins a PyDataset anew with every epoch: its on_epoch_end runs and its "
+            f"{each}Keras restarts a PyDataset every epoch: its on_epoch_end runs and its "
             "first batches are made while training waits. Make both cheaper, or the epochs longer.",
             "",
             saves,

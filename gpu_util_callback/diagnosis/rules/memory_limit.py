@@ -23,7 +23,7 @@ class MemoryLimit(Rule):
         "limit_pct": Threshold(70, "TensorFlow and JAX take 75-95 % of the device by default"),
         "allocator_used_pct": Threshold(90, "a limit that is not reached does no harm"),
     }
-    unknown = "the framework does not tell its allocator's limit"
+    unknown = "the framework does not report its allocator's limit"
 
     def missing(self, run: Run) -> bool:
         return not any((memory := allocator(run, gpu)) and memory.total for gpu in run.used_gpus)

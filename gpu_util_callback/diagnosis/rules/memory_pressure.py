@@ -34,11 +34,11 @@ class MemoryPressure(Rule):
         ),
         "retries": Threshold(
             4,
-            "each frees the cache and synchronises the GPU; cuDNN alone causes one or two when it "
+            "each frees the cache and synchronizes the GPU; cuDNN alone causes one or two when it "
             "tries a large workspace in the first steps",
         ),
     }
-    unknown = "the framework does not tell what its allocator uses"
+    unknown = "the framework does not report what its allocator uses"
 
     def missing(self, run: Run) -> bool:
         return not any(allocator(run, gpu) for gpu in run.used_gpus)
