@@ -63,14 +63,14 @@ def test_exit_codes(logdir, capsys, limits, code):
 @pytest.mark.parametrize("arguments, said", [
     (["--threshold", "input_bound.wait_pc=8"], "did you mean wait_pct?"),
     (["--threshold", "inputbound.wait_pct=8"], "did you mean input_bound?"),
-    (["--threshold", "zebra.wait_pct=8"], "there is communication_bound, "),
+    (["--threshold", "zebra.wait_pct=8"], "available: communication_bound, "),
     (["--threshold", "wait_pct=8"], "write CAUSE.NAME=VALUE"),
-    (["--threshold", "input_bound.wait_pct=much"], "is not a number"),
-    (["--threshold", "input_bound.wait_pct=-8"], "is not a number"),
+    (["--threshold", "input_bound.wait_pct=much"], "must be a non-negative number"),
+    (["--threshold", "input_bound.wait_pct=-8"], "must be a non-negative number"),
     (["--forbid", "throtled"], "did you mean throttled?"),
     (["--min-utilization", "101"], "must be a percentage"),
-    (["--max-input-wait", "-5"], "is not a number"),
-    (["--max-step-ms", "nan"], "is not a number"),
+    (["--max-input-wait", "-5"], "must be a non-negative number"),
+    (["--max-step-ms", "nan"], "must be a non-negative number"),
     (["--max-lost"], "expected one argument"),
     (["--max-los", "5", "--nonsense"], "unrecognized arguments: --nonsense"),
 ])  # fmt: skip
@@ -87,7 +87,7 @@ def test_wrong_limits_are_told_in_one_line(logdir, capsys, arguments, said):
 def test_help_says_that_a_limit_is_enough(capsys):
     with pytest.raises(SystemExit):
         main(["report", "--help"])
-    assert "--check need not be given" in " ".join(capsys.readouterr().out.split())
+    assert "any limit implies --check" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_worker_that_holds_the_others_back_fails_the_check(tmp_path, capsys):

@@ -32,7 +32,7 @@ def test_a_loop_that_nothing_compiles_is_no_all_clear(framework, line):
     assert finding["evidence"]["operations_per_step"] == 63
     assert finding["evidence"]["eager_op_us"] == pytest.approx(8000 / 63, rel=0.05)
     assert found["verdict"] == (
-        "The step runs eagerly, operation by operation from Python; what it costs is not known."
+        "The step runs eagerly, operation by operation from Python; its cost is not known."
     )
 
 

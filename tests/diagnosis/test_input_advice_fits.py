@@ -192,7 +192,7 @@ def test_threads_that_wait_may_be_more_than_cores(kind):
 
 
 @pytest.mark.parametrize("cpus, cpu_pct, told", [
-    (2, 95, "as many as pay off"), (2, 20, "workers = 16"), (16, 30, "workers = 16"),
+    (2, 95, "as many as this machine can use"), (2, 20, "workers = 16"), (16, 30, "workers = 16"),
 ])  # fmt: skip
 def test_processes_that_have_all_cores_are_not_to_be_more(cpus, cpu_pct, told):
     facts = PYDATASET | {"input_workers": 4, "input_processes": True, "machine": {"cpus": cpus}}
@@ -312,9 +312,9 @@ def test_workers_that_wait_may_be_more_than_cores(workers, cpu_pct, told):
 
 
 @pytest.mark.parametrize("stage, told", [
-    (("batch", "Batch", 38.0, 1.0, ""), "Putting a batch together takes 38 ms, and the model"),
-    (("TFRecordDataset", "TFRecord", 38.0, 1.0, ""), "every 10 ms: it reads one file after"),
-    (READER, "it reads one file after"),
+    (("batch", "Batch", 38.0, 1.0, ""), "Putting a batch together takes 38 ms, but the model"),
+    (("TFRecordDataset", "TFRecord", 38.0, 1.0, ""), "every 10 ms: it reads one file at a time"),
+    (READER, "it reads one file at a time"),
 ])  # fmt: skip
 def test_nothing_is_named_twice_in_a_sentence(stage, told):
     text = found(waits(stage), "input_bound", COMPUTING)["advice"]["text"]

@@ -17,4 +17,4 @@ def test_short_fits_after_the_first_are_silent(fit, steps, wait_ms, lines, tmp_p
     write(run, tmp_path)
     verdict(str(tmp_path), None)
     said = capsys.readouterr().out
-    assert len(said.splitlines()) == lines and ("Do first" in said) == bool(wait_ms)
+    assert len(said.splitlines()) == lines and ("Fix first" in said) == bool(wait_ms)

@@ -188,7 +188,7 @@ def test_a_small_finding_is_listed_and_makes_no_headline(tmp_path):
     assert found["verdict"].endswith("The largest finding costs 1.0 s.")
     assert "batch_size" not in finding["advice"]["code"], "for 1.01 times the speed"
     _, second = lines(run, tmp_path / "run")
-    assert "Do first" not in second and "Small: Input-bound, 1.0 s" in second
+    assert "Fix first" not in second and "Minor: Input-bound, 1.0 s" in second
     text = render(logdir_report(read_recordings(tmp_path / "run")))
     assert "Input-bound" in text and " 1×" not in text
 

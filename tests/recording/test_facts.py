@@ -90,7 +90,7 @@ def test_what_is_wrong_is_named_and_the_rest_stays(manifest):
         (("gpus", 0, "name"), {"a": 1}, "gpus[0].name is an object, not a text"),
         (("gpus", 1, "index"), "x", "gpus[1].index is 'x', not a whole number from 0 to 4095"),
         (("gpus", 1, "index"), 0, "gpus[1].index is 0, as that of another one"),
-        (("fit", "batch_size"), -4, "fit.batch_size is -4, not a whole number from 0 on"),
+        (("fit", "batch_size"), -4, "fit.batch_size is -4, not a whole number, 0 or more"),
         (("account", "time_s", "step"), "x", "account.time_s.step is 'x', not a number"),
         (("account", "time_s", "step"), 1e6, "account does not sum to the wall time"),
         (("diagnosis", "findings"), 5, "diagnosis.findings is 5, not a list"),

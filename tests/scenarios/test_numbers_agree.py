@@ -85,15 +85,15 @@ def findings_of(run: dict) -> list[dict]:
 def check_stages(text: str) -> None:
     """A stage that is blamed for its time is slower than the model needs it to be."""
     for took, unit, needed, of in re.findall(
-        rf"takes {NUMBER} a batch[^.;]*, and the model could take one every {NUMBER}", text
+        rf"takes {NUMBER} a batch[^.;]*, but the model could take one every {NUMBER}", text
     ):
         assert seconds(took, unit) >= 0.9 * seconds(needed, of), text
     for together, unit, needed, of in re.findall(
-        rf"that is {NUMBER}, and the model could take one every {NUMBER}", text
+        rf"that is {NUMBER}, but the model could take one every {NUMBER}", text
     ):
         assert seconds(together, unit) >= 0.9 * seconds(needed, of), text
     for comes, unit, needed, of in re.findall(
-        rf"a batch comes every {NUMBER}, and the model could take one every {NUMBER}", text
+        rf"a batch arrives every {NUMBER}, but the model could take one every {NUMBER}", text
     ):
         assert seconds(comes, unit) >= seconds(needed, of), text
 

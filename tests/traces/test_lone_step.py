@@ -69,7 +69,7 @@ def test_a_call_that_fetched_its_batch_is_a_step(path, capsys, waits):
     assert analysis.problems == []
     text = render(analysis, width=100)
     assert "idle: input 2.3 s (62 %)" in text
-    assert "not judged" not in text and "no steps" not in text
+    assert "not analyzed" not in text and "no steps" not in text
     assert main(["trace", str(file), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     (process,) = shown["processes"]
@@ -83,7 +83,7 @@ def test_the_tab_judges_an_imported_step(path, tmp_path):
     import_trace(path(one_call()), tmp_path / "logs")
     (recording,) = read_recordings(tmp_path / "logs")
     report = run_report(recording)
-    assert "input" in report["verdict"] and "not judged" not in report["verdict"]
+    assert "input" in report["verdict"] and "not analyzed" not in report["verdict"]
     assert [finding["cause"] for finding in [*report["findings"], *report["spans"]]] == [
         "input_bound"
     ]

@@ -98,7 +98,7 @@ def test_a_limit_set_changes_the_verdict_in_python_and_on_the_command_line(trace
     ("input_bound=5", "--threshold 'input_bound=5': write CAUSE.NAME=VALUE"),
     ("input_bound.wait=5", "input_bound has no threshold 'wait': did you mean wait_pct?"),
     ("input_bund.wait_pct=5", "no cause 'input_bund' to set: did you mean input_bound?"),
-    ("input_bound.wait_pct=much", "threshold input_bound.wait_pct: 'much' is not a number"),
+    ("input_bound.wait_pct=much", "input_bound.wait_pct must be a non-negative number, got 'much'"),
 ])  # fmt: skip
 def test_a_wrong_limit_is_one_line_the_same_as_for_a_report(trace_file, capsys, given, says):
     assert main(["trace", str(trace_file), "--threshold", given]) == 2

@@ -47,7 +47,7 @@ def test_none_that_nobody_asked_for(result):
     _, found = result
     unasked = found["unasked"]
     assert unasked["windows"] == [] and unasked["status"] == "ended"
-    assert any("only when they are asked for" in reason for reason in unasked["reasons"])
+    assert any("only on request" in reason for reason in unasked["reasons"])
 
 
 @pytest.mark.parametrize("name", ["plain", "epochs", "again", "loop"])

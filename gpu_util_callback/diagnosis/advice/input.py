@@ -139,7 +139,7 @@ class InputWait:
     @property
     def pace(self) -> str:
         return (
-            f"a batch comes every {brief(self.arrives_ms)}, and the model could take one every "
+            f"a batch arrives every {brief(self.arrives_ms)}, but the model could take one every "
             f"{brief(self.needed_ms)}"
         )
 

@@ -389,13 +389,13 @@ def _takes(wait: InputWait, stage: Stage, on: str = "") -> str:
         each = f"{stage.name} takes {took} a batch{summed}"
     alone_ms = stage.work_ms_per_batch if wait.overlaps else stage.ms_per_batch
     if alone_ms >= wait.needed_ms or not wait.stages:
-        return f"{each}, and the model could take one every {needed}"
+        return f"{each}, but the model could take one every {needed}"
     if not wait.works_ahead:
         return f"{each}, while the model waits"
     _, slowest_ms = chain_ms(wait.stages)
     if slowest_ms >= wait.needed_ms:
         return (
-            f"{each}. With the other stages on its thread that is {brief(slowest_ms)}, and the "
+            f"{each}. With the other stages on its thread that is {brief(slowest_ms)}, but the "
             f"model could take one every {needed}"
         )
     return f"{each}; {wait.pace}"

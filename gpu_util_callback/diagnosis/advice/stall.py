@@ -195,18 +195,18 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
         )
     if not hook and once and run.ended:
         return Advice(
-            f"{says}Do it once, at the end of this short training, or let a thread do it.",
+            f"{says}Do it once, at the end of this short training, or in a background thread.",
             _in_loop(run, name, total, last=True),
             1 - 1 / total,
         )
     if not hook:  # a phase of a custom loop
         return Advice(
-            f"{says}Do it less often, or let a thread do it.",
+            f"{says}Do it less often, or in a background thread.",
             _in_loop(run, name, count, every),
             1 - kept,
         )
     return Advice(
-        f"{says}Do it less often, or let a thread do it.",
+        f"{says}Do it less often, or in a background thread.",
         _every(run, name, "epoch", every),
         1 - kept,
         before=f"...  # in {name}",
@@ -264,7 +264,7 @@ def in_steps(
     kept = min(1.0, math.ceil(per_epoch / every) / often)
     if own:
         return Advice(
-            f"{says}Do it every {_th(every)} step, or let a thread do it.",
+            f"{says}Do it every {_th(every)} step, or do it in a background thread.",
             f'if step % {every} == 0:\n    with monitor.phase("{name}"): ...',
             1 - kept,
         )
@@ -273,12 +273,12 @@ def in_steps(
         return rhythm
     if every >= per_epoch and often > 1 and every > EVERY_BATCH:
         return Advice(
-            f"{says}Do it once an epoch, or let a thread do it.",
+            f"{says}Do it once an epoch, or do it in a background thread.",
             _moved(run, name, "on_epoch_end"),
             1 - kept,
         )
     return Advice(
-        f"{says}Do it every {_th(every)} batch, or let a thread do it.",
+        f"{says}Do it every {_th(every)} batch, or do it in a background thread.",
         _every(run, name or "the callback", "batch", every),
         1 - kept,
         before=f"...  # in {name or 'the callback'}",

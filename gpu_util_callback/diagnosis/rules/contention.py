@@ -33,7 +33,9 @@ class Contention(Rule):
     sources = ("utilization by process", "GPU utilization")
     thresholds: ClassVar = {
         "others_active_pct": Threshold(10, "a desktop or a monitor takes 1-5 % of a GPU"),
-        "gpu_active_pct": Threshold(80, "while the GPU has time left, nobody takes it from us"),
+        "gpu_active_pct": Threshold(
+            80, "while the GPU has time left, no other process takes it away"
+        ),
         "min_s": Threshold(
             2, "the driver's utilization is a mean over up to a second; two make a state"
         ),

@@ -26,7 +26,7 @@ class GpusUnused(Rule):
         "unused_active_pct": Threshold(
             5, "a desktop or a monitor takes 1-5 % of a GPU; a training step takes more"
         ),
-        "busy_active_pct": Threshold(15, "another GPU must do the work, else nobody works"),
+        "busy_active_pct": Threshold(15, "another GPU must do the work, or no GPU works"),
         "min_samples": Threshold(20, "two seconds of samples at 10 Hz"),
     }
     unknown = "fewer than two GPUs of this process were sampled"

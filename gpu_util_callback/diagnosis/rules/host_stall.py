@@ -216,7 +216,7 @@ class HostStall(Rule):
             "time meanwhile: one that keeps it half busy would have to take those 20 %",
         ),
         "callback_pct": Threshold(
-            5, "XProf calls 3 % of a step outside the model moderate and 15 % high; 5 % is felt"
+            5, "XProf calls 3 % of a step outside the model moderate and 15 % high; 5 % matters"
         ),
         "unmarked_pct": Threshold(
             20,
@@ -238,7 +238,7 @@ class HostStall(Rule):
         "min_steps": Threshold(16, "as for input_bound"),
         "min_run_pct": Threshold(2, "below 2 % of the run, mending it does not show"),
         "least_s": LEAST_S,
-        "always_s": Threshold(60, "a lost minute is worth a line however long the run is"),
+        "always_s": Threshold(60, "a lost minute is worth reporting however long the run is"),
     }
     unknown = "neither phases nor callback times were recorded"
     unknown_in_trace = "the trace shows no steps with enough GPU work, or nothing of the host"

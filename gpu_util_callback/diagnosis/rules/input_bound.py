@@ -475,13 +475,13 @@ class InputBound(Rule):
             90, "in a trace: waits in nine of ten steps are a state of all of it, not of a part"
         ),
         "once_pct": Threshold(
-            5, "one change of epochs that takes a twentieth of the run is felt, as XProf's 5 % are"
+            5, "one change of epochs that takes a twentieth of the run matters, as XProf's 5 % are"
         ),
         "once_s": Threshold(
             1, "less than a second is a hiccup: closing a pipeline of threads takes 0.1-0.5 s"
         ),
         "least_s": LEAST_S,
-        "always_s": Threshold(60, "a lost minute is worth a line however long the run is"),
+        "always_s": Threshold(60, "a lost minute is worth reporting however long the run is"),
     }
     unknown = "input wait was not measured in this run"
     unknown_in_trace = "the trace shows no steps, or no fetching of batches"

@@ -178,7 +178,7 @@ class Recompilation(Rule):
     title = "Compiling again and again"
     sources = ("compilation time of each step", "or: input shape of each step")
     thresholds: ClassVar = {
-        "compile_pct": Threshold(5, "as for waiting: 5 % of the time is felt"),
+        "compile_pct": Threshold(5, "as for waiting: 5 % of the time matters"),
         "compilations": Threshold(
             5, "training, the smaller last batch, and one of each again are normal"
         ),
