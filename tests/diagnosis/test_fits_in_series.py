@@ -76,7 +76,7 @@ def test_losses_are_shares_of_the_training():
     """0.2 s of set-up before each 0.5 s of steps: 29 % of the fits, 6 % of the clock."""
     found, _ = judged(*series(busy_pct=70, setup_ms=200))
     (one,) = [one for one in found["spans"] + found["findings"] if "setup" in one["id"]]
-    assert one["title"].endswith("each fit sets its input up")
+    assert one["title"].endswith("each fit sets up its input again")
     assert "train_on_batch" in one["advice"]["code"]
     assert one["lost_s"] == pytest.approx(FITS * 0.2 * 0.3, rel=0.2), "the GPU idled for 30 %"
     assert "of 8.4 s" in found["verdict"], found["verdict"]

@@ -29,7 +29,7 @@ class Contention(Rule):
     """
 
     cause = "contention"
-    title = "Others use this GPU"
+    title = "GPU shared with other processes"
     sources = ("utilization by process", "GPU utilization")
     thresholds: ClassVar = {
         "others_active_pct": Threshold(10, "a desktop or a monitor takes 1-5 % of a GPU"),
@@ -63,7 +63,7 @@ class Contention(Rule):
                 cause=self.cause,
                 title=f"{self.title} (gpu{gpu})"
                 if len(found.gpus) == 1
-                else f"Others use {gpu_names(found.gpus)}",
+                else f"Other processes use {gpu_names(found.gpus)}",
                 where=found.where,
                 lost_ns=found.lost_ns,
                 confidence=ESTIMATED,

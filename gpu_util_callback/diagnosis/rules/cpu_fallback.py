@@ -24,7 +24,7 @@ class CpuFallback(Rule):
     """
 
     cause = "cpu_fallback"
-    title = "The GPU is not used"
+    title = "GPU not used"
     sources = ("GPUs the driver shows", "GPUs the framework lists", "GPU utilization and memory "
                "(for GPUs it lists and does not use)")  # fmt: skip
     thresholds: ClassVar = {

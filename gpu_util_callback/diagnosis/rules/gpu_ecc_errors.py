@@ -18,7 +18,7 @@ class GpuEccErrors(Rule):
     """Uncorrected memory errors came up during the run; errors from before it do not count."""
 
     cause = "gpu_ecc_errors"
-    title = "Uncorrected memory errors on a GPU"
+    title = "Uncorrected GPU memory errors"
     sources = ("ECC counters",)
     thresholds: ClassVar = {
         "uncorrected_errors": Threshold(1, "one is enough: data was lost, or the process ended"),

@@ -19,7 +19,7 @@ class GpuLost(Rule):
     """The driver reported a GPU of this run as lost; a silent driver alone is no evidence."""
 
     cause = "gpu_lost"
-    title = "A GPU was lost"
+    title = "GPU lost"
     sources = ("return codes of the driver",)
     thresholds: ClassVar = {}
     unknown = "no GPU was sampled"

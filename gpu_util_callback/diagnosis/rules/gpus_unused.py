@@ -20,7 +20,7 @@ class GpusUnused(Rule):
     """
 
     cause = "gpus_unused"
-    title = "GPUs without work"
+    title = "Unused GPUs"
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {
         "unused_active_pct": Threshold(

@@ -202,7 +202,7 @@ class HostStall(Rule):
     """
 
     cause = "host_stall"
-    title = "Training stands still"
+    title = "Training stalls"
     sources = ("phases", "callback time of each step", "GPU utilization (optional)")
     thresholds: ClassVar = {
         "validation_pct": Threshold(

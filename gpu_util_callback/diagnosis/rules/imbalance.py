@@ -35,7 +35,7 @@ class Imbalance(Rule):
     """
 
     cause = "imbalance"
-    title = "GPUs do unequal work"
+    title = "Unequal work across GPUs"
     sources = ("GPU utilization of each GPU",)
     thresholds: ClassVar = {
         "gap_pct": Threshold(

@@ -223,7 +223,7 @@ def _each_time(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -
         each = f"takes {duration(each_s)} on average, {duration(most_s)} at most"
     return Finding(
         cause=cause,
-        title=f"Input-bound: each {'fit' if _each_fit(run) else 'epoch'} sets its input up",
+        title=f"Input-bound: each {'fit' if _each_fit(run) else 'epoch'} sets up its input again",
         where=where,
         lost_ns=lost,
         confidence=ESTIMATED if active is None and run.used_gpus else MEASURED,
@@ -275,7 +275,7 @@ def _once(run: Run, limits: Limits, cause: str, occurrences: Occurrences) -> Fin
     seen = "once" if often == 1 else "twice" if often == 2 else f"{often} times"
     return Finding(
         cause=cause,
-        title="Input-bound: a change of epochs waits for the input",
+        title="Input-bound: the change of epochs waits for input",
         where=where,
         lost_ns=lost,
         confidence=ESTIMATED,  # whether it comes again

@@ -17,7 +17,7 @@ class MemoryLimit(Rule):
     """The allocator is nearly full, and its limit is far below the device's memory."""
 
     cause = "memory_limit"
-    title = "A memory limit is too low"
+    title = "Memory limit too low"
     sources = ("the framework's allocator and its limit", "memory of the GPU")
     thresholds: ClassVar = {
         "limit_pct": Threshold(70, "TensorFlow and JAX take 75-95 % of the device by default"),

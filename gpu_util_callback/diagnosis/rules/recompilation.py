@@ -175,7 +175,7 @@ class Recompilation(Rule):
     """
 
     cause = "recompilation"
-    title = "Compiling again and again"
+    title = "Recompilation"
     sources = ("compilation time of each step", "or: input shape of each step")
     thresholds: ClassVar = {
         "compile_pct": Threshold(5, "as for waiting: 5 % of the time matters"),

@@ -40,7 +40,7 @@ class SmallBatch(Rule):
     """
 
     cause = "small_batch"
-    title = "The batch is small for this GPU"
+    title = "Batch too small for this GPU"
     sources = ("GPM SM active", "GPU utilization", "allocator peak", "batch size")
     thresholds: ClassVar = BUSY_BUT_EMPTY | {
         "vram_used_pct": Threshold(40, "below 40 % at least twice the batch fits"),

@@ -18,7 +18,7 @@ class SmallModel(Rule):
     """The GPU is active and mostly empty although the batch is large: the model is small."""
 
     cause = "small_model"
-    title = "The model is small for this GPU"
+    title = "Model too small for this GPU"
     sources = ("GPM SM active", "GPU utilization", "model parameters", "batch size")
     thresholds: ClassVar = BUSY_BUT_EMPTY
     unknown = "SM activity (GPM, Hopper and newer), model or batch size are not known"
