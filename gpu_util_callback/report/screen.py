@@ -43,8 +43,8 @@ GPU_LOOK = {
     "idle_host": ("33", "h"), "idle": ("33", "-"), "other": ("90", "."),
     "outside_steps": ("90", " "),
 }  # fmt: skip
-_LISTED, _EXPLAINED = 6, 3  # findings: in a line each; with evidence and fix
-_CODE, _EVIDENCE, _TEXT = 4, 2, 2  # lines of each of these
+_LISTED, _EXPLAINED = 5, 3  # findings: in a line each; with evidence and fix
+_CODE, _EVIDENCE, _TEXT = 4, 2, 3  # lines of each of these
 # Shown in a sentence of its own, or in the advice.
 # Part of the account in which a worker holds the others back -> its own cause for that.
 _PARTS = {"input_wait": "input_bound", "callbacks": "host_stall"}
