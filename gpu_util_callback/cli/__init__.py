@@ -15,10 +15,10 @@ __all__ = ["main"]
 # name -> its line in `gpu-util --help`; the module gpu_util_callback.cli.<name> has
 # `add_arguments(parser)` and `run(args) -> int`, and is imported only for its own command.
 COMMANDS = {
-    "report": "say where the time of a training run went, and what to do first",
-    "total": "say where the GPU-hours of all runs in log directories went",
+    "report": "show where a training run spent its time and what to fix first",
+    "total": "show where the GPU-hours of all runs in log directories went",
     "doctor": "check whether this machine's GPUs, driver and framework work together",
-    "trace": "analyse a profiler trace file",
+    "trace": "analyze a profiler trace",
     "export": "write recordings in formats of other tools: Perfetto, Parquet",
 }
 

@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("logdir", nargs="+", metavar="LOGDIR",
-                        help="a log directory of TensorBoard, a run in it, or a URL")  # fmt: skip
+                        help="a TensorBoard log directory, a run in it, or a URL")  # fmt: skip
     parser.add_argument("--perfetto", metavar="FILE",
                         help="write steps, phases, findings and samples as Chrome trace JSON, "
                         "for ui.perfetto.dev (\"-\" = standard output)")  # fmt: skip

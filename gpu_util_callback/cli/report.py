@@ -29,29 +29,29 @@ MAX_SLOWDOWN_PCT = 5.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("logdir", nargs="*", metavar="LOGDIR",
-                        help="a log directory of TensorBoard, a run in it, or a URL")  # fmt: skip
+                        help="a TensorBoard log directory, a run in it, or a URL")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--html", metavar="FILE",
-                        help="write the tab and its data into one file")  # fmt: skip
+                        help="write the tab and its data to one HTML file")  # fmt: skip
     parser.add_argument("--run", action="append", metavar="NAME",
                         help="only this run (may be repeated)")  # fmt: skip
     _thresholds.add_arguments(parser)
     limits = parser.add_argument_group(
         "check",
-        "limits for CI: exit with 1 and the reasons where one is broken (0 = all kept, "
-        "2 = unusable input); each limit asks for a check by itself, --check need not be given",
+        "limits for CI: print the reasons and exit with 1 if one is not met (0 = all met, "
+        "2 = unusable input); any limit implies --check",
     )
     limits.add_argument("--check", action="store_true",
-                        help="without limits: any cause that is found fails")  # fmt: skip
+                        help="without limits: fail if any cause is found")  # fmt: skip
     limits.add_argument("--min-utilization", type=_share, metavar="PCT",
-                        help="mean utilization of the GPUs in use")  # fmt: skip
+                        help="lowest mean utilization of the GPUs in use")  # fmt: skip
     limits.add_argument("--max-input-wait", type=_share, metavar="PCT",
-                        help="waiting for input, of the wall time")  # fmt: skip
+                        help="highest share of wall time spent waiting for input")  # fmt: skip
     limits.add_argument("--max-stalls", type=_share, metavar="PCT",
-                        help="validation and callbacks, of the wall time")  # fmt: skip
+                        help="highest share of wall time in validation and callbacks")  # fmt: skip
     limits.add_argument("--max-lost", type=_share, metavar="PCT",
-                        help="everything that was lost, of the wall time")  # fmt: skip
-    limits.add_argument("--max-step-ms", type=length, metavar="MS", help="median step time")
+                        help="highest share of wall time lost in all")  # fmt: skip
+    limits.add_argument("--max-step-ms", type=length, metavar="MS", help="highest median step time")
     limits.add_argument("--forbid", action="append", default=[], metavar="CAUSE[,CAUSE]",
                         help="causes that must not be found")  # fmt: skip
     limits.add_argument("--baseline", metavar="LOGDIR",
@@ -180,7 +180,7 @@ def _share(text: str) -> float:
     """Parse a percentage for argparse."""
     number = length(text)
     if number > 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is no percentage, 0 to 100")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a percentage from 0 to 100")
     return number
 
 
@@ -191,7 +191,7 @@ def length(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+        raise argparse.ArgumentTypeError(f"must be a non-negative number, got {text!r}")
     return number
 
 
@@ -263,7 +263,7 @@ def open_recordings(
         known = sorted({recording.run for recording in found})
         missing = [name for name in only if name not in known]
         if missing:
-            raise UnusableInput(f"no run {missing[0]!r}; there is {', '.join(known)}")
+            raise UnusableInput(f"no run {missing[0]!r}; available: {', '.join(known)}")
         found = [recording for recording in found if recording.run in only]
     return Recordings(found, unread)
 

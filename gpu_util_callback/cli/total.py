@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="write one page, with a table of all runs")  # fmt: skip
     parser.add_argument("--top", type=int, default=10, metavar="N",
                         help="how many runs to list (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--anew", action="store_true",
-                        help="diagnose by today's rules what older ones diagnosed; reads all "
-                             "steps of such runs")  # fmt: skip
+    parser.add_argument("--rejudge", action="store_true",
+                        help="judge runs of older rules by the current ones; reads all their "
+                             "steps")  # fmt: skip
     _thresholds.add_arguments(parser)
     parser.add_argument("--engine", choices=("local", "ray"), default="local",
                         help="ray: read and diagnose on a Ray cluster (RAY_ADDRESS, or one that is "
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         found = survey(
             logdirs,
             thresholds=thresholds,
-            anew=args.anew,
+            anew=args.rejudge,
             engine=args.engine,
             cache=None if args.no_cache else Cache(logdirs),
             progress=progress,

@@ -155,7 +155,7 @@ def _judged(
     shown = f"{run.run}: its {name} is {change}{per} than in {against}"
     spread = f"{low:+.1f} to {high:+.1f} %"
     if low > 0 and high >= limit:
-        outcome, said = SLOWER, f"{shown} ({spread}); at most {percent(limit)} asked"
+        outcome, said = SLOWER, f"{shown} ({spread}); at most {percent(limit)} allowed"
     elif high < limit:
         outcome, said = WITHIN, f"{shown} ({spread}), within {percent(limit)}"
     else:

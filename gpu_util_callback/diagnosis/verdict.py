@@ -148,7 +148,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     if run.source is not None and not run.source.steps_judged:
         lone = run.source.steps_from == "call"
         shows = "a single call, which may be no step" if lone else "no steps"
-        return f"The trace shows {shows}: its work is measured, its idle time is not judged."
+        return f"The trace shows {shows}: its work is measured, its idle time is not analyzed."
     step_ns = run.steps.total("body_ns") + run.steps.total("gpu_wait_ns")
     known = run.account.get("time_s") if run.account else None
     seconds = float(known["step"]) if known and known.get("step") is not None else step_ns / 1e9
@@ -174,7 +174,7 @@ def _healthy(run: Run, nothing: str = NOTHING) -> str:
     gpu = "the GPUs were" if many else "the GPU was"
     active = f"{percent(idle.active_pct)} of the time{' on average' if many else ''}"
     if _others_pct(run, idle) >= 1:
-        active += " (without what other programs computed)"
+        active += " (not counting other programs)"
     if idle.active_pct < BUSY_PCT:
         return f"{UNKNOWN}, but {gpu} active only {active}: {unclear}."
     return f"{nothing}: {clear}, {gpu} active {active}."
@@ -190,7 +190,7 @@ def _not_measured(run: Run, waits: bool) -> str:
     if run.framework == "torch" and seen is not None and (seen.op_us or SMALL_OP_US) < SMALL_OP_US:
         within += (
             f"; Python starts some {seen.operations:,} operations in each, one every "
-            f"{seen.op_us:.0f} µs: whether torch.compile or a larger batch is faster, a try tells"
+            f"{seen.op_us:.0f} µs: try whether torch.compile or a larger batch is faster"
         )
     return within if waits else f"waits for input were not measured, and {within}"
 

@@ -57,7 +57,8 @@ def check_environment(environ: Mapping[str, str], nvml: dict[str, Any]) -> list[
     }
     if rest or not lines:
         text = (
-            ", ".join(f"{name}={value}" for name, value in rest.items()) or "none set that matter"
+            ", ".join(f"{name}={value}" for name, value in rest.items())
+            or "none that matter is set"
         )
         lines.append(Line(_SECTION, "variables", OK, text))
     if environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp/nvidia-mps").is_dir():
@@ -86,7 +87,7 @@ def _visible(environ: Mapping[str, str], nvml: dict[str, Any], gpus: list[Any]) 
         hidden = "the GPU" if len(gpus) == 1 else f"all {len(gpus)} GPUs"
         lines.append(
             Line(_SECTION, name, PROBLEM, f"{name}={value} hides {hidden}",
-                 f"unset {name}, or set it to the GPUs that are meant")
+                 f"unset {name}, or set it to the GPUs you want")
         )  # fmt: skip
     elif value is not None and gpus:
         lines.append(Line(_SECTION, name, OK, f"{name}={value}: {visible} of {len(gpus)} GPUs"))
@@ -115,10 +116,11 @@ def _settings(environ: Mapping[str, str], gpus: list[Any]) -> list[Line]:
     old, new = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
     if environ.get(old) and environ.get(new):
         warn(new, PROBLEM if gpus else WARNING,
-             f"JAX does not start on a GPU with {old} beside it", f"unset {old}")  # fmt: skip
+             f"JAX does not start on a GPU while {old} is set, too", f"unset {old}")  # fmt: skip
     capabilities = environ.get("NVIDIA_DRIVER_CAPABILITIES", "all").split(",")
     if gpus and not {"all", "compute"} & set(capabilities):
-        warn("NVIDIA_DRIVER_CAPABILITIES", PROBLEM, "this container may look at GPUs, not compute",
+        warn("NVIDIA_DRIVER_CAPABILITIES", PROBLEM,
+             "this container may query GPUs but not compute on them",
              "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")  # fmt: skip
     percentage = environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
     if percentage and percentage != "100":
@@ -141,7 +143,7 @@ def check_profiler(nvml: dict[str, Any], libraries: dict[str, Any]) -> list[Line
                  "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then "
                  "reboot; in a container `--cap-add=SYS_ADMIN`")
         ]  # fmt: skip
-    return [Line(_SECTION, "profiler", OK, "nothing forbids profiling")]
+    return [Line(_SECTION, "profiler", OK, "profiling is allowed")]
 
 
 def _admin_only(path: str = "/proc/driver/nvidia/params") -> bool:
@@ -232,7 +234,7 @@ def check_gpus(nvml: dict[str, Any]) -> list[Line]:
     gpus = nvml["gpus"]
     if not gpus:
         cure = "in a container start it with `--gpus all`; else see `lspci | grep -i nvidia`"
-        return [Line("GPUs", "NVML", WARNING, "the driver is there and sees no GPU", cure)]
+        return [Line("GPUs", "NVML", WARNING, "the driver is installed but sees no GPU", cure)]
     lines = []
     kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for gpu in gpus:
@@ -274,7 +276,11 @@ def _one(gpu: dict[str, Any], nvml: dict[str, Any]) -> list[Line]:
         say(WARNING, f"PCIe link ×{width} of ×{full}", "reseat the card, or use a full slot")
     if gpu.get("ecc_uncorrected"):
         text = f"{gpu['ecc_uncorrected']} uncorrected ECC errors since the last reboot"
-        say(WARNING, text, "see `nvidia-smi -q -d ECC,ROW_REMAPPER`; replace it if they go on")
+        say(
+            WARNING,
+            text,
+            "see `nvidia-smi -q -d ECC,ROW_REMAPPER`; replace the GPU if they keep coming",
+        )
     if (gpu.get("event_reasons") or 0) & _SLOWED_DOWN:
         text = "the GPU slows itself down (heat or power) right now"
         say(WARNING, text, "check cooling and the power supply")
@@ -335,8 +341,8 @@ def none_installed(names: list[str]) -> Line:
     if len(names) > 1:
         return Line(
             "framework", "installed", OK,
-            f"none of {wanted}: this is a viewer's environment. Reports and the TensorBoard tab "
-            "work; to record a training, install this package beside its framework",
+            f"none of {wanted}: this environment is for viewing only. Reports and the TensorBoard "
+            "tab work; to record a training, install this package next to its framework",
         )  # fmt: skip
     return Line("framework", "installed", PROBLEM, f"none of {wanted} is installed here",
                 f"{INSTALL[names[0]]} in this Python environment")  # fmt: skip
@@ -507,7 +513,7 @@ def _gpus_line(
     if own and own >= len(visible):
         return Line(name, "GPUs", OK, text)
     if not every and not own:
-        return Line(name, "GPUs", OK, f"{name} sees none, as the driver does")
+        return Line(name, "GPUs", OK, f"{name} sees none, like the driver")
     why, cure = _why(name, answer, cuda, visible, missing, environ)
     return Line(name, "GPUs", severe if own == 0 else WARNING, f"{text}: {why}", cure)
 
@@ -537,14 +543,14 @@ def _why(
     said = [line for line in answer.get("stderr", "").splitlines() if _TELLING.search(line)]
     if said:
         return f"it says: {said[0].strip()[:200]}", ""
-    return "for a reason it does not tell", f"see what `python -c 'import {name}'` prints"
+    return "for an unknown reason", f"see what `python -c 'import {name}'` prints"
 
 
 def _growth_line(answer: dict[str, Any], visible: list[Any]) -> Line:
     grows = answer.get("memory_growth") or []
     if any(grows):
         return Line("tensorflow", "memory growth", OK, "on: memory is taken as it is needed")
-    text = "off: TensorFlow takes nearly all GPU memory at start, whatever it needs"
+    text = "off: TensorFlow reserves nearly all GPU memory at startup"
     if any(gpu.get("processes") for gpu in visible):
         return Line("tensorflow", "memory growth", WARNING, text + "; others use these GPUs, too",
                     "TF_FORCE_GPU_ALLOW_GROWTH=true")  # fmt: skip

@@ -209,7 +209,7 @@ def _notes(report: Mapping, pen: Pen, unit: str) -> list[str]:
     if older:
         notes.append(
             f"{_count(older, 'recording')} {'was' if older == 1 else 'were'} judged by other "
-            "versions of the rules; --anew judges them by today's."
+            "versions of the rules; --rejudge judges them by the current ones."
         )
     lines = [line for note in notes for line in pen.wrap(note)]
     return ["", *map(pen.dim, lines)] if lines else []

@@ -120,7 +120,7 @@ def check(capsys, *arguments):
 @pytest.mark.parametrize("step_ms, code, said", [
     (10.0, 0, "within 5 %"),
     (10.2, 0, "within 5 %"),
-    (11.0, 1, "at most 5 % asked"),
+    (11.0, 1, "at most 5 % allowed"),
     (9.0, 0, "faster than in"),
 ])  # fmt: skip
 def test_a_run_is_checked_against_its_baseline(tmp_path, capsys, step_ms, code, said):
@@ -209,7 +209,7 @@ def test_ci_gets_junit_and_a_summary(tmp_path, capsys, monkeypatch):
     suite = ElementTree.parse(tmp_path / "x.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "1", "1")
     [failure] = suite.iter("failure")
-    assert "at most 5 % asked" in failure.get("message")
+    assert "at most 5 % allowed" in failure.get("message")
     said = summary.read_text()
     assert said.startswith("before\n### gpu-util: 1 of 2 runs failed")
     assert "❌ a: its step is" in said and "⚠️ b: its " in said

@@ -81,7 +81,8 @@ _OF = {
         "    loss = loss_function(model(x), y)",
         scaler="; scale the loss with torch.amp.GradScaler",
         memory_limit="torch.cuda.set_per_process_memory_fraction(1.0)",
-        on_gpu='model = model.to("cuda")\nbatch = batch.to("cuda", non_blocking=True)  # every batch',
+        on_gpu='model = model.to("cuda")\n'
+        'batch = batch.to("cuda", non_blocking=True)  # every batch',
     ),
 }
 _UNKNOWN = Idioms()

@@ -446,7 +446,7 @@ def advise_traced_stage(name: str) -> Advice:
         )
     if name.startswith("Generator"):
         return Advice(
-            f"{says}A Python generator makes one element after the other: read and prepare them "
+            f"{says}A Python generator makes one element at a time: read and prepare them "
             "with tf.data stages instead, which run in parallel.",
         )
     if re.fullmatch(r"(Padded)?Batch(V\d+)?", name):

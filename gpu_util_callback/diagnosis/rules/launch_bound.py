@@ -259,7 +259,7 @@ class Looks:
 
 
 COMPILED_TOO = Constant(
-    0.1, "with more compiled functions beside them, the step is compiled; operations surround it"
+    0.1, "if more functions than these are compiled, the step is compiled; operations surround it"
 )
 
 

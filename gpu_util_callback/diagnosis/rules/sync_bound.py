@@ -49,7 +49,7 @@ class SyncBound(Rule):
         ),
         "min_steps": Threshold(100, "without windows it takes many steps to be sure"),
     }
-    unknown = "no profiler window shows synchronisations"
+    unknown = "no profiler window shows synchronizations"
     unknown_in_trace = "the trace shows no steps with enough GPU work, or nothing of the host"
 
     def missing(self, run: Run) -> bool:
@@ -86,7 +86,7 @@ class SyncBound(Rule):
                 _advice(run),
                 threshold={"idle_sync_pct": limits["idle_sync_pct"]},
                 evidence=evidence,
-                of_trace=f"The GPU runs dry {share.pct:.0f} % of the time because the host waits "
+                of_trace=f"The GPU idles {share.pct:.0f} % of the time because the host waits "
                 "for it",
             )
 
@@ -152,14 +152,14 @@ def _advice(run: Run) -> Advice:
         )
     if not run.framework:
         return Advice(
-            "The program waits for the GPU in every step, and the GPU runs dry meanwhile: read "
-            "results from it less often, and synchronise only where they are needed.",
+            "The program waits for the GPU in every step, and the GPU idles meanwhile: read "
+            "results from it less often, and synchronize only where they are needed.",
         )
     if not has_keras_fit(run):
         words = idioms(run)
         return Advice(
             f"The loop reads a result from the GPU in every step ({words.reads}, print), and the "
-            f"GPU runs dry meanwhile. Read it every {EVERY}th step.",
+            f"GPU idles meanwhile. Read it every {EVERY}th step.",
             f"if step % {EVERY} == 0: print({words.read})",
             1 - 1 / EVERY,
         )
@@ -171,7 +171,7 @@ def _advice(run: Run) -> Advice:
     # Keras on torch takes one step per call; with a strategy several steps per call fail.
     if run.framework == "torch" or run.fit.get("strategy"):
         says = (
-            "Keras reads the metrics after every step, and the GPU runs dry until the next one is "
+            "Keras reads the metrics after every step, and the GPU idles until the next one is "
             "launched. "
         )
         factor = room_for(run, 4)
@@ -184,7 +184,7 @@ def _advice(run: Run) -> Advice:
             alters_training=True,
         )
     return Advice(
-        "Keras reads the metrics after every step, and the GPU runs dry until the next one is "
+        "Keras reads the metrics after every step, and the GPU idles until the next one is "
         f"launched. Let {PER_CALL} steps run in one call.",
         f"model.compile(..., steps_per_execution={PER_CALL})",
         1 - max(1, executed) / PER_CALL,

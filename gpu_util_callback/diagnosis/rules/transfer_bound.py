@@ -45,7 +45,7 @@ class TransferBound(Rule):
             70, "a PCIe link delivers 75-85 % of its nominal rate: from 70 % on it is full"
         ),
         "idle_pct": Threshold(
-            5, "beside a full link the GPU must idle for 5 % of the time, which is felt"
+            5, "with a full link the GPU must idle for 5 % of the time, which matters"
         ),
         "min_s": Threshold(
             2, "the driver's utilization is a mean over up to a second; two make a state"
@@ -209,11 +209,11 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
     if full:  # larger copies do not help a full link
         says = "The copies to the GPU fill the link, and the GPU waits for them. "
     elif run.framework == "" and run.fit.get("input_pin_memory") is False:
-        return Advice(f"{says}From pinned memory the copy runs beside the computation.")
+        return Advice(f"{says}From pinned memory the copy overlaps with compute.")
     elif run.framework == "torch" and unpinned and ("dataloader" in kind or not kind):
         more = "" if has_keras_fit(run) else "\nx = x.to(device, non_blocking=True)"
         return Advice(
-            f"{says}From pinned memory the copy runs beside the computation.",
+            f"{says}From pinned memory the copy overlaps with compute.",
             f"loader = DataLoader(dataset, ..., pin_memory=True){more}",
         )
     elif (
