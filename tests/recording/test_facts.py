@@ -3,18 +3,13 @@
 import copy
 import json
 import math
-import re
 import shutil
-from pathlib import Path
 
 import pytest
 from make_recording import make_recording
 
 from gpu_util_callback import read_recordings
-from gpu_util_callback.recording import facts as facts_module
-from gpu_util_callback.recording.facts import Facts, checked, encodable
-
-ROOT = Path(__file__).resolve().parents[2]
+from gpu_util_callback.recording.facts import checked, encodable
 
 
 @pytest.fixture(scope="module")
@@ -132,23 +127,6 @@ def test_what_a_newer_version_adds_is_kept(manifest):
     assert facts["fit"]["colour"] == "red"
     facts, left_out = checked({**manifest, "unheard_of": {"x": math.nan}})
     assert "unheard_of" not in facts and len(left_out) == 1
-
-
-def test_every_fact_that_a_rule_asks_for_is_declared():
-    declared = set(declared_paths(Facts))
-    asked = set()
-    for source in (ROOT / "gpu_util_callback").rglob("*.py"):
-        for found in re.finditer(r'\.fact\(((?:"\w+"(?:, )?)+)', source.read_text()):
-            asked.add(tuple(re.findall(r'"(\w+)"', found[1])))
-    assert len(asked) > 20
-    assert asked <= declared, asked - declared
-
-
-def declared_paths(kind, at=()):
-    for name, hint in facts_module.get_type_hints(kind).items():
-        yield (*at, name)
-        if facts_module.is_typeddict(hint):
-            yield from declared_paths(hint, (*at, name))
 
 
 def test_text_can_be_written_whatever_it_was():
