@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.redaction import hashed_script
 from gpu_util_callback.words import percent
@@ -14,17 +15,16 @@ from gpu_util_callback.words import percent
 __all__ = ["SLOWER", "UNKNOWN", "UNRESOLVED", "WITHIN", "Verdict", "slowdowns"]
 
 SLOWER, WITHIN, UNRESOLVED, UNKNOWN = "slower", "within", "unresolved", "unknown"
-# The first steps fill caches and buffers.
-WARM_UP = 20
+WARM_UP = Count(20, "the first steps fill caches and buffers")
 # Blocks of neighbouring steps, at several scales: what drifts slowly shows in the long ones.
 SCALES = (16, 8, 4)
-# Shorter blocks have no stable quantile.
-BLOCK_STEPS = 12
-# Two processes that run the same program differ by this much (standard deviation) for reasons that
-# last as long as they do: the placement of memory and threads, the clock of the machine.
-PROCESS = 0.005
-# As many baseline runs show by themselves how much runs differ.
-ENOUGH_RUNS = 3
+BLOCK_STEPS = Count(12, "shorter blocks have no stable quantile")
+PROCESS = Constant(
+    0.005,
+    "standard deviation of two processes that run the same program, for reasons that last as "
+    "long as they do: the placement of memory and threads, the clock of the machine",
+)
+ENOUGH_RUNS = Count(3, "as many baseline runs show by themselves how much runs differ")
 MOST_RUNS = 20
 # One-sided quantiles of Student's t at 99.5 %, by degrees of freedom: two measures are compared,
 # so that a run that has not changed fails in 1 of 100 comparisons at most.

@@ -11,8 +11,10 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, constants, shared_constants
 
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent
-# Numbers that decide nothing: how much is kept, shown or advised, and versions of files.
+# Numbers that decide nothing: how much is kept, shown or advised, units, tables of statistics, and
+# versions of files.
 DECIDE_NOTHING = {
+    "MOST_RUNS", "_NORMAL", "ROW_VERSION", "TASK_RUNS", "TOTAL_VERSION", "_NS_OF_A_WEEK", "_HOUR",
     "CAPACITY", "BASE_ROWS", "MAX_KERNELS", "MAX_NAMES", "MAX_SHAPES", "MAX_SPANS", "MAX_WINDOWS",
     "MANY", "NEXT_WINDOW", "SMALLEST_WINDOW", "PARTS", "FEWEST_PARTS", "WINDOW_NS", "FEWEST",
     "AROUND_NS", "MOST_COMPILATIONS", "_HOST_SAMPLES", "REPORT_VERSION", "RULES_VERSION",
