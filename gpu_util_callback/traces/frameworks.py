@@ -20,6 +20,8 @@ _JAX = "PjitFunction("
 _TENSORFLOW = ("ExecutorState::", "IteratorGetNext", "Iterator::")
 # The function that Keras compiles, as TensorFlow names it.
 _KERAS = re.compile(r"(multi|one)_step_on_(iterator|data)|__inference_train_function")
+# Of the steps: what the host did in less is not searched, which takes long in a long trace.
+_SEARCHED = 0.01
 _LOADER = re.compile(r"_(Single|Multi)Process\w{0,40}DataLoaderIter")
 
 
@@ -146,6 +148,8 @@ def _source(
 def _host_activity(p: ProcessAnalysis, names: Names) -> str:
     """Return what the host does while it keeps the GPUs idle; "" where no name covers it."""
     if not (p.devices and p.idle_judged and p.process.has_host):
+        return ""
+    if p.share("idle_host") < _SEARCHED:
         return ""
     worst = max(p.active, key=lambda d: int(d.account.steps["idle_host"].sum()))
     within = int(p.steps.start_ps[0]), int(p.steps.end_ps[-1])
