@@ -13,7 +13,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.diagnosis.evidence.traced import CATEGORIES
-from gpu_util_callback.recording.alignment import ClockOffset, session_clocks
+from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_PARTS
 
@@ -54,13 +54,8 @@ def _clock(recordings: Sequence[Recording]) -> tuple[int, dict[str, Shift]]:
         clocks = session_clocks(members)
         for one in members:
             offset = clocks.of(one.id)
-            shifts[one.id] = int if offset is None else _on_reference(offset)
+            shifts[one.id] = int if offset is None else offset.on_reference
     return min(shifts[one.id](one.start_ns) for one in recordings), shifts
-
-
-def _on_reference(offset: ClockOffset) -> Shift:
-    """Return how times of a worker become those of the reference's clock."""
-    return lambda ns: ns - offset.offset_ns - round(offset.drift * (ns - offset.at_ns))
 
 
 def trace_events(recording: Recording, pid: int, since: Shift) -> Iterator[Event]:

@@ -76,11 +76,6 @@ def test_an_offset_is_found_from_common_steps(tmp_path, offset_ms):
         assert "estimated from 400 common steps" in said
 
 
-def on_reference(clock, time_ns):
-    """Convert a worker's time to the reference's clock, as the tab does."""
-    return time_ns - clock.offset_ns - clock.drift * (time_ns - clock.at_ns)
-
-
 def test_a_drifting_clock_is_followed(tmp_path):
     ends = synchronous(5000, 2)
     write(tmp_path, ends[0], 0, 2)
@@ -90,7 +85,7 @@ def test_a_drifting_clock_is_followed(tmp_path):
     for step in (10, 2500, 4990):
         true = START + ends[0, step]
         theirs = START + (1 + 150e-6) * ends[1, step] + 35 * MS
-        assert on_reference(one, round(theirs)) == pytest.approx(true, abs=1.5 * MS)
+        assert one.on_reference(round(theirs)) == pytest.approx(true, abs=1.5 * MS)
 
 
 @pytest.mark.parametrize("odd", [0, 2, 3])
@@ -184,7 +179,7 @@ def test_of_a_long_run_some_blocks_are_read(tmp_path, monkeypatch):
     assert one.steps == alignment.BLOCKS * alignment.BLOCK
     middle = START + ends[0, 250_000]
     theirs = START + (1 - 40e-6) * ends[1, 250_000] + 35 * MS
-    assert on_reference(one, round(theirs)) == pytest.approx(middle, abs=1.5 * MS)
+    assert one.on_reference(round(theirs)) == pytest.approx(middle, abs=1.5 * MS)
 
 
 def test_clocks_that_differ_by_more_than_the_run_lasted_do_not_split_the_session(tmp_path):
