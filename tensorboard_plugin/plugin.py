@@ -16,6 +16,8 @@ from werkzeug import wrappers
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis.survey import Survey, row_of_open
+from gpu_util_callback.diagnosis.total import total
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
@@ -89,6 +91,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             within=lambda path: log_directory(self._logdir, self._spec, path),
         )
         self._clocks = SessionClocks()
+        self._total: tuple[list, str] | None = None  # what the last one was made of, and it
         self._reports: dict[str, tuple[Recording, str, dict[str, Any]]] = {}
         self._patience = Deadline() if "://" in self._logdir + self._spec else None
         # Made once: while TensorBoard reads event files in Python, each file opened during its
@@ -111,6 +114,7 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         routes: dict[str, Handler] = {
             "/static/*": self._serve_static,
             "/runs": self._serve_runs,
+            "/total": self._serve_total,
             "/recording": self._serve_recording,
             "/job": self._serve_job,
             "/tiles": self._serve_tiles,
@@ -173,6 +177,22 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
                 request, f'{head[:-1]},"recordings":[{",".join(rows)}]}}', "application/json"
             )
         )
+
+    def _serve_total(self, request: wrappers.Request) -> wrappers.Response:
+        """Serve what all runs lost, and a row for each training."""
+        self._refresh_names(request)
+        known = self._index.known()
+        made_of = [(one.recording.id, one.recording.revision) for one in known]
+        if self._total is None or self._total[0] != made_of:
+            found = Survey()
+            for one in known:
+                try:
+                    found.rows.append(row_of_open(one.recording))
+                except Exception as error:  # it must not hide the others
+                    found.problems.append(unexpected(one.recording.path, error))
+            self._total = (made_of, _dumped(total(found)))
+        text = self._total[1]
+        return _unkept(http_util.Respond(request, text, "application/json"))
 
     def _serve_recording(self, request: wrappers.Request) -> wrappers.Response:
         recording = self._recording(request)

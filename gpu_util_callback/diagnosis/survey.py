@@ -23,9 +23,8 @@ from gpu_util_callback.recording.problems import Problem, unexpected, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
 
-__all__ = ["ENGINES", "Cache", "Survey", "survey"]
+__all__ = ["Cache", "Survey", "row_of_open", "survey"]
 
-ENGINES = ("local", "ray")
 # Increment when rows of older versions no longer serve.
 ROW_VERSION = 1
 # Runs a Ray task reads: enough that starting it costs little, few enough to spread.
@@ -266,6 +265,19 @@ def _from_rows(
         recording.end_ns, recording.step_count, diagnosed=True,
     )  # fmt: skip
     return row, recording.problems
+
+
+def row_of_open(recording: Recording) -> Row:
+    """Return the row of an open recording, from what its recorder diagnosed."""
+    found = Found("", recording.run, recording.path, ())
+    judged: Mapping[str, Any] = recording.stored or {}
+    if "verdict" not in judged:
+        judged = {"findings": [], "spans": []}
+    row = _row(
+        found, recording.facts, judged, recording.account, recording.status, recording.start_ns,
+        recording.end_ns, recording.step_count, diagnosed=False,
+    )  # fmt: skip
+    return row | {"id": recording.id, "judged": row["judged"] and "verdict" in judged}
 
 
 def _row(

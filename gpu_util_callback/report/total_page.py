@@ -151,7 +151,8 @@ def _row(run: Mapping, unit: str) -> dict:
         _cell(", ".join(run["hosts"])),
     ]
     causes = [one["cause"] for one in run["lost"]] + run["unknown_cost"]
-    words = [*(f"{cell['t']} {cell.get('s', '')}" for cell in cells), *causes, run["logdir"]]
+    said = (f"{cell['t']} {cell.get('s', '')}" for cell in cells if isinstance(cell["v"], str))
+    words = [*said, *causes, run["logdir"]]
     return {"cells": cells, "text": " ".join(words).lower()}
 
 

@@ -230,3 +230,20 @@ def test_one_damaged_recording_hides_no_other(trace_data, name):
         tile = f"/tiles?id={id}&axis=time&level=24&first=0&count=64&lanes=steps"
         for address in (f"/recording?id={id}", f"/job?id={id}", f"/export.html?id={id}", tile):
             assert app.ask(address).status_code == 200, address
+
+
+def test_the_total_of_all_runs_has_a_row_for_each(tmp_path):
+    for name, scenario in (("a", "slow"), ("b", "healthy")):
+        make_recording(tmp_path / name, scenario, steps=200, gpus=3, scalars=False)
+    damaged = make_recording(tmp_path / "c", "slow", steps=60, gpus=1, scalars=False)
+    (damaged / "manifest.json").write_text("{")
+    app = App(tmp_path)
+    found = app.json("/total")
+    rows = {row["run"]: row for row in found["runs"]}
+    assert set(rows) == {"a", "b", "c"} and found["runs"][0]["run"] == "a"
+    assert rows["a"]["top"]["cause"] == "input_bound" and rows["c"]["gpu_hours"]["lost"] == 0
+    listed = {row["id"] for row in app.json("/runs")["recordings"]}
+    assert {row["id"] for row in found["runs"]} == listed  # from a row into its timeline
+    assert app.json("/total") == found
+    make_recording(tmp_path / "d", "healthy", steps=60, gpus=1, scalars=False)
+    assert len(App(tmp_path).json("/total")["runs"]) == 4
