@@ -1,6 +1,7 @@
 """Which recordings are one training: the ranks of a job, and its restarts and resumes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,9 @@ from gpu_util_callback.recording.redaction import hashed_script
 __all__ = ["Start", "Training", "trainings"]
 
 Row = Mapping[str, Any]
+
+# A start may continue one of this many of the newest trainings that share something with it.
+LOOK_BACK = 64
 
 
 @dataclass
@@ -63,7 +67,7 @@ class Start:
         return None if self.kept is None else self.steps - self.kept
 
 
-@dataclass
+@dataclass(eq=False)
 class Training:
     """A training: all its starts, the first one first."""
 
@@ -94,16 +98,17 @@ def trainings(rows: Iterable[Row]) -> list[Training]:
     * it runs in the same log directory, and the start before did not come to its end.
     """
     joined: list[Training] = []
-    by_script: dict[tuple, list[Training]] = {}
+    known: dict[tuple, deque[Training]] = defaultdict(lambda: deque(maxlen=LOOK_BACK))
     for start in _sessions(rows):
-        key = _script(start.first), start.first["fit_index"], start.first["backend"]
-        known = by_script.setdefault(key, [])
-        found = _continued(start, known)
+        shared = list(_shared(start))
+        found = _continued(start, [list(known[key]) for key in shared if key in known])
         if found is None:
             found = Training()
             joined.append(found)
-            known.append(found)
         found.starts.append(start)
+        for key in shared:
+            if found not in known[key]:
+                known[key].append(found)
     for training in joined:
         _count_kept(training.starts)
     return joined
@@ -125,14 +130,33 @@ def _sessions(rows: Iterable[Row]) -> list[Start]:
     return sorted(starts, key=lambda start: (start.start_ns, start.first["id"]))
 
 
+def _shared(start: Start) -> Iterator[tuple]:
+    """Yield what a start shares with those that continue it; thousands may share their script."""
+    row = start.first
+    program = _script(row), row["fit_index"], row["backend"]
+    scheduler = row["scheduler"]
+    yield "home", row["logdir"], row["home"], *program
+    if scheduler:
+        yield "scheduler", scheduler["name"], scheduler["job"], *program
+    if row["trial"]:
+        yield "trial", row["trial_of"], row["trial"], *program
+    if start.resumed or row["status"] != "ended":
+        yield "unfinished", row["parameters"], *program
+
+
 def _script(row: Row) -> str | None:
     return hashed_script(row["script"]) if row["script"] else None
 
 
-def _continued(start: Start, known: Sequence[Training]) -> Training | None:
-    """Return the training that a start continues; None = it is the first one of a new one."""
+def _continued(start: Start, known: Sequence[Sequence[Training]]) -> Training | None:
+    """Return the training that a start continues; None = it is the first one of a new one.
+
+    Args:
+        known: trainings that share something with it, by what they share.
+    """
+    candidates = {id(one): one for some in known for one in some}.values()
     within: list[Training] = []
-    for training in reversed(known):
+    for training in sorted(candidates, key=lambda one: -one.starts[-1].start_ns):
         before = training.starts[-1]
         if not _may_follow(before.first, start.first, before.end_ns, start.start_ns):
             continue
