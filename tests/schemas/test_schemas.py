@@ -1,4 +1,4 @@
-"""The JSON of `report` and `trace` is what its schema says, for everything that tests produce."""
+"""The JSON of `report`, `total` and `trace` is what its schema says, for everything that tests produce."""
 
 import contextlib
 import io
@@ -121,3 +121,14 @@ def test_every_field_of_a_run_is_in_the_schema(tmp_path):
     (run,) = check("report", str(tmp_path))["runs"]
     known = validator("report").schema["$defs"]["run"]["properties"]
     assert set(run) <= set(known), set(run) - set(known)
+
+
+def test_the_total_of_many_runs_and_a_check_against_a_baseline(tmp_path):
+    for scenario in SCENARIOS:
+        make_recording(tmp_path / scenario, scenario, steps=300, gpus=2, scalars=False)
+    (tmp_path / "damaged" / "plugins" / "gpu_utilization" / "x").mkdir(parents=True)
+    found = check("total", str(tmp_path), "--no-cache")
+    assert found["recordings"] >= len(SCENARIOS)
+    slow, healthy = str(tmp_path / "slow"), str(tmp_path / "healthy")
+    document = check("report", slow, "--baseline", healthy, status=1)
+    assert document["check"]["slowdowns"][0]["outcome"] == "slower"
