@@ -52,3 +52,7 @@ test('whole numbers in short', () => {
   assert.equal(ranges([5, 0, 1, 3, 4, 7, 3]), '0, 1, 3–5, 7');
   assert.equal(ranges([]), '');
 });
+
+test('a line of code that nobody wrote is cut, and the others stay', () => {
+  assert.deepEqual(cleanCode(`a\n${'x'.repeat(2000)}\nb`).split('\n').map(({ length }) => length), [1, 501, 1]);
+});

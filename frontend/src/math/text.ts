@@ -14,11 +14,15 @@ export function clean(value: unknown, most = 120): string {
 /** Keeps a number and its unit on one line. */
 export const held = (text: string): string => text.replace(/(\d) (?=(?:%|[nµm]?s|[mhd]|[GM]iB)(?![\w]))/g, '$1\u00a0');
 
+/** No line that a person wrote is longer. */
+const LONGEST_LINE = 500;
+
 /** Code keeps its lines and tabs; everything else is made harmless as in `clean`. */
 export function cleanCode(value: unknown, most = 8000): string {
   const raw = typeof value === 'string' ? value : '';
   const head = raw.slice(0, most).replace(UNSAFE, (c) => (c === '\n' || c === '\t' ? c : c === '\r' ? '' : '\ufffd'));
-  return raw.length > most ? `${head}…` : head;
+  const lines = head.split('\n').map((line) => (line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)}…` : line));
+  return raw.length > most ? `${lines.join('\n')}…` : lines.join('\n');
 }
 
 /** "input_wait_share" -> "input wait share". */
