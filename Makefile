@@ -8,7 +8,8 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # A machine with an NVIDIA driver gets TensorFlow with its CUDA libraries.
 TF     := $(if $(shell command -v nvidia-smi 2>/dev/null),tensorflow-gpu,tensorflow)
 
-# BACKENDS=1 adds JAX, PyTorch, Ray and Keras 2 to the tests (2 GB more). `+cpu` takes PyTorch's CPU
+# BACKENDS=1 adds JAX, PyTorch, Ray and Keras 2 to the tests, and what else the package meets:
+# trackers, notebooks, package indexes, the documentation's site (2 GB more). `+cpu` takes PyTorch's CPU
 # build where pip finds one (`pip config` or PIP_EXTRA_INDEX_URL name PyTorch's own CPU index), and
 # never the several GB of its CUDA build; TORCH=torch takes what there is.
 BACKENDS ?=
@@ -128,10 +129,11 @@ $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --no-compile -e ".[$(TF),test]"
 	@touch $(VENV)/.installed $@
 
+ALL := test,backends,reach,docs
 $(VENV)/.installed-backends: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --no-compile -e ".[$(TF),test,backends]" "$(TORCH)" || { \
+	$(PIP) install --no-compile -e ".[$(TF),$(ALL)]" "$(TORCH)" || { \
 		echo "Not installed with $(TORCH); without it, the tests of PyTorch will be skipped."; \
-		$(PIP) install --no-compile -e ".[$(TF),test,backends]"; }
+		$(PIP) install --no-compile -e ".[$(TF),$(ALL)]"; }
 	@touch $(VENV)/.installed $(VENV)/.installed-test $@
 
 frontend/node_modules/.installed: frontend/package-lock.json

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 def test_verdict_findings_and_timeline_are_seen_at_once(browser, tmp_path):
     make_recording(tmp_path / "logs", "thirds", steps=600, gpus=1)
     page = browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
-    with TensorBoardServer(tmp_path / "logs") as server:
+    with TensorBoardServer(tmp_path / "logs", load_fast=True) as server:
         # As `tensorboard.notebook` writes it.
         page.set_content(
             '<iframe id="tensorboard-frame" width="100%" height="800" frameborder="0" '

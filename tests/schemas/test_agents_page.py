@@ -26,7 +26,7 @@ def test_the_public_names_are_those_that_are_promised():
 
 
 def test_the_schemas_are_in_the_package():
-    for name in ("report", "trace"):
+    for name in ("report", "trace", "total"):
         schema = json.loads((files("gpu_util_callback") / "schemas" / f"{name}.json").read_text())
         assert schema["properties"]["version"] == {"const": 1}
 

@@ -1,4 +1,4 @@
-"""The JSON of `report`, `total` and `trace` is what its schema says, for everything that tests produce."""
+"""The JSON of `report`, `total` and `trace` follows its schema, whatever tests produce."""
 
 import contextlib
 import io
