@@ -3,8 +3,8 @@
     python -m tests.golden make CORPUS
     python -m tests.golden compare CORPUS --against REVISION
 
-`make` writes recordings of made-up jobs, and of real fits on every backend that is installed, and
-names the reference traces. `compare` has both versions print `report --json` and `trace --json`
+`make` writes recordings of made-up jobs, of real fits on every backend that is installed, and of
+the reference traces. `compare` has both versions print `report --json` and `trace --json`
 for each of them, and prints where they differ: nothing, after a change that only moves code.
 """
 
@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpu_util_callback.traces.imported import import_trace
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TRACES = ROOT.parent / "shared" / "data"
@@ -36,17 +38,25 @@ def make(corpus: Path) -> None:
         run = [sys.executable, "-m", "tests.golden.fits", str(corpus), backend]
         if subprocess.run(run, cwd=ROOT, env=environ, check=False).returncode:
             print(f"no fits on {backend}", file=sys.stderr)
+    for name, file in references().items():
+        import_trace(file, corpus / f"imported-{name.replace('/', '-')}")
     print(f"{len(list(corpus.iterdir()))} log directories in {corpus}")
+
+
+def references() -> dict[str, Path]:
+    """The reference traces by name; none where they are not at hand."""
+    files = sorted(TRACES.rglob("*")) if TRACES.is_dir() else []
+    return {
+        file.relative_to(TRACES).as_posix(): file
+        for file in files
+        if file.name.endswith(SUFFIXES) and "hostile" not in file.parts
+    }
 
 
 def inputs(corpus: Path) -> dict[str, list[str]]:
     """The command line behind each name, for both versions alike."""
     commands = {one.name: ["report", str(one), "--json"] for one in sorted(corpus.iterdir())}
-    if TRACES.is_dir():
-        for file in sorted(TRACES.rglob("*")):
-            if file.name.endswith(SUFFIXES) and "hostile" not in file.parts:
-                commands[file.relative_to(TRACES).as_posix()] = ["trace", str(file), "--json"]
-    return commands
+    return commands | {name: ["trace", str(file), "--json"] for name, file in references().items()}
 
 
 def answers(tree: Path, commands: dict[str, list[str]]) -> dict[str, Any]:
