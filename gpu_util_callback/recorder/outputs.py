@@ -107,6 +107,10 @@ class Outputs:
                 self._lose_scalars(error)
         self.flush(now=True)  # it is live
 
+    def release(self) -> None:
+        """Let go of what only a recording that goes on needs."""
+        self._writer = self._diagnosis = self._scalars = None
+
     def open_others(self, facts: dict[str, Any]) -> None:
         """Begin the diagnosis and the scalars."""
         settings = self._settings

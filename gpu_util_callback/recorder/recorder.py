@@ -52,6 +52,9 @@ IDLE_S = 60.0  # where the fit cannot be watched: sampling stops after this long
 
 _active: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _fits: dict[str, int] = {}  # log_dir -> fits of this process so far
+# The newest ended recordings, which another fit may continue; older ones let go of their memory.
+_ended: deque[weakref.ref[Recorder]] = deque()
+KEPT = 2
 
 
 @dataclass
@@ -255,11 +258,13 @@ class Recorder:
                 return False
         if self._thread is not None:
             self._thread.join(KNOWN_S)  # it may be closing the recording right now
-        if not (self._closed.is_set() and self._outputs.sealed):
-            return False
-        self._stop.clear()
-        self._closed.clear()
-        self._released.clear()
+        with self._lock:
+            outputs = self._outputs
+            if not (self._closed.is_set() and outputs.sealed and outputs.recording):
+                return False
+            self._stop.clear()
+            self._closed.clear()
+            self._released.clear()
         thread = threading.Thread(target=self._work, name="gpu-util-recorder", daemon=True)
         thread.start()
         self.status = ""
@@ -434,6 +439,22 @@ class Recorder:
                 self.say_verdict()  # nothing else will: an interrupted fit calls no hook
             _active.discard(self)
             self._released.set()
+            self._forget_others()
+
+    def _forget_others(self) -> None:
+        """Let go of the memory of recordings that ended before the newest ones.
+
+        Callback, recorder and outputs refer to each other, so that only a rare full run of Python's
+        garbage collector would free them: half a megabyte a fit.
+        """
+        _ended.append(weakref.ref(self))
+        while len(_ended) > KEPT:
+            other = _ended.popleft()()
+            if other is None or other is self:
+                continue
+            with other._lock:
+                if other._closed.is_set():  # not continued since
+                    other._outputs.release()
 
     def _wait(self, pause_s: float) -> bool:
         """Wait for the end of the fit; return whether it has come."""

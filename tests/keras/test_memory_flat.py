@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import gpu_util_callback
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.recorder import recorder
+from gpu_util_callback.recording.writer import RecordingWriter
 
 EPOCHS, STEPS = 4, 600
 ROW = 9 * 32  # a step is nine numbers, each of them an object of 32 bytes
@@ -97,3 +99,21 @@ def test_many_fits_keep_no_memory(tmp_path):
     (before, objects), (after, more) = (map(float, one.split()) for one in done.stdout.splitlines())
     assert after - before < 12, f"{after - before:.0f} MB"
     assert more - objects < 2000
+
+
+def test_only_the_newest_callbacks_keep_what_a_next_fit_needs(tmp_path):
+    """Callback and recorder refer to each other: without a full garbage collection all stayed."""
+    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    x = np.zeros((64, 8), np.float32)
+    gc.collect()
+    gc.disable()
+    try:
+        for fit in range(6):
+            callback = GpuUtilCallback(str(tmp_path / str(fit)), report=False)
+            model.fit(x, x[:, :1], verbose=0, callbacks=[callback])
+        writers = [one for one in gc.get_objects() if type(one) is RecordingWriter]
+        assert 1 <= len(writers) <= recorder.KEPT
+    finally:
+        gc.enable()
+    assert [one.status for one in read_recordings(tmp_path)] == ["ended"] * 6
