@@ -74,6 +74,8 @@ export interface EvidenceRow {
 export interface Advice {
   text?: string | null;
   code?: string | null;
+  /** What the code replaces; empty where that is not known. */
+  before?: string | null;
 }
 
 /** A finding holds for the whole run; a span also has its half-open range of steps and times. */
@@ -91,6 +93,8 @@ export interface Finding {
   rows?: EvidenceRow[];
   /** What the evidence names: the slowest stage, the callback; empty where it names none. */
   culprit?: string;
+  /** Findings that one change fixes have this in common. */
+  fix?: string;
   advice?: Advice | null;
   gpus?: unknown[] | null;
   ranks?: unknown[] | null;

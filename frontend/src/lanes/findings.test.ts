@@ -31,3 +31,9 @@ test('the headline is what the verdict names, or is about by its ids; none where
   assert.equal(of('Nothing large held training back: …', null), undefined);
   assert.equal(headlineOf({ spans: [], findings: [], verdict: 'No training step was recorded yet.' }), null);
 });
+
+test('what the server says one change fixes is one group, whatever its numbers', () => {
+  const spans = [1, 2].map((n) => ({ cause: 'input_bound', title: 'Input-bound', lost_s: n, fix: 'f', start_step: n, end_step: n + 1, advice: { text: `takes ${n} ms`, code: `workers = ${n}` } }));
+  const [group, ...others] = grouped(allFindings({ spans, findings: [] }));
+  assert.deepEqual([group?.list.length, group?.lost, others.length], [2, 3, 0]);
+});

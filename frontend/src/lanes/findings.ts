@@ -33,8 +33,9 @@ export const allFindings = (report: Pick<Report, 'spans' | 'findings'>): Listed[
 export function grouped(list: readonly Listed[]): Group[] {
   const groups = new Map<string, Listed[]>();
   for (const one of list) {
-    const { cause, title, advice, gpus } = one.item;
-    const key = JSON.stringify([cause, title, advice?.text, advice?.code, gpus]);
+    // The server's key of the remedy: numbers in its text and code vary from one span to the next.
+    const { cause, title, advice, gpus, fix } = one.item;
+    const key = JSON.stringify([fix ?? [cause, title, advice?.text, advice?.code], gpus]);
     groups.set(key, [...(groups.get(key) ?? []), one]);
   }
   return [...groups.values()]

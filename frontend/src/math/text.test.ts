@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { clean, cleanCode, codeParts, held, humanise, ranges } from './text.ts';
+import { asDiff, clean, cleanCode, codeParts, held, humanise, ranges } from './text.ts';
 
 test('control and direction characters cannot act', () => {
   const shown = clean('a\u0000b\u202Ec\u2066d\u200Be\u2028f\u001b[31mg');
@@ -55,4 +55,9 @@ test('whole numbers in short', () => {
 
 test('a line of code that nobody wrote is cut, and the others stay', () => {
   assert.deepEqual(cleanCode(`a\n${'x'.repeat(2000)}\nb`).split('\n').map(({ length }) => length), [1, 501, 1]);
+});
+
+test('code that replaces something is a diff', () => {
+  assert.equal(asDiff('ds = ds.map(f)', 'ds = ds.map(f,\n  g)'), '- ds = ds.map(f)\n+ ds = ds.map(f,\n+   g)');
+  assert.equal(asDiff('', 'x = 1'), 'x = 1');
 });

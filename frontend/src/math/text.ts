@@ -46,3 +46,9 @@ export function ranges(numbers: readonly number[]): string {
   }
   return runs.map(([first, last]) => (first === last ? `${first}` : last === first + 1 ? `${first}, ${last}` : `${first}–${last}`)).join(', ');
 }
+
+/** Code with what it replaces, as a diff; the code alone where that is not known. */
+export function asDiff(before: string, code: string): string {
+  const signed = (text: string, sign: string): string[] => text.split('\n').map((line) => `${sign} ${line}`);
+  return before && code ? [...signed(before, '-'), ...signed(code, '+')].join('\n') : code;
+}

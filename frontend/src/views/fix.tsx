@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks';
 import type { Finding } from '../api/types.ts';
 import { seconds, times } from '../math/format.ts';
-import { clean, cleanCode, held } from '../math/text.ts';
+import { asDiff, clean, cleanCode, held } from '../math/text.ts';
 import { causeStyle } from '../words/causes.ts';
 import { useTab } from './hooks.ts';
 
@@ -16,7 +16,7 @@ interface Props {
 /** `heading`: the level that follows the one above. */
 export function Fix({ item, lost, saves, heading: Heading }: Props & { heading: 'h2' | 'h3' }) {
   const text = clean(item.advice?.text, 2000);
-  const code = cleanCode(item.advice?.code);
+  const code = asDiff(cleanCode(item.advice?.before), cleanCode(item.advice?.code));
   if (!text && !code) return null;
   return (
     <div class="advice" style={{ '--cause': `var(--${causeStyle(item.cause).colour})` }}>
