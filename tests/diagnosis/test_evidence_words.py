@@ -22,9 +22,9 @@ from tensorboard_plugin.replies import recording_reply, vocabulary
 HERE = Path(gpu_util_callback.diagnosis.__file__).parent
 MODULES = [*sorted(f"rules/{rule.cause}" for rule in RULES), "sessions"]
 # Keys of the dictionaries around the evidence, and arguments beside it.
-AROUND = {"advice", "before", "cause", "code", "confidence", "evidence", "finding", "gpus", "groups", "id",
-          "ids", "lost_s", "lost_ps", "rank", "ranks", "wall_s",
-          "saves_s", "severity", "text", "threshold", "title"}  # fmt: skip
+AROUND = {"advice", "before", "cause", "code", "confidence", "evidence", "finding", "gpus",
+          "groups", "id", "ids", "lost_s", "lost_ps", "rank", "ranks", "saves_s", "severity",
+          "text", "threshold", "title", "wall_s"}  # fmt: skip
 # A rule's other dictionaries: by framework, what to write.
 NOT_EVIDENCE = {"tensorflow", "jax", "torch"}
 
