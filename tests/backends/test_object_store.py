@@ -94,3 +94,19 @@ def test_a_worker_killed_while_it_records_into_a_bucket(bucket):
     assert flushed <= len(steps) < 250 and steps.tolist() == list(range(len(steps)))
     assert not lost.problems
     logdir_report([ended, lost])
+
+
+def test_the_total_of_a_bucket_is_that_of_a_folder(bucket, tmp_path):
+    import s3fs
+    from make_recording import make_recording
+
+    from gpu_util_callback.diagnosis.survey import survey
+    from gpu_util_callback.diagnosis.total import total
+
+    for place, scenario in enumerate(("slow", "healthy", "thirds")):
+        make_recording(tmp_path / f"logs/{scenario}", scenario, 120, 3, seed=place, scalars=False)
+    s3fs.S3FileSystem().put(f"{tmp_path}/logs/", f"{bucket.removeprefix('s3://')}/", recursive=True)
+    there, here = total(survey([bucket])), total(survey([f"{tmp_path}/logs"]))
+    assert there["recordings"] == 3 and not there["read"]["problems"]
+    assert there["gpu_hours"] == here["gpu_hours"] and there["causes"] == here["causes"]
+    assert sorted(run["run"] for run in there["runs"]) == ["healthy", "slow", "thirds"]
