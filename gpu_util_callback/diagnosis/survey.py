@@ -27,6 +27,7 @@ __all__ = ["Cache", "Survey", "row_of_open", "survey"]
 
 # Increment when rows of older versions no longer serve.
 ROW_VERSION = 1
+_VERSION = [ROW_VERSION, RULES_VERSION, __version__]
 # Runs a Ray task reads: enough that starting it costs little, few enough to spread.
 TASK_RUNS = 50
 # Causes of GPUs that did nothing all the time; the training's own time is not lost by them.
@@ -58,14 +59,16 @@ class Cache:
     """
 
     def __init__(self, logdirs: Sequence[str], folder: Path | None = None):
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
         where = [text if is_remote(text) else str(Path(text).resolve()) for text in logdirs]
         name = hashlib.sha256("\n".join(where).encode("utf-8", "surrogateescape")).hexdigest()
         self.path = (folder or home / "gpu-util") / f"total-{name[:16]}.json"
         self._kept: dict[str, list] = {}
+        if not self.path.is_absolute():  # a user without a home
+            return
         try:
             known = json.loads(self.path.read_bytes())
-            if known["version"] == [ROW_VERSION, __version__]:
+            if known["version"] == _VERSION:
                 self._kept = known["rows"]
         except (OSError, ValueError, TypeError, KeyError):
             pass
@@ -81,7 +84,9 @@ class Cache:
         """Replace everything by these rows; of recordings that still grow, none is kept."""
         kept = {_key(found): [list(map(str, found.stamp)), row] for found, row in rows
                 if found.stamp and row["status"] != "live"}  # fmt: skip
-        text = json.dumps({"version": [ROW_VERSION, __version__], "rows": kept})
+        text = json.dumps({"version": _VERSION, "rows": kept})
+        if not self.path.is_absolute():
+            return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
@@ -93,7 +98,9 @@ class Cache:
 
 
 def _key(found: Found) -> str:
-    return found.path.encode("utf-8", "backslashreplace").decode()
+    """Return what distinguishes a folder from those in other stores: its scheme and its path."""
+    scheme = found.logdir.partition("://")[0] if is_remote(found.logdir) else ""
+    return f"{scheme}:{found.path}".encode("utf-8", "backslashreplace").decode()
 
 
 def survey(
@@ -129,7 +136,7 @@ def survey(
             logdir, result.problems, partial(_say_found, progress, len(seen))
         )
         for one in found:
-            key = f"{type(storage).__name__}:{_key(one)}"
+            key = _key(one)
             if key in seen:
                 continue
             seen.add(key)
@@ -139,19 +146,22 @@ def survey(
             else:
                 left.append((storage, one))
     known = len(rows)
+    damaged: set[str] = set()  # to be read, and reported, each time
     result.read = len(left)
     if left:
         answers = _by_ray(left, thresholds, anew) if engine == "ray" else _by_threads(
             left, thresholds, anew
         )  # fmt: skip
-        for done, (storage, one, row, problems) in enumerate(answers, 1):
+        for done, (one, row, problems) in enumerate(answers, 1):
             result.problems += problems
+            if problems:
+                damaged.add(_key(one))
             if row is not None:
-                rows[f"{type(storage).__name__}:{_key(one)}"] = (one, row)
+                rows[_key(one)] = (one, row)
                 result.diagnosed += row["diagnosed"]
             progress("read", known + done, known + len(left))
     if cache is not None and left:
-        cache.write(rows.values())
+        cache.write(item for key, item in rows.items() if key not in damaged)
     result.rows = [row for _, row in sorted(rows.values(), key=lambda item: item[0].path)]
     return result
 
@@ -160,7 +170,7 @@ def _say_found(progress: Progress, before: int, count: int) -> None:
     progress("found", before + count, None)
 
 
-Answer = tuple[Storage, Found, Row | None, list[Problem]]
+Answer = tuple[Found, Row | None, list[Problem]]
 
 
 def _by_threads(
@@ -171,11 +181,11 @@ def _by_threads(
     with ThreadPoolExecutor(REQUESTS, "gpu-util-read") as pool:
         waiting = {pool.submit(row_of, *item, thresholds, anew): item for item in remote}
         for future in as_completed(waiting):
-            yield (*waiting[future], *future.result())
-            del waiting[future]
-    for item in left:
-        if not item[0].remote:
-            yield (*item, *row_of(*item, thresholds, anew))
+            _, one = waiting.pop(future)
+            yield (one, *future.result())
+    for storage, one in left:
+        if not storage.remote:
+            yield (one, *row_of(storage, one, thresholds, anew))
 
 
 def _by_ray(
@@ -194,8 +204,8 @@ def _by_ray(
     while waiting:
         [ready], _ = ray.wait(list(waiting), num_returns=1)
         part = waiting.pop(ready)
-        for (storage, one), (row, problems) in zip(part, ray.get(ready), strict=True):
-            yield storage, one, row, problems
+        for (_, one), (row, problems) in zip(part, ray.get(ready), strict=True):
+            yield one, row, problems
 
 
 def _rows_of_folders(

@@ -292,6 +292,16 @@ def test_a_damaged_recording_does_not_hide_the_others(mixed):
     assert any("manifest.json" in text for text in said)
 
 
+def test_what_is_damaged_is_said_each_time(mixed, tmp_path):
+    [manifest] = (mixed / "slow").rglob("manifest.json")
+    facts = json.loads(manifest.read_bytes())
+    manifest.write_text(json.dumps(facts | {"fits": "many"}))
+    for _ in range(2):
+        found = survey([str(mixed)], cache=Cache([str(mixed)], tmp_path / "cache"))
+        assert len(found.rows) == 5 and len(found.problems) == 1
+    assert found.read == 1
+
+
 def test_a_recording_found_twice_counts_once(mixed):
     once = total_of(mixed)
     assert total_of(mixed, mixed / "slow")["recordings"] == once["recordings"]
