@@ -18,6 +18,7 @@ _OF = {"script": "By script", "user": "By user", "host": "By host", "gpu_model":
        "week": "By week"}  # fmt: skip
 _SHOWN = 5  # values of a dimension; weeks: the newest ones
 _WEEKS = 8
+_CHECKPOINTS = "Save checkpoints more often: keras.callbacks.BackupAndRestore(..., save_freq=500)"
 _STATUS = {"live": "still running", "lost": "lost", "interrupted": "interrupted"}
 
 
@@ -133,6 +134,7 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
         return []
     lines = ["", pen.bold("Mend first")]
     several = len({run["logdir"] for run in report["runs"]}) > 1
+    known: dict[str, int] = {}  # a fix is written out once
     for place, run in enumerate(worth[:top], 1):
         name = _name(run, several)
         again = len(run["restarts"])
@@ -141,11 +143,9 @@ def _runs(report: Mapping, pen: Pen, unit: str, top: int) -> list[str]:
         about += [_STATUS[run["status"]]] if run["status"] in _STATUS and not again else []
         cause = run["top"]
         lines += pen.wrap(f"{place}. {name}: {'; '.join(about)}", "     ", "  ")
-        said = f"{cause['cause']}: {cause['title']}"
-        if cause["advice"]:
-            said += f". {what_to_do(cause['advice'])}"
-        elif again:
-            said += ". Save checkpoints more often, keras.callbacks.BackupAndRestore(save_freq=…)"
+        fix = what_to_do(cause["advice"]) if cause["advice"] else _CHECKPOINTS
+        first = known.setdefault(fix, place)
+        said = f"{cause['title']}. {fix if first == place else f'As in {first}.'}"
         lines += [pen.dim(line) for line in pen.wrap(said, "     ", "     ")]
     if len(worth) > top:
         lines.append(f"  … and {len(worth) - top:,} more (--top N, --html and --json have them)")
