@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpu_util_callback.backends.wrapped_function import WrappedFunction
@@ -59,17 +59,18 @@ class FunctionTimer(WrappedFunction):
                 return self._unexpected(inner, args)
             entered = clock()
             self.armed = False
+            stamps: Sequence[float] = ()
             if fetch is not None:
-                stamps = fetch.of(args[-1])
+                fetch.of(args[-1])
                 args = (*args[:-1], fetch)
             else:  # the request of a batch that came another way was not observed
-                stamps, self.pending = [self.pending or (UNSEEN, entered, 0.0, 0)], None
+                stamps, self.pending = self.pending or (UNSEEN, entered, 0.0, 0), None
             before = compiling.ns
             start = clock()
             try:
                 result = inner(*args)
             except BaseException as error:
-                if isinstance(error, StopIteration) and not stamps:
+                if isinstance(error, StopIteration) and fetch is not None and not fetch.stamps:
                     self._no_batch(start, clock())
                 elif fetch is None or not isinstance(error, StopIteration):
                     self._raised()
@@ -80,11 +81,14 @@ class FunctionTimer(WrappedFunction):
             end = clock()
             mark(result)
             compiled = compiling.ns - before
+            waited = 0
             if fetch is not None:  # what a fetch compiled (a conversion) is part of its wait
+                stamps = fetch.stamps
                 compiled -= fetch.compile_ns
             traced = False
             if compiled > 0:
-                waited = sum(stamp[1] - stamp[0] for stamp in stamps) if fetch is not None else 0
+                if fetch is not None:
+                    waited = int(sum(stamps[1::4]) - sum(stamps[0::4]))
                 traced = compiling.explains(compiled, end - start - waited)
             timeline.called(start, end, TRACED if traced else 0, stamps)
             if timeline.sampled:
@@ -116,26 +120,23 @@ class TimedFetch:
         probe: asked whether the device is still at work.
 
     Attributes:
-        own_ns: what recording the last batch took.
+        stamps: of the call's batches, one after the other.
+        own_ns: what recording them took.
     """
 
-    __slots__ = ("_clock", "_iterator", "_probe", "_stamps", "compile_ns", "own_ns")
+    __slots__ = ("_clock", "_iterator", "_probe", "compile_ns", "own_ns", "stamps")
 
     def __init__(self, compile_clock: CompileClock, probe: DeviceProbe):
         self._clock = compile_clock
         self._probe = probe
         self.of(None)
 
-    def of(self, iterator: Any) -> list[Stamp]:
-        """Begin a call with the framework's own iterator; with None, end it.
-
-        Returns: what will hold the stamps of the call's batches.
-        """
+    def of(self, iterator: Any) -> None:
+        """Begin a call with the framework's own iterator; with None, end it."""
         self._iterator = iterator
-        self._stamps: list[Stamp] = []
         if iterator is not None:
+            self.stamps: tuple[float, ...] = ()
             self.compile_ns = self.own_ns = 0
-        return self._stamps
 
     def __iter__(self) -> TimedFetch:
         return self
@@ -150,7 +151,7 @@ class TimedFetch:
         delivered = _clock()
         self.compile_ns += self._clock.ns - compiled
         busy = 0 if idle else busy_until(idle, probe, delivered)
-        self._stamps.append((requested, delivered, shape_signature(data), busy))
+        self.stamps += (requested, delivered, shape_signature(data), busy)
         self.own_ns += requested - entered + _clock() - delivered
         return data
 

@@ -108,8 +108,11 @@ def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
 Columns = dict[str, np.ndarray]
 
 
+_STAMP = 4  # columns of a `Stamp`
+
+
 def _is_test(call: Call) -> bool:
-    return bool(call[-2] & TESTING)
+    return bool(call[CALL["flags"]] & TESTING)
 
 
 @dataclass
@@ -207,25 +210,25 @@ class Assembler:
 
     def _block(self, calls: list[Call]) -> _Block:
         which = "validation" if _is_test(calls[0]) else "train"
-        table = np.array([call[:-1] for call in calls], np.int64)
+        table = np.array([call[: len(CALL)] for call in calls], np.int64)
         block = _Block(table, self._functions[which])
-        stamps = [call[-1] for call in calls]
+        stamps = [call[len(CALL) :] for call in calls]
         if block.function.rows is not None:
             self._read_graph(block)
         elif any(stamps):
             self._read_stamps(block, stamps)
         return block
 
-    def _read_stamps(self, block: _Block, stamps: list[Sequence[Stamp]]) -> None:
+    def _read_stamps(self, block: _Block, stamps: list[Call]) -> None:
         """Set the rows of batches that Python fetched: each call came with its own."""
         found: list[Stamp] = []
         single = block.function.batches == 1
         for number, (call, own) in enumerate(zip(block.table, stamps, strict=True), self._calls):
             first = len(found)
-            if single and len(own) != 1:  # exactly one row a call
-                start = int(call[CALL["call"]])
-                own = own[:1] or [(UNSEEN, start, 0.0, 0)]
-            for requested, delivered, signature, busy in own:
+            if single and len(own) != _STAMP:  # exactly one row a call
+                own = own[:_STAMP] or (UNSEEN, int(call[CALL["call"]]), 0.0, 0)
+            for at in range(0, len(own), _STAMP):
+                requested, delivered, signature, busy = own[at : at + _STAMP]
                 if busy == ENDED_MEANWHILE:  # the device's end is seen a little late, never early
                     busy = min(self.device_done.get(number - 1, delivered), delivered)
                 found.append((requested, delivered, signature, busy))

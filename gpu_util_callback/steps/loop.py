@@ -200,7 +200,7 @@ class LoopTimeline(Timeline):
         if self.compile_clock.explains(compiled, own):
             self._flags |= TRACED
         self._open = True
-        self._stamps = (self._stamp,)
+        self._stamps = self._stamp
 
     def _leave_own_code(self, now: int) -> None:
         """Account for the loop's own code since the last accounted interval."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import HandedOver, InputRows, Stamp
+from gpu_util_callback.steps.rows import HandedOver, InputRows
 
 __all__ = [
     "CALL", "FIRST", "ONE_PIECE", "TESTING", "TRACED", "Call", "Function", "Phase", "Rows",
@@ -43,8 +43,9 @@ FIRST = 2  # the first call of an epoch
 ONE_PIECE = 4  # the call includes the wait for the device, if there was one
 TESTING = 8  # a call of the test function
 
-# A call in the queue: the columns of `CALL`, and the stamps of its batches that Python took.
-Call = tuple[int, int, int, int, int, int, int, int, int, Sequence[Stamp]]
+# A call in the queue: the columns of `CALL`, and those of a `Stamp` for each batch that Python
+# fetched. One flat tuple of numbers: the garbage collector leaves it alone after its first look.
+Call = tuple[Any, ...]
 
 SAMPLED_EVERY = 16  # steps: our own cost is measured in one of this many, not in a fit's first
 
@@ -117,7 +118,7 @@ class Timeline:
         self._fetch = 0  # when the next step's batch was requested, if before its hooks
         self._start = self._entered = self._hooks = self._hooks_end = 0
         self._call = self._call_end = self._logs = self._logs_end = self._flags = 0
-        self._stamps: Sequence[Stamp] = ()
+        self._stamps: Sequence[float] = ()  # one after the other
 
     def begin(self) -> None:
         """Begin the account, or continue it with another fit."""
@@ -170,11 +171,11 @@ class Timeline:
         """Note that the begin hooks have returned."""
         self._hooks_end = self._perf()
 
-    def called(self, start: int, end: int, flags: int, stamps: Sequence[Stamp] = ()) -> None:
+    def called(self, start: int, end: int, flags: int, stamps: Sequence[float] = ()) -> None:
         """Note that the model's function ran from `start` to `end`.
 
         Args:
-            stamps: of its batches, where they were taken in Python.
+            stamps: of its batches, where they were taken in Python, one after the other.
         """
         self._call = start
         self._call_end = end
@@ -214,13 +215,15 @@ class Timeline:
             begun: the rest of our own work at a step's begin.
             failed: called with an error of ours.
         """
-        begin, hooks_begin, perf = self.batch_begin, self.hooks_begin, self._perf
+        begin, perf = self.batch_begin, self._perf
 
         def timed(batch: int, logs: Any = None) -> Any:
             try:
                 begin()
                 begun()
-                hooks_begin()
+                now = self._hooks = perf()  # as `hooks_begin` does, without the call
+                if self.sampled:
+                    self.own_step_ns += now - self._entered
             except Exception as error:
                 failed(error)
             result = hook(batch) if logs is None else hook(batch, logs)
@@ -251,7 +254,7 @@ class Timeline:
     def _close_step(self, end: int) -> None:
         self._append((
             self._start, self._hooks, self._hooks_end, self._call, self._call_end,
-            self._logs, self._logs_end, end, self._flags, self._stamps,
+            self._logs, self._logs_end, end, self._flags, *self._stamps,
         ))  # fmt: skip
         self.calls += 1
         self._flags = 0
@@ -324,7 +327,7 @@ class Timeline:
     def _close_test(self, end: int) -> None:
         self._append((
             self._start, self._hooks, self._hooks, self._call, self._call_end,
-            self._logs, self._logs_end, end, self._flags | TESTING, self._stamps,
+            self._logs, self._logs_end, end, self._flags | TESTING, *self._stamps,
         ))  # fmt: skip
         self._open = False
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_util_callback.backends.functions import FunctionTimer
 from gpu_util_callback.steps.compilations import CompileClock
-from gpu_util_callback.steps.timeline import Phase, Timeline
+from gpu_util_callback.steps.timeline import CALL, Phase, Timeline
 
 
 def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others():
@@ -42,6 +42,6 @@ def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others()
     timeline.finish()
     function, *calls = [item for item in timeline.queue if not isinstance(item, Phase)]
     assert function.batches == 1 and function.rows is None
-    stamps = [call[-1] for call in calls]
-    assert [len(own) for own in stamps] == [1, 1] and raised
-    assert len({signature for ((_, _, signature, _),) in stamps}) == 2
+    stamps = [call[len(CALL) :] for call in calls]
+    assert [len(own) for own in stamps] == [4, 4] and raised
+    assert len({signature for _, _, signature, _ in stamps}) == 2

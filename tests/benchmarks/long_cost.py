@@ -79,7 +79,7 @@ class Day:
         start = self.now
         wait = STEP_NS // 2 if number // 100 % 7 == 3 else 50_000
         self.now += STEP_NS - 40_000
-        timeline.called(start, self.now, 0, ((start, start + wait, 0.0, 0),))
+        timeline.called(start, self.now, 0, (start, start + wait, 0.0, 0))
         timeline.logs_ready()
         self.now += 40_000
         timeline.batch_end()

@@ -7,7 +7,7 @@ import pytest
 
 from gpu_util_callback.steps.assemble import Assembler, share_rows
 from gpu_util_callback.steps.compilations import Compilations
-from gpu_util_callback.steps.rows import InputRows, shape_signature
+from gpu_util_callback.steps.rows import ENDED_MEANWHILE, InputRows, shape_signature
 from gpu_util_callback.steps.timeline import (
     CALL,
     FIRST,
@@ -50,7 +50,7 @@ class Graph:
 def block(calls, given, most=1, **more) -> list:
     """What a timeline's queue holds of such calls, whose graph has written what is given."""
     graph = Graph(given) if given is not None else None
-    return [Function("train", most, graph, **more), *((*call, ()) for call in calls)]
+    return [Function("train", most, graph, **more), *map(tuple, calls)]
 
 
 def steps(items, **arguments) -> dict[str, np.ndarray]:
@@ -236,7 +236,7 @@ def test_phases_know_their_step_whatever_the_order_of_the_queue():
 
 def test_rows_of_a_call_under_way_wait_for_it():
     """The recorder's thread may look at any moment: the graph is ahead of the calls."""
-    calls = [(*call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1), ())
+    calls = [tuple(call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1))
              for k in range(1, 5)]  # fmt: skip
     whole = [(k, k + 0.1 * k) for k in range(1, 5)]
     graph = Graph(rows(*whole[:2]), rows(whole[2]), rows(whole[3]))
@@ -249,7 +249,7 @@ def test_rows_of_a_call_under_way_wait_for_it():
 
 
 def test_calls_after_some_that_lost_their_rows_have_their_own():
-    calls = [(*call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1), ())
+    calls = [tuple(call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1))
              for k in range(4)]  # fmt: skip
     graph = Graph(rows((1.2, 1.4), (3.2, 3.5)))  # of one of three calls, and of one under way
     assembler = Assembler(0)
@@ -266,8 +266,8 @@ def test_ends_of_a_call_under_way_wait_for_it():
     early.ended_ns = np.array([9, 30, 39]) * MS
     late.ended_ns = np.array([60]) * MS
     assembler = Assembler(0)
-    (first,) = assembler.add([Function("train", 2, Graph(early, late)), (*one, ())])["steps"]
-    (second,) = assembler.add([(*two, ())])["steps"]
+    (first,) = assembler.add([Function("train", 2, Graph(early, late)), tuple(one)])["steps"]
+    (second,) = assembler.add([tuple(two)])["steps"]
     assert (first["input_wait_ns"] / MS).tolist() == [5, 2]
     assert (first["duration_ns"] / MS).tolist() == [9, 21]
     assert (second["input_wait_ns"] / MS).tolist() == [3, 10]
@@ -278,13 +278,13 @@ def test_calls_that_fetch_in_python_bring_their_own_rows():
     """A call without a batch of its own takes none of the next one's."""
     at = [call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1)
           for k in (1, 2, 3)]  # fmt: skip
-    stamps = [[(MS, MS + MS // 2, 7.0, 0)], [], [(3 * MS, 3 * MS + MS // 4, 9.0, 0)]]
-    items = [Function("train"), *((*row, own) for row, own in zip(at, stamps, strict=True))]
+    stamps = [(MS, MS + MS // 2, 7.0, 0), (), (3 * MS, 3 * MS + MS // 4, 9.0, 0)]
+    items = [Function("train"), *((*row, *own) for row, own in zip(at, stamps, strict=True))]
     table = steps(items)
     assert table["input_wait_ns"].tolist() == [MS // 2, -1, MS // 4]
     assert table["shape_id"].tolist() == [0, -1, 1]
-    two, one = [(MS, MS + 5, 0.0, 0), (MS + 9, MS + 20, 0.0, 0)], [(2 * MS, 2 * MS + 30, 0.0, 0)]
-    several = steps([Function("train", 2), (*at[0], two), (*at[1], one)])
+    two, one = (MS, MS + 5, 0.0, 0, MS + 9, MS + 20, 0.0, 0), (2 * MS, 2 * MS + 30, 0.0, 0)
+    several = steps([Function("train", 2), (*at[0], *two), (*at[1], *one)])
     assert several["batches"].tolist() == [2, 2, 1]
 
 
@@ -293,10 +293,9 @@ def test_a_device_that_was_done_meanwhile_ends_the_wait():
     at = [call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1)
           for k in (1, 2)]  # fmt: skip
     done = {0: 2 * MS + MS // 4}
-    items = [
-        (*at[0], [(MS, MS + MS // 2, 0.0, 0)]),
-        (*at[1], [(2 * MS, 2 * MS + MS // 2, 0.0, -1)]),
-    ]
+    idle = (MS, MS + MS // 2, 0.0, 0)
+    busy = (2 * MS, 2 * MS + MS // 2, 0.0, ENDED_MEANWHILE)
+    items = [(*at[0], *idle), (*at[1], *busy)]
     (table,) = Assembler(0, device_done=done).add(items)["steps"]
     assert table["input_wait_ns"].tolist() == [MS // 2, MS // 4]
     assert not done or min(done) >= 1
@@ -305,8 +304,8 @@ def test_a_device_that_was_done_meanwhile_ends_the_wait():
 def test_validations_between_steps_keep_their_place():
     row = call(start=0, call=0, call_end=1, logs=1, logs_end=1, end=1)
     test = call(start=1, call=1, call_end=2, logs=2, logs_end=2, end=2, flags=TESTING)
-    items = [Function("validation"), (*row, ()), (*test, [(MS, MS + 5, 0.0, 0)]), (*row, ()),
-             (*test, [(MS, MS + 7, 0.0, 0)])]  # fmt: skip
+    items = [Function("validation"), tuple(row), (*test, MS, MS + 5, 0.0, 0), tuple(row),
+             (*test, MS, MS + 7, 0.0, 0)]  # fmt: skip
     tables = Assembler(0).add(items)
     assert [part["step"].tolist() for part in tables["validation_steps"]] == [[1], [2]]
     assert [part["input_wait_ns"].tolist() for part in tables["validation_steps"]] == [[5], [7]]
@@ -320,9 +319,9 @@ def test_rows_that_cannot_be_read_leave_the_steps():
 
     said = []
     assembler = Assembler(0, failed=said.append)
-    (table,) = assembler.add([Function("train", 1, Broken()), (*SIMPLE, ())])["steps"]
+    (table,) = assembler.add([Function("train", 1, Broken()), tuple(SIMPLE)])["steps"]
     assert table["input_wait_ns"].tolist() == [-1] and str(said[0]) == "gone"
-    (table,) = assembler.add([(*SIMPLE, ())])["steps"]
+    (table,) = assembler.add([tuple(SIMPLE)])["steps"]
     assert len(said) == 1 and len(table["step"]) == 1
 
 

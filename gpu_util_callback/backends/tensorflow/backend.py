@@ -33,7 +33,7 @@ from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.wrapped_function import WrappedFunction
 from gpu_util_callback.steps.fit_frame import is_tf_keras
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import InputRows, Stamp
+from gpu_util_callback.steps.rows import InputRows
 from gpu_util_callback.steps.timeline import TRACED, Timeline
 
 __all__ = [
@@ -128,7 +128,7 @@ class FunctionTimer(WrappedFunction):
                     self.unwrap()
                     return inner(iterator)
             traces = queue.traces if queue is not None else 0
-            stamps: list[Stamp] = []
+            stamps: list[float] = []
             current.timing = into_queue if queue is not None else timing_into(None, stamps)
             start = clock()
             try:

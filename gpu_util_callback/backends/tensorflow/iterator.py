@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import Stamp
 
 __all__ = [
     "KEY",
@@ -37,12 +36,12 @@ class timing_into:
 
     Args:
         rows: None where nothing is written.
-        stamps: of batches fetched eagerly.
+        stamps: of batches fetched eagerly, one after the other.
     """
 
     __slots__ = ("hold", "rows", "stamps")
 
-    def __init__(self, rows: RowQueue | None, stamps: list[Stamp] | None = None):
+    def __init__(self, rows: RowQueue | None, stamps: list[float] | None = None):
         self.rows = rows
         self.stamps = stamps
         self.hold = False  # whether a batch is handed on once its stamp is taken
@@ -239,14 +238,14 @@ def _held(data, stamp: tf.Tensor):
 
 
 @uncounted
-def _stamped_eagerly(fetch: Callable[[], Any], stamps: list[Stamp] | None, optional: bool):
+def _stamped_eagerly(fetch: Callable[[], Any], stamps: list[float] | None, optional: bool):
     if stamps is None:
         return fetch()
     requested = time.perf_counter_ns()
     data = fetch()  # OutOfRangeError, StopIteration: no batch, no row
     delivered = time.perf_counter_ns()
     if not optional or bool(data.has_value()):
-        stamps.append((requested, delivered, 0.0, 0))
+        stamps += (requested, delivered, 0.0, 0)
     return data
 
 
