@@ -30,7 +30,7 @@ define tests
 	esac
 endef
 
-.PHONY: demo test test-all quick bench matrix dist docs checks lint frontend frontend-check browser screenshots clean help
+.PHONY: demo test test-all quick bench figures matrix dist docs checks lint frontend frontend-check browser screenshots clean help
 
 help:
 	@echo "make demo      train three small runs, print the report, serve TensorBoard"
@@ -40,6 +40,7 @@ help:
 	@echo "make test-all  the same with the minutes-long suites"
 	@echo "make quick     linters, types, frontend, and the tests that train nothing: two minutes"
 	@echo "make bench     what recording costs, measured here"
+	@echo "make figures   the README's table, made of what the benchmarks saved (BENCH_ARGS=--save)"
 	@echo "make matrix    the tests under other versions of Python, TensorFlow, Keras; an hour or two"
 	@echo "make dist      build and check what goes to a package index"
 	@echo "               (REPOSITORY_URL=https://… makes the README's links absolute there)"
@@ -77,8 +78,12 @@ test-all: checks
 checks:
 	+@$(MAKE) --no-print-directory --jobs=3 lint frontend-check browser
 
+# BENCH_ARGS="step fits --save" takes some of them and keeps the figures.
 bench: $(READY)
-	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
+
+figures: $(READY)
+	$(BIN)/python -m tests.benchmarks.table
 
 # Installs gigabytes and takes an hour or two: MATRIX_ARGS='--only "3.11 tensorflow-2.18"' for less.
 matrix:
