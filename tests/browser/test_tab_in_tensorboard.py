@@ -34,7 +34,9 @@ def check_first_glance(tab):
     # The costliest span is open: its culprit and the line to write are there without a click.
     span = max(report["spans"], key=lambda one: one["lost_s"])
     assert span["evidence"]["slowest_stage"] in tab.text(".details")
-    assert tab.text(".verdict .advice pre") == span["advice"]["code"]
+    before, code = span["advice"]["before"], span["advice"]["code"]
+    assert before == "ds = ds.map(decode)", "what the person has, and what it becomes"
+    assert tab.text(".verdict .advice pre") == f"- {before}\n+ {code}"
     assert not tab.problems
 
 
