@@ -71,9 +71,9 @@ def job_reply(
         reports = _reports(workers, report_of)
         findings = session_findings(reports)
         verdict = session_verdict(reports, findings)
+        clocks = clocks_of(workers)
     elif len(workers) > MAX_WORKERS:
         verdict = session_verdict([run for one in workers if (run := _as_stored(one))], [])
-        clocks = clocks_of(workers)
     return {
         "workers": [
             {
