@@ -115,9 +115,20 @@ def browse(figures: dict[str, Any]) -> Iterator[Row]:
     )
 
 
+def total(figures: dict[str, Any]) -> Iterator[Row]:
+    """A log directory of thousands of runs."""
+    for place in ("local", "store of 20 ms"):
+        cold, warm = (figures[f"{place}, {what}"] for what in ("cold", "from the cache"))
+        yield (
+            f"{figures['runs']:,} runs of 3 GPUs totalled ({place}) / again, from the cache",
+            f"{cold['wall_s']:.1f} s, {cold['cpu_s']:.1f} s of CPU / {warm['wall_s']:.1f} s, "
+            f"{warm['cpu_s']:.1f} s of CPU; {cold['peak_mb']:.0f} MB at most",
+        )
+
+
 ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
     "step": step, "held_lock": held_lock, "fits": fits, "long": long, "sampler": sampler,
-    "trace": trace, "diagnosis": diagnosis, "browse": browse,
+    "trace": trace, "diagnosis": diagnosis, "browse": browse, "total": total,
 }  # fmt: skip
 
 

@@ -107,7 +107,8 @@ def timed(arguments: list[str], cache: str, before: str = "def extra(): return 0
     return json.loads(child.stdout)
 
 
-def main() -> None:
+def main() -> dict:
+    figures: dict = {"runs": COUNT}
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         logdir = str(make_many(Path(folder) / "logs", COUNT))
@@ -125,7 +126,10 @@ def main() -> None:
                 arguments, cache, before if with_store else "def extra(): return 0"
             )
             assert code == 0 and runs == COUNT and hours > 0, (code, runs, hours)
+            figures[what] = {"wall_s": round(seconds, 1), "cpu_s": round(cpu, 1),
+                             "peak_mb": round(peak), "requests": requests}  # fmt: skip
             print(f"{what:34}{seconds:8.1f}{cpu:8.1f}{peak:8.0f}{read:9,}{requests:10,}   {budget}")
+    return figures
 
 
 if __name__ == "__main__":
