@@ -167,7 +167,7 @@ def test_two_memory_fractions_keep_jax_from_starting():
 
 def test_without_any_framework_it_is_an_environment_for_looking():
     found = _checks.none_installed(["tensorflow", "jax", "torch"])
-    assert found.status == "ok" and "viewer's environment" in found.text
+    assert found.status == "ok" and "for viewing only" in found.text
     named = _checks.none_installed(["jax"])
     assert named.status == "problem" and named.cure.startswith("pip install")
 

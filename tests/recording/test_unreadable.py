@@ -43,7 +43,7 @@ def test_a_folder_that_cannot_be_listed_any_more_was_not_deleted(
         refusing(monkeypatch, method, "manifest.json" if method == "stamp" else one.folder, DENIED)
     assert one.refresh() is True
     assert len(one.steps["step"]) == 0
-    assert [p.message.partition(": let")[0] for p in one.problems] == [
+    assert [p.message.partition(": make")[0] for p in one.problems] == [
         "cannot be read: Permission denied"
     ]
     monkeypatch.undo()

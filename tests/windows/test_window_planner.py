@@ -225,7 +225,7 @@ def test_too_short_a_run_says_so_and_names_the_argument():
     reason, cure = run.planner.why_none(run.now_ns)
     assert reason.startswith("run too short (3.0 s)")
     assert "overhead_budget=0.01" in reason
-    assert "waits 100 s" in reason
+    assert "opens at 100 s" in reason
     assert cure.startswith("GpuUtilCallback(trace=[(100, 105)])")
 
 
