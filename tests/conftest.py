@@ -30,3 +30,18 @@ def trace_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no ../shared/data with the public reference traces beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A real Chromium: one for all tests of a process, which can have no second one."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -e .[test]")
+    import chromium
+
+    path = chromium.find()
+    if path is None:
+        pytest.skip("no Chromium or Chrome on this machine (set CHROMIUM=/path/to/it)")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=chromium.FLAGS)
+        yield started
+        started.close()

@@ -3,13 +3,12 @@
 import os
 from pathlib import Path
 
-import chromium
 import pytest
 from gpu_tab import Tab
 from make_recording import make_recording
 from tensorboard_server import TensorBoardServer
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -e .[test]")
+pytest.importorskip("playwright.sync_api", reason="pip install -e .[test]")
 
 RUNS = {"thirds": ("thirds", 2400, 2), "healthy": ("healthy", 600, 1), "laptop": ("no_gpu", 300, 0)}
 
@@ -28,17 +27,6 @@ def logdir(tmp_path_factory) -> Path:
 def server(logdir):
     with TensorBoardServer(logdir, load_fast=True) as started:
         yield started
-
-
-@pytest.fixture(scope="session")
-def browser():
-    path = chromium.find()
-    if path is None:
-        pytest.skip("no Chromium or Chrome on this machine (set CHROMIUM=/path/to/it)")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=chromium.FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture

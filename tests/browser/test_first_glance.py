@@ -201,17 +201,21 @@ def test_a_change_is_shown_as_a_diff_and_copied_as_code(open_tab, scene):
         reply = route.fetch()
         body = reply.json()
         for span in body["report"]["spans"]:
-            span["advice"]["code"] = (
-                "- ds = ds.map(decode)\n+ ds = ds.map(decode, 4)\n  ds.batch(8)"
-            )
+            span["advice"] |= {
+                "before": "ds = ds.map(decode)",
+                "code": "ds = ds.map(decode, 4)\nds = ds.batch(8)",
+            }
         route.fulfill(response=reply, json=body)
 
     tab.page.route("**/gpu_utilization/recording*", answer)
     tab.open()
     tab.settle()
     assert tab.text(".verdict pre del").strip() == "- ds = ds.map(decode)"
-    assert tab.text(".verdict pre ins").strip() == "+ ds = ds.map(decode, 4)"
+    added = tab.find(".verdict pre ins").all_inner_texts()
+    assert [line.strip() for line in "\n".join(added).splitlines() if line.strip()] == [
+        "+ ds = ds.map(decode, 4)", "+ ds = ds.batch(8)",
+    ]  # fmt: skip
     tab.button("copy code").click()
     wait_until(lambda: tab.find("button:has-text('copied')").count() == 1, what="copying")
     copied = tab.evaluate("navigator.clipboard.readText()")
-    assert copied == "ds = ds.map(decode, 4)\nds.batch(8)"
+    assert copied == "ds = ds.map(decode, 4)\nds = ds.batch(8)"

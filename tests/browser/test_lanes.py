@@ -203,9 +203,11 @@ def test_a_legend_hides_and_shows_its_series(tab):
     wait_until(lambda: tab.number("[data-value$='#steps']") < 0.7 * whole, what="the rest's value")
     assert "train" not in tab.text(".tooltip") if tab.find(".tooltip").count() else True
     # The link keeps it, and the place where it was drawn is empty.
-    url = tab.page.url
+    link = wait_until(
+        lambda: "hidden" in (link := tab.evaluate("location.href")) and link, what="the link"
+    )
     tab.page.goto("about:blank")
-    tab.page.goto(url)
+    tab.page.goto(link)
     tab.wait_for(".tl-value:not(:empty)")
     assert entry.get_attribute("aria-pressed") == "false"
     entry.click()

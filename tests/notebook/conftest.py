@@ -1,25 +1,6 @@
 """Runs to show in a notebook, and a real Chromium to look at them."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "browser"))
-
-import chromium
 import pytest
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -e .[test]")
-
-
-@pytest.fixture(scope="session")
-def browser():
-    path = chromium.find()
-    if path is None:
-        pytest.skip("no Chromium or Chrome on this machine (set CHROMIUM=/path/to/it)")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=chromium.FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ def ran(tmp_path_factory):
         notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    client.execute(env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""})
+    env = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    with ThreadPoolExecutor(1) as elsewhere:  # the browser's event loop may run on this thread
+        elsewhere.submit(client.execute, env=env).result()
     return {cell["id"]: cell for cell in notebook.cells}
 
 
