@@ -21,6 +21,7 @@ from advised_runs import (
     WAITING,
     check_line,
     found,
+    run_of,
     waits,
 )
 
@@ -411,3 +412,17 @@ def test_calls_that_go_are_no_work_left_for_the_cores():
     finding = found(run, "input_bound", {"process_cpu_pct": 190, "cpu_pct": 99})
     assert "work on whole batches" in finding["advice"]["text"]
     assert finding["evidence"]["faster_up_to"] == pytest.approx(3.7, rel=0.06)
+
+
+@pytest.mark.parametrize("blamed", [True, False])
+def test_a_mean_over_faster_batches_clears_no_stage(blamed):
+    """30 ms a batch for 100 steps read as 10 over 300; the same 10 of these alone are no cause."""
+    run = run_of()
+    run.steps(100, step_ms=10)
+    run.steps(100, step_ms=10, wait_ms=25)
+    run.steps(100, step_ms=10)
+    batches = 300 if blamed else 100
+    run.reading(("map(decode)", "ParallelMapV2", 8.0, 1.0, ""), PREFETCH, batches=batches)
+    finding = found(run, "input_bound", COMPUTING)
+    assert ("map(decode)" in str(finding["evidence"])) == blamed
+    assert "takes 8" not in finding["advice"]["text"] or not blamed

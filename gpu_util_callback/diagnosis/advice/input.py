@@ -50,6 +50,7 @@ class InputWait:
         not_the_bottleneck: stages are known, and none works long enough to explain the wait.
         opener: a stage that opens files, or similar, one for each of its elements.
         stages: all of them, slowest first.
+        read_elsewhere: what is known of the stages includes many more batches than these.
     """
 
     run: Run
@@ -61,6 +62,7 @@ class InputWait:
     not_the_bottleneck: bool = False
     opener: Stage | None = None
     stages: Sequence[Stage] = ()
+    read_elsewhere: bool = False
 
     @property
     def arrives_ms(self) -> float:
@@ -99,7 +101,7 @@ class InputWait:
         need as long for all of its work, and what the loop itself makes of a batch is little of
         the wait.
         """
-        if not self.works_ahead:
+        if not self.works_ahead or self.read_elsewhere:
             return False
         first, slowest = chain_ms(self.stages)
         late_ms = max(0.0, max(slowest, self.cores_ms) - self.needed_ms)

@@ -392,6 +392,8 @@ def _takes(wait: InputWait, stage: Stage, on: str = "") -> str:
         return f"{each}, but the model could take one every {needed}"
     if not wait.works_ahead:
         return f"{each}, while the model waits"
+    if wait.read_elsewhere:
+        return f"{stage.name} is the slowest stage of the pipeline, and {wait.pace}"
     _, slowest_ms = chain_ms(wait.stages)
     if slowest_ms >= wait.needed_ms:
         return (

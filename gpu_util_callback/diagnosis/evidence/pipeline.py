@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.thresholds import Constant
+
 __all__ = ["Pipeline", "Stage", "chain_ms"]
 
 # Flag of a stage that `cache()` skips from the second epoch on.
 CACHED = "cached"
 # Stages that pass batches on: time taken by them on a busy machine is not work.
 _PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
+MANY_MORE = Constant(1.25, "some batches of the time before belong to any reading")
 # Stages on threads of their own, so that downstream stages go on meanwhile.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
@@ -143,15 +146,24 @@ class Pipeline:
         A reading covers the time since the previous one, so the first one after the end of the
         range is used when none lies inside.
         """
+        total = _Reading(0)
+        for reading in self._chosen(start_ns, end_ns):
+            total = total.joined(reading)
+        return total.stages()
+
+    def _chosen(self, start_ns: int, end_ns: int) -> list["_Reading"]:
         inside = [r for r in self._readings if start_ns < r.last_ns <= end_ns]
         # The first reading inside a span mostly describes the time before it.
         chosen = inside[1:] if len(inside) > 2 else inside
-        if not chosen:
-            chosen = [r for r in self._readings if r.last_ns > end_ns][:1] or self._readings
-        total = _Reading(0)
-        for reading in chosen:
-            total = total.joined(reading)
-        return total.stages()
+        return chosen or [r for r in self._readings if r.last_ns > end_ns][:1] or self._readings
+
+    def of_more_than(self, batches: int, start_ns: int, end_ns: int) -> bool:
+        """Return whether what `stages` returns rests on many more batches than these.
+
+        The mean over faster ones then hides how slow a stage is here.
+        """
+        read = sum(reading.batches for reading in self._chosen(start_ns, end_ns))
+        return read > MANY_MORE * batches
 
 
 # Stage, op and flags; and those of the interleave or flat_map that opens it, None if none.
