@@ -113,11 +113,15 @@ class Replica(TypedDict, total=False):
 
 
 class OwnCallback(TypedDict, total=False):
-    """A class of the user's callbacks: how often they run, and the argument that sets it."""
+    """A class of the user's callbacks: how often they run, and the argument that sets it.
+
+    `library` is the installed package that it comes from, whose code is nobody's to edit.
+    """
 
     every: dict[str, Count]
     names: dict[str, str]
     monitor: str
+    library: str
 
 
 class Dispatch(TypedDict, total=False):

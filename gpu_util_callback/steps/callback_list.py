@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter, signature
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -55,7 +56,8 @@ def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
 
     Returns: class name -> `every`, the arguments of its class that set this, with their values;
         `names`, its hooks' own names for the epoch or the batch; `monitor`, the validation metric
-        that it watches. Callbacks without any of these are left out.
+        that it watches; `library`, the installed package that it comes from. Callbacks without any
+        of these are left out.
     """
     found = {}
     for callback in callbacks:
@@ -65,10 +67,21 @@ def describe_callbacks(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
         if isinstance(watched, str) and watched.startswith("val_"):
             said["monitor"] = watched
         if kind.__module__.partition(".")[0] not in ("keras", "tf_keras", "gpu_util_callback"):
-            said |= {"every": _rhythms(callback), "names": _first_arguments(callback)}
+            said |= {
+                "every": _rhythms(callback),
+                "names": _first_arguments(callback),
+                "library": _library(kind),
+            }
         if any(said.values()):
             found[kind.__name__] = {name: value for name, value in said.items() if value}
     return found
+
+
+def _library(kind: type) -> str | None:
+    """Return the installed package of a class; None for a program's own."""
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    installed = {"site-packages", "dist-packages"} & set(Path(path).parts)
+    return kind.__module__.partition(".")[0] if installed else None
 
 
 def _rhythms(callback: Any) -> dict[str, int]:

@@ -14,9 +14,9 @@ from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 
 PROGRAM = Path(__file__).with_name("eager_program.py")
 STEPS = {  # of a loop that lasts some seconds
-    ("tensorflow", "eager"): 400, ("tensorflow", "compiled"): 8000,
+    ("tensorflow", "eager"): 1500, ("tensorflow", "compiled"): 8000,
     ("jax", "eager"): 200, ("jax", "compiled"): 20000,
-    ("torch", "eager"): 4000,
+    ("torch", "eager"): 12000,
 }  # fmt: skip
 
 

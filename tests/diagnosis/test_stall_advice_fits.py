@@ -310,3 +310,61 @@ def test_an_argument_of_somebodys_library_is_set_and_its_code_left_alone(callbac
     advice = found(run, "host_stall")["advice"]
     assert advice["before"] == "WandbMetricsLogger(..., log_freq=1)"
     assert advice["code"] == "WandbMetricsLogger(..., log_freq=100)"
+
+
+class Theirs:
+    """Stands for a callback of somebody's library."""
+
+    def __init__(self):
+        self.worked, self.epochs = [], []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.worked.append((batch, logs))
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append(epoch)
+
+    def on_test_end(self, logs=None):
+        self.worked.append(logs)
+
+
+def subclassed(advice):
+    """An instance of the class that the advice prints."""
+    assert advice["before"] == "callbacks = [Theirs(...)]"
+    names = {"Theirs": Theirs}
+    exec(advice["code"].replace("(...)", "()"), names)
+    (callback,) = names["callbacks"]
+    return callback
+
+
+LIBRARY = {"Theirs": {"library": "theirs"}}
+
+
+def test_a_librarys_callback_is_subclassed_not_edited():
+    run = hooks("Theirs.on_train_batch_end", callbacks=LIBRARY)
+    callback = subclassed(found(run, "host_stall")["advice"])
+    for batch in range(250):
+        callback.on_train_batch_end(batch, {"loss": batch})
+    assert callback.worked == [(0, {"loss": 0}), (100, {"loss": 100}), (200, {"loss": 200})]
+
+
+def test_a_librarys_hook_without_a_number_counts_its_calls():
+    run = phases("callback", "Theirs.on_test_end", 0.5, epochs=100, callbacks=LIBRARY)
+    callback = subclassed(found(run, "host_stall")["advice"])
+    for number in range(20):
+        callback.on_test_end({"n": number})
+    assert callback.worked == [{"n": 0}, {"n": 10}]
+
+
+def test_a_librarys_work_moves_to_a_later_hook_with_its_arguments():
+    run = run_of(callbacks=LIBRARY)
+    start = run.now
+    for _ in range(20):  # it works at every twentieth batch
+        run.steps(19, step_ms=10)
+        run.steps(1, step_ms=10, callback_ms=600)
+    run.hook_detail("Theirs.on_train_batch_end", start, run.now, 12 * 10**9, 20)
+    callback = subclassed(found(run, "host_stall")["advice"])
+    for batch in range(3):
+        callback.on_train_batch_end(batch, {"loss": batch})
+    callback.on_epoch_end(7, {})
+    assert callback.worked == [(2, {"loss": 2})] and callback.epochs == [7]

@@ -1,5 +1,6 @@
 """Printed code has the program's own names, found once as the fit or the loop begins."""
 
+import importlib
 import json
 from types import SimpleNamespace
 
@@ -184,3 +185,12 @@ def test_callbacks_say_how_often_they_work():
                    "names": {"on_epoch_end": "number"}},
         "EarlyStopping": {"monitor": "val_loss"},
     }  # fmt: skip
+
+
+def test_a_callback_of_an_installed_library_is_said_to_be_one(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages" / "theirs"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("import keras\nclass Logs(keras.callbacks.Callback): ...\n")
+    monkeypatch.syspath_prepend(folder.parent)
+    library = importlib.import_module("theirs")
+    assert describe_callbacks([library.Logs()]) == {"Logs": {"library": "theirs"}}

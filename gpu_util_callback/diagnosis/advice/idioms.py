@@ -18,7 +18,7 @@ class Idioms:
         decorator, mind: compile the function of a step, and what to mind then.
         compiled: compile the step of a loop so that kernels are fused.
         read, reads: read a loss, and the calls that read results.
-        from_uint8: convert a batch on the GPU.
+        to_uint8, from_uint8: send a batch as bytes, and convert it on the GPU.
         half: compute in 16 bits, `{kind}` being the type; scaler: what scales the loss then.
         memory_limit: allow the process all of the memory.
         leaves_memory: the environment of a training that leaves memory to others.
@@ -31,6 +31,7 @@ class Idioms:
     compiled: str = ""
     read: str = "float(loss)"
     reads: str = "float()"
+    to_uint8: str = ""
     from_uint8: str = ""
     half: str = ""
     scaler: str = "; scale the loss, or small gradients get lost"
@@ -47,6 +48,7 @@ _OF = {
         "traced.",
         compiled="train_step = tf.function(train_step, jit_compile=True)",
         reads="float(), .numpy()",
+        to_uint8="x = tf.cast(x, tf.uint8)",
         from_uint8="x = tf.cast(x, tf.float32) / 255",
         memory_limit='for gpu in tf.config.list_physical_devices("GPU"):\n'
         "    tf.config.experimental.set_memory_growth(gpu, True)  # instead of memory_limit=",
@@ -60,15 +62,16 @@ _OF = {
         mind="It must return all that it changes: parameters and the optimizer's state.",
         compiled="train_step = jax.jit(train_step)",
         reads="float(), block_until_ready()",
-        from_uint8="x = x.astype(jnp.float32) / 255",
+        to_uint8='x = x.astype("uint8")',
+        from_uint8="x = jax.device_put(x).astype(jnp.float32) / 255",
         half="params = jax.tree.map(lambda leaf: leaf.astype(jnp.{kind}), params)"
         "  # inside the loss function\n"
         "x = x.astype(jnp.{kind})  # else JAX computes in float32",
         memory_limit='os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its old name\n'
         'os.environ["XLA_CLIENT_MEM_FRACTION"] = "0.9"  # before jax is imported',
         leaves_memory="XLA_PYTHON_CLIENT_PREALLOCATE=false",
-        on_gpu='params = jax.device_put(params, jax.devices("gpu")[0])'
-        "  # and jax_default_device unset",
+        on_gpu='jax.config.update("jax_default_device", jax.devices("gpu")[0])\n'
+        'params = jax.device_put(params, jax.devices("gpu")[0])',
         every_gpu="keras.distribution.set_distribution(keras.distribution.DataParallel())"
         "  # before the model is built",
     ),
@@ -76,6 +79,7 @@ _OF = {
         compiled='model = torch.compile(model, mode="reduce-overhead")',
         read="loss.item()",
         reads=".item(), .cpu()",
+        to_uint8="x = x.to(torch.uint8)",
         from_uint8="x = x.to(device, non_blocking=True).float() / 255",
         half='with torch.autocast("cuda", dtype=torch.{kind}):\n'
         "    loss = loss_function(model(x), y)",

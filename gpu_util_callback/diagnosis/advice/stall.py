@@ -180,6 +180,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
             f"{says}Do it once, at the end of this short training.",
             _moved(run, name, "on_train_end"),
             1 - 1 / total,
+            before=_as_now(run, name),
         )
     if who in _SAVERS:
         slim = ""
@@ -209,7 +210,7 @@ def at_epoch_end(run: Run, name: str, *, count: int, took_ns: int, span_ns: int)
         f"{says}Do it less often, or in a background thread.",
         _every(run, name, "epoch", every),
         1 - kept,
-        before=f"...  # in {name}",
+        before=_as_now(run, name),
     )
 
 
@@ -276,12 +277,13 @@ def in_steps(
             f"{says}Do it once an epoch, or do it in a background thread.",
             _moved(run, name, "on_epoch_end"),
             1 - kept,
+            before=_as_now(run, name),
         )
     return Advice(
         f"{says}Do it every {_th(every)} batch, or do it in a background thread.",
         _every(run, name or "the callback", "batch", every),
         1 - kept,
-        before=f"...  # in {name or 'the callback'}",
+        before=_as_now(run, name or "the callback"),
     )
 
 
@@ -328,7 +330,15 @@ def _first_argument(run: Run, name: str) -> str:
 
 def _every(run: Run, name: str, unit: str, every: int) -> str:
     """Return lines that let a hook do its work at every `every`th call."""
+    who, hook = _parts(name)
     counted = _first_argument(run, name) or ("" if "." in name else unit)
+    if _own(run, who).get("library"):
+        if counted:
+            return _subclass(who, hook, f"if {counted} % {every} == 0", counted)
+        return _subclass(
+            who, hook, f"if self.calls % {every} == 0", "",
+            'self.calls = getattr(self, "calls", -1) + 1',
+        )  # fmt: skip
     if counted:
         return f"if {counted} % {every} == 0: ...  # in {name}"
     return (
@@ -337,13 +347,40 @@ def _every(run: Run, name: str, unit: str, every: int) -> str:
     )
 
 
+def _subclass(who: str, hook: str, condition: str, first: str, before: str = "") -> str:
+    """Return a class that does the work of a library's hook under a condition."""
+    counted = f"{first}, " if first else ""
+    lines = [
+        f"class Rare{who}({who}):", f"    def {hook}(self, {counted}logs=None):",
+        *([f"        {before}"] if before else []), f"        {condition}:",
+        f"            super().{hook}({counted}logs)", f"callbacks = [Rare{who}(...)]",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _as_now(run: Run, name: str) -> str:
+    """Return what a person has now of what `_every` changes."""
+    who, _ = _parts(name)
+    return f"callbacks = [{who}(...)]" if _own(run, who).get("library") else f"...  # in {name}"
+
+
 def _moved(run: Run, name: str, to: str) -> str:
     """Return lines that move a hook's work to a later hook, with the arguments available there."""
-    _, hook = _parts(name)
+    who, hook = _parts(name)
     first = _first_argument(run, name)
     given = f"{first}, logs" if first else "logs"
     arguments = f"{first}, logs=None" if first else "logs=None"
     later = "epoch, logs=None" if "epoch" in to else "logs=None"
+    if _own(run, who).get("library"):
+        return (
+            f"class Rare{who}({who}):\n"
+            f"    def {hook}(self, {arguments}):\n"
+            f"        self.last = {given}\n"
+            f"    def {to}(self, {later}):\n"
+            f"        super().{to}({later.replace('=None', '')})\n"
+            f"        super().{hook}(*self.last)\n"
+            f"callbacks = [Rare{who}(...)]"
+        )
     return (
         f"def {hook}(self, {arguments}):\n"
         f"    self.last = {given}\n"

@@ -225,8 +225,21 @@ def _advice(run: Run, degraded: str | None, from_gpu: bool, full: bool = False) 
             'ds = ds.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))  # as its last step',
         )
     return Advice(
-        f"{says}Send smaller types: images as uint8, converted on the GPU.",
-        "model = keras.Sequential([keras.layers.Rescaling(1 / 255), model])  # and feed uint8"
-        if has_keras_fit(run)
-        else f"{idioms(run).from_uint8}  # and send uint8" if idioms(run).from_uint8 else "",
-    )  # fmt: skip
+        f"{says}Send smaller types: images as uint8 (0 to 255), converted on the GPU.",
+        _as_uint8(run, kind),
+    )
+
+
+def _as_uint8(run: Run, kind: str) -> str:
+    """Return both halves: the line where batches are made, and the one where they are used."""
+    words = idioms(run)
+    if not has_keras_fit(run):
+        return f"{words.to_uint8}  # before the copy\n{words.from_uint8}" if words.to_uint8 else ""
+    made = (
+        "ds = ds.map(lambda x, y: (tf.cast(x, tf.uint8), y), num_parallel_calls=tf.data.AUTOTUNE)"
+        if kind == "tf.data"
+        else f"{words.to_uint8}  # where batches are made"
+        if "dataloader" in kind
+        else 'x = x.astype("uint8")'
+    )
+    return f"{made}\nmodel = keras.Sequential([keras.layers.Rescaling(1 / 255), model])"
