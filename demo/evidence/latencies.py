@@ -44,8 +44,7 @@ def call_latencies(stop: threading.Event | None = None, ticks: int = 60) -> dict
 
     from gpu_util_callback.gpus._devices import list_gpus
     from gpu_util_callback.gpus._gate import Gate, Memory
-    from gpu_util_callback.gpus._health import XidWatch
-    from gpu_util_callback.gpus._reader import GpuReader
+    from gpu_util_callback.gpus._reader import GpuReader, XidWatch
     from gpu_util_callback.gpus._store import Store
     from gpu_util_callback.recording.clock import Clock
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_util_callback.doctor._report import OK, PROBLEM, WARNING, Line
-from gpu_util_callback.gpus import _words
+from gpu_util_callback.gpus import _gate
 from gpu_util_callback.unused_gpu import INSTALL
 
 __all__ = [
@@ -193,7 +193,7 @@ def check_driver(nvml: dict[str, Any], cuda: dict[str, Any]) -> list[Line]:
     if problem := nvml.get("problem"):
         # A machine without a GPU has no library at all.
         missing = "no NVIDIA driver library" in problem["reason"]
-        none = problem["reason"] == _words.NO_GPU[0]
+        none = problem["reason"] == _gate.NO_GPU[0]
         status = OK if none else WARNING if missing else PROBLEM
         return [Line("driver", "NVML", status, problem["reason"], problem["cure"])]
     lines = [

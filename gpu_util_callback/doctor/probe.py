@@ -21,9 +21,9 @@ MARK = "gpu-util-probe: "
 
 def nvml() -> dict[str, Any]:
     """Return the driver's facts and everything NVML reports about its GPUs."""
-    from gpu_util_callback.gpus import _devices, _gate, _library, _mapping, _processes
+    from gpu_util_callback.gpus import _devices, _gate, _mapping, _reader
 
-    binding, problem = _library.open_nvml()
+    binding, problem = _gate.open_nvml()
     if problem is not None:
         return {"problem": problem, "library": loaded_path("libnvidia-ml.so.1")}
     memory = _gate.Memory()
@@ -35,13 +35,13 @@ def nvml() -> dict[str, Any]:
         "library": loaded_path("libnvidia-ml.so.1"),
         "visible_problem": allowed.problem,
         "order_certain": allowed.certain,
-        "host_pids": _processes.host_pids(),
+        "host_pids": _reader.host_pids(),
         "gpus": [_gpu(gate, gpu, allowed.gpus) for gpu in every],
     }
 
 
 def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> dict[str, Any]:
-    from gpu_util_callback.gpus import _counters, _devices, _mapping
+    from gpu_util_callback.gpus import _devices, _mapping, _reader
 
     key = f"nvml {gpu.nvml_index}"
 
@@ -49,7 +49,7 @@ def _gpu(gate: Any, gpu: Any, allowed: list[Any]) -> dict[str, Any]:
         return gate.ask(symbol, gpu.board, *args, gpu=key)
 
     memory = _devices.memory_of(gate, gpu.board, key)
-    reasons = [(symbol, gpu.board) for symbol in _counters.REASON_CALLS]
+    reasons = [(symbol, gpu.board) for symbol in _reader.REASON_CALLS]
     listed = ask("nvmlDeviceGetComputeRunningProcesses")
     return {
         **_mapping.describe(_mapping.Match(gpu.nvml_index, None, gpu, "order")),
@@ -87,9 +87,9 @@ def cuda() -> dict[str, Any]:
     code = library.cuInit(0)
     found: dict[str, Any] = {"loads": True, "init": code, "library": loaded_path("libcuda.so.1")}
     if code == 0:
-        from gpu_util_callback.gpus import _cuda
+        from gpu_util_callback.gpus import _mapping
 
-        found["gpus"] = [vars(gpu) for gpu in _cuda.cuda_gpus()]
+        found["gpus"] = [vars(gpu) for gpu in _mapping.cuda_gpus()]
     return found
 
 

@@ -7,19 +7,31 @@ Errors are interpreted here only:
 - not found, no data: there is no new value now;
 - GPU lost, reset required: the GPU is gone until it answers again;
 - anything else (unknown, timeout, out of memory): this value backs off and is retried later.
+
+NVML is loaded and started once per process, never shut down, and started again after a fork:
+repeated cycles of initialising and shutting down are slow and have upset drivers; starting may even
+hang. So it is only started in a sampler's thread or in the doctor's own process.
 """
 
 import ctypes
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from gpu_util_callback.gpus import _library, _words
-
-__all__ = ["Gate", "Memory", "Retired"]
+__all__ = [
+    "Gate",
+    "Memory",
+    "Retired",
+    "explain",
+    "nvidia_gpus",
+    "open_nvml",
+    "starting_since",
+]
 
 UNINITIALIZED = 1
 NO_NEW_VALUE = frozenset({0, 6, 21, 27})  # 0: a success without records, raised by the binding
@@ -57,7 +69,7 @@ class Memory:
 
     def note(self, symbol: str, gpu: str, reason: str, cure: str = "") -> None:
         """Remember why something is missing, in words for people."""
-        source = _words.SOURCES.get(symbol.partition("/")[0], symbol)
+        source = SOURCES.get(symbol.partition("/")[0], symbol)
         self._reasons[symbol, gpu] = {
             "source": f"{gpu} {source}".strip(),
             "reason": reason,
@@ -89,7 +101,7 @@ class Memory:
         self._reasons["GPU", gpu] = {
             "source": gpu,
             "reason": f"{reason}: no values from it since then",
-            "cure": _words.LOST_CURE,
+            "cure": LOST_CURE,
         }
 
     def still_lost(self, gpu: str) -> None:
@@ -168,7 +180,7 @@ class Gate:
         function = self._functions.get(symbol)
         if function is None:
             if not self.knows(symbol):
-                memory.off(key[0], gpu, _words.OLD_BINDING, _words.OLD_BINDING_CURE)
+                memory.off(key[0], gpu, OLD_BINDING, OLD_BINDING_CURE)
                 return None
             function = self._functions[symbol]
         if self._pid != os.getpid():
@@ -218,18 +230,230 @@ class Gate:
         return self.memory.blocked.get((symbol, gpu)) == _NEVER
 
     def _failed(self, symbol: str, gpu: str, error: Exception) -> None:
-        code = _library.code_of(self.binding, error)
+        code = code_of(self.binding, error)
         memory = self.memory
         if code in NO_NEW_VALUE or (code == TIMEOUT and symbol in WAITS):
             return
-        reason, cure = _words.explain(code, error)
+        reason, cure = explain(code, error)
         if code == 3:
-            reason = _words.not_supported(memory.modes.get(gpu, ""))
+            reason = not_supported(memory.modes.get(gpu, ""))
         elif code == UNINITIALIZED:
-            _library.restart(self.binding)
+            restart(self.binding)
         if code in GONE and gpu:
             memory.lost(gpu, reason)
         elif code in OFF or isinstance(error, (AttributeError, TypeError, ctypes.ArgumentError)):
             memory.off(symbol, gpu, reason, cure)
         else:
             memory.back_off(symbol, gpu, reason)
+
+
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"  # PCI class: VGA and 3D controllers
+
+
+def nvidia_gpus(root: str = "/") -> int | None:
+    """Return the number of NVIDIA GPUs on the PCI bus; None where the system does not report it.
+
+    Sandboxes show an empty bus, WSL has its GPUs elsewhere, Jetsons do not attach theirs to a bus.
+    """
+    base = Path(root)
+    try:
+        if (base / "dev/dxg").exists() or list((base / "dev").glob("nvidia*")):
+            return None
+        devices = list((base / "sys/bus/pci/devices").iterdir())
+        texts = [
+            ((device / "vendor").read_text().strip(), (device / "class").read_text().strip())
+            for device in devices
+        ]
+    except OSError:
+        return None
+    if not texts:
+        return None
+    return sum(vendor == _NVIDIA and kind.startswith(_DISPLAY) for vendor, kind in texts)
+
+
+_NO_LIBRARY = 12
+_NAME = "libnvidia-ml.so.1"
+# Driver folders that the loader does not know: containers without ldconfig, GKE, WSL, NixOS.
+_FOLDERS = (
+    "/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
+)  # fmt: skip
+_lock = threading.Lock()
+_started_in: int | None = None
+_starting_since: float | None = None  # perf seconds
+
+
+def open_nvml() -> tuple[Any, dict[str, str] | None]:
+    """Return (the binding, None) with NVML started, or (None, {"source", "reason", "cure"})."""
+    global _started_in, _starting_since
+    try:
+        import pynvml
+    except ImportError:
+        return None, _problem(
+            "the Python package nvidia-ml-py is missing", "pip install nvidia-ml-py"
+        )
+    if not hasattr(pynvml, "_nvmlGetFunctionPointer"):
+        # PyPI's `pynvml` before 12 and `nvidia-ml-py3` install a module of the same name.
+        return None, _problem(
+            "another package took the module name pynvml",
+            "pip uninstall pynvml nvidia-ml-py3; pip install --force-reinstall nvidia-ml-py",
+        )
+    with _lock:
+        if _started_in == os.getpid() and pynvml.nvmlLib is not None:
+            return pynvml, None
+        _starting_since = time.perf_counter()
+        try:
+            _start(pynvml)
+        except Exception as error:
+            code = code_of(pynvml, error)
+            if code == _NO_LIBRARY and nvidia_gpus() == 0:
+                return None, _problem(*NO_GPU)
+            return None, _problem(*explain(code, error))
+        finally:
+            _starting_since = None
+        _started_in = os.getpid()
+        return pynvml, None
+
+
+def starting_since() -> float | None:
+    """Return the perf seconds at which starting NVML began; None if it is not being started."""
+    return _starting_since
+
+
+def _start(binding: Any) -> None:
+    try:
+        binding.nvmlInit()
+    except Exception as error:
+        if code_of(binding, error) != _NO_LIBRARY or not _load_from_known_folders():
+            raise
+        binding.nvmlInit()
+
+
+def _load_from_known_folders() -> bool:
+    """Load the driver's library by its path: the loader then finds it by its name."""
+    if not sys.platform.startswith("linux"):
+        return False
+    for path in (Path(folder) / _NAME for folder in _FOLDERS):
+        try:
+            ctypes.CDLL(str(path))
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def restart(binding: Any) -> None:
+    """Start NVML again after other code in the process shut it down."""
+    try:
+        binding.nvmlInit()
+    except Exception:
+        pass  # the next query fails, too, and backs off
+
+
+def code_of(binding: Any, error: Exception) -> int:
+    """Return NVML's code behind a binding's exception; 13 for its mismatch error, else -1."""
+    if isinstance(error, getattr(binding, "NVMLError", ())):
+        return int(getattr(error, "value", -1))
+    if isinstance(error, getattr(binding, "NVMLLibraryMismatchError", ())):
+        return 13  # raised where a symbol is missing; no subclass of NVMLError
+    return -1
+
+
+def _problem(reason: str, cure: str) -> dict[str, str]:
+    return {"source": "NVML", "reason": reason, "cure": cure}
+
+
+def _after_fork() -> None:
+    global _lock, _starting_since
+    _starting_since = None
+    _lock = threading.Lock()  # the parent's thread may hold the old one for ever
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# The values that are missing when a call has no answer.
+SOURCES = {
+    "nvmlInit": "NVML",
+    "nvmlDeviceGetUtilizationRates": "utilization",
+    "nvmlDeviceGetSamples": "utilization buffer",
+    "nvmlDeviceGetMemoryInfo": "memory",
+    "nvmlDeviceGetPowerUsage": "power",
+    "nvmlDeviceGetEnforcedPowerLimit": "power limit",
+    "nvmlDeviceGetTemperature": "temperature",
+    "nvmlDeviceGetClockInfo": "SM clock",
+    "nvmlDeviceGetMaxClockInfo": "maximum SM clock",
+    "nvmlDeviceGetCurrentClocksEventReasons": "clock event reasons",
+    "nvmlDeviceGetFieldValues": "counters (PCIe, throttling, energy, NVLink)",
+    "nvmlDeviceGetComputeRunningProcesses": "memory by process",
+    "nvmlDeviceGetProcessUtilization": "utilization by process",
+    "nvmlDeviceGetCurrPcieLinkGeneration": "PCIe generation",
+    "nvmlDeviceGetMaxPcieLinkGeneration": "maximum PCIe generation",
+    "nvmlDeviceGetCurrPcieLinkWidth": "PCIe width",
+    "nvmlDeviceGetMaxPcieLinkWidth": "maximum PCIe width",
+    "nvmlDeviceGetTotalEccErrors": "ECC errors",
+    "nvmlDeviceRegisterEvents": "Xid errors",
+    "nvmlEventSetCreate": "Xid errors",
+    "nvmlEventSetWait_v2": "Xid errors",
+    "nvmlGpmQueryDeviceSupport": "GPM (SM active, occupancy, tensor cores)",
+    "nvmlGpmSampleGet": "GPM (SM active, occupancy, tensor cores)",
+    "nvmlGpmMigSampleGet": "GPM (SM active, occupancy, tensor cores)",
+    "nvmlGpmMetricsGet": "GPM (SM active, occupancy, tensor cores)",
+    "psutil": "host",
+}
+
+OLD_BINDING = "the installed nvidia-ml-py does not know this call"
+OLD_BINDING_CURE = "pip install --upgrade nvidia-ml-py"
+LOST_CURE = "see `dmesg | grep -i xid`; a reset or reboot brings a lost GPU back"
+
+NO_GPU = ("no NVIDIA GPU in this machine", "")
+NO_GPM = ("this GPU has no GPM: it came with Hopper", "")
+HOST_PIDS = (
+    "the driver reports the host's process ids, which are not this container's",
+    "start the container with `--pid=host` to separate this process's memory from that of others",
+)
+NOT_LISTED = (
+    "the driver does not list this process: a sandbox or MPS stands between them",
+    "run outside of it to separate this process's memory from that of others",
+)
+
+_CODES: dict[int, tuple[str, str]] = {
+    1: ("NVML was shut down by other code in this process", ""),
+    2: ("the driver rejects this request", "update the driver"),
+    3: ("not supported by this GPU or its driver", ""),
+    4: ("no permission", "ask an administrator, or run as root"),
+    8: ("a power cable is missing", "attach the GPU's external power cables"),
+    9: ("the NVIDIA driver is not loaded", "load it with `modprobe nvidia`, or install the driver"),
+    10: ("the driver did not answer in time", ""),
+    11: ("the driver has an interrupt problem", "see `dmesg`"),
+    12: (
+        "no NVIDIA driver library (libnvidia-ml.so.1)",
+        "install the NVIDIA driver; in a container pass `--gpus all` and the `utility` capability",
+    ),
+    13: ("the installed driver is too old for this call", "update the driver"),
+    15: ("the GPU is lost: it fell off the bus or is not reachable", LOST_CURE),
+    16: ("the GPU requires a reset", "`nvidia-smi --gpu-reset`, or reboot"),
+    17: ("the operating system denied the request", "see `dmesg`"),
+    18: (
+        "the NVIDIA driver was updated and its kernel module is still the old one",
+        "reboot, or reload the nvidia kernel modules",
+    ),
+    20: ("out of memory", ""),
+    25: ("driver and nvidia-ml-py disagree on this call's version", OLD_BINDING_CURE),
+    28: ("the GPU is no longer there", LOST_CURE),
+    999: ("the driver reports an unknown error", "see `dmesg`"),
+}
+
+
+def explain(code: int, error: Exception | None = None) -> tuple[str, str]:
+    """Return (reason, cure) of an NVML return code."""
+    if code in _CODES:
+        return _CODES[code]
+    return f"{type(error).__name__}: {error}" if code < 0 else f"NVML error {code}", ""
+
+
+def not_supported(mode: str) -> str:
+    """Return why a value is not supported in the GPU's mode ("MIG", "vGPU", "WSL" or "")."""
+    return f"{mode}: not supported in this mode" if mode else _CODES[3][0]

@@ -1,21 +1,709 @@
-"""All readings of one GPU, each at its own pace."""
+"""All readings of one GPU, each at its own pace.
 
-from gpu_util_callback.gpus._buffers import UtilizationBuffer
-from gpu_util_callback.gpus._counters import Counters
+- `Gauges`: what the driver answers at once;
+- `UtilizationBuffer`: utilization at the driver's own resolution, its ring of samples, drained;
+- `Counters`: cumulative counters, read in one call, as rates and shares of the time between reads;
+- `Gpm`: metrics of Hopper and newer: how much of the GPU was active, not only that some of it was;
+- `Processes`: memory and utilization, split into this process's and other processes';
+- `Health` and `XidWatch`: values that change rarely (limits, the PCIe link, ECC counts), and
+  critical errors.
+"""
+
+import functools
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_util_callback.gpus import _gate
 from gpu_util_callback.gpus._devices import NvmlGpu, find_again, memory_of
-from gpu_util_callback.gpus._gate import Gate
-from gpu_util_callback.gpus._gpm import Gpm
-from gpu_util_callback.gpus._health import Health
-from gpu_util_callback.gpus._processes import Processes
+from gpu_util_callback.gpus._gate import NO_NEW_VALUE, OFF, Gate
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
 
 __all__ = [
-    "Gauges",
     "GpuReader",
+    "Processes",
+    "XidWatch",
+    "host_pids",
 ]
 
+NAN = float("nan")
+_GPU_UTIL, _MEMORY_UTIL = 1, 2
+_DAY_US = 86_400 * 1_000_000
+_DRY_AFTER_NS = 1_000_000_000
+
+
+class UtilizationBuffer:
+    """Drains `nvmlDeviceGetSamples`; each sample keeps the driver's time stamp.
+
+    The ring runs dry while a GPU idles; the polled value then takes its place, stamped with its own
+    time. Stamps are "CPU microseconds" of an undocumented origin, which is found from the stamps.
+    """
+
+    columns = ("utilization_pct", "memory_utilization_pct")
+
+    def __init__(self, gate: Gate, gpu: NvmlGpu, key: str, store: Store, clock: Clock) -> None:
+        self._gate = gate
+        self._gpu = gpu
+        self._key = key
+        self._store = store
+        self._clock = clock
+        self._last_us = [0, 0]
+        self._since_ns = clock.now()  # older samples are not part of this recording
+        self._newest_ns = self._since_ns
+        self._ever = False
+
+    def read(self, polled: Sequence[float]) -> None:
+        """Drain the ring; `polled` is (utilization, memory utilization) of this tick."""
+        rows: dict[int, list[float]] = {}
+        for column, kind in enumerate((_GPU_UTIL, _MEMORY_UTIL)):
+            for stamp_us, value in self._drain(column, kind):
+                rows.setdefault(stamp_us, [NAN, NAN])[column] = value
+        group = self._key + "/utilization"
+        offset_ns = origin_ns(max(rows)) if rows else 0
+        for stamp_us in sorted(rows):
+            time_ns = self._clock.from_wall(stamp_us * 1000 + offset_ns)
+            if time_ns >= self._since_ns:
+                self._ever = True
+                self._newest_ns = max(self._newest_ns, time_ns)
+                self._store.add(group, self.columns, time_ns, rows[stamp_us])
+        if any(row[0] == row[0] for row in rows.values()):
+            self._name_polled()
+        now_ns = self._clock.now()
+        if polled[0] == polled[0] and now_ns - self._newest_ns > _DRY_AFTER_NS:
+            self._store.add(group, self.columns, now_ns, list(polled))
+
+    def _name_polled(self) -> None:
+        """Report what is really missing where utilization cannot be polled but the ring has it."""
+        memory, polled = self._gate.memory, "nvmlDeviceGetUtilizationRates"
+        missing = memory.reason(polled, self._key)
+        if missing is not None:
+            memory.forget(polled, self._key)
+            memory.note("polled utilization", self._key, missing["reason"], missing["cure"])
+
+    @property
+    def latest(self) -> bool:
+        """True if the driver keeps such a ring for this GPU."""
+        return self._ever
+
+    def _drain(self, column: int, kind: int) -> list[tuple[int, float]]:
+        last = self._last_us[column]
+        answer = self._gate.ask(
+            "nvmlDeviceGetSamples", self._gpu.handle, kind, last, gpu=self._key,
+            name=("nvmlDeviceGetSamples", "nvmlDeviceGetSamples/memory")[column],
+        )  # fmt: skip
+        if answer is None:
+            return []
+        value_type, samples = answer
+        member = VALUE_MEMBERS.get(value_type, "uiVal")
+        found = []
+        for sample in samples:
+            stamp = int(sample.timeStamp)
+            if stamp <= last:
+                continue  # drivers have returned samples twice
+            self._last_us[column] = max(self._last_us[column], stamp)
+            value = float(getattr(sample.sampleValue, member))
+            found.append((stamp, value if 0 <= value <= 100 else NAN))
+        return found
+
+
+# NVML's value types -> the member of its value union.
+VALUE_MEMBERS = {
+    0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal",
+}  # fmt: skip
+
+
+def origin_ns(stamp_us: int) -> int:
+    """Return the offset (ns) from driver stamps to the wall clock: 0, or the time of boot.
+
+    Some drivers count from the epoch, some from boot. Any other stamp is taken as the current time.
+    """
+    wall_ns = time.time_ns()
+    if abs(wall_ns // 1000 - stamp_us) < _DAY_US:
+        return 0
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
+    for clock in (boot_clock, getattr(time, "CLOCK_MONOTONIC", None)):
+        if clock is not None:
+            now_ns = time.clock_gettime_ns(clock)
+            if abs(now_ns // 1000 - stamp_us) < min(_DAY_US, 60_000_000):
+                return wall_ns - now_ns
+    return wall_ns - stamp_us * 1000
+
+
+_BATCH = "nvmlDeviceGetFieldValues"
+_ALL_LINKS = 0xFFFFFFFF
+_WRAP = 2**32
+# The maximum rate of a PCIe link of each generation, bytes per second and lane.
+_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of the batch. unit: the value of one count in the column's unit and second."""
+
+    id: int
+    column: str
+    scope: int = 0
+    scale: float = 1.0
+    cumulative: bool = True
+    wraps: bool = False
+
+
+_NS_TO_PCT = 100e-9
+FIELDS = (
+    Field(197, "pcie_tx_bytes_per_s", wraps=True),
+    Field(198, "pcie_rx_bytes_per_s", wraps=True),
+    Field(269, "throttle_thermal_pct", scale=_NS_TO_PCT),  # software thermal slowdown, ns
+    Field(270, "throttle_thermal_pct", scale=_NS_TO_PCT),  # hardware thermal slowdown
+    Field(74, "throttle_power_pct", scale=_NS_TO_PCT),  # power cap
+    Field(271, "throttle_power_pct", scale=_NS_TO_PCT),  # external power brake
+    Field(76, "throttle_other_pct", scale=_NS_TO_PCT),  # sync boost
+    Field(83, "power_energy_mw"),  # mJ a second
+    Field(138, "nvlink_tx_bytes_per_s", _ALL_LINKS, 1024.0),
+    Field(139, "nvlink_rx_bytes_per_s", _ALL_LINKS, 1024.0),
+    Field(82, "memory_temperature_c", cumulative=False),
+)
+
+# Clock event reasons -> the column their share of time belongs to. Idle and clocks set by the user
+# are not throttling.
+REASON_COLUMNS = {
+    0x20: "throttle_thermal_pct", 0x40: "throttle_thermal_pct",
+    0x4: "throttle_power_pct", 0x80: "throttle_power_pct",
+    0x10: "throttle_other_pct", 0x200: "throttle_other_pct", 0x400: "throttle_other_pct",
+}  # fmt: skip
+_HW_SLOWDOWN = 0x8  # thermal or power brake; the two bits that distinguish them are newer
+
+
+class Counters:
+    """Reads the batch into one row of `columns`; NaN where a counter is absent or was reset.
+
+    A share of time comes from the driver's own nanosecond counters. Where it has none, or does not
+    answer the batch, the share comes from the event reasons of each tick (0 or 100), whose mean
+    over ticks estimates it, and PCIe traffic from the older call, once a second.
+    """
+
+    columns = (*dict.fromkeys(field.column for field in FIELDS), "event_reasons")
+
+    def __init__(self, gate: Gate, gpu: NvmlGpu, key: str) -> None:
+        self._gate = gate
+        self._gpu = gpu
+        self._key = key
+        self._fields = list(FIELDS)
+        self._before: dict[Field, tuple[float, float]] = {}  # field -> (seconds, count)
+        self._wrapped: set[Field] = set()
+        facts = gpu.facts
+        lane = _LANE.get(facts.get("pcie_generation_max") or 0, 0.0)
+        self._link_rate = lane * (facts.get("pcie_width_max") or 0)  # 0 = unknown
+        self._throughput_due_s = 0.0
+        self._empty = [NAN] * len(self.columns)
+        self._share_positions = [self.columns.index(column) for column in _SHARES]
+        # The binding's structures read attributes in Python; their descriptors do it in C.
+        structure = gate.binding.c_nvmlFieldValue_t
+        self._getters = [
+            getattr(structure, name).__get__
+            for name in ("nvmlReturn", "timestamp", "valueType", "value")
+        ]
+        self._prepare()
+
+    def read(self) -> list[float]:
+        """Return [float] * len(columns): rates since the last read."""
+        row = self._empty[:]
+        uncounted = self._uncounted
+        if self._fields:
+            answer = self._gate.ask(_BATCH, self._gpu.board, self._asked, gpu=self._key)
+            if answer is None:
+                self._before.clear()  # a gap: no rate over an unobserved interval
+                uncounted = list(_SHARES)
+                if self._gate.lacks(_BATCH, self._key):
+                    self._drop_all()
+            else:
+                self._account(answer, row)
+        self._reasons(row, uncounted)
+        self._throughput(row)
+        return row
+
+    @property
+    def wraps(self) -> bool:
+        """True if this driver's PCIe counters were seen to wrap and need frequent reads."""
+        return bool(self._wrapped)
+
+    def _prepare(self) -> None:
+        """Compute everything that depends on the remaining fields."""
+        self._asked = [
+            (field.id, field.scope) if field.scope else field.id for field in self._fields
+        ]
+        self._positions = [self.columns.index(field.column) for field in self._fields]
+        counted = {field.column for field in self._fields}
+        self._uncounted = [column for column in _SHARES if column not in counted]
+        self._unmetered = [column for column in _THROUGHPUT if column not in counted]
+
+    def _account(self, answer: Any, row: list[float]) -> None:
+        now_s = time.perf_counter()
+        get_code, get_time, get_type, get_value = self._getters
+        dropped = []
+        for field, position, value in zip(self._fields, self._positions, answer, strict=True):
+            code = get_code(value)
+            if code != 0:
+                dropped.append((field, int(code)))
+                continue
+            count = float(getattr(get_value(value), VALUE_MEMBERS.get(get_type(value), "ullVal")))
+            if not field.cumulative:
+                row[position] = count
+                continue
+            rate = self._rate(field, get_time(value) / 1e6 or now_s, count)
+            if rate == rate:
+                known = row[position]
+                row[position] = rate if known != known else known + rate
+        for position in self._share_positions:
+            if row[position] > 100:
+                row[position] = 100.0  # two causes at once
+        for field, code in dropped:
+            self._drop(field, code)
+
+    def _rate(self, field: Field, at_s: float, count: float) -> float:
+        before = self._before.get(field)
+        self._before[field] = (at_s, count)
+        if before is None or at_s <= before[0]:
+            return NAN
+        seconds = at_s - before[0]
+        grown = count - before[1]
+        if grown < 0:
+            if not field.wraps or before[1] >= _WRAP or self._too_fast(grown + _WRAP, seconds):
+                return NAN  # the driver was reloaded: the counter was reset
+            grown += _WRAP
+            self._wrapped.add(field)
+        if field in self._wrapped and self._link_rate * seconds >= _WRAP:
+            return NAN  # it may have wrapped more than once between two reads
+        return grown / seconds * field.scale
+
+    def _too_fast(self, grown: float, seconds: float) -> bool:
+        return bool(self._link_rate) and grown / seconds > 1.1 * self._link_rate
+
+    def _drop(self, field: Field, code: int) -> None:
+        """Drop a field that this GPU does not have; remember why."""
+        self._before.pop(field, None)
+        if code in NO_NEW_VALUE or code not in OFF:
+            return
+        self._fields.remove(field)
+        self._prepare()
+        if all(other.column != field.column for other in self._fields):
+            self._name_missing(field.column, *_gate.explain(code))
+
+    def _drop_all(self) -> None:
+        """Drop the whole batch, which this driver lacks or refuses; report what is lost with it."""
+        missing = self._gate.memory.reason(_BATCH, self._key)
+        columns = dict.fromkeys(field.column for field in self._fields)
+        self._fields.clear()
+        self._prepare()
+        if missing is None:  # already reported: the GPU was lost and is back
+            return
+        for column in columns:
+            self._name_missing(column, missing["reason"], missing["cure"])
+        self._gate.memory.forget(_BATCH, self._key)
+
+    def _name_missing(self, column: str, reason: str, cure: str) -> None:
+        """Remember why a column has no values, unless another call provides them."""
+        instead = REASON_CALLS if column in _SHARES else ()
+        if not any(self._gate.knows(symbol) for symbol in instead):
+            self._gate.memory.note(column, self._key, reason, cure)
+
+    def _throughput(self, row: list[float]) -> None:
+        """Read the PCIe traffic of the last 20 ms; each query takes as long."""
+        now_s = time.perf_counter()
+        if not self._unmetered or now_s < self._throughput_due_s:
+            return
+        self._throughput_due_s = now_s + _THROUGHPUT_S
+        for column in self._unmetered:
+            name = f"{_PCIE}/{column}"
+            rate = self._gate.ask(
+                _PCIE, self._gpu.board, _THROUGHPUT[column], gpu=self._key, name=name
+            )
+            if rate is not None:
+                row[self.columns.index(column)] = 1024.0 * rate
+                self._gate.memory.forget(column, self._key)
+            elif self._gate.lacks(name, self._key):
+                self._gate.memory.forget(name, self._key)  # the counter's own reason is better
+
+    def _reasons(self, row: list[float], uncounted: list[str]) -> None:
+        questions = [(symbol, self._gpu.board) for symbol in REASON_CALLS]
+        bits = self._gate.first_of(*questions, gpu=self._key)
+        if bits is None:
+            return
+        row[-1] = float(bits)
+        for column in uncounted:
+            named = any(bits & bit for bit, owner in REASON_COLUMNS.items() if owner == column)
+            unnamed = column == "throttle_other_pct" and bits & _HW_SLOWDOWN and not bits & 0xC0
+            row[self.columns.index(column)] = 100.0 if named or unnamed else 0.0
+
+
+_PCIE = "nvmlDeviceGetPcieThroughput"
+_THROUGHPUT = {"pcie_tx_bytes_per_s": 0, "pcie_rx_bytes_per_s": 1}  # column -> argument of the call
+_THROUGHPUT_S = 1.0
+_SHARES = ("throttle_thermal_pct", "throttle_power_pct", "throttle_other_pct")
+REASON_CALLS = (
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",  # its name before driver 535
+)
+
+
+_MIB = float(1 << 20)
+# The driver refreshes its counters every 100 ms: closer samples hold no difference.
+_APART_NS = 110_000_000
+_TOO_OLD_NS = 10_000_000_000
+
+# metric id -> (column, value of one unit)
+METRICS: dict[int, tuple[str, float]] = {
+    2: ("sm_active_pct", 1.0),
+    3: ("sm_occupancy_pct", 1.0),
+    5: ("tensor_active_pct", 1.0),
+    10: ("dram_active_pct", 1.0),
+    11: ("fp64_active_pct", 1.0),
+    12: ("fp32_active_pct", 1.0),
+    13: ("fp16_active_pct", 1.0),
+    20: ("pcie_tx_bytes_per_s", _MIB),
+    21: ("pcie_rx_bytes_per_s", _MIB),
+    60: ("nvlink_rx_bytes_per_s", _MIB),
+    61: ("nvlink_tx_bytes_per_s", _MIB),
+}
+
+
+class Gpm:
+    """One row per interval between two chained samples, stamped at the interval's end.
+
+    GPM support is queried, not inferred from the GPU's name. The first interval of a run and the
+    first after a gap have no row.
+    """
+
+    columns = tuple(column for column, _ in METRICS.values())
+
+    def __init__(self, gate: Gate, gpu: NvmlGpu, key: str, store: Store, clock: Clock) -> None:
+        self._gate = gate
+        self._gpu = gpu
+        self._key = key
+        self._store = store
+        self._clock = clock
+        self._metrics = list(METRICS)
+        self._samples: list[Any] | None = None  # (older, newer), swapped at each read
+        self._request: Any = None
+        self._taken_ns: int | None = None  # when the older of the pair was taken
+        self.supported = self._probe()
+
+    def read(self) -> None:
+        """Take a sample when the last one is old enough, and store the difference."""
+        if not self.supported or not self._ready():
+            return
+        time_ns = self._clock.now()
+        if self._taken_ns is not None and time_ns - self._taken_ns < _APART_NS:
+            return
+        older, newer = self._samples  # type: ignore[misc]
+        if not self._take(newer):
+            self._taken_ns = None
+            return
+        chained = self._taken_ns is not None and time_ns - self._taken_ns < _TOO_OLD_NS
+        self._taken_ns = time_ns
+        self._samples = [newer, older]
+        if chained:
+            row = self._values(older, newer)
+            if row is not None:
+                self._store.add(self._key + "/gpm", self.columns, time_ns, row)
+
+    def close(self) -> None:
+        """Give the samples back to the driver's library."""
+        for sample in self._samples or ():
+            self._gate.ask("nvmlGpmSampleFree", sample, gpu=self._key)
+        self._samples = None
+        self.supported = False
+
+    def _probe(self) -> bool:
+        ask, key = self._gate.ask, self._key
+        answer = ask("nvmlGpmQueryDeviceSupport", self._gpu.board, gpu=key)
+        if answer is None:
+            return False
+        if not answer.isSupportedDevice:
+            self._gate.memory.off("nvmlGpmQueryDeviceSupport", key, *_gate.NO_GPM)
+            return False
+        return True
+
+    def _ready(self) -> bool:
+        if self._samples is not None:
+            return True
+        pair = [self._gate.ask("nvmlGpmSampleAlloc", gpu=self._key) for _ in range(2)]
+        if any(sample is None for sample in pair):
+            for sample in pair:
+                if sample is not None:
+                    self._gate.ask("nvmlGpmSampleFree", sample, gpu=self._key)
+            return False
+        self._samples = pair
+        # The binding knows the size of its own structure, which differs between its versions.
+        self._request = self._gate.binding.c_nvmlGpmMetricsGet_t()
+        self._request.version = self._gate.binding.NVML_GPM_METRICS_GET_VERSION
+        return True
+
+    def _take(self, sample: Any) -> bool:
+        gpu, key = self._gpu, self._key
+        if gpu.mig and gpu.gi is not None:
+            return (
+                self._gate.ask("nvmlGpmMigSampleGet", gpu.board, gpu.gi, sample, gpu=key)
+                is not None
+            )
+        return self._gate.ask("nvmlGpmSampleGet", gpu.handle, sample, gpu=key) is not None
+
+    def _values(self, older: Any, newer: Any) -> list[float] | None:
+        request = self._request
+        request.sample1, request.sample2 = older, newer
+        request.numMetrics = len(self._metrics)
+        for i, metric in enumerate(self._metrics):
+            request.metrics[i].metricId = metric
+        if self._gate.ask("nvmlGpmMetricsGet", request, gpu=self._key) is None:
+            return None
+        row = dict.fromkeys(self.columns, NAN)
+        for i, metric in enumerate(tuple(self._metrics)):
+            answer = request.metrics[i]
+            column, unit = METRICS[metric]
+            if answer.nvmlReturn == 0:
+                row[column] = _sane(answer.value, column) * unit
+            elif answer.nvmlReturn not in NO_NEW_VALUE and answer.nvmlReturn in OFF:
+                self._metrics.remove(metric)
+                reason, cure = _gate.explain(int(answer.nvmlReturn))
+                self._gate.memory.note(f"{column} (GPM)", self._key, reason, cure)
+        values = list(row.values())
+        return values if any(value == value for value in values) else None
+
+
+def _sane(value: float, column: str) -> float:
+    """Return a reading, or NaN where the value is impossible."""
+    if not value >= 0 or (column.endswith("_pct") and value > 101):
+        return NAN
+    return min(value, 100.0) if column.endswith("_pct") else value
+
+
 _SM_CLOCK = 1
+_VOLATILE = 0  # since the last reboot; aggregate counts survive a repair
+_XID = 0x8
+
+
+class Health:
+    """One row of `columns`, NaN where the driver has no answer."""
+
+    columns = (
+        "power_limit_mw",
+        "sm_clock_max_mhz",
+        "pcie_generation",
+        "pcie_width",
+        "ecc_corrected",
+        "ecc_uncorrected",
+    )
+
+    def __init__(self, gate: Gate, gpu: NvmlGpu, key: str) -> None:
+        self._gate = gate
+        self._gpu = gpu
+        self._key = key
+
+    def read(self) -> list[float]:
+        """Return [float] * len(columns). An idle link that saves power shows a low generation."""
+        return [
+            self._value("nvmlDeviceGetEnforcedPowerLimit"),
+            self._value("nvmlDeviceGetMaxClockInfo", _SM_CLOCK),
+            self._value("nvmlDeviceGetCurrPcieLinkGeneration"),
+            self._value("nvmlDeviceGetCurrPcieLinkWidth"),
+            self._value("nvmlDeviceGetTotalEccErrors", 0, _VOLATILE),
+            self._value("nvmlDeviceGetTotalEccErrors", 1, _VOLATILE, name="uncorrected"),
+        ]
+
+    def _value(self, symbol: str, *args: Any, name: str = "") -> float:
+        value = self._gate.ask(
+            symbol, self._gpu.board, *args, gpu=self._key, name=f"{symbol}/{name}" if name else ""
+        )
+        return NAN if value is None else float(value)
+
+
+class XidWatch:
+    """Critical errors (Xid) of all GPUs, each a row of group "gpu<i>/xid"."""
+
+    columns = ("xid",)
+
+    def __init__(self, gate: Gate, gpus: dict[str, NvmlGpu], store: Store, clock: Clock) -> None:
+        self._gate = gate
+        self._gpus = gpus
+        self._store = store
+        self._clock = clock
+        self._set = gate.ask("nvmlEventSetCreate")
+        self._watched = False
+        if self._set is not None:
+            for key, gpu in gpus.items():
+                gate.ask("nvmlDeviceRegisterEvents", gpu.board, _XID, self._set, gpu=key)
+                registered = ("nvmlDeviceRegisterEvents", key) not in gate.memory.blocked
+                self._watched |= registered
+
+    def read(self) -> None:
+        """Store the errors since the last read, without waiting for one."""
+        for _ in range(16 if self._watched else 0):
+            event = self._gate.ask("nvmlEventSetWait_v2", self._set, 1)
+            if event is None:
+                return
+            if event.eventType == _XID:
+                self._mark(event)
+
+    def close(self) -> None:
+        """Release the event set."""
+        if self._set is not None:
+            self._gate.ask("nvmlEventSetFree", self._set)
+            self._set, self._watched = None, False
+
+    def _mark(self, event: Any) -> None:
+        address = _address(event.device)
+        for key, gpu in self._gpus.items():
+            if _address(gpu.board) == address:
+                row = [float(event.eventData)]
+                self._store.add(key + "/xid", self.columns, self._clock.now(), row)
+
+
+def _address(handle: Any) -> int:
+    import ctypes
+
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+# Linux gives the machine's first pid namespace this inode number (PROC_PID_INIT_INO).
+_FIRST_NAMESPACE = 0xEFFFFFFC
+_LISTS = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+)
+_FOREIGN = "process ids"
+# A framework creates its CUDA context within seconds of its first use of a GPU.
+_PATIENCE = 10  # reads
+
+
+@functools.cache
+def host_pids() -> bool:
+    """Return True if we are in the first pid namespace: our process ids are the machine's own."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
+    except OSError:
+        return True  # no namespaces here (or not Linux)
+
+
+class Processes:
+    """One row of `columns`; NaN where the driver cannot attribute usage.
+
+    Usage is attributed to other processes only after this process was seen in the list under its
+    own id: in containers drivers report the host's ids (all of them before R530, the utilization's
+    in newer ones as well), and sandboxes have their own ids. Where only the utilization's ids are
+    foreign, `utilization_other_pct` is the minimum that others can have: at most one id is ours.
+
+    Args:
+        expected: True if the framework of this process uses the GPU, so that the driver has to list
+            the process.
+    """
+
+    columns = (
+        "memory_process_bytes",
+        "memory_other_bytes",
+        "processes_other",
+        "utilization_process_pct",
+        "utilization_other_pct",
+    )
+
+    def __init__(self, gate: Gate, gpu: NvmlGpu, key: str, expected: bool = False) -> None:
+        self._gate = gate
+        self._gpu = gpu
+        self._key = key
+        self._own = os.getpid()
+        self._expected = expected
+        self._listed = False  # we were seen in a list, under our own id
+        self._sampled = False  # and among the utilization's samples
+        self._reads = 0
+
+    def read(self) -> list[float]:
+        """Return [float] * len(columns)."""
+        found = self._memory()
+        if found is None:
+            return [NAN] * len(self.columns)
+        self._reads += 1
+        self._listed = self._listed or self._names_us(found)
+        sampled = self._utilization()
+        self._sampled |= self._own in sampled
+        return [*self._of_lists(found), *self._of_samples(sampled, found)]
+
+    def _names_us(self, found: Mapping[int, float]) -> bool:
+        """Return whether the list holds ids of our namespace, including ours."""
+        if self._own not in found:
+            return False
+        # In a container our id may by chance equal that of a process on the host; that all others
+        # exist here as well is no coincidence.
+        return host_pids() or all(Path(f"/proc/{pid}").exists() for pid in found)
+
+    def _of_lists(self, found: Mapping[int, float]) -> list[float]:
+        if not self._listed and (self._expected or not host_pids()):
+            if found and not host_pids():
+                self._gate.memory.note(_FOREIGN, self._key, *_gate.HOST_PIDS)
+            elif self._expected and self._reads > _PATIENCE:
+                self._gate.memory.note(_FOREIGN, self._key, *_gate.NOT_LISTED)
+            return [NAN] * 3
+        self._gate.memory.forget(_FOREIGN, self._key)
+        own = [used for pid, used in found.items() if pid == self._own]
+        others = [used for pid, used in found.items() if pid != self._own]
+        return [sum(own), sum(others), float(len(others))]
+
+    def _of_samples(self, sampled: Mapping[int, int], found: Mapping[int, float]) -> list[float]:
+        if not sampled:
+            return [NAN, NAN]
+        own = sampled.get(self._own, 0)
+        others = sum(sampled.values()) - own
+        ours = self._sampled or (host_pids() and (self._listed or not self._expected))
+        if ours:
+            return [min(float(own), 100.0), min(float(others), 100.0)]
+        # Foreign ids: one of them may be us, and the busiest at most.
+        least = sum(sampled.values()) - max(sampled.values())
+        return [NAN, min(float(least), 100.0) if len(sampled) > 1 else NAN]
+
+    def _memory(self) -> dict[int, float] | None:
+        """Return pid -> bytes (NaN: not reported by the driver), or None without any list."""
+        found: dict[int, float] = {}
+        answered = False
+        limit = self._gpu.facts.get("memory_total_bytes") or float("inf")
+        for symbol in _LISTS:
+            listed = self._list(symbol)
+            answered |= listed is not None
+            for process in listed or ():
+                used = process.usedGpuMemory
+                # R535.43 to 535.86 changed this structure without a new version.
+                if not 0 < process.pid < 1 << 31 or (used is not None and used > limit):
+                    continue
+                # A CUDA context holds memory: in containers some drivers report 0 for unknown.
+                value = float(used) if used else NAN
+                known = found.get(process.pid)
+                found[process.pid] = value if known is None or known != known else max(known, value)
+        return found if answered else None
+
+    def _list(self, symbol: str) -> list[Any] | None:
+        handle = self._gpu.handle
+        # Drivers before 510 have the older call.
+        listed = self._gate.first_of((symbol, handle), (f"{symbol}_v2", handle), gpu=self._key)
+        if symbol != _LISTS[0]:  # few GPUs have graphics or MPS clients: nothing is missing
+            self._gate.memory.forget(f"{symbol}/1", self._key)
+        return listed
+
+    def _utilization(self) -> dict[int, int]:
+        """Return pid -> its newest SM utilization in percent."""
+        since_us = time.time_ns() // 1000 - 1_000_000  # 0 would average the whole buffer
+        samples = self._gate.ask(
+            "nvmlDeviceGetProcessUtilization", self._gpu.handle, since_us, gpu=self._key
+        )
+        latest: dict[int, tuple[int, int]] = {}
+        for sample in samples or ():
+            if 0 < sample.pid < 1 << 31 and sample.smUtil <= 100:  # bogus records have been seen
+                latest[sample.pid] = max(
+                    latest.get(sample.pid, (0, 0)), (int(sample.timeStamp), int(sample.smUtil))
+                )
+        return {pid: value for pid, (_, value) in latest.items()}
+
+
 _CORE_SENSOR = 0
 
 
@@ -72,7 +760,6 @@ class Gauges:
         return NAN if value is None else float(value)
 
 
-NAN = float("nan")
 # Seconds between reads of values that are slow to query or to change; the rest: every tick.
 BUFFER_S, GPM_S, COUNTERS_S, PROCESSES_S, HEALTH_S = 0.5, 0.18, 0.18, 1.0, 10.0
 _NO_COUNTERS = [NAN] * len(Counters.columns)

@@ -7,12 +7,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpu_util_callback.gpus import _cuda, _library, _mapping
+from gpu_util_callback.gpus import _gate, _mapping
 from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus, mode_of
 from gpu_util_callback.gpus._gate import Gate, Memory, Retired
-from gpu_util_callback.gpus._health import XidWatch
 from gpu_util_callback.gpus._host import Host, host_facts
-from gpu_util_callback.gpus._reader import GpuReader
+from gpu_util_callback.gpus._reader import GpuReader, XidWatch
 from gpu_util_callback.gpus._store import FrameworkGpu, SampleBlock, Store
 from gpu_util_callback.recording.clock import Clock
 
@@ -207,7 +206,7 @@ class SamplerThreads:
         call = worker.gate.calling if worker.gate is not None else None
         if not worker.opened and worker.gate is None and worker.is_alive():
             # The sampler of an earlier fit may still be starting it.
-            since = _library.starting_since()
+            since = _gate.starting_since()
             call = ("nvmlInit", "", worker.started_s if since is None else since)
         if known is not None and call != known:
             del self._hanging[worker]
@@ -356,7 +355,7 @@ class Sampler:
 
     def _open(self, worker: Worker) -> Opened:
         """Open the driver and all GPUs that no thread samples yet; runs in sampler threads."""
-        binding, problem = _library.open_nvml()
+        binding, problem = _gate.open_nvml()
         if problem is not None:
             self._memory.off("nvmlInit", "", problem["reason"], problem["cure"])
             return None, [], None
@@ -373,7 +372,7 @@ class Sampler:
             }
             for gpu in every
         ]
-        matches = _mapping.match(self._framework_gpus, allowed, every, _cuda.cuda_gpus())
+        matches = _mapping.match(self._framework_gpus, allowed, every, _mapping.cuda_gpus())
         self._gpus = [_mapping.describe(found) for found in matches]
         readers: list[GpuReader] = []
         used: dict[str, NvmlGpu] = {}

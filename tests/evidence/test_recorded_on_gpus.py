@@ -13,7 +13,7 @@ from recorded_runs import recorded_runs
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.diagnosis import Diagnosis
-from gpu_util_callback.gpus import Sampler, _library
+from gpu_util_callback.gpus import Sampler, _gate
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.diagnosed import analyse
@@ -73,7 +73,7 @@ def test_its_windows_can_be_read_again(run, truth):
 
 @pytest.mark.parametrize("file", DRIVERS or [pytest.param(None, marks=WITHOUT, id="none")])
 def test_what_the_driver_answered_can_be_replayed(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(_library, "_started_in", None)
+    monkeypatch.setattr(_gate, "_started_in", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with loaded(Recording(file), tmp_path):
         sampler = Sampler(Clock())

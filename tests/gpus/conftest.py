@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from nvml import Library, Scenario, build_standin, loaded
 
-from gpu_util_callback.gpus import _library, _processes
+from gpu_util_callback.gpus import _gate, _reader
 from gpu_util_callback.gpus._devices import list_gpus
 from gpu_util_callback.gpus._gate import Gate, Memory
 from gpu_util_callback.gpus._reader import GpuReader
@@ -27,16 +27,16 @@ def standin_folder(tmp_path_factory) -> Path:
 @pytest.fixture
 def play(standin_folder, monkeypatch) -> Iterator[Callable[[Scenario], Library]]:
     """play(scenario): the stand-in answers it in this process until the test ends."""
-    monkeypatch.setattr(_library, "_started_in", None)
+    monkeypatch.setattr(_gate, "_started_in", None)
     # Test machines are containers as often as not; tests of containers say so themselves.
-    monkeypatch.setattr(_processes, "host_pids", lambda: True)
+    monkeypatch.setattr(_reader, "host_pids", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     with contextlib.ExitStack() as stack:
 
         def start(scenario: Scenario) -> Library:
             library = stack.enter_context(loaded(scenario, standin_folder))
-            monkeypatch.setattr(_library, "_started_in", None)
+            monkeypatch.setattr(_gate, "_started_in", None)
             return library
 
         yield start
@@ -48,7 +48,7 @@ class Stepped:
     def __init__(self, library: Library, index: int = 0, mig: int | None = None) -> None:
         self.library = library
         self.memory = Memory()
-        binding, problem = _library.open_nvml()
+        binding, problem = _gate.open_nvml()
         assert problem is None, problem
         self.gate = Gate(binding, self.memory)
         gpu = list_gpus(self.gate)[index]

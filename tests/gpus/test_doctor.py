@@ -9,7 +9,7 @@ from cuda import build_cuda, fake_framework, prepend
 from nvml import GIB, Scenario, environment
 
 from gpu_util_callback.doctor import Line, Report, _checks, quick_check
-from gpu_util_callback.gpus._library import nvidia_gpus
+from gpu_util_callback.gpus._gate import nvidia_gpus
 
 LIBRARIES = [
     "libcudart.so.12", "libcublasLt.so.12", "libcublas.so.12", "libcufft.so.11",

@@ -12,7 +12,7 @@ SECOND = "2b3c4d5e-1a2b-3c4d-5e6f-000074343030"
 
 CODE = """
 import ctypes, json, os, sys, time
-from gpu_util_callback.gpus import FrameworkGpu, Sampler, _cuda
+from gpu_util_callback.gpus import FrameworkGpu, Sampler, _mapping
 from gpu_util_callback.recording.clock import Clock
 if "load" in sys.argv:
     library = ctypes.CDLL("libcuda.so.1")
@@ -23,7 +23,7 @@ while not sampler.gpus and time.time() < end:
     time.sleep(0.01)
 time.sleep(0.2)
 sampler.stop()
-print(json.dumps([len(_cuda.cuda_gpus()), sampler.gpus]))
+print(json.dumps([len(_mapping.cuda_gpus()), sampler.gpus]))
 """
 
 

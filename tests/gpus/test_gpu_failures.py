@@ -8,7 +8,7 @@ import pynvml
 import pytest
 from nvml import GIB, Scenario, loaded
 
-from gpu_util_callback.gpus import FrameworkGpu, Sampler, _gate, _library
+from gpu_util_callback.gpus import FrameworkGpu, Sampler, _gate
 from gpu_util_callback.gpus import sampler as _worker
 from gpu_util_callback.recording.clock import Clock
 
@@ -315,7 +315,7 @@ def test_starting_nvml_may_hang(sampled):
     [(9, "not loaded"), (18, "kernel module"), (12, "no NVIDIA driver"), (4, "permission")],
 )
 def test_nvml_that_does_not_start(sampled, monkeypatch, code, words):
-    monkeypatch.setattr(_library, "nvidia_gpus", lambda: 1)
+    monkeypatch.setattr(_gate, "nvidia_gpus", lambda: 1)
     scenario = Scenario().call("nvmlInitWithFlags", code=code)
     scenario.gpu("h100")
     sampler = sampled(scenario)
@@ -333,9 +333,9 @@ def test_nvml_that_does_not_start(sampled, monkeypatch, code, words):
     [(None, "no NVIDIA driver library"), (1, "no NVIDIA driver library"), (0, "no NVIDIA GPU in")],
 )
 def test_no_library_at_all(monkeypatch, on_the_bus, reason):
-    monkeypatch.setattr(_library, "nvidia_gpus", lambda: on_the_bus)
+    monkeypatch.setattr(_gate, "nvidia_gpus", lambda: on_the_bus)
     monkeypatch.setattr(pynvml, "nvmlLib", None)
-    monkeypatch.setattr(_library, "_started_in", None)
+    monkeypatch.setattr(_gate, "_started_in", None)
 
     def no_library(name):
         raise OSError(name)
@@ -351,7 +351,7 @@ def test_no_library_at_all(monkeypatch, on_the_bus, reason):
 
 def test_the_binding_of_another_package_is_recognised(monkeypatch):
     monkeypatch.delattr(pynvml, "_nvmlGetFunctionPointer")
-    binding, problem = _library.open_nvml()
+    binding, problem = _gate.open_nvml()
     assert binding is None
     assert "pynvml" in problem["reason"]
 

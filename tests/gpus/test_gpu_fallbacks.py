@@ -10,7 +10,7 @@ from cuda import build_cuda, prepend
 from nvml import GIB, Scenario, environment
 
 from gpu_util_callback.diagnosis import diagnose
-from gpu_util_callback.gpus import FrameworkGpu, _library
+from gpu_util_callback.gpus import FrameworkGpu, _gate
 from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus
 from gpu_util_callback.gpus._mapping import CudaGpu, Visible, match
 from gpu_util_callback.recorder.scalars import ScalarPoints
@@ -301,7 +301,7 @@ def test_the_cuda_driver_without_one_identity(tmp_path, missing):
     folder = build_cuda(tmp_path)
     program = f"""
 import ctypes
-from gpu_util_callback.gpus import _cuda
+from gpu_util_callback.gpus import _mapping
 library = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
 assert library.cuInit(0) == 0
 class Older:
@@ -309,8 +309,8 @@ class Older:
         if name in {missing!r}:
             raise AttributeError(name)
         return getattr(library, name)
-_cuda._already_loaded = Older
-for gpu in _cuda.cuda_gpus():
+_mapping._already_loaded = Older
+for gpu in _mapping.cuda_gpus():
     print(gpu.ordinal, bool(gpu.uuid), bool(gpu.pci_bus_id))
 """
     scenario = Scenario()
@@ -332,9 +332,9 @@ def test_a_library_that_the_loader_does_not_find_is_loaded_by_its_path(standin_f
     home.mkdir()
     shutil.copy(standin_folder / "nvml" / "libnvidia-ml.so.1", home)
     program = f"""
-from gpu_util_callback.gpus import _library
-_library._FOLDERS = ("/nowhere", {str(home)!r})
-binding, problem = _library.open_nvml()
+from gpu_util_callback.gpus import _gate
+_gate._FOLDERS = ("/nowhere", {str(home)!r})
+binding, problem = _gate.open_nvml()
 print(problem or binding.nvmlDeviceGetCount())
 """
     scenario = Scenario()
@@ -346,4 +346,4 @@ print(problem or binding.nvmlDeviceGetCount())
 
 
 def test_folders_of_drivers_hold_no_stub():
-    assert not [folder for folder in _library._FOLDERS if "stub" in folder or "cuda" in folder]
+    assert not [folder for folder in _gate._FOLDERS if "stub" in folder or "cuda" in folder]

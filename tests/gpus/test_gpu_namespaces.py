@@ -8,8 +8,8 @@ import sys
 import pytest
 from nvml import GIB, Scenario
 
-from gpu_util_callback.gpus import _processes
-from gpu_util_callback.gpus._processes import Processes
+from gpu_util_callback.gpus import _reader
+from gpu_util_callback.gpus._reader import Processes
 
 NOBODY = (1 << 22) + 12_345  # above Linux' highest process id: exists nowhere
 
@@ -17,7 +17,7 @@ NOBODY = (1 << 22) + 12_345  # above Linux' highest process id: exists nowhere
 @pytest.fixture
 def container(monkeypatch):
     """This process is not in the machine's first pid namespace."""
-    monkeypatch.setattr(_processes, "host_pids", lambda: False)
+    monkeypatch.setattr(_reader, "host_pids", lambda: False)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_driver_that_translates_everything_is_believed(step, container, neighb
 @pytest.mark.parametrize("first", [True, False])
 def test_a_sandbox_with_ids_of_its_own(step, monkeypatch, first):
     """The driver shows one busy process under an id we do not know; it is we who train."""
-    monkeypatch.setattr(_processes, "host_pids", lambda: first)
+    monkeypatch.setattr(_reader, "host_pids", lambda: first)
     scenario = Scenario()
     scenario.gpu("h100").process(NOBODY, 100 * GIB, sm=99)
     row, reasons = row_of(step, scenario, reads=12)
@@ -92,7 +92,7 @@ def test_a_sandbox_with_ids_of_its_own(step, monkeypatch, first):
 
 
 def test_before_the_framework_has_a_context_nobody_is_judged(step, monkeypatch):
-    monkeypatch.setattr(_processes, "host_pids", lambda: True)
+    monkeypatch.setattr(_reader, "host_pids", lambda: True)
     scenario = Scenario()
     scenario.gpu("h100").process("self", GIB, sm=50, from_=3).process(77, GIB, sm=20)
     before, reasons = row_of(step, scenario, reads=2)
@@ -103,7 +103,7 @@ def test_before_the_framework_has_a_context_nobody_is_judged(step, monkeypatch):
 
 
 def test_a_gpu_that_the_framework_does_not_use_shows_its_users(step, monkeypatch):
-    monkeypatch.setattr(_processes, "host_pids", lambda: True)
+    monkeypatch.setattr(_reader, "host_pids", lambda: True)
     scenario = Scenario()
     scenario.gpu("h100").process(77, GIB, sm=20)
     row, _ = row_of(step, scenario, expected=False)

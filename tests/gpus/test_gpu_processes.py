@@ -89,8 +89,8 @@ def test_a_lock_held_by_the_parent_s_thread_does_not_stop_a_child(standin_folder
     code = (
         SAMPLE
         + """
-from gpu_util_callback.gpus import _library
-with sampler._store._lock, _library._lock:      # as the sampler's thread may at any moment
+from gpu_util_callback.gpus import _gate
+with sampler._store._lock, _gate._lock:      # as the sampler's thread may at any moment
     pid = os.fork()
 if pid == 0:
     assert sampler.drain() == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from nvml import GIB, Scenario
 
-from gpu_util_callback.gpus._buffers import origin_ns
+from gpu_util_callback.gpus._reader import origin_ns
 
 pytestmark = pytest.mark.timed
 

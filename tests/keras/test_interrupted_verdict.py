@@ -11,7 +11,7 @@ import pytest
 from fit_truth import BATCH, WIDTH, small_model
 
 from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor
-from gpu_util_callback.gpus import _library
+from gpu_util_callback.gpus import _gate
 from gpu_util_callback.recorder import messages
 
 STEPS = 30
@@ -24,7 +24,7 @@ def no_gpu(monkeypatch):
     def no_library(name):
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(_library, "_started_in", None)
+    monkeypatch.setattr(_gate, "_started_in", None)
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(pynvml, "CDLL", no_library)
 

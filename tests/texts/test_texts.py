@@ -23,7 +23,7 @@ def test_the_list_has_text_of_every_place():
     for place in ("cli/report.py", "doctor/_checks.py", "diagnosis/advice/stage.py",
                   "diagnosis/rules/input_bound.py", "recorder/settings.py", "traces/read.py",
                   "tensorboard_plugin/plugin.py", "frontend/src/views/help.tsx",
-                  "report/terminal.py", "gpus/_words.py", "words.py"):  # fmt: skip
+                  "report/terminal.py", "gpus/_gate.py", "words.py"):  # fmt: skip
         assert place in places, f"no text of {place} is listed"
     assert len(ALL) > 1500
 
