@@ -1,9 +1,15 @@
 """Take the README's screenshots of the tab, from the runs that `make demo` recorded.
 
-make screenshots     # after DEMO_SERVE=0 make demo
+    make screenshots     # after DEMO_SERVE=0 make demo
+    python demo/screenshots.py --trace FILE     # of a profiler's trace of a GPU
+
+The README's GPU lanes are those of PyTorch's public sample of a ResNet-50 on a V100:
+`tb_plugin/samples/resnet50_num_workers_0` of pytorch/kineto.
 """
 
+import argparse
 import sys
+import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,7 +20,14 @@ RUN = "2-slow-map"
 OTHER = "1-healthy"
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--trace", metavar="FILE", type=Path, help="a profiler's trace of a GPU")
+    trace = parser.parse_args(argv).trace
+    return of_trace(trace) if trace else of_demo()
+
+
+def of_demo() -> int:
     from chromium import FLAGS, find
     from gpu_tab import Tab
     from playwright.sync_api import sync_playwright
@@ -51,6 +64,31 @@ def main() -> int:
                 tab.page.screenshot(path=out / "tab-compare.png")
                 print(out / "tab-compare.png")
         browser.close()
+    return 0
+
+
+def of_trace(trace: Path) -> int:
+    from chromium import FLAGS, find
+    from gpu_tab import Tab
+    from playwright.sync_api import sync_playwright
+    from tensorboard_server import TensorBoardServer
+
+    from gpu_util_callback.cli import main as gpu_util
+
+    path = HERE / "screenshots" / "tab-gpu.png"
+    with tempfile.TemporaryDirectory() as logs:
+        name = trace.name.partition(".")[0]
+        if gpu_util(["trace", str(trace), "--log-dir", str(Path(logs, name))]):
+            return 2
+        with TensorBoardServer(Path(logs), load_fast=True) as server, sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=find(), args=FLAGS)
+            context = browser.new_context(viewport={"width": 1440, "height": 900})
+            tab = Tab(context, server.url, host=True)
+            tab.open()
+            tab.settle()
+            tab.page.screenshot(path=path)
+            browser.close()
+    print(path)
     return 0
 
 

@@ -25,9 +25,9 @@ export const notJudged = (verdict: unknown): boolean => /\bnot (judged|analyzed)
 
 export const runName = (run: string | null | undefined, most = 80): string => (run === '.' || !run ? 'log directory' : clean(run, most));
 
-/** "fit 2", or of a series of short ones "fits 2–1,001". */
+/** "fit 2", or of a series of short ones "fits 2–1,001"; "" for the first one, which may be the only one. */
 function fits({ fit_index: index, fits: many }: Pick<RecordingSummary, 'fit_index' | 'fits'>): string {
-  if (typeof index !== 'number') return 'fit';
+  if (typeof index !== 'number' || (index === 0 && !(typeof many === 'number' && many > 1))) return '';
   return typeof many === 'number' && many > 1 ? `fits ${count(index + 1)}–${count(index + many)}` : `fit ${index + 1}`;
 }
 
@@ -36,18 +36,18 @@ export function fitLabel(item: Pick<RecordingSummary, 'fit_index' | 'fits' | 'st
   const parts: string[] = [];
   if (item.trial) parts.push(clean(item.trial, 60));
   if (item.trial_config) parts.push(clean(item.trial_config, 60));
-  parts.push(fits(item));
+  if (fits(item)) parts.push(fits(item));
   if (typeof item.start_ns === 'number') parts.push(withDate ? date(item.start_ns) : clock(item.start_ns, 60e9));
   if (item.host) parts.push(clean(item.host, 40));
   if (typeof item.rank === 'number' && item.rank > 0) parts.push(`rank ${item.rank}`);
-  return parts.join(' · ');
+  return parts.join(' · ') || 'fit 1';
 }
 
 export function sourceLabel(recording: RecordingReply): string {
   const { report } = recording;
   const parts = [runName(report.run)];
   if (report.trial_config || report.trial) parts.push(clean(report.trial_config || report.trial, 40));
-  if (typeof report.fit_index === 'number' && (report.fit_index > 0 || (report.fits ?? 1) > 1)) parts.push(fits(report));
+  if (fits(report)) parts.push(fits(report));
   if (typeof report.rank === 'number' && (report.rank > 0 || (report.world_size ?? 1) > 1)) parts.push(`rank ${report.rank}`);
   return parts.join(' · ');
 }

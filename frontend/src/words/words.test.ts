@@ -43,7 +43,7 @@ test('runs are named for people', () => {
   assert.equal(frameworkText(null), '');
   assert.equal(fitLabel({ fit_index: 1, start_ns: null, host: 'h', rank: 3 }), 'fit 2 · h · rank 3');
   assert.equal(fitLabel({ fit_index: 1, fits: 1000, start_ns: null, host: 'h' }), 'fits 2–1,001 · h');
-  assert.equal(fitLabel({ trial: 'trial_a1', trial_config: 'lr=0.1', fit_index: 0, start_ns: null, host: '' }), 'trial_a1 · lr=0.1 · fit 1');
+  assert.equal(fitLabel({ trial: 'trial_a1', trial_config: 'lr=0.1', fit_index: 0, start_ns: null, host: '' }), 'trial_a1 · lr=0.1');
   assert.deepEqual(factsLine({ run: 'a', status: 'ended' }), []);
   assert.deepEqual(factsLine({ run: 'a', status: 'ended', thresholds_set: { 'input_bound.wait_pct': 90 } }), ['input_bound.wait_pct=90']);
 });
