@@ -20,7 +20,7 @@ from gpu_util_callback.recording.clock import Clock
 def standin_folder(tmp_path_factory) -> Path:
     """Where the stand-in is built, once for all tests."""
     folder = tmp_path_factory.mktemp("standin")
-    build_standin(folder)
+    build_standin(folder, named=False)
     return folder
 
 

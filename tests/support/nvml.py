@@ -224,8 +224,14 @@ class Scenario:
         return Path(path)
 
 
-def build_standin(folder: str | os.PathLike, absent: Sequence[str] = ()) -> Path:
-    """Compile libnvidia-ml.so.1 (without the `absent` symbols) below `folder`, once; its path."""
+def build_standin(
+    folder: str | os.PathLike, absent: Sequence[str] = (), named: bool = True
+) -> Path:
+    """Compile libnvidia-ml.so.1 (without the `absent` symbols) below `folder`, once; its path.
+
+    A library that bears its name, as the driver's does, is found by it for the rest of the process
+    that loaded it once, in tests to come, too; `named=False` makes one that is not.
+    """
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         import pytest
@@ -236,7 +242,7 @@ def build_standin(folder: str | os.PathLike, absent: Sequence[str] = ()) -> Path
         if not absent
         else "nvml-without-" + hashlib.sha256(" ".join(sorted(absent)).encode()).hexdigest()[:12]
     )
-    target = Path(folder) / name / "libnvidia-ml.so.1"
+    target = Path(folder) / (name if named else f"{name}-unnamed") / "libnvidia-ml.so.1"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -247,7 +253,7 @@ def build_standin(folder: str | os.PathLike, absent: Sequence[str] = ()) -> Path
         built = Path(work) / target.name
         subprocess.run(
             [compiler, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-Bsymbolic",
-             f"-Wl,-soname,{target.name}", f"-Wl,--version-script={exports}",
+             *([f"-Wl,-soname,{target.name}"] if named else []), f"-Wl,--version-script={exports}",
              "-o", str(built), *map(str, sorted(SOURCES.glob("*.c"))), "-lm", "-lpthread"],
             check=True,
         )  # fmt: skip
@@ -317,7 +323,7 @@ def loaded(scenario: Scenario, folder: str | os.PathLike) -> Iterator[Library]:
     """The stand-in as this process's NVIDIA library, under the real binding."""
     import pynvml
 
-    library = Library(build_standin(folder, sorted(scenario.absent)), Path(folder))
+    library = Library(build_standin(folder, sorted(scenario.absent), named=False), Path(folder))
     before = (pynvml.nvmlLib, pynvml._nvmlLib_refcount)
     library.play(scenario)
     pynvml._nvmlGetFunctionPointer_cache.clear()
