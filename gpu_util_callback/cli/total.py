@@ -119,7 +119,7 @@ def _need_ray() -> None:
 
 
 def _write_html(path: str, report: dict, logdirs: list[str]) -> None:
-    from gpu_util_callback.report.total_page import page
+    from gpu_util_callback.report.total import page
 
     text = page(report, logdirs)
     try:

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from gpu_util_callback.report.compare import told_apart
-from gpu_util_callback.report.terminal import render
+from gpu_util_callback.report.terminal import render, told_apart
 
 
 def run(number, **facts):

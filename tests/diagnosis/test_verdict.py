@@ -9,8 +9,7 @@ from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import comparison, logdir_report, run_report
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.report.compare import comparison_table
-from gpu_util_callback.report.terminal import render, two_lines
+from gpu_util_callback.report.terminal import comparison_table, render, two_lines
 from gpu_util_callback.words import duration, percent, times
 
 
