@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from gpu_util_callback.cli import output as _output
+from gpu_util_callback.cli import options
 
 __all__ = ["add_arguments", "run"]
 
@@ -29,5 +29,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report.to_json(), indent=1))
     else:
-        print(report.render(color=_output.color()))
+        print(report.render(color=options.color()))
     return 0

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_util_callback.cli import output as _output
+from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.cli import thresholds as _thresholds
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.report.screen import tame
 
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="write the tab and its data to one HTML file")  # fmt: skip
     parser.add_argument("--run", action="append", metavar="NAME",
                         help="only this run (may be repeated)")  # fmt: skip
-    _thresholds.add_arguments(parser)
+    options.add_thresholds(parser)
     limits = parser.add_argument_group(
         "check",
         "limits for CI: print the reasons and exit with 1 if one is not met (0 = all met, "
@@ -62,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--junit", metavar="FILE", help="write the outcome as JUnit XML")
     parser.add_argument("--timeout", type=length, default=_remote.ANSWER_S, metavar="S",
                         help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
-    _output.add_arguments(parser)
+    options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
     from gpu_util_callback.report.terminal import render, rules_text
 
     if args.rules:
-        print(rules_text(_output.width(args.width), unicode=_output.unicode()), end="")
+        print(rules_text(options.width(args.width), unicode=options.unicode()), end="")
         return 0
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directory? gpu-util report LOGDIR")
-    thresholds = _thresholds.given(args)
+    thresholds = options.thresholds_given(args)
     check = _check(args)
     if args.max_slowdown is not None and args.baseline is None:
         raise UnusableInput("--max-slowdown needs --baseline LOGDIR")
@@ -113,8 +112,8 @@ def run(args: argparse.Namespace) -> int:
         if not broken and verdicts is None:
             print(_within(len(report["runs"])))
     else:
-        color, unicode = _output.color(args.color), _output.unicode()
-        text = render(report, _output.width(args.width), color, unicode, _output.detail(args))
+        color, unicode = options.color(args.color), options.unicode()
+        text = render(report, options.width(args.width), color, unicode, options.detail(args))
         print(text, end="")
     return 1 if failed else 0
 

@@ -7,9 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from gpu_util_callback.cli import output as _output
+from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.cli import thresholds as _thresholds
 from gpu_util_callback.errors import UnusableInput
 
 __all__ = ["add_arguments", "run"]
@@ -31,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rejudge", action="store_true",
                         help="judge runs of older rules by the current ones; reads all their "
                              "steps")  # fmt: skip
-    _thresholds.add_arguments(parser)
+    options.add_thresholds(parser)
     parser.add_argument("--engine", choices=("local", "ray"), default="local",
                         help="ray: read and diagnose on a Ray cluster (RAY_ADDRESS, or one that is "
                              "started here)")  # fmt: skip
@@ -51,13 +50,13 @@ def run(args: argparse.Namespace) -> int:
     from gpu_util_callback.report.terminal import rules_text
     from gpu_util_callback.report.total import render
 
-    width = _output.width(args.width)
+    width = options.width(args.width)
     if args.rules:
-        print(rules_text(width, unicode=_output.unicode()), end="")
+        print(rules_text(width, unicode=options.unicode()), end="")
         return 0
     if not all(args.logdir) or not args.logdir:
         raise UnusableInput("which log directories? gpu-util total LOGDIR…")
-    thresholds = _thresholds.given(args)
+    thresholds = options.thresholds_given(args)
     if args.engine == "ray":
         _need_ray()
     for logdir in args.logdir:
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(_lines({"logdirs": logdirs, **report}))
     else:
-        color, unicode = _output.color(args.color), _output.unicode()
+        color, unicode = options.color(args.color), options.unicode()
         print(render(report, width, color, unicode, max(0, args.top)), end="")
     return 0
 

@@ -7,9 +7,8 @@ import sys
 import time
 from typing import Any
 
-from gpu_util_callback.cli import output as _output
+from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
-from gpu_util_callback.cli import thresholds as _thresholds
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.report.trace import render
 from gpu_util_callback.traces import read_trace
@@ -34,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LOGDIR",
         help="also write a recording there, so that TensorBoard's GPU Utilization tab shows it",
     )
-    _thresholds.add_arguments(parser)
-    _output.add_arguments(parser)
+    options.add_thresholds(parser)
+    options.add_output(parser)
 
 
 class _Progress:
@@ -67,15 +66,15 @@ def run(args: argparse.Namespace) -> int:
         from gpu_util_callback.report.terminal import rules_text
 
         of_traces = [rule for rule in RULES if rule.unknown_in_trace]
-        width = _output.width(args.width)
-        print(rules_text(width, of_traces, unicode=_output.unicode()), end="")
+        width = options.width(args.width)
+        print(rules_text(width, of_traces, unicode=options.unicode()), end="")
         return 0
     if not args.trace:
         raise UnusableInput("which trace? gpu-util trace FILE")
     from gpu_util_callback.diagnosis import thresholds_in_force
     from gpu_util_callback.traces.diagnosed import analyse
 
-    thresholds = _thresholds.given(args)
+    thresholds = options.thresholds_given(args)
     thresholds_in_force(thresholds)  # an invalid one is reported before a large file is read
     progress = _Progress() if sys.stderr.isatty() else None
     try:
@@ -101,8 +100,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         text = _json(analysis.to_json())
     else:
-        color, unicode = _output.color(args.color), _output.unicode()
-        text = render(analysis, _output.width(args.width), color, unicode, _output.detail(args))
+        color, unicode = options.color(args.color), options.unicode()
+        text = render(analysis, options.width(args.width), color, unicode, options.detail(args))
     sys.stdout.write(text)
     return 0
 

@@ -21,8 +21,7 @@ from gpu_util_callback.profiling.windows import ProfilerWindows
 from gpu_util_callback.recorder.identity import ray_context, script_name
 from gpu_util_callback.recorder.messages import off, say, verdict, warn
 from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs
-from gpu_util_callback.recorder.pipeline import PipelineReadings
-from gpu_util_callback.recorder.samples import GpuSamples
+from gpu_util_callback.recorder.samples import GpuSamples, PipelineReadings
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.steps.assemble import Assembler

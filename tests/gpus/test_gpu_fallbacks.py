@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis import diagnose
 from gpu_util_callback.gpus import FrameworkGpu, _gate
 from gpu_util_callback.gpus._devices import NvmlGpu, driver_facts, list_gpus
 from gpu_util_callback.gpus._mapping import CudaGpu, Visible, match
-from gpu_util_callback.recorder.scalars import ScalarPoints
+from gpu_util_callback.recorder.outputs import ScalarPoints
 
 # How a driver does without a call: it does not have it, or refuses it whenever it is asked.
 WAYS = {

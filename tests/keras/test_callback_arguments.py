@@ -11,7 +11,7 @@ import pytest
 
 from gpu_util_callback import GpuUtilCallback
 from gpu_util_callback.job import job_facts
-from gpu_util_callback.recorder.scalars import ScalarPoints
+from gpu_util_callback.recorder.outputs import ScalarPoints
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from fit_truth import BATCH, WIDTH, Made, Truth, given, small_model
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.recorder import epoch_logs
+from gpu_util_callback.recorder.fit import EpochLogs
 
 NAMES = {"input_wait_pct", "samples_per_s"}  # without a GPU
 STEPS = 12
@@ -193,13 +193,13 @@ def test_what_is_unknown_is_left_out_and_columns_stay(tmp_path, monkeypatch):
     ).history  # fmt: skip
     assert min(history["samples_per_s"]) > 0
 
-    means = epoch_logs.EpochLogs._means
+    means = EpochLogs._means
     rounds = iter(range(9))
 
     def once(self):
         return means(self) if next(rounds) == 0 else {}
 
-    monkeypatch.setattr(epoch_logs.EpochLogs, "_means", once)
+    monkeypatch.setattr(EpochLogs, "_means", once)
     history = compiled().fit(
         **arrays(), epochs=2, verbose=0,
         callbacks=[GpuUtilCallback(str(tmp_path / "b"), report=False, logs=True)],
@@ -208,7 +208,7 @@ def test_what_is_unknown_is_left_out_and_columns_stay(tmp_path, monkeypatch):
 
 
 def test_an_error_of_ours_leaves_fit_and_recording_alone(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(epoch_logs.EpochLogs, "_means", lambda self: 1 / 0)
+    monkeypatch.setattr(EpochLogs, "_means", lambda self: 1 / 0)
     history = compiled().fit(
         **arrays(), epochs=3, verbose=0,
         callbacks=[GpuUtilCallback(str(tmp_path), report=False, logs=True)],

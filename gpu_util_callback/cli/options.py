@@ -1,4 +1,4 @@
-"""Capabilities of standard output: colour and Unicode."""
+"""Options that several commands share, and what standard output can show."""
 
 import argparse
 import os
@@ -9,10 +9,42 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpu_util_callback.report.screen import Detail
 
-__all__ = ["add_arguments", "color", "detail", "unicode", "width"]
+__all__ = [
+    "add_output",
+    "add_thresholds",
+    "color",
+    "detail",
+    "thresholds_given",
+    "unicode",
+    "width",
+]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_thresholds(parser: argparse.ArgumentParser) -> None:
+    """Add the two options."""
+    parser.add_argument("--threshold", action="append", default=[], metavar="CAUSE.NAME=VALUE",
+                        help="override a threshold of a rule (may be repeated)")  # fmt: skip
+    parser.add_argument(
+        "--rules", action="store_true", help="list the causes and their thresholds, with reasons"
+    )
+
+
+def thresholds_given(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the thresholds of the command line, by cause and name.
+
+    Raises:
+        UnusableInput: one is malformed or not a number.
+    """
+    from gpu_util_callback.diagnosis import parse_threshold
+
+    thresholds: dict[str, dict[str, float]] = {}
+    for text in args.threshold:
+        cause, name, value = parse_threshold(text)
+        thresholds.setdefault(cause, {})[name] = value
+    return thresholds
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how much to print, and how."""
     parser.add_argument("--evidence", action="store_true",
                         help="show the evidence and the fix of every finding in full")  # fmt: skip
