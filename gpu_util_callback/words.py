@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 __all__ = [
-    "GPU_TIME", "HOST_STEP", "HOST_TIME", "Category", "culprit", "duration", "evidence_rows",
-    "gpu_names", "label", "percent", "quantity", "same_fix", "steps", "times", "what_to_do",
-    "worded", "workers",
+    "GPU_TIME", "HOST_STEP", "HOST_TIME", "Category", "culprit", "duration", "energy",
+    "evidence_rows", "gpu_names", "label", "percent", "quantity", "same_fix", "steps", "times",
+    "what_to_do", "worded", "workers",
 ]  # fmt: skip
 
 
@@ -253,6 +253,14 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} m"
 
 
+def energy(joules: float) -> str:
+    """Format an energy: `2.1 kWh`, `340 Wh`, `820 J`; three digits."""
+    for size, unit in ((3.6e6, "kWh"), (3.6e3, "Wh")):
+        if joules >= 0.1 * size:
+            return f"{_three(joules / size)} {unit}"
+    return f"{_three(joules)} J"
+
+
 def percent(value: float) -> str:
     """Format a percentage: `47 %`, `3.2 %` below ten, `3 %` without a fraction."""
     shown = f"{value:.1f}" if 0 < value < 9.95 else f"{value:.0f}"
@@ -358,6 +366,10 @@ def _number(value: float) -> str:
     if isinstance(value, int) or value == int(value):
         return f"{int(value):,}"
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _three(value: float) -> str:
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def evidence_rows(finding: Mapping) -> list[dict]:

@@ -19,6 +19,7 @@ from gpu_util_callback.report.screen import tame
 if TYPE_CHECKING:
     from gpu_util_callback.diagnosis import Check, Verdict
     from gpu_util_callback.recording import Recordings
+    from gpu_util_callback.report.energy import Prices
 
 __all__ = ["add_arguments", "length", "open_recordings", "run"]
 
@@ -59,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="slower steps than the baseline's, as far as the scatter of both "
                              "can prove it (default: 5)")  # fmt: skip
     limits.add_argument("--junit", metavar="FILE", help="write the outcome as JUnit XML")
+    prices = parser.add_argument_group(
+        "prices", "in your own currency; nothing is converted and no price is assumed"
+    )
+    prices.add_argument("--price-per-kwh", type=length, metavar="P",
+                        help="price of the energy that the GPUs used")  # fmt: skip
+    prices.add_argument("--price-per-gpu-hour", type=length, metavar="P",
+                        help="price of an hour of each GPU in use, busy or idle")  # fmt: skip
     parser.add_argument("--timeout", type=length, default=_remote.ANSWER_S, metavar="S",
                         help="seconds to wait for a URL (default: %(default)g)")  # fmt: skip
     options.add_output(parser)
@@ -67,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns the exit code: 1 if a limit of `--check` is broken."""
     from gpu_util_callback.diagnosis import comparison, failures, logdir_report
+    from gpu_util_callback.report.energy import Prices
     from gpu_util_callback.report.terminal import render, rules_text
 
     if args.rules:
@@ -90,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     # In the order given: the first one is the baseline.
     named = [recording.id for recording in recordings]
     report["runs"].sort(key=lambda run: named.index(run["id"]))
+    _add_cost(report["runs"], Prices(args.price_per_kwh, args.price_per_gpu_hour))
     broken = failures(report, check) if check is not None else []
     verdicts = _compared(args, recordings) if args.baseline is not None else None
     failed = bool(broken or any(one.failed for one in verdicts or ()))
@@ -116,6 +126,18 @@ def run(args: argparse.Namespace) -> int:
         text = render(report, options.width(args.width), color, unicode, options.detail(args))
         print(text, end="")
     return 1 if failed else 0
+
+
+def _add_cost(runs: Iterable[dict], prices: "Prices") -> None:
+    """Add what runs cost, where a price was given; warn about those whose energy is not known."""
+    if not prices:
+        return
+    for run in runs:
+        run["cost"] = prices.of(run)
+        if prices.per_kwh is not None and run["cost"]["energy"] is None:
+            name = tame(run["run"])
+            print(f"gpu-util report: {name}: no price: its energy was not measured "
+                  "(no power samples of a GPU in use)", file=sys.stderr)  # fmt: skip
 
 
 def _within(count: int) -> str:

@@ -157,6 +157,8 @@ def run_report(
         "traced": _traced(traced),
         "unavailable": [*(facts.get("unavailable") or []), *_older_rules(found)],
         "overhead": dict(facts.get("overhead") or {}),
+        "energy": found.get("energy"),
+        "energy_j_per_sample": _energy_per_sample(found, facts, recording.step_count),
         "verdict": found["verdict"],
         "headline": _headline(found, wall_s),
         "rules_version": found["rules_version"],
@@ -167,6 +169,23 @@ def run_report(
         "spans": found["spans"],
         "problems": [{"path": one.path, "message": one.message} for one in recording.problems],
     }  # fmt: skip
+
+
+def _energy_per_sample(found: Mapping, facts: Mapping, steps: int | None) -> float | None:
+    """Return joules a sample of the whole run: validation and callbacks included."""
+    energy, size = found.get("energy"), _batch_size(facts.get("fit") or {})
+    if not energy or not size or not steps:
+        return None
+    return float(f"{energy['total_j'] / (steps * size):.6g}")
+
+
+def _batch_size(fit: Mapping) -> int | None:
+    """Return the samples of a batch: as given, or the first dimension of an input that has one."""
+    size = fit.get("batch_size")
+    if size is None:
+        first = next((dims for dims in fit.get("input_dims") or () if dims), [None])[0]
+        size = first if first and first > 0 else None
+    return size
 
 
 def _headline(found: Mapping, wall_s: float | None) -> dict | None:

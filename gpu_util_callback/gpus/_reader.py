@@ -136,13 +136,18 @@ def origin_ns(stamp_us: int) -> int:
 _BATCH = "nvmlDeviceGetFieldValues"
 _ALL_LINKS = 0xFFFFFFFF
 _WRAP = 2**32
+# No board draws more than this, nor one whose limit is known more than a few times that.
+_MOST_MW, _OVER_LIMIT = 20e6, 4.0
 # The maximum rate of a PCIe link of each generation, bytes per second and lane.
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of the batch. unit: the value of one count in the column's unit and second."""
+    """One field of the batch. unit: the value of one count in the column's unit and second.
+
+    wraps: it may begin again at 2**32. spans: its mean over a time without reads is of use.
+    """
 
     id: int
     column: str
@@ -150,6 +155,7 @@ class Field:
     scale: float = 1.0
     cumulative: bool = True
     wraps: bool = False
+    spans: bool = False
 
 
 _NS_TO_PCT = 100e-9
@@ -161,7 +167,7 @@ FIELDS = (
     Field(74, "throttle_power_pct", scale=_NS_TO_PCT),  # power cap
     Field(271, "throttle_power_pct", scale=_NS_TO_PCT),  # external power brake
     Field(76, "throttle_other_pct", scale=_NS_TO_PCT),  # sync boost
-    Field(83, "power_energy_mw"),  # mJ a second
+    Field(83, "power_energy_mw", wraps=True, spans=True),  # mJ a second
     Field(138, "nvlink_tx_bytes_per_s", _ALL_LINKS, 1024.0),
     Field(139, "nvlink_rx_bytes_per_s", _ALL_LINKS, 1024.0),
     Field(82, "memory_temperature_c", cumulative=False),
@@ -196,7 +202,10 @@ class Counters:
         self._wrapped: set[Field] = set()
         facts = gpu.facts
         lane = _LANE.get(facts.get("pcie_generation_max") or 0, 0.0)
-        self._link_rate = lane * (facts.get("pcie_width_max") or 0)  # 0 = unknown
+        link_rate = lane * (facts.get("pcie_width_max") or 0)  # 0 = unknown
+        limit_mw = max(facts.get("power_limit_mw") or 0, facts.get("power_default_mw") or 0)
+        power_mw = _OVER_LIMIT * limit_mw or _MOST_MW
+        self._most = {field: power_mw if field.spans else link_rate for field in FIELDS}
         self._throughput_due_s = 0.0
         self._empty = [NAN] * len(self.columns)
         self._share_positions = [self.columns.index(column) for column in _SHARES]
@@ -215,7 +224,10 @@ class Counters:
         if self._fields:
             answer = self._gate.ask(_BATCH, self._gpu.board, self._asked, gpu=self._key)
             if answer is None:
-                self._before.clear()  # a gap: no rate over an unobserved interval
+                # A gap: no rate over an unobserved interval, but all of its energy.
+                self._before = {
+                    field: count for field, count in self._before.items() if field.spans
+                }
                 uncounted = list(_SHARES)
                 if self._gate.lacks(_BATCH, self._key):
                     self._drop_all()
@@ -228,7 +240,7 @@ class Counters:
     @property
     def wraps(self) -> bool:
         """True if this driver's PCIe counters were seen to wrap and need frequent reads."""
-        return bool(self._wrapped)
+        return any(not field.spans for field in self._wrapped)
 
     def _prepare(self) -> None:
         """Compute everything that depends on the remaining fields."""
@@ -271,16 +283,21 @@ class Counters:
         seconds = at_s - before[0]
         grown = count - before[1]
         if grown < 0:
-            if not field.wraps or before[1] >= _WRAP or self._too_fast(grown + _WRAP, seconds):
+            if (
+                not field.wraps
+                or before[1] >= _WRAP
+                or self._too_fast(field, grown + _WRAP, seconds)
+            ):
                 return NAN  # the driver was reloaded: the counter was reset
             grown += _WRAP
             self._wrapped.add(field)
-        if field in self._wrapped and self._link_rate * seconds >= _WRAP:
+        if field in self._wrapped and self._most[field] * seconds >= _WRAP:
             return NAN  # it may have wrapped more than once between two reads
         return grown / seconds * field.scale
 
-    def _too_fast(self, grown: float, seconds: float) -> bool:
-        return bool(self._link_rate) and grown / seconds > 1.1 * self._link_rate
+    def _too_fast(self, field: Field, grown: float, seconds: float) -> bool:
+        most = self._most[field]
+        return bool(most) and grown / seconds > 1.1 * most
 
     def _drop(self, field: Field, code: int) -> None:
         """Drop a field that this GPU does not have; remember why."""

@@ -312,6 +312,25 @@ class Silent(TypedDict, total=False):
     reason: Required[str]
 
 
+class GpuEnergy(TypedDict, total=False):
+    """The energy of a GPU over a run, and what it was computed from."""
+
+    index: Annotated[Required[GpuIndex], Key]
+    energy_j: Required[Number]
+    source: Required[Literal["energy counter", "power samples"]]
+    measured_s: Required[Number]
+
+
+class Energy(TypedDict, total=False):
+    """The energy of the GPUs in use, and of what the training thread did meanwhile."""
+
+    total_j: Required[Number]
+    estimated: Required[bool]
+    measured_s: Required[Number]
+    by_time_j: Required[dict[str, Number]]
+    gpus: Required[list[GpuEnergy]]
+
+
 class Diagnosis(TypedDict, total=False):
     """The recorder's findings, with its rules and thresholds; if damaged, the latter alone."""
 
@@ -320,6 +339,7 @@ class Diagnosis(TypedDict, total=False):
     thresholds_set: dict[str, Signed]
     verdict: Required[str]
     gpu_active_pct: dict[str, Percent]
+    energy: Energy | None
     findings: Required[list[Claim]]
     spans: Required[list[Span]]
     silent: list[Silent]

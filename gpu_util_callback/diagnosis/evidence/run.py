@@ -8,6 +8,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.evidence.bins import Mean
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
+from gpu_util_callback.diagnosis.evidence.energy import EnergyUse
 from gpu_util_callback.diagnosis.evidence.gauges import MIN_SAMPLES, Gauges
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
 from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
@@ -66,6 +67,7 @@ class Run(Gauges):
         self.phases = Phases()
         self.pipeline = Pipeline()
         self.traced = Traced()
+        self.energy = EnergyUse()
         self.account: Mapping = {}
         self.now_ns: int | None = None
         self.ended = False
@@ -78,6 +80,7 @@ class Run(Gauges):
         self.pipeline.add(tables.get("pipeline", {}))
         self.traced.add_steps(tables.get("traced_steps", {}))
         self.traced.add_kernels(tables.get("kernels", {}))
+        self.energy.add(tables, samples)
         self.add_samples(samples)
 
     def update(

@@ -1,0 +1,264 @@
+"""Energy of each GPU, split by what the training thread did meanwhile, in bounded memory."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.recording.schema import ACCOUNTS
+
+__all__ = ["EnergyUse"]
+
+LONGEST_NS = Count(
+    60_000_000_000,
+    "the longest time between two samples that is integrated over; a longer one is not measured",
+)
+PREFERRED = Constant(
+    0.9, "of the time that power was sampled: where the energy counter covers it, it is used"
+)
+# Columns of a GPU's samples that energy is computed from, the more accurate one first.
+_COUNTER, _POWER = "power_energy_mw", "power_mw"
+_BETWEEN = "between_fits"
+# The parts of a step's row, in the order in which the training thread passes through them.
+_STEP_PARTS = (
+    ("input_wait_ns", "input_wait"), ("compile_ns", "compile"), ("body_ns", "step"),
+    ("gpu_wait_ns", "step"), ("callbacks_ns", "callbacks"),
+)  # fmt: skip
+_J = 2e12  # amounts are kept in half picojoules, milliwatts times nanoseconds: sums are exact
+
+
+class TimeSums:
+    """Amounts spread over stretches of time, summed by name in bins that widen as a run grows.
+
+    Bins are aligned to the clock and sums are integers: the content depends on what was added, not
+    on the order or on the pieces in which it came.
+    """
+
+    CAPACITY = 8192
+    BASE_NS = 100_000_000
+
+    def __init__(self) -> None:
+        self.bin_ns = self.BASE_NS
+        self._first: int | None = None  # number of the first bin: its start over the bins' width
+        self._last = 0
+        self._sums: dict[str, np.ndarray] = {}
+
+    def add(self, name: str, start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> None:
+        """Add int[n] amounts, each spread evenly over the time from start to end, int[n]."""
+        some = (end > start) & (amount > 0)
+        start, end, amount = start[some], end[some], amount[some]
+        if not len(start):
+            return
+        self._reach(int(start.min()), int(end.max()))
+        head = start // self.bin_ns
+        count = (end - 1) // self.bin_ns - head + 1
+        at = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        bins = np.repeat(head, count) + at
+        left = np.maximum(bins * self.bin_ns, np.repeat(start, count))
+        right = np.minimum((bins + 1) * self.bin_ns, np.repeat(end, count))
+        row, length = np.repeat(amount, count), np.repeat(end - start, count)
+        begin = np.repeat(start, count)
+
+        def by(edge: np.ndarray) -> np.ndarray:
+            inside = np.floor(row * ((edge - begin) / length)).astype(np.int64)
+            return np.where(edge - begin == length, row, inside)
+
+        sums = self._sums.setdefault(name, np.zeros(self.CAPACITY, np.int64))
+        np.add.at(sums, bins - self._first, by(right) - by(left))
+
+    def _reach(self, start_ns: int, end_ns: int) -> None:
+        """Make room for a stretch; bins are joined until all of them fit."""
+        first, last = start_ns // self.bin_ns, (end_ns - 1) // self.bin_ns
+        if self._first is None:
+            self._first, self._last = first, last
+        before = self._first
+        self._first, self._last = min(before, first), max(self._last, last)
+        while self._last - self._first >= self.CAPACITY:
+            self._first, self._last = self._first // 2, self._last // 2
+            self._sums = {name: _joined(sums, before % 2) for name, sums in self._sums.items()}
+            before, self.bin_ns = before // 2, 2 * self.bin_ns
+        shift = before - self._first
+        if shift:
+            empty = np.zeros(shift, np.int64)
+            self._sums = {
+                name: np.concatenate([empty, sums[:-shift]]) for name, sums in self._sums.items()
+            }
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sums
+
+    def total(self, name: str) -> int:
+        """Return everything added under a name."""
+        return int(self._sums[name].sum()) if name in self else 0
+
+    def of(self, name: str) -> np.ndarray:
+        """Return the sums of a name by bin, int[CAPACITY]."""
+        return self._sums.get(name, np.zeros(self.CAPACITY, np.int64))
+
+    def starts(self) -> np.ndarray:
+        """Return the start of each bin, ns since the epoch, int[CAPACITY]."""
+        return ((self._first or 0) + np.arange(self.CAPACITY)) * self.bin_ns
+
+
+def _joined(sums: np.ndarray, odd: int) -> np.ndarray:
+    """Return the sums of bins twice as wide; odd: 1 where the first is the later half of one."""
+    padded = np.zeros(len(sums) + 2, np.int64)
+    padded[odd : odd + len(sums)] = sums
+    joined = np.zeros_like(sums)
+    joined[: len(padded) // 2] = padded[0::2] + padded[1::2]
+    return joined
+
+
+class EnergyUse:
+    """Energy of the GPUs over a run, and what the training thread did while it was used.
+
+    From the driver's energy counter, sampled as the mean power since the reading before: nothing
+    between two readings is missed. Without a counter it is the integral of the power samples, an
+    estimate. Longer than `LONGEST_NS` between two samples, nothing is measured.
+    """
+
+    def __init__(self) -> None:
+        self._sums = TimeSums()
+        # (GPU's group, column) -> time and value of its newest sample
+        self._newest: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def add(
+        self,
+        tables: Mapping[str, Mapping[str, np.ndarray]],
+        samples: Mapping[str, Mapping[str, np.ndarray]],
+    ) -> None:
+        """Add new rows of steps and phases, and new samples of GPUs."""
+        for group, block in samples.items():
+            if group.startswith("gpu") and "/" not in group:
+                for column in (_COUNTER, _POWER):
+                    if column in block:
+                        self._add_power(group, column, block)
+        self._add_steps(tables.get("steps", {}))
+        self._add_phases(tables.get("phases", {}))
+
+    def _add_power(self, group: str, column: str, block: Mapping[str, np.ndarray]) -> None:
+        """Add the energy between samples: of a counter its own, of a gauge the mean of both."""
+        times = np.asarray(block["time_ns"], np.int64)
+        if not len(times):
+            return
+        key = group, column
+        if key not in self._newest:  # counters are first read here, without a rate
+            self._newest[key] = int(times[0]), np.nan
+        values = np.asarray(block[column], np.float64)
+        some = np.isfinite(values) & (values >= 0)
+        if not some.any():
+            return
+        before_ns, before = self._newest[key]
+        at = np.concatenate([[before_ns], times[some]])
+        power = np.concatenate([[before], values[some]])
+        self._newest[key] = int(at[-1]), float(power[-1])
+        twice = 2 * power[1:]
+        if column == _POWER:
+            twice = power[1:] + np.where(np.isfinite(power[:-1]), power[:-1], power[1:])
+        length = at[1:] - at[:-1]
+        known = (length > 0) & (length <= LONGEST_NS)
+        start, end, length = at[:-1][known], at[1:][known], length[known]
+        amount = np.rint(twice[known]).astype(np.int64) * length
+        self._sums.add(f"{group}/{column}", start, end, amount)
+        self._sums.add(f"{group}/{column}/covered", start, end, length)
+
+    def _add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
+        if not len(steps.get("start_ns", ())):
+            return
+        at = np.asarray(steps["start_ns"], np.int64)
+        for column, category in _STEP_PARTS:
+            if column in steps:
+                length = np.maximum(np.asarray(steps[column], np.int64), 0)
+                self._sums.add(category, at, at + length, length)
+                at = at + length
+
+    def _add_phases(self, phases: Mapping[str, Any]) -> None:
+        if not len(phases.get("kind", ())):
+            return
+        accounts = np.asarray(phases["account"]).astype(str)
+        between = np.asarray(phases["kind"]).astype(str) == _BETWEEN
+        accounts = np.where(between, _BETWEEN, accounts)
+        start, end, spent = (
+            np.asarray(phases[name], np.int64) for name in ("start_ns", "end_ns", "self_ns")
+        )
+        for category in {*ACCOUNTS[:-1], _BETWEEN} & {*accounts}:
+            rows = accounts == category
+            self._sums.add(category, start[rows], end[rows], np.maximum(spent[rows], 0))
+
+    def result(self, gpus: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) -> dict | None:
+        """Return the energy of a run's GPUs; None where no power was sampled of any in use.
+
+        Args:
+            gpus: the manifest's; those that the framework does not use, and MIG devices, whose
+                power is their whole board's, are left out of the totals.
+
+        Returns:
+            `{"total_j", "estimated", "measured_s", "by_time_j", "gpus"}`; "by_time_j" has the
+            categories of the host account, "gpus" `{"index", "energy_j", "source", "measured_s"}`.
+        """
+        rows, names = [], []
+        inside = self._inside(start_ns, end_ns)
+        for place, gpu in enumerate(gpus):
+            index = gpu.get("index")
+            index = place if index is None else int(index)
+            column = self._source(f"gpu{index}")
+            if column is None or gpu.get("mig"):
+                continue
+            name = f"gpu{index}/{column}"
+            covered = float((self._sums.of(f"{name}/covered") * inside).sum())
+            rows.append(
+                {
+                    "index": index,
+                    "energy_j": _figures(float((self._sums.of(name) * inside).sum()) / _J),
+                    "source": "energy counter" if column == _COUNTER else "power samples",
+                    "measured_s": round(covered / 1e9, 3),
+                }
+            )
+            if gpu.get("used_by_framework"):
+                names.append((name, rows[-1]))
+        if not names:
+            return None
+        split = self._split([name for name, _ in names], start_ns, end_ns)
+        return {
+            "total_j": _figures(sum(split.values())),
+            "estimated": any(row["source"] == "power samples" for _, row in names),
+            "measured_s": min(row["measured_s"] for _, row in names),
+            "by_time_j": {name: _figures(value) for name, value in split.items()},
+            "gpus": rows,
+        }
+
+    def _source(self, group: str) -> str | None:
+        """Return the column that a GPU's energy is computed from, None where it has neither."""
+        counted, sampled = (
+            self._sums.total(f"{group}/{column}/covered") for column in (_COUNTER, _POWER)
+        )
+        if counted and counted >= PREFERRED * sampled:
+            return _COUNTER
+        return _POWER if sampled else None
+
+    def _inside(self, start_ns: int, end_ns: int) -> np.ndarray:
+        """Return the share of each bin that lies in the run and not between two fits."""
+        starts, width = self._sums.starts(), self._sums.bin_ns
+        run = np.minimum(starts + width, end_ns) - np.maximum(starts, start_ns)
+        return np.clip((run - self._sums.of(_BETWEEN)) / width, 0, 1)
+
+    def _split(self, names: list[str], start_ns: int, end_ns: int) -> dict[str, float]:
+        """Return joules by category: within a bin, by the time of each."""
+        share = self._inside(start_ns, end_ns)
+        energy = sum(self._sums.of(name) for name in names) * share / _J
+        present = share * self._sums.bin_ns
+        found, rest = {}, energy.copy()
+        spent = {name: self._sums.of(name) for name in ACCOUNTS[:-1]}
+        # Rows that overlap by mistake share a bin's energy; they do not multiply it.
+        whole = np.maximum(present, sum(spent.values()))
+        for name, ns in spent.items():
+            part = np.where(whole > 0, energy * ns / np.maximum(whole, 1), 0.0)
+            found[name] = float(part.sum())
+            rest -= part
+        return {**found, "other": float(np.maximum(rest, 0).sum())}
+
+
+def _figures(joules: float) -> float:
+    """Return a number with as many digits as a driver's counter is worth."""
+    return float(f"{joules:.6g}")

@@ -1,0 +1,94 @@
+"""Energy and its price, in words."""
+
+from collections.abc import Mapping, Sequence
+
+from gpu_util_callback.words import HOST_TIME, energy
+
+__all__ = ["Prices", "energy_sentence"]
+
+_KWH_J = 3.6e6
+_WORTH_SAYING = 0.01  # of the energy: below it, a category is not worth a word
+_WHOLE = 0.95  # of the time: below it, what was measured is not all
+
+
+class Prices:
+    """Prices that the user stated; in the user's own currency.
+
+    Args:
+        per_kwh: of electricity.
+        per_gpu_hour: of a GPU, busy or not.
+    """
+
+    def __init__(self, per_kwh: float | None = None, per_gpu_hour: float | None = None):
+        self.per_kwh = per_kwh
+        self.per_gpu_hour = per_gpu_hour
+
+    def __bool__(self) -> bool:
+        return self.per_kwh is not None or self.per_gpu_hour is not None
+
+    def of(self, run: Mapping) -> dict[str, float | None]:
+        """Return `{"energy", "gpu_hours", "gpu_time"}` of a run; None without price or measure."""
+        used = [gpu for gpu in run["gpus"] if gpu["used_by_framework"]]
+        hours = len(used) * run["wall_s"] / 3600 if used and run["wall_s"] else None
+        joules = (run.get("energy") or {}).get("total_j")
+        return {
+            "energy": _times(self.per_kwh, None if joules is None else joules / _KWH_J),
+            "gpu_hours": None if hours is None else round(hours, 6),
+            "gpu_time": _times(self.per_gpu_hour, hours),
+        }
+
+
+def _times(price: float | None, amount: float | None) -> float | None:
+    return None if price is None or amount is None else round(price * amount, 6)
+
+
+def energy_sentence(run: Mapping) -> str:
+    """Return the energy of a run, what the training thread did meanwhile, and its price; or ""."""
+    said = [part for part in (_energy(run), _cost(run)) if part]
+    return " ".join(said)
+
+
+def _energy(run: Mapping) -> str:
+    found = run.get("energy")
+    if not found:
+        return ""
+    total = found["total_j"]
+    estimated = " (estimated from power samples)" if found["estimated"] else ""
+    text = f"Energy: {energy(total)}{estimated}"
+    spent = sorted(
+        ((joules, name) for name, joules in found["by_time_j"].items()
+         if name in HOST_TIME and name not in ("step", "other") and joules > _WORTH_SAYING * total),
+        reverse=True,
+    )  # fmt: skip
+    if spent:
+        text += ", of it " + _listed(
+            [f"{energy(joules)} {_WHILE[name]}" for joules, name in spent[:2]]
+        )
+    if run.get("energy_j_per_sample"):
+        text += f"; {run['energy_j_per_sample']:.3g} J a sample"
+    wall = run.get("wall_s") or 0
+    if wall and found["measured_s"] < _WHOLE * wall:
+        text += f"; measured for {100 * found['measured_s'] / wall:.0f} % of the time"
+    return f"{text}."
+
+
+_WHILE = {
+    "input_wait": "while waiting for input",
+    "compile": "while compiling",
+    "validation": "in validation",
+    "callbacks": "in callbacks",
+}
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(parts)
+
+
+def _cost(run: Mapping) -> str:
+    cost = run.get("cost") or {}
+    said = []
+    if cost.get("energy") is not None:
+        said.append(f"{cost['energy']:,.2f} for electricity")
+    if cost.get("gpu_time") is not None:
+        said.append(f"{cost['gpu_time']:,.2f} for {cost['gpu_hours']:,.3g} GPU hours")
+    return f"At the prices given: {', '.join(said)}." if said else ""

@@ -1,0 +1,192 @@
+"""Energy: the integral of a known power curve, and what the training thread did meanwhile."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from nvml import Scenario
+
+from gpu_util_callback.cli import main
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.diagnosis.evidence.energy import TimeSums
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.recording.writer import RecordingWriter
+
+SECOND = 10**9
+# 100 W while the input is waited for, 500 W in the step: three seconds of each, in turns.
+TURN_S = 3
+CURVE = [(t, 100_000 if t // TURN_S % 2 == 0 else 500_000) for t in range(0, 60, TURN_S)]
+WAITING_J, STEP_J, TOTAL_J = 30 * 100, 30 * 500, 30 * 600
+
+
+def curve(gpu, *, wrap=None, start=0):
+    options = {"wrap": wrap} if wrap else {}
+    gpu.counter(83, CURVE, start=start, **options)
+    return gpu.curve("power_mw", CURVE)
+
+
+def record(stepped, seconds, log_dir, *, steps=True, batch_size=32):
+    """A recording of 60 s: ten steps of 6 s, half of each a wait for input."""
+    read = stepped.reader.read
+
+    def read_again(now_s):
+        stepped.memory.blocked.clear()  # pauses after failures and slow calls are of real time
+        read(now_s)
+
+    stepped.reader.read = read_again
+    blocks = stepped.at(*seconds)
+    start = stepped.library.start_us * 1000
+    facts = {
+        "framework": {"name": "tensorflow"}, "started_ns": start, "ended_ns": start + 60 * SECOND,
+        "fit": {"batch_size": batch_size},
+        "gpus": [{"index": 0, "used_by_framework": True, **stepped.gpu.facts}],
+    }  # fmt: skip
+    writer = RecordingWriter(str(log_dir), facts, clock=stepped.clock)
+    if steps:
+        at = np.arange(10)
+        half = np.full(10, TURN_S * SECOND)
+        writer.append("steps", {
+            "step": at, "start_ns": start + at * 2 * TURN_S * SECOND, "duration_ns": 2 * half,
+            "input_wait_ns": half, "body_ns": half,
+        })  # fmt: skip
+    for group, block in blocks.items():
+        columns = [name for name in block if name != "t"]
+        times = start + (block["t"] * 1e9).astype(np.int64)
+        values = np.stack([block[name] for name in columns], 1)
+        writer.append_samples(group, columns, times, values)
+    writer.close("ended")
+    (recording,) = read_recordings(str(log_dir))
+    return run_report(recording)
+
+
+TICKS = np.arange(0, 60.01, 0.2)
+
+
+@pytest.mark.parametrize("source", ["energy counter", "power samples"])
+def test_energy_is_the_integral_of_the_power_curve(source, step, tmp_path):
+    scenario = Scenario()
+    gpu = curve(scenario.gpu("h100"))
+    if source == "power samples":
+        gpu.without("field:83:0")
+    run = record(step(scenario), TICKS, tmp_path)
+    found = run["energy"]
+    assert found["total_j"] == pytest.approx(TOTAL_J, rel=0.01)
+    # Bins of 0.1 s hold both at a change; between two samples of power it is seen as a slope.
+    apart = 0.08 if source == "energy counter" else 0.2
+    assert found["by_time_j"]["input_wait"] == pytest.approx(WAITING_J, rel=apart)
+    assert found["by_time_j"]["step"] == pytest.approx(STEP_J, rel=apart)
+    assert sum(found["by_time_j"].values()) == pytest.approx(found["total_j"], rel=1e-4)
+    assert found["gpus"] == [{
+        "index": 0, "energy_j": pytest.approx(TOTAL_J, rel=0.01), "source": source,
+        "measured_s": pytest.approx(60, abs=0.3),
+    }]  # fmt: skip
+    assert found["estimated"] == (source == "power samples")
+    assert run["energy_j_per_sample"] == pytest.approx(TOTAL_J / (10 * 32), rel=0.01)
+
+
+def test_a_counter_of_32_bits_that_begins_again_loses_nothing(step, tmp_path):
+    scenario = Scenario()
+    curve(scenario.gpu("h100"), wrap=2**32, start=2**32 - 7_000_000)  # after 7 kJ
+    run = record(step(scenario), TICKS, tmp_path)
+    assert run["energy"]["total_j"] == pytest.approx(TOTAL_J, rel=0.01)
+    assert run["energy"]["estimated"] is False
+
+
+def test_a_counter_that_was_reset_costs_its_one_interval_no_more(step, tmp_path):
+    """The driver was reloaded: the drop is no wrap, which would be 4 MJ in 0.2 s."""
+    scenario = Scenario()
+    gpu = scenario.gpu("h100").curve("power_mw", 500_000)
+    points = [(0, 1e9), (29.9, 1e9 + 29.9 * 500_000), (29.9001, 0), (60, 30.1 * 500_000)]
+    gpu.curve("field:83:0", points, "line")
+    run = record(step(scenario), TICKS, tmp_path)
+    assert run["energy"]["total_j"] == pytest.approx(30_000, rel=0.01)
+
+
+@pytest.mark.parametrize("source", ["energy counter", "power samples"])
+def test_missing_samples_are_bridged(source, step, tmp_path):
+    """One tick in three is missing, and all of 2.4 seconds of even power."""
+    scenario = Scenario()
+    gpu = curve(scenario.gpu("h100"))
+    if source == "power samples":
+        gpu.without("field:83:0")
+    kept = TICKS[np.arange(len(TICKS)) % 3 != 1]
+    kept = kept[(kept < 21.1) | (kept > 23.5)]
+    run = record(step(scenario), kept, tmp_path)
+    assert run["energy"]["total_j"] == pytest.approx(TOTAL_J, rel=0.01)
+
+
+def test_the_counter_bridges_a_time_in_which_the_driver_did_not_answer(step, tmp_path):
+    """Twelve seconds of failures, over changes of power: only a counter knows them."""
+    scenario = Scenario().call("nvmlDeviceGetFieldValues", code=999, from_=20, until=32)
+    curve(scenario.gpu("h100"))
+    run = record(step(scenario), TICKS, tmp_path)
+    assert run["energy"]["total_j"] == pytest.approx(TOTAL_J, rel=0.01)
+    assert run["energy"]["gpus"][0]["source"] == "energy counter"
+    assert run["energy"]["measured_s"] == pytest.approx(60, abs=0.3)
+
+
+def test_no_power_no_energy(step, tmp_path):
+    scenario = Scenario()
+    scenario.gpu("h100").without("field:83:0", "power_mw")
+    run = record(step(scenario), TICKS, tmp_path)
+    assert run["energy"] is None and run["energy_j_per_sample"] is None
+
+
+def test_a_minute_without_samples_is_not_measured(step, tmp_path):
+    scenario = Scenario()
+    gpu = scenario.gpu("h100").curve("power_mw", 500_000)
+    gpu.without("field:83:0")
+    stepped = step(scenario)
+    run = record(stepped, [0, 0.2, 0.4, 110, 110.2], tmp_path, steps=False)
+    assert run["energy"]["measured_s"] < 1
+    assert run["energy"]["total_j"] < 500
+
+
+def test_the_report_names_energy_and_the_prices_given(step, tmp_path, capsys):
+    scenario = Scenario()
+    curve(scenario.gpu("h100"))
+    record(step(scenario), TICKS, tmp_path)
+    assert main(["report", str(tmp_path)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    said = re.search(r"Energy: ([\d.]+) Wh, of it ([\d.]+) Wh while waiting for input; "
+                     r"([\d.]+) J a sample\.", text)  # fmt: skip
+    assert said is not None, text
+    assert [float(one) for one in said.groups()] == pytest.approx([5, 0.833, 56.3], rel=0.08)
+    assert "price" not in text and "CO" not in text
+    args = ["report", str(tmp_path), "--price-per-kwh", "400", "--price-per-gpu-hour", "3"]
+    assert main(args) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "At the prices given: 2.00 for electricity, 0.05 for 0.0167 GPU hours." in text
+    assert main([*args, "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["cost"] == {
+        "energy": pytest.approx(2, rel=0.01), "gpu_hours": pytest.approx(1 / 60, rel=1e-3),
+        "gpu_time": pytest.approx(0.05, rel=1e-3),
+    }  # fmt: skip
+
+
+def test_a_price_without_energy_is_explained(step, tmp_path, capsys):
+    scenario = Scenario()
+    scenario.gpu("h100").without("field:83:0", "power_mw")
+    record(step(scenario), TICKS, tmp_path)
+    assert main(["report", str(tmp_path), "--price-per-kwh", "0.3", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "energy was not measured" in err
+    assert json.loads(out)["runs"][0]["cost"]["energy"] is None
+
+
+def test_sums_over_time_do_not_depend_on_order_or_pieces(monkeypatch):
+    monkeypatch.setattr(TimeSums, "CAPACITY", 32)
+    rng = np.random.default_rng(1)
+    start = 1_700_000_000 * SECOND + np.sort(rng.integers(0, 400 * SECOND, 200))
+    end = start + rng.integers(0, 3 * SECOND, 200)
+    amount = rng.integers(0, 10**12, 200)
+    whole, parts = TimeSums(), TimeSums()
+    whole.add("a", start, end, amount)
+    for piece in np.array_split(rng.permutation(200), 23):
+        parts.add("a", start[piece], end[piece], amount[piece])
+    assert whole.bin_ns == parts.bin_ns > TimeSums.BASE_NS
+    np.testing.assert_array_equal(whole.of("a"), parts.of("a"))
+    np.testing.assert_array_equal(whole.starts(), parts.starts())
+    assert whole.total("a") == amount[end > start].sum()
