@@ -35,6 +35,7 @@ def replay(chosen: list[str], files: list[Path]) -> int:
     failed = 0
     for name in chosen:
         format = load(name)
+        harness.warm_up(format)
         for path in files or sorted((CORPUS / name).glob("*")):
             outcome, failure = harness.check_one(format, path.read_bytes())
             failed += failure is not None

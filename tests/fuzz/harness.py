@@ -8,6 +8,7 @@ on behind that input.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -136,6 +137,13 @@ def run(
         elif not done:  # out of time
             break
     return report
+
+
+def warm_up(format: Format) -> None:
+    """Check one input in this process, so that no child imports what a check imports late."""
+    format.prepare()
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, contextlib.suppress(Exception):
+        (format.judge or format.check)(made(format, 1, 0), Path(folder))
 
 
 def check_one(format: Format, data: bytes) -> tuple[str, Failure | None]:

@@ -25,7 +25,9 @@ def run(*command: str, encoding: str = "cp1252") -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii"])
+@pytest.mark.parametrize("encoding", [
+    "ascii", *[pytest.param(wider, marks=pytest.mark.slow) for wider in ("cp1252", "cp437")],
+])  # fmt: skip
 def test_a_fit_without_proc_and_fork_on_a_console_of_few_characters(encoding, tmp_path):
     pytest.importorskip("tensorflow")
     done = run(str(HERE / "fit_program.py"), str(tmp_path), encoding=encoding)
