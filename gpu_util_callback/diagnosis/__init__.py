@@ -4,7 +4,6 @@
 `advice` holds the remedies; `report` builds the report. Needs numpy and the standard library only.
 """
 
-from gpu_util_callback.diagnosis.announce import Announcer
 from gpu_util_callback.diagnosis.check import Check, failures
 from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.engine import (
@@ -20,6 +19,7 @@ from gpu_util_callback.diagnosis.finding import Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.regression import Verdict, slowdowns
 from gpu_util_callback.diagnosis.report import logdir_report, run_report, run_reports
 from gpu_util_callback.diagnosis.thresholds import Threshold, meant, parse_threshold
+from gpu_util_callback.diagnosis.verdict import Announcer
 
 __all__ = [
     "RULES",

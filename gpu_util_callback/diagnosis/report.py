@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from gpu_util_callback.diagnosis.compare import add_promises
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
-from gpu_util_callback.diagnosis.evidence.traced import (
+from gpu_util_callback.diagnosis.evidence.source import (
     CATEGORIES,
     Traced,
     TracedGpu,

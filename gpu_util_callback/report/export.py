@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import run_report
-from gpu_util_callback.diagnosis.evidence.traced import CATEGORIES
+from gpu_util_callback.diagnosis.evidence.source import CATEGORIES
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.reader import Recording

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_util_callback.diagnosis import Diagnosis
-from gpu_util_callback.diagnosis.evidence.bins import SampleBins
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
+from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 
 
 def busy_run(seed: int = 3) -> Generated:

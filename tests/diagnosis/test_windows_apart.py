@@ -5,7 +5,7 @@ import pytest
 from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import Diagnosis, run_report
-from gpu_util_callback.diagnosis.evidence.traced import MAX_WINDOWS, Traced
+from gpu_util_callback.diagnosis.evidence.source import MAX_WINDOWS, Traced
 from gpu_util_callback.recording import read_recordings
 
 STEPS, STEP_MS, SHARE = 12_000, 20, 0.5

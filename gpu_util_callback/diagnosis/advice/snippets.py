@@ -1,19 +1,41 @@
-"""Lines of code shared by several rules, in terms of the run's framework."""
+"""What advice is made of: conditions that decide whether it helps, and lines of code to paste.
+
+Advice says what to do and takes the line from `Idioms`, the frameworks' own words: whoever adds a
+framework fills in one of these.
+"""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from gpu_util_callback.diagnosis.advice.circumstances import steps_an_epoch
-from gpu_util_callback.diagnosis.evidence.kernels import capability, headroom
+import numpy as np
+
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.evidence.windows import capability, headroom
+from gpu_util_callback.diagnosis.finding import Advice, Range
 from gpu_util_callback.diagnosis.thresholds import Constant
 
 __all__ = [
-    "batch_code", "batches_an_epoch", "command", "driver_number", "half_precision",
-    "has_keras_fit", "in_own_names", "keras_policy", "larger_batch", "mixed_precision", "no_room",
-    "optimizer", "room_for",
-]  # fmt: skip
+    "batch_code",
+    "batches_an_epoch",
+    "behind_first_epoch",
+    "command",
+    "cpu_pct",
+    "cpus",
+    "driver_number",
+    "half_precision",
+    "has_keras_fit",
+    "idioms",
+    "in_own_names",
+    "keras_policy",
+    "larger_batch",
+    "mixed_precision",
+    "no_room",
+    "optimizer",
+    "process_cpu",
+    "room_for",
+    "steps_an_epoch",
+]
 
 FULL = Constant(
     0.8, "a larger batch may fill the memory up to here: its needs do not grow in proportion"
@@ -164,3 +186,149 @@ def larger_batch(run: Run, factor: int) -> str:
     if isinstance(size, (int, float)) and size > 0:
         return batch_code(run, int(size) * factor)
     return f"batch_size = {factor} * batch_size"
+
+
+# One second apart: a short span needs at least two readings.
+_HOST_SAMPLES = 2
+
+
+def cpus(run: Run) -> int | None:
+    """Return the whole cores this process may use, at least 1; None if unknown."""
+    known = run.machine.get("cpus_allowed") or run.machine.get("cpus")
+    quota = run.machine.get("cpu_quota")
+    if not known:
+        return None
+    return max(1, round(min(known, quota) if quota else known))
+
+
+def process_cpu(run: Run, where: Range) -> float | None:
+    """Return the training process's CPU time in a range, in cores; None = not sampled."""
+    seen = _host(run, "process_cpu_pct", where)
+    return None if seen is None else seen / 100
+
+
+def cpu_pct(run: Run, where: Range) -> float | None:
+    """Return how busy all cores of the machine were in a range, %; None = not sampled."""
+    return _host(run, "cpu_pct", where)
+
+
+def _host(run: Run, column: str, where: Range) -> float | None:
+    host = run.samples.get("host")
+    seen = host.over(column, where.start_ns, where.end_ns) if host is not None else None
+    return seen[0] if seen is not None and seen[1] >= _HOST_SAMPLES else None
+
+
+def behind_first_epoch(run: Run, where: Range) -> float:
+    """Return the share of a range's steps after the first epoch, 0-1.
+
+    Caching the data can save this much: the first epoch still makes it. 0 for a training of one
+    epoch.
+    """
+    epochs = run.fit.get("epochs")
+    if epochs is not None and int(epochs) < 2:
+        return 0.0
+    ends = [int(rows["end_ns"][0]) for rows in run.phases.of("epoch").values() if len(rows)]
+    first_end = run.step_at(min(ends)) if ends else int(steps_an_epoch(run) or 0)
+    rows = where.end_step - where.start_step
+    if rows <= 0:
+        return 1.0
+    if where.end_step <= first_end and not run.ended and epochs is not None:
+        return 1 - 1 / int(epochs)  # the others are still to come
+    return max(0.0, min(1.0, (where.end_step - max(first_end, where.start_step)) / rows))
+
+
+def steps_an_epoch(run: Run) -> int | None:
+    """Return the steps of an epoch: as given to `fit`, or as observed if all epochs were alike."""
+    told = run.fit.get("steps_per_epoch")
+    epochs = run.phases.of("epoch").get("")
+    if told or epochs is None or epochs.joined or len(epochs) < 2:
+        return int(told) if told else None
+    seen = np.unique(np.diff(epochs["step"], prepend=run.first_step))
+    return int(seen[0]) if len(seen) == 1 and seen[0] > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Idioms:
+    """What a framework calls things, in code; "" = it has no such line, or none is known.
+
+    Attributes:
+        decorator, mind: compile the function of a step, and what to mind then.
+        compiled: compile the step of a loop so that kernels are fused.
+        read, reads: read a loss, and the calls that read results.
+        to_uint8, from_uint8: send a batch as bytes, and convert it on the GPU.
+        half: compute in 16 bits, `{kind}` being the type; scaler: what scales the loss then.
+        memory_limit: allow the process all of the memory.
+        leaves_memory: the environment of a training that leaves memory to others.
+        on_gpu: put the model on the GPU.
+        every_gpu: spread a Keras training over all GPUs.
+    """
+
+    decorator: str = ""
+    mind: str = ""
+    compiled: str = ""
+    read: str = "float(loss)"
+    reads: str = "float()"
+    to_uint8: str = ""
+    from_uint8: str = ""
+    half: str = ""
+    scaler: str = "; scale the loss, or small gradients get lost"
+    memory_limit: str = ""
+    leaves_memory: str = ""
+    on_gpu: str = ""
+    every_gpu: str = ""
+
+
+_OF = {
+    "tensorflow": Idioms(
+        decorator="@tf.function",
+        mind="What else Python does in it (print, lists, NumPy) then happens only while it is "
+        "traced.",
+        compiled="train_step = tf.function(train_step, jit_compile=True)",
+        reads="float(), .numpy()",
+        to_uint8="x = tf.cast(x, tf.uint8)",
+        from_uint8="x = tf.cast(x, tf.float32) / 255",
+        memory_limit='for gpu in tf.config.list_physical_devices("GPU"):\n'
+        "    tf.config.experimental.set_memory_growth(gpu, True)  # instead of memory_limit=",
+        leaves_memory="TF_FORCE_GPU_ALLOW_GROWTH=true",
+        on_gpu='with tf.device("/GPU:0"): ...  # around building the model, not "/CPU:0"',
+        every_gpu="with tf.distribute.MirroredStrategy().scope():\n"
+        "    model = build_model()  # and compile it here",
+    ),
+    "jax": Idioms(
+        decorator="@jax.jit",
+        mind="It must return all that it changes: parameters and the optimizer's state.",
+        compiled="train_step = jax.jit(train_step)",
+        reads="float(), block_until_ready()",
+        to_uint8='x = x.astype("uint8")',
+        from_uint8="x = jax.device_put(x).astype(jnp.float32) / 255",
+        half="params = jax.tree.map(lambda leaf: leaf.astype(jnp.{kind}), params)"
+        "  # inside the loss function\n"
+        "x = x.astype(jnp.{kind})  # else JAX computes in float32",
+        memory_limit='os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its old name\n'
+        'os.environ["XLA_CLIENT_MEM_FRACTION"] = "0.9"  # before jax is imported',
+        leaves_memory="XLA_PYTHON_CLIENT_PREALLOCATE=false",
+        on_gpu='jax.config.update("jax_default_device", jax.devices("gpu")[0])\n'
+        'params = jax.device_put(params, jax.devices("gpu")[0])',
+        every_gpu="keras.distribution.set_distribution(keras.distribution.DataParallel())"
+        "  # before the model is built",
+    ),
+    "torch": Idioms(
+        compiled='model = torch.compile(model, mode="reduce-overhead")',
+        read="loss.item()",
+        reads=".item(), .cpu()",
+        to_uint8="x = x.to(torch.uint8)",
+        from_uint8="x = x.to(device, non_blocking=True).float() / 255",
+        half='with torch.autocast("cuda", dtype=torch.{kind}):\n'
+        "    loss = loss_function(model(x), y)",
+        scaler="; scale the loss with torch.amp.GradScaler",
+        memory_limit="torch.cuda.set_per_process_memory_fraction(1.0)",
+        on_gpu='model = model.to("cuda")\n'
+        'batch = batch.to("cuda", non_blocking=True)  # every batch',
+    ),
+}
+_UNKNOWN = Idioms()
+
+
+def idioms(run: Run) -> Idioms:
+    """Return those of a run's framework."""
+    return _OF.get(run.framework, _UNKNOWN)

@@ -4,8 +4,8 @@ import math
 import re
 from collections.abc import Mapping
 
-from gpu_util_callback.diagnosis.advice.circumstances import steps_an_epoch
 from gpu_util_callback.diagnosis.advice.input import brief, loader_workers, py_dataset_workers
+from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice
 from gpu_util_callback.diagnosis.thresholds import MOSTLY

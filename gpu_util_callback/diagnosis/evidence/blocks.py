@@ -1,12 +1,18 @@
 """Steps in bounded memory: blocks of consecutive steps that fold by two as a run grows."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.thresholds import Constant
+from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-__all__ = ["StepBlocks"]
+__all__ = [
+    "StepBlocks",
+    "absences",
+]
 
 _SUMS = (
     "rows", "duration_ns", "input_get_ns", "input_wait_ns", "wait_ns", "compile_ns", "body_ns",
@@ -182,3 +188,41 @@ class StepBlocks:
             else:
                 column[:half], column[half:] = left + right, 0
         self.rows_per_block *= 2
+
+
+LEAST_NS = Count(60_000_000_000, "a shorter gap may be a hanging driver or a long step")
+BEYOND = Count(10, "times the usual pace; a gap near that is none")
+
+
+def absences(steps: StepBlocks, groups: Iterable[SampleBins]) -> np.ndarray:
+    """Return when nothing was sampled and no step ended, within the run: (n, 2) in ns.
+
+    Steps without samples point to a stopped sampler, samples without steps to training that stands
+    still; only both together to a suspended process. Without any samples it cannot be determined.
+    """
+    groups = [bins for bins in groups if bins.samples]
+    none = np.zeros((0, 2), np.int64)
+    if not len(steps) or not groups:
+        return none
+    every: list[np.ndarray] = []
+    first = min(bins.origin_ns or 0 for bins in groups)
+    last = max(bins.last_ns or 0 for bins in groups)
+    for bins in groups:
+        every.append(bins.stamps())
+        if np.diff(every[-1], prepend=first, append=last).max() < LEAST_NS:
+            return none  # this one was read all along
+    times = np.sort(np.concatenate(every))
+    times = times[np.diff(times, prepend=-1) > 0]
+    apart = np.diff(times)
+    if not len(apart):
+        return none
+    ends = steps["end_ns"]
+    usual = max(float(np.median(apart)), float(np.median(ends - steps["start_ns"])))
+    long = np.flatnonzero(apart >= max(LEAST_NS, BEYOND * usual))
+    # Samples and steps do not resume at the same moment, and a bin only records its beginning.
+    slack = 2 * float(np.median(apart)) + max(bins.bin_ns for bins in groups)
+    inside = np.searchsorted(ends, times[long + 1] - slack) - np.searchsorted(
+        ends, times[long] + slack
+    )
+    gone = long[inside <= 1]
+    return np.stack([times[gone], times[gone + 1]], axis=1).astype(np.int64)

@@ -1,17 +1,24 @@
-"""Samples of GPUs and host, with queries on single columns."""
+"""Samples of GPUs and host, with queries on single columns.
+
+They are kept in bounded memory: time bins per group that fold by two as a run grows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.bins import Mean, SampleBins
 from gpu_util_callback.diagnosis.thresholds import Count
 
-__all__ = ["MIN_SAMPLES", "Gauges"]
+__all__ = [
+    "MIN_SAMPLES",
+    "Gauges",
+    "Mean",
+    "SampleBins",
+]
 
 MIN_SAMPLES = Count(3, "in a range: NVML averages over up to a second")
 _Answer = TypeVar("_Answer")
@@ -107,3 +114,251 @@ class Gauges:
         """Return the largest value of a GPU's column, None if it was not sampled."""
         bins = self.column(index, name)
         return bins.maximum(name) if bins is not None else None
+
+
+HOLD_NS = Count(
+    2_000_000_000, "the most time before it that a sample covers: twice the driver's averaging time"
+)
+
+
+class Mean(NamedTuple):
+    """A column over a range: the mean over time, and the number of samples behind it.
+
+    `reach` is the share of the range (0-1) between the first and the last of them.
+    """
+
+    value: float
+    samples: int
+    reach: float
+
+
+class _Part(NamedTuple):
+    """Part of some bins inside a range, shared by all columns sampled in them."""
+
+    places: slice  # of those bins, the ones in the range
+    head: int  # first and last of them
+    tail: int
+    tells: np.ndarray  # ns of the range that each covers
+    told: float
+    before: float  # share of the first one before the range
+    beyond: float  # and of the last one after it
+    reach: float
+
+
+class SampleBins:
+    """Sum and count per time bin and column of one group of samples, and each column's maximum.
+
+    Bins start at `BASE_NS` and double when `CAPACITY` of them no longer reach the newest sample.
+    Values are rounded to 1/64 (bytes to integers), so that sums are exact in float64 and
+    independent of the order of arrival. Bins without a sample are NaN: nothing is interpolated.
+    """
+
+    CAPACITY = 4096
+    BASE_NS = 100_000_000
+    _SLICE = 1 << 14
+
+    def __init__(self) -> None:
+        self.bin_ns = self.BASE_NS
+        self.origin_ns: int | None = None
+        self.last_ns: int | None = None
+        self.samples = 0
+        self._row: dict[str, int] = {}  # column -> its row in the arrays
+        self._sum, self._count = np.zeros((0, self.CAPACITY)), np.zeros((0, self.CAPACITY))
+        self._max = np.zeros(0)
+        # Queries answered since the newest sample.
+        self._places: list[np.ndarray] = []
+        self._known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._tells: dict[int, np.ndarray] = {}
+        self._cut: tuple[np.ndarray, int, int, _Part | None] | None = None
+
+    def __contains__(self, column: str) -> bool:
+        """Return whether this column has at least one value."""
+        return column in self._row  # rows are created with the first value
+
+    @property
+    def used(self) -> int:
+        """Number of bins up to the newest sample."""
+        if self.origin_ns is None or self.last_ns is None:
+            return 0
+        return (self.last_ns - self.origin_ns) // self.bin_ns + 1
+
+    def add(self, block: Mapping[str, np.ndarray]) -> None:
+        """Add new samples: `time_ns` and one array per column, NaN = absent."""
+        times = np.asarray(block.get("time_ns", ()), dtype=np.int64)
+        for first in range(0, len(times), self._SLICE):
+            part = slice(first, first + self._SLICE)
+            columns = {name: values for name, values in block.items() if name != "time_ns"}
+            self._add(times[part], {name: np.asarray(columns[name])[part] for name in columns})
+
+    def _add(self, times: np.ndarray, columns: Mapping[str, np.ndarray]) -> None:
+        if self.origin_ns is None:
+            self.origin_ns = int(times[0])
+        # A late sample that is older than the first one goes into the first bin.
+        offsets = np.maximum(times - self.origin_ns, 0)
+        newest = int(offsets.max())
+        while newest >= self.CAPACITY * self.bin_ns:
+            self._fold()
+        self.last_ns = max(self.last_ns or 0, self.origin_ns + newest)
+        self.samples += len(times)
+        self._places, self._known, self._tells, self._cut = [], {}, {}, None
+        if not columns:
+            return
+        names = list(columns)
+        values = np.array([columns[name] for name in names], dtype=np.float64)
+        here = np.isfinite(values)
+        some = here.any(axis=1)
+        if not some.all():
+            names = [names[place] for place in np.flatnonzero(some)]
+            values, here = values[some], here[some]
+        if not names:
+            return
+        row = self._rows(names)
+        rows = row[:, None]
+        grain = np.array([[1.0 if name.endswith("_bytes") else 64.0] for name in names])
+        values = np.rint(np.where(here, values, 0.0) * grain) / grain
+        at = offsets // self.bin_ns
+        if (at[1:] < at[:-1]).any():
+            order = np.argsort(at, kind="stable")
+            at, values, here = at[order], values[:, order], here[:, order]
+        heads = np.flatnonzero(np.diff(at, prepend=-1))
+        bins = at[heads]
+        self._sum[rows, bins] += np.add.reduceat(values, heads, axis=1)
+        self._count[rows, bins] += np.add.reduceat(here, heads, axis=1, dtype=np.float64)
+        highest = np.where(here, values, -np.inf).max(axis=1)
+        self._max[row] = np.maximum(self._max[row], highest)
+
+    def _rows(self, names: Sequence[str]) -> np.ndarray:
+        """Return the rows of these columns; create missing ones."""
+        new = [name for name in names if name not in self._row]
+        if new:
+            more = np.zeros((len(new), self.CAPACITY))
+            self._sum, self._count = (np.concatenate([old, more])
+                                      for old in (self._sum, self._count))  # fmt: skip
+            self._max = np.concatenate([self._max, np.full(len(new), -np.inf)])
+            self._row |= {name: len(self._row) + place for place, name in enumerate(new)}
+        return np.array([self._row[name] for name in names])
+
+    def known(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bins with samples of a column, ascending, and the mean in each of them.
+
+        Columns sampled at the same times get identical bins.
+        """
+        if column not in self._known:
+            row = self._row[column]
+            count, total = self._count[row, : self.used], self._sum[row, : self.used]
+            some, used = np.count_nonzero(count), len(count)
+            for at in self._places:
+                if len(at) == some and (some == used or count[at].all()):
+                    break
+            else:
+                at = np.flatnonzero(count)
+                self._places.append(at)
+            means = total / count if some == used else total[at] / count[at]
+            self._known[column] = at, means
+        return self._known[column]
+
+    def mean(self, column: str) -> np.ndarray:
+        """Return the mean per bin, NaN where there is no sample; shape `(used,)`."""
+        at, means = self.known(column)
+        found = np.full(self.used, np.nan)
+        found[at] = means
+        return found
+
+    def maximum(self, column: str) -> float | None:
+        """Return the largest value ever seen, None without any."""
+        return float(self._max[self._row[column]]) if column in self else None
+
+    def over(self, column: str, start_ns: int, end_ns: int) -> Mean | None:
+        """Return the column's mean between two times; None without a sample.
+
+        A sample covers the time since the one before it, up to `HOLD_NS`: the driver's buffer is
+        dense while a GPU works and sparse while it idles. Bins across an end count with the share
+        inside.
+        """
+        if column not in self:
+            return None
+        at, means = self.known(column)
+        # Columns that were sampled together are queried one after the other.
+        if self._cut is None or self._cut[0] is not at or self._cut[1:3] != (start_ns, end_ns):
+            self._cut = at, start_ns, end_ns, self._part(at, start_ns, end_ns)
+        part = self._cut[3]
+        if part is None:
+            return None
+        count = self._count[self._row[column], part.head : part.tail + 1]
+        samples = float(np.add.reduce(count))
+        samples -= float(count[0]) * part.before + float(count[-1]) * part.beyond
+        mean = float(part.tells @ means[part.places]) / part.told
+        return Mean(mean, max(1, round(samples)), part.reach)
+
+    def _part(self, at: np.ndarray, start_ns: int, end_ns: int) -> _Part | None:
+        if self.origin_ns is None or end_ns <= start_ns:
+            return None
+        first = max(0, (start_ns - self.origin_ns) // self.bin_ns)
+        last = min(self.used, -(-(end_ns - self.origin_ns) // self.bin_ns))
+        a, b = at.searchsorted((first, last)).tolist()
+        if a >= b:
+            return None
+        tells = self._told(at)[a:b].copy()
+        head, tail = int(at[a]), int(at[b - 1])
+        # Nothing is known about the time before the first bin; both ends may lie within a bin.
+        since = min((head - first + 1) * self.bin_ns, self._hold_ns)
+        right = self.origin_ns + (head + 1) * self.bin_ns
+        newest = self.origin_ns + (tail + 1) * self.bin_ns
+        tells[0] = right - max(right - since, start_ns)
+        tells[-1] -= max(0, newest - end_ns)
+        before = max(0, start_ns - (right - self.bin_ns)) / self.bin_ns
+        beyond = max(0, newest - end_ns) / self.bin_ns
+        spoken = min(end_ns, newest + self._hold_ns) - max(start_ns, right - self._hold_ns)
+        return _Part(slice(a, b), head, tail, tells, float(tells.sum()), before, beyond,
+                     spoken / (end_ns - start_ns))  # fmt: skip
+
+    @property
+    def _hold_ns(self) -> int:
+        return max(HOLD_NS, self.bin_ns)
+
+    def _told(self, at: np.ndarray) -> np.ndarray:
+        """Return how many ns each of these bins, as given by `known`, covers."""
+        if id(at) not in self._tells:
+            told = np.minimum(np.diff(at, prepend=-1) * self.bin_ns, self._hold_ns)
+            self._tells[id(at)] = told.astype(np.float64)
+        return self._tells[id(at)]
+
+    def over_each(
+        self, column: str, start_ns: np.ndarray, end_ns: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return means (NaN without a sample) and numbers of samples for many ranges at once.
+
+        The cost is that of the bins, however many ranges there are.
+        """
+        if column not in self or self.origin_ns is None:
+            return np.full(len(start_ns), np.nan), np.zeros(len(start_ns))
+        at, means = self.known(column)
+        since = self._told(at)
+        right = (at + 1) * self.bin_ns
+        edges = np.stack([right - since, right], axis=1).ravel()
+
+        def within(each: np.ndarray) -> np.ndarray:
+            grown = np.concatenate([[0.0], np.cumsum(each)])
+            level = np.stack([grown[:-1], grown[1:]], axis=1).ravel()
+            last, first = (np.interp(t - self.origin_ns, edges, level) for t in (end_ns, start_ns))
+            return last - first
+
+        told = within(since)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(told > 0, within(means * since) / told, np.nan)
+        return mean, within(self._count[self._row[column], at])
+
+    def stamps(self) -> np.ndarray:
+        """Return the start of each bin with a sample of any column, ns since the epoch."""
+        some = np.flatnonzero(self._count[:, : self.used].any(axis=0))
+        return (self.origin_ns or 0) + some * self.bin_ns
+
+    def starts(self) -> np.ndarray:
+        """Return the start of each used bin, ns since the epoch."""
+        return (self.origin_ns or 0) + np.arange(self.used, dtype=np.int64) * self.bin_ns
+
+    def _fold(self) -> None:
+        half = self.CAPACITY // 2
+        for sums in (self._sum, self._count):
+            sums[:, :half], sums[:, half:] = sums[:, 0::2] + sums[:, 1::2], 0.0
+        self.bin_ns *= 2

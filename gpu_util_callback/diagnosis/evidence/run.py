@@ -6,16 +6,13 @@ from typing import cast
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.bins import Mean
-from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
+from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks, absences
 from gpu_util_callback.diagnosis.evidence.energy import EnergyUse
-from gpu_util_callback.diagnosis.evidence.gauges import MIN_SAMPLES, Gauges
+from gpu_util_callback.diagnosis.evidence.gauges import MIN_SAMPLES, Gauges, Mean
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences, Phases
 from gpu_util_callback.diagnosis.evidence.pipeline import Pipeline
-from gpu_util_callback.diagnosis.evidence.source import Source, source_of
+from gpu_util_callback.diagnosis.evidence.source import Source, Traced, source_of
 from gpu_util_callback.diagnosis.evidence.spans import Series, find_spans
-from gpu_util_callback.diagnosis.evidence.suspend import absences
-from gpu_util_callback.diagnosis.evidence.traced import Traced
 from gpu_util_callback.diagnosis.finding import Range
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.facts import Facts, Fit, Framework, Machine, Model

@@ -1,12 +1,12 @@
-"""Spans from a GPU's samples: several columns combined, sample by sample."""
+"""What a GPU's samples say: spans from several columns combined, and how full its memory is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.evidence.bins import SampleBins
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
+from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.spans import SMALLEST_WINDOW, Series, find_spans
 from gpu_util_callback.diagnosis.finding import Range
@@ -14,11 +14,11 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
 __all__ = [
     "RARE_NS",
+    "Allocator",
     "Sampled",
-    "Together",
+    "allocator",
     "link_bytes_per_s",
     "sampled",
-    "sharpened",
     "together",
 ]
 
@@ -246,3 +246,47 @@ def link_bytes_per_s(generation: np.ndarray, width: np.ndarray) -> np.ndarray:
     for known, rate in _LANE.items():
         lane[generation == known] = rate
     return lane * width
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """Bytes of one GPU's allocator.
+
+    Attributes:
+        peak: the most in use at a time.
+        limit: its upper bound (the device's memory if no limit is known).
+        total: the device's memory, None = not known.
+        retries, out_of_memory: how often it had to free its cache, and failed; None = not known.
+    """
+
+    peak: float
+    limit: float
+    total: float | None
+    retries: int | None
+    out_of_memory: int | None
+
+    @property
+    def used_pct(self) -> float:
+        return 100 * self.peak / self.limit
+
+
+def allocator(run: Run, gpu: int) -> Allocator | None:
+    """Return None if the framework reported none; the device's own "used" is no substitute."""
+    return run.once(("allocator", gpu), lambda: _allocator(run, gpu))
+
+
+def _allocator(run: Run, gpu: int) -> Allocator | None:
+    def highest(name: str) -> float | None:
+        return run.highest(gpu, name)
+
+    peaks = [highest(name) for name in ("allocator_peak_bytes", "allocator_used_bytes")]
+    known = [peak for peak in peaks if peak is not None]
+    total = run.gpu(gpu).get("memory_total_bytes")
+    limit = highest("allocator_limit_bytes") or total
+    if not known or not limit:
+        return None
+    retries, ooms = highest("allocator_retries"), highest("allocator_ooms")
+    return Allocator(
+        max(known), float(limit), float(total) if total else None,
+        None if retries is None else int(retries), None if ooms is None else int(ooms),
+    )  # fmt: skip

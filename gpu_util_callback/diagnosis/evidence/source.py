@@ -1,15 +1,28 @@
-"""The trace that a recording was made of: its exactness, and what it shows besides rows."""
+"""What profilers saw: the trace that a recording was made of, or its profiler windows.
+
+`Source` is the trace: its exactness, and what it shows besides rows. `Traced` holds the windows in
+bounded memory: GPU time by category, and kernels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_util_callback.diagnosis.evidence.traced import Traced, shows_no_steps
+import numpy as np
+
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-__all__ = ["Copies", "SlowestStage", "Source", "source_of"]
+__all__ = [
+    "CATEGORIES",
+    "Source",
+    "Traced",
+    "TracedGpu",
+    "Windows",
+    "shows_no_steps",
+    "source_of",
+]
 
 AT_WORK = Constant(0.05, "of the busiest GPU's kernel time: no step waits for one with less")
 LEAST_KERNELS = Count(20, "on a GPU of an older import; fewer, in fewer steps, are a fragment")
@@ -135,3 +148,225 @@ def _of_older_versions(facts: Mapping[str, Any], traced: Traced, steps: int) -> 
             for index in busy
         ],
     }  # fmt: skip
+
+
+CATEGORIES = (
+    "kernel", "copy_h2d", "copy_d2h", "copy_d2d", "collective",
+    "idle_input", "idle_launch", "idle_sync", "idle_host", "other",
+)  # fmt: skip
+MAX_KERNELS = 4096
+# Windows kept separately; of more, neighbours are added up. The recorder takes a hundred in a run
+# of ten thousand times the first one's age.
+MAX_WINDOWS = 256
+
+
+def shows_no_steps(facts: Mapping, steps: int) -> bool:
+    """Return whether this is an imported trace without steps: its idle time is not analyzed.
+
+    Args:
+        facts: of the recording.
+        steps: how many it has.
+    """
+    source = facts.get("source") or {}
+    if "steps_judged" in source:
+        return not source["steps_judged"]
+    basis = source.get("steps_from")  # of versions that judged no single call
+    return basis == "trace" or (basis == "call" and steps < 2)
+
+
+@dataclass(slots=True)
+class TracedGpu:
+    """Time of one GPU in all windows: nanoseconds by category over `steps` steps."""
+
+    steps: int = 0
+    duration_ns: int = 0
+    kernels: int = 0
+    kernel_busy_ns: int = 0
+    any_busy_ns: int = 0
+    first_step: int = -1
+    end_step: int = 0
+    ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
+
+    def add(self, other: TracedGpu) -> None:
+        """Add other windows of the same GPU."""
+        self.steps += other.steps
+        self.duration_ns += other.duration_ns
+        self.kernels += other.kernels
+        self.kernel_busy_ns += other.kernel_busy_ns
+        self.any_busy_ns += other.any_busy_ns
+        if other.first_step >= 0:
+            first = other.first_step
+            self.first_step = first if self.first_step < 0 else min(self.first_step, first)
+        self.end_step = max(self.end_step, other.end_step)
+        for name in CATEGORIES:
+            self.ns[name] += other.ns[name]
+
+    def share(self, *categories: str) -> float:
+        """Return the share of the traced time in these categories, 0-1."""
+        return sum(self.ns[name] for name in categories) / max(1, self.duration_ns)
+
+    def per_step_ms(self, category: str) -> float:
+        return self.ns[category] / max(1, self.steps) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of one GPU, in the order of the steps: arrays of shape `(n,)`."""
+
+    first_step: np.ndarray
+    end_step: np.ndarray
+    steps: np.ndarray
+    duration_ns: np.ndarray
+    kernels: np.ndarray
+    kernel_busy_ns: np.ndarray
+    ns: dict[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def spent_ns(self, *categories: str) -> np.ndarray:
+        return sum((self.ns[name] for name in categories), np.zeros(len(self), np.int64))
+
+    def inside(self, first: float, end: float) -> Windows:
+        """Return those whose middle lies in the steps [first, end)."""
+        middle = (self.first_step + self.end_step) / 2
+        kept = (middle >= first) & (middle < end)
+        return Windows(
+            self.first_step[kept], self.end_step[kept], self.steps[kept], self.duration_ns[kept],
+            self.kernels[kept], self.kernel_busy_ns[kept],
+            {name: values[kept] for name, values in self.ns.items()},
+        )  # fmt: skip
+
+    def edges(self, first: int, end: int) -> np.ndarray:
+        """Divide the steps [first, end) among them, half-way between two: shape `(n + 1,)`.
+
+        The recorder takes windows ever more rarely as a run grows: the later ones represent more
+        steps.
+        """
+        between = (self.end_step[:-1] + self.first_step[1:]) / 2
+        return np.maximum.accumulate(np.clip([first, *between, end], first, end))
+
+
+@dataclass(slots=True)
+class Kernel:
+    """All runs of one kernel on one GPU in all windows."""
+
+    name: str
+    op: str
+    tensor_core: str
+    count: int = 0
+    total_ns: int = 0
+
+
+class Traced:
+    """Sums over the `traced_steps` and `kernels` tables."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[tuple[int, str, str], Kernel] = {}
+        self.windows: set[int] = set()
+        # Sums over `_per_slot` windows each: slot -> gpu -> their time.
+        self._slots: dict[int, dict[int, TracedGpu]] = {}
+        self._per_slot = 1
+        self._gpus: dict[int, TracedGpu] | None = None
+        self._windows_of: dict[int, Windows] = {}
+
+    @property
+    def gpus(self) -> dict[int, TracedGpu]:
+        """Sums over all windows for each GPU; rows of the host alone are under -1."""
+        if self._gpus is None:
+            self._gpus = {}
+            for slot in self._slots.values():
+                for index, seen in slot.items():
+                    self._gpus.setdefault(index, TracedGpu()).add(seen)
+        return self._gpus
+
+    def of(self, index: int) -> Windows:
+        """Return each window of a GPU; neighbours may be added up."""
+        if index not in self._windows_of:
+            seen = [slot[index] for slot in self._slots.values() if index in slot]
+            seen.sort(key=lambda one: one.first_step)
+
+            def column(name: str) -> np.ndarray:
+                return np.array([getattr(one, name) for one in seen], np.int64)
+
+            self._windows_of[index] = Windows(
+                column("first_step"), column("end_step"), column("steps"), column("duration_ns"),
+                column("kernels"), column("kernel_busy_ns"),
+                {name: np.array([one.ns[name] for one in seen], np.int64) for name in CATEGORIES},
+            )  # fmt: skip
+        return self._windows_of[index]
+
+    def for_all(self, index: int, steps: int) -> TracedGpu | None:
+        """Return the windows of a GPU, each weighted by the steps of the run it represents."""
+        windows = self.of(index)
+        rows = np.diff(windows.edges(0, max(1, steps)))
+        if len(windows) < 2 or not rows.any():
+            return self.gpus.get(index)
+        often = rows / np.maximum(windows.steps, 1)
+        whole = TracedGpu(steps=steps, duration_ns=round((often * windows.duration_ns).sum()))
+        for name in CATEGORIES:
+            whole.ns[name] = round((often * windows.ns[name]).sum())
+        return whole
+
+    def add_steps(self, table: Mapping[str, np.ndarray]) -> None:
+        """Add new rows of `traced_steps`; rows of the host alone (gpu -1) are kept under -1."""
+        if not len(table.get("step", ())):
+            return
+        self._gpus = None
+        self._windows_of.clear()
+        count = len(table["step"])
+        window, gpu = (_known(table, name, count) for name in ("window", "gpu"))
+        # A trace has many steps in one window: they are added up a window and GPU at a time.
+        change = (np.diff(window, prepend=-1) != 0) | (np.diff(gpu, prepend=-2) != 0)
+        edges = np.append(np.flatnonzero(change), count)
+        for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            number = max(0, int(window[first]))
+            self.windows.add(number)
+            slot = self._slots.setdefault(number // self._per_slot, {})
+            seen = slot.setdefault(int(gpu[first]), TracedGpu())
+            seen.add(_sums({name: column[first:end] for name, column in table.items()}))
+            while len(self._slots) > MAX_WINDOWS:
+                self._fold()
+
+    def _fold(self) -> None:
+        slots, self._slots = self._slots, {}
+        self._per_slot *= 2
+        for number in sorted(slots):
+            slot = self._slots.setdefault(number // 2, {})
+            for index, seen in slots[number].items():
+                slot.setdefault(index, TracedGpu()).add(seen)
+
+    def add_kernels(self, table: Mapping[str, np.ndarray]) -> None:
+        """Add new rows of `kernels`."""
+        for i in range(len(table["name"]) if "name" in table else 0):
+            gpu, name = int(table["gpu"][i]), str(table["name"][i])
+            op = str(table["op"][i]) if "op" in table else ""
+            key = (gpu, name, op)
+            if key not in self.kernels and len(self.kernels) >= MAX_KERNELS:
+                key = (gpu, "others", "")
+            used = str(table["tensor_core"][i]) if "tensor_core" in table else ""
+            kernel = self.kernels.setdefault(key, Kernel(key[1], key[2], used))
+            kernel.count += _positive(table, "count", i)
+            kernel.total_ns += _positive(table, "total_ns", i)
+
+
+def _known(table: Mapping[str, np.ndarray], name: str, count: int) -> np.ndarray:
+    return np.asarray(table[name] if name in table else np.zeros(count), np.int64)
+
+
+def _sums(rows: Mapping[str, np.ndarray]) -> TracedGpu:
+    """Return the time of one GPU in some steps of a window."""
+
+    def total(name: str) -> int:
+        return int(np.maximum(rows[name], 0).sum(dtype=np.int64)) if name in rows else 0
+
+    step = rows["step"]
+    return TracedGpu(
+        len(step), total("duration_ns"), total("kernels"), total("kernel_busy_ns"),
+        total("any_busy_ns"), int(step.min()), int(step.max()) + 1,
+        {name: total(f"{name}_ns") for name in CATEGORIES},
+    )  # fmt: skip
+
+
+def _positive(table: Mapping[str, np.ndarray], name: str, row: int) -> int:
+    return max(0, int(table[name][row])) if name in table else 0

@@ -3,8 +3,12 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.idioms import idioms
-from gpu_util_callback.diagnosis.advice.snippets import command, driver_number, has_keras_fit
+from gpu_util_callback.diagnosis.advice.snippets import (
+    command,
+    driver_number,
+    has_keras_fit,
+    idioms,
+)
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.snippets import batch_code
-from gpu_util_callback.diagnosis.evidence.bins import SampleBins
+from gpu_util_callback.diagnosis.evidence.gauges import SampleBins
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import sampled
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S, worth_telling

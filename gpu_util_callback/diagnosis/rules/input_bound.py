@@ -7,15 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.circumstances import behind_first_epoch
 from gpu_util_callback.diagnosis.advice.input import (
     InputWait,
     advise_kind,
+    advise_stage,
+    advise_traced_stage,
     ahead_code,
     loader_workers,
 )
-from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch
-from gpu_util_callback.diagnosis.advice.stage import advise_stage, advise_traced_stage
+from gpu_util_callback.diagnosis.advice.snippets import batches_an_epoch, behind_first_epoch
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks
 from gpu_util_callback.diagnosis.evidence.phases import Occurrences
 from gpu_util_callback.diagnosis.evidence.pipeline import Stage

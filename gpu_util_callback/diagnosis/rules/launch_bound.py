@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.idioms import idioms
 from gpu_util_callback.diagnosis.advice.snippets import (
     command,
     has_keras_fit,
+    idioms,
     larger_batch,
     no_room,
     room_for,

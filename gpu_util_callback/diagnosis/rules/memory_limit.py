@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.idioms import idioms
-from gpu_util_callback.diagnosis.evidence.allocator import Allocator, allocator
+from gpu_util_callback.diagnosis.advice.snippets import idioms
 from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.samples import Allocator, allocator
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 from gpu_util_callback.words import gpu_names

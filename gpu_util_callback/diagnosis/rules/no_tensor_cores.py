@@ -3,11 +3,19 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.idioms import idioms
-from gpu_util_callback.diagnosis.advice.snippets import half_precision, has_keras_fit, keras_policy
-from gpu_util_callback.diagnosis.evidence.kernels import MatrixKernels, capability, plain_matrix_pct
+from gpu_util_callback.diagnosis.advice.snippets import (
+    half_precision,
+    has_keras_fit,
+    idioms,
+    keras_policy,
+)
 from gpu_util_callback.diagnosis.evidence.run import Run
-from gpu_util_callback.diagnosis.evidence.windows import traced_gpus
+from gpu_util_callback.diagnosis.evidence.windows import (
+    MatrixKernels,
+    capability,
+    plain_matrix_pct,
+    traced_gpus,
+)
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 

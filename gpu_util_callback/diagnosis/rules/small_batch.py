@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from gpu_util_callback.diagnosis.advice.snippets import larger_batch, room_for
-from gpu_util_callback.diagnosis.evidence.kernels import fill, headroom
 from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.windows import fill, headroom
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from gpu_util_callback.diagnosis.advice.idioms import idioms
 from gpu_util_callback.diagnosis.advice.snippets import (
     has_keras_fit,
+    idioms,
     larger_batch,
     no_room,
     room_for,

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpu_util_callback.diagnosis.advice.idioms import idioms
-from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit
+from gpu_util_callback.diagnosis.advice.snippets import has_keras_fit, idioms
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import (
     RARE_NS,
