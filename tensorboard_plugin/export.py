@@ -1,17 +1,43 @@
-"""Rows as CSV and JSON, streamed segment by segment."""
+"""What leaves the tab: rows as CSV and JSON, and recordings in one HTML file.
 
+Rows are streamed segment by segment. The file shows recordings as the tab does: no TensorBoard, no
+network.
+"""
+
+import base64
 import csv
 import io
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from gpu_util_callback._version import __version__
+from gpu_util_callback.diagnosis import run_reports
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recording.discovery import Recordings
+from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
+from gpu_util_callback.recording.schema import ABSENT_INT, PLUGIN_NAME, TABLES
+from tensorboard_plugin.jobs import SessionClocks, job_reply
+from tensorboard_plugin.replies import (
+    listed,
+    problems_of,
+    recording_reply,
+    static_file,
+    strict,
+    vocabulary,
+    window_reply,
+)
+from tensorboard_plugin.tiles.server import MAX_COUNT, MAX_LANES, TileServer
 
-__all__ = ["csv_lines", "step_columns"]
+__all__ = [
+    "csv_lines",
+    "html_report",
+    "step_columns",
+]
 
 
 def step_columns(recording: Recording, first: int, last: int) -> dict[str, list]:
@@ -107,3 +133,143 @@ def _plain(table: str, name: str, values: np.ndarray) -> list[Any]:
 def _harmless(text: str) -> str:
     """Escape names from untrusted sources: a spreadsheet must not take one for a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+# Resolution of the whole run in a file: as fine as these bytes allow, before compression.
+RECORDING_BYTES = 16 << 20
+ALL_BYTES = 64 << 20
+FEWEST_BUCKETS = 512
+MOST_BUCKETS = 65_536
+# A file holds this many of a run's profiler windows, evenly chosen, with their longest kernels.
+MOST_WINDOWS = 24
+MOST_KERNELS = 100
+
+# Nothing may be fetched, whatever the data; scripts and styles are those in the file itself.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>GPU Utilization</title>
+<style>{style}</style>
+</head>
+<body>
+<noscript>This report draws its charts with JavaScript, from data inside this file.</noscript>
+<script type="application/json" id="gpu-utilization-data">{data}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+def html_report(
+    recordings: Iterable[Recording],
+    logdir: str = "",
+    thresholds: Mapping | None = None,
+    shown: Sequence[str] = (),
+) -> str:
+    """Return a self-contained page: reports, spans, and lanes at a resolution that fits a file.
+
+    Args:
+        recordings: at least one; the first is not shown first, the newest is.
+        logdir: where they are from, as shown on the page.
+        thresholds: for the rules, as for `diagnose`.
+        shown: ids of those that are open at first: one, and what it is compared with.
+
+    Raises: UnusableInput when there is no recording, or the tab was not built.
+    """
+    recordings = recordings if isinstance(recordings, Recordings) else Recordings(recordings)
+    if not recordings:
+        raise UnusableInput("no recording to report on: train with GpuUtilCallback first")
+    script, style = (static_file(name) for name in ("index.js", "style.css"))
+    if script is None or style is None:
+        raise UnusableInput("the tab is not built in this checkout: run `make frontend`")
+    per_run: dict[str, int] = {}
+    for one in recordings:
+        per_run[one.run] = per_run.get(one.run, 0) + 1
+    server, clocks = TileServer(patient=True), SessionClocks()
+    judged, problems = run_reports(recordings, thresholds)
+    reports = {one.id: report for one, report in judged}
+    room = min(RECORDING_BYTES, ALL_BYTES // len(recordings))
+    held: dict[str, dict[str, Any]] = {}
+    for one, report in judged:
+        try:
+            held[one.id] = {
+                **_recording(server, one, report, room),
+                "job": job_reply(one, [of for of, _ in judged], lambda of: reports[of.id], clocks),
+            }
+        except Exception as error:
+            problems.append(unexpected(one.path, error))
+    data = {
+        "runs": {
+            "version": 1, "server_version": __version__, "logdir": logdir,
+            "tensorboard_runs": sorted(per_run),
+            "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
+            "words": vocabulary(),
+            "recordings": [
+                listed(one, per_run[one.run]) for one in recordings if one.id in held
+            ],
+            "problems": problems_of([*recordings.problems, *problems]),
+        },
+        "shown": [id for id in shown if id in held],
+        "recordings": held,
+    }  # fmt: skip
+    text = json.dumps(strict(data), separators=(",", ":"), allow_nan=False)
+    return PAGE.format(
+        policy=POLICY,
+        style=style.decode().replace("</", "<\\/"),
+        data=text.replace("<", "\\u003c"),
+        script=script.decode().replace("</script", "<\\/script").replace("<!--", "<\\!--"),
+    )
+
+
+def _recording(
+    server: TileServer, recording: Recording, report: dict[str, Any], room: int
+) -> dict[str, Any]:
+    """Return a recording's replies; `room`: bytes its lanes may take."""
+    reply = recording_reply(recording, recording.revision, report)
+    extent, lanes = reply["extent"], reply["lanes"]
+    series = sum(len(lane["series"]) for lane in lanes) or 1
+    buckets = room // (2 * 12 * series)
+    buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, buckets))
+    tiles = {}
+    lengths = {
+        "step": extent["last_step"] + 1,
+        "time": extent["end_ns"] - extent["start_ns"],
+    }
+    for axis, length in lengths.items():
+        level = 0
+        while length > buckets << level:
+            level += 1
+        count = max(1, -(-length >> level))
+        names = [lane["id"] for lane in lanes]
+        tiles[axis] = {
+            "level": level,
+            "blocks": [
+                base64.b64encode(
+                    server.tile(
+                        recording,
+                        axis,
+                        level,
+                        first,
+                        min(MAX_COUNT, count - first),
+                        names[at : at + MAX_LANES],
+                    )
+                ).decode()
+                for at in range(0, len(names), MAX_LANES)
+                for first in range(0, count, MAX_COUNT)
+            ],
+        }
+    finest = {axis: tiles[axis]["level"] for axis in tiles}
+    windows = reply["windows"][:: -(-len(reply["windows"]) // MOST_WINDOWS) or 1]
+    held = {
+        str(one["window"]): window_reply(recording, one["window"], MOST_KERNELS) for one in windows
+    }
+    problems = problems_of(recording.problems)  # some are found when tiles are made
+    reply = {**reply, "finest": finest, "windows": windows, "problems": problems}
+    return {"reply": reply, "tiles": tiles, "windows": held}

@@ -21,9 +21,8 @@ from gpu_util_callback.diagnosis.total import total
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
-from tensorboard_plugin.export import csv_lines, step_columns
+from tensorboard_plugin.export import csv_lines, html_report, step_columns
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
-from tensorboard_plugin.offline import html_report
 from tensorboard_plugin.replies import (
     listed,
     looked_in,
@@ -32,11 +31,11 @@ from tensorboard_plugin.replies import (
     static_file,
     strict,
     vocabulary,
+    window_reply,
 )
 from tensorboard_plugin.runs import Known, RunIndex, log_directory, run_directories
 from tensorboard_plugin.tiles.engine import is_long
 from tensorboard_plugin.tiles.server import BadTile, TileServer
-from tensorboard_plugin.windows import window_reply
 
 __all__ = ["GpuUtilizationPlugin", "NoAnswer"]
 

@@ -1,7 +1,8 @@
-"""The tab's replies about recordings, as plain objects for JSON."""
+"""The tab's replies about recordings and their profiler windows, as plain objects for JSON."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,26 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import RULES
+from gpu_util_callback.recording.facts import Window
 from gpu_util_callback.recording.problems import Problem
 from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, worded
 from tensorboard_plugin.lanes import lanes_of
-from tensorboard_plugin.windows import windows_of
 
 __all__ = [
-    "listed", "looked_in", "problems_of", "recording_reply", "static_file", "strict",
+    "MAX_KERNELS",
+    "listed",
+    "looked_in",
+    "problems_of",
+    "recording_reply",
+    "static_file",
+    "strict",
     "vocabulary",
-]  # fmt: skip
+    "window_reply",
+    "windows_of",
+]
 
 MAX_PHASES = 2000
 # Titles of findings per line of the list: people search them.
@@ -153,4 +163,150 @@ def _steps_extent(recording: Recording) -> tuple[int, int]:
 def _phases(recording: Recording) -> list[dict[str, Any]]:
     phases = recording.longest_phases(MAX_PHASES)
     columns = {name: values.tolist() for name, values in phases.items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+# A long run's list is thinned to this many windows; one reply holds this much of one window.
+MAX_WINDOWS = 1000
+MAX_KERNELS = 1000
+MAX_STEP_ROWS = 4096
+MAX_STEP_KERNELS = 20_000
+# Names of templated kernels run to kilobytes; longer ones are unreadable.
+MAX_NAME = 1000
+
+_NUMBERS = ("window", "first_step", "stop_step", "events", "cost_s")
+
+
+def windows_of(recording: Recording) -> list[dict[str, Any]]:
+    """Return the recording's windows in the order of their steps.
+
+    Each has `window` (its number), `first_step` and `stop_step` (half-open), `start_ns` and
+    `end_ns`, `profile` and `profile_run` (its name on disk and in the Profile tab), `events`,
+    `cost_s`; None where unknown. At most 1000, evenly chosen.
+    """
+    known = recording.facts.get("windows") or ()
+    found = {one["window"]: _entry(one) for one in known}
+    if not found and "source" in recording.facts:  # an imported trace is its own window
+        found = _from_rows(recording)
+    if not found:
+        return []
+    phases = recording.phases
+    for at in np.flatnonzero(phases["kind"] == "profiler_window").tolist():
+        number = str(phases["name"][at]).removeprefix("window ")
+        plain = number.isascii() and number.isdigit() and len(number) < 16
+        entry = found.get(int(number)) if plain else None
+        if entry is not None:
+            entry["start_ns"] = int(phases["start_ns"][at])
+            entry["end_ns"] = int(phases["end_ns"][at])
+    windows = sorted(found.values(), key=lambda one: (one["first_step"], one["window"]))
+    for one in windows:
+        if one["profile"] is not None:
+            run = recording.run
+            one["profile_run"] = one["profile"] if run == "." else f"{run}/{one['profile']}"
+    stride = -(-len(windows) // MAX_WINDOWS)
+    return windows[::stride]
+
+
+def window_reply(
+    recording: Recording, window: int, kernels: int = MAX_KERNELS
+) -> dict[str, Any] | None:
+    """Return what window number `window` traced; None for an unknown window without rows.
+
+    Returns:
+        The window as in `windows_of` with `steps` (rows of `traced_steps`, at most 4096), `kernels`
+        (rows of `kernels` with most time, at most `kernels`), `kernels_left_out`,
+        `kernel_total_ns` (by GPU, of all kernels; key "-1": ops on the host), and `step_kernels`:
+        `names`, and `rows` of [step, gpu, index into names, count, total_ns, max_ns].
+    """
+    about = next((one for one in windows_of(recording) if one["window"] == window), None)
+    steps = _of_window(recording, "traced_steps", window)
+    rows = _of_window(recording, "kernels", window)
+    if about is None:
+        if not len(steps["step"]) and not len(rows["name"]):
+            return None
+        about = _blank(window, steps)
+    order = np.lexsort((steps["gpu"], steps["step"]))[:MAX_STEP_ROWS]
+    top = np.argsort(-rows["total_ns"], kind="stable")
+    totals = {
+        str(gpu): int(rows["total_ns"][rows["gpu"] == gpu].clip(0).sum())
+        for gpu in np.unique(rows["gpu"]).tolist()
+    }
+    return {
+        **about,
+        "steps": _objects("traced_steps", steps, order),
+        "kernels": _objects("kernels", rows, top[:kernels]),
+        "kernels_left_out": max(0, len(top) - kernels),
+        "kernel_total_ns": totals,
+        "step_kernels": _by_step(_of_window(recording, "step_kernels", window)),
+    }
+
+
+def _by_step(rows: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return rows with each name once: kernels run in every step, and templates' names are long."""
+    rows = {name: values[:MAX_STEP_KERNELS] for name, values in rows.items()}
+    names, at = np.unique([str(name)[:MAX_NAME] for name in rows["name"]], return_inverse=True)
+    numbers = [rows[name].tolist() for name in ("count", "total_ns", "max_ns")]
+    table = zip(rows["step"].tolist(), rows["gpu"].tolist(), at.tolist(), *numbers, strict=True)
+    return {"names": names.tolist(), "rows": [list(row) for row in table]}
+
+
+def _entry(one: Window) -> dict[str, Any]:
+    profile = one.get("profile")
+    if not profile or len(profile) >= 300 or set(profile) & set("/\\"):
+        profile = None
+    return {
+        **{name: one.get(name) for name in _NUMBERS}, "profile": profile, "profile_run": None,
+        "start_ns": None, "end_ns": None,
+    }  # fmt: skip
+
+
+def _blank(window: int, steps: dict[str, np.ndarray]) -> dict[str, Any]:
+    numbers, starts = steps["step"], steps["start_ns"]
+    some = len(numbers) > 0
+    return {
+        "window": window, "events": None, "cost_s": None, "profile": None, "profile_run": None,
+        "first_step": int(numbers.min()) if some else 0,
+        "stop_step": int(numbers.max()) + 1 if some else 0,
+        "start_ns": int(starts.min()) if some else None,
+        "end_ns": int((starts + steps["duration_ns"]).max()) if some else None,
+    }  # fmt: skip
+
+
+def _from_rows(recording: Recording) -> dict[int, dict[str, Any]]:
+    steps = recording.traced_steps
+    found = {}
+    for window in np.unique(steps["window"])[:MAX_WINDOWS].tolist():
+        mine = steps["window"] == window
+        found[window] = _blank(window, {name: values[mine] for name, values in steps.items()})
+    return found
+
+
+def _of_window(recording: Recording, table: str, window: int) -> dict[str, np.ndarray]:
+    """Return a window's rows, gathered segment by segment: others' are not kept in memory."""
+    parts = list(_parts(recording, table, window))
+    columns = TABLES[table]
+    if not parts:
+        kinds = {"int": np.int64, "float": np.float64, "text": object}
+        return {name: np.empty(0, kinds[kind]) for name, kind in columns.items()}
+    return {name: np.concatenate([part[name] for part in parts]) for name in columns}
+
+
+def _parts(recording: Recording, table: str, window: int) -> Iterator[dict[str, np.ndarray]]:
+    for info, segment in recording.opened(table=table):
+        tables, _ = segment.readable((table,), partial(recording.damaged, info.name))
+        for rows in tables.values():
+            mine = rows["window"] == window
+            if mine.any():
+                yield {name: values[mine] for name, values in rows.items()}
+
+
+def _objects(table: str, rows: dict[str, np.ndarray], order: np.ndarray) -> list[dict[str, Any]]:
+    columns = {}
+    for name, kind in TABLES[table].items():
+        values = rows[name][order].tolist()
+        if kind == "int" and name != "gpu":  # -1 there is the host
+            values = [None if value == ABSENT_INT else value for value in values]
+        elif kind == "text":
+            values = [str(value)[:MAX_NAME] or None for value in values]
+        columns[name] = values
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

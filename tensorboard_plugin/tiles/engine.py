@@ -1,21 +1,37 @@
-"""Tiles of one recording: coarse ones at once, fine ones as soon as their rows are read."""
+"""Tiles of one recording: coarse ones at once, fine ones as soon as their rows are read.
 
+- `OverviewTiles`: of its overview alone, a first view while anything finer is being read;
+- `NewRows` and `RawRows`: what is new since the last look, and the rows of the segments in view;
+- `BackgroundJobs`: work that no request waits for, or not for long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from gpu_util_callback.recording.container import Damaged
+from gpu_util_callback.recording.overview import Marks, Overview, step_series
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
-from tensorboard_plugin.tiles.background import BackgroundJobs
+from gpu_util_callback.recording.sealed import extent
+from gpu_util_callback.recording.segments import Rows, Segment, SegmentInfo
 from tensorboard_plugin.tiles.entries import EntryTiles
-from tensorboard_plugin.tiles.merging import Range, View, empty, reduced_rows
-from tensorboard_plugin.tiles.overview import OverviewTiles
-from tensorboard_plugin.tiles.rows import NewRows, Part, RawRows
+from tensorboard_plugin.tiles.merging import Range, View, empty, reduced, reduced_rows, spread
 
-__all__ = ["RecordingTiles", "is_long"]
+__all__ = [
+    "BackgroundJobs",
+    "RecordingTiles",
+    "is_long",
+]
 
 # The rows of recordings with more values than this stay on disk.
 LONG_CELLS = 1 << 20
@@ -329,3 +345,412 @@ def is_long(recording: Recording) -> bool:
 
 def _nbytes(made: tuple[list[str], Range]) -> int:
     return sum(part.nbytes for part in made[1])
+
+
+class OverviewTiles:
+    """The interface of `EntryTiles`, for views no finer than the overview's buckets."""
+
+    def __init__(self, overview: Overview):
+        self._overview = overview
+        self._starts, self._steps = overview.marks["step"], overview.marks["time"]
+
+    def columns(self, group: str) -> list[str]:
+        """Return the columns of "steps" or a sample group."""
+        groups = self._overview.axes["time"]
+        return groups.about(group)[0] if group in groups else []
+
+    def level_of(self, group: str, axis: str) -> int:
+        """Return the finest level available for a group."""
+        groups = self._overview.axes[axis]
+        return groups.about(group)[1] if group in groups else 0
+
+    @property
+    def last_step(self) -> int:
+        return self._overview.last_step
+
+    def ranges(self, wanted: Mapping[str, Sequence[str]], view: View) -> dict[str, Range]:
+        """Return min, max and mean, float32[columns, count], of each group in a view's buckets."""
+        return {group: self._range(group, columns, view) for group, columns in wanted.items()}
+
+    def _range(self, group: str, columns: Sequence[str], view: View) -> Range:
+        groups = self._overview.axes[view.axis]
+        if group not in groups:
+            return spread(None, columns, [], view.count)
+        cells = groups.cells(group)
+        bits, ends = view.level - cells.shift, (view.first, view.first + view.count)
+        begin, end = (min(at << bits, cells.low.shape[1]) for at in ends)
+        known = [column for column in columns if column in cells.columns]
+        rows, part = [cells.columns.index(column) for column in known], slice(begin, end)
+        numbers = (np.arange(begin, end) >> bits) - view.first
+        found = reduced(
+            numbers, view.count, cells.low[rows, part], cells.high[rows, part],
+            cells.mean[rows, part], cells.count[rows, part].astype(np.int64),
+        )  # fmt: skip
+        return spread(found, columns, known, view.count)
+
+    def edges(self, view: View) -> np.ndarray:
+        """Return the other axis at each bucket's start: float64[count] ns, or step numbers."""
+        at = view.edges[:-1]
+        return self._step_at(at) if view.axis == "time" else self._start_of(at)
+
+    def _start_of(self, steps: np.ndarray) -> np.ndarray:
+        """Return when the bucket of these steps began, ns since the start; NaN beyond the last."""
+        values = _filled(self._starts)
+        at = steps >> self._starts.shift
+        inside = (at < len(values)) & (steps <= self._overview.last_step)
+        result = np.full(len(steps), np.nan)
+        result[inside] = values[at[inside]]
+        result[result < 0] = np.nan
+        return result
+
+    def _step_at(self, since_ns: np.ndarray) -> np.ndarray:
+        """Return the step under way at these times, within a bucket's steps."""
+        marks = self._steps
+        # Where no step begins in a bucket, an earlier one is still under way.
+        known = _filled(marks)
+        at = np.clip(since_ns >> marks.shift, 0, len(known) - 1)
+        found = np.maximum(known[at] - (marks.values[at] >= 0), 0).astype(np.float64)
+        if self._overview.last_step >= 0:
+            begun = np.flatnonzero(marks.values >= 0)
+            found[at > begun[-1]] = self._overview.last_step
+        return found
+
+
+def _filled(marks: Marks) -> np.ndarray:
+    return np.maximum.accumulate(marks.values)
+
+
+# Cache of decoded rows: holds all of a run that is not long.
+MAX_BYTES = 12 << 20
+
+# Group -> columns; column -> values; (time, step, float32[n] of each), `step` None for samples.
+Columns = dict[str, np.ndarray]
+Part = tuple[np.ndarray, np.ndarray | None, list[np.ndarray]]
+
+_STEP_COLUMNS = ("step", "start_ns", *STEP_SERIES)
+
+
+class NewRows:
+    """A recording's rows, handed out once each, in order, as the recording grows."""
+
+    def __init__(self, recording: Recording, covered: int = -1):
+        self._recording = recording
+        self._seen: dict[str, int] = {}  # table or group -> rows handed out
+        # State of `_seen` after a segment; segments up to number `covered` are left out.
+        self._ends: dict[int, dict[str, int]] = {covered: {}}
+        # Of the open segment at its last reading: its name, its first and its last time.
+        self.open_extent: tuple[str, int, int] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Return how many segments `read` would open."""
+        whole = max(self._ends)
+        return sum(info.last > whole for info in self._recording.segments)
+
+    def read(self) -> Iterator[tuple[SegmentInfo, tuple[Rows, Rows], tuple[Rows, Rows]]]:
+        """Yield each new segment: its facts, (tables, samples), and what is new of these.
+
+        Of the tables only "steps".
+        """
+        whole = max(self._ends)  # sealed segments up to here have been handed out
+        for info, segment in self._recording.opened(after=whole):
+            # A merged segment may begin before rows already handed out.
+            begin = max((n for n in self._ends if n < info.first), default=-1)
+            before = self._ends[begin]
+            tables, samples = segment.readable(
+                ("steps",), partial(self._recording.damaged, info.name)
+            )
+            new = (
+                self._unseen("tables/", tables, before),
+                self._unseen("samples/", samples, before),
+            )
+            yield info, (tables, samples), new
+            if info.sealed:
+                self._ends[info.last] = dict(self._seen)
+            elif tables or samples:
+                self.open_extent = (info.name, *extent(tables, samples))
+
+    def _unseen(self, kind: str, rows: Rows, before: dict[str, int]) -> Rows:
+        found: Rows = {}
+        for name, columns in rows.items():
+            key = kind + name
+            count = len(next(iter(columns.values())))
+            skip = max(0, self._seen.get(key, 0) - before.get(key, 0))
+            if skip < count:
+                found[name] = {column: values[skip:] for column, values in columns.items()}
+            self._seen[key] = max(self._seen.get(key, 0), before.get(key, 0) + count)
+        return found
+
+
+class RawRows:
+    """Rows of a recording's sealed and open segments by time, column by column; thread safe."""
+
+    def __init__(self, recording: Recording, max_bytes: int = MAX_BYTES):
+        self._recording = recording
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()  # never held while a file is read
+        # (segment, group, column) -> its values; column "" holds the times.
+        self._kept: OrderedDict[tuple[str, str, str], np.ndarray] = OrderedDict()
+        self._revision = ""  # of the recording, as shown
+        self._open = ("", 0, 0)
+        none = np.zeros(0, np.int64)
+        self._extents: tuple[list[SegmentInfo], np.ndarray, np.ndarray] = ([], none, none)
+        self.nbytes = 0
+
+    def unread(self, wanted: Wanted, since: int, until: int) -> int:
+        """Return how many segments `read` would open."""
+        infos = self._between(since, until)
+        return sum(bool(self._at_hand(info, wanted)[1]) for info in infos)
+
+    def keep(self, info: SegmentInfo, revision: str, tables: Rows, samples: Rows) -> None:
+        """Keep the rows of a segment that were decoded as a whole, at a revision to come."""
+        decoded = {
+            group: _of_samples(rows, [name for name in rows if name != "time_ns"])
+            for group, rows in samples.items()
+        }
+        nothing = np.zeros(0, np.int64)
+        steps = tables.get("steps")
+        decoded["steps"] = {"": nothing, "step": nothing} if steps is None else _of_steps(steps)
+        self._keep(_key(info, revision), decoded)
+
+    def read(self, wanted: Wanted, since: int, until: int) -> Iterator[dict[str, Part]]:
+        """Yield what each segment has of some groups; each is opened once at most."""
+        for info in self._between(since, until):
+            found, missing = self._at_hand(info, wanted)
+            if missing:
+                for group, values in self._decode(info, missing).items():
+                    found[group].update(values)
+            yield {
+                group: (
+                    found[group][""],
+                    found[group].get("step"),
+                    [found[group][column] for column in columns],
+                )
+                for group, columns in wanted.items()
+                if len(found[group][""])
+            }
+
+    def _at_hand(self, info: SegmentInfo, wanted: Wanted) -> tuple[dict[str, Columns], Wanted]:
+        """Return (cached values of each group, columns left to decode) of a segment."""
+        key, found, missing = self._key(info), dict[str, Columns](), dict[str, list[str]]()
+        with self._lock:
+            for group, columns in wanted.items():
+                values = {}
+                for column in ("", "step", *columns):
+                    kept = self._kept.get((key, group, column))
+                    if kept is not None:
+                        self._kept.move_to_end((key, group, column))
+                        values[column] = kept
+                if "" not in values:
+                    values = {}
+                found[group] = values
+                lacking = [column for column in columns if column not in values]
+                if lacking or not values:
+                    missing[group] = lacking
+        return found, missing
+
+    def steps_at_hand(self, since: int, until: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return (starts in ns since the epoch, numbers) of decoded steps between two times."""
+        starts, numbers = [], []
+        for info in self._between(since, until):
+            key = self._key(info)
+            with self._lock:
+                begun, number = (self._kept.get((key, "steps", name)) for name in ("", "step"))
+            if begun is None or number is None:
+                return None
+            starts.append(begun)
+            numbers.append(number)
+        if not sum(map(len, starts)):
+            return None
+        return np.concatenate(starts), np.concatenate(numbers)
+
+    def segments(self, since: int, until: int) -> list[str]:
+        """Return the names of what `read` reads; the same names stand for the same rows."""
+        return [self._key(info) for info in self._between(since, until)]
+
+    def _between(self, since: int, until: int) -> list[SegmentInfo]:
+        infos = self._recording.segments
+        known, begin, end = self._extents
+        if known is not infos:
+            far = 2**62  # a segment of unknown extent may hold any time
+            begin = np.array([-far if one.steps < 0 else one.start_ns for one in infos], np.int64)
+            end = np.array([far if one.steps < 0 else one.end_ns for one in infos], np.int64)
+            self._extents = (infos, begin, end)
+        found = [infos[at] for at in np.flatnonzero((begin < until) & (end >= since)).tolist()]
+        if found and not found[-1].sealed:
+            name, first, last = self._open
+            if name == found[-1].name and not (first < until and last >= since):
+                del found[-1]
+        return found
+
+    def advance(self, revision: str, open_extent: tuple[str, int, int] | None) -> None:
+        """Show the open segment as of this revision from now on.
+
+        Args:
+            open_extent: its name, and the first and the last time in it.
+        """
+        with self._lock:
+            self._revision, self._open = revision, open_extent or ("", 0, 0)
+            for key in [
+                key for key in self._kept if key[0].partition(" ")[2] not in ("", revision)
+            ]:
+                self.nbytes -= self._kept.pop(key).nbytes
+
+    def _key(self, info: SegmentInfo) -> str:
+        return _key(info, self._revision)
+
+    def _decode(self, info: SegmentInfo, missing: Wanted) -> dict[str, Columns]:
+        """Decode and cache the missing values."""
+        key = self._key(info)
+        segment = self._recording.open_segment(info)
+        decoded: dict[str, Columns] = {}
+        for group, columns in missing.items():
+            try:
+                values = {} if segment is None else _columns(segment, group, columns)
+            except Damaged as error:
+                values = {}
+                self._recording.damaged(info.name, error)
+            values.setdefault("", np.zeros(0, np.int64))
+            if group == "steps":
+                values.setdefault("step", values[""])
+            for column in columns:
+                values.setdefault(column, np.full(len(values[""]), np.nan, np.float32))
+            decoded[group] = values
+        self._keep(key, decoded)
+        return decoded
+
+    def _keep(self, key: str, decoded: Mapping[str, Columns]) -> None:
+        with self._lock:
+            for group, columns in decoded.items():
+                for column, values in columns.items():
+                    old = self._kept.pop((key, group, column), None)
+                    self.nbytes += values.nbytes - (old.nbytes if old is not None else 0)
+                    self._kept[key, group, column] = values
+            while self.nbytes > self._max_bytes and next(iter(self._kept))[0] != key:
+                _, dropped = self._kept.popitem(last=False)
+                self.nbytes -= dropped.nbytes
+
+
+def _key(info: SegmentInfo, revision: str) -> str:
+    # The open segment is a different one after each flush.
+    return info.name if info.sealed else f"{info.name} {revision}"
+
+
+def _columns(segment: Segment, group: str, columns: Sequence[str]) -> Columns:
+    if group == "steps":
+        rows = segment.table("steps", dict.fromkeys(_STEP_COLUMNS)) if segment.rows("steps") else {}
+        return _of_steps(rows) if rows else {}
+    if group not in segment.groups:
+        return {}
+    return _of_samples(segment.samples(group, columns), columns)
+
+
+def _of_steps(rows: Mapping[str, np.ndarray]) -> Columns:
+    values = step_series(dict(rows)).astype(np.float32)
+    found = dict(zip(STEP_SERIES, values, strict=True))
+    return {**found, "": rows["start_ns"], "step": np.maximum(rows["step"], 0)}
+
+
+def _of_samples(rows: Mapping[str, np.ndarray], columns: Iterable[str]) -> Columns:
+    found = {name: rows[name].astype(np.float32) for name in columns if name in rows}
+    return {**found, "": rows["time_ns"]}
+
+
+logger = logging.getLogger("gpu_util_callback")
+
+
+class BackgroundJobs:
+    """Jobs done one after the other on a thread of their own, the newest first."""
+
+    MOST = 16
+    LINGER_S = 1.0
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._current: tuple[str, _Job] | None = None
+        self._runs = False
+
+    def has(self, id: str) -> bool:
+        """Return whether a job with this id waits or runs."""
+        with self._changed:
+            return self._known(id) is not None
+
+    def do(self, id: str, work: Callable[[], None], pause_s: float = 0.0) -> threading.Event:
+        """Do some work soon, unless a job with this id waits or runs already.
+
+        Args:
+            pause_s: how long it may wait, so that requests under way go first.
+
+        Returns: an event that is set once it is done.
+        """
+        with self._changed:
+            known = self._known(id)
+            if known is not None:
+                return known.done
+            job = self._jobs[id] = _Job(work, pause_s)
+            while len(self._jobs) > self.MOST:
+                self._jobs.popitem(last=False)  # a view that still needs it asks again
+            self._run()
+            self._changed.notify()
+            return job.done
+
+    def tidy(self) -> None:
+        """Return free memory to the system soon."""
+        with self._changed:
+            self._run()
+
+    def _known(self, id: str) -> _Job | None:
+        if self._current is not None and self._current[0] == id:
+            return self._current[1]
+        return self._jobs.get(id)
+
+    def _run(self) -> None:
+        if not self._runs:
+            self._runs = True
+            threading.Thread(target=self._work, name="gpu-util-tiles", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._current = None
+                self._current = self._next()
+                if self._current is None:
+                    self._runs = False
+                    break
+                _, job = self._current
+            try:
+                job.work()
+            except Exception:
+                logger.exception("reading a recording for its tiles failed")
+            job.done.set()
+        _return_free_memory()
+
+    def _next(self) -> tuple[str, _Job] | None:
+        """Take the newest job that is due, waiting for one; None once there was none for long."""
+        end = time.monotonic() + self.LINGER_S
+        while True:
+            now = time.monotonic()
+            for id in reversed(self._jobs):
+                if self._jobs[id].due <= now:
+                    return id, self._jobs.pop(id)
+            if not self._jobs and now >= end:
+                return None
+            self._changed.wait(min((job.due for job in self._jobs.values()), default=end) - now)
+
+
+class _Job:
+    def __init__(self, work: Callable[[], None], pause_s: float):
+        self.work, self.due = work, time.monotonic() + pause_s
+        self.done = threading.Event()
+
+
+def _return_free_memory() -> None:
+    """Return pages that reading hundreds of segments left scattered over the heap.
+
+    Measured: half of what a long run's entries took remained with the allocator otherwise.
+    """
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except (OSError, AttributeError):
+        pass  # another C library: its allocator decides

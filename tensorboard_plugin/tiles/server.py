@@ -12,15 +12,14 @@ import numpy as np
 
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
-from tensorboard_plugin.lanes import STACK
-from tensorboard_plugin.pipeline import (
+from tensorboard_plugin.lanes import (
     LANE,
+    STACK,
     gather_stages,
     stage_ranges,
     stages_are_gathered,
 )
-from tensorboard_plugin.tiles.background import BackgroundJobs
-from tensorboard_plugin.tiles.engine import RecordingTiles
+from tensorboard_plugin.tiles.engine import BackgroundJobs, RecordingTiles
 from tensorboard_plugin.tiles.merging import View
 
 __all__ = ["MAX_COUNT", "MAX_LANES", "BadTile", "TileServer", "gzipped"]

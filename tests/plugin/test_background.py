@@ -2,7 +2,7 @@
 
 import threading
 
-from tensorboard_plugin.tiles.background import BackgroundJobs
+from tensorboard_plugin.tiles.engine import BackgroundJobs
 
 
 def held(jobs):

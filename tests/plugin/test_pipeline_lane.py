@@ -13,9 +13,8 @@ from tile_reply import decode_tile
 from gpu_util_callback import read_recordings
 from gpu_util_callback.recording import RecordingWriter
 from gpu_util_callback.recording import writer as writer_module
-from tensorboard_plugin import pipeline
-from tensorboard_plugin.lanes import lanes_of
-from tensorboard_plugin.pipeline import LANE, stage_lane, stage_ranges
+from tensorboard_plugin import lanes
+from tensorboard_plugin.lanes import LANE, lanes_of, stage_lane, stage_ranges
 from tensorboard_plugin.tiles.server import TileServer
 
 
@@ -104,10 +103,10 @@ def test_a_long_run_has_the_lane_too(tmp_path, monkeypatch):
                 (live,) = read_recordings(tmp_path)
                 (whole,) = read_recordings(tmp_path)
             live.refresh()
-            monkeypatch.setattr(pipeline, "MOST_STEPS", 100)
+            monkeypatch.setattr(lanes, "MOST_STEPS", 100)
             assert [one["title"] for one in stage_lane(live)["series"]] == ["map(decode)", "batch"]
             grown = refined(server, live, number * 100 + 100)
-            monkeypatch.setattr(pipeline, "MOST_STEPS", 1 << 40)
+            monkeypatch.setattr(lanes, "MOST_STEPS", 1 << 40)
             whole.refresh()
             truth = stage_ranges(whole, "step", 4, 0, 300)
             assert [name for name, _ in grown] == [name for name, _ in truth]
@@ -135,8 +134,8 @@ def test_a_run_of_days_is_drawn_without_going_through_its_readings(recording, mo
     edges = np.append(0.0, np.cumsum(random.integers(0, 40, 500))).astype(float)
     ms = random.gamma(2, 5, (2, 500))
     ms[0, 100:180] = np.nan
-    made = pipeline._Readings(["a", "b"], ms, {"step": edges})
-    monkeypatch.setattr(pipeline, "_readings", lambda one: made)
+    made = lanes._Readings(["a", "b"], ms, {"step": edges})
+    monkeypatch.setattr(lanes, "_readings", lambda one: made)
     for level, first, count in ((0, 950, 400), (3, 0, 1_300), (7, 2, 60), (12, 0, 4)):
         for row, (_, (low, high, mean)) in enumerate(
             stage_ranges(recording, "step", level, first, count)

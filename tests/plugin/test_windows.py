@@ -12,8 +12,7 @@ from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.imported import import_trace
 from tensorboard_plugin.lanes import lanes_of
-from tensorboard_plugin.replies import strict
-from tensorboard_plugin.windows import MAX_KERNELS, window_reply, windows_of
+from tensorboard_plugin.replies import MAX_KERNELS, strict, window_reply, windows_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e\0" + "k" * 10_000
