@@ -15,8 +15,7 @@ from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis.engine import RULES_VERSION, diagnose
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import manifest as manifests
-from gpu_util_callback.recording.catalog import REQUESTS, Found, find_recordings
-from gpu_util_callback.recording.discovery import recording_id
+from gpu_util_callback.recording.discovery import REQUESTS, Found, find_recordings, recording_id
 from gpu_util_callback.recording.facts import Facts
 from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
 from gpu_util_callback.recording.problems import Problem, unexpected, unreadable

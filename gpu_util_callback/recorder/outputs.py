@@ -13,8 +13,8 @@ import numpy as np
 
 from gpu_util_callback.recorder.messages import reason_of, say
 from gpu_util_callback.recorder.settings import Settings
-from gpu_util_callback.recording.account import Account
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.summary import Account
 
 __all__ = [
     "FLUSH_S",

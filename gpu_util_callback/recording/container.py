@@ -1,22 +1,43 @@
-"""`.npz` files that are checked before anything is inflated.
+"""Rows as bytes: `.npz` files that are checked before anything is inflated, and their columns.
 
 A container is a compressed `.npz` (a zip of `.npy` members; `numpy.load(…, allow_pickle=False)`
 opens it) with one more member, `index.json`. Reading trusts nothing: every size the file claims
 is compared with a limit before memory is taken, only plain numbers are accepted, and every error
 becomes one `Damaged`.
+
+Columns are kept as bytes: integers as deltas, decimals as scaled integers, text by dictionary. A
+*frame* is a set of equally long columns. It is encoded as one `uint8` matrix of shape
+(planes, rows) and a JSON description. An integer column occupies one plane per byte of its
+residuals (plane 0 is the lowest byte), because bytes of equal significance compress well
+together. To read a column by hand: put its planes together as little-endian integers `u`, undo the
+zigzag `r = (u >> 1) ^ -(u & 1)`, add `middle`, then for each of `heads`, the last one first,
+`r = head + cumsum(r)`; multiply by `unit` and add `base`. `decode_frame` validates all of it.
 """
 
 import io
 import json
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-__all__ = ["MAX_FILE_BYTES", "Container", "Damaged", "OtherFormat", "checked_ns", "pack"]
+from gpu_util_callback.recording.facts import encodable
+
+__all__ = [
+    "MAX_FILE_BYTES",
+    "Container",
+    "Damaged",
+    "FrameError",
+    "OtherFormat",
+    "Prediction",
+    "checked_ns",
+    "decode_frame",
+    "encode_frame",
+    "pack",
+]
 
 # Far above what the writer makes (segments are sealed at 256 kB, merged up to 1 MB).
 MAX_FILE_BYTES = 64 << 20
@@ -173,3 +194,310 @@ def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
 def _why(what: str, error: Exception) -> str:
     detail = " ".join(str(error).split())[:120]
     return f"{what} ({detail})" if detail else what
+
+
+_SCALES = (1, 10, 100, 1000)
+_EXACT = 2**53  # beyond it a float64 cannot represent every integer
+
+# How a column follows from others of the frame, so that only the residual must be stored:
+#   ("chain", {"duration_ns": 1})     x[i] - x[i-1] - duration[i-1]
+#   ("sum", {"a": 1, "b": -1})        x[i] - a[i] + b[i]
+Prediction = tuple[str, Mapping[str, int]]
+
+
+class FrameError(ValueError):
+    """A frame's description and its bytes do not fit together."""
+
+
+def encode_frame(
+    columns: Mapping[str, np.ndarray],
+    kinds: Mapping[str, str],
+    predictions: Mapping[str, Prediction] | None = None,
+    quanta: Mapping[str, float] | None = None,
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Encode equally long columns.
+
+    Args:
+        columns: name -> int64[n], float64[n] (NaN = absent) or a sequence of n strings.
+        kinds: name -> "int", "float" or "text".
+        predictions: name -> how an integer column follows from unpredicted ones.
+        quanta: name -> resolution for floats that are not short decimals; without it they are
+            kept exactly.
+
+    Returns: (description for JSON, uint8[planes, n]).
+    """
+    predictions = {
+        name: rule
+        for name, rule in (predictions or {}).items()
+        if name in columns and all(other in columns for other in rule[1])
+    }
+    rows = len(next(iter(columns.values()))) if columns else 0
+    planes: list[np.ndarray] = []
+    described: dict[str, dict[str, Any]] = {}
+    for name, values in columns.items():
+        if kinds[name] == "text":
+            entry = _encode_text(values, planes)
+        elif kinds[name] == "float":
+            entry = _encode_floats(np.asarray(values, np.float64), (quanta or {}).get(name), planes)
+        else:
+            values = np.asarray(values, np.int64)
+            rule = predictions.get(name)
+            if rule is None or rows == 0:
+                entry = _encode_ints(values, planes)
+            else:
+                head, rest = _residual(values, rule, columns)
+                entry = _encode_ints(rest, planes)
+                entry["from"] = [rule[0], dict(rule[1]), head]
+        described[name] = {"type": kinds[name], **entry}
+    matrix = np.concatenate(planes) if planes else np.zeros((0, rows), np.uint8)
+    return {"rows": rows, "columns": described}, matrix
+
+
+def decode_frame(
+    frame: Mapping[str, Any], matrix: np.ndarray, names: Iterable[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Decode the named columns of a frame (all by default; unknown names are left out).
+
+    Returns: name -> int64[n], float64[n] or object[n] (strings).
+    Raises: FrameError for any damage.
+    """
+    try:
+        rows, described = frame["rows"], frame["columns"]
+        if matrix.dtype != np.uint8 or matrix.ndim != 2 or matrix.shape[1] != rows:
+            raise FrameError(f"{matrix.dtype}{list(matrix.shape)} does not hold {rows} rows")
+        wanted = list(described if names is None else (n for n in names if n in described))
+        done: dict[str, np.ndarray] = {}
+        for name in wanted:
+            _decode_column(name, described, matrix, done)
+        return {name: done[name] for name in wanted}
+    except FrameError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
+        raise FrameError(f"not a frame: {str(error)[:100]!r}") from error
+
+
+def _decode_column(
+    name: str,
+    described: Mapping[str, Any],
+    matrix: np.ndarray,
+    done: dict[str, np.ndarray],
+    depth: int = 0,
+) -> None:
+    """Put a column into `done`, after the columns it depends on."""
+    if name in done:
+        return
+    if depth > 2:
+        raise FrameError(f"column {name} follows from itself")
+    entry = described[name]
+    values = _DECODERS[entry["type"]](entry, matrix)
+    if "from" in entry:
+        how, weights, head = entry["from"]
+        for other in weights:
+            if not described[other]["type"] == entry["type"] == "int":
+                raise FrameError(f"column {name} follows from something other than an integer")
+            _decode_column(other, described, matrix, done, depth + 1)
+        values = _undo_residual(values, (how, weights), head, done)
+    done[name] = values
+
+
+# --- integers -------------------------------------------------------------------------------------
+
+
+def _encode_ints(
+    values: np.ndarray, planes: list[np.ndarray], differences: int = 2
+) -> dict[str, Any]:
+    """Describe int64[n] and append its planes; a constant column needs none.
+
+    First and second differences are taken where they are smaller than their source.
+    """
+    entry: dict[str, Any] = {"at": sum(map(len, planes)), "width": 0, "base": 0, "heads": []}
+    if len(values) == 0:
+        return entry
+    base = int(np.partition(values, len(values) // 2)[len(values) // 2])
+    rest = values - base  # may wrap around; decoding wraps, too
+    unit = 1
+    if abs(int(values.max()) - int(values.min())) < 2**62:
+        unit = int(np.gcd.reduce(rest)) or 1
+        if unit > 1:
+            rest = rest // unit
+    entry["base"] = base
+    if unit > 1:
+        entry["unit"] = unit
+    heads: list[int] = []
+    best = _cost(rest)
+    for _ in range(differences if len(rest) > 1 and best else 0):
+        step = np.empty_like(rest)
+        np.subtract(rest[1:], rest[:-1], out=step[1:])
+        step[0] = step[1]  # like its neighbour, since a constant costs nothing
+        cost = _cost(step)
+        if cost >= best:
+            break
+        heads.append(_wrap(int(rest[0]) - int(step[0])))
+        rest, best = step, cost
+    entry["heads"] = heads
+    # Centred, so that the common values are the small ones.
+    middle = int(np.partition(rest, len(rest) // 2)[len(rest) // 2])
+    if middle:
+        entry["middle"] = middle
+        rest = rest - middle
+    zigzag = ((rest << 1) ^ (rest >> 63)).view(np.uint64)
+    width = (int(zigzag.max()).bit_length() + 7) // 8
+    entry["width"] = width
+    if width:
+        octets = np.ascontiguousarray(zigzag.astype("<u8")).view(np.uint8)
+        planes.append(np.ascontiguousarray(octets.reshape(-1, 8)[:, :width].T))
+    return entry
+
+
+def _cost(values: np.ndarray) -> float:
+    """Estimate the bits `values` need from a subset of them."""
+    some = values[:: max(1, len(values) // 512)]
+    return float(np.log2(np.abs(some.astype(np.float64)) + 1.0).sum())
+
+
+def _decode_ints(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
+    at, width, rows = int(entry["at"]), int(entry["width"]), matrix.shape[1]
+    if not 0 <= width <= 8 or at < 0 or at + width > len(matrix) or len(entry["heads"]) > 2:
+        raise FrameError("planes out of range")
+    octets = np.zeros((rows, 8), np.uint8)
+    octets[:, :width] = matrix[at : at + width].T
+    zigzag = octets.view("<u8").reshape(rows)
+    values = ((zigzag >> np.uint64(1)) ^ (np.uint64(0) - (zigzag & np.uint64(1)))).view(np.int64)
+    values = values + _int64(entry.get("middle", 0))
+    for head in reversed(entry["heads"]):
+        values = np.cumsum(values) + _int64(head)
+    unit = entry.get("unit", 1)
+    if unit != 1:
+        values = values * _int64(unit)
+    return values + _int64(entry["base"])
+
+
+def _int64(value: Any) -> np.int64:
+    if not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise FrameError("a constant of it is not a 64-bit integer")
+    return np.int64(value)
+
+
+def _wrap(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _weighted(weights: Mapping[str, int], columns: Mapping[str, Any]) -> np.ndarray:
+    total: Any = 0
+    for other, weight in weights.items():
+        total = total + np.asarray(columns[other], np.int64) * _int64(weight)
+    return total
+
+
+def _residual(
+    values: np.ndarray, rule: Prediction, columns: Mapping[str, Any]
+) -> tuple[int, np.ndarray]:
+    how, weights = rule
+    predicted = _weighted(weights, columns)
+    if how == "sum":
+        return 0, values - predicted
+    rest = np.zeros_like(values)
+    rest[1:] = values[1:] - values[:-1] - predicted[:-1]
+    return int(values[0]), rest
+
+
+def _undo_residual(
+    rest: np.ndarray, rule: Prediction, head: int, columns: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    how, weights = rule
+    predicted = _weighted(weights, columns)
+    if how == "sum":
+        return rest + predicted
+    if how != "chain":
+        raise FrameError(f"unknown prediction {how!r}")
+    rest = rest.copy()
+    rest[1:] += predicted[:-1]
+    return np.cumsum(rest) + _int64(head)
+
+
+# --- floats ---------------------------------------------------------------------------------------
+
+
+def _encode_floats(
+    values: np.ndarray, quantum: float | None, planes: list[np.ndarray]
+) -> dict[str, Any]:
+    """Describe float64[n]: scaled integers where that is exact (or `quantum` allows it)."""
+    absent = np.isnan(values)
+    entry: dict[str, Any] = {}
+    if absent.any():
+        if absent.all():
+            return {"absent": "all"}
+        entry["absent"] = sum(map(len, planes))
+        planes.append(absent.astype(np.uint8)[np.newaxis])
+        # An absent value repeats the previous one, the cheapest encoding.
+        last = np.maximum.accumulate(np.where(absent, -1, np.arange(len(values))))
+        first = int(np.argmin(absent))
+        values = values[np.where(last < 0, first, last)]
+    integers = None
+    largest = np.abs(values).max(initial=0)
+    if largest < _EXACT:  # NaN is gone, infinities are not
+        for scale in _SCALES:
+            scaled = np.rint(values * scale)
+            if largest * scale < _EXACT and (scaled / scale == values).all():
+                integers = scaled.astype(np.int64)
+                entry["scale"] = scale
+                break
+        else:
+            if quantum is not None and largest / quantum < _EXACT:
+                integers = np.rint(values / quantum).astype(np.int64)
+                entry["quantum"] = quantum
+    if integers is None:
+        integers = np.ascontiguousarray(values).view(np.int64)  # the bits themselves
+        entry["bits"] = 64
+    # Samples rise and fall: second differences only cost time.
+    return {**_encode_ints(integers, planes, differences=1), **entry}
+
+
+def _decode_floats(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
+    if entry.get("absent") == "all":
+        return np.full(matrix.shape[1], np.nan)
+    integers = _decode_ints(entry, matrix)
+    if "bits" in entry:
+        values = integers.view(np.float64).copy()
+    elif "quantum" in entry:
+        values = integers * _resolution(entry["quantum"])
+    else:
+        values = integers / _resolution(entry["scale"])
+    if "absent" in entry:
+        at = int(entry["absent"])
+        if not 0 <= at < len(matrix):
+            raise FrameError("planes out of range")
+        values[matrix[at] != 0] = np.nan
+    return values
+
+
+def _resolution(value: Any) -> float:
+    """Return a checked factor or divisor for the integers."""
+    if not isinstance(value, (int, float)) or not 1e-12 <= value <= 1e12:
+        raise FrameError("a resolution that nothing is kept to")
+    return float(value)
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _encode_text(values: Sequence[Any] | np.ndarray, planes: list[np.ndarray]) -> dict[str, Any]:
+    words: dict[str, int] = {}
+    codes = np.fromiter(
+        (words.setdefault(str(value), len(words)) for value in values), np.int64, len(values)
+    )
+    return {**_encode_ints(codes, planes), "words": list(words)}
+
+
+def _decode_text(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:
+    codes = _decode_ints(entry, matrix)
+    if not all(isinstance(word, str) for word in entry["words"]):
+        raise FrameError("its dictionary holds other things than words")
+    words = np.empty(len(entry["words"]), object)
+    words[:] = [encodable(word) for word in entry["words"]]
+    if len(codes) and (codes.min() < 0 or codes.max() >= len(words)):
+        raise FrameError("a word is missing from the dictionary")
+    return words[codes]
+
+
+_DECODERS = {"int": _decode_ints, "float": _decode_floats, "text": _decode_text}

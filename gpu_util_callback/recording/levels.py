@@ -11,8 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu_util_callback.recording.columns import FrameError, decode_frame, encode_frame
-from gpu_util_callback.recording.container import Container, Damaged, OtherFormat, checked_ns, pack
+from gpu_util_callback.recording.container import (
+    Container,
+    Damaged,
+    FrameError,
+    OtherFormat,
+    checked_ns,
+    decode_frame,
+    encode_frame,
+    pack,
+)
 from gpu_util_callback.recording.facts import MOST_COUNT, MOST_LENGTH_NS
 from gpu_util_callback.recording.overview import (
     check_buckets,

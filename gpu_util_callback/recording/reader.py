@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.recording import manifest as manifests
-from gpu_util_callback.recording.account import account
 from gpu_util_callback.recording.container import MAX_FILE_BYTES, Container, Damaged
 from gpu_util_callback.recording.facts import APART_NS, MOST_NS, Account, Diagnosis, Facts, adds_up
 from gpu_util_callback.recording.levels import LevelsFile, levels_name
@@ -23,18 +22,21 @@ from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.problems import Problem, reason, remedy, unreadable
 from gpu_util_callback.recording.schema import TABLES
-from gpu_util_callback.recording.sealed import StoredIndex, longest, stored_index, stored_phases
 from gpu_util_callback.recording.segments import (
     Extent,
     Rows,
     Segment,
     SegmentInfo,
+    StoredIndex,
     concatenate,
     empty_column,
     list_segments,
+    longest,
+    stored_index,
+    stored_phases,
 )
 from gpu_util_callback.recording.storage import LeadsOutside, Storage
-from gpu_util_callback.recording.summary import Summary
+from gpu_util_callback.recording.summary import Summary, account
 
 __all__ = ["Recording"]
 

@@ -10,17 +10,17 @@ import numpy as np
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.recording import manifest as manifests
-from gpu_util_callback.recording.account import Account
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.facts import Account as AccountFacts
 from gpu_util_callback.recording.levels import LevelsBuilder, levels_name
 from gpu_util_callback.recording.overview import Overview
 from gpu_util_callback.recording.redaction import Redactor, hashed_host
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
-from gpu_util_callback.recording.sealed import MERGED_BYTES, SealedIndex
 from gpu_util_callback.recording.segments import (
     MAX_ROWS,
+    MERGED_BYTES,
     Rows,
+    SealedIndex,
     Segment,
     complete,
     concatenate,
@@ -28,7 +28,7 @@ from gpu_util_callback.recording.segments import (
     segment_name,
 )
 from gpu_util_callback.recording.storage import storage_for
-from gpu_util_callback.recording.summary import Summary
+from gpu_util_callback.recording.summary import Account, Summary
 
 __all__ = ["RecordingWriter"]
 

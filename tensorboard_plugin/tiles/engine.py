@@ -22,8 +22,7 @@ from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.overview import Marks, Overview, step_series
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import STEP_SERIES
-from gpu_util_callback.recording.sealed import extent
-from gpu_util_callback.recording.segments import Rows, Segment, SegmentInfo
+from gpu_util_callback.recording.segments import Rows, Segment, SegmentInfo, extent
 from tensorboard_plugin.tiles.entries import EntryTiles
 from tensorboard_plugin.tiles.merging import Range, View, empty, reduced, reduced_rows, spread
 

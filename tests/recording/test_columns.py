@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpu_util_callback.recording.columns import FrameError, decode_frame, encode_frame
+from gpu_util_callback.recording.container import FrameError, decode_frame, encode_frame
 
 ints = st.one_of(
     st.integers(-(2**63), 2**63 - 1), st.integers(-1, 3), st.sampled_from([0, -1, 2**40, 10**18])

@@ -13,7 +13,7 @@ from gpu_util_callback.recording import writer as writer_module
 from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.levels import LevelsBuilder, LevelsFile, join
 from gpu_util_callback.recording.schema import STEP_SERIES
-from gpu_util_callback.recording.sealed import LONGEST
+from gpu_util_callback.recording.segments import LONGEST
 
 START = 1_700_000_000_000_000_000
 
