@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -156,8 +157,10 @@ class Outputs:
         if self._scalars is None:
             return
         try:
-            for step, values, when in points:
-                self._scalars.scalars(self._offset + step, values, when / 1e9)
+            offset = self._offset
+            self._scalars.points(
+                (offset + step, values, when / 1e9) for step, values, when in points
+            )
         except Exception as error:
             self._lose_scalars(error)
 
@@ -357,25 +360,36 @@ class ScalarPoints:
 
     def add_steps(self, steps: dict[str, np.ndarray]) -> list[tuple[int, dict[str, float], int]]:
         """Return the points that these rows of the `steps` table complete."""
+        numbers, start, duration = steps["step"].tolist(), steps["start_ns"], steps["duration_ns"]
+        wait = steps["input_wait_ns"]
+        if not numbers:
+            return []
+        if self._begin is None:
+            self._begin = int(start[0])
+        ends = self._completing(numbers)
+        seen = wait >= 0
+        sums = [
+            np.diff(np.append(0, np.cumsum(part))[[0, *ends, len(numbers)]]).tolist()
+            for part in (np.ones(len(numbers), np.int64), duration, np.where(seen, wait, 0), seen)
+        ]
+        stops = [*(start + duration)[[end - 1 for end in ends]].tolist(), None]
         points = []
-        for step, start, duration, wait in zip(
-            steps["step"].tolist(),
-            steps["start_ns"].tolist(),
-            steps["duration_ns"].tolist(),
-            steps["input_wait_ns"].tolist(),
-            strict=True,
-        ):
-            if self._begin is None:
-                self._begin = start
-            self._steps += 1
-            self._duration += duration
-            if wait >= 0:
-                self._wait += wait
-                self._waited += 1
-            if step >= self._next:
-                points.append(self._point(step, start + duration))
-                self._next = step + self._stride(step + 1)
+        for end, stop, count, took, waited, with_wait in zip([*ends, 0], stops, *sums, strict=True):
+            self._steps += count
+            self._duration += took
+            self._wait += waited
+            self._waited += with_wait
+            if stop is not None:
+                points.append(self._point(numbers[end - 1], stop))
         return points
+
+    def _completing(self, numbers: list[int]) -> list[int]:
+        """Return how many of these steps there are up to each that completes a point."""
+        ends: list[int] = []
+        while (at := bisect_left(numbers, self._next, ends[-1] if ends else 0)) < len(numbers):
+            self._next = numbers[at] + self._stride(numbers[at] + 1)
+            ends.append(at + 1)
+        return ends
 
     def rest(self, step: int, end_ns: int) -> list[tuple[int, dict[str, float], int]]:
         """Return the point of the steps not yet covered, at the end of a run."""

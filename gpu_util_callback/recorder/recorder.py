@@ -569,9 +569,7 @@ class Recorder:
 
     def _take_rows(self, last: bool) -> dict[str, dict[str, Any]]:
         queue = self.timeline.queue
-        items: list[Any] = []
-        while queue:
-            items.append(queue.popleft())
+        items: list[Any] = [queue.popleft() for _ in range(len(queue))]
         finished = [self._finished_sums.popleft() for _ in range(len(self._finished_sums))]
         for sums in (*finished, *self.hook_sums):
             items += sums.take(self.timeline.calls)

@@ -11,8 +11,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from typing import IO
+from collections.abc import Iterable, Mapping
+from typing import IO, Any
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import (
@@ -24,10 +24,10 @@ from tensorboard.compat.proto.summary_pb2 import (
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpu_util_callback.recording.facts import Facts
 from gpu_util_callback.recording.manifest import ManifestError, parse, safe_name
+from gpu_util_callback.recording.records import records
 from gpu_util_callback.recording.redaction import hashed_host
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
@@ -63,8 +63,11 @@ class ScalarWriter:
             _RemoteFiles(storage, folder, name) if is_remote(log_dir) else _LocalFile(folder, name)
         )
         self._known_tags: set[str] = set()
+        # By the tags of a point: an event to fill in, and where its values go.
+        self._forms: dict[tuple[str, ...], tuple[Event, list[Any]]] = {}
         self._closed = False
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        start = Event(wall_time=time.time(), file_version="brain.Event:2")
+        self._write(start.SerializeToString())
 
     def marker(self, wall_time: float | None = None) -> None:
         """Write the event that shows TensorBoard that this run has a recording."""
@@ -77,13 +80,12 @@ class ScalarWriter:
             dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[b"gpu-util-callback"]
         )
         value = Summary.Value(tag=MARKER_TAG, metadata=metadata, tensor=tensor)
-        self._write(
-            Event(
-                wall_time=time.time() if wall_time is None else wall_time,
-                step=0,
-                summary=Summary(value=[value]),
-            )
+        event = Event(
+            wall_time=time.time() if wall_time is None else wall_time,
+            step=0,
+            summary=Summary(value=[value]),
         )
+        self._write(event.SerializeToString())
 
     def scalars(self, step: int, values: Mapping[str, float], wall_time: float) -> None:
         """Write one point for each tag.
@@ -93,13 +95,21 @@ class ScalarWriter:
             values: tag -> value; NaN, infinities and None are absent and write no point.
             wall_time: seconds since the epoch.
         """
-        points = [
-            self._point(tag, float(value))
-            for tag, value in values.items()
-            if value is not None and math.isfinite(value)
-        ]
-        if points:
-            self._write(Event(wall_time=wall_time, step=step, summary=Summary(value=points)))
+        self.points([(step, values, wall_time)])
+
+    def points(self, points: Iterable[tuple[int, Mapping[str, float], float]]) -> None:
+        """Write many points, each the arguments of `scalars`: far cheaper than one by one."""
+        events = []
+        for step, values, wall_time in points:
+            known = {
+                tag: float(value)
+                for tag, value in values.items()
+                if value is not None and math.isfinite(value)
+            }
+            if known:
+                events.append(self._event(step, known, wall_time))
+        if events:
+            self._write(*events)
 
     def flush(self) -> None:
         """Make the written events readable by others. Raises: OSError."""
@@ -120,19 +130,38 @@ class ScalarWriter:
             self._file.reopen()
             self._closed = False
 
-    def _point(self, tag: str, value: float) -> Summary.Value:
-        tensor = TensorProto(dtype=DT_FLOAT, tensor_shape=TensorShapeProto(), float_val=[value])
-        point = Summary.Value(tag=tag, tensor=tensor)
-        if tag not in self._known_tags:  # TensorBoard takes the metadata of a tag's first point
-            self._known_tags.add(tag)
-            point.metadata.plugin_data.plugin_name = "scalars"
-            point.metadata.data_class = DATA_CLASS_SCALAR
-        return point
+    def _event(self, step: int, values: dict[str, float], wall_time: float) -> bytes:
+        tags = tuple(values)
+        if tags not in self._forms:
+            self._forms[tags] = self._form(tags)
+        event, places = self._forms[tags]
+        event.step, event.wall_time = step, wall_time
+        for place, value in zip(places, values.values(), strict=True):
+            place[0] = value
+        new = [number for number, tag in enumerate(tags) if tag not in self._known_tags]
+        for number in new:  # TensorBoard takes the metadata of a tag's first point
+            metadata = event.summary.value[number].metadata
+            metadata.plugin_data.plugin_name = "scalars"
+            metadata.data_class = DATA_CLASS_SCALAR
+        data = event.SerializeToString()
+        for number in new:
+            event.summary.value[number].ClearField("metadata")
+        self._known_tags.update(tags)
+        return data
 
-    def _write(self, event: Event) -> None:
+    def _form(self, tags: tuple[str, ...]) -> tuple[Event, list[Any]]:
+        event = Event(summary=Summary())
+        places = []
+        for tag in tags:
+            tensor = TensorProto(dtype=DT_FLOAT, tensor_shape=TensorShapeProto(), float_val=[0.0])
+            point = event.summary.value.add(tag=tag, tensor=tensor)
+            places.append(point.tensor.float_val)
+        return event, places
+
+    def _write(self, *events: bytes) -> None:
         with self._lock:
             if not self._closed:
-                self._file.write(event.SerializeToString())
+                self._file.write(records(events))
 
 
 class _LocalFile:
@@ -143,10 +172,9 @@ class _LocalFile:
 
     def _open(self, mode: str) -> None:
         self._out: IO[bytes] = open(self._path, mode)  # noqa: PTH123, SIM115
-        self._records = RecordWriter(self._out)
 
     def write(self, data: bytes) -> None:
-        self._records.write(data)
+        self._out.write(data)
 
     def flush(self) -> None:
         self._out.flush()
@@ -168,11 +196,10 @@ class _RemoteFiles:
 
     def _start(self) -> None:
         self._buffer = io.BytesIO()
-        self._records = RecordWriter(self._buffer)
         self._written = 0
 
     def write(self, data: bytes) -> None:
-        self._records.write(data)
+        self._buffer.write(data)
 
     def flush(self) -> None:
         data = self._buffer.getvalue()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 
 import numpy as np
 
 from gpu_util_callback.steps.compilations import ABSENT, Compilations
-from gpu_util_callback.steps.rows import ENDED_MEANWHILE, UNSEEN, InputRows, Stamp, input_rows
+from gpu_util_callback.steps.rows import ENDED_MEANWHILE, UNSEEN, InputRows
 from gpu_util_callback.steps.timeline import (
     CALL,
     FIRST,
@@ -81,12 +82,10 @@ def share_rows(rows: InputRows, calls: int, most: int) -> list[slice] | None:
     """Return which rows each call wrote, in order; None if they do not fit together.
 
     A call fetches until it has `most` batches or the input ends. Fetches without a batch follow the
-    last batch of their call (an unrolled loop asks several times). Rows that are left over are the
-    last batch of their call (an unrolled loop asks several times). Remaining rows are the
+    last batch of their call (an unrolled loop asks several times). Remaining rows are those of
+    calls under way.
     """
     n = len(rows.delivered_ns)
-    if most == 1:
-        return [slice(i, i + 1) for i in range(calls)] if n >= calls else None
     came = rows.delivered_ns >= 0
     slices = []
     first = 0
@@ -111,10 +110,6 @@ Columns = dict[str, np.ndarray]
 _STAMP = 4  # columns of a `Stamp`
 
 
-def _is_test(call: Call) -> bool:
-    return bool(call[CALL["flags"]] & TESTING)
-
-
 @dataclass
 class _Block:
     """Calls of one function in a row.
@@ -122,16 +117,47 @@ class _Block:
     Args:
         table: int64 (n, len(CALL)).
         function: what was called.
-        rows: what is known of their batches; None = nothing.
-        per_call: which rows are whose.
+        stamps: int64 (m, 4): `Stamp`s of the batches that Python fetched.
+        counts: int64 (n,), how many of them each call has.
+        rows: what is known of their batches; None = nothing. One a call where calls take one batch.
+        per_call: which rows are whose, where calls take several.
         ended: of calls of several steps, where their ends are seen.
     """
 
     table: np.ndarray
     function: Function
+    stamps: np.ndarray
+    counts: np.ndarray
     rows: InputRows | None = None
     per_call: list[slice] = field(default_factory=list)
     ended: list[np.ndarray] | None = None
+
+
+_Calls = tuple[np.ndarray, np.ndarray, np.ndarray]  # table, stamps and counts of a `_Block`
+
+
+def _numbers(calls: list[Call]) -> _Calls:
+    """Return the numbers of calls, read as one block: a fit has a million of them."""
+    lengths = np.fromiter(map(len, calls), np.int64, len(calls))
+    flat = np.fromiter(chain.from_iterable(calls), np.int64, int(lengths.sum()))
+    begins = np.cumsum(lengths) - lengths
+    columns = begins[:, None] + np.arange(len(CALL))
+    is_stamp = np.ones(len(flat), bool)
+    is_stamp[columns] = False
+    return flat[columns], flat[is_stamp].reshape(-1, _STAMP), (lengths - len(CALL)) // _STAMP
+
+
+def _by_function(calls: list[Call]) -> list[tuple[bool, _Calls]]:
+    """Return calls in a row of the test function (True) or the train function, in order."""
+    table, stamps, counts = _numbers(calls)
+    tests = (table[:, CALL["flags"]] & TESTING) > 0
+    cuts = np.flatnonzero(np.diff(tests)) + 1
+    own = np.cumsum(counts)[cuts - 1]
+    parts = zip(
+        np.split(tests, cuts), np.split(table, cuts), np.split(stamps, own),
+        np.split(counts, cuts), strict=True,
+    )  # fmt: skip
+    return [(bool(test[0]), (calls, some, n)) for test, calls, some, n in parts]
 
 
 @dataclass
@@ -169,31 +195,21 @@ class Assembler:
                 tables.setdefault(table, []).append(columns)
 
         phases: list[tuple[Phase, int]] = []
-        calls: list[Call] = []
-
-        def complete() -> None:
-            if not calls:
-                return
-            block = self._block(calls)
-            if _is_test(calls[0]):
-                put("validation_steps", self._validation(block, phases))
+        for kind, run in groupby(items, type):
+            if kind is Phase:
+                self._waiting.extend(run)  # type: ignore[arg-type]
+            elif kind is Function:
+                for function in run:
+                    self._use(function)  # type: ignore[arg-type]
             else:
-                columns, steps_before = self._train(block, phases)
-                put("steps", columns)
-                self._release(phases, steps_before)
-            calls.clear()
-
-        for item in items:
-            if isinstance(item, Phase):
-                self._waiting.append(item)
-            elif isinstance(item, Function):
-                complete()
-                self._use(item)
-            else:
-                if calls and _is_test(calls[0]) != _is_test(item):
-                    complete()
-                calls.append(item)
-        complete()
+                for testing, calls in _by_function(list(run)):  # type: ignore[arg-type]
+                    block = self._block("validation" if testing else "train", calls)
+                    if testing:
+                        put("validation_steps", self._validation(block, phases))
+                    else:
+                        columns, steps_before = self._train(block, phases)
+                        put("steps", columns)
+                        self._release(phases, steps_before)
         self._release(phases, np.array([self.steps]))
         if last:
             phases += [(phase, self.steps) for phase in self._waiting]
@@ -208,36 +224,40 @@ class Assembler:
             self._early.pop(function.which, None)
         self._functions[function.which] = function
 
-    def _block(self, calls: list[Call]) -> _Block:
-        which = "validation" if _is_test(calls[0]) else "train"
-        table = np.array([call[: len(CALL)] for call in calls], np.int64)
-        block = _Block(table, self._functions[which])
-        stamps = [call[len(CALL) :] for call in calls]
+    def _block(self, which: str, calls: _Calls) -> _Block:
+        table, stamps, counts = calls
+        block = _Block(table, self._functions[which], stamps, counts)
         if block.function.rows is not None:
             self._read_graph(block)
-        elif any(stamps):
-            self._read_stamps(block, stamps)
+        elif len(stamps):
+            self._read_stamps(block)
         return block
 
-    def _read_stamps(self, block: _Block, stamps: list[Call]) -> None:
+    def _read_stamps(self, block: _Block) -> None:
         """Set the rows of batches that Python fetched: each call came with its own."""
-        found: list[Stamp] = []
-        single = block.function.batches == 1
-        for number, (call, own) in enumerate(zip(block.table, stamps, strict=True), self._calls):
-            first = len(found)
-            if single and len(own) != _STAMP:  # exactly one row a call
-                own = own[:_STAMP] or (UNSEEN, int(call[CALL["call"]]), 0.0, 0)
-            for at in range(0, len(own), _STAMP):
-                requested, delivered, signature, busy = own[at : at + _STAMP]
-                if busy == ENDED_MEANWHILE:  # the device's end is seen a little late, never early
-                    busy = min(self.device_done.get(number - 1, delivered), delivered)
-                found.append((requested, delivered, signature, busy))
-            block.per_call.append(slice(first, len(found)))
+        found, counts = block.stamps, block.counts
+        first = np.cumsum(counts) - counts
+        if block.function.batches == 1:  # exactly one row a call
+            own = counts > 0
+            found = np.zeros((len(counts), _STAMP), np.int64)
+            found[:, 0], found[:, 1] = UNSEEN, block.table[:, CALL["call"]]
+            found[own] = block.stamps[first[own]]
+        else:
+            ends = (first + counts).tolist()
+            block.per_call = [slice(*ends) for ends in zip(first.tolist(), ends, strict=True)]
+        requested, delivered, signature, busy = found.T
+        meanwhile = np.flatnonzero(busy == ENDED_MEANWHILE)
+        if len(meanwhile):  # the device's end is seen a little late, never early
+            busy = busy.copy()
+            calls = np.repeat(np.arange(len(counts)), np.maximum(counts, 1))
+            for at in meanwhile.tolist():
+                came, before = int(delivered[at]), self._calls + int(calls[at]) - 1
+                busy[at] = min(self.device_done.get(before, came), came)
         if block.function.which == "train":
-            newest = self._calls + len(stamps) - 1
+            newest = self._calls + len(counts) - 1
             for call in [call for call in tuple(self.device_done) if call < newest]:
                 del self.device_done[call]
-        block.rows = input_rows(found)
+        block.rows = InputRows(requested, delivered, signature.astype(np.float64), busy)
 
     def _read_graph(self, block: _Block) -> None:
         """Set the rows that the calls wrote; those of calls under way are kept for later."""
@@ -254,15 +274,18 @@ class Assembler:
             rows = early.followed_by(rows)
         if function.batches == 1:  # a call that found no batch is no step
             rows = rows[rows.delivered_ns >= 0]
-        per_call = share_rows(rows, n, function.batches)
-        if per_call is None:
+        per_call: list[slice] | None = []
+        used = n
+        if function.batches > 1:
+            per_call = share_rows(rows, n, function.batches)
+            used = per_call[-1].stop if per_call else len(rows) + 1
+        if per_call is None or used > len(rows):
             if function.which == "train":
                 self.lost_rows += n
             self._early[function.which] = rows[
                 rows.requested_ns >= int(block.table[-1, CALL["call_end"]])
             ]
             return
-        used = per_call[-1].stop
         block.rows, block.per_call = rows[:used], per_call
         rest = rows[used:]
         block.ended = share_ends(rows, per_call) if function.batches > 1 else None
@@ -305,28 +328,25 @@ class Assembler:
         self, block: _Block, phases: list[tuple[Phase, int]]
     ) -> tuple[Columns | None, np.ndarray]:
         calls, rows = block.table, block.rows
-        parts = []
-        steps_before = [self.steps]
+        before = self.steps
+        self._calls += len(calls)
         if block.function.batches == 1:
             columns = self._single(calls, rows, phases)
-            parts.append(columns)
             self.steps += len(calls)
-            steps_before += range(steps_before[0] + 1, self.steps + 1)
-        else:
-            for i, call in enumerate(calls):
-                columns = self._several(
-                    call,
-                    None if rows is None else (rows, block.per_call[i]),
-                    block.ended[i] if block.ended is not None else None,
-                    block.function,
-                    phases,
-                )
-                parts.append(columns)
-                self.steps += len(columns["step"])
-                steps_before.append(self.steps)
-        self._calls += len(calls)
-        if not parts:
-            return None, np.array(steps_before)
+            return columns, np.arange(before, self.steps + 1)
+        parts = []
+        steps_before = [before]
+        for i, call in enumerate(calls):
+            columns = self._several(
+                call,
+                None if rows is None else (rows, block.per_call[i]),
+                block.ended[i] if block.ended is not None else None,
+                block.function,
+                phases,
+            )
+            parts.append(columns)
+            self.steps += len(columns["step"])
+            steps_before.append(self.steps)
         return (
             {name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
             np.array(steps_before),
@@ -496,37 +516,38 @@ class Assembler:
 
     def _validation(self, block: _Block, phases: list[tuple[Phase, int]]) -> Columns | None:
         calls, rows = block.table, block.rows
-        per_call = block.per_call if rows is not None else [slice(0, 0)] * len(calls)
-        starts, durations, waits = [], [], []
-        for call, part in zip(calls, per_call, strict=True):
-            start, end = int(call[CALL["start"]]), int(call[CALL["end"]])
-            if call[CALL["flags"]] & TRACED:
-                ns = int(call[CALL["call_end"]] - call[CALL["call"]])
-                phase = Phase(
-                    "compilation", "test function traced",
-                    int(call[CALL["call"]]), int(call[CALL["call_end"]]), "", ns, 0,
-                )  # fmt: skip
-                phases.append((phase, self.steps))
-            if rows is None:
-                starts += [start]
-                durations += [end - start]
-                waits += [ABSENT]
-                continue
-            keep = rows.delivered_ns[part] >= 0
-            get = (rows.delivered_ns[part] - rows.requested_ns[part])[keep]
-            n = len(get)
-            if not n:
-                continue
-            edges = np.linspace(start, end, n + 1).astype(np.int64)
-            starts += edges[:-1].tolist()
-            durations += np.diff(edges).tolist()
-            waits += np.clip(get, 0, end - start).tolist()
+        for i in np.flatnonzero(calls[:, CALL["flags"]] & TRACED):
+            start, end = int(calls[i, CALL["call"]]), int(calls[i, CALL["call_end"]])
+            traced = Phase("compilation", "test function traced", start, end, "", end - start, 0)
+            phases.append((traced, self.steps))
+        starts, ends = calls[:, CALL["start"]], calls[:, CALL["end"]]
+        durations = ends - starts
+        waits = np.full(len(calls), ABSENT, np.int64)
+        if rows is not None and block.function.batches == 1:
+            waits = np.clip(rows.delivered_ns - rows.requested_ns, 0, durations)
+            waits[rows.requested_ns < 0] = ABSENT  # the request was not observed
+        elif rows is not None:
+            shared = [
+                self._shared(*each, rows) for each in zip(starts, ends, block.per_call, strict=True)
+            ]
+            starts, durations, waits = (
+                np.concatenate(column) for column in zip(*shared, strict=True)
+            )
         return {
             "step": np.full(len(starts), self.steps, np.int64),
-            "start_ns": np.array(starts, np.int64) + self.offset_ns,
-            "duration_ns": np.array(durations, np.int64),
-            "input_wait_ns": np.array(waits, np.int64),
+            "start_ns": starts + self.offset_ns,
+            "duration_ns": durations,
+            "input_wait_ns": waits,
         }
+
+    def _shared(
+        self, start: int, end: int, part: slice, rows: InputRows
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return start, duration and wait of a validation call's batches, which share its time."""
+        keep = rows.delivered_ns[part] >= 0
+        get = (rows.delivered_ns[part] - rows.requested_ns[part])[keep]
+        edges = np.linspace(start, end, len(get) + 1).astype(np.int64)
+        return edges[:-1], np.diff(edges), np.clip(get, 0, end - start)
 
 
 STEP_COLUMNS = (

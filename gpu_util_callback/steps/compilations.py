@@ -44,10 +44,15 @@ class Compilations:
         """
         ids = np.full(len(signatures), ABSENT, np.int64)
         new = np.zeros(len(signatures), bool)
-        for i in np.flatnonzero(signatures != 0):
-            signature = float(signatures[i])
-            new[i] = signature not in self.shapes
-            ids[i] = self.shapes.setdefault(signature, len(self.shapes))
+        at = np.flatnonzero(signatures != 0)
+        if len(at):
+            seen, first, which = np.unique(signatures[at], return_index=True, return_inverse=True)
+            known = np.empty(len(seen), np.int64)
+            for k in np.argsort(first):  # numbered as they come
+                signature = float(seen[k])
+                new[at[first[k]]] = signature not in self.shapes
+                known[k] = self.shapes.setdefault(signature, len(self.shapes))
+            ids[at] = known[which]
         return ids, new
 
     def among(self, traced: np.ndarray, new_shape: np.ndarray, own_ns: np.ndarray) -> np.ndarray:
@@ -59,6 +64,10 @@ class Compilations:
             own_ns: duration of the calls without their waits.
         """
         compiles = traced.copy()
+        if not self.shapes_compile or not new_shape.any():
+            kept = self._usual.maxlen or 0
+            self._usual.extend(own_ns[~traced][-kept:].tolist())
+            return compiles
         for i, value in enumerate(own_ns.tolist()):
             if traced[i]:
                 continue

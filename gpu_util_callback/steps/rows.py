@@ -19,7 +19,6 @@ __all__ = [
     "InputRows",
     "Stamp",
     "busy_until",
-    "input_rows",
     "seen_batch_size",
     "seen_dims",
     "shape_signature",
@@ -105,13 +104,6 @@ def busy_until(idle: bool, probe: DeviceProbe, delivered: int) -> int:
     if idle:
         return 0
     return ENDED_MEANWHILE if probe.idle() else delivered
-
-
-def input_rows(stamps: list[Stamp]) -> InputRows:
-    """Return input rows from stamps."""
-    times = np.array([(s[0], s[1], s[3]) for s in stamps], np.int64).reshape(-1, 3)
-    signatures = np.array([s[2] for s in stamps], np.float64)
-    return InputRows(times[:, 0], times[:, 1], signatures, times[:, 2])
 
 
 # ---- shapes of batches -----------------------------------------------------------------

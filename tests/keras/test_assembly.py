@@ -7,7 +7,7 @@ import pytest
 
 from gpu_util_callback.steps.assemble import Assembler, share_rows
 from gpu_util_callback.steps.compilations import Compilations
-from gpu_util_callback.steps.rows import ENDED_MEANWHILE, InputRows, shape_signature
+from gpu_util_callback.steps.rows import ENDED_MEANWHILE, UNSEEN, InputRows, shape_signature
 from gpu_util_callback.steps.timeline import (
     CALL,
     FIRST,
@@ -310,6 +310,14 @@ def test_validations_between_steps_keep_their_place():
     assert [part["step"].tolist() for part in tables["validation_steps"]] == [[1], [2]]
     assert [part["input_wait_ns"].tolist() for part in tables["validation_steps"]] == [[5], [7]]
     assert sum(len(part["step"]) for part in tables["steps"]) == 2
+
+
+def test_a_validation_batch_that_was_not_requested_has_no_wait():
+    """Of a loop that only says where its steps begin; as in training."""
+    test = call(start=1, call=1, call_end=2, logs=2, logs_end=2, end=2, flags=TESTING)
+    items = [Function("validation"), (*test, UNSEEN, MS, 0.0, 0), (*test, MS, MS + 7, 0.0, 0)]
+    (table,) = Assembler(0).add(items)["validation_steps"]
+    assert table["input_wait_ns"].tolist() == [-1, 7]
 
 
 def test_rows_that_cannot_be_read_leave_the_steps():
