@@ -108,11 +108,11 @@ class Diagnosis:
 
         Returns:
             `{"rules_version", "thresholds", "thresholds_set", "verdict", "gpu_active_pct",
-            "energy", "findings", "spans", "silent"}`; findings and spans are the contract's objects
-            with "id" and "title", ordered by `lost_s`; "thresholds_set" has those that are not the
-            default, "gpu_active_pct" each sampled GPU's mean over the run's time, by its index,
-            "energy" is that of `EnergyUse`, and "silent" has the causes that could not be judged,
-            with the reason.
+            "energy", "au", "findings", "spans", "silent"}`; findings and spans are the contract's
+            objects with "id" and "title", ordered by `lost_s`; "thresholds_set" has those that are
+            not the default, "gpu_active_pct" each sampled GPU's mean over the run's time, by its
+            index, "energy" is that of `EnergyUse`, "au" that of `AcceleratorUse`, and "silent" has
+            the causes that could not be judged, with the reason.
         """
         run = self._run
         run.update(facts, account, now_ns, ended)
@@ -140,6 +140,7 @@ class Diagnosis:
             "verdict": sentence(run, objects),
             "gpu_active_pct": _active_pct(run),
             "energy": run.energy.result(run.gpus, run.start_ns, run.end_ns),
+            "au": run.accelerator.result(run.phases) if run.source is None else None,
             "findings": findings,
             "spans": spans,
             "silent": silent,

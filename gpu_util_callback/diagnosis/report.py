@@ -157,6 +157,8 @@ def run_report(
         "traced": _traced(traced),
         "unavailable": [*(facts.get("unavailable") or []), *_older_rules(found)],
         "overhead": dict(facts.get("overhead") or {}),
+        "au_pct": (found.get("au") or {}).get("pct"),
+        "au_epochs": (found.get("au") or {}).get("epochs") or [],
         "energy": found.get("energy"),
         "energy_j_per_sample": _energy_per_sample(found, facts, recording.step_count),
         "verdict": found["verdict"],

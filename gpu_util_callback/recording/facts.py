@@ -331,6 +331,21 @@ class Energy(TypedDict, total=False):
     gpus: Required[list[GpuEnergy]]
 
 
+class EpochUse(TypedDict, total=False):
+    """The accelerator utilization of an epoch."""
+
+    epoch: Required[Count]
+    steps: Required[Count]
+    au_pct: Required[Percent]
+
+
+class AcceleratorUse(TypedDict, total=False):
+    """The accelerator utilization by MLPerf Storage's definition."""
+
+    pct: Required[Percent]
+    epochs: Required[list[EpochUse]]
+
+
 class Diagnosis(TypedDict, total=False):
     """The recorder's findings, with its rules and thresholds; if damaged, the latter alone."""
 
@@ -340,6 +355,7 @@ class Diagnosis(TypedDict, total=False):
     verdict: Required[str]
     gpu_active_pct: dict[str, Percent]
     energy: Energy | None
+    au: AcceleratorUse | None
     findings: Required[list[Claim]]
     spans: Required[list[Span]]
     silent: list[Silent]

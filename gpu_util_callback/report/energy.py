@@ -1,10 +1,10 @@
-"""Energy and its price, in words."""
+"""Energy, its price, and accelerator utilization, in words."""
 
 from collections.abc import Mapping, Sequence
 
-from gpu_util_callback.words import HOST_TIME, energy
+from gpu_util_callback.words import HOST_TIME, energy, percent
 
-__all__ = ["Prices", "energy_sentence"]
+__all__ = ["Prices", "accelerator_sentence", "energy_sentence"]
 
 _KWH_J = 3.6e6
 _WORTH_SAYING = 0.01  # of the energy: below it, a category is not worth a word
@@ -92,3 +92,19 @@ def _cost(run: Mapping) -> str:
     if cost.get("gpu_time") is not None:
         said.append(f"{cost['gpu_time']:,.2f} for {cost['gpu_hours']:,.3g} GPU hours")
     return f"At the prices given: {', '.join(said)}." if said else ""
+
+
+def accelerator_sentence(run: Mapping) -> str:
+    """Return the accelerator utilization next to the benchmark's limits; "" without GPU or value.
+
+    The limits are those of MLPerf Storage's training workloads.
+    """
+    pct = run.get("au_pct")
+    if pct is None or not any(gpu["used_by_framework"] for gpu in run["gpus"]):
+        return ""
+    epochs = run.get("au_epochs") or []
+    over = f", mean of {len(epochs):,} epochs" if epochs[1:] else ""
+    return (
+        f"Accelerator utilization (AU, as in MLPerf Storage): {percent(pct)}{over}; "
+        "the benchmark asks for 90 % (3D U-Net, ResNet-50) or 70 % (CosmoFlow)."
+    )

@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis.compare import comparison
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
-from gpu_util_callback.report.energy import energy_sentence
+from gpu_util_callback.report.energy import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (
     GPU_LOOK,
     Detail,
@@ -149,7 +149,8 @@ def _whole(
     lines += finding_lines(unit.groups, pen, detail, run, unit.who)
     lines += _account(run, pen, unit.who)
     lines += _gpus(run, pen, detail)
-    lines += pen.wrap(energy_sentence(run), "  ", "")
+    for said in (energy_sentence(run), accelerator_sentence(run)):
+        lines += pen.wrap(said, "  ", "")
     notes = missing_lines(run["unavailable"], pen, detail)
     notes += _not_judged(run, pen, detail) + _clocks(unit, pen, detail)
     notes += _thresholds_set(run, pen) + _overhead(run, pen)

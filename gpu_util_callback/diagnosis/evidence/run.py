@@ -6,6 +6,7 @@ from typing import cast
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.evidence.accelerator import AcceleratorUse
 from gpu_util_callback.diagnosis.evidence.blocks import StepBlocks, absences
 from gpu_util_callback.diagnosis.evidence.energy import EnergyUse
 from gpu_util_callback.diagnosis.evidence.gauges import MIN_SAMPLES, Gauges, Mean
@@ -65,6 +66,7 @@ class Run(Gauges):
         self.pipeline = Pipeline()
         self.traced = Traced()
         self.energy = EnergyUse()
+        self.accelerator = AcceleratorUse()
         self.account: Mapping = {}
         self.now_ns: int | None = None
         self.ended = False
@@ -78,6 +80,7 @@ class Run(Gauges):
         self.traced.add_steps(tables.get("traced_steps", {}))
         self.traced.add_kernels(tables.get("kernels", {}))
         self.energy.add(tables, samples)
+        self.accelerator.add(tables.get("steps", {}))
         self.add_samples(samples)
 
     def update(
