@@ -1,12 +1,23 @@
-"""The steps of a fit to profile: the callback's argument `trace`."""
+"""The steps of a fit to profile: the callback's argument `trace`, and the budget for them."""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median
 from typing import Any
 
-__all__ = ["TraceSchedule"]
+__all__ = [
+    "Action",
+    "Budget",
+    "PlannedWindow",
+    "Planner",
+    "TraceSchedule",
+    "WindowCost",
+]
 
 
 @dataclass(frozen=True)
@@ -118,3 +129,423 @@ def _ranges(ranges: Iterable) -> tuple[tuple[int, int], ...]:
         else:
             merged.append((first, stop))
     return tuple(merged)
+
+
+FOREVER = 1 << 62  # a step or a time that never comes
+
+
+@dataclass(frozen=True)
+class WindowCost:
+    """Cost of one window, in seconds of wall time (`parse_s`: of a processor)."""
+
+    start_s: float  # the call that starts the profiler, on the training thread
+    slowed_s: float  # how much longer its steps took than those before them, start included
+    stop_s: float  # the call that stops it, on a thread of its own
+    parse_s: float  # the process that reads the file
+    after_s: float  # how much longer the steps took while it was stopped and read
+    steps: int
+    events: int
+
+    @property
+    def total_s(self) -> float:
+        """Return the whole cost, taking the greater of what was spent and what the steps lost."""
+        return max(self.start_s, self.slowed_s) + max(self.stop_s + self.parse_s, self.after_s)
+
+
+class Budget:
+    """Limit on the cost of all windows, as a share of the time since the fit began.
+
+    Args:
+        share: of wall time, e.g. 0.01.
+        first_guess_s: the assumed cost of the first window.
+    """
+
+    MARGIN = 1.25  # a window may cost more than the ones before it
+    REMEMBERED = 3
+
+    def __init__(self, share: float, first_guess_s: float):
+        self.share = share
+        self.first_guess_s = first_guess_s
+        self.spent_s = 0.0
+        self._last: deque[WindowCost] = deque(maxlen=self.REMEMBERED)
+
+    def charge(self, cost: WindowCost) -> None:
+        self.spent_s += cost.total_s
+        self._last.append(cost)
+
+    def guess_s(self, steps: int) -> float:
+        """Return a conservative cost of a window of this many steps, so that the budget holds."""
+        if not self._last:
+            return self.first_guess_s
+        return self.MARGIN * max(c.total_s * max(1.0, steps / c.steps) for c in self._last)
+
+    def opens_at_s(self, steps: int) -> float:
+        """Return the seconds after the fit's begin from which the next window fits."""
+        if self.share <= 0:
+            return float("inf")
+        return (self.spent_s + self.guess_s(steps)) / self.share
+
+
+_Range = tuple[int, int]
+
+
+class Action(Enum):
+    """An action at a step boundary."""
+
+    NONE = 0
+    OPEN = 1  # start the profiler; `Planner.opened` then returns whether to mark this step
+    MARK = 2  # the step that begins is one of the open window's steps
+    CLOSE = 3  # stop the profiler
+
+
+@dataclass
+class PlannedWindow:
+    """One window: the steps it marks, and the time its steps took."""
+
+    index: int
+    first: int
+    stop: int  # half-open; less than planned where an epoch's end cut it off
+    per_call: int = 1  # batches between two boundaries
+    wanted: _Range | None = None  # the user's range for it
+    start_s: float = 0.0
+    inside_ns: int = 0
+    inside_calls: int = 0  # calls of the train function while it was open
+    after_ns: int = 0
+    after_calls: int = 0
+    marked: list[int] = field(default_factory=list)  # the first batch of each marked call
+
+    @property
+    def marked_stop(self) -> int:
+        """Return the step after the last marked one."""
+        return self.marked[-1] + self.per_call if self.marked else self.first
+
+
+class Planner:
+    """The decisions at each step boundary of a fit: whether a window opens, continues or closes.
+
+    Holds no clock and no profiler: the caller passes the time (nanoseconds, monotonic) and the
+    outcome of its decisions. `boundary` is called on the training thread for every step and costs
+    less than a microsecond while nothing is due; `finished` comes from another thread.
+
+    Args:
+        schedule: which steps.
+        share: the overhead budget, a share of wall time.
+        first_guess_s: see `Budget`.
+        warmup: calls at the start of a window whose steps are not marked, because they bear the
+            cost of attaching the profiler to the device.
+    """
+
+    SETTLED = 4  # steps timed, and steps of a long epoch over, before an automatic window
+    FIRST_STEPS = 3  # steps of the first window, when nothing is known of its events
+    SPREAD = 0.1  # automatic windows lie at least this share of the elapsed time apart
+    CLEAR = 8  # steps left between an automatic window and another profile
+    RETRY_NS = 2_000_000_000  # after finding the profiler taken
+
+    def __init__(
+        self, schedule: TraceSchedule, share: float, first_guess_s: float, warmup: int = 0
+    ):
+        self.schedule = schedule
+        self.budget = Budget(share, first_guess_s)
+        self.warmup = warmup
+        self.window: PlannedWindow | None = None  # the open one
+        self.windows_opened = 0
+        self.moved: list[tuple[tuple[int, int], tuple[int, int]]] = []  # (wanted, taken) ranges
+        self.refusals = 0
+        self._lock = threading.RLock()  # not held while nothing is due
+        self._durations: deque[int] = deque(maxlen=33)  # ns, of the latest undisturbed calls
+        self._events_per_step: float | None = None
+        self._last_length = self.FIRST_STEPS
+        self._behind: dict[int, PlannedWindow] = {}  # closed windows whose cost is not yet known
+        self._pending: deque[_Range] = deque()
+        self._next_first = schedule.first
+        self._claims: list[tuple[int, int]] = []
+        self._per_call = 1
+        self._epoch_steps: int | None = None
+        self._begin_ns = 0
+        self._wake_ns = self._wake_step = FOREVER
+        self._retry_ns = self._last_open_ns = 0
+        self._last_ns = self._last_step = self._epoch_first = -1
+
+    # -- input from the caller -----------------------------------------------------------------
+
+    def begin(
+        self,
+        now_ns: int,
+        steps_per_epoch: int | None = None,
+        steps_per_call: int = 1,
+        claims: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """Begin the fit.
+
+        Args:
+            now_ns: the time.
+            steps_per_epoch: where it is known.
+            steps_per_call: batches between two boundaries (`steps_per_execution`).
+            claims: half-open step ranges in which another callback will use the profiler.
+        """
+        self._begin_ns = now_ns
+        self._epoch_steps = steps_per_epoch
+        self._per_call = max(1, steps_per_call)
+        self._claims = sorted(claims)
+        self._pending = deque(self.schedule.ranges)
+        self._plan()
+
+    def boundary(self, step: int, now_ns: int) -> Action:
+        """Return what to do as a call of the train function begins, with batch number `step`."""
+        last = self._last_ns
+        self._last_ns = now_ns
+        self._last_step = step
+        if last < 0:
+            self._epoch_first = step
+        elif self.window is None and not self._behind:
+            self._durations.append(now_ns - last)
+        else:
+            self._charge_call(now_ns - last)
+        if self.window is not None:
+            return self._go_on(self.window, step)
+        if step < self._wake_step or now_ns < self._wake_ns:
+            return Action.NONE
+        return self._try_open(step)
+
+    def waited(self, wait_ns: int) -> None:
+        """Exclude time since the last boundary: the GPU was working on earlier steps."""
+        self._last_ns += wait_ns
+
+    def opened(self, start_s: float) -> bool:
+        """Note that the profiler runs, after a call of `start_s`; return whether to mark a step."""
+        window = self.window
+        assert window is not None
+        window.start_s = start_s
+        self.windows_opened += 1
+        self._last_open_ns = self._last_ns
+        if self.schedule.first is not None:
+            every = self.schedule.every
+            self._next_first = None if every is None else window.first + every
+        elif window.wanted is not None:
+            self._pending.popleft()
+            if window.first != window.wanted[0]:
+                self.moved.append((window.wanted, (window.first, window.stop)))
+        return self._go_on(window, self._last_step) is Action.MARK
+
+    def refused(self, now_ns: int) -> None:
+        """Retry later: the profiler was in use when the window was to open."""
+        self.window = None
+        self.refusals += 1
+        self._retry_ns = now_ns + self.RETRY_NS
+        self._plan()
+
+    def gave_way(self, now_ns: int) -> None:
+        """Release the open window for another profile; retry later."""
+        window = self.window
+        if window is not None:
+            if window.wanted is not None:
+                self._pending.appendleft(window.wanted)
+            elif self.schedule.first is not None:
+                self._next_first = window.first
+            self.windows_opened -= 1
+            self.budget.spent_s += window.start_s
+            self.refused(now_ns)
+
+    def give_up(self) -> None:
+        """Open no more windows: the profiler does not work here."""
+        self.window = None
+        self._retry_ns = FOREVER
+        self._plan()
+
+    def closed(self) -> PlannedWindow | None:
+        """Return the window being stopped; `finished` will report its cost."""
+        window = self.window
+        if window is None:  # it gave way meanwhile
+            return None
+        with self._lock:
+            self.window = None
+            self._behind[window.index] = window
+            self._plan()
+        return window
+
+    def epoch_ended(self, steps: int | None = None) -> PlannedWindow | None:
+        """Return the window that a pause in the steps cuts off: it must be closed.
+
+        Args:
+            steps: delivered so far, where the caller knows: an input exhausted without notice makes
+                a call that delivers none.
+        """
+        self._last_ns = -1
+        window = self.window
+        if window is None:
+            return None
+        if steps is None:
+            steps = self._last_step + self._per_call
+        window.marked = [step for step in window.marked if step < steps]
+        end = max(steps, window.first)
+        if window.wanted is not None and end < window.stop:
+            self._pending.appendleft((end, window.stop))
+        window.stop = min(window.stop, end)
+        return self.closed()
+
+    def finished(self, index: int, stop_s: float, parse_s: float, events: int) -> WindowCost | None:
+        """Set what a closed window cost, and return the whole cost. Any thread."""
+        with self._lock:
+            window = self._behind.get(index)
+            if window is None:
+                return None
+            usual_ns = median(self._durations) if self._durations else 0
+            steps = max(1, len(window.marked)) * self._per_call
+            cost = WindowCost(
+                start_s=window.start_s,
+                slowed_s=max(0.0, window.inside_ns - window.inside_calls * usual_ns) / 1e9,
+                stop_s=stop_s,
+                parse_s=parse_s,
+                after_s=max(0.0, window.after_ns - window.after_calls * usual_ns) / 1e9,
+                steps=steps,
+                events=events,
+            )
+            self.budget.charge(cost)
+            if events:
+                self._events_per_step = events / (max(1, window.inside_calls) * self._per_call)
+            self._last_length = steps
+            del self._behind[index]
+            self._plan()
+        return cost
+
+    def why_none(self, now_ns: int) -> tuple[str, str] | None:
+        """Return why a fit ended without a window, and what to do about it."""
+        if self.windows_opened or self._retry_ns >= FOREVER:
+            return None
+        steps, schedule = self._last_step + self._per_call, self.schedule
+        if self.refusals:
+            return (
+                "another profiler was running whenever a window was due",
+                "end the other profile, or choose steps after it: "
+                f"GpuUtilCallback(trace=[({steps}, {steps + 5})])",
+            )
+        first, stop = _middle(max(1, steps))
+        cure = f"GpuUtilCallback(trace=[({first}, {stop})]) profiles these steps at any cost"
+        if schedule.explicit or (schedule.first is not None and schedule.first >= steps):
+            named = self._pending[0][0] if self._pending else schedule.first
+            return f"the fit ended after {steps} steps, before step {named} of trace", cure
+        elapsed_s = (now_ns - self._begin_ns) / 1e9
+        wait_s = self.budget.opens_at_s(self._length())
+        if wait_s > elapsed_s:
+            return (
+                f"run too short ({elapsed_s:.1f} s); with overhead_budget={self.budget.share:g} "
+                f"the first window opens at {wait_s:.0f} s",
+                cure,
+            )
+        return "no part of the run left time for a window", cure
+
+    def idle_s(self, now_ns: int) -> float:
+        """Return the seconds without a boundary beyond the duration of a usual step."""
+        usual_ns = max(self._durations, default=0)
+        last_ns = self._last_ns if self._last_ns >= 0 else now_ns
+        return (now_ns - last_ns - 5 * usual_ns) / 1e9
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def _charge_call(self, duration_ns: int) -> None:
+        """Charge a call inside or after a window: compared with others, no reference for them."""
+        if self.window is not None:
+            self.window.inside_ns += duration_ns
+            self.window.inside_calls += 1
+        # No lock: another thread may hold it. It takes windows out of here, and reads these sums.
+        for window in tuple(self._behind.values()):
+            window.after_ns += duration_ns
+            window.after_calls += 1
+
+    def _go_on(self, window: PlannedWindow, step: int) -> Action:
+        if step >= window.stop:
+            return Action.CLOSE
+        if step + self._per_call > window.first:
+            window.marked.append(step)
+            return Action.MARK
+        return Action.NONE
+
+    def _plan(self) -> None:
+        """Set the step and the time before which nothing needs deciding."""
+        with self._lock:
+            self._wake_step, self._wake_ns = self._next()
+
+    def _next(self) -> tuple[int, int]:
+        schedule = self.schedule
+        spent = schedule.count is not None and self.windows_opened >= schedule.count
+        if spent or self._retry_ns >= FOREVER:
+            return FOREVER, FOREVER
+        step, time_ns = 0, self._retry_ns
+        if schedule.ranges or schedule.first is not None:
+            first = self._pending[0][0] if self._pending else self._next_first
+            if first is None:
+                return FOREVER, FOREVER
+            # the call that holds it, and the calls before it to warm up
+            step = first - self._per_call * (1 + self.warmup) + 1
+        if not schedule.explicit:
+            if self._behind:  # depends on the cost of that window
+                return FOREVER, FOREVER
+            elapsed_s = self.budget.opens_at_s(self._length())
+            if elapsed_s > 1e9:
+                return FOREVER, FOREVER
+            time_ns = max(time_ns, self._begin_ns + int(elapsed_s * 1e9), self._spread_ns())
+        return step, time_ns
+
+    def _spread_ns(self) -> int:
+        """Space windows further apart as the run grows: a hundred make a run of ten thousand."""
+        if not self.windows_opened or self.schedule.first is not None:
+            return 0
+        return self._begin_ns + int((self._last_open_ns - self._begin_ns) * (1 + self.SPREAD))
+
+    def _length(self) -> int:
+        """Return the steps of the next window: as many as its events allow, growing slowly."""
+        if self._events_per_step is None:
+            length = min(self.schedule.steps, self.FIRST_STEPS)
+        else:
+            fitting = int(self.schedule.max_events / max(1.0, self._events_per_step))
+            length = max(1, min(self.schedule.steps, fitting, 2 * self._last_length))
+        return -(-length // self._per_call) * self._per_call  # whole calls
+
+    def _try_open(self, step: int) -> Action:
+        wanted = self._pending[0] if self._pending else None
+        lead = self.warmup * self._per_call
+        if wanted is None and self._next_first is None:  # automatic
+            first = step + lead
+            stop = first + self._length()
+            if not self._has_room(step, stop) or self._claim_met(first, stop, self.CLEAR):
+                return Action.NONE
+        else:
+            first, stop = wanted or (
+                self._next_first or 0,
+                (self._next_first or 0) + self._length(),
+            )
+            length = stop - first
+            # a window that was held back (by its budget or another profile) keeps its length
+            first = max(first, step)
+            while (claim := self._claim_met(first, first + length, 1)) is not None:
+                first = claim[1] + lead
+            stop = first + length
+            if first >= step + self._per_call * (1 + self.warmup):
+                self._wake_step = first - self._per_call * (1 + self.warmup) + 1
+                return Action.NONE
+        self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, wanted)
+        return Action.OPEN
+
+    def _claim_met(self, first: int, stop: int, clear: int) -> _Range | None:
+        lead = self.warmup * self._per_call
+        for begin, end in self._claims:
+            if first - lead < end and stop > begin - clear:
+                return begin, end
+        return None
+
+    def _has_room(self, step: int, stop: int) -> bool:
+        """Return whether an automatic window fits here without an epoch's end in it."""
+        if len(self._durations) < self.SETTLED:
+            return False
+        into, epoch = step - self._epoch_first, self._epoch_steps
+        if epoch is None:
+            return into >= self.SETTLED
+        if epoch < self.SETTLED + stop - step:  # only a whole short epoch has room
+            return into == 0
+        return into >= self.SETTLED and into + stop - step <= epoch
+
+
+def _middle(steps: int) -> _Range:
+    """Return five steps, or as many as there are, after the first and slowest steps of a run."""
+    first = min(max(0, steps // 2), 100)
+    return first, min(first + 5, steps) if first < steps else first + 1

@@ -1,4 +1,8 @@
-"""Profiler windows of a fit: opens and closes them, and has their files read."""
+"""Profiler windows of a fit: opens and closes them, and has their files read.
+
+A `Window` has a thread of its own, which stops the profiler, publishes the file and has it read;
+`WindowResult` is what comes of it, for the recording and the scalars.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,26 @@ import atexit
 import contextlib
 import logging
 import os
+import shutil
 import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_util_callback.profiling.planner import Action, PlannedWindow, Planner
-from gpu_util_callback.profiling.reader import WindowReader
-from gpu_util_callback.profiling.result import WindowResult
-from gpu_util_callback.profiling.schedule import TraceSchedule
+import numpy as np
+
+from gpu_util_callback.profiling.reader import (
+    AllocatorCurve,
+    ReadFailed,
+    WindowReader,
+    WindowRows,
+    cure_for,
+)
+from gpu_util_callback.profiling.schedule import Action, PlannedWindow, Planner, TraceSchedule
 from gpu_util_callback.profiling.session import (
     Marker,
     ProfilerBusy,
@@ -26,10 +37,14 @@ from gpu_util_callback.profiling.session import (
     ProfilerSession,
     profile_claims,
 )
-from gpu_util_callback.profiling.window import Surroundings, Window
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.storage import is_remote, storage_for
 
-__all__ = ["ProfilerWindows"]
+__all__ = [
+    "ProfilerWindows",
+    "keep",
+    "publish",
+]
 
 log = logging.getLogger("gpu_util_callback")
 
@@ -386,3 +401,431 @@ def _close_all() -> None:
     for windows in list(_all):
         if windows._pid == os.getpid() and windows.busy:
             windows.close(10.0)
+
+
+def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | None = None) -> str:
+    """Copy a trace to where TensorBoard's Profile tab looks for it.
+
+    Args:
+        file: `<host>.xplane.pb`.
+        log_dir: the run's folder, or an fsspec URL.
+        name: of the profile; where a window of that name exists, this one gets a suffix.
+        redact: replaces a host name.
+
+    Returns: the profile's name as the Profile tab lists it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    host = file.name.removesuffix(".xplane.pb")
+    target_name = f"{redact(host) if redact else host}.xplane.pb"
+    if is_remote(log_dir):
+        return _publish_remote(file, log_dir, name, target_name, bool(redact))
+    home = Path(storage_for(log_dir)[1]) / "plugins" / "profile"
+    home.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, 1000):
+        folder = home / (name if attempt == 1 else f"{name}_{attempt}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        break
+    else:
+        raise FileExistsError(f"{home / name} and 999 more exist")
+    # A half-copied file would be shown as damaged: it is renamed when complete.
+    partial = folder / f"{target_name}.part"
+    try:
+        if redact:
+            partial.write_bytes(_without_host_names(file.read_bytes()))
+        else:
+            shutil.copyfile(file, partial)
+        partial.replace(folder / target_name)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+            folder.rmdir()
+        raise
+    return folder.name
+
+
+def _publish_remote(file: Path, log_dir: str, name: str, target_name: str, strip: bool) -> str:
+    name = f"{name}_{os.getpid()}"  # object stores have no exclusive folders
+    data = file.read_bytes()
+    data = _without_host_names(data) if strip else data
+    _put(data, log_dir, f"plugins/profile/{name}/{target_name}")
+    return name
+
+
+def keep(file: Path, log_dir: str) -> None:
+    """Copy a `<host>.pt.trace.json.gz` to where PyTorch's own tools put such files.
+
+    Args:
+        log_dir: the run's folder, or an fsspec URL.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    host, _, kind = file.name.partition(".pt.")
+    name = f"{host}_{os.getpid()}.{time.time_ns()}.pt.{kind}"
+    if is_remote(log_dir):
+        _put(file.read_bytes(), log_dir, name)
+        return
+    home = Path(storage_for(log_dir)[1])
+    home.mkdir(parents=True, exist_ok=True)
+    partial = home / f"{name}.part"
+    try:
+        shutil.copyfile(file, partial)
+        partial.replace(home / name)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def _put(data: bytes, log_dir: str, name: str) -> None:
+    import fsspec
+
+    filesystem, root = fsspec.core.url_to_fs(log_dir)
+    target = f"{root.rstrip('/')}/{name}"
+    try:
+        filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
+        filesystem.pipe_file(target, data)
+    except OSError:
+        raise
+    except Exception as error:  # each store has its own exceptions
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def _without_host_names(data: bytes) -> bytes:
+    """Return an XSpace without field 4, `hostnames`."""
+    from gpu_util_callback.traces import wire
+
+    kept = []
+    at = 0
+    for number, _, _, end in wire.fields(data, 0, len(data)):
+        if number != 4:
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
+
+
+# ---- one window ------------------------------------------------------------------------
+
+
+WATCH_S = 0.1  # how often an open window checks whether the fit is still there
+IDLE_S = 60.0  # an open window is closed after this long without a step
+
+
+@dataclass
+class Surroundings:
+    """Callbacks from a window to its fit; see `ProfilerWindows`.
+
+    Args:
+        note: takes (reason, cure, source) of whatever is missing; once per cure.
+        keep: takes the result.
+        abandon: called when the fit turns out to be over.
+        yielded: called when other code takes the profiler; returns whether the window was open.
+        ended: called when nothing more will come of the window.
+    """
+
+    session: ProfilerSession
+    clock: Clock
+    log_dir: str
+    redact: Callable[[str], str] | None
+    read: Callable[[Path], WindowRows]
+    is_over: Callable[[], bool] | None
+    note: Callable[..., None]
+    keep: Callable[[WindowResult], None]
+    abandon: Callable[[], None]
+    yielded: Callable[[Window], bool]
+    ended: Callable[[Window], None]
+
+
+class Window:
+    """One window from its start until its rows are available; its thread stops the profiler."""
+
+    def __init__(self, fit: Surroundings, planner: Planner, folder: Path, began_ns: int):
+        self.folder = folder
+        self._fit = fit
+        self._planner = planner
+        self._began_ns = began_ns
+        self.planned: PlannedWindow | None = None  # set before `closing`
+        self.halt_s = 0.0  # time the training thread spent stopping, likewise
+        self.closing = threading.Event()
+        self.stopped = threading.Event()
+        self.done = threading.Event()
+        self.before: Window | None = None  # read first: a scalar's steps must not go back
+        self.thread = threading.Thread(target=self._run, name="gpu-util-window", daemon=True)
+
+    def yielded(self) -> None:
+        """Close after other code has started the profiler."""
+        if self._fit.yielded(self):
+            self._planner.gave_way(time.perf_counter_ns())
+        self.closing.set()
+
+    def discard(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self) -> None:
+        fit = self._fit
+        try:
+            self._wait()
+            self._stop_and_read()
+        except Exception as error:
+            fit.note(f"{type(error).__name__}: {error}", 'trace="off" trains without them')
+        finally:
+            self.stopped.set()
+            self.discard()
+            self.done.set()
+            self._fit.ended(self)
+
+    def _wait(self) -> None:
+        """Wait until the window is to be closed, or nothing is left that would close it."""
+        fit = self._fit
+        while not self.closing.wait(WATCH_S):
+            if fit.is_over is not None:
+                over = fit.is_over()
+            else:
+                over = self._planner.idle_s(time.perf_counter_ns()) > IDLE_S
+            if over:
+                fit.abandon()
+                return
+
+    def _stop_and_read(self) -> None:
+        fit, planned = self._fit, self.planned
+        before = time.perf_counter()
+        try:
+            file = fit.session.stop(self.folder)
+        except ProfilerFailed as error:
+            fit.note(error.reason, error.cure)
+            file = None
+        stop_s = time.perf_counter() - before + self.halt_s
+        end_ns = fit.clock.now()
+        self.stopped.set()
+        if file is None or planned is None:
+            if planned is not None:
+                self._planner.finished(planned.index, stop_s, 0.0, 0)
+            return
+        xplane = file.name.endswith(".xplane.pb")
+        profile = self._publish(file, planned) if planned.marked and xplane else None
+        rows = self._rows(file)
+        if planned.marked and not xplane:
+            self._keep(file)
+        parse_s = rows.cpu_s if rows else 0.0
+        cost = self._planner.finished(planned.index, stop_s, parse_s, rows.events if rows else 0)
+        if not planned.marked:
+            return
+        tables = self._converted(rows, planned) if rows else {}
+        fit.keep(
+            WindowResult(
+                window=planned.index,
+                first_step=planned.marked[0],
+                stop_step=planned.marked_stop,
+                profile=profile,
+                start_ns=self._began_ns,
+                end_ns=end_ns,
+                cost_s=cost.total_s if cost else 0.0,
+                events=rows.events if rows else 0,
+                traced_steps=tables.get("traced_steps", {}),
+                kernels=tables.get("kernels", {}),
+                step_kernels=tables.get("step_kernels", {}),
+                allocators=self._curves(rows) if rows else [],
+            )
+        )
+
+    def _publish(self, file: Path, planned: PlannedWindow) -> str | None:
+        fit = self._fit
+        when = time.strftime("%Y_%m_%d_%H_%M_%S")
+        try:
+            return publish(file, fit.log_dir, f"{when}_step_{planned.marked[0]}", fit.redact)
+        except OSError as error:
+            self._not_kept(error, "plugins/profile", "Profile tab")
+            return None
+
+    def _keep(self, file: Path) -> None:
+        """Keep a trace that the Profile tab cannot read, for Perfetto. It holds process names."""
+        packed = file.with_name(f"{file.name}.gz")
+        if self._fit.redact is None and packed.is_file():
+            try:
+                keep(packed, self._fit.log_dir)
+            except OSError as error:
+                self._not_kept(error, "", "profiler's file")
+
+    def _not_kept(self, error: OSError, place: str, source: str) -> None:
+        log_dir = self._fit.log_dir
+        self._fit.note(
+            f"a window's file cannot be put into {log_dir}/{place}: {error.strerror or error}",
+            "make that folder writable, or give another log_dir",
+            source=source,
+        )
+
+    def _rows(self, file: Path) -> WindowRows | None:
+        fit, before = self._fit, self.before
+        if before is not None:
+            before.done.wait()
+            self.before = None
+        try:
+            rows = fit.read(file)
+        except ReadFailed as error:
+            fit.note(
+                f"a window could not be read: {error}",
+                f"`gpu-util trace {fit.log_dir}/plugins/profile` reads its file",
+            )
+            return None
+        for problem in rows.problems:
+            if fit.session.traces_device or "no gpu detected" not in problem.lower():
+                fit.note(problem, cure_for(problem), source="profiler")
+        if fit.session.traces_device and not rows.device_events and not rows.problems:
+            fit.note(
+                "a window holds no event of any GPU",
+                "end other CUDA profilers (nsys, ncu) of this process, and check that the model "
+                "runs on the GPU: `gpu-util doctor`",
+                source="profiler",
+            )
+        return rows
+
+    def _curves(self, rows: WindowRows) -> list[AllocatorCurve]:
+        clock = self._fit.clock
+        return [
+            replace(curve, time_ns=clock.from_wall(curve.time_ns, self._began_ns))
+            for curve in rows.allocators
+            if curve.gpu >= 0
+        ]
+
+    def _converted(
+        self, rows: WindowRows, planned: PlannedWindow
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """Return the rows with the window's index and the recording's times."""
+        tables = {name: dict(columns) for name, columns in rows.tables.items()}
+        traced = tables["traced_steps"]
+        if traced:
+            keep = np.isin(traced["step"], planned.marked)
+            traced = {name: values[keep] for name, values in traced.items()}
+            if "start_ns" in traced:
+                known = traced["start_ns"] > 0
+                traced["start_ns"] = np.where(
+                    known,
+                    self._fit.clock.from_wall(traced["start_ns"], self._began_ns),
+                    traced["start_ns"],
+                )
+            traced["batches"] = np.full(len(traced["step"]), planned.per_call, np.int64)
+            tables["traced_steps"] = traced
+        by_step = tables.get("step_kernels")
+        if by_step:
+            keep = np.isin(by_step["step"], planned.marked)
+            tables["step_kernels"] = {name: values[keep] for name, values in by_step.items()}
+        for columns in tables.values():
+            if columns:
+                size = len(next(iter(columns.values())))
+                columns["window"] = np.full(size, planned.index, np.int64)
+        return tables
+
+
+@dataclass
+class WindowResult:
+    """The result of one window, for the recording.
+
+    Args:
+        window: its index within the fit.
+        first_step, stop_step: the steps it marked, half-open.
+        profile: its name in the Profile tab; None = its file could not be put there.
+        start_ns, end_ns: from before the profiler's start to after its stop, recording's clock.
+        cost_s: its whole cost.
+        traced_steps, kernels, step_kernels: rows as in the recording's schema.
+        allocators: curves of the GPUs' allocators, recording's clock.
+    """
+
+    window: int
+    first_step: int
+    stop_step: int
+    profile: str | None
+    start_ns: int
+    end_ns: int
+    cost_s: float
+    events: int
+    traced_steps: dict[str, np.ndarray]
+    kernels: dict[str, np.ndarray]
+    step_kernels: dict[str, np.ndarray]
+    allocators: list[AllocatorCurve]
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Return the rows for the recording: those of the window's tables and one of `phases`."""
+        phases = {
+            "kind": ["profiler_window"],
+            "name": [f"window {self.window}"],
+            "start_ns": [self.start_ns],
+            "end_ns": [self.end_ns],
+            "step": [self.first_step],
+            "account": [""],
+            "self_ns": [int(self.cost_s * 1e9)],
+            "count": [1],
+        }
+        tables: dict[str, dict[str, Any]] = {"phases": phases}
+        for name in ("traced_steps", "kernels", "step_kernels"):
+            rows: dict[str, np.ndarray] = getattr(self, name)
+            if rows and len(rows["window"]):
+                tables[name] = rows
+        return tables
+
+    def kernel_times_ms(self) -> list[tuple[int, int, float]]:
+        """Return (step, gpu, ms in which a kernel ran) of each traced step and GPU, by step.
+
+        Where one call trains several batches it is their mean, at the first of them.
+        """
+        rows = self.traced_steps
+        if not rows:
+            return []
+        busy = rows["kernel_busy_ns"]
+        kernel = np.where(busy >= 0, busy, rows["kernel_ns"])
+        found = [
+            (int(step), int(gpu), float(ns) / 1e6 / int(batches))
+            for step, gpu, ns, batches in zip(
+                rows["step"], rows["gpu"], kernel, rows["batches"], strict=True
+            )
+            if gpu >= 0 and ns >= 0
+        ]
+        return sorted(found)
+
+    def points(self) -> list[tuple[int, dict[str, float], int]]:
+        """Return the scalars of its steps: (step, {tag: value}, time in ns), by step."""
+        rows = self.traced_steps
+        if not rows:
+            return []
+        ends = dict(zip(rows["step"].tolist(), (rows["start_ns"] + rows["duration_ns"]).tolist(),
+                        strict=True))  # fmt: skip
+        points: dict[int, dict[str, float]] = {}
+        for step, gpu, ms in self.kernel_times_ms():
+            points.setdefault(step, {})[f"gpu_util/gpu{gpu}/kernel_time_ms"] = ms
+        return [(step, values, ends[step]) for step, values in points.items()]
+
+    def add_to(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
+        """Add its rows to those about to be written, and its allocators' curves to the samples."""
+        from gpu_util_callback.gpus import SampleBlock
+
+        for name, rows in self.tables().items():
+            known = tables.get(name)
+            tables[name] = (
+                {column: np.asarray(values) for column, values in rows.items()}
+                if known is None
+                else {c: np.concatenate([known[c], np.asarray(rows[c])]) for c in known}
+            )
+        for curve in self.allocators:
+            samples.append(
+                SampleBlock(
+                    f"gpu{curve.gpu}/allocator_traced",  # the sampled one is "gpu<i>/allocator"
+                    ("allocated_bytes",),
+                    curve.time_ns,
+                    curve.allocated_bytes.astype(np.float64).reshape(-1, 1),
+                )
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """Return the window's facts for the manifest."""
+        return {
+            "window": self.window,
+            "first_step": self.first_step,
+            "stop_step": self.stop_step,
+            "profile": self.profile,
+            "events": self.events,
+            "cost_s": round(self.cost_s, 4),
+        }

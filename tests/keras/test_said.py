@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_util_callback.profiling.planner import Planner
-from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.profiling.schedule import Planner, TraceSchedule
 from gpu_util_callback.recorder.messages import off
 from gpu_util_callback.recorder.recorder import Recorder
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.profiling.reader import ReadFailed, WindowReader
-from gpu_util_callback.profiling.window import keep, publish
+from gpu_util_callback.profiling.windows import keep, publish
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.diagnosed import analyse

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_util_callback.profiling.planner import Action, Budget, Planner, WindowCost
-from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.profiling.schedule import Action, Budget, Planner, TraceSchedule, WindowCost
 
 S = 1_000_000_000
 

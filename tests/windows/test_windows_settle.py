@@ -5,8 +5,7 @@ import time
 import pytest
 from fake_profiler import Door, FakeProfiler, train
 
-from gpu_util_callback.profiling.planner import Planner
-from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.profiling.schedule import Planner, TraceSchedule
 from gpu_util_callback.recorder.windows import KerasWindows
 from gpu_util_callback.steps.timeline import Timeline
 
