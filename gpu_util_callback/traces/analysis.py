@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.traces import frameworks, limits
+from gpu_util_callback.traces import hostside, limits
 from gpu_util_callback.traces.breakdown import DeviceAccount, account, waits
-from gpu_util_callback.traces.frameworks import Wording
 from gpu_util_callback.traces.hostside import (
     AllocatorProfile,
     HostOp,
     Stage,
+    Wording,
     allocator_profiles,
     host_ops,
     pipeline_stages,
@@ -148,7 +148,7 @@ class Analysis:
     def wording(self) -> Wording:
         """The framework that advice is written for; detected once, in all names of the trace."""
         if self._wording is None:
-            self._wording = frameworks.wording(self.trace)
+            self._wording = hostside.wording(self.trace)
         return self._wording
 
     def to_json(self) -> dict[str, Any]:

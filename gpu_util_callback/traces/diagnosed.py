@@ -12,7 +12,7 @@ from gpu_util_callback.diagnosis import (
     thresholds_set,
 )
 from gpu_util_callback.traces.analysis import Analysis, measure
-from gpu_util_callback.traces.frameworks import facts
+from gpu_util_callback.traces.hostside import facts
 from gpu_util_callback.traces.model import Trace
 from gpu_util_callback.traces.output import kernel_rows, step_rows, traced_rows
 

@@ -19,7 +19,7 @@ import numpy as np
 from gpu_util_callback.diagnosis import Diagnosis, thresholds_in_force
 from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis
 from gpu_util_callback.traces.diagnosed import analyse
-from gpu_util_callback.traces.frameworks import facts
+from gpu_util_callback.traces.hostside import facts
 from gpu_util_callback.traces.model import PS_PER_NS
 from gpu_util_callback.traces.output import step_rows
 from gpu_util_callback.traces.read import Progress, read_trace

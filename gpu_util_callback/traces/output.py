@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpu_util_callback.traces.breakdown import CATEGORIES, longest_gaps
+from gpu_util_callback.traces.kernels import step_kernels
 from gpu_util_callback.traces.model import PS_PER_MS, PS_PER_NS, PS_PER_US, DeviceKind
-from gpu_util_callback.traces.step_kernels import step_kernels
 
 if TYPE_CHECKING:
     from gpu_util_callback.traces.analysis import Analysis, DeviceAnalysis, ProcessAnalysis

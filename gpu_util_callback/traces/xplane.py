@@ -39,8 +39,12 @@ from gpu_util_callback.traces.model import (
     Trace,
 )
 from gpu_util_callback.traces.plausible import ordinal
-from gpu_util_callback.traces.xplane_events import PlaneEvents, device_columns, host_columns
-from gpu_util_callback.traces.xplane_metadata import Metadata
+from gpu_util_callback.traces.xplane_events import (
+    Metadata,
+    PlaneEvents,
+    device_columns,
+    host_columns,
+)
 
 __all__ = [
     "message_class",

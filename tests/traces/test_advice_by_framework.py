@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_util_callback.traces.frameworks import wording
+from gpu_util_callback.traces.hostside import wording
 from gpu_util_callback.traces.read import read_trace
 
 

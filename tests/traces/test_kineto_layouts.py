@@ -12,8 +12,7 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.diagnosed import analyse
-from gpu_util_callback.traces.json_stream import BrokenJson, Document
-from gpu_util_callback.traces.kineto import to_ps
+from gpu_util_callback.traces.kineto import BrokenJson, Document, to_ps
 
 
 def event(cat, name, ts, dur, tid=1, pid=7, **args) -> dict:
@@ -307,7 +306,7 @@ values = st.recursive(
 @given(st.lists(values, max_size=12), st.dictionaries(st.text(max_size=6), values, max_size=4),
        st.integers(1, 50))  # fmt: skip
 def test_streaming_reads_what_json_reads_at_any_window(events, members, window):
-    import gpu_util_callback.traces.json_stream as module
+    import gpu_util_callback.traces.kineto as module
 
     members.pop("traceEvents", None)
     text = json.dumps({**members, "traceEvents": events, "z": 1}, ensure_ascii=False)

@@ -14,7 +14,7 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.diagnosed import analyse
-from gpu_util_callback.traces.frameworks import wording
+from gpu_util_callback.traces.hostside import wording
 from gpu_util_callback.traces.imported import import_trace
 
 STEPS, STEP_US = 20, 1_000
@@ -238,7 +238,7 @@ def test_a_wrong_limit_ends_no_training_but_is_told_before_it():
 def test_names_are_looked_at_once(trace_file, tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "gpu_util_callback.traces.frameworks.wording", lambda t: calls.append(t) or wording(t)
+        "gpu_util_callback.traces.hostside.wording", lambda t: calls.append(t) or wording(t)
     )
     import_trace(trace_file, tmp_path / "logs")
     assert len(calls) == 1
