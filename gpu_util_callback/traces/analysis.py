@@ -132,7 +132,6 @@ class Analysis:
     trace: Trace
     processes: list[ProcessAnalysis]
     findings: list[dict[str, Any]]
-    compat: dict[str, Any]
     problems: list[str] = field(default_factory=list)  # the reader's, and limits of the numbers
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # cause -> name -> value
     thresholds_set: dict[str, float] = field(default_factory=dict)  # those other than the default
@@ -215,14 +214,9 @@ def measure(trace: Trace) -> Analysis:
                 unused_devices=[d.index for d in process.devices if not len(d.events)],
             )
         )
-    figures = {}
-    if trace.format == "kineto" and processes:
-        from gpu_util_callback.traces.kineto_compat import compat
-
-        figures = compat(processes[0].process, trace.names)
     notes = [note for p in processes for note in (*_unjudged(p), *_unlinked(p))]
     problems = list(dict.fromkeys([*problems, *notes]))
-    return Analysis(trace, processes, [], figures, problems)
+    return Analysis(trace, processes, [], problems)
 
 
 def _accountable(process: Process, steps: Steps) -> tuple[list[Device], str]:

@@ -71,7 +71,6 @@ def trace_json(analysis: Analysis) -> dict[str, Any]:
         "memory": [],
         "host_ops": [],
         "pipeline": [],
-        "compat": analysis.compat,
         "findings": analysis.findings,
         "thresholds": analysis.thresholds,
         "silent": analysis.silent,

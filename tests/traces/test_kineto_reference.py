@@ -9,7 +9,6 @@ from gpu_util_callback.traces.breakdown import CATEGORIES
 from gpu_util_callback.traces.diagnosed import analyse
 
 NS = 1.01e-6  # a nanosecond in milliseconds
-ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu", "other")
 
 
 @pytest.fixture
@@ -32,32 +31,24 @@ def causes(result: dict) -> list[str]:
     return [f["cause"] for f in result["findings"]]
 
 
-def rounded(row: dict) -> dict:
-    return {role: round(row[f"{role}_us"]) for role in ROLES if row[f"{role}_us"]}
+def occupancy_pct(result: dict) -> float:
+    """Of the kernels that report it, weighted by their time."""
+    known = [k for k in result["kernels"] if k["occupancy_pct"] is not None]
+    return sum(k["total_ms"] * k["occupancy_pct"] for k in known) / sum(
+        k["total_ms"] for k in known
+    )
 
 
 def test_v100_resnet50(trace_json):
     result = trace_json("v100_resnet50_num_workers_0.json.gz")
-    compat = result["compat"]
-    assert [s["step"] for s in compat["steps"]] == [5, 6, 7, 8, 9, 10]
-    assert compat["gpu_utilization_pct"] == pytest.approx(55.51, abs=0.005)
-    assert compat["sm_efficiency_pct"] == pytest.approx(54.68, abs=0.005)
-    assert compat["occupancy_pct"] == pytest.approx(49.13, abs=0.005)
-    assert compat["tensor_core_pct"] == 0
-    mean = compat["mean"]
-    assert round(mean["total_us"]) == 177592
-    assert rounded(mean) == {
-        "kernel": 98589,
-        "memcpy": 1915,
-        "memset": 89,
-        "runtime": 2908,
-        "dataloader": 59262,
-        "cpu": 13674,
-        "other": 1156,
-    }
-    for step in compat["steps"]:
-        assert sum(step[f"{role}_us"] for role in ROLES) == pytest.approx(step["total_us"])
     assert [s["step"] for s in result["steps"]] == [5, 6, 7, 8, 9, 10]
+    (gpu,) = result["devices"]
+    # As PyTorch's own plugin showed them: microseconds a step, of kernels, copies and memsets.
+    assert gpu["kernel_busy_ms"] / 6 == pytest.approx(98.588667, abs=NS)
+    assert gpu["copy_busy_ms"]["h2d"] / 6 == pytest.approx(1.915333, abs=NS)
+    assert gpu["memset_busy_ms"] / 6 == pytest.approx(0.089, abs=NS)
+    assert occupancy_pct(result) == pytest.approx(49.13, abs=0.005)
+    assert {k["tensor_core"] for k in result["kernels"]} == {"no"}
     assert causes(result)[0] == "input_bound"
     assert "no_tensor_cores" in causes(result)
     assert "num_workers" in result["findings"][0]["advice"]["code"]
@@ -95,47 +86,51 @@ def test_h100_timesformer(trace_json):
 
 def test_unit_gpu_utilization(trace_json):
     result = trace_json("unit/test_gpu_utilization.json")
-    compat = result["compat"]
-    assert compat["gpu_utilization_pct"] == pytest.approx(50)
-    assert compat["sm_efficiency_pct"] == pytest.approx(34.1667, abs=1e-4)
-    assert compat["occupancy_pct"] == pytest.approx(0.55)
+    (step,) = result["steps"]
+    assert step["gpus"][0]["kernel_busy_ms"] / step["duration_ms"] == pytest.approx(0.5)
+    assert occupancy_pct(result) == pytest.approx(0.55)
     assert [d["index"] for d in result["devices"]] == [1]
 
 
 def test_unit_all_categories(trace_json):
-    (step,) = trace_json("unit/test_all_categories.json")["compat"]["steps"]
-    assert step["total_us"] == 400
-    assert rounded(step) == {
-        "kernel": 15, "memcpy": 10, "memset": 5, "runtime": 30, "dataloader": 180, "cpu": 35,
-        "other": 125,
-    }  # fmt: skip
+    result = trace_json("unit/test_all_categories.json")
+    (step,), (gpu,) = result["steps"], result["devices"]
+    assert step["duration_ms"] == pytest.approx(0.4)
+    assert step["input_wait_ms"] == pytest.approx(0.18)
+    assert gpu["kernel_busy_ms"] == pytest.approx(0.015)
+    assert gpu["copy_busy_ms"] == {"h2d": pytest.approx(0.01), "d2h": 0, "d2d": 0}
+    assert gpu["memset_busy_ms"] == pytest.approx(0.005)
 
 
 def test_unit_multiple_steps(trace_json):
     result = trace_json("unit/test_multiple_profilersteps_no_overlap.json")
-    first, second = result["compat"]["steps"]
-    assert (first["step"], first["total_us"]) == (1, 220)
-    assert rounded(first) == {"memcpy": 40, "runtime": 5, "cpu": 55, "other": 120}
-    assert (second["step"], second["total_us"]) == (2, 260)
-    assert rounded(second) == {"kernel": 200, "runtime": 5, "cpu": 45, "other": 10}
+    first, second = result["steps"]
+    # A step extends to the next one's marker.
+    assert (first["step"], first["duration_ms"]) == (1, pytest.approx(0.25))
+    assert first["gpus"][0]["copy_h2d_ms"] == pytest.approx(0.04)
+    assert first["gpus"][0]["kernel_ms"] == 0
+    assert (second["step"], second["duration_ms"]) == (2, pytest.approx(0.26))
+    assert second["gpus"][0]["kernel_ms"] == pytest.approx(0.2)
 
 
 def test_unit_no_step(trace_json):
     result = trace_json("unit/test_no_profilerstep.json")
-    assert [s["total_us"] for s in result["compat"]["steps"]] == [320]
-    assert len(result["steps"]) == 1
+    assert [s["duration_ms"] for s in result["steps"]] == [pytest.approx(0.32)]
 
 
 def test_unit_pure_cpu(trace_json):
     result = trace_json("unit/test_pure_cpu.json")
-    assert [s["total_us"] for s in result["compat"]["steps"]] == [200, 100]
-    assert result["compat"]["gpu_utilization_pct"] is None
+    assert [s["duration_ms"] for s in result["steps"]] == pytest.approx([0.2, 0.1])
     assert result["devices"] == []
     assert [s["step"] for s in result["steps"]] == [1, 2]
 
 
 def test_unit_tensor_core(trace_json):
-    assert trace_json("unit/test_tensor_core.json")["compat"]["tensor_core_pct"] == 60
+    kernels = trace_json("unit/test_tensor_core.json")["kernels"]
+    assert {k["tensor_core"]: k["total_ms"] for k in kernels} == {
+        "yes": pytest.approx(0.015),
+        "no": pytest.approx(0.01),
+    }
 
 
 def test_unit_distributed(trace_json):
