@@ -9,7 +9,7 @@ from gpu_util_callback.recording.redaction import hashed_script
 
 HALF = Constant(0.5, "a run on half as many samples as the other is long enough to compare")
 
-__all__ = ["add_promises", "comparison", "ms_per_sample"]
+__all__ = ["add_promises", "comparison"]
 
 
 def comparison(runs: Sequence[Mapping]) -> dict:

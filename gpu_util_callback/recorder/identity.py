@@ -11,11 +11,7 @@ from typing import Any
 
 from gpu_util_callback.recording.redaction import hashed_script
 
-__all__ = [
-    "RayContext",
-    "ray_context",
-    "script_name",
-]
+__all__ = ["ray_context", "script_name"]
 
 
 def script_name(*, redact: bool = False, main: Any = None) -> str | None:

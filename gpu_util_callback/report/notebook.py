@@ -17,7 +17,7 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.report.screen import Group, grouped, tame
 from gpu_util_callback.words import HOST_TIME, duration, percent, steps
 
-__all__ = ["Frame", "Summary", "card", "recording_card", "summary_of", "timeline_frame"]
+__all__ = ["Summary", "card", "summary_of"]
 
 log = logging.getLogger("gpu_util_callback")
 

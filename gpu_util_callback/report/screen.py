@@ -26,9 +26,18 @@ from gpu_util_callback.words import (
 )
 
 __all__ = [
-    "GPU_LOOK", "HOST_LOOK", "Detail", "Group", "Pen", "account_lines", "code_lines",
-    "finding_lines", "folded", "grouped", "missing_lines", "tame",
-]  # fmt: skip
+    "GPU_LOOK",
+    "Detail",
+    "Group",
+    "Pen",
+    "account_lines",
+    "code_lines",
+    "finding_lines",
+    "folded",
+    "grouped",
+    "missing_lines",
+    "tame",
+]
 
 TITLE = "Bottlenecks and fixes"
 # category -> colour, and the letter of the bar without Unicode or colours.

@@ -26,11 +26,9 @@ from gpu_util_callback.traces.steps import Steps
 
 __all__ = [
     "CATEGORIES",
-    "DISPATCH_GAP_PS",
     "QUEUE_DELAY_PS",
     "UNLINKED",
     "DeviceAccount",
-    "Gap",
     "account",
     "launches",
     "longest_gaps",

@@ -43,13 +43,7 @@ from gpu_util_callback.traces.model import (
 from gpu_util_callback.traces.naming import api_kind, device_kind
 from gpu_util_callback.traces.xplane_events import host_kind
 
-__all__ = [
-    "Export",
-    "export",
-    "project",
-    "range_kind",
-    "read_nsys",
-]
+__all__ = ["export", "read_nsys"]
 
 _ROWS = 5_000  # fetched at a time
 MAX_ROWS = 10_000_000

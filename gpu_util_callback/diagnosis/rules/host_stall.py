@@ -23,11 +23,7 @@ from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Fin
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 from gpu_util_callback.words import duration
 
-__all__ = [
-    "HostStall",
-    "Unmarked",
-    "unmarked",
-]
+__all__ = ["HostStall"]
 
 # -- unnamed time of a custom loop -------------------------------------------------------------
 ALIKE = Constant(0.1, "stretches of this share of the longest one are of its kind")

@@ -35,15 +35,7 @@ from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limi
 from gpu_util_callback.words import duration, percent
 from gpu_util_callback.words import duration as said
 
-__all__ = [
-    "InputBound",
-    "LongFetches",
-    "advise_fills",
-    "advise_rare",
-    "fills",
-    "input_setup",
-    "long_fetches",
-]
+__all__ = ["InputBound"]
 
 # -- rare long fetches -------------------------------------------------------------------------
 RARE = Constant(0.05, "long fetches are rare up to this share of the steps")
