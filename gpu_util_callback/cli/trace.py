@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.trace:
         raise UnusableInput("which trace? gpu-util trace FILE")
     from gpu_util_callback.diagnosis import thresholds_in_force
-    from gpu_util_callback.traces.diagnosed import analyse
+    from gpu_util_callback.traces.imported import analyse
 
     thresholds = options.thresholds_given(args)
     thresholds_in_force(thresholds)  # an invalid one is reported before a large file is read

@@ -106,7 +106,7 @@ def measure(path: str, how: str) -> None:
     """In a process of its own: read and analyse, or json.load; prints what it took."""
     if how == "ours":
         from gpu_util_callback.traces import read_trace
-        from gpu_util_callback.traces.diagnosed import analyse
+        from gpu_util_callback.traces.imported import analyse
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
     if how == "ours":

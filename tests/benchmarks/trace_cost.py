@@ -92,7 +92,7 @@ def write_xplane(path: Path) -> int:
 def measure(path: str) -> None:
     """In a process of its own: read, analyse, write the JSON; prints what it took."""
     from gpu_util_callback.traces import read_trace
-    from gpu_util_callback.traces.diagnosed import analyse
+    from gpu_util_callback.traces.imported import analyse
 
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()

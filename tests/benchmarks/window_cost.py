@@ -22,7 +22,7 @@ def read_here(file):
     """The same reading in a thread of the training's process."""
     from gpu_util_callback.profiling.reader import WindowRows
     from gpu_util_callback.traces import read_trace
-    from gpu_util_callback.traces.diagnosed import analyse
+    from gpu_util_callback.traces.imported import analyse
 
     before = time.thread_time()
     trace = read_trace(str(file))

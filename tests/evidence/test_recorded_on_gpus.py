@@ -16,7 +16,7 @@ from gpu_util_callback.diagnosis import Diagnosis
 from gpu_util_callback.gpus import Sampler, _gate
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 RECORDED = Path(__file__).resolve().parents[2] / "demo" / "recorded"
 RUNS = [pytest.param(*one, id="/".join(one[0].parts[-2:])) for one in recorded_runs(RECORDED)]

@@ -7,7 +7,7 @@ from evidence.standin_trace import Played, draw
 from xspace_builder import Space
 
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 STEPS, LONG_US = 4, 10_000
 

@@ -6,7 +6,7 @@ from evidence.trim import trim_xspace
 from xspace_builder import Gpu, Space
 
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.xplane import message_class
 
 STEPS = 8

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_util_callback.diagnosis import Diagnosis
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.read import read_trace
 
 

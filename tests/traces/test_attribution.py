@@ -8,7 +8,7 @@ from xspace_builder import Gpu, Space
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 STEPS, STEP_US = 20, 10_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 NAMES = (
     "kineto/h100_bert_small.json.gz",

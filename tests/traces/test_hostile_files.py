@@ -18,7 +18,7 @@ from trace_oracle import sane
 from gpu_util_callback.cli import main
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import Analysis, limits, read_trace
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 HOSTILE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "hostile"
 FILES = sorted(HOSTILE.glob("[kxn][0-9]*"))

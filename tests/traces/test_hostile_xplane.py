@@ -11,7 +11,7 @@ from xspace_builder import Gpu, Space
 
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 
 def good() -> bytes:
@@ -148,7 +148,7 @@ def test_memory_stays_in_proportion_to_a_hostile_file(tmp_path):
     code = (
         "import resource, sys\n"
         "from gpu_util_callback.traces import read_trace\n"
-        "from gpu_util_callback.traces.diagnosed import analyse\n"
+        "from gpu_util_callback.traces.imported import analyse\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "analyse(read_trace(sys.argv[1]))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"

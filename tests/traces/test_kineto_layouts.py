@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 from gpu_util_callback.traces.kineto import BrokenJson, Document, to_ps
 
 

@@ -11,8 +11,7 @@ from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.report.trace import render
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
-from gpu_util_callback.traces.imported import import_trace
+from gpu_util_callback.traces.imported import analyse, import_trace
 
 S = 1_000_000  # microseconds
 

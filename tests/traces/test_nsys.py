@@ -10,7 +10,7 @@ import pytest
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 NS = 1e-6  # milliseconds
 

@@ -5,8 +5,7 @@ import pytest
 
 from gpu_util_callback import read_recordings
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
-from gpu_util_callback.traces.imported import write_recordings
+from gpu_util_callback.traces.imported import analyse, write_recordings
 from gpu_util_callback.traces.kernels import LIMIT, op_name, step_kernels
 from gpu_util_callback.traces.model import DeviceKind, HostKind
 

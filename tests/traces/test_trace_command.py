@@ -109,7 +109,7 @@ def test_names_do_not_steer_the_terminal(tmp_path, capsys):
 def test_view_with_colour_and_narrow(trace_file):
     from gpu_util_callback.report.trace import render
     from gpu_util_callback.traces import read_trace
-    from gpu_util_callback.traces.diagnosed import analyse
+    from gpu_util_callback.traces.imported import analyse
 
     analysis = analyse(read_trace(trace_file))
     text = render(analysis, width=60, color=True)

@@ -13,9 +13,8 @@ from gpu_util_callback.diagnosis import RULES, run_report
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
 from gpu_util_callback.traces.hostside import wording
-from gpu_util_callback.traces.imported import import_trace
+from gpu_util_callback.traces.imported import analyse, import_trace
 
 STEPS, STEP_US = 20, 1_000
 OF_TRACES = [rule for rule in RULES if rule.unknown_in_trace]

@@ -6,7 +6,7 @@ from xspace_builder import Gpu, Space
 from gpu_util_callback.report.screen import Detail
 from gpu_util_callback.report.trace import render
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from xspace_builder import Gpu, Space
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.traces import read_trace
 from gpu_util_callback.traces.breakdown import CATEGORIES
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 
 @pytest.fixture

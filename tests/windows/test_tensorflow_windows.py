@@ -22,7 +22,7 @@ from gpu_util_callback.backends.tensorflow.profiler import SESSION  # noqa: E402
 from gpu_util_callback.profiling.reader import AllocatorCurve, WindowRows  # noqa: E402
 from gpu_util_callback.profiling.session import ProfilerBusy  # noqa: E402
 from gpu_util_callback.traces import read_trace  # noqa: E402
-from gpu_util_callback.traces.diagnosed import analyse  # noqa: E402
+from gpu_util_callback.traces.imported import analyse  # noqa: E402
 
 START = tf.profiler.experimental.start
 

@@ -10,7 +10,7 @@ import pytest
 from packages import need
 
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 pytestmark = pytest.mark.timed
 

@@ -17,7 +17,7 @@ from gpu_util_callback.profiling.reader import ReadFailed, WindowReader
 from gpu_util_callback.profiling.windows import keep, publish
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.traces import read_trace
-from gpu_util_callback.traces.diagnosed import analyse
+from gpu_util_callback.traces.imported import analyse
 
 
 @pytest.fixture
