@@ -123,11 +123,16 @@ class GpuUtilMonitor:
                 recorder.end("ended")
                 recorder.say_verdict()
             else:
+                recorder.memory.failed(error, self._doing())
                 recorder.end("interrupted")
         except Exception as problem:
             self._give_up(problem)
         finally:  # whatever happened, Ctrl+C in here included
             recorder.end("interrupted", deadline_s=0)
+
+    def _doing(self) -> str:
+        """Return what the loop was doing last."""
+        return "validation" if self._loop is not None and self._loop.validating else "a step"
 
     def _begin(self, caller: CodeType) -> None:
         framework = self._framework or framework_in_use()

@@ -111,6 +111,11 @@ class Adapter:
         """As `About.memory`."""
         return {} if self.about is None else self.about.memory()
 
+    def counters(self) -> dict[str, int]:
+        """Counts of what the framework keeps: "functions" traced, "graph_operations"."""
+        count = getattr(self.about, "counters", None)
+        return count() if count is not None else {}
+
     def rendezvous(self) -> tuple[str, str, int, int] | None:
         """As `About.rendezvous`."""
         return None if self.about is None else self.about.rendezvous()

@@ -90,6 +90,9 @@ class LoopAdapter(Adapter):
         """Begin monitoring; on the training thread."""
         if self.about is None:
             return
+        watch_graph = getattr(self.about, "watch_graph", None)
+        if watch_graph is not None:
+            watch_graph()
         try:
             self._clock = loop.compile_clock = part_of(self.name, "compile_clock").Clock()
             self._clock.start()

@@ -21,6 +21,7 @@ from gpu_util_callback.diagnosis.thresholds import (
     still_known,
 )
 from gpu_util_callback.diagnosis.verdict import sentence
+from gpu_util_callback.recording.manifest import killed_since
 
 __all__ = [
     "RULES",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 # Increment whenever a rule or a default changes its result for a recording.
-RULES_VERSION = 17
+RULES_VERSION = 18
 
 ALTERING_GAINS = Constant(1.10, "smaller gains do not justify another batch size or precision")
 _DECLARED = {rule.cause: rule.thresholds for rule in RULES}
@@ -163,10 +164,14 @@ def diagnose(recording, thresholds: Mapping | None = None, *, anew: bool = True)
     own = still_known(_DECLARED, stored.get("thresholds_set"))
     limits = resolve(_DECLARED, thresholds, before=own)
     same = stored.get("rules_version") == RULES_VERSION and stored.get("thresholds") == limits
-    if "verdict" in stored and (same or not (anew or thresholds)):
+    lost = recording.status == "lost"  # its last moments were never judged
+    if "verdict" in stored and ((same and not lost) or not (anew or thresholds)):
         return {"silent": [], "findings": [], "spans": [], "thresholds": {}, "thresholds_set": {},
                 **stored}  # fmt: skip
-    diagnosis = Diagnosis(recording.facts, limits)
+    facts = recording.facts
+    if lost:
+        facts = {**facts, "lost": {"oom_kills": killed_since(facts)}}
+    diagnosis = Diagnosis(facts, limits)
     for tables, samples in recording.parts():
         diagnosis.add(tables, samples)
     found = diagnosis.result(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpu_util_callback.diagnosis.evidence.run import Idle, Run
 from gpu_util_callback.diagnosis.evidence.significance import shows
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound, looks
+from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.thresholds import Constant
 from gpu_util_callback.words import duration, percent, times, what_to_do
 
@@ -22,7 +23,9 @@ __all__ = [
 ]
 
 # Causes next to which nothing else is worth fixing first.
-BLOCKING = frozenset({"cpu_fallback"})
+BLOCKING = frozenset({"cpu_fallback", "out_of_memory"})
+# Causes that cost nothing until they end the run: their title says so.
+_FORECASTS = frozenset({MemoryGrowth.cause})
 # cause -> beginning of the sentence; the title if a cause is not listed.
 _OPENINGS = {
     "input_bound": "The GPU waits for its input",
@@ -73,13 +76,13 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
     lead = headline(findings, wall_s)
     if lead is None:
         if findings:
-            return f"{findings[0]['title']}; its cost is not known."
+            return _of_unknown_cost(findings[0])
         return _healthy(run)
     lost_s = min(lead["lost_s"], wall_s)
     if not shows(run, round(1e9 * lost_s)):
         unknown = next((one for one in findings if one["lost_s"] is None), None)
         if unknown is not None:
-            return f"{unknown['title']}; its cost is not known."
+            return _of_unknown_cost(unknown)
         return f"{_healthy(run, NOTHING_LARGE)} The largest finding costs {duration(lost_s)}."
     openings = _OPENINGS if run.used_gpus else _OPENINGS_WITHOUT_GPU
     opening = openings.get(lead["cause"]) or lead["title"]
@@ -87,6 +90,11 @@ def sentence(run: Run, findings: Sequence[Mapping]) -> str:
         opening = _STARVING
     said = f"{opening}: {duration(lost_s)} of {duration(wall_s)}."
     return f"{said}{_promise(lead, wall_s)}{_eager_too(findings)}"
+
+
+def _of_unknown_cost(finding: Mapping) -> str:
+    unknown = "" if finding["cause"] in _FORECASTS else "; its cost is not known"
+    return f"{finding['title']}{unknown}."
 
 
 def headline(findings: Sequence[Mapping], wall_s: float | None) -> dict | None:
@@ -232,6 +240,7 @@ class Announcer:
     UNKNOWN_IN_A_ROW = 6
     LEAST_S = 10.0
     LEAST_SEVERITY = 0.1
+    SOON_S = 60.0
 
     def __init__(self) -> None:
         self._streaks: dict[str, int] = {}
@@ -253,6 +262,9 @@ class Announcer:
     def _needed(self, finding: Mapping) -> int:
         blocking = finding["cause"] in BLOCKING
         unknown = finding["lost_s"] is None and not blocking
+        if finding["cause"] == MemoryGrowth.cause:
+            soon = (finding["evidence"].get("full_in_s") or self.SOON_S) < self.SOON_S
+            return 1 if soon else self.IN_A_ROW  # a warning after the end is none
         return self.UNKNOWN_IN_A_ROW if unknown else self.IN_A_ROW
 
 

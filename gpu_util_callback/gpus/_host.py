@@ -1,11 +1,13 @@
 """Host metrics: CPU by core, memory, disk, network, and this process's share of them."""
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gpu_util_callback.container import MemoryGroup, control_groups, cpu_quota, memory_limit
 from gpu_util_callback.gpus._gate import Memory
 from gpu_util_callback.gpus._store import Store
 from gpu_util_callback.recording.clock import Clock
@@ -16,6 +18,10 @@ NAN = float("nan")
 _TOO_SOON_S = 0.3  # the kernel counts CPU time in steps of 10 ms
 _IDLE = ("idle", "iowait")
 _COUNTED_TWICE = ("guest", "guest_nice")  # inside user and nice
+# The kernel's names for memory that it cannot take back: files' pages it can drop and read again.
+_HELD = ("RssAnon", "RssShmem", "VmSwap")
+_WORKERS_S = 5.0  # how often processes are listed, at most: it takes milliseconds
+_WORKERS_SHARE = 0.002  # of a core, that listing them may take
 
 
 class Host:
@@ -34,6 +40,9 @@ class Host:
         self._read_s = -_TOO_SOON_S
         self._off: set[str] = set()
         self._before: dict[str, tuple[float, Any]] = {}
+        self._group = MemoryGroup()
+        self._workers: tuple[float, float] = NAN, NAN  # their number, and their memory
+        self._workers_due_s = 0.0
         try:
             import psutil
 
@@ -45,6 +54,8 @@ class Host:
         self.columns: tuple[str, ...] = (
             "process_cpu_pct", "process_memory_bytes", "process_threads",
             "process_read_bytes_per_s", "process_write_bytes_per_s",
+            "process_held_bytes", "process_address_space_bytes", "python_blocks",
+            "workers", "workers_memory_bytes", "container_memory_bytes",
             "cpu_pct", "cpu_max_pct", "iowait_pct",
             "memory_used_bytes", "memory_available_bytes",
             "disk_read_bytes_per_s", "disk_write_bytes_per_s",
@@ -66,6 +77,7 @@ class Host:
         if memory is not None:
             row["memory_used_bytes"] = float(memory.total - memory.available)
             row["memory_available_bytes"] = float(memory.available)
+        self._held(row)
         self._traffic(row)
         if not first:
             self._store.add("host", self.columns, self._clock.now(), list(row.values()))
@@ -99,22 +111,52 @@ class Host:
             row["iowait_pct"] = 100 * waited / total if hasattr(times[0], "iowait") else NAN
 
     def _own(self, row: dict[str, float]) -> None:
-        def read() -> tuple[Any, int, int]:
+        def read() -> tuple[Any, Any, int]:
             with self._process.oneshot():
                 times = self._process.cpu_times()
                 used = times.user + times.system
-                return used, self._process.memory_info().rss, self._process.num_threads()
+                return used, self._process.memory_info(), self._process.num_threads()
 
         answer = self._try("process", read)
         if answer is not None:
             rate = self._rate("process_cpu", answer[0])
             row["process_cpu_pct"] = 100 * rate
-            row["process_memory_bytes"] = float(answer[1])
+            row["process_memory_bytes"] = float(answer[1].rss)
+            row["process_address_space_bytes"] = float(answer[1].vms)
             row["process_threads"] = float(answer[2])
         io = self._try("process I/O", lambda: self._process.io_counters())
         if io is not None:
             row["process_read_bytes_per_s"] = self._rate("process_read", io.read_bytes)
             row["process_write_bytes_per_s"] = self._rate("process_write", io.write_bytes)
+
+    def _held(self, row: dict[str, float]) -> None:
+        """Add what this process, its workers and its container hold."""
+        held = _held_bytes()
+        row["process_held_bytes"] = row["process_memory_bytes"] if held is None else held
+        row["python_blocks"] = float(sys.getallocatedblocks())
+        row["workers"], row["workers_memory_bytes"] = self._try("workers", self._read_workers) or (
+            NAN,
+            NAN,
+        )
+        held = self._group.held()
+        row["container_memory_bytes"] = NAN if held is None else held
+
+    def _read_workers(self) -> tuple[float, float]:
+        """Return the number of this process's children and what they hold, files left out."""
+        began = time.perf_counter()
+        if began >= self._workers_due_s:
+            number, held = 0, 0
+            for child in self._process.children(recursive=True):
+                try:
+                    memory = child.memory_info()
+                except self._psutil.Error:  # it has ended
+                    continue
+                number += 1
+                held += memory.rss - getattr(memory, "shared", 0)
+            took = time.perf_counter() - began
+            self._workers_due_s = began + max(_WORKERS_S, took / _WORKERS_SHARE)
+            self._workers = float(number), float(held)
+        return self._workers
 
     def _traffic(self, row: dict[str, float]) -> None:
         disk = self._try("disk", self._psutil.disk_io_counters)
@@ -147,20 +189,34 @@ class Host:
             return None
 
 
+def _held_bytes() -> float | None:
+    """Return the bytes of this process that the kernel cannot take back; None without /proc."""
+    held = None
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in _HELD:
+                held = (held or 0) + 1024 * int(value.split()[0])
+    except (OSError, ValueError):
+        return None
+    return None if held is None else float(held)
+
+
 def host_facts(root: str = "/") -> dict[str, Any]:
-    """Return {"cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes"}.
+    """Return the manifest's `machine`; None = unknown or unlimited.
 
     cpus_allowed: the CPUs this process may run on. cpu_quota: cores' worth of time its control
-    group may use (a container's `--cpus`). None = unknown or unlimited.
+    group may use (a container's `--cpus`). address_space_limit_bytes: `ulimit -v`.
     """
-    groups = _control_groups(Path(root))
-    quotas = [quota for folder in groups if (quota := _cpu_quota(folder)) is not None]
-    limits = [limit for folder in groups if (limit := _memory_limit(folder)) is not None]
+    groups = control_groups(Path(root))
+    quotas = [quota for folder in groups if (quota := cpu_quota(folder)) is not None]
+    limits = [limit for folder in groups if (limit := memory_limit(folder)) is not None]
     facts: dict[str, Any] = {
         "cpus": os.cpu_count(),
         "cpus_allowed": None,
         "cpu_quota": min(quotas, default=None),
         "memory_limit_bytes": min(limits, default=None),
+        "address_space_limit_bytes": _address_space_limit(),
     }
     if hasattr(os, "sched_getaffinity"):
         facts["cpus_allowed"] = len(os.sched_getaffinity(0))
@@ -173,37 +229,11 @@ def host_facts(root: str = "/") -> dict[str, Any]:
     return facts
 
 
-def _control_groups(root: Path) -> list[Path]:
-    """Return the folders whose limits apply to this process: its groups and their ancestors.
-
-    One tree in version 2 of control groups, one for each controller in version 1. In a container
-    the paths may be the host's, which do not exist: the mount is the container's own group.
-    """
-    mount = root / "sys/fs/cgroup"
-    found = dict.fromkeys([mount, mount / "memory", mount / "cpu", mount / "cpu,cpuacct"])
-    for line in _text_of(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = ([*line.split(":", 2), "", ""])[:3]
-        base, own = mount / controllers, Path(path.lstrip("/"))
-        found.update(dict.fromkeys(base / part for part in (own, *own.parents)))
-    return list(found)
-
-
-def _cpu_quota(group: Path) -> float | None:
-    quota = _text_of(group / "cpu.max").split()  # version 2
-    if len(quota) != 2:
-        quota = [_text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    known = all(part.isdigit() for part in quota)  # "max" and "-1": no limit
-    return int(quota[0]) / int(quota[1]) if known and int(quota[1]) else None
-
-
-def _memory_limit(group: Path) -> int | None:
-    limit = (_text_of(group / "memory.max") or _text_of(group / "memory.limit_in_bytes")).strip()
-    # Version 1 writes the largest number of pages where there is no limit.
-    return int(limit) if limit.isdigit() and int(limit) < 1 << 62 else None
-
-
-def _text_of(path: Path) -> str:
+def _address_space_limit() -> int | None:
     try:
-        return path.read_text()
-    except OSError:
-        return ""
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    except (ImportError, ValueError, OSError):  # Windows has none
+        return None
+    return None if limit == resource.RLIM_INFINITY else limit

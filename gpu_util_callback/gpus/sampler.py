@@ -333,7 +333,7 @@ class Sampler:
 
     @property
     def host(self) -> dict[str, Any]:
-        """{"cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes"}."""
+        """As `host_facts`."""
         return host_facts()
 
     @property

@@ -17,6 +17,7 @@ import numpy as np
 from gpu_util_callback.backends.base import adapter_for
 from gpu_util_callback.backends.inputs import batch_shape, describe_fit, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.recorder.memory import owners_in_fit
 from gpu_util_callback.recorder.outputs import ScalarPoints
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import Settings
@@ -313,14 +314,20 @@ class KerasSession:
         except Exception as error:
             recorder.fail("facts about the callbacks", error)
         try:
+            recorder.memory.kept.watch(owners_in_fit(self._callback._model, others))
+        except Exception as error:
+            recorder.fail("growing lists", error)
+        try:
             self._windows = open_windows(recorder, backend, others, params.get("steps"))
         except Exception as error:
             recorder.fail("profiler windows", error)
         recorder.start(watch)  # the account begins here: our own set-up is not in it
 
     def _stale(self) -> None:
-        """Close the recording of a training that ended without notice."""
+        """Close the recording of a training that ended without notice, or by an error."""
         if self._recorder is not None:
+            where = "validation" if self._testing else "the train function"
+            self._recorder.memory.failed(sys.exc_info()[1], where)
             self._recorder.end("interrupted", deadline_s=0)
 
     def restore(self) -> None:

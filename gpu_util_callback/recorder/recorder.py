@@ -19,6 +19,7 @@ from gpu_util_callback.backends.base import Adapter
 from gpu_util_callback.job import job_facts, scheduler_facts, user_name
 from gpu_util_callback.profiling.windows import ProfilerWindows
 from gpu_util_callback.recorder.identity import ray_context, script_name
+from gpu_util_callback.recorder.memory import MemoryWatch
 from gpu_util_callback.recorder.messages import off, say, verdict, warn
 from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs
 from gpu_util_callback.recorder.samples import GpuSamples, PipelineReadings
@@ -102,6 +103,7 @@ class Recorder:
         self._ended_ns = 0
         self._end_called = 0.0  # `time.monotonic` of the first `end`
         self._gpus = GpuSamples(self.clock, self.fail)
+        self.memory = MemoryWatch(self.adapter, lambda: self._steps)
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
         self.fits = 1  # one, or the number in a series so far
         self._index = 0  # of the newest fit, among those of its log_dir
@@ -624,14 +626,14 @@ class Recorder:
             self._note_shapes()
             self._note_hand_overs()
             self._note_dispatch()
-            steps = self._assembler.steps if self._assembler is not None else 0
+            steps = self._steps
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
                 "callback_us_per_step": self._own_us(),
                 "recorder_cpu_pct": round(100e9 * (self._cpu_s + time.thread_time()) / wall, 3),
                 "windows_s": 0.0,
             }
-            facts: dict[str, Any] = {}
+            facts: dict[str, Any] = {"memory": self.memory.facts(self.shapes)}
             unavailable = list(self.unavailable)
             for source, reason, cure in [*self.adapter.problems(), *self._lost(steps)]:
                 unavailable.append({"source": source, "reason": reason, "cure": cure})
@@ -655,6 +657,10 @@ class Recorder:
             )
         except Exception as error:
             self.fail("facts about the run", error)
+
+    @property
+    def _steps(self) -> int:
+        return self._assembler.steps if self._assembler is not None else 0
 
     def _in_own_words(self, missing: dict[str, str]) -> dict[str, str]:
         """Return the cures in their wording for a custom loop."""
@@ -732,6 +738,8 @@ class Recorder:
         if not remote or self._is_late() or (self.windows is not None and self.windows.busy):
             self._save_rows()  # the rest may take a while on a slow machine
         self._gpus.stop()
+        if self.status == "interrupted":
+            self.memory.failed_unseen()
         if self.windows is not None and self.fits == 1:  # a series takes no more windows
             self.windows.close(WINDOWS_S)
         self._tick(last=True)

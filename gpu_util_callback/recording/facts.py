@@ -214,6 +214,48 @@ class Machine(TypedDict, total=False):
     cpu_quota: Number
     memory_total_bytes: Count
     memory_limit_bytes: Annotated[int, Within(0, MOST_NS)]
+    address_space_limit_bytes: Annotated[int, Within(0, MOST_NS)]
+
+
+class Kept(TypedDict, total=False):
+    """A list of the user's program that gained items while it trained."""
+
+    name: Annotated[Required[str], Key]
+    of: str  # "callback", "metric", "model" or "program"
+    per_step: Number
+    items: Count
+    item_bytes: Count  # of its newest item
+    graph: bool  # its items keep their history of gradients
+    weights: bool  # its items are lists of arrays
+
+
+class OutOfMemory(TypedDict, total=False):
+    """The error with which a training ran out of memory, and what was known then."""
+
+    error: Annotated[Required[str], Key]
+    message: str
+    where: str
+    gpu: GpuIndex
+    step: Count
+    batch_size: Count
+    shapes: list[str]
+    asked_bytes: Annotated[int, Within(0, MOST_NS)]
+    free_bytes: Annotated[int, Within(0, MOST_NS)]
+    others_bytes: Annotated[int, Within(0, MOST_NS)]
+    reserved_bytes: Annotated[int, Within(0, MOST_NS)]
+    time_ns: Time
+
+
+class Memory(TypedDict, total=False):
+    """What grew, and what memory ran out."""
+
+    kept: list[Kept]
+    functions: Count
+    functions_per_step: Number
+    graph_operations_per_step: Number
+    batch_sizes: dict[str, Count]  # by the ids of the first shapes
+    oom_kills: dict[str, Count]
+    out_of_memory: OutOfMemory
 
 
 class Driver(TypedDict, total=False):
@@ -449,6 +491,7 @@ class Facts(TypedDict, total=False):
     gpus: list[Gpu]
     machine: Machine
     driver: Driver
+    memory: Memory
     gpu_check: list[GpuCheck]
     unavailable: list[Unavailable]
     overhead: Overhead

@@ -6,17 +6,20 @@ import os
 import re
 import socket
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpu_util_callback.container import oom_kills
 from gpu_util_callback.recording.facts import MOST_COUNT, Facts, checked, encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR
 
 __all__ = [
-    "PATIENCE_S", "ManifestError", "NewerFormat", "dumps", "folder_stamp", "lost", "named_start",
+    "PATIENCE_S", "ManifestError", "NewerFormat", "dumps", "folder_stamp", "killed_since", "lost",
+    "named_start",
     "parse", "process_facts", "safe_name",
 ]  # fmt: skip
 
@@ -117,6 +120,18 @@ def process_facts() -> dict[str, Any]:
         "pid_namespace": _pid_namespace(),
         "process_started": _process_started(os.getpid()),
     }
+
+
+def killed_since(manifest: Mapping[str, Any]) -> int:
+    """Return how many processes were killed for memory since a recording's last flush.
+
+    Of its container, or of its machine; 0 where that cannot be known: elsewhere, after a restart.
+    """
+    boot, counted = manifest.get("boot_id"), (manifest.get("memory") or {}).get("oom_kills")
+    if not boot or boot != _boot_id() or not isinstance(counted, Mapping):
+        return 0
+    now = oom_kills()
+    return max([0, *(now[name] - int(counted[name]) for name in counted if name in now)])
 
 
 def _boot_id() -> str | None:

@@ -112,7 +112,8 @@ def test_host_facts():
     assert facts["cpus"] >= 1
     assert facts["memory_total_bytes"] == psutil.virtual_memory().total
     assert set(facts) == {
-        "cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes"
+        "cpus", "cpus_allowed", "cpu_quota", "memory_total_bytes", "memory_limit_bytes",
+        "address_space_limit_bytes",
     }  # fmt: skip
 
 

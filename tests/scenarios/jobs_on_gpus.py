@@ -256,6 +256,47 @@ def _(job, vary):
     return {"memory_limit": None}
 
 
+@case("losses kept with their graphs", board=A100, framework="torch")
+def _(job, vary):
+    base, more = vary(9, 0.2) * GB, vary(0.25, 0.1) * GB
+    limit = 40 * GB
+    for epoch in range(12):
+        with job.epoch():
+            for part in range(5):
+                held = base + more * (epoch + part / 5)
+                job.set(
+                    allocator_used_bytes=held, allocator_peak_bytes=held + 4 * GB,
+                    allocator_reserved_bytes=held + 5 * GB, allocator_limit_bytes=limit,
+                )  # fmt: skip
+                job.train(60, gpu=45)
+    return {"memory_growth": None}
+
+
+@case("batch too large in the ninth minute", board=A100, status="interrupted",
+      framework="torch", memory={"out_of_memory": {
+          "error": "OutOfMemoryError", "gpu": 0, "step": 600, "where": "the train function",
+          "asked_bytes": int(2 * GB), "free_bytes": int(GB / 2)}})  # fmt: skip
+def _(job, vary):
+    job.set(allocator_used_bytes=11 * GB, allocator_peak_bytes=30 * GB,
+            allocator_limit_bytes=40 * GB)  # fmt: skip
+    job.train(600, gpu=45)
+    return {"out_of_memory": None}
+
+
+@case(
+    "killed with the host's memory full",
+    board=V100,
+    status="lost",
+    hz=2,
+    machine={"memory_total_bytes": int(64 * GB)},
+)
+def _(job, vary):
+    for left in (40, 25, 9, 0.9):
+        job.hold(memory_available_bytes=left * GB)
+        job.train(vary.count(200), gpu=60)
+    return {"out_of_memory": None}
+
+
 # -- pairs -----------------------------------------------------------------------------------------
 
 

@@ -170,6 +170,20 @@ def traced(gpu_share: float = 0.5, kernels: int = 200, **share) -> Callable[[Gen
     return build
 
 
+def leaking(gib_an_epoch: float) -> Callable[[Generated], None]:
+    def build(run: Generated) -> None:
+        for epoch in range(10):
+            begun = run.now
+            for part in range(5):
+                began = run.now
+                run.steps(40, step_ms=20)
+                held = (8 + gib_an_epoch * (epoch + part / 5)) * 2**30
+                run.gpu_value("allocator_used_bytes", (run.now - began) / 1e9, held)
+            run.epoch(begun)
+
+    return build
+
+
 def filled(sm: float, peak: float, seconds: float = 20, active: float = 0.97):
     def build(run: Generated) -> None:
         run.steps(int(seconds * 100), step_ms=10, gpu_share=active)
@@ -273,6 +287,11 @@ def all_along() -> Iterator[Case]:
     yield whole("memory_pressure", memory(0.999, retries=40), "full allocator, severe")
     yield whole("memory_limit", memory(0.95, limit=0.4), "low limit, mild")
     yield whole("memory_limit", memory(0.99, limit=0.02), "low limit, severe")
+    yield whole("memory_growth", leaking(0.3), "tensors kept, slow")
+    yield whole("memory_growth", leaking(2.0), "tensors kept, fast")
+    yield whole("out_of_memory", lambda run: run.steps(200, step_ms=30), "out of memory",
+                memory={"out_of_memory": {"error": "ResourceExhaustedError", "gpu": 0, "step": 200,
+                                          "where": "the train function"}})  # fmt: skip
     yield whole("cpu_fallback", lambda run: run.steps(500, step_ms=30), "CPU build",
                 gpus=[H200 | {"used_by_framework": False}])  # fmt: skip
     unused = [H200 | {"used_by_framework": False, "index": i} for i in range(4)]

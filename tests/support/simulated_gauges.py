@@ -11,6 +11,7 @@ __all__ = ["FLUSH_S", "MS", "START_NS", "Busy", "Gauges", "S"]
 
 MS, S = 1_000_000, 1_000_000_000
 NAN = float("nan")
+HOST = -1  # in place of a GPU's index
 START_NS = 1_750_000_000 * S
 # How often the recorder reads what, in seconds.
 COUNTERS_S, PROCESSES_S, HEALTH_S, GPM_S, HOST_S, FLUSH_S = 0.18, 1.0, 10.0, 0.18, 1.0, 2.0
@@ -110,6 +111,11 @@ class Gauges:
                 "time_ns": times, "cpu_pct": self.rng.normal(30, 5, len(times)).clip(0, 100),
                 "cpu_max_pct": self.rng.normal(70, 10, len(times)).clip(0, 100),
             }  # fmt: skip
+            for (index, column), rows in self.values.items():
+                if index == HOST:
+                    place = np.searchsorted([at for at, _ in rows], times, side="right")
+                    known = np.array([np.nan, *(value for _, value in rows)])
+                    groups["host"][column] = known[place]
         for group, rows in self._marks.items():
             column = group.split("/")[1]
             groups[group] = {"time_ns": np.array([at for at, _ in rows]),

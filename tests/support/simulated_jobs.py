@@ -17,10 +17,11 @@ from contextlib import contextmanager
 
 import numpy as np
 from simulated_boards import H100, Board
-from simulated_gauges import FLUSH_S, MS, START_NS, Busy, Gauges, S
+from simulated_gauges import FLUSH_S, HOST, MS, START_NS, Busy, Gauges, S
 from simulated_noise import Series, normal
 
 from gpu_util_callback.recording import Clock, RecordingWriter
+from gpu_util_callback.recording.manifest import process_facts
 from gpu_util_callback.recording.schema import TABLES
 
 __all__ = ["CATEGORIES", "Job"]
@@ -214,6 +215,11 @@ class Job(Gauges):
             for column, value in columns.items():
                 self.values.setdefault((index, column), []).append((self.now, value))
 
+    def hold(self, **columns: float) -> None:
+        """What the host's memory reads from now on."""
+        for column, value in columns.items():
+            self.values.setdefault((HOST, column), []).append((self.now, value))
+
     def mark(self, group: str, value: float) -> None:
         """A row of "gpu<i>/lost" or "gpu<i>/xid", now."""
         self._marks.setdefault(group, []).append((self.now, value))
@@ -280,8 +286,9 @@ class Job(Gauges):
         return tables
 
     def write(self, log_dir, status: str = "ended") -> None:
-        """Write the recording with the real writer; a status of "lost" leaves it open."""
-        facts = self.facts | ({} if status == "lost" else {"ended_ns": self.now})
+        """Write the recording with the real writer; "lost": its process is gone, it stays open."""
+        gone = {**process_facts(), "pid": 2**22 - 1}
+        facts = self.facts | (gone if status == "lost" else {"ended_ns": self.now})
         writer = RecordingWriter(str(log_dir), facts, clock=Clock())
         for name, table in self.tables().items():
             writer.append(name, table)

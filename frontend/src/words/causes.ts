@@ -22,6 +22,8 @@ const CAUSES: Record<string, Look> = {
   small_model: { glyph: '▵', colour: 'grey' },
   no_tensor_cores: { glyph: '○', colour: 'grey' },
   memory_pressure: { glyph: '▤', colour: 'red' },
+  memory_growth: { glyph: '◢', colour: 'red' },
+  out_of_memory: { glyph: '☒', colour: 'red' },
   memory_limit: { glyph: '▥', colour: 'teal' },
   cpu_fallback: { glyph: '⌂', colour: 'red' },
   gpus_unused: { glyph: '◌', colour: 'red' },

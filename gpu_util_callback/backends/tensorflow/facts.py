@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import platform
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["devices", "framework", "local_fetch", "memory", "rendezvous", "running"]
+__all__ = [
+    "counters", "devices", "framework", "local_fetch", "memory", "rendezvous", "running",
+    "watch_graph",
+]  # fmt: skip
 
 
 def framework() -> dict[str, Any]:
@@ -69,6 +73,28 @@ def memory() -> dict[int, dict[str, float]]:
             "allocator_used_bytes": float(info["current"]),
             "allocator_peak_bytes": float(info["peak"]),
         }
+    return found
+
+
+_graph: Any = None  # a weak reference to the graph of a training that is built op by op
+
+
+def watch_graph() -> None:
+    """Note the graph that the calling thread adds operations to, if there is one."""
+    global _graph
+    _graph = None if tf.executing_eagerly() else weakref.ref(tf.compat.v1.get_default_graph())
+
+
+def counters() -> dict[str, int]:
+    """Return how many functions are traced, and how many operations the watched graph has."""
+    if not running():
+        return {}
+    from tensorflow.python.eager import context
+
+    found = {"functions": len(context.context().list_function_names())}
+    graph = _graph() if _graph is not None else None
+    if graph is not None:
+        found["graph_operations"] = int(graph.version)
     return found
 
 

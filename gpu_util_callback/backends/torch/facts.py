@@ -116,6 +116,7 @@ def memory() -> dict[int, dict[str, float]]:
         "allocated_bytes.all.current": "allocator_used_bytes",
         "allocated_bytes.all.peak": "allocator_peak_bytes",
         "reserved_bytes.all.current": "allocator_reserved_bytes",
+        "allocation.all.current": "allocator_live_allocations",
         "num_alloc_retries": "allocator_retries",
         "num_ooms": "allocator_ooms",
     }

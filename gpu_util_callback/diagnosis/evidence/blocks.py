@@ -32,6 +32,8 @@ EVENT_SHARE = Constant(
 )
 # Number of shapes remembered; a run with more compiles all the time anyway.
 MAX_SHAPES = 100_000
+# Number of shapes whose first time is remembered.
+MAX_TIMED_SHAPES = 256
 
 
 class StepBlocks:
@@ -61,6 +63,7 @@ class StepBlocks:
         self.total_rows = 0
         self._last_end: int | None = None  # of the newest row
         self._shapes: set[int] = set()
+        self.first_ns: dict[int, int] = {}  # when each of the first shapes ran first
         self._data = {name: np.zeros(self.CAPACITY, np.int64) for name in _SUMS + _MAXIMA}
         for name in _MINIMA:
             self._data[name] = np.full(self.CAPACITY, _FAR, np.int64)
@@ -124,7 +127,7 @@ class StepBlocks:
         wait = np.where(raw > self.floor_ns, raw - self.floor_ns // 2, 0)
         clean = ((wait == 0) & (compile_ns == 0) & (duration > 0)).astype(np.int64)
         event_at = (duration * EVENT_SHARE).astype(np.int64)
-        new, dynamic = self._first_seen(column("shape_id"))
+        new, dynamic = self._first_seen(column("shape_id"), start)
         work = np.maximum(duration - raw - known["callbacks_ns"], 0)
         wait_event = (wait > 0) & (wait >= event_at)
         parts = raw + sum(known[name] for name in
@@ -166,7 +169,7 @@ class StepBlocks:
             "end_step": step + 1,
         }
 
-    def _first_seen(self, shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _first_seen(self, shapes: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return per row 1 if its shape is new, and per row 1 if shapes are dynamic."""
         new, dynamic = np.zeros(len(shapes), np.int64), shapes >= 0
         if dynamic.any():
@@ -175,6 +178,8 @@ class StepBlocks:
                 if shape >= 0 and shape not in self._shapes and len(self._shapes) < MAX_SHAPES:
                     self._shapes.add(shape)
                     new[row] = 1
+                    if len(self.first_ns) < MAX_TIMED_SHAPES:
+                        self.first_ns[shape] = int(start[row])
         return new, dynamic.astype(np.int64)
 
     def _fold(self) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from gpu_util_callback.diagnosis.evidence.memory import MemoryTrack, tracks_of
 from gpu_util_callback.diagnosis.thresholds import Count
 
 __all__ = [
@@ -38,6 +39,7 @@ class Gauges:
         # GPU -> the driver's error number (Xid) -> time of its last report. Several come at once,
         # of which a bin would hold the mean.
         self.errors: dict[str, dict[int, int]] = {}
+        self.memory: dict[str, MemoryTrack] = {}  # "host:process_held_bytes" -> its course
         self._answers: dict[Hashable, object] = {}
 
     def add_samples(self, samples: Mapping[str, Mapping[str, np.ndarray]]) -> None:
@@ -45,6 +47,7 @@ class Gauges:
         self.forget()
         for group, block in samples.items():
             self.samples.setdefault(group, SampleBins()).add(block)
+            tracks_of(self.memory, group, block)
             if group.endswith("/xid") and "xid" in block:
                 told = self.errors.setdefault(group.removesuffix("/xid"), {})
                 for time_ns, number in zip(block["time_ns"], block["xid"], strict=True):

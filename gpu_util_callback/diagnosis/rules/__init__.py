@@ -15,9 +15,11 @@ from gpu_util_callback.diagnosis.rules.host_stall import HostStall
 from gpu_util_callback.diagnosis.rules.imbalance import Imbalance
 from gpu_util_callback.diagnosis.rules.input_bound import InputBound
 from gpu_util_callback.diagnosis.rules.launch_bound import LaunchBound
+from gpu_util_callback.diagnosis.rules.memory_growth import MemoryGrowth
 from gpu_util_callback.diagnosis.rules.memory_limit import MemoryLimit
 from gpu_util_callback.diagnosis.rules.memory_pressure import MemoryPressure
 from gpu_util_callback.diagnosis.rules.no_tensor_cores import NoTensorCores
+from gpu_util_callback.diagnosis.rules.out_of_memory import OutOfMemory
 from gpu_util_callback.diagnosis.rules.recompilation import Recompilation
 from gpu_util_callback.diagnosis.rules.small_batch import SmallBatch
 from gpu_util_callback.diagnosis.rules.small_model import SmallModel
@@ -30,6 +32,6 @@ __all__ = ["RULES"]
 RULES: tuple[Rule, ...] = (
     InputBound(), HostStall(), Recompilation(), TransferBound(), LaunchBound(), SyncBound(),
     CommunicationBound(), SmallBatch(), SmallModel(), NoTensorCores(), MemoryPressure(),
-    MemoryLimit(), CpuFallback(), GpusUnused(), Throttled(), Contention(), Imbalance(), GpuLost(),
-    GpuEccErrors(),
+    MemoryLimit(), MemoryGrowth(), OutOfMemory(), CpuFallback(), GpusUnused(), Throttled(),
+    Contention(), Imbalance(), GpuLost(), GpuEccErrors(),
 )  # fmt: skip

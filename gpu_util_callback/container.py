@@ -1,0 +1,98 @@
+"""The container of this process: its control groups' limits, what it holds, and what was killed."""
+
+from pathlib import Path
+
+__all__ = ["MemoryGroup", "control_groups", "cpu_quota", "memory_limit", "oom_kills"]
+
+
+def control_groups(root: Path) -> list[Path]:
+    """Return the folders whose limits apply to this process: its groups and their ancestors.
+
+    One tree in version 2 of control groups, one for each controller in version 1. In a container
+    the paths may be the host's, which do not exist: the mount is the container's own group.
+    """
+    mount = root / "sys/fs/cgroup"
+    found = dict.fromkeys([mount, mount / "memory", mount / "cpu", mount / "cpu,cpuacct"])
+    for line in _text_of(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = ([*line.split(":", 2), "", ""])[:3]
+        base, own = mount / controllers, Path(path.lstrip("/"))
+        found.update(dict.fromkeys(base / part for part in (own, *own.parents)))
+    return list(found)
+
+
+def cpu_quota(group: Path) -> float | None:
+    """Return the cores' worth of time that a group may use; None = no limit."""
+    quota = _text_of(group / "cpu.max").split()  # version 2
+    if len(quota) != 2:
+        quota = [_text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    known = all(part.isdigit() for part in quota)  # "max" and "-1": no limit
+    return int(quota[0]) / int(quota[1]) if known and int(quota[1]) else None
+
+
+def memory_limit(group: Path) -> int | None:
+    """Return the bytes that a group may use; None = no limit."""
+    limit = (_text_of(group / "memory.max") or _text_of(group / "memory.limit_in_bytes")).strip()
+    # Version 1 writes the largest number of pages where there is no limit.
+    return int(limit) if limit.isdigit() and int(limit) < 1 << 62 else None
+
+
+class MemoryGroup:
+    """The control group whose memory limit is the tightest of those that apply.
+
+    Args:
+        root: of the file system.
+    """
+
+    def __init__(self, root: str = "/"):
+        limited = [(limit, folder) for folder in control_groups(Path(root))
+                   if (limit := memory_limit(folder)) is not None]  # fmt: skip
+        self._folder = min(limited)[1] if limited else None
+
+    @property
+    def limited(self) -> bool:
+        """Return whether any limit applies."""
+        return self._folder is not None
+
+    def held(self) -> float | None:
+        """Return the bytes that the kernel cannot take back by dropping its cache of files."""
+        if self._folder is None:
+            return None
+        counts = _counts(self._folder / "memory.stat")
+        if "anon" in counts:  # version 2
+            names: tuple[str, ...] = ("anon", "shmem", "kernel_stack", "slab_unreclaimable")
+        else:  # version 1: `total_` includes the groups below
+            names = ("total_rss", "total_shmem", "total_swap")
+        return float(sum(counts.get(name, 0) for name in names)) if counts else None
+
+
+def oom_kills(root: str = "/") -> dict[str, int]:
+    """Return how many processes were killed for memory: {"container", "machine"}, if known.
+
+    Counted since the container's, or the machine's, start.
+    """
+    found = {}
+    in_groups = []
+    for folder in control_groups(Path(root)):
+        for name in ("memory.events", "memory.oom_control"):
+            kills = _counts(folder / name).get("oom_kill")
+            if kills is not None:
+                in_groups.append(kills)
+    if in_groups:
+        found["container"] = max(in_groups)
+    kills = _counts(Path(root) / "proc/vmstat").get("oom_kill")
+    if kills is not None:
+        found["machine"] = kills
+    return found
+
+
+def _counts(path: Path) -> dict[str, int]:
+    """Return the numbers of a file with a name and a number in each line."""
+    pairs = (line.split() for line in _text_of(path).splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, ValueError):
+        return ""

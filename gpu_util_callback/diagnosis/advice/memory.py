@@ -1,0 +1,202 @@
+"""Remedies for memory that grows, and for a training that ran out of it."""
+
+from collections.abc import Callable
+
+from gpu_util_callback.diagnosis.advice.snippets import (
+    batch_code,
+    has_keras_fit,
+    idioms,
+    mixed_precision,
+    optimizer,
+)
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import Advice
+
+__all__ = ["GROWING", "smaller"]
+
+
+def _list(run: Run, seen: str) -> Advice:
+    return Advice(
+        f"`{seen}` gains items in every step, and each keeps its array alive. Append a Python "
+        "number instead, or keep the last ones alone.",
+        f"{_own(seen)} = collections.deque(maxlen=100)",
+    )
+
+
+def _graphs(run: Run, seen: str) -> Advice:
+    return Advice(
+        f"`{seen}` keeps tensors with their history of gradients: each holds all activations of "
+        "its step. Keep the number.",
+        f"{_own(seen)}.append(loss.item())",
+    )
+
+
+def _checkpoints(run: Run, seen: str) -> Advice:
+    return Advice(
+        f"`{seen}` keeps a copy of the weights each time: write them to disk, or keep the best "
+        "one alone.",
+        'keras.callbacks.ModelCheckpoint("best.weights.h5", save_best_only=True, '
+        "save_weights_only=True)" if has_keras_fit(run) else "",
+    )  # fmt: skip
+
+
+def _metric(run: Run, seen: str) -> Advice:
+    return Advice(
+        f"`{seen}` gains items in every step, and nothing empties it: a metric's reset_state() has "
+        "to clear what it keeps itself. Sums in variables (add_weight) need no list at all.",
+        f"def reset_state(self):\n    super().reset_state()\n    {_own(seen)}.clear()",
+    )
+
+
+def _traces(run: Run, seen: str) -> Advice:
+    text = (
+        f"{seen[:1].upper()}{seen[1:]}: each keeps its program. Give inputs one shape, or a few "
+        "(drop the smaller last batch, pad what varies in length), and pass numbers that change "
+        "as tensors."
+    )
+    code = {
+        "tensorflow": "@tf.function(reduce_retracing=True)",
+        "torch": "model = torch.compile(model, dynamic=True)",
+    }.get(run.framework, "")
+    return Advice(text, "" if has_keras_fit(run) else code)
+
+
+def _graph(run: Run, seen: str) -> Advice:
+    return Advice(
+        f"{seen[:1].upper()}{seen[1:]}: build the graph once, before the loop, and only run it "
+        "there. A finished graph says where it is still added to.",
+        "tf.compat.v1.get_default_graph().finalize()  # before the loop",
+    )
+
+
+def _buffer(run: Run, seen: str) -> Advice:
+    if "cache" in seen.lower():
+        return Advice(
+            f"{seen[:1].upper()}{seen[1:]} keeps the whole dataset in memory. Keep it in a file, "
+            "or cache what is smaller: before decoding and augmentation.",
+            'ds = ds.cache("cache_file")',
+        )
+    return Advice(
+        f"{seen[:1].upper()}{seen[1:]} holds whole elements: shuffle what is small (paths, keys) "
+        "before it is read, or make the buffer smaller.",
+        "ds = ds.shuffle(1000)",
+    )
+
+
+def _workers(run: Run, seen: str) -> Advice:
+    if run.framework == "torch":
+        return Advice(
+            f"{seen} each have a copy of what the dataset holds, and Python copies more of it with "
+            "every object they touch. Keep the samples in one array (numpy, torch, pyarrow) "
+            "instead of lists of Python objects, or use fewer workers.",
+            "loader = DataLoader(dataset, ..., num_workers=2)",
+        )
+    return Advice(
+        f"{seen} each have a copy of what the dataset holds. Keep the samples in one array instead "
+        "of lists of Python objects, or use fewer workers.",
+    )
+
+
+def _tensors(run: Run, seen: str) -> Advice:
+    return Advice(
+        f"There are {seen}: something keeps results of past steps. Look for losses, logits or "
+        "batches in lists and dictionaries, and keep Python numbers instead.",
+        f"losses.append({idioms(run).read})",
+    )
+
+
+def _objects(run: Run, seen: str) -> Advice:
+    return Advice(
+        f"There are {seen}: a list or dictionary in Python keeps results of past steps. Look for "
+        "losses, logits or batches that are appended to something, and keep Python numbers.",
+        f"losses.append({idioms(run).read})",
+    )
+
+
+def _unknown(run: Run, seen: str) -> Advice:
+    return Advice(
+        "The cause is not known. Compare two snapshots of Python's allocations some hundred steps "
+        "apart; if they show nothing, the memory is a library's: leave out callbacks, metrics and "
+        "stages of the input one by one.",
+        'tracemalloc.start()\n...\nprint(*tracemalloc.take_snapshot().statistics("lineno")[:10], '
+        'sep="\\n")',
+    )
+
+
+def _own(seen: str) -> str:
+    """Return how the class that has a list writes it: "Keeps.losses" -> "self.losses"."""
+    owner, _, name = seen.rpartition(".")
+    return f"self.{name}" if owner else name
+
+
+# kind of growth -> its advice, given what was seen of it.
+GROWING: dict[str, Callable[[Run, str], Advice]] = {
+    "list": _list,
+    "graphs": _graphs,
+    "checkpoints": _checkpoints,
+    "metric": _metric,
+    "traces": _traces,
+    "graph": _graph,
+    "buffer": _buffer,
+    "workers": _workers,
+    "tensors": _tensors,
+    "objects": _objects,
+    "unknown": _unknown,
+}
+
+
+def smaller(run: Run, gpu: int | None, fits: int | None) -> Advice:
+    """Return how a training that ran out of memory needs less of it.
+
+    Args:
+        gpu: whose memory was full; None = the host's.
+        fits: the batch size that would have fitted, None = unknown.
+    """
+    batch = int(run.fit.get("batch_size") or 0)
+    size = fits or (batch // 2 if batch >= 2 else 0)
+    if gpu is None:
+        return Advice(
+            "The host's memory was full. Keep less of the dataset in memory: smaller shuffle and "
+            "prefetch buffers, no cache() in memory, fewer worker processes, smaller batches.",
+            batch_code(run, size) if size else "",
+        )
+    if 0 < size < batch:
+        parts = -(-batch // size)
+        text = f"A batch of {size:,} would have fitted" if fits else f"Try a batch of {size:,}"
+        text += f"; adding up the gradients of {parts} of them trains as before."
+        code = batch_code(run, size)
+        if has_keras_fit(run):
+            code += (
+                f"\noptimizer = keras.optimizers.{optimizer(run)}(..., "
+                f"gradient_accumulation_steps={parts})"
+            )
+        elif run.framework == "torch":
+            code += (
+                f"\n(loss / {parts}).backward()\nif step % {parts} == {parts - 1}:\n"
+                "    optimizer.step()\n    optimizer.zero_grad()"
+            )
+        return Advice(f"{text} {_more(run, gpu)}".strip(), code, alters_training=True)
+    line = mixed_precision(run, gpu)
+    if line is not None:
+        return Advice(
+            f"Mixed precision nearly halves what activations take. {_more(run, gpu)}".strip(),
+            line,
+            alters_training=True,
+        )
+    return Advice(_more(run, gpu) or "Use a smaller model, or a GPU with more memory.")
+
+
+def _more(run: Run, gpu: int) -> str:
+    """Return what else helps: precision, recomputation, the pool."""
+    said = []
+    if mixed_precision(run, gpu) is not None:
+        said.append("mixed precision nearly halves what activations take")
+    said.append(
+        {
+            "torch": "torch.utils.checkpoint recomputes activations instead of keeping them",
+            "jax": "jax.checkpoint recomputes activations instead of keeping them",
+            "tensorflow": "tf.recompute_grad recomputes activations instead of keeping them",
+        }.get(run.framework, "recomputing activations instead of keeping them helps, too")
+    )
+    text = "; ".join(said)
+    return f"Else: {text}."

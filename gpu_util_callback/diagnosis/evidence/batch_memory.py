@@ -1,0 +1,89 @@
+"""Memory that a sample of a batch takes, by a line through the batch sizes that ran."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.samples import allocator
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
+
+__all__ = ["BatchMemory", "batch_memory"]
+
+ENOUGH = Count(10, "readings of the allocator, some of them between steps, show what stays")
+FILLS = Constant(0.95, "of the limit: the rest goes into fragments")
+WHOLE = Constant(1.02, "of what stays: a peak this close to it shows nothing of the batches")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMemory:
+    """What batches take of a GPU's memory.
+
+    Attributes:
+        base: bytes that stay between steps: the model, the optimizer's state.
+        per_sample: bytes that each sample of a batch adds.
+        limit: bytes that this process may have.
+        sizes: the batch sizes it rests on.
+        room: the largest batch that fits.
+    """
+
+    base: float
+    per_sample: float
+    limit: float
+    sizes: tuple[int, ...]
+    room: int
+
+
+def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
+    """Return what a batch takes, None where that was not measured."""
+    return run.once(("batch memory", gpu), lambda: _batch_memory(run, gpu))
+
+
+def _batch_memory(run: Run, gpu: int) -> BatchMemory | None:
+    held = allocator(run, gpu)
+    used = run.memory.get(f"gpu{gpu}/allocator:allocator_used_bytes")
+    if held is None or used is None or not len(run.steps):
+        return None
+    inside = used.time_ns >= int(run.steps["start_ns"][0])
+    if inside.sum() < ENOUGH:
+        return None
+    base = float(used.low[inside].min())
+    points = _peaks(run, gpu, held.peak)
+    if not points or held.peak < WHOLE * base:
+        return None
+    sizes = np.array([0, *points], float)
+    peaks = np.array([base, *points.values()])
+    if len(points) > 1:  # what stays is a lower bound: with two sizes the line itself says
+        sizes, peaks = sizes[1:], peaks[1:]
+    slope, start = np.polyfit(sizes, peaks, 1)
+    if slope <= 0 or start < 0:
+        return None
+    others = run.highest(gpu, "memory_other_bytes") or 0.0
+    limit = held.limit if held.total is None else min(held.limit, held.total - others)
+    room = int((FILLS * limit - start) / slope)
+    return BatchMemory(float(start), float(slope), limit, tuple(points), room) if room > 0 else None
+
+
+def _peaks(run: Run, gpu: int, highest: float) -> dict[int, float]:
+    """Return the peak of each size of batches that was the largest so far."""
+    known = run.facts.get("memory") or {}
+    of_shape = {int(shape): int(size) for shape, size in (known.get("batch_sizes") or {}).items()}
+    peaks = run.memory.get(f"gpu{gpu}/allocator:allocator_peak_bytes")
+    seen = sorted((first, of_shape[shape]) for shape, first in run.steps.first_ns.items()
+                  if shape in of_shape)  # fmt: skip
+    batch = run.fit.get("batch_size")
+    if len(seen) < 2 or peaks is None:
+        size = max((size for _, size in seen), default=batch)
+        return {int(size): highest} if size else {}
+    larger: list[tuple[int, int]] = []
+    for first, size in seen:
+        if not larger or size > larger[-1][1]:
+            larger.append((first, size))
+    found: dict[int, float] = {}
+    times, high = peaks.time_ns, peaks.high
+    for number, (_, size) in enumerate(larger):
+        end = larger[number + 1][0] if number + 1 < len(larger) else None
+        before = high if end is None else high[times < end]
+        if len(before):
+            found[size] = float(before.max())
+    return found

@@ -1,0 +1,297 @@
+"""Memory over a run: what was held, in bounded space, and the growth that does not come back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.thresholds import Constant, Count
+
+__all__ = ["TRACKED", "Growth", "MemoryTrack", "grows", "tracks_of"]
+
+# Columns whose lowest and highest values are kept, by the kind of their group.
+TRACKED = {
+    "host": (
+        "process_held_bytes", "process_memory_bytes", "workers_memory_bytes",
+        "container_memory_bytes", "memory_available_bytes", "process_address_space_bytes",
+        "python_blocks", "workers",
+    ),
+    "gpu": ("allocator_used_bytes", "allocator_peak_bytes", "allocator_limit_bytes",
+            "allocator_reserved_bytes", "allocator_live_allocations"),
+}  # fmt: skip
+
+POINTS = Count(8, "a trend shows in no fewer readings")
+STEPS = Count(20, "a run's first steps allocate what the later ones use")
+RELEASED = Constant(0.25, "of the growth: what was given back once is no growth ...")
+TROUGHS = Count(4, "... unless as many lows in a row each lie above the last")
+AGAIN = Constant(1.5, "growth past all that was ever given back is not of the same kind")
+STEADY = Constant(0.6, "of the growth of its first half comes in its second, or it ends by itself")
+LATEST = Constant(0.5, "of the mean rate is that of the last third, or it has ended")
+ONE_STEP = Constant(0.4, "of the growth in one step of it is one allocation, not a trend")
+ALIKE = Constant(0.5, "of the rate: growth before the onset is the same growth")
+NOISE = Constant(6.0, "a trend is larger than this many times the scatter around it")
+BETTER = Constant(12.0, "in log-likelihood: a beginning told apart explains clearly more")
+
+
+class MemoryTrack:
+    """The lowest and highest value of a column over a run: blocks of readings that fold by two."""
+
+    CAPACITY = 256
+
+    def __init__(self) -> None:
+        self._rows = np.zeros((self.CAPACITY, 4))
+        self._origin_ns: int | None = None
+        self._used = 0
+        self._per_row = 1
+        self._pending = 0
+        self.last: float | None = None
+        self.highest: float | None = None
+
+    def add(self, time_ns: np.ndarray, values: np.ndarray) -> None:
+        """Add readings in order; NaN = absent."""
+        for time, value in zip(time_ns.tolist(), values.tolist(), strict=True):
+            if value != value:
+                continue
+            if self._origin_ns is None:
+                self._origin_ns = time
+            at = float(time - self._origin_ns)
+            self.last = value
+            self.highest = value if self.highest is None else max(self.highest, value)
+            if self._pending:
+                row = self._rows[self._used - 1]
+                row[1], row[2], row[3] = at, min(row[2], value), max(row[3], value)
+            else:
+                if self._used == self.CAPACITY:
+                    self._fold()
+                self._rows[self._used] = at, at, value, value
+                self._used += 1
+            self._pending = (self._pending + 1) % self._per_row
+
+    def _fold(self) -> None:
+        half = self.CAPACITY // 2
+        left, right = self._rows[0::2].copy(), self._rows[1::2].copy()
+        self._rows[:half, 0], self._rows[:half, 1] = left[:, 0], right[:, 1]
+        self._rows[:half, 2] = np.minimum(left[:, 2], right[:, 2])
+        self._rows[:half, 3] = np.maximum(left[:, 3], right[:, 3])
+        self._used, self._per_row = half, self._per_row * 2
+
+    def __len__(self) -> int:
+        return self._used
+
+    @property
+    def time_ns(self) -> np.ndarray:
+        """The middle of each block."""
+        rows = self._rows[: self._used]
+        return (self._origin_ns or 0) + ((rows[:, 0] + rows[:, 1]) / 2).astype(np.int64)
+
+    @property
+    def low(self) -> np.ndarray:
+        return self._rows[: self._used, 2]
+
+    @property
+    def high(self) -> np.ndarray:
+        return self._rows[: self._used, 3]
+
+
+def tracks_of(tracks: dict[str, MemoryTrack], group: str, block: Mapping[str, np.ndarray]) -> None:
+    """Add a group's new samples to the tracks of its columns, "host:process_held_bytes"."""
+    kind = group
+    if group.startswith("gpu"):  # an allocator's columns may be in the GPU's own group, too
+        kind, group = "gpu", f"{group.partition('/')[0]}/allocator"
+    for column in TRACKED.get(kind, ()):
+        if column in block:
+            track = tracks.setdefault(f"{group}:{column}", MemoryTrack())
+            track.add(np.asarray(block["time_ns"]), np.asarray(block[column], np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Memory that grows and is not given back.
+
+    Attributes:
+        onset: the step from which it grows.
+        per_step: the rate, in bytes (or what the column counts).
+        low_per_step, high_per_step: the range of rates that the readings allow.
+        grown: since the onset.
+        level: the highest value of late, that meets a limit first.
+        from_start: it grows since the first steps.
+    """
+
+    onset: float
+    per_step: float
+    low_per_step: float
+    high_per_step: float
+    grown: float
+    level: float
+    from_start: bool
+
+
+def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) -> Growth | None:
+    """Return the growth of a column, None where there is none, or none that can be told.
+
+    What counts is the memory that was held from then on: the least of all later values. A finished
+    saw-tooth or a peak does not raise it. A tooth that is not finished does: growth has to exceed
+    what was given back before, or to show in the lows between.
+
+    Args:
+        steps: training steps done at each reading, not decreasing.
+        low, high: the lowest and the highest value of each reading.
+        least: smaller growth is none.
+    """
+    if len(steps) < POINTS or high.max() - low.min() < least:
+        return None
+    first = float(steps[0])
+    warm = np.searchsorted(steps, first + min(STEPS, 0.1 * (steps[-1] - first)))
+    steps, low, high = steps[warm:], low[warm:], high[warm:]
+    if len(steps) < POINTS:
+        return None
+    judged = _judged(low, least)
+    if judged is None:
+        return None
+    x, held = steps[judged.readings], judged.held
+    if len(x) < POINTS or held[-1] - held[0] < least:
+        return None
+    onset = _onset(x, held)
+    parts = slice(onset + 1), slice(onset, None)
+    before, later = (_slope(x[part], held[part])[0] for part in parts)
+    if onset and before >= ALIKE * later:
+        onset = 0  # it grew as fast before
+    span, levels = x[onset:], held[onset:]
+    grown = float(levels[-1] - levels[0])
+    if len(span) < POINTS - 2 or span[-1] - span[0] < STEPS or grown < least:
+        return None
+    if not _steady(span, levels, grown):
+        return None
+    slope, low_slope, high_slope = _slope(span, levels)
+    scatter = float(np.median(np.abs(levels - np.interp(span, span[[0, -1]], levels[[0, -1]]))))
+    if slope <= 0 or grown < NOISE * scatter / max(1.0, np.sqrt(len(span)) / 4):
+        return None
+    recent = max(1, len(high) // 10)
+    from_start = judged.whole and onset <= max(1, len(x) // 20)
+    return Growth(
+        onset=first if from_start else float(span[0]),
+        per_step=slope,
+        low_per_step=low_slope,
+        high_per_step=high_slope,
+        grown=grown,
+        level=float(high[-recent:].max()),
+        from_start=from_start,
+    )
+
+
+class _Judged(NamedTuple):
+    """The readings that show growth apart from a saw-tooth, and what was held since each."""
+
+    readings: slice
+    held: np.ndarray
+    whole: bool  # they begin with the run
+
+
+def _judged(low: np.ndarray, least: float) -> _Judged | None:
+    released = float((np.maximum.accumulate(low) - low).max())
+    held = np.minimum.accumulate(low[::-1])[::-1]
+    if released <= RELEASED * (held[-1] - held[0]):
+        return _Judged(slice(0, len(low)), held, True)
+    troughs = _troughs(low, released / 2)
+    if len(troughs) >= TROUGHS and held[troughs[-1]] - held[troughs[0]] >= least:
+        lows = np.interp(np.arange(troughs[0], troughs[-1] + 1), troughs, low[troughs])
+        kept = np.minimum.accumulate(lows[::-1])[::-1]
+        return _Judged(slice(troughs[0], troughs[-1] + 1), kept, True)
+    if troughs and low[-1] - low[troughs[-1]] >= AGAIN * released:
+        return _Judged(slice(troughs[-1], len(low)), held[troughs[-1] :], False)
+    return None
+
+
+def _troughs(low: np.ndarray, depth: float) -> list[int]:
+    """Return where the lows lie that follow a fall of at least `depth`."""
+    found: list[int] = []
+    top, bottom, falling = low[0], 0, False
+    for at, value in enumerate(low.tolist()):
+        if falling:
+            if value < low[bottom]:
+                bottom = at
+            elif value - low[bottom] >= depth / 2:
+                found.append(bottom)
+                top, falling = value, False
+        elif value > top:
+            top = value
+        elif top - value >= depth:
+            bottom, falling = at, True
+    if falling:
+        found.append(bottom)
+    return found
+
+
+def _onset(x: np.ndarray, y: np.ndarray) -> int:
+    """Return where the growth begins: the hinge of a line that was level before.
+
+    The first readings may be something else: a run's warm-up, whose end is searched, too.
+    """
+    best, where = np.inf, 0
+    n = len(x)
+    scale = max(float(y[-1] - y[0]), 1.0)
+    flat = (1e-4 * scale) ** 2 * n  # below this, no difference counts
+    for share in (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6):
+        start = int(share * n)
+        if n - start < POINTS - 2:
+            break
+        before = _residual(x[:start], y[:start]) if start else 0.0
+        hinge, after = _hinge(x[start:], y[start:])
+        said = n * np.log(before + after + flat) + (BETTER if start else 0.0)
+        if said < best:
+            best, where = said, start + hinge
+    return where
+
+
+def _residual(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the squares left over by the best line."""
+    if len(x) < 3:
+        return 0.0
+    dx, dy = x - x.mean(), y - y.mean()
+    spread = float(dx @ dx)
+    slope = float(dx @ dy) / spread if spread else 0.0
+    return float(((dy - slope * dx) ** 2).sum())
+
+
+def _hinge(x: np.ndarray, y: np.ndarray) -> tuple[int, float]:
+    """Return the index from which y rises after being level, and the squares left over.
+
+    The best fit of a + b·max(0, x - x[k]), with b ≥ 0, over all k.
+    """
+    n = len(x)
+    y0 = y.mean()
+    dy = y - y0
+    rest = x[None, :] - x[: max(1, n - POINTS // 2), None]
+    h = np.maximum(rest, 0.0)
+    h -= h.mean(axis=1, keepdims=True)
+    norm = (h**2).sum(axis=1)
+    slope = np.maximum((h @ dy) / np.maximum(norm, 1e-12), 0.0)
+    left = (dy @ dy) - slope * (h @ dy)
+    k = int(np.argmin(left))
+    return k, float(max(0.0, left[k]))
+
+
+def _steady(x: np.ndarray, y: np.ndarray, grown: float) -> bool:
+    """Return whether growth is neither one allocation, nor coming to its end, nor over."""
+    steps = np.diff(y)
+    if steps.max() > ONE_STEP * grown:
+        return False
+    half, third = np.interp([x[0] + (x[-1] - x[0]) * at for at in (0.5, 2 / 3)], x, y)
+    later = y[-1] - half
+    return bool(later >= STEADY * (grown - later) and y[-1] - third >= LATEST * grown / 3)
+
+
+def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Return the median of the slopes between readings (Theil-Sen), and their middle half."""
+    if len(x) > 96:
+        chosen = np.linspace(0, len(x) - 1, 96).astype(int)
+        x, y = x[chosen], y[chosen]
+    a, b = np.triu_indices(len(x), max(1, len(x) // 4))
+    across = x[b] - x[a]
+    some = across > 0
+    slopes = (y[b] - y[a])[some] / across[some]
+    if not len(slopes):
+        return 0.0, 0.0, 0.0
+    lowest, middle, highest = np.percentile(slopes, [10, 50, 90])
+    return float(middle), float(lowest), float(highest)

@@ -1,0 +1,384 @@
+"""Memory growth: memory is taken and never given back, until there is none left."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from gpu_util_callback.diagnosis.advice.memory import GROWING
+from gpu_util_callback.diagnosis.evidence.memory import Growth, MemoryTrack, grows
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
+from gpu_util_callback.words import duration, gpu_names
+
+__all__ = ["Forecast", "MemoryGrowth", "forecasts"]
+
+MIB = 1 << 20
+HOST = ("process_held_bytes", "process_memory_bytes", "workers_memory_bytes",
+        "container_memory_bytes")  # fmt: skip
+_BUFFERS = re.compile("Cache|Shuffle")
+# How the memory of a column is called in a sentence.
+CALLED = {
+    "process_held_bytes": "Host memory",
+    "process_memory_bytes": "Host memory",
+    "workers_memory_bytes": "Host memory of the worker processes",
+    "container_memory_bytes": "Host memory of the container",
+    "allocator_used_bytes": "GPU memory",
+}
+GOES_ON = Constant(0.5, "of the rate after an epoch's end: what fills up in one epoch stops there")
+AFTER = Constant(0.15, "of the growth before an epoch's end, in steps, show whether it goes on")
+MANY_COMPILATIONS = Count(4, "compilations while memory grew, and no fewer, may be why")
+EXPLAINS = Constant(0.3, "of the growth: a list whose items take this much of it is its cause")
+TRACES = Constant(0.01, "new traces of functions a step: those of the first steps are past")
+ONE_IN = Constant(0.02, "of the run: what began this close to the growth may have begun it")
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Growth of one column, and when it meets its limit.
+
+    Attributes:
+        key, column: the track's, "host:process_held_bytes", and its column.
+        limit: in bytes, of what grows; None = unknown.
+        limited_by: "the container's limit", "the machine's memory", ...
+        full_step: at which it is full, None = unknown.
+        full_s: seconds from the last reading until then.
+        since_ns: when it began.
+    """
+
+    key: str
+    column: str
+    growth: Growth
+    limit: float | None
+    limited_by: str
+    full_step: int | None
+    full_s: float | None
+    since_ns: int
+
+
+class _Room(NamedTuple):
+    left: float
+    by: str
+
+
+class MemoryGrowth(Rule):
+    """Memory grows from step to step and is not given back: neither a warm-up nor a saw-tooth.
+
+    Growth within a first epoch may be a buffer that fills up, or a tooth of an epoch's saw-tooth:
+    it counts once it goes on after the epoch's end, or when it has taken much of what was left.
+    """
+
+    cause = "memory_growth"
+    title = "Memory grows"
+    sources = ("the memory of the process", "of its container", "or of the framework's allocator")
+    thresholds: ClassVar = {
+        "grown_mib": Threshold(32, "allocators and caches of Python vary by some MiB for ever"),
+        "taken_pct": Threshold(
+            20, "of what was free: an epoch's growth is worth a word before the epoch's end"
+        ),
+        "full_within_h": Threshold(72, "growth that takes longer ends no training"),
+    }
+    unknown = "no memory was sampled while steps were done"
+
+    def missing(self, run: Run) -> bool:
+        return not len(run.steps) or not any(len(one) for one in run.memory.values())
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        found = forecasts(run, limits)
+        host = next((one for one in found if one.key.startswith("host:")), None)
+        if host is not None:
+            yield _finding(run, host, [], limits)
+        of_gpus = [one for one in found if one.key.startswith("gpu")]
+        if of_gpus:
+            first = min(of_gpus, key=lambda one: one.full_s if one.full_s is not None else np.inf)
+            gpus = sorted(int(one.key.partition("/")[0][3:]) for one in of_gpus)
+            yield _finding(run, first, gpus, limits)
+
+
+def forecasts(run: Run, limits: Limits) -> list[Forecast]:
+    """Return what grows, with the time at which it is full; of the host one column at most."""
+    return run.once(("memory growth", *limits.values()), lambda: _forecasts(run, limits))
+
+
+def _forecasts(run: Run, limits: Limits) -> list[Forecast]:
+    found: list[Forecast] = []
+    exact = "host:process_held_bytes" in run.memory  # else files' pages may be among it
+    for column in HOST:
+        if exact and column == "process_memory_bytes":
+            continue
+        one = _forecast(run, "host", column, limits)
+        if one is not None:
+            found.append(one)
+            break
+    for gpu in run.used_gpus:
+        one = _forecast(run, f"gpu{gpu}/allocator", "allocator_used_bytes", limits)
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | None:
+    key = f"{group}:{column}"
+    track = run.memory.get(key)
+    if track is None:
+        return None
+    times = track.time_ns
+    first = int(np.searchsorted(times, int(run.steps["start_ns"][0])))
+    times, low, high = times[first:], track.low[first:], track.high[first:]
+    if not len(times):
+        return None
+    steps = _steps_at(run, times)
+    growth = grows(steps, low, high, limits["grown_mib"] * MIB)
+    if growth is None:
+        return None
+    since_ns = int(np.interp(growth.onset, steps, times))
+    room = _room(run, group, column, growth)
+    left = None if room is None else max(0.0, room.left)
+    taken = 0.0 if left is None else 100 * growth.grown / (left + growth.grown)
+    if not _lasting(run, growth, steps, low) and (
+        taken < limits["taken_pct"] or _fills_a_cache(run, growth, left)
+    ):
+        return None
+    full_step = full_s = None
+    if left is not None:
+        to_go = left / growth.per_step
+        ns_per_step = (times[-1] - since_ns) / max(1.0, steps[-1] - growth.onset)
+        full_step, full_s = round(steps[-1] + to_go), to_go * ns_per_step / 1e9
+        planned = _planned(run)
+        if full_s > 3600 * limits["full_within_h"] and not (planned and full_step <= planned):
+            return None
+    limit = None if left is None else growth.level + left
+    by = "" if room is None else room.by
+    return Forecast(key, column, growth, limit, by, full_step, full_s, since_ns)
+
+
+def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
+    """Return how many steps were done at these times."""
+    blocks = run.steps
+    edges = np.stack([blocks["start_ns"], blocks["end_ns"]], axis=1).ravel()
+    done = np.stack([blocks["first_step"], blocks["end_step"]], axis=1).ravel()
+    origin = int(edges[0])
+    edges = np.maximum.accumulate(edges - origin)
+    return np.interp(times - origin, edges, done.astype(float))
+
+
+def _planned(run: Run) -> int | None:
+    """Return the steps of the whole training, where Keras knows them."""
+    epochs, per_epoch = run.fit.get("epochs"), run.fit.get("steps_per_epoch")
+    return epochs * per_epoch if epochs and per_epoch else None
+
+
+def _lasting(run: Run, growth: Growth, steps: np.ndarray, low: np.ndarray) -> bool:
+    """Return whether growth outlived the end of an epoch and went on after it."""
+    held = np.minimum.accumulate(low[::-1])[::-1]
+    for epochs in run.phases.of("epoch").values():
+        for end in _steps_at(run, epochs["end_ns"].astype(np.int64)).tolist():
+            went_on = steps[-1] - end
+            if end <= growth.onset or went_on < AFTER * (end - growth.onset) or went_on < 1:
+                continue
+            at_end, now = np.interp([end, steps[-1]], steps, held)
+            if now - at_end >= GOES_ON * growth.per_step * went_on:
+                return True
+    return False
+
+
+def _fills_a_cache(run: Run, growth: Growth, left: float | None) -> bool:
+    """Return whether a `cache()` of tf.data is filling up, and has room for the rest."""
+    per_epoch = run.fit.get("steps_per_epoch")
+    cached = any("Cache" in stage.op for stage in _stages(run))
+    if not cached or run.phases.of("epoch") or left is None:
+        return False
+    return per_epoch is None or left > growth.per_step * max(0, per_epoch - run.end_step)
+
+
+def _stages(run: Run) -> list[Any]:
+    return list(run.pipeline.stages(run.start_ns, run.end_ns))
+
+
+def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
+    """Return how much more the memory can grow, and what stops it."""
+    if group != "host":
+        return _room_on_gpu(run, group, growth)
+    rooms = []
+    machine = run.machine
+
+    def last(name: str) -> float | None:
+        track = run.memory.get(f"host:{name}")
+        return None if track is None else track.last
+
+    limit, held = machine.get("memory_limit_bytes"), last("container_memory_bytes")
+    total = machine.get("memory_total_bytes")
+    if limit is not None and not (total and limit > total):
+        if held is None:  # without the container's own account: this training is most of it
+            own = last("process_held_bytes") or last("process_memory_bytes") or 0.0
+            held = own + (last("workers_memory_bytes") or 0.0)
+        rooms.append(_Room(limit - held, "the container's limit"))
+    available = last("memory_available_bytes")
+    if available is not None:
+        rooms.append(_Room(available, "the machine's memory"))
+    space, taken = machine.get("address_space_limit_bytes"), last("process_address_space_bytes")
+    if space is not None and taken is not None and column.startswith("process"):
+        rooms.append(_Room(space - taken, "the limit of `ulimit -v`"))
+    return min(rooms, default=None)
+
+
+def _room_on_gpu(run: Run, group: str, growth: Growth) -> _Room | None:
+    index = int(group.partition("/")[0][3:])
+
+    def last(name: str) -> float | None:
+        track: MemoryTrack | None = run.memory.get(f"{group}:{name}")
+        return None if track is None else track.last
+
+    total = run.gpu(index).get("memory_total_bytes")
+    limit = last("allocator_limit_bytes")
+    peak = max(growth.level, last("allocator_peak_bytes") or 0.0)
+    if limit:
+        return _Room(limit - peak, "the allocator's limit")
+    if not total:
+        return None
+    others = run.highest(index, "memory_other_bytes") or 0.0
+    return _Room(total - others - peak, "the GPU's memory")
+
+
+# ---- what grows ------------------------------------------------------------------------
+
+
+def _finding(run: Run, one: Forecast, gpus: list[int], limits: Limits) -> Finding:
+    growth = one.growth
+    mib = growth.per_step / MIB
+    title = CALLED[one.column]
+    if gpus:
+        title += f" ({gpu_names(gpus)})"
+    title += f" grows by {_rate(mib)} a step"
+    if one.full_step is not None and one.full_s is not None:
+        title += f": full at step {one.full_step:,}, in about {duration(one.full_s)}"
+    kind, seen = _why(run, one)
+    evidence: dict[str, object] = {
+        "memory": CALLED[one.column].lower(),
+        "grown_mib": round(growth.grown / MIB, 1),
+        "per_step_mib": float(f"{mib:.3g}"),
+        "since_step": round(growth.onset),
+        "began_with": _began_with(run, one),
+        "grows_with": seen,
+        "held_gib": round(growth.level / 2**30, 3),
+        "limit_gib": None if one.limit is None else round(one.limit / 2**30, 3),
+        "limited_by": one.limited_by or None,
+        "full_at_step": one.full_step,
+        "full_in_s": None if one.full_s is None else round(one.full_s, 1),
+    }
+    return Finding(
+        cause=MemoryGrowth.cause,
+        title=title,
+        where=None,
+        lost_ns=None,
+        confidence=ESTIMATED,
+        evidence={name: value for name, value in evidence.items() if value is not None},
+        threshold={"grown_mib": limits["grown_mib"]},
+        advice=GROWING[kind](run, seen or ""),
+        gpus=gpus,
+        detail="gpu" if gpus else "host",
+    )
+
+
+def _rate(mib: float) -> str:
+    return f"{mib:.2g} MiB" if mib >= 0.1 else f"{1024 * mib:.2g} KiB"
+
+
+def _began_with(run: Run, one: Forecast) -> str | None:
+    """Return what else began when the growth did, None where nothing did."""
+    if one.growth.from_start:
+        return "the training"
+    near = ONE_IN * (run.end_ns - run.start_ns) + 1e9
+    seen: list[tuple[float, str]] = []
+    for kind in ("validation", "checkpoint", "callback"):
+        for name, group in run.phases.of(kind).items():
+            if len(group):
+                called = "the first validation" if kind == "validation" else name
+                seen.append((abs(int(group["start_ns"][0]) - one.since_ns), called))
+    for epochs in run.phases.of("epoch").values():
+        for number, start in enumerate(epochs["start_ns"].tolist()):
+            if number and not epochs.joined:
+                seen.append((abs(start - one.since_ns), f"epoch {number + 1}"))
+    new = run.steps["new_rows"] > 0
+    seen += [(abs(start - one.since_ns), "a new input shape")
+             for start in run.steps["start_ns"][new][1:].tolist()]  # fmt: skip
+    apart, what = min(seen, default=(np.inf, ""))
+    return what if apart <= near else None
+
+
+def _why(run: Run, one: Forecast) -> tuple[str, str | None]:
+    """Return the kind of growth, as `GROWING` has it, and what was seen of it."""
+    known: Mapping[str, Any] = run.facts.get("memory") or {}
+    per_step = one.growth.per_step
+    if one.column == "workers_memory_bytes":
+        workers = run.memory.get("host:workers")
+        number = None if workers is None or not workers.last else f"{workers.last:.0f} "
+        return "workers", f"{number or ''}worker processes"
+    operations = known.get("graph_operations_per_step")
+    if operations and operations >= EXPLAINS:
+        return "graph", f"{operations:.3g} operations added to the graph in each step"
+    kept = _kept(run, known, per_step)
+    if kept is not None:
+        return kept
+    functions = known.get("functions_per_step") or 0.0
+    times = _compilations(run, one.since_ns)
+    if times >= MANY_COMPILATIONS:
+        return "traces", f"{times:,} compilations since then"
+    if functions >= TRACES and functions * run.end_step >= MANY_COMPILATIONS:
+        return "traces", f"{functions:.2g} new traces of functions in each step"
+    if one.column != "allocator_used_bytes":
+        names = [stage.name for stage in _stages(run) if _BUFFERS.search(stage.op)]
+        if names:
+            return "buffer", f"the buffer of {names[0]}"
+    allocations = run.memory.get(f"{one.key.partition(':')[0]}:allocator_live_allocations")
+    if one.key.startswith("gpu") and allocations is not None:
+        live = _count_per_step(run, allocations, one)
+        if live >= EXPLAINS:
+            return "tensors", f"{live:.3g} more live tensors after each step"
+    blocks = run.memory.get("host:python_blocks")
+    if blocks is not None:
+        more = _count_per_step(run, blocks, one)
+        if more >= EXPLAINS:
+            return "objects", f"{more:.3g} more Python objects after each step"
+    return "unknown", None
+
+
+def _kept(run: Run, known: Mapping[str, Any], per_step: float) -> tuple[str, str] | None:
+    """Return the list whose items make up the growth."""
+    best: tuple[float, str, str] | None = None
+    for one in known.get("kept") or ():
+        grown = float(one.get("per_step") or 0.0) * float(one.get("item_bytes") or 0.0)
+        graph = bool(one.get("graph"))
+        share = grown / per_step if per_step else 0.0
+        if not graph and share < EXPLAINS:
+            continue
+        kind = "graphs" if graph else "checkpoints" if one.get("weights") else "list"
+        if one.get("of") == "metric":
+            kind = "metric"
+        rank = share if not graph else max(share, 1.0)
+        if best is None or rank > best[0]:
+            best = rank, kind, str(one.get("name"))
+    return None if best is None else best[1:]
+
+
+def _compilations(run: Run, since_ns: int) -> int:
+    """Return how many steps compiled since then, 0 where they came to an end."""
+    blocks = run.steps
+    later = blocks["start_ns"] >= since_ns
+    events = blocks["compile_events"][later]
+    middle = len(events) // 2
+    some = int(events.sum())
+    return some if some and int(events[middle:].sum()) >= some / 4 else 0
+
+
+def _count_per_step(run: Run, track: MemoryTrack, one: Forecast) -> float:
+    """Return how fast a number of things grows, 0.0 where it does not as the memory does."""
+    steps = _steps_at(run, track.time_ns)
+    inside = steps >= one.growth.onset
+    if inside.sum() < 2:
+        return 0.0
+    held = np.minimum.accumulate(track.low[::-1])[::-1][inside]
+    return float((held[-1] - held[0]) / max(1.0, steps[-1] - one.growth.onset))

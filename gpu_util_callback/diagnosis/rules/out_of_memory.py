@@ -1,0 +1,200 @@
+"""Out of memory: the error, or the kill, that ended the training."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from gpu_util_callback.diagnosis.advice.memory import smaller
+from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.samples import allocator
+from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Finding, Rule
+from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+
+__all__ = ["OutOfMemory"]
+
+MIB = 1 << 20
+
+
+class OutOfMemory(Rule):
+    """The training ended by an error of memory, or its process was killed when there was none left.
+
+    A killed process says nothing: its recording ends without an end, its last samples show a full
+    memory, or the kernel has counted a kill since.
+    """
+
+    cause = "out_of_memory"
+    title = "The training ran out of memory"
+    sources = ("the error that ended the training", "or the last samples of a killed process")
+    thresholds: ClassVar = {
+        "host_used_pct": Threshold(
+            95, "of the limit in use when a process ended without a word: killed for memory"
+        ),
+    }
+    unknown = "the training goes on, or ended by itself"
+
+    def missing(self, run: Run) -> bool:
+        return _error(run) is None and not run.facts.get("lost")
+
+    def find(self, run: Run, limits: Limits) -> Iterable[Finding]:
+        error = _error(run)
+        if error is not None:
+            yield _post_mortem(run, error)
+        else:
+            yield from _killed(run, limits)
+
+
+def _error(run: Run) -> Mapping[str, Any] | None:
+    return (run.facts.get("memory") or {}).get("out_of_memory")
+
+
+def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
+    gpu = error.get("gpu")
+    where = str(error.get("where") or "the training")
+    step, batch = error.get("step"), run.fit.get("batch_size")
+    title = f"Out of {'host' if gpu is None else 'GPU'} memory in {where}"
+    if step is not None:
+        title += f", at step {step:,}"
+    if batch:
+        title += f" with a batch of {batch:,}"
+    evidence: dict[str, object] = {
+        "error": error.get("error"),
+        "asked_for_mib": _mib(error.get("asked_bytes")),
+        "free_mib": _mib(error.get("free_bytes")),
+        "where": where,
+        "at_step": step,
+        "batch_size": batch,
+        "asked_for_shape": ", ".join(error.get("shapes") or ()) or None,
+    }
+    fits = None
+    if gpu is not None:
+        evidence |= _of_gpu(run, gpu, error)
+        room = batch_memory(run, gpu)
+        if room is not None:
+            evidence["per_sample_mib"] = _mib(room.per_sample, 3)
+            evidence["room_for_batch"] = room.room
+            fits = room.room if batch and room.room < batch else None
+    else:
+        evidence |= _of_host(run)
+    return Finding(
+        cause=OutOfMemory.cause,
+        title=title,
+        where=None,
+        lost_ns=None,
+        confidence=MEASURED,
+        evidence={name: value for name, value in evidence.items() if value is not None},
+        threshold={},
+        advice=smaller(run, gpu, fits),
+        gpus=[] if gpu is None else [gpu],
+        blocking=True,
+    )
+
+
+def _mib(count: float | None, digits: int = 1) -> float | None:
+    return None if count is None else round(count / MIB, digits)
+
+
+def _of_gpu(run: Run, gpu: int, error: Mapping[str, Any]) -> dict[str, object]:
+    """Return what held the GPU's memory."""
+    held = allocator(run, gpu)
+    others = run.highest(gpu, "memory_other_bytes")
+    reserved = run.highest(gpu, "allocator_reserved_bytes")
+    unused = error.get("reserved_bytes")
+    if unused is None and reserved is not None and held is not None:
+        unused = max(0.0, reserved - held.peak)
+    return {
+        "allocator_peak_mib": None if held is None else _mib(held.peak),
+        "allocator_limit_gib": None if held is None else round(held.limit / 2**30, 2),
+        "peak_in": _peak_phase(run, f"gpu{gpu}/allocator:allocator_used_bytes"),
+        "reserved_unused_mib": _mib(unused),
+        "others_memory_gib": None if not others else round(others / 2**30, 2),
+    }
+
+
+def _of_host(run: Run) -> dict[str, object]:
+    """Return what held the host's memory."""
+
+    def highest(name: str) -> float | None:
+        track = run.memory.get(f"host:{name}")
+        return None if track is None else track.highest
+
+    limit = _host_limit(run)
+    workers = highest("workers_memory_bytes")
+    return {
+        "process_peak_mib": _mib(highest("process_held_bytes") or highest("process_memory_bytes")),
+        "workers_memory_mib": _mib(workers) if workers else None,
+        "limit_gib": None if limit is None else round(limit / 2**30, 2),
+        "peak_in": _peak_phase(run, "host:process_held_bytes"),
+    }
+
+
+def _host_limit(run: Run) -> float | None:
+    machine = run.machine
+    known = (
+        machine.get("memory_limit_bytes"),
+        machine.get("address_space_limit_bytes"),
+        machine.get("memory_total_bytes"),
+    )
+    return min((float(one) for one in known if one), default=None)
+
+
+def _peak_phase(run: Run, key: str) -> str | None:
+    """Return what the training was doing when most memory was held."""
+    track = run.memory.get(key)
+    if track is None or not len(track):
+        return None
+    at = int(track.time_ns[int(track.high.argmax())])
+    for kind, called in (("validation", "validation"), ("checkpoint", ""), ("callback", "")):
+        for name, group in run.phases.of(kind).items():
+            if not group.joined and ((group["start_ns"] <= at) & (at < group["end_ns"])).any():
+                return called or name
+    if not len(run.steps) or at < int(run.steps["start_ns"][0]):
+        return "set-up"
+    return "training steps"
+
+
+def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
+    """Yield the finding on a process that ended without a word when memory was full."""
+    lost = run.facts.get("lost") or {}
+    used = _last_used_pct(run)
+    counted = int(lost.get("oom_kills") or 0)
+    full = used is not None and used >= limits["host_used_pct"]
+    if not counted and not full:
+        return
+    by = "the kernel has counted a kill for memory since" if counted else "memory was full"
+    title = f"The process was killed at step {run.end_step:,}, most likely for lack of host memory"
+    evidence: dict[str, object] = {
+        "seen": by,
+        "host_used_pct": None if used is None else round(used, 1),
+        "at_step": run.end_step,
+        "batch_size": run.fit.get("batch_size"),
+        **_of_host(run),
+    }
+    yield Finding(
+        cause=OutOfMemory.cause,
+        title=title,
+        where=None,
+        lost_ns=None,
+        confidence=ESTIMATED,
+        evidence={name: value for name, value in evidence.items() if value is not None},
+        threshold={"host_used_pct": limits["host_used_pct"]} if full else {},
+        advice=smaller(run, None, None),
+        blocking=True,
+    )
+
+
+def _last_used_pct(run: Run) -> float | None:
+    """Return how full the memory was in the last samples, by the tightest limit."""
+
+    def last(name: str) -> float | None:
+        track = run.memory.get(f"host:{name}")
+        return None if track is None else track.last
+
+    shares = []
+    machine = run.machine
+    limit, total = machine.get("memory_limit_bytes"), machine.get("memory_total_bytes")
+    container, available = last("container_memory_bytes"), last("memory_available_bytes")
+    if limit and container is not None:
+        shares.append(100 * container / limit)
+    if total and available is not None:
+        shares.append(100 * (1 - available / total))
+    return max(shares, default=None)

@@ -1,0 +1,298 @@
+"""Memory during a fit: what grows in the user's program, and the error when there is none left."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.container import oom_kills
+from gpu_util_callback.steps.rows import seen_batch_size
+
+__all__ = ["KeptItems", "MemoryWatch", "describe_error", "owners_in_fit"]
+
+LOOK_S = 2.0  # between two looks; each is a len() of some hundred lists
+SHARE = 0.001  # of a core, that looking may take
+MOST = 2000  # lists looked at
+SHOWN = 8  # listed in the manifest
+MOST_SHAPES = 256  # whose batch sizes are noted
+LEAST = 8  # items gained, and no fewer
+_KINDS = (list, deque, dict)
+# Errors of memory by name; others are recognised by their message.
+_ERRORS = {"ResourceExhaustedError", "OutOfMemoryError", "MemoryError"}
+_SAID = re.compile(
+    r"RESOURCE_EXHAUSTED|out of memory|can't allocate memory|not enough memory|bad_alloc|"
+    r"Unable to allocate|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE
+)  # fmt: skip
+_MOST_TEXT = 2000
+_SIZES = {"B": 1, "BYTES": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
+          "KB": 10**3, "MB": 10**6, "GB": 10**9}  # fmt: skip
+_SIZE = r"([\d.]+)\s?([KMGT]?i?B|bytes)"
+_ASKED = re.compile(rf"(?:allocate|allocating|allocation of)\s+{_SIZE}", re.IGNORECASE)
+_FREE = re.compile(rf"of which {_SIZE} is free", re.IGNORECASE)
+_UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated", re.IGNORECASE)
+_SHAPE = re.compile(r"with shape\s?[\[(]([\d, ]+)[\])](?: and (?:data )?type (\w+))?")
+_WIDTHS = {"float": 4, "half": 2, "double": 8, "float64": 8, "float32": 4, "float16": 2,
+           "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "int8": 1}  # fmt: skip
+_GPU = re.compile(r"device:GPU:(\d+)|GPU (\d+) has|GPU_(\d+)_bfc")
+
+
+def owners_in_fit(model: Any, callbacks: Iterable[Any]) -> list[tuple[str, str, Any]]:
+    """Return the objects of a fit whose lists may grow: (kind, name, object)."""
+    found = [("callback", type(one).__name__, one) for one in callbacks]
+    found.append(("model", type(model).__name__, model))
+    try:
+        metrics = list(model.metrics)
+    except Exception:  # a model that is not compiled or not built
+        metrics = []
+    for one in metrics:
+        inner = getattr(one, "metrics", None)
+        found += [
+            ("metric", type(each).__name__, each)
+            for each in (inner if isinstance(inner, list) else [one])
+        ]
+    return found
+
+
+class KeptItems:
+    """Lengths of the lists of some objects and of the main program, and which of them grow.
+
+    Nothing is kept alive: objects are referred to weakly, and of a list's items only the newest one
+    is looked at, for its size. All methods but `watch` run on the recorder's thread.
+
+    Args:
+        steps: returns the number of training steps so far.
+    """
+
+    def __init__(self, steps: Callable[[], int]):
+        self._steps = steps
+        self._owners: list[tuple[str, str, weakref.ref[Any]]] = []
+        self._first: dict[tuple[str, str, int], tuple[int, int]] = {}  # -> step, length
+        self._due = 0.0
+        self._seen: list[dict[str, Any]] = []
+
+    def watch(self, owners: Iterable[tuple[str, str, Any]]) -> None:
+        """Look at these objects' attributes from now on."""
+        for kind, name, one in owners:
+            try:
+                self._owners.append((kind, name, weakref.ref(one)))
+            except TypeError:  # it takes no weak references
+                continue
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the lists that have grown, the fastest first; looks again when it is due."""
+        began = time.perf_counter()
+        if began >= self._due:
+            self._seen = self._look(self._steps())
+            self._due = began + max(LOOK_S, (time.perf_counter() - began) / SHARE)
+        return self._seen
+
+    def _look(self, step: int) -> list[dict[str, Any]]:
+        found = []
+        looked = 0
+        for kind, name, owner, values in self._places():
+            for attribute, value in values:
+                if not isinstance(value, _KINDS) or attribute.startswith("__"):
+                    continue
+                looked += 1
+                if looked > MOST:
+                    break
+                length = len(value)
+                key = name, attribute, id(value)
+                since, before = self._first.setdefault(key, (step, length))
+                if length < before:  # emptied: begin again
+                    self._first[key] = step, length
+                elif length - before >= LEAST and step > since:
+                    about = _newest(value)
+                    if about is not None:
+                        found.append({
+                            "name": f"{name}.{attribute}" if name else attribute,
+                            "of": kind,
+                            "per_step": round((length - before) / (step - since), 4),
+                            "items": length,
+                            **about,
+                        })  # fmt: skip
+            del owner
+        found.sort(key=lambda one: (not one["graph"], -one["per_step"] * one["item_bytes"]))
+        return found[:SHOWN]
+
+    def _places(self) -> Iterable[tuple[str, str, Any, list[tuple[str, Any]]]]:
+        for kind, name, known in self._owners:
+            owner = known()
+            if owner is not None:
+                yield kind, name, owner, _items(getattr(owner, "__dict__", {}))
+        main = sys.modules.get("__main__")
+        if main is not None:
+            yield "program", "", main, _items(vars(main))
+
+
+def _items(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    try:
+        return [(name, value) for name, value in values.copy().items() if isinstance(name, str)]  # type: ignore[attr-defined]
+    except RuntimeError:  # it changed meanwhile
+        return []
+
+
+def _newest(value: Any) -> dict[str, Any] | None:
+    """Return the size of the newest item: {"item_bytes", "graph", "weights"}; None if tiny."""
+    try:
+        item = value[-1] if isinstance(value, (list, deque)) else None
+        if isinstance(value, dict):
+            item = value[next(reversed(value))]
+    except (IndexError, KeyError, StopIteration, RuntimeError):
+        return None
+    parts = list(item.values()) if isinstance(item, dict) else item
+    weights = isinstance(parts, (list, tuple)) and len(parts) > 1
+    if not isinstance(parts, (list, tuple)):
+        parts = [parts]
+    size = sum(_bytes(part) for part in parts[:MOST])
+    graph = any(getattr(part, "grad_fn", None) is not None for part in parts[:8])
+    if not size and not graph:
+        return None
+    return {"item_bytes": size, "graph": graph, "weights": weights}
+
+
+def _bytes(part: Any) -> int:
+    """Return the bytes of an array of any framework, by its shape alone; 0 for anything else."""
+    shape, kind = getattr(part, "shape", None), getattr(part, "dtype", None)
+    if shape is None or kind is None:
+        return len(part) if isinstance(part, (bytes, bytearray, str)) else 0
+    size = getattr(kind, "itemsize", None) or getattr(kind, "size", None)
+    try:
+        count = int(size) if isinstance(size, int) else 4
+        for dim in shape:
+            count *= int(dim)
+        return count
+    except (TypeError, ValueError):
+        return 0
+
+
+class MemoryWatch:
+    """Facts about a fit's memory that only its own process knows: the manifest's `memory`.
+
+    Args:
+        adapter: the framework's.
+        steps: returns the number of training steps so far.
+    """
+
+    COUNTED_S = 5.0
+
+    def __init__(self, adapter: Adapter, steps: Callable[[], int]):
+        self.kept = KeptItems(steps)
+        self._adapter = adapter
+        self._steps = steps
+        self._due = 0.0
+        self._first: dict[str, tuple[int, int]] = {}  # count -> (step, value) of the first reading
+        self._counted: dict[str, float | int] = {}
+        self._sizes: dict[str, int | None] = {}  # by shape id
+        self._error: dict[str, Any] | None = None
+        self._printed_before = id(_printed_last())
+
+    def failed(self, error: BaseException | None, where: str) -> None:
+        """Note an error that leaves the training, if memory was the reason; on its own thread."""
+        try:
+            if self._error is None and error is not None:
+                self._error = describe_error(error, self._adapter.name)
+                if self._error is not None:
+                    self._error["where"] = where
+        except Exception:  # an error whose text cannot be read
+            self._error = None
+
+    def failed_unseen(self) -> None:
+        """Look for the error in what the interpreter, or a notebook, has printed last."""
+        error = _printed_last()
+        if error is not None and id(error) != self._printed_before:
+            self.failed(error, "the fit")
+
+    def facts(self, shapes: Mapping[float, int]) -> dict[str, Any]:
+        """Return the manifest's `memory`; {} where there is nothing to say.
+
+        Args:
+            shapes: the signatures of the batches' shapes so far, with their ids.
+        """
+        found: dict[str, Any] = dict(self._count())
+        if len(shapes) != len(self._sizes):
+            first = list(shapes.copy().items())[:MOST_SHAPES]  # type: ignore[attr-defined]
+            self._sizes = {str(known): seen_batch_size(signature) for signature, known in first}
+        sizes = {known: size for known, size in self._sizes.items() if size is not None}
+        if sizes:
+            found["batch_sizes"] = sizes
+        kept = self.kept.read()
+        if kept:
+            found["kept"] = kept
+        kills = oom_kills()
+        if kills:
+            found["oom_kills"] = kills
+        if self._error is not None:
+            found["out_of_memory"] = {"step": self._steps(), **self._error}
+        return found
+
+    def _count(self) -> dict[str, float | int]:
+        began = time.perf_counter()
+        if began < self._due:
+            return self._counted
+        step = self._steps()
+        for name, value in self._adapter.counters().items():
+            if step < LEAST:  # the first steps trace what the others use
+                continue
+            since, before = self._first.setdefault(name, (step, value))
+            if name == "functions":
+                self._counted[name] = value
+            if step > since:
+                self._counted[f"{name}_per_step"] = round((value - before) / (step - since), 4)
+        self._due = began + max(self.COUNTED_S, (time.perf_counter() - began) / SHARE)
+        return self._counted
+
+
+def _printed_last() -> BaseException | None:
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
+def describe_error(error: BaseException, framework: str = "") -> dict[str, Any] | None:
+    """Return the manifest's `out_of_memory` for an error, None where memory was not the reason.
+
+    Keeps no reference to the error: that would keep all that its frames hold.
+    """
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain and len(chain) < 8:
+        chain.append(one)
+        one = one.__cause__ or one.__context__
+    for one in chain:
+        names = {kind.__name__ for kind in type(one).__mro__}
+        text = str(one)[: 4 * _MOST_TEXT]
+        if names & _ERRORS or (isinstance(one, Exception) and _SAID.search(text)):
+            return _described(type(one).__name__, text, framework)
+    return None
+
+
+def _described(name: str, text: str, framework: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"error": name, "message": " ".join(text.split())[:_MOST_TEXT]}
+    gpu = _GPU.search(text)
+    if gpu is not None:
+        found["gpu"] = int(next(part for part in gpu.groups() if part))
+    elif name == "OutOfMemoryError" or (framework == "jax" and "RESOURCE_EXHAUSTED" in text):
+        found["gpu"] = 0 if not re.search(r"\bCPU\b|cpu", text) else None
+    asked = _size(_ASKED, text)
+    shape = _SHAPE.search(text)
+    if shape is not None:
+        dims = [int(dim) for dim in re.findall(r"\d+", shape[1])]
+        found["shapes"] = [str(dims)]
+        if asked is None:
+            asked = _WIDTHS.get(shape[2] or "float", 4)
+            for dim in dims:
+                asked *= dim
+    found["asked_bytes"] = asked
+    found["free_bytes"] = _size(_FREE, text)
+    found["reserved_bytes"] = _size(_UNUSED, text)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _size(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return round(float(found[1]) * _SIZES[found[2].upper()]) if found is not None else None

@@ -1,0 +1,23 @@
+"""`python -m tests.memory record [WORD...]` records the corpus; `table` judges it and prints it."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main(words: list[str]) -> int:
+    """Do what the first word says."""
+    if words[:1] == ["record"]:
+        from tests.memory.record import record
+
+        return record(words[1:])
+    if words[:1] == ["table"]:
+        from tests.memory.replay import table
+
+        return table()
+    print(__doc__)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

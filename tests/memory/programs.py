@@ -1,0 +1,428 @@
+"""Trainings whose memory grows in a known way, or does not: real fits and loops, one a process.
+
+Each is `program(case, callbacks)`, run in a process of its own by `record`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MIB = 1 << 20
+STEPS, EPOCHS, BATCH = 320, 8, 16
+PAUSE_S = 0.008
+# Leaks in MiB a step, with the share of the run after which each begins.
+RATES = {"slow": (0.3, 0.0), "middle": (0.7, 0.3), "fast": (1.6, 0.5)}
+LEAKS = ("list", "metric", "checkpoints", "traces", "buffer", "workers", "graph")
+HEALTHY = ("plain", "warm_up", "sawtooth", "shuffle", "pool", "validation", "shapes", "cache_fits")
+BACKENDS = ("tensorflow", "jax", "torch")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training of the corpus."""
+
+    backend: str
+    kind: str
+    rate: str = ""  # a key of RATES; "" = healthy
+
+    @property
+    def name(self) -> str:
+        return "-".join(filter(None, (self.backend, self.kind, self.rate)))
+
+    @property
+    def mib(self) -> float:
+        return RATES[self.rate][0]
+
+    @property
+    def onset(self) -> int:
+        """The step from which it grows."""
+        if self.kind == "buffer":
+            return 0  # a cache fills from the first batch on
+        return round(RATES[self.rate][1] * STEPS)
+
+
+def cases() -> list[Case]:
+    """All of them."""
+    leaks = [Case(b, kind, rate) for b in BACKENDS for kind in LEAKS for rate in RATES]
+    return leaks + [Case(b, kind) for b in BACKENDS for kind in HEALTHY]
+
+
+def train(case: Case, log_dir: str) -> None:
+    """Run a case under our callback or monitor."""
+    if case.kind == "graph":
+        _loop(case, log_dir)
+    else:
+        _fit(case, log_dir)
+
+
+def _floats(mib: float) -> int:
+    return int(mib * MIB / 4)
+
+
+# ---- fits ------------------------------------------------------------------------------
+
+
+def _fit(case: Case, log_dir: str) -> None:
+    import keras
+
+    from gpu_util_callback import GpuUtilCallback
+
+    wide = int(np.sqrt(_floats(case.mib * 20))) if case.kind == "checkpoints" else 64
+    model = keras.Sequential([
+        keras.layers.Input((None,) if case.kind == "shapes" else (32,)),
+        *([keras.layers.Lambda(lambda x: keras.ops.mean(x, axis=-1, keepdims=True))]
+          if case.kind == "shapes" else []),
+        keras.layers.Dense(wide), keras.layers.Dense(wide), keras.layers.Dense(1),
+    ])  # fmt: skip
+    metrics = [_metric(case)] if case.kind == "metric" else []
+    model.compile("sgd", "mse", metrics=metrics, run_eagerly=case.kind == "metric")
+    extra = _CALLBACKS.get(case.kind)
+    callbacks = [GpuUtilCallback(log_dir=log_dir, report=False, trace=None), _paced()]
+    if extra is not None:
+        callbacks.append(extra(case))
+    epochs = {"checkpoints": 16, "buffer": 1}.get(case.kind, EPOCHS)
+    validation = None
+    if case.kind == "validation":
+        big = np.random.rand(4096, 32).astype("float32")
+        validation = (np.tile(big, (40, 1)), np.zeros((40 * 4096, 1), "float32"))
+        callbacks.append(_on_test(case))
+    model.fit(
+        _data(case, STEPS // epochs), epochs=epochs, steps_per_epoch=None, verbose=0,
+        callbacks=callbacks, validation_data=validation, validation_batch_size=8192,
+        **({"batch_size": BATCH} if case.kind not in _DATASETS else {}),
+        **({} if case.kind in _DATASETS else {"y": np.zeros((STEPS // epochs * BATCH, 1), "f4")}),
+    )  # fmt: skip
+
+
+def _paced() -> Any:
+    import keras
+
+    class Paced(keras.callbacks.Callback):
+        """A step of some milliseconds."""
+
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(PAUSE_S)
+
+    return Paced()
+
+
+def _keeps(case: Case) -> Any:
+    import keras
+
+    class Keeps(keras.callbacks.Callback):
+        """Keep an array of every step."""
+
+        def __init__(self):
+            super().__init__()
+            self.logits = []
+            self.steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if self.steps > case.onset:
+                self.logits.append(keras.ops.ones((_floats(case.mib),)))
+
+    return Keeps()
+
+
+def _saves(case: Case) -> Any:
+    import keras
+
+    class Saves(keras.callbacks.Callback):
+        """Keep a copy of the weights after every epoch."""
+
+        def __init__(self):
+            super().__init__()
+            self.checkpoints = []
+
+        def on_epoch_end(self, epoch, logs=None):
+            if (epoch + 1) * STEPS // 16 > case.onset:
+                self.checkpoints.append([np.array(w) for w in self.model.get_weights()])
+
+    return Saves()
+
+
+def _teeth(case: Case) -> Any:
+    import keras
+
+    class Teeth(keras.callbacks.Callback):
+        """Keep an array of every step until the epoch's end."""
+
+        def __init__(self):
+            super().__init__()
+            self.outputs = []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.outputs.clear()
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.outputs.append(keras.ops.ones((_floats(2.0),)))
+
+    return Teeth()
+
+
+def _pool(case: Case) -> Any:
+    import keras
+
+    class Pool(keras.callbacks.Callback):
+        """Keep one buffer of each size that was needed, as a pool does."""
+
+        def __init__(self):
+            super().__init__()
+            self.pool = {}
+            self.random = np.random.default_rng(3)
+
+        def on_train_batch_end(self, batch, logs=None):
+            size = int(self.random.integers(1, 25))
+            if size not in self.pool:
+                self.pool[size] = np.ones(_floats(size / 2), "float32")
+
+    return Pool()
+
+
+def _on_test(case: Case) -> Any:
+    import keras
+
+    class Predicts(keras.callbacks.Callback):
+        """Hold a validation's outputs until it ends."""
+
+        def on_test_begin(self, logs=None):
+            self.outputs = []
+
+        def on_test_batch_end(self, batch, logs=None):
+            self.outputs.append(np.ones(_floats(8.0), "float32"))
+            time.sleep(0.005)
+
+        def on_test_end(self, logs=None):
+            self.outputs = []
+
+    return Predicts()
+
+
+def _traced(case: Case) -> Any:
+    import keras
+
+    trace, times = _TRACES[case.backend](), {"slow": 1, "middle": 2, "fast": 4}[case.rate]
+
+    class Traces(keras.callbacks.Callback):
+        """Call a compiled function on a shape of its own in every step."""
+
+        steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if self.steps > case.onset:
+                for more in range(times):
+                    trace(8 + 4 * self.steps + more)
+
+    return Traces()
+
+
+def _tensorflow_traces() -> Any:
+    import tensorflow as tf
+
+    @tf.function
+    def function(x):
+        for _ in range(12):
+            x = tf.tanh(x) * 1.01 + tf.reduce_mean(x)
+        return x
+
+    return lambda size: function(tf.ones((size,)))
+
+
+def _jax_traces() -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.jit
+    def function(x):
+        return jnp.tanh(x) * 1.01 + jnp.mean(x)
+
+    return lambda size: function(jnp.ones((size,)))
+
+
+def _torch_traces() -> Any:
+    import torch
+
+    traced: dict[int, Any] = {}
+
+    def function(x):
+        for _ in range(60):
+            x = torch.tanh(x) * 1.01 + torch.mean(x)
+        return x
+
+    def call(size):
+        x = torch.ones(size)
+        if size not in traced:
+            traced[size] = torch.jit.trace(function, x)
+        return traced[size](x)
+
+    return call
+
+
+_TRACES = {"tensorflow": _tensorflow_traces, "jax": _jax_traces, "torch": _torch_traces}
+_CALLBACKS = {"list": _keeps, "checkpoints": _saves, "sawtooth": _teeth, "pool": _pool,
+              "traces": _traced}  # fmt: skip
+
+
+def _metric(case: Case) -> Any:
+    import keras
+
+    class Outputs(keras.metrics.Metric):
+        """A metric that keeps what it has seen and forgets to drop it."""
+
+        def __init__(self):
+            super().__init__(name="outputs")
+            self.total = self.add_weight(name="total", initializer="zeros")
+            self.seen = []
+            self.steps = 0
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.steps += 1
+            if self.steps > case.onset:
+                self.seen.append(keras.ops.zeros((_floats(case.mib),)) + y_pred[0, 0])
+            self.total.assign_add(keras.ops.mean(y_pred))
+
+        def result(self):
+            return self.total * 1.0
+
+    return Outputs()
+
+
+# ---- inputs ----------------------------------------------------------------------------
+
+_DATASETS = ("buffer", "cache_fits", "shuffle", "workers", "shapes")
+
+
+def _data(case: Case, steps: int) -> Any:
+    if case.kind == "workers":
+        return _loader(case, steps)
+    if case.kind == "shapes":
+        return _shapes(steps)
+    if case.kind in _DATASETS:
+        return _tf_data(case, steps)
+    return np.random.rand(steps * BATCH, 32).astype("float32")
+
+
+def _tf_data(case: Case, steps: int) -> Any:
+    import tensorflow as tf
+
+    size = _floats({"buffer": case.mib if case.rate else 0, "cache_fits": 1.5}.get(case.kind, 0.3))
+    ds = tf.data.Dataset.range(steps).map(lambda i: tf.ones((size,)) * tf.cast(i, tf.float32))
+    shuffled = case.kind == "shuffle"
+    ds = ds.repeat(10).shuffle(400).take(steps) if shuffled else ds.cache()
+    return ds.map(lambda x: (tf.reshape(x[: BATCH * 32], (BATCH, 32)), tf.zeros((BATCH, 1))))
+
+
+class Remembers:
+    """A dataset that keeps every sample it has made, in each of its workers."""
+
+    def __init__(self, length: int, floats: int, silent: int):
+        self.length, self.floats, self.silent = length, floats, silent
+        self.made: list[np.ndarray] = []
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked += 1
+        if self.asked > self.silent:
+            self.made.append(np.ones(self.floats, "float32"))
+        return np.ones(32, "float32"), np.zeros(1, "float32")
+
+
+def _loader(case: Case, steps: int) -> Any:
+    import torch
+
+    samples = steps * BATCH
+    dataset = Remembers(samples, _floats(case.mib / BATCH), case.onset * BATCH // 2)
+    return torch.utils.data.DataLoader(
+        dataset, batch_size=BATCH, num_workers=2, persistent_workers=True
+    )
+
+
+def _shapes(steps: int) -> Any:
+    import keras
+
+    class Lengths(keras.utils.PyDataset):
+        """Batches of random lengths."""
+
+        def __len__(self):
+            return steps
+
+        def __getitem__(self, index):
+            long = 64 * int(np.random.default_rng(index).integers(1, 9))
+            return np.ones((BATCH, long), "float32"), np.zeros((BATCH, 1), "float32")
+
+    return Lengths()
+
+
+# ---- loops -----------------------------------------------------------------------------
+
+
+def _loop(case: Case, log_dir: str) -> None:
+    from gpu_util_callback import GpuUtilMonitor
+
+    step = _GRAPHS[case.backend](case)
+    with GpuUtilMonitor(log_dir=log_dir, report=False, trace=None) as monitor:
+        done = 0
+        for _ in range(EPOCHS):
+            for _batch in monitor.batches(range(STEPS // EPOCHS)):
+                done += 1
+                step(done)
+                time.sleep(PAUSE_S)
+
+
+def _tensorflow_graph(case: Case) -> Any:
+    import tensorflow as tf
+
+    weight = tf.Variable(tf.ones((_floats(case.mib),)))
+    tape = tf.GradientTape(persistent=True)
+
+    def step(done):
+        if done == case.onset + 1:
+            tape.__enter__()  # and never left: it records every operation from here on
+        tf.reduce_sum(weight * tf.random.uniform(weight.shape))
+
+    return step
+
+
+def _jax_graph(case: Case) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    work = jax.jit(lambda x: (x @ x).sum())
+    chain: list[Any] = [lambda x: x]
+
+    def step(done):
+        work(jnp.ones((64, 64))).block_until_ready()
+        if done > case.onset:
+            before, here = chain[0], jnp.ones((_floats(case.mib),)) * done
+            chain[0] = lambda x: before(x) + here.sum()
+
+    return step
+
+
+def _torch_graph(case: Case) -> Any:
+    import torch
+
+    weight = torch.ones(_floats(case.mib), requires_grad=True)
+    held = {"total": torch.zeros(())}
+
+    def step(done):
+        loss = (weight * torch.rand(len(weight))).sum()
+        if done > case.onset:
+            held["total"] = held["total"] + loss  # with its history
+        else:
+            loss.backward()
+            weight.grad = None
+
+    return step
+
+
+_GRAPHS = {"tensorflow": _tensorflow_graph, "jax": _jax_graph, "torch": _torch_graph}

@@ -1,0 +1,147 @@
+"""Growth is told from warm-up, saw-teeth, peaks and pools; its onset and rate are right."""
+
+import numpy as np
+import pytest
+from generated_runs import GPU, Generated
+
+from gpu_util_callback.diagnosis import Announcer, Diagnosis
+from gpu_util_callback.diagnosis.evidence.memory import MemoryTrack, grows
+
+MIB = 1 << 20
+READINGS, STEPS_EACH = 200, 4
+
+
+def growth(course):
+    """What is seen in a course of MiB over 200 readings, with some noise."""
+    i = np.arange(READINGS)
+    values = (course(i) + np.random.default_rng(0).normal(0, 3, READINGS)) * MIB
+    return grows(i * float(STEPS_EACH), values, values, 32 * MIB)
+
+
+@pytest.mark.parametrize(("name", "course"), [
+    ("level", lambda i: 500 + 0 * i),
+    ("a warm-up", lambda i: 500 + 200 * (1 - np.exp(-i / 20))),
+    ("a slow warm-up", lambda i: 500 + 200 * (1 - np.exp(-i / 60))),
+    ("an ever slower growth", lambda i: 500 + 50 * np.log(1 + i)),
+    ("saw-teeth", lambda i: 500 + 5 * (i % 40)),
+    ("two saw-teeth", lambda i: 500 + 5 * (i % 130)),
+    ("peaks of validations", lambda i: 500 + 300 * (i % 40 < 3)),
+    ("two allocations", lambda i: 500 + 100 * (i > 60) + 100 * (i > 120)),
+    ("a buffer that fills up", lambda i: 500 + 3 * np.minimum(i, 70)),
+    ("a pool that doubles", lambda i: 500 + 2.0 ** np.minimum(i // 20, 7)),
+])  # fmt: skip
+def test_what_is_no_growth(name, course):
+    assert growth(course) is None
+
+
+@pytest.mark.parametrize(("course", "onset", "rate"), [
+    (lambda i: 500 + i, 0, 0.25),
+    (lambda i: 500 + np.maximum(0, i - 100), 400, 0.25),
+    (lambda i: 500 + 2 * np.maximum(0, i - 150), 600, 0.5),
+    (lambda i: 500 + 200 * (1 - np.exp(-i / 8)) + np.maximum(0, i - 100), 400, 0.25),
+    (lambda i: 500 + 5 * (i % 40) + i, 0, 0.25),  # with teeth
+    (lambda i: 500 + 100 * (i // 25), 0, 1.0),  # a checkpoint kept now and then
+])  # fmt: skip
+def test_where_growth_begins_and_how_fast_it_is(course, onset, rate):
+    found = growth(course)
+    assert found is not None
+    assert found.onset == pytest.approx(onset, abs=0.05 * READINGS * STEPS_EACH)
+    assert found.per_step / MIB == pytest.approx(rate, rel=0.1)
+    assert found.low_per_step <= found.per_step <= found.high_per_step
+
+
+def test_a_track_stays_small_and_keeps_lows_and_highs():
+    track, other = MemoryTrack(), MemoryTrack()
+    times = np.arange(100_000) * 1_000_000_000
+    values = np.sin(np.arange(100_000) / 50) + np.arange(100_000) / 1000
+    track.add(times, values)
+    for part in np.array_split(np.arange(100_000), 77):
+        other.add(times[part], values[part])
+    assert len(track) <= MemoryTrack.CAPACITY
+    assert track.low.min() == values.min() and track.high.max() == values.max() == track.highest
+    assert np.array_equal(track.low, other.low) and np.array_equal(track.time_ns, other.time_ns)
+
+
+def leaking(mib_a_step=1.0, gpu=False, epochs=6, **facts) -> Generated:
+    """A run of 6 epochs of 100 steps of half a second, whose memory grows from step 200 on."""
+    machine = {"memory_total_bytes": 64 << 30, "memory_limit_bytes": 4 << 30}
+    run = Generated(seed=3, gpus=[GPU] if gpu else [], machine=machine, **facts)
+    for _ in range(epochs):
+        begun = run.now
+        run.steps(100, step_ms=500)
+        run.epoch(begun)
+    times = np.arange(run.facts["started_ns"], run.now, 1_000_000_000)
+    steps = (times - times[0]) / 0.5e9
+    held = (1024 + mib_a_step * np.maximum(0, steps - 200)) * MIB
+    run.memory = (times, held)
+    return run
+
+
+def diagnosed(run: Generated, group="host", column="process_held_bytes", more=()):
+    times, held = run.memory
+    samples = run.samples()
+    block = {"time_ns": times, column: held, **dict(more)}
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add(run.tables(), {**samples, group: block})
+    return diagnosis.result(now_ns=run.now, ended=True)
+
+
+def of_cause(result, cause="memory_growth"):
+    return [one for one in result["findings"] if one["cause"] == cause]
+
+
+def test_the_finding_names_rate_onset_limit_and_the_step_at_which_memory_is_full():
+    [finding] = of_cause(diagnosed(leaking()))
+    evidence = finding["evidence"]
+    assert evidence["per_step_mib"] == pytest.approx(1.0, rel=0.02)
+    assert evidence["since_step"] == pytest.approx(200, abs=30)
+    assert evidence["began_with"] == "epoch 3"
+    assert evidence["full_at_step"] == pytest.approx(200 + 3072, rel=0.05)
+    assert evidence["limited_by"] == "the container's limit"
+    assert finding["confidence"] == "estimated" and "full at step 3," in finding["title"]
+    assert finding["advice"]["text"].startswith("The cause is not known")
+
+
+@pytest.mark.parametrize(("kept", "says"), [
+    ({"name": "Keeps.logits", "of": "callback", "per_step": 1.0, "item_bytes": MIB,
+      "graph": False}, "`Keeps.logits` gains items"),
+    ({"name": "Mine.seen", "of": "metric", "per_step": 1.0, "item_bytes": MIB, "graph": False},
+     "reset_state()"),
+    ({"name": "losses", "of": "program", "per_step": 1.0, "item_bytes": 4, "graph": True},
+     "history of gradients"),
+    ({"name": "saved", "of": "program", "per_step": 0.01, "item_bytes": 100 * MIB, "graph": False,
+      "weights": True}, "copy of the weights"),
+    ({"name": "numbers", "of": "program", "per_step": 1.0, "item_bytes": 8, "graph": False},
+     "not known"),
+])  # fmt: skip
+def test_the_advice_names_the_list_that_makes_up_the_growth(kept, says):
+    [finding] = of_cause(diagnosed(leaking(memory={"kept": [kept]})))
+    assert says in finding["advice"]["text"]
+
+
+def test_the_framework_s_live_bytes_count_and_the_driver_s_do_not():
+    run = leaking(gpu=True)
+    [finding] = of_cause(diagnosed(run, "gpu0/allocator", "allocator_used_bytes"))
+    assert finding["gpus"] == [0] and finding["title"].startswith("GPU memory (gpu0) grows by 1")
+    assert of_cause(diagnosed(run, "gpu0", "memory_used_bytes")) == []
+
+
+def test_growth_in_a_first_epoch_is_reported_when_it_takes_much_of_what_was_free():
+    small = leaking(0.5, epochs=1)
+    small.memory = (small.memory[0], 1e9 + 0.5 * MIB * np.arange(len(small.memory[0])))
+    assert of_cause(diagnosed(small)) == []
+    tight = leaking(0.5, epochs=1)
+    tight.facts["machine"]["memory_limit_bytes"] = int(1e9) + 60 * MIB
+    tight.memory = (tight.memory[0], 1e9 + 0.9 * MIB * np.arange(len(tight.memory[0])))
+    assert len(of_cause(diagnosed(tight))) == 1
+
+
+def test_it_is_said_once_and_early():
+    result = diagnosed(leaking())
+    announcer, said = Announcer(), []
+    for flush in range(8):
+        said += [(flush, line) for line in announcer.lines(result)]
+    [(flush, line)] = said
+    assert flush == Announcer.IN_A_ROW - 1
+    assert "Host memory grows by 1 MiB a step: full at step" in line
+    assert result["verdict"].endswith(".") and "cost is not known" not in result["verdict"]

@@ -1,0 +1,145 @@
+"""A training that runs out of memory: its error is its own, and the recording says why."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from generated_runs import GPU, Generated, write
+
+from gpu_util_callback.diagnosis import diagnose, run_report
+from gpu_util_callback.recorder.memory import describe_error
+from gpu_util_callback.recording import manifest, read_recordings
+
+MIB, GIB = 1 << 20, 1 << 30
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+
+
+def error(name: str, text: str) -> Exception:
+    return type(name, (RuntimeError,), {})(text)
+
+
+@pytest.mark.parametrize(("raised", "framework", "found"), [
+    (error("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total "
+           "capacity of 79.11 GiB of which 512.00 MiB is free. Of the allocated memory 70.00 GiB "
+           "is allocated by PyTorch, and 5.50 GiB is reserved by PyTorch but unallocated."),
+     "torch", {"gpu": 1, "asked_bytes": 2 * GIB, "free_bytes": 512 * MIB,
+               "reserved_bytes": int(5.5 * GIB)}),
+    (error("ResourceExhaustedError", "OOM when allocating tensor with shape[1024,1024,16] and type "
+           "float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc"),
+     "tensorflow", {"gpu": 0, "asked_bytes": 64 * MIB, "shapes": ["[1024, 1024, 16]"]}),
+    (error("ResourceExhaustedError", "OOM when allocating tensor with shape[8,1048576] and type "
+           "double on /job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu"),
+     "tensorflow", {"asked_bytes": 64 * MIB, "shapes": ["[8, 1048576]"]}),
+    (error("XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
+           "68719476736 bytes."), "jax", {"gpu": 0, "asked_bytes": 64 * GIB}),
+    (MemoryError("Unable to allocate 7.50 GiB for an array with shape (2013265920,) and data type "
+                 "float32"), "torch", {"asked_bytes": int(7.5 * GIB)}),
+    (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
+                  "allocate memory: you tried to allocate 4294967296 bytes. Error code 12"),
+     "torch", {"asked_bytes": 4 * GIB}),
+])  # fmt: skip
+def test_errors_of_memory_are_known_by_name_or_text(raised, framework, found):
+    described = describe_error(raised, framework)
+    assert described is not None and described["error"] == type(raised).__name__
+    rest = {key: value for key, value in described.items() if key not in ("error", "message")}
+    assert {
+        key: value for key, value in rest.items() if key != "shapes" or "shapes" in found
+    } == found
+
+
+def test_an_error_inside_another_is_found_and_other_errors_are_not():
+    outer = ValueError("the step failed")
+    outer.__cause__ = MemoryError()
+    assert describe_error(outer)["error"] == "MemoryError"
+    assert describe_error(ValueError("memory layout not supported")) is None
+    assert describe_error(KeyboardInterrupt()) is None
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(("kind", "where"), [
+    ("loop", "a step"), ("fit", "the train function"), ("callback", "the fit"),
+])  # fmt: skip
+def test_the_host_s_memory_runs_out(tmp_path, kind, where):
+    """`ulimit -v` in a process of its own: the same exception, a recording that opens."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "oom_program.py"), kind, str(tmp_path)],
+        capture_output=True, text=True, timeout=200, cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert "Unable to allocate 4.00 MiB" in done.stderr  # Keras itself adds to it in a `call`
+    assert "kept.append(np.ones(4 << 20, np.uint8))" in done.stderr
+    [recording] = read_recordings(tmp_path)
+    assert recording.status == "interrupted"
+    run = run_report(recording)
+    [finding] = [one for one in run["findings"] if one["cause"] == "out_of_memory"]
+    assert finding["title"].startswith(f"Out of host memory in {where}, at step ")
+    assert finding["evidence"]["asked_for_mib"] == 4.0
+    assert run["verdict"] == f"{finding['title']}."
+    assert run["steps"] > 20
+
+
+def killed(tmp_path, monkeypatch, kills_since: int, used: float) -> dict:
+    """The diagnosis of a recording whose process is gone."""
+    machine = {"memory_total_bytes": 64 * GIB, "memory_limit_bytes": 8 * GIB}
+    run = Generated(seed=1, machine=machine, memory={"oom_kills": {"container": 3, "machine": 5}})
+    run.steps(400, step_ms=100)
+    gone = {**manifest.process_facts(), "pid": 2**22 - 1}
+    run.mark("host", "container_memory_bytes", used * 8 * GIB)
+    write(run, tmp_path, "live", **gone)
+    counters = {"container": 3 + kills_since, "machine": 5 + kills_since}
+    monkeypatch.setattr(manifest, "oom_kills", lambda: counters)
+    [recording] = read_recordings(tmp_path)
+    assert recording.status == "lost"
+    return diagnose(recording)
+
+
+@pytest.mark.parametrize(("kills", "used", "seen"), [
+    (1, 0.7, "the kernel has counted a kill for memory since"), (0, 0.97, "memory was full"),
+])  # fmt: skip
+def test_a_killed_process_is_found_at_the_next_look(tmp_path, monkeypatch, kills, used, seen):
+    found = killed(tmp_path, monkeypatch, kills, used)
+    [finding] = [one for one in found["findings"] if one["cause"] == "out_of_memory"]
+    assert finding["confidence"] == "estimated" and finding["evidence"]["seen"] == seen
+    assert finding["evidence"]["at_step"] == 400
+
+
+def test_a_process_that_ended_otherwise_is_not_called_killed_for_memory(tmp_path, monkeypatch):
+    found = killed(tmp_path, monkeypatch, 0, 0.5)
+    assert [one for one in found["findings"] if one["cause"] == "out_of_memory"] == []
+
+
+def full_gpu(batch: int = 256, **error) -> dict:
+    told = {"error": "OutOfMemoryError", "gpu": 0, "step": 300, "where": "the train function",
+            "asked_bytes": 2 * GIB, "free_bytes": GIB, **error}  # fmt: skip
+    run = Generated(
+        seed=1, gpus=[GPU], memory={"out_of_memory": told},
+        fit={"batch_size": batch, "input_kind": "tf.data"},
+    )  # fmt: skip
+    for part in range(30):
+        began = run.now
+        run.steps(10, step_ms=100)
+        seconds = (run.now - began) / 1e9
+        run.gpu_value("allocator_used_bytes", seconds, (10 if part % 3 else 60) * GIB)
+        run.gpu_value("allocator_peak_bytes", seconds, 74 * GIB)
+        run.gpu_value("allocator_limit_bytes", seconds, 72 * GIB)
+    return run.diagnose()
+
+
+def test_the_post_mortem_of_a_gpu_names_what_fits():
+    [finding] = [one for one in full_gpu()["findings"] if one["cause"] == "out_of_memory"]
+    evidence = finding["evidence"]
+    assert finding["title"] == ("Out of GPU memory in the train function, at step 300 with a batch "
+                                "of 256")  # fmt: skip
+    assert (evidence["asked_for_mib"], evidence["free_mib"]) == (2048, 1024)
+    # 10 GiB stay, 64 GiB for 256 samples: 0.25 GiB each, of 0.95 * 72 GiB.
+    assert evidence["room_for_batch"] == int((0.95 * 72 - 10) / 0.25)
+    assert evidence["per_sample_mib"] == 256
+    assert (
+        f"A batch of {evidence['room_for_batch']:,} would have fitted" in finding["advice"]["text"]
+    )
+    assert finding["advice"]["code"].startswith(f"ds = ds.batch({evidence['room_for_batch']})")
+    assert finding["gpus"] == [0]
