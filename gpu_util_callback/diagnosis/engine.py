@@ -11,6 +11,7 @@ import numpy as np
 from gpu_util_callback.diagnosis.advice.snippets import in_own_names
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import MEASURED, Advice, Finding
+from gpu_util_callback.diagnosis.memory import memory_use
 from gpu_util_callback.diagnosis.rules import RULES
 from gpu_util_callback.diagnosis.thresholds import (
     MOSTLY,
@@ -109,11 +110,11 @@ class Diagnosis:
 
         Returns:
             `{"rules_version", "thresholds", "thresholds_set", "verdict", "gpu_active_pct",
-            "energy", "au", "findings", "spans", "silent"}`; findings and spans are the contract's
-            objects with "id" and "title", ordered by `lost_s`; "thresholds_set" has those that are
-            not the default, "gpu_active_pct" each sampled GPU's mean over the run's time, by its
-            index, "energy" is that of `EnergyUse`, "au" that of `AcceleratorUse`, and "silent" has
-            the causes that could not be judged, with the reason.
+            "memory", "energy", "au", "findings", "spans", "silent"}`; findings and spans are the
+            contract's objects with "id" and "title", ordered by `lost_s`; "thresholds_set" has
+            those that are not the default, "gpu_active_pct" each sampled GPU's mean over the run's
+            time, by its index, "memory" is that of `memory_use`, "energy" of `EnergyUse`, "au" of
+            `AcceleratorUse`, and "silent" has the causes that could not be judged, with the reason.
         """
         run = self._run
         run.update(facts, account, now_ns, ended)
@@ -140,6 +141,7 @@ class Diagnosis:
             "thresholds_set": changed(_DECLARED, self.thresholds),
             "verdict": sentence(run, objects),
             "gpu_active_pct": _active_pct(run),
+            "memory": memory_use(run, self.thresholds["memory_growth"]),
             "energy": run.energy.result(run.gpus, run.start_ns, run.end_ns),
             "au": run.accelerator.result(run.phases) if run.source is None else None,
             "findings": findings,

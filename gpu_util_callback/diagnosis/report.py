@@ -159,6 +159,7 @@ def run_report(
         "overhead": dict(facts.get("overhead") or {}),
         "au_pct": (found.get("au") or {}).get("pct"),
         "au_epochs": (found.get("au") or {}).get("epochs") or [],
+        "memory": found.get("memory"),
         "energy": found.get("energy"),
         "energy_j_per_sample": _energy_per_sample(found, facts, recording.step_count),
         "verdict": found["verdict"],

@@ -21,7 +21,8 @@ SHARE = 0.001  # of a core, that looking may take
 MOST = 2000  # lists looked at
 SHOWN = 8  # listed in the manifest
 MOST_SHAPES = 256  # whose batch sizes are noted
-LEAST = 8  # items gained, and no fewer
+LEAST = 8  # items gained, and no fewer ...
+FEW, LARGE = 3, 16 << 20  # ... but for large ones, in bytes together
 _KINDS = (list, deque, dict)
 # Errors of memory by name; others are recognised by their message.
 _ERRORS = {"ResourceExhaustedError", "OutOfMemoryError", "MemoryError"}
@@ -107,9 +108,12 @@ class KeptItems:
                 since, before = self._first.setdefault(key, (step, length))
                 if length < before:  # emptied: begin again
                     self._first[key] = step, length
-                elif length - before >= LEAST and step > since:
+                elif length - before >= FEW and step > since:
                     about = _newest(value)
-                    if about is not None:
+                    gained = length - before
+                    if about is not None and (
+                        gained >= LEAST or gained * about["item_bytes"] >= LARGE
+                    ):
                         found.append({
                             "name": f"{name}.{attribute}" if name else attribute,
                             "of": kind,

@@ -388,6 +388,51 @@ class AcceleratorUse(TypedDict, total=False):
     epochs: Required[list[EpochUse]]
 
 
+class HostMemory(TypedDict, total=False):
+    """The host memory of a run."""
+
+    peak_bytes: Required[Number]
+    workers_peak_bytes: Number | None
+    limit_bytes: Number | None
+    limited_by: str | None
+
+
+class GpuMemory(TypedDict, total=False):
+    """The memory of a GPU, as the framework's allocator has it."""
+
+    index: Annotated[Required[GpuIndex], Key]
+    live_peak_bytes: Required[Number]
+    reserved_peak_bytes: Number | None
+    others_peak_bytes: Number | None
+    limit_bytes: Required[Number]
+    bytes_per_sample: Number | None
+    room_for_batch: Count | None
+
+
+class MemoryGrowth(TypedDict, total=False):
+    """Memory that grows, and when it is full if it goes on."""
+
+    group: Required[str]
+    column: Required[str]
+    bytes_per_step: Required[Number]
+    since_step: Required[Count]
+    since_ns: Required[Time]
+    until_ns: Required[Time]
+    from_bytes: Required[Number]
+    to_bytes: Required[Number]
+    limit_bytes: Number | None
+    full_at_step: Count | None
+    full_in_s: Number | None
+
+
+class MemoryUse(TypedDict, total=False):
+    """The memory of a run."""
+
+    host: Required[HostMemory | None]
+    gpus: Required[list[GpuMemory]]
+    growth: Required[list[MemoryGrowth]]
+
+
 class Diagnosis(TypedDict, total=False):
     """The recorder's findings, with its rules and thresholds; if damaged, the latter alone."""
 
@@ -396,6 +441,7 @@ class Diagnosis(TypedDict, total=False):
     thresholds_set: dict[str, Signed]
     verdict: Required[str]
     gpu_active_pct: dict[str, Percent]
+    memory: MemoryUse | None
     energy: Energy | None
     au: AcceleratorUse | None
     findings: Required[list[Claim]]

@@ -9,6 +9,7 @@ from inspect import cleandoc
 
 from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.diagnosis.compare import comparison
+from gpu_util_callback.diagnosis.memory import memory_sentence
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
@@ -149,7 +150,7 @@ def _whole(
     lines += finding_lines(unit.groups, pen, detail, run, unit.who)
     lines += _account(run, pen, unit.who)
     lines += _gpus(run, pen, detail)
-    for said in (energy_sentence(run), accelerator_sentence(run)):
+    for said in (memory_sentence(run), energy_sentence(run), accelerator_sentence(run)):
         lines += pen.wrap(said, "  ", "")
     notes = missing_lines(run["unavailable"], pen, detail)
     notes += _not_judged(run, pen, detail) + _clocks(unit, pen, detail)

@@ -80,10 +80,10 @@ def _peaks(run: Run, gpu: int, highest: float) -> dict[int, float]:
         if not larger or size > larger[-1][1]:
             larger.append((first, size))
     found: dict[int, float] = {}
-    times, high = peaks.time_ns, peaks.high
+    ends, high = peaks.end_ns, peaks.high
     for number, (_, size) in enumerate(larger):
         end = larger[number + 1][0] if number + 1 < len(larger) else None
-        before = high if end is None else high[times < end]
+        before = high if end is None else high[ends < end]
         if len(before):
             found[size] = float(before.max())
     return found

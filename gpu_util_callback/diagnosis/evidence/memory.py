@@ -86,6 +86,11 @@ class MemoryTrack:
         return (self._origin_ns or 0) + ((rows[:, 0] + rows[:, 1]) / 2).astype(np.int64)
 
     @property
+    def end_ns(self) -> np.ndarray:
+        """The last reading of each block."""
+        return (self._origin_ns or 0) + self._rows[: self._used, 1].astype(np.int64)
+
+    @property
     def low(self) -> np.ndarray:
         return self._rows[: self._used, 2]
 

@@ -46,7 +46,7 @@ class Forecast:
         limited_by: "the container's limit", "the machine's memory", ...
         full_step: at which it is full, None = unknown.
         full_s: seconds from the last reading until then.
-        since_ns: when it began.
+        since_ns, until_ns: when it began, and the last reading.
     """
 
     key: str
@@ -57,6 +57,7 @@ class Forecast:
     full_step: int | None
     full_s: float | None
     since_ns: int
+    until_ns: int
 
 
 class _Room(NamedTuple):
@@ -152,7 +153,7 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
             return None
     limit = None if left is None else growth.level + left
     by = "" if room is None else room.by
-    return Forecast(key, column, growth, limit, by, full_step, full_s, since_ns)
+    return Forecast(key, column, growth, limit, by, full_step, full_s, since_ns, int(times[-1]))
 
 
 def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
@@ -330,9 +331,9 @@ def _why(run: Run, one: Forecast) -> tuple[str, str | None]:
     if functions >= TRACES and functions * run.end_step >= MANY_COMPILATIONS:
         return "traces", f"{functions:.2g} new traces of functions in each step"
     if one.column != "allocator_used_bytes":
-        names = [stage.name for stage in _stages(run) if _BUFFERS.search(stage.op)]
-        if names:
-            return "buffer", f"the buffer of {names[0]}"
+        buffers = [kind[0] for stage in _stages(run) if (kind := _BUFFERS.search(stage.op))]
+        if buffers:
+            return "buffer", f"the buffer of {buffers[0].lower()}()"
     allocations = run.memory.get(f"{one.key.partition(':')[0]}:allocator_live_allocations")
     if one.key.startswith("gpu") and allocations is not None:
         live = _count_per_step(run, allocations, one)

@@ -1,0 +1,111 @@
+"""The memory of a run, for the report: peaks, limits, what grows, and the room for a batch."""
+
+from collections.abc import Mapping
+
+from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory
+from gpu_util_callback.diagnosis.evidence.run import Run
+from gpu_util_callback.diagnosis.evidence.samples import allocator
+from gpu_util_callback.diagnosis.rules.memory_growth import Forecast, forecasts
+from gpu_util_callback.diagnosis.thresholds import Limits
+
+__all__ = ["memory_sentence", "memory_use"]
+
+
+def memory_use(run: Run, limits: Limits) -> dict | None:
+    """Return the report's `memory`, None where no memory was sampled.
+
+    Args:
+        limits: the thresholds of `memory_growth`.
+    """
+    host = _host(run)
+    gpus = [one for gpu in run.used_gpus if (one := _gpu(run, gpu)) is not None]
+    if host is None and not gpus:
+        return None
+    growing = forecasts(run, limits) if len(run.steps) else []
+    return {"host": host, "gpus": gpus, "growth": [_growth(one) for one in growing]}
+
+
+def _host(run: Run) -> dict | None:
+    def highest(name: str) -> int | None:
+        track = run.memory.get(f"host:{name}")
+        return None if track is None or track.highest is None else int(track.highest)
+
+    held = highest("process_held_bytes")
+    peak = highest("process_memory_bytes") if held is None else held
+    if peak is None:
+        return None
+    machine = run.machine
+    limits = {
+        "container": machine.get("memory_limit_bytes"),
+        "ulimit -v": machine.get("address_space_limit_bytes"),
+        "machine": machine.get("memory_total_bytes"),
+    }
+    known = [(limit, name) for name, limit in limits.items() if limit]
+    limit, by = min(known, default=(None, None))
+    return {
+        "peak_bytes": peak,
+        "workers_peak_bytes": highest("workers_memory_bytes"),
+        "limit_bytes": limit,
+        "limited_by": by,
+    }
+
+
+def _gpu(run: Run, gpu: int) -> dict | None:
+    held = allocator(run, gpu)
+    if held is None:
+        return None
+
+    def highest(name: str) -> int | None:
+        value = run.highest(gpu, name)
+        return None if value is None else int(value)
+
+    batch = batch_memory(run, gpu)
+    return {
+        "index": gpu,
+        "live_peak_bytes": int(held.peak),
+        "reserved_peak_bytes": highest("allocator_reserved_bytes"),
+        "others_peak_bytes": highest("memory_other_bytes"),
+        "limit_bytes": int(held.limit),
+        "bytes_per_sample": None if batch is None else round(batch.per_sample),
+        "room_for_batch": None if batch is None else batch.room,
+    }
+
+
+def _growth(one: Forecast) -> dict:
+    growth = one.growth
+    return {
+        "group": one.key.partition(":")[0],
+        "column": one.column,
+        "bytes_per_step": round(growth.per_step, 1),
+        "since_step": round(growth.onset),
+        "since_ns": one.since_ns,
+        "until_ns": one.until_ns,
+        "from_bytes": int(growth.level - growth.grown),
+        "to_bytes": int(growth.level),
+        "limit_bytes": None if one.limit is None else int(one.limit),
+        "full_at_step": one.full_step,
+        "full_in_s": None if one.full_s is None else round(one.full_s, 1),
+    }
+
+
+def memory_sentence(run: Mapping) -> str:
+    """Return a line on the memory of a run of the report; "" where nothing is known."""
+    memory = run.get("memory")
+    if not memory:
+        return ""
+    said = []
+    for gpu in memory["gpus"]:
+        text = f"gpu{gpu['index']} {_of(gpu['live_peak_bytes'], gpu['limit_bytes'])} GiB live"
+        if gpu["room_for_batch"] is not None:
+            text += f", room for a batch of {gpu['room_for_batch']:,}"
+            text += f" ({gpu['bytes_per_sample'] / 2**20:.3g} MiB a sample)"
+        said.append(text)
+    host = memory["host"]
+    if host is not None:
+        said.append(f"host {_of(host['peak_bytes'], host['limit_bytes'])} GiB")
+    return f"Peak memory: {'; '.join(said)}."
+
+
+def _of(peak: float, limit: float | None) -> str:
+    shown = f"{peak / 2**30:.1f}"
+    return shown if not limit else f"{shown} of {limit / 2**30:.0f}"

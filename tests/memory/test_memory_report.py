@@ -1,0 +1,88 @@
+"""A run's memory in the report: peaks, limits, growth, and the room for a batch."""
+
+import numpy as np
+import pytest
+from generated_runs import GPU, Generated, write
+
+from gpu_util_callback.diagnosis import Diagnosis, run_report
+from gpu_util_callback.diagnosis.memory import memory_sentence
+from gpu_util_callback.recording import read_recordings
+from gpu_util_callback.report.terminal import render
+
+GIB = 1 << 30
+
+
+def run_of(sizes: list[int], per_sample: float = 0.05 * GIB, base: float = 6 * GIB) -> Diagnosis:
+    """A run whose batches have these sizes, a hundred steps each, and take memory in proportion."""
+    known = {str(number): size for number, size in enumerate(dict.fromkeys(sizes))}
+    ids = {size: int(number) for number, size in known.items()}
+    facts = {"memory": {"batch_sizes": known}} if len(sizes) > 1 else {}
+    run = Generated(seed=2, gpus=[GPU], fit={"batch_size": sizes[0]}, **facts)
+    peak = 0.0
+    for number, size in enumerate(sizes):
+        peak = max(peak, base + size * per_sample)
+        for part in range(12):
+            began = run.now
+            run.steps(10, step_ms=100, shape_id=ids[size] if len(sizes) > 1 else -1)
+            seconds = (run.now - began) / 1e9
+            live = base if part % 3 == 0 and number != 1 else 0.6 * (peak - base) + base
+            run.gpu_value("allocator_used_bytes", seconds, live)
+            run.gpu_value("allocator_peak_bytes", seconds, peak)
+            run.gpu_value("allocator_limit_bytes", seconds, 40 * GIB)
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add(run.tables(), run.samples())
+    return diagnosis
+
+
+@pytest.mark.parametrize("sizes", [[64], [64, 128, 256], [256, 64, 128, 512]])
+def test_room_for_a_batch_by_a_line_through_the_sizes_that_ran(sizes):
+    memory = run_of(sizes).result(ended=True)["memory"]
+    [gpu] = memory["gpus"]
+    assert gpu["bytes_per_sample"] == pytest.approx(0.05 * GIB, rel=0.02)
+    assert gpu["room_for_batch"] == pytest.approx((0.95 * 40 - 6) / 0.05, rel=0.02)
+    assert gpu["limit_bytes"] == 40 * GIB and memory["growth"] == []
+
+
+def test_no_room_is_named_where_it_was_not_measured():
+    diagnosis = run_of([64], per_sample=0.0)
+    assert diagnosis.result(ended=True)["memory"]["gpus"][0]["room_for_batch"] is None
+    run = Generated(seed=2, gpus=[GPU])
+    run.steps(200, step_ms=10)
+    assert run.diagnose()["memory"] is None
+
+
+def test_the_report_and_the_terminal_show_it(tmp_path):
+    machine = {"memory_total_bytes": 64 * GIB, "memory_limit_bytes": 16 * GIB}
+    run = Generated(seed=2, machine=machine)
+    run.steps(300, step_ms=20)
+    run.mark("host", "process_held_bytes", 3.2 * GIB)
+    write(run, tmp_path)
+    [recording] = read_recordings(tmp_path)
+    report = run_report(recording)
+    assert report["memory"] == {
+        "host": {"peak_bytes": int(3.2 * GIB), "workers_peak_bytes": None,
+                 "limit_bytes": 16 * GIB, "limited_by": "container"},
+        "gpus": [], "growth": [],
+    }  # fmt: skip
+    assert memory_sentence(report) == "Peak memory: host 3.2 of 16 GiB."
+    assert "Peak memory: host 3.2 of 16 GiB." in render(
+        {"runs": [report], "sessions": []}, width=100
+    )
+
+
+def test_growth_says_when_memory_is_full():
+    run = Generated(seed=2, machine={"memory_limit_bytes": 8 * GIB})
+    for _ in range(6):
+        begun = run.now
+        run.steps(100, step_ms=500)
+        run.epoch(begun)
+    times = np.arange(run.facts["started_ns"], run.now, 1_000_000_000)
+    held = 2 * GIB + (times - times[0]) / 1e9 * 2 * 4e6
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add(run.tables(), {"host": {"time_ns": times, "process_held_bytes": held}})
+    [growth] = diagnosis.result(now_ns=run.now, ended=True)["memory"]["growth"]
+    assert growth["group"] == "host" and growth["since_step"] <= 2
+    assert growth["bytes_per_step"] == pytest.approx(4e6, rel=0.03)
+    assert growth["full_at_step"] == pytest.approx(6 * GIB / 4e6, rel=0.05)
+    assert growth["until_ns"] > growth["since_ns"]
+    assert growth["from_bytes"] < growth["to_bytes"] < growth["limit_bytes"]
