@@ -6,7 +6,7 @@ Those are drawn as work per batch of each stage, reading by reading.
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ from gpu_util_callback.recording.reader import Recording
 
 __all__ = [
     "LANE",
+    "add_trends",
     "gather_stages",
     "lanes_of",
     "stage_lane",
@@ -86,7 +87,11 @@ TITLES = {
     "cpu_max_pct": ("CPU, busiest core", None),
     "process_cpu_pct": ("Process CPU", "100 % is one core"),
     "iowait_pct": ("Waiting for disks", "share of time in which cores idled for I/O"),
-    "process_memory_bytes": ("Process memory", None),
+    "process_held_bytes": ("Host memory", "what the kernel cannot take back; files left out"),
+    "workers_memory_bytes": ("Memory of worker processes", "all together"),
+    "workers": ("Worker processes", None),
+    "container_memory_bytes": ("Memory of the container", "files left out"),
+    "process_memory_bytes": ("Process memory", "files that it has mapped included"),
     "memory_available_bytes": ("Memory available", None),
     "disk_read_bytes_per_s": ("Disk read", None),
     "disk_write_bytes_per_s": ("Disk written", None),
@@ -98,7 +103,12 @@ TITLES = {
 # Drawn into one lane where there are several: (lane's title, its columns and their labels).
 TOGETHER = (
     ("VRAM", {"memory_used_bytes": "device", "memory_process_bytes": "this process",
-              "allocator_used_bytes": "allocator"}),
+              "memory_other_bytes": "other processes", "allocator/allocator_used_bytes": "live",
+              "allocator/allocator_reserved_bytes": "reserved",
+              "allocator/allocator_peak_bytes": "peak",
+              "allocator/allocator_limit_bytes": "allocator's limit"}),
+    ("Host memory", {"process_held_bytes": "this process", "workers_memory_bytes": "workers",
+                     "container_memory_bytes": "container"}),
     ("Throttled", {"throttle_thermal_pct": "thermal", "throttle_power_pct": "power",
                    "throttle_other_pct": "other"}),
     ("PCIe", {"pcie_rx_bytes_per_s": "to the GPU", "pcie_tx_bytes_per_s": "from the GPU"}),
@@ -110,7 +120,10 @@ TOGETHER = (
 )  # fmt: skip
 # Drawn into another lane or into none: limits are the top of their lane; masks and events are no
 # quantities.
-HIDDEN = {"power_limit_mw", "sm_clock_max_mhz", "event_reasons", "xid", "lost"}
+HIDDEN = {
+    "power_limit_mw", "sm_clock_max_mhz", "event_reasons", "xid", "lost", "python_blocks",
+    "process_address_space_bytes", "allocator_live_allocations",
+}  # fmt: skip
 UNITS = (
     ("_bytes_per_s", "bytes/s"), ("_per_s", "/s"), ("_bytes", "bytes"), ("_pct", "%"),
     ("_mw", "mW"), ("_mhz", "MHz"), ("_c", "°C"), ("_ns", "ns"),
@@ -140,7 +153,9 @@ def lanes_of(recording: Recording) -> list[Lane]:
         columns = [c for c in summary[group] if c not in HIDDEN and summary[group][c].get("count")]
         columns.sort(key=lambda c: (order.index(c) if c in order else len(order), c))
         lanes += [_sampled(recording, group, column, summary) for column in columns]
-    return _together(_finest_first(lanes))
+    lanes = _together(_finest_first(lanes))
+    _add_limits(lanes, recording)
+    return lanes
 
 
 def _together(lanes: list[Lane]) -> list[Lane]:
@@ -148,14 +163,15 @@ def _together(lanes: list[Lane]) -> list[Lane]:
     by_id = {lane["id"]: lane for lane in lanes}
     gone: set[int] = set()
     for title, columns in TOGETHER:
-        for group in dict.fromkeys(lane["id"].rpartition(":")[0] for lane in lanes):
-            parts = [by_id[f"{group}:{c}"] for c in columns if f"{group}:{c}" in by_id]
+        groups = (lane["id"].rpartition(":")[0] for lane in lanes)
+        for group in dict.fromkeys(one for each in groups for one in (each, each.split("/")[0])):
+            found = {name: by_id[id_] for name in columns if (id_ := _id(group, name)) in by_id}
+            names, parts = list(found), list(found.values())
             if len(parts) < 2:
                 continue
             first = parts[0]
-            names = [part["id"].rpartition(":")[2] for part in parts]
-            for part, name in zip(parts, names, strict=True):
-                part["series"][0]["title"] = columns[name]
+            for name, part in found.items():
+                part["series"][0].update(name=name, title=columns[name])
             tops = [part["max"] for part in parts if part["max"] is not None]
             first.update(
                 id=f"{group}:{'+'.join(names)}", title=title,
@@ -164,6 +180,60 @@ def _together(lanes: list[Lane]) -> list[Lane]:
             )  # fmt: skip
             gone |= {id(part) for part in parts[1:]}
     return [lane for lane in lanes if id(lane) not in gone]
+
+
+def _id(group: str, name: str) -> str:
+    """Return the id of a column's own lane; "allocator/used" is of that part of the group."""
+    part, slash, column = name.rpartition("/")
+    return f"{group}{slash}{part}:{column}"
+
+
+def _add_limits(lanes: list[Lane], recording: Recording) -> None:
+    """Add to the lanes of memory what their values may not exceed."""
+    machine = recording.facts.get("machine") or {}
+    container, total = machine.get("memory_limit_bytes"), machine.get("memory_total_bytes")
+    for lane in lanes:
+        if lane["id"].startswith("host:process_held_bytes"):
+            value = min((one for one in (container, total) if one), default=None)
+            if value:
+                lane["limit"] = {"value": value, "title": "limit of the container"
+                                 if value == container else "the machine's memory"}  # fmt: skip
+                if value == container:
+                    lane["max"] = max(value, lane["max"] or 0)
+        elif lane["title"] == "VRAM" and lane["max"]:
+            lane["limit"] = {"value": lane["max"], "title": "the GPU's memory"}
+
+
+def add_trends(lanes: list[Lane], growth: Iterable[Mapping[str, Any]]) -> list[Lane]:
+    """Add to the lanes of memory that grows when it is full if it goes on.
+
+    Args:
+        growth: as of the report's `memory`.
+    """
+    for one in growth:
+        group, _, part = str(one["group"]).partition("/")
+        name = "/".join(filter(None, (part, one["column"])))
+        for lane in lanes:
+            mine = lane["id"].startswith((f"{group}:", f"{one['group']}:"))
+            if not mine or not any(
+                each["name"] in (name, one["column"]) for each in lane["series"]
+            ):
+                continue
+            full, limit = one.get("full_at_step"), one.get("limit_bytes")
+            end_ns, value, step = one["until_ns"], one["to_bytes"], None
+            if full is not None and limit is not None and one.get("full_in_s") is not None:
+                end_ns, value, step = one["until_ns"] + round(1e9 * one["full_in_s"]), limit, full
+            if step is None:
+                grown = one["to_bytes"] - one["from_bytes"]
+                step = one["since_step"] + round(grown / one["bytes_per_step"])
+            lane["trend"] = {
+                "start_ns": one["since_ns"], "end_ns": end_ns, "start_step": one["since_step"],
+                "end_step": step, "start_value": one["from_bytes"], "end_value": value,
+                "title": f"full at step {full:,}" if full is not None else "grows",
+            }  # fmt: skip
+            if limit is not None:
+                lane["max"] = max(limit, lane["max"] or 0)
+    return lanes
 
 
 def _finest_first(lanes: list[Lane]) -> list[Lane]:

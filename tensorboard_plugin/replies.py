@@ -16,7 +16,7 @@ from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 from gpu_util_callback.recording.storage import is_remote, storage_for
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, worded
-from tensorboard_plugin.lanes import lanes_of
+from tensorboard_plugin.lanes import add_trends, lanes_of
 
 __all__ = [
     "MAX_KERNELS",
@@ -51,7 +51,7 @@ def recording_reply(recording: Recording, revision: str, report: dict[str, Any])
             "start_ns": recording.start_ns, "end_ns": recording.end_ns,
             "first_step": first, "last_step": last,
         },
-        "lanes": lanes_of(recording),
+        "lanes": add_trends(lanes_of(recording), (report.get("memory") or {}).get("growth") or ()),
         "phases": _phases(recording),
         "windows": windows_of(recording),
         "problems": problems_of(recording.problems),

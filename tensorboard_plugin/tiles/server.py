@@ -239,7 +239,11 @@ def _series(lane: str) -> list[tuple[str, str, str, float]]:
     group, _, column = lane.rpartition(":")
     if group == "steps" and column in STEP_SERIES:
         return [(column, "steps", column, 1e-6)]
-    return [(name, group, name, 1.0) for name in column.split("+")] if group else []
+    if not group:
+        return []
+    # `allocator/used`: of the group's part of that name.
+    parts = [(name, *name.rpartition("/")) for name in column.split("+")]
+    return [(name, f"{group}{slash}{part}", bare, 1.0) for name, part, slash, bare in parts]
 
 
 def _packed(

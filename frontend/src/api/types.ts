@@ -179,6 +179,17 @@ export interface SeriesInfo {
 
 export type LaneKind = 'stack' | 'band';
 
+/** Growth of a lane's values, and where it meets their limit if it goes on: an estimate. */
+export interface Trend {
+  start_ns: number;
+  end_ns: number;
+  start_step: number;
+  end_step: number;
+  start_value: number;
+  end_value: number;
+  title: string;
+}
+
 export interface LaneInfo {
   id: string;
   group: string;
@@ -190,6 +201,9 @@ export interface LaneInfo {
   note?: string | null;
   /** Another lane says the same better: it stands among a GPU's lesser lanes. */
   minor?: boolean;
+  trend?: Trend | null;
+  /** What its values may not exceed. */
+  limit?: { value: number; title: string } | null;
 }
 
 /** One recording of a session. `clock`: its clock minus the reference worker's, `drift` more each ns. */

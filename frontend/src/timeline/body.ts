@@ -6,6 +6,7 @@ import { isAbout, type LaneRow, type Layout } from '../lanes/layout.ts';
 import { drawThrottled, throttledRanges, throttleLane } from '../lanes/throttle.ts';
 import { joinLimit, Points, resample, robustTop } from '../lanes/resample.ts';
 import { spanRange } from '../lanes/spans.ts';
+import { drawLimit, drawTrend, trendLine } from '../lanes/trend.ts';
 import { shift, span, toPixel, type Range } from '../math/range.ts';
 import { niceTop } from '../math/ticks.ts';
 import { seriesKey } from '../tiles/decode.ts';
@@ -25,6 +26,9 @@ export interface LaneScale {
 /** A lane's points, ready to be drawn; kept between frames so that panning allocates nothing. */
 interface Prepared {
   row: LaneRow;
+  /** When the recording began, and how far its axis is shifted against the view's. */
+  origin: number;
+  shift: number;
   /** One per series of a band; one for all series of a stack. */
   points: Points[];
   /** Of each of the points: the longest time to the next one that is no gap, in nanoseconds. */
@@ -192,6 +196,7 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
   const { axis, width, level } = frame;
   const view = shift(frame.view, -source.shift);
   const { lane } = row;
+  const of = { row, origin: source.recording.extent.start_ns ?? 0, shift: source.shift };
   const keys = lane.series.map(({ name }) => seriesKey(lane.id, name));
   if (lane.kind === 'stack') {
     const points = pointsFor(row.key, 1).slice(0, 1);
@@ -202,7 +207,7 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
       for (let s = 0; s < keys.length; s++) sum += (all.mean[s]?.[i] as number) || 0;
       return sum;
     };
-    return { row, points, joins: [], top: robustTop(all, total, 0.01) * 1.1, throttled: [] };
+    return { ...of, points, joins: [], top: robustTop(all, total, 0.01) * 1.1, throttled: [] };
   }
   const points = pointsFor(row.key, keys.length).slice(0, keys.length);
   let top = lane.max ?? 0;
@@ -212,7 +217,7 @@ function prepare(frame: Frame, source: Source, row: LaneRow, throttled: Throttle
     if (!lane.max) top = Math.max(top, robustTop(one, (i) => one.max[0]?.[i] as number, lane.group === 'training' ? 0.01 : 0) * 1.1);
     return joinLimit(one, axis, tiles[0]?.level ?? level);
   });
-  return { row, points, joins, top, throttled: throttledIn(frame, source, lane, view, throttled) };
+  return { ...of, points, joins, top, throttled: throttledIn(frame, source, lane, view, throttled) };
 }
 
 const scratch = new Points();
@@ -245,5 +250,8 @@ function paint(context: CanvasRenderingContext2D, frame: Frame, prepared: Prepar
     const colour = palette.hue(colourOf(row.whole, lane.series[s]?.name ?? ''));
     drawBand(context, one, 0, rect, { colour, area: s === 0 && isShare(lane), top }, joins[s] as number);
   });
+  drawLimit(context, lane, rect, top, palette);
+  const line = trendLine(lane, axis, prepared.origin, shift(view, -prepared.shift), rect, top);
+  if (line && lane.trend) drawTrend(context, line, lane.trend.title, rect, palette);
   drawThrottled(context, prepared.throttled, y + 1, width, palette);
 }

@@ -1,0 +1,75 @@
+"""One lane of memory a GPU and one of the host, with the limit and the projection."""
+
+import numpy as np
+import pytest
+from generated_runs import GPU, Generated
+
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.recording import Clock, RecordingWriter, read_recordings
+from tensorboard_plugin.replies import recording_reply
+from tensorboard_plugin.tiles.server import _series
+
+GIB = 1 << 30
+
+
+def reply(tmp_path, grows: float) -> dict:
+    """What the tab is sent of a run whose process and whose tensors grow by MiB a step."""
+    machine = {"memory_total_bytes": 64 * GIB, "memory_limit_bytes": 8 * GIB}
+    run = Generated(seed=1, gpus=[GPU], machine=machine)
+    for _ in range(6):
+        begun = run.now
+        run.steps(100, step_ms=500)
+        run.epoch(begun)
+    times = np.arange(run.facts["started_ns"], run.now, 1_000_000_000)
+    steps = (times - times[0]) / 0.5e9
+    held = 2 * GIB + grows * 2**20 * steps
+    writer = RecordingWriter(tmp_path, {"ended_ns": run.now, **run.facts}, clock=Clock())
+    for name, table in run.tables().items():
+        if table:
+            writer.append(name, table)
+    level = np.full(len(times), 9.0 * GIB)
+    for group, columns in {
+        "host": {"process_held_bytes": held, "workers_memory_bytes": 0.1 * held,
+                 "python_blocks": held / 1e6},
+        "gpu0": {"memory_used_bytes": level, "memory_process_bytes": level,
+                 "memory_other_bytes": 0.1 * level},
+        "gpu0/allocator": {"allocator_used_bytes": held, "allocator_peak_bytes": held + GIB,
+                           "allocator_reserved_bytes": level, "allocator_limit_bytes": 4 * level},
+    }.items():  # fmt: skip
+        values = np.stack(list(columns.values()), axis=1)
+        writer.append_samples(group, list(columns), times, values)
+    writer.flush()
+    writer.close("ended")
+    [recording] = read_recordings(tmp_path)
+    return recording_reply(recording, "1", run_report(recording))
+
+
+def test_live_reserved_peak_others_and_the_limit_are_one_lane(tmp_path):
+    lanes = reply(tmp_path, 0)["lanes"]
+    [vram] = [lane for lane in lanes if lane["title"] == "VRAM"]
+    assert [one["title"] for one in vram["series"]] == [
+        "device", "this process", "other processes", "live", "reserved", "peak",
+        "allocator's limit",
+    ]  # fmt: skip
+    assert vram["limit"]["value"] == GPU["memory_total_bytes"] == vram["max"]
+    assert not any("allocator" in lane["id"] for lane in lanes if lane is not vram)
+    groups = [(group, column) for _, group, column, _ in _series(vram["id"])]
+    assert groups[0] == ("gpu0", "memory_used_bytes")
+    assert groups[3] == ("gpu0/allocator", "allocator_used_bytes")
+    [host] = [lane for lane in lanes if lane["title"] == "Host memory"]
+    assert [one["title"] for one in host["series"]] == ["this process", "workers"]
+    assert host["limit"] == {"value": 8 * GIB, "title": "limit of the container"}
+    assert host["max"] == 8 * GIB
+    assert not any("trend" in lane for lane in lanes)
+    assert not any("python_blocks" in lane["id"] for lane in lanes)
+
+
+def test_a_projection_ends_where_memory_is_full(tmp_path):
+    lanes = reply(tmp_path, 2.0)["lanes"]
+    trends = {lane["title"]: lane["trend"] for lane in lanes if "trend" in lane}
+    assert set(trends) == {"VRAM", "Host memory"}
+    trend = trends["Host memory"]
+    assert trend["end_value"] == pytest.approx(8 * GIB, rel=0.1)
+    assert trend["end_step"] == pytest.approx(6 * GIB / (2.2 * 2**20), rel=0.15)
+    assert trend["end_ns"] > trend["start_ns"] and trend["start_value"] < trend["end_value"]
+    assert trend["title"] == f"full at step {trend['end_step']:,}"
