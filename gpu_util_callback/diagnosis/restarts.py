@@ -3,6 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,16 +32,16 @@ class Start:
     because: str = ""
     kept: int | None = None
 
-    @property
+    @cached_property
     def first(self) -> Row:
         """The row of its lowest rank."""
         return min(self.rows, key=lambda row: (row["rank"] or 0, row["id"]))
 
-    @property
+    @cached_property
     def start_ns(self) -> int:
         return min(row["start_ns"] for row in self.rows)
 
-    @property
+    @cached_property
     def end_ns(self) -> int:
         return max(row["end_ns"] for row in self.rows)
 
@@ -48,7 +49,7 @@ class Start:
     def steps(self) -> int:
         return self.first["steps"]
 
-    @property
+    @cached_property
     def begins(self) -> int | None:
         begins = self.first["begins"]
         epoch, iteration = begins["epoch"], begins["iteration"]
