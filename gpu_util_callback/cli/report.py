@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-slowdown", type=_share, metavar="PCT",
                         help="slower steps than the baseline's, as far as the scatter of both "
                              "can prove it (default: 5)")  # fmt: skip
+    limits.add_argument("--repeats", action="store_true",
+                        help="runs of one script and model are repeats: compare all of them "
+                             "together; three or more on both sides resolve more")  # fmt: skip
     limits.add_argument("--junit", metavar="FILE", help="write the outcome as JUnit XML")
     prices = parser.add_argument_group(
         "prices", "in your own currency; nothing is converted and no price is assumed"
@@ -87,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     check = _check(args)
     if args.max_slowdown is not None and args.baseline is None:
         raise UnusableInput("--max-slowdown needs --baseline LOGDIR")
+    if args.repeats and args.baseline is None:
+        raise UnusableInput("--repeats needs --baseline LOGDIR")
     if args.junit and check is None:
         raise UnusableInput("--junit needs --check")
     recordings = open_recordings(args.logdir, args.run, args.timeout)
@@ -161,7 +166,7 @@ def _compared(args: argparse.Namespace, recordings: "Recordings") -> "list[Verdi
         for recording in found:
             if recording.run == ".":  # the log directory itself is the run
                 recording.run = names[logdir]
-    return slowdowns(recordings, before, limit)
+    return slowdowns(recordings, before, limit, args.repeats)
 
 
 def _write_outcome(

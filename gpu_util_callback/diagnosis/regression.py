@@ -16,9 +16,8 @@ __all__ = ["SLOWER", "UNKNOWN", "UNRESOLVED", "WITHIN", "Verdict", "slowdowns"]
 
 SLOWER, WITHIN, UNRESOLVED, UNKNOWN = "slower", "within", "unresolved", "unknown"
 WARM_UP = Count(20, "the first steps fill caches and buffers")
-# Blocks of neighbouring steps, at several scales: what drifts slowly shows in the long ones.
-SCALES = (16, 8, 4)
-BLOCK_STEPS = Count(12, "shorter blocks have no stable quantile")
+BLOCKS = Count(8, "of neighbouring steps, long enough that what drifts within seconds shows")
+BLOCK_STEPS = Count(24, "shorter blocks have no stable quantile")
 PROCESS = Constant(
     0.005,
     "standard deviation of two processes that run the same program, for reasons that last as "
@@ -44,11 +43,10 @@ MEASURES = {"step": _quick, "mean step": np.mean}
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A run's log of seconds per step: its level, standard error and degrees of freedom."""
+    """A run's log of seconds per step: its level, and the standard deviation of its blocks."""
 
     level: float
-    error: float
-    freedom: float
+    scatter: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,10 @@ class Verdict:
 
 
 def slowdowns(
-    runs: Sequence[Recording], baseline: Sequence[Recording], max_slowdown: float
+    runs: Sequence[Recording],
+    baseline: Sequence[Recording],
+    max_slowdown: float,
+    repeats: bool = False,
 ) -> list[Verdict]:
     """Compare each run with its baseline: the runs of the same name there, or of the same job.
 
@@ -94,14 +95,26 @@ def slowdowns(
 
     Args:
         baseline: all recordings of the baseline.
+        repeats: runs of one job are repeats of one program: compared together, whatever their
+            names.
     """
-    return [_verdict(run, _comparable(run, baseline), max_slowdown) for run in runs]
+    groups: dict[Any, list[Recording]] = {}
+    for run in runs:
+        key = (run.rank or 0, *_job(run)) if repeats else run.id
+        groups.setdefault(key, []).append(run)
+    return [
+        _verdict(some, _comparable(some[0], baseline, repeats), max_slowdown)
+        for some in groups.values()
+    ]
 
 
-def _comparable(run: Recording, baseline: Sequence[Recording]) -> list[Recording]:
+def _comparable(
+    run: Recording, baseline: Sequence[Recording], repeats: bool = False
+) -> list[Recording]:
     ranked = [one for one in baseline if (one.rank or 0) == (run.rank or 0)]
     same_job = [one for one in ranked if _job(one) == _job(run)]
-    for some in ([one for one in same_job if one.run == run.run], same_job):
+    same_name = [] if repeats else [one for one in same_job if one.run == run.run]
+    for some in (same_name, same_job):
         if some:
             return sorted(some, key=lambda one: one.start_ns)[-MOST_RUNS:]
     return []
@@ -113,27 +126,32 @@ def _job(one: Recording) -> tuple:
     return hashed_script(script) if script else None, model.get("parameters")
 
 
-def _verdict(run: Recording, baseline: Sequence[Recording], limit: float) -> Verdict:
+def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: float) -> Verdict:
+    run = runs[0]
+    name = run.run if len(runs) == 1 else f"{run.run} and {len(runs) - 1} like it"
     if not baseline:
-        said = f"{run.run}: no run of the same script, model and rank in the baseline"
-        return Verdict(run.run, run.id, UNKNOWN, said)
-    sizes = [_batch(one) for one in (run, *baseline)]
+        said = f"{name}: no run of the same script, model and rank in the baseline"
+        return Verdict(name, run.id, UNKNOWN, said)
+    sizes = [_batch(one) for one in (*runs, *baseline)]
     per_sample = None not in sizes and len(set(sizes)) > 1
     found = []
-    for name, of_block in MEASURES.items():
-        measures = [_measure(one, of_block, per_sample) for one in (run, *baseline)]
-        if measures[0] is None or not any(measures[1:]):
-            few = run if measures[0] is None else baseline[-1]
+    for measure, of_block in MEASURES.items():
+        after, before = (
+            [one for one in (_measure(one, of_block, per_sample) for one in some) if one]
+            for some in (runs, baseline)
+        )
+        if not after or not before:
+            few = baseline[-1] if after else run
             return Verdict(
-                run.run, run.id, UNKNOWN,
-                f"{run.run}: {few.run} has {few.step_count:,} steps, and "
-                f"{WARM_UP + SCALES[0] * BLOCK_STEPS} are needed to compare",
+                name, run.id, UNKNOWN,
+                f"{name}: {few.run} has {few.step_count:,} steps, and "
+                f"{WARM_UP + BLOCKS * BLOCK_STEPS} are needed to compare",
             )  # fmt: skip
-        before = [one for one in measures[1:] if one is not None]
-        found.append((name, *_bounds(measures[0], before)))
+        found.append((measure, *_bounds(after, before)))
     per = " per sample" if per_sample else ""
-    made = [_judged(run, baseline, name, bounds, limit, per) for name, *bounds in found]
-    step, mean = made
+    step, mean = (
+        _judged((name, run.id), baseline, measure, bounds, limit, per) for measure, *bounds in found
+    )
     if mean.outcome == SLOWER != step.outcome:
         return mean
     if step.outcome == WITHIN and mean.outcome == UNRESOLVED:
@@ -144,15 +162,16 @@ def _verdict(run: Recording, baseline: Sequence[Recording], limit: float) -> Ver
 
 
 def _judged(
-    run: Recording, baseline: Sequence[Recording], name: str, bounds: Sequence[float],
+    run: tuple[str, str], baseline: Sequence[Recording], measure: str, bounds: Sequence[float],
     limit: float, per: str,
 ) -> Verdict:  # fmt: skip
+    name, id = run
     middle, low, high = (100 * math.expm1(bound) for bound in bounds)
     against = f"{len(baseline)} runs" if len(baseline) > 1 else baseline[0].run
-    if against == run.run:
+    if against == name:
         against = "the baseline"
     change = f"{percent(abs(middle))} {'slower' if middle >= 0 else 'faster'}"
-    shown = f"{run.run}: its {name} is {change}{per} than in {against}"
+    shown = f"{name}: its {measure} is {change}{per} than in {against}"
     spread = f"{low:+.1f} to {high:+.1f} %"
     if low > 0 and high >= limit:
         outcome, said = SLOWER, f"{shown} ({spread}); at most {percent(limit)} allowed"
@@ -162,10 +181,10 @@ def _judged(
         outcome = UNRESOLVED
         said = (
             f"{shown}, but both scatter too much to resolve {percent(limit)} ({spread}): "
-            "more steps, more baseline runs or a quieter machine would"
+            "repeated runs on both sides (--repeats), more steps or a quieter machine would"
         )
     return Verdict(
-        run.run, run.id, outcome, said, name, round(middle, 3), round(low, 3), round(high, 3),
+        name, id, outcome, said, measure, round(middle, 3), round(low, 3), round(high, 3),
         tuple(one.id for one in baseline),
     )  # fmt: skip
 
@@ -178,7 +197,7 @@ def _batch(one: Recording) -> float | None:
 def _measure(one: Recording, of_block: Any, per_sample: bool) -> Measure | None:
     """Return a run's level and its error; None if it has too few steps."""
     took = step_seconds(one.steps)
-    if len(took) < SCALES[0] * BLOCK_STEPS:
+    if len(took) < BLOCKS * BLOCK_STEPS:
         return None
     if per_sample:
         took = took / (_batch(one) or 1.0)
@@ -195,37 +214,34 @@ def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def measured(took: np.ndarray, of_block: Any) -> Measure:
-    """Return the level of step times, and its error from the scatter between blocks of them.
+    """Return the level of step times, and the scatter between blocks of neighbouring steps."""
+    logs = np.log([of_block(block) for block in np.array_split(took, BLOCKS)])
+    return Measure(float(logs.mean()), float(logs.std(ddof=1)))
 
-    Neighbouring steps are alike, so that single steps say little about the error; of several
-    lengths of blocks, the one counts that shows the largest.
+
+def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float, float, float]:
+    """Return the difference of the logs, and its lower and upper bound.
+
+    What other programs do to a shared machine does not average out over a run: it changes within
+    seconds and from hour to hour alike. So the scatter between the blocks of a run, undivided,
+    stands for that between runs, and the larger one for both sides: that the machine was calm
+    during one of them says nothing of the other. Enough runs show by themselves how they scatter.
     """
-    blocks = np.array_split(took, SCALES[0])
-    logs = np.log([of_block(block) for block in blocks])
-    error, freedom = 0.0, 1.0
-    for count in SCALES:
-        means = logs.reshape(count, -1).mean(axis=1)
-        at_scale = float(means.std(ddof=1)) / math.sqrt(count)
-        if at_scale > error:
-            error, freedom = at_scale, count - 1
-    return Measure(float(logs.mean()), error, freedom)
-
-
-def _bounds(run: Measure, baseline: Sequence[Measure]) -> tuple[float, float, float]:
-    """Return the difference of the logs, and its lower and upper bound."""
-    levels = np.array([one.level for one in baseline])
-    count = len(levels)
-    change = run.level - float(levels.mean())
-    # From the scatter within the runs...
-    parts = [(run.error**2, run.freedom)]
-    parts += [(one.error**2 / count**2, one.freedom) for one in baseline]
-    parts.append((PROCESS**2 * (1 + 1 / count), math.inf))
-    variance = sum(part for part, _ in parts)
-    freedom = variance**2 / max(1e-30, sum(part**2 / of for part, of in parts))
-    half = _quantile(freedom) * math.sqrt(variance)
-    if count >= ENOUGH_RUNS:  # ... and between them
-        between = float(levels.std(ddof=1)) * math.sqrt(1 + 1 / count)
-        half = max(half, _quantile(count - 1) * between)
+    sides = [np.array([one.level for one in some]) for some in (runs, baseline)]
+    change = float(sides[0].mean() - sides[1].mean())
+    shares = sum(1 / len(levels) for levels in sides)
+    squares = sum(float(((levels - levels.mean()) ** 2).sum()) for levels in sides)
+    freedom = sum(len(levels) - 1 for levels in sides)
+    between = math.sqrt(squares / max(1, freedom))
+    if all(len(levels) >= ENOUGH_RUNS for levels in sides):
+        half = _quantile(freedom) * max(between, PROCESS)
+    else:
+        within = max(sum(one.scatter**2 for one in some) / len(some) for some in (runs, baseline))
+        blocks = (BLOCKS - 1) * (len(runs) + len(baseline))
+        half = _quantile(blocks) * math.sqrt(within + PROCESS**2)
+        if max(map(len, sides)) >= ENOUGH_RUNS:
+            half = max(half, _quantile(freedom) * between)
+    half *= math.sqrt(shares)
     return change, change - half, change + half
 
 
