@@ -57,7 +57,7 @@ def of_demo() -> int:
             print(out / f"tab-{scheme}.png")
             if scheme == "light":
                 tab.find(".chooser-button").click()
-                other = tab.find(".chooser-list li").filter(has_text=OTHER)
+                other = tab.find(f".choice:has(.run-name:has-text('{OTHER}'))")
                 other.locator("input").check()
                 tab.page.keyboard.press("Escape")
                 tab.settle()

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -30,6 +31,7 @@ from tensorboard_plugin.replies import (
     recording_reply,
     static_file,
     strict,
+    total_reply,
     vocabulary,
     window_reply,
 )
@@ -44,6 +46,8 @@ logger = logging.getLogger("gpu_util_callback")
 MAX_STEPS = 1000
 # A job's reply needs the reports of all its workers and of earlier fits: all must be kept.
 MAX_REPORTS = 2 * MAX_WORKERS
+# A request for the sums of all runs diagnoses recordings this long; the next one goes on.
+DIAGNOSE_S = 1.5
 # The most that the tab compares.
 MAX_COMPARED = 8
 # A fixed table: some Windows registries give .js another type.
@@ -90,7 +94,9 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
             within=lambda path: log_directory(self._logdir, self._spec, path),
         )
         self._clocks = SessionClocks()
-        self._total: tuple[list, str] | None = None  # what the last one was made of, and it
+        # What the last total was made of (None: not yet complete), and it; each recording's row.
+        self._total: tuple[list | None, str] | None = None
+        self._rows: dict[str, tuple[str, bool, dict[str, Any]]] = {}
         self._reports: dict[str, tuple[Recording, str, dict[str, Any]]] = {}
         self._patience = Deadline() if "://" in self._logdir + self._spec else None
         # Made once: while TensorBoard reads event files in Python, each file opened during its
@@ -183,13 +189,11 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         known = self._index.known()
         made_of = [(one.recording.id, one.recording.revision) for one in known]
         if self._total is None or self._total[0] != made_of:
-            found = Survey()
-            for one in known:
-                try:
-                    found.rows.append(row_of_open(one.recording))
-                except Exception as error:  # it must not hide the others
-                    found.problems.append(unexpected(one.recording.path, error))
-            self._total = (made_of, _dumped(total(found)))
+            found, left = self._survey([one.recording for one in known])
+            self._total = (
+                None if left else made_of,
+                _dumped({**total_reply(total(found)), "left": left}),
+            )
         text = self._total[1]
         return _unkept(http_util.Respond(request, text, "application/json"))
 
@@ -267,6 +271,34 @@ class GpuUtilizationPlugin(base_plugin.TBPlugin):
         page = html_report(recordings, self._logdir or self._spec, shown=shown)
         # A file to keep, never a page of this server: its scripts are its own.
         return _download([page], "application/octet-stream", "gpu-utilization.html")
+
+    def _survey(self, recordings: list[Recording]) -> tuple[Survey, int]:
+        """Return the rows of recordings, and how many of them are left to be diagnosed.
+
+        Of killed runs nobody has diagnosed, some are diagnosed with each request.
+        """
+        found, left = Survey(), 0
+        until = time.monotonic() + DIAGNOSE_S
+        rows: dict[str, tuple[str, bool, dict[str, Any]]] = {}
+        for one in recordings:
+            revision, done, row = self._rows.get(one.id, ("", False, {}))
+            try:
+                if revision != one.revision:
+                    revision, row = one.revision, row_of_open(one)
+                    # In this order: the length of a run is read from a file of its own.
+                    going_on = not row["steps"] or one.status == "live"
+                    done = row["judged"] or going_on or is_long(one)
+                if not done and time.monotonic() < until:
+                    done = True  # once, also where that fails
+                    row = row_of_open(one, anew=True)
+            except Exception as error:  # it must not hide the others
+                found.problems.append(unexpected(one.path, error))
+            left += not done
+            if row:
+                rows[one.id] = revision, done, row
+                found.rows.append(row)
+        self._rows = rows
+        return found, left
 
     # --- helpers ----------------------------------------------------------------------------------
 

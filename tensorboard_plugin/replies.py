@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.diagnosis import RULES
+from gpu_util_callback.diagnosis.total import REPEATED, REPEATED_TITLE
 from gpu_util_callback.recording.facts import Window
 from gpu_util_callback.recording.problems import Problem
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 from gpu_util_callback.recording.storage import is_remote, storage_for
+from gpu_util_callback.report.total import PARTS, headline, notes
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, worded
 from tensorboard_plugin.lanes import add_trends, lanes_of
 
@@ -26,6 +28,7 @@ __all__ = [
     "recording_reply",
     "static_file",
     "strict",
+    "total_reply",
     "vocabulary",
     "window_reply",
     "windows_of",
@@ -61,7 +64,7 @@ def recording_reply(recording: Recording, revision: str, report: dict[str, Any])
 def vocabulary() -> dict[str, Any]:
     """Return the words of the tab: titles of causes; title and explanation of each category."""
     return {
-        "causes": {rule.cause: rule.title for rule in RULES},
+        "causes": {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES},
         "host": HOST_TIME,
         "gpu": GPU_TIME,
         "host_step": HOST_STEP,
@@ -101,6 +104,49 @@ def _found(stored: Mapping[str, Any] | None) -> dict[str, Any]:
         "causes": list(dict.fromkeys(one["cause"] for one in findings)),
         "titles": list(dict.fromkeys(one["title"] for one in findings))[:MAX_TITLES],
         "lost_s": round(sum(known), 3) if known or stored else None,
+    }
+
+
+def total_reply(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `total` as the tab shows it: sums in words and numbers, and a row a training.
+
+    The rows hold what `./runs` does not say of their recordings.
+    """
+    unit = report["unit"]
+    return {
+        "unit": unit,
+        "said": headline(report),
+        "notes": notes(report),
+        "hours": report[unit]["total"],
+        "shares": [{"part": part, "title": title, "hours": report[unit][part]}
+                  for part, title, _ in PARTS],
+        "causes": [
+            {"cause": one["cause"], "title": one["title"], "hours": one[unit],
+             "saves": one[f"saves_{unit}"], "trainings": one["trainings"]}
+            for one in report["causes"]
+        ],
+        "runs": [_training(run, unit) for run in report["runs"]],
+    }  # fmt: skip
+
+
+def _training(run: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    since = run["since"]
+    return {
+        "id": run["id"],
+        "recordings": run["recordings"] if len(run["recordings"]) > 1 else [],
+        "restarts": len(run["restarts"]),
+        "ranks": run["ranks"],
+        "script": run["script"],
+        "user": run["user"],
+        "status": run["status"],
+        "start_ns": run["start_ns"],
+        "wall_s": run["wall_s"],
+        "hours": run[unit]["total"],
+        "lost": run[unit]["lost"],
+        "saves": run[f"saves_{unit}"],
+        "causes": [*(one["cause"] for one in run["lost"]), *run["unknown_cost"]],
+        "top": run["top"] and run["top"]["cause"],
+        "since": since and [since["run"], since["speed"]],
     }
 
 

@@ -88,18 +88,36 @@ function openAxis(app: App): () => void {
   };
 }
 
-/** Writes the deep link a moment after the last change; `replaceState` keeps the frame as it is. */
+/**
+ * Writes the deep link a moment after the last change; `replaceState` keeps the frame as it is. From the
+ * table into a run and back are steps of their own, which the browser's button undoes.
+ */
 function writeLink(app: App, address: Window): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
+  let latest = app.state.get();
+  const write = (): void => {
+    timer = undefined;
+    if (innerHeight === 0) return; // another tab is shown: the hash is theirs
+    const { hash, pathname, search } = address.location;
+    const next = encodeHash(hash, latest);
+    if (next === hash) return;
+    const step = latest.list === decodeHash(hash).list ? 'replaceState' : 'pushState';
+    // A bare hash would resolve against <base>, which is not where the page is.
+    address.history[step](address.history.state, '', pathname + search + next);
+  };
   return () => {
+    const now = app.state.get();
+    const [before, pending] = [latest.list, timer !== undefined];
     clearTimeout(timer);
-    timer = setTimeout(() => {
-      if (innerHeight === 0) return; // another tab is shown: the hash is theirs
-      const { hash, pathname, search } = address.location;
-      const next = encodeHash(hash, app.state.get());
-      // A bare hash would resolve against <base>, which is not where the page is.
-      if (next !== hash) address.history.replaceState(address.history.state, '', pathname + search + next);
-    }, 80);
+    if (now.list === before) {
+      latest = now;
+      timer = setTimeout(write, 80);
+      return;
+    }
+    // What one leaves is to be found again as it was left.
+    if (pending && decodeHash(address.location.hash).list === before) write();
+    latest = now;
+    write();
   };
 }
 
@@ -108,7 +126,9 @@ function readLink(app: App, address: Window, refresh: () => void): void {
   const { hash } = address.location;
   if (!hash.startsWith('#gpu_utilization&') || !hash.includes('p.gpu_utilization.id=') || hash === encodeHash(hash, app.state.get())) return;
   const link = decodeHash(hash);
-  app.state.set({ ...link, idSaid: true, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden) });
+  if (link.id) app.choose(link.id);
+  const { sort, search, cause } = app.state.get();
+  app.state.set({ ...link, ...(link.list ? {} : { sort, search, cause }), idSaid: true, collapsed: new Set(link.collapsed), hidden: new Set(link.hidden) });
   refresh();
 }
 

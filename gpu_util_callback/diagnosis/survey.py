@@ -247,19 +247,26 @@ def _from_manifest(
     except (FileNotFoundError, ManifestError):
         return None, []
     judged: Mapping[str, Any] = facts.get("diagnosis") or {}
-    start, account, rows = facts.get("started_ns"), facts.get("account"), facts.get("rows")
-    if "verdict" not in judged or start is None or not account or rows is None:
-        return None, []
     if anew and judged.get("rules_version") != RULES_VERSION:
         return None, []
     status = facts.get("status") or "lost"
     if status == "live":
         age = None if storage.remote else storage.age_s(path, time.time())
         status = "lost" if manifests.lost(facts, age) else "live"
-    problems = [Problem(path, left_out[0])] if left_out else []
+    row = _of_facts(found, facts, status)
+    problems = [Problem(path, left_out[0])] if left_out and row is not None else []
+    return row, problems
+
+
+def _of_facts(found: Found, facts: Facts, status: str) -> Row | None:
+    """Return the row from what a manifest says; None where it lacks something."""
+    judged: Mapping[str, Any] = facts.get("diagnosis") or {}
+    start, account, rows = facts.get("started_ns"), facts.get("account"), facts.get("rows")
+    if "verdict" not in judged or start is None or not account or rows is None:
+        return None
     end = facts.get("ended_ns") or facts.get("heartbeat_ns") or start
     return _row(found, facts, judged, account, status, start, max(start, end),
-                rows.get("steps", 0), diagnosed=False), problems  # fmt: skip
+                rows.get("steps", 0), diagnosed=False)  # fmt: skip
 
 
 def _from_rows(
@@ -276,17 +283,22 @@ def _from_rows(
     return row, recording.problems
 
 
-def row_of_open(recording: Recording) -> Row:
-    """Return the row of an open recording, from what its recorder diagnosed."""
+def row_of_open(recording: Recording, anew: bool = False) -> Row:
+    """Return the row of an open recording, from what its recorder diagnosed.
+
+    Args:
+        anew: diagnose it where its recorder did not; without that it is not judged.
+    """
     found = Found("", recording.run, recording.path, ())
-    judged: Mapping[str, Any] = recording.stored or {}
-    if "verdict" not in judged:
-        judged = {"findings": [], "spans": []}
+    row = _of_facts(found, recording.facts, recording.status)
+    if row is not None:
+        return row | {"id": recording.id}
+    judged = diagnose(recording) if anew else {"findings": [], "spans": []}
     row = _row(
         found, recording.facts, judged, recording.account, recording.status, recording.start_ns,
-        recording.end_ns, recording.step_count, diagnosed=False,
+        recording.end_ns, recording.step_count, diagnosed=anew,
     )  # fmt: skip
-    return row | {"id": recording.id, "judged": row["judged"] and "verdict" in judged}
+    return row | {"id": recording.id, "judged": row["judged"] and anew}
 
 
 def _row(

@@ -11,7 +11,7 @@ from gpu_util_callback.diagnosis.restarts import Training, trainings
 from gpu_util_callback.diagnosis.survey import Survey
 from gpu_util_callback.recording.redaction import hashed_script
 
-__all__ = ["DIMENSIONS", "REPEATED", "total"]
+__all__ = ["DIMENSIONS", "REPEATED", "REPEATED_TITLE", "total"]
 
 TOTAL_VERSION = 1
 # What steps cost that were done again after a restart.

@@ -9,12 +9,10 @@ from gpu_util_callback.diagnosis.total import DIMENSIONS
 from gpu_util_callback.report.screen import Pen, tame
 from gpu_util_callback.words import duration, percent, what_to_do
 
-__all__ = [
-    "page",
-    "render",
-]
+__all__ = ["PARTS", "headline", "notes", "page", "render"]
 
-_PARTS = (
+# Part of the hours -> what it is called, and its colour.
+PARTS = (
     ("productive", "training steps", "34"),
     ("lost", "lost to causes that were found", "31"),
     ("other", "around the steps, no cause found", "36"),
@@ -47,13 +45,14 @@ def render(
     unit = report["unit"]
     word = "GPU-hours" if unit == "gpu_hours" else "hours of training"
     hours = report[unit]
-    lines = _head(report, pen, word)
+    lines = [pen.bold(line) for line in pen.wrap(headline(report))]
     lines += _parts(hours, pen, word)
     lines += _causes(report, pen, unit)
     lines += _runs(report, pen, unit, top)
     for name in DIMENSIONS:
         lines += _dimension(name, report["by"][name], pen, unit)
-    lines += _notes(report, pen, unit)
+    said = [line for note in notes(report) for line in pen.wrap(note)]
+    lines += ["", *map(pen.dim, said)] if said else []
     return pen.finish(lines)
 
 
@@ -61,7 +60,8 @@ def _count(number: int, one: str) -> str:
     return f"{number:,} {one}{'' if number == 1 else 's'}"
 
 
-def _head(report: Mapping, pen: Pen, word: str) -> list[str]:
+def headline(report: Mapping) -> str:
+    """Return where the time went in one sentence."""
     unit = report["unit"]
     hours = report[unit]
     whole = hours["total"]
@@ -77,7 +77,7 @@ def _head(report: Mapping, pen: Pen, word: str) -> list[str]:
         said += f"; mending all saves up to {amount(saves)}"
     elif whole and not hours["not_judged"]:
         said += ": no cause of a loss was found"
-    return [pen.bold(line) for line in pen.wrap(f"{said}.")]
+    return f"{said}."
 
 
 def _parts(hours: Mapping[str, float], pen: Pen, word: str) -> list[str]:
@@ -85,9 +85,9 @@ def _parts(hours: Mapping[str, float], pen: Pen, word: str) -> list[str]:
     if not whole:
         return []
     lines = ["", pen.bold(f"Where the {word} went")]
-    size = max(len(label) for _, label, _ in _PARTS)
+    size = max(len(label) for _, label, _ in PARTS)
     cells = max(8, min(30, pen.width - size - 24))
-    for key, label, code in _PARTS:
+    for key, label, code in PARTS:
         if not hours[key]:
             continue
         share = hours[key] / whole
@@ -185,8 +185,10 @@ def _dimension(name: str, groups: Sequence[Mapping], pen: Pen, unit: str) -> lis
     return lines
 
 
-def _notes(report: Mapping, pen: Pen, unit: str) -> list[str]:
+def notes(report: Mapping) -> list[str]:
+    """Return what else is known of all runs, a sentence or two each."""
     notes = []
+    unit = report["unit"]
     active, again = report["kernel_active"], report["restarts"]
     if active["gpu_hours"] is not None and active["of_gpu_hours"]:
         share = percent(100 * active["gpu_hours"] / active["of_gpu_hours"])
@@ -215,10 +217,9 @@ def _notes(report: Mapping, pen: Pen, unit: str) -> list[str]:
     if older:
         notes.append(
             f"{_count(older, 'recording')} {'was' if older == 1 else 'were'} judged by other "
-            "versions of the rules; --rejudge judges them by the current ones."
+            "versions of the rules; gpu-util total --rejudge judges them by the current ones."
         )
-    lines = [line for note in notes for line in pen.wrap(note)]
-    return ["", *map(pen.dim, lines)] if lines else []
+    return notes
 
 
 _POLICY = (

@@ -72,7 +72,7 @@ def _began(hand: Hand) -> str:
 
 def _compare(hand: Hand) -> str:
     hand.click("the run's name", hand.tab.find(".chooser-button"))
-    other = hand.tab.find(".chooser-list li").filter(has_text="healthy")
+    other = hand.tab.find(".choice:has(.run-name:has-text('healthy'))")
     hand.click("“compare” at another run", other.locator("input"))
     hand.click("the run's name, to close the list", hand.tab.find(".chooser-button"))
     rows = hand.tab.find(".compare tbody tr").all_inner_texts()

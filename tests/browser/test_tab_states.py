@@ -160,7 +160,7 @@ def test_a_recording_of_a_newer_version_is_named_beside_the_others(open_tab, tmp
         tab = open_tab(server.url)
         tab.find(".chooser-button").click()
         assert tab.find(".choice").count() == 1
-        said = tab.text(".chooser-list .missing")
+        said = tab.text(".runs .missing")
         assert "/new/" in said and "pip install --upgrade" in said
 
 
@@ -180,11 +180,9 @@ def test_a_recording_that_was_damaged_says_so_in_the_list(open_tab, server):
     tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     tab.find(".chooser-button").click()
     said = tab.find(".chooser-list .choice-verdict")
-    rows = tab.find(".chooser-list li")
+    rows = tab.find(".choice")
     wait_until(lambda: said.filter(has_text="⚠").count(), what="the list to be read anew")
-    texts = dict(
-        zip(rows.locator(".choice b").all_inner_texts(), said.all_inner_texts(), strict=True)
-    )
+    texts = dict(zip(rows.locator("b").all_inner_texts(), said.all_inner_texts(), strict=True))
     assert texts["thirds"] == "⚠ cut off: <b>copy</b> again"
     assert "Nothing held" in texts["healthy"]
 
@@ -203,13 +201,11 @@ def test_runs_are_chosen_and_compared(open_tab, server):
     tab = open_tab(server.url)
     tab.find(".chooser-button").click()
     assert tab.find(".choice").count() == 3
-    tab.find(
-        ".choice",
-    ).filter(has_text="healthy").click()
+    tab.find(".run-name").filter(has_text="healthy").click()
     wait_until(lambda: "Nothing held training back" in tab.text("h1"), 10, "the healthy run")
     tab.wait_for(".calm")
     tab.find(".chooser-button").click()
-    tab.find(".chooser-list li").filter(has_text="thirds").locator("input").check()
+    tab.find(".choice:has(.run-name:has-text('thirds')) input").check()
     tab.page.keyboard.press("Escape")
     wait_until(lambda: "thirds" in tab.text(".tl-labels"), 10, "the other run's lanes")
     assert tab.link()["with"].startswith("thirds")
@@ -218,7 +214,7 @@ def test_runs_are_chosen_and_compared(open_tab, server):
 def test_without_a_gpu_it_says_so(open_tab, server):
     tab = open_tab(server.url)
     tab.find(".chooser-button").click()
-    tab.find(".choice").filter(has_text="laptop").click()
+    tab.find(".run-name").filter(has_text="laptop").click()
     wait_until(lambda: "No GPU" in tab.text(".cards"), 10, "the run without a GPU")
     assert tab.find(".account").count() == 1
 
@@ -398,16 +394,16 @@ def test_two_thousand_recordings_are_listed_and_found(open_tab, server):
     tab.find(".chooser-button").click()
     assert tab.find(".choice").count() < 40
     began = time.monotonic()
-    tab.find(".chooser-list").evaluate("(list) => list.scrollTo(0, list.scrollHeight)")
-    tab.find(".choice").filter(has_text="lr-1999").wait_for(timeout=3000)
+    tab.find(".runs").evaluate("(list) => list.scrollTo(0, list.scrollHeight)")
+    tab.find(".run-name").filter(has_text="lr-1999").wait_for(timeout=3000)
     assert time.monotonic() - began < 3
-    box = tab.find(".choice").filter(has_text="lr-1999").bounding_box()
-    shown = tab.find(".chooser-list").bounding_box()
+    box = tab.find(".run-name").filter(has_text="lr-1999").bounding_box()
+    shown = tab.find(".runs").bounding_box()
     assert shown["y"] <= box["y"] and box["y"] + box["height"] <= shown["y"] + shown["height"] + 1
-    tab.page.get_by_label("Search recordings").fill("lr-0777")
+    tab.page.get_by_label("Search runs").fill("lr-0777")
     assert tab.find(".choice").count() == 1
-    tab.page.get_by_label("Search recordings").fill("no such run")
-    assert "No recording matches" in tab.text(".chooser-list")
+    tab.page.get_by_label("Search runs").fill("no such run")
+    assert "No run matches" in tab.text(".runs")
 
 
 def test_runs_of_several_directories(open_tab, tmp_path):
@@ -420,7 +416,7 @@ def test_runs_of_several_directories(open_tab, tmp_path):
         tab.find(".chooser-button").click()
         said = tab.text(".chooser-list")
         assert "alpha" in said and "beta" in said
-        tab.find(".choice").filter(has_text="beta").click()
+        tab.find(".run-name").filter(has_text="beta").click()
         wait_until(lambda: "200 steps" in tab.text(".facts"), what="the other directory's run")
 
 

@@ -120,7 +120,7 @@ def test_the_kernel_table_sorts_and_filters_by_keyboard(open_tab, traced):
 def test_a_window_of_the_host_alone_shows_its_ops(open_tab, traced):
     tab = open_tab(traced.url)
     tab.find(".chooser-button").click()
-    tab.find(".choice").filter(has_text="laptop").click()
+    tab.find(".run-name").filter(has_text="laptop").click()
     wait_until(lambda: tab.find(".window-button").count() == 1)
     tab.find(".window-button").click()
     wait_until(lambda: tab.find(".kernels tbody tr").count() == 3)

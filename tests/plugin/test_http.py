@@ -12,6 +12,9 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
 from gpu_util_callback import read_recordings
+from gpu_util_callback.diagnosis.survey import survey
+from gpu_util_callback.diagnosis.total import total
+from gpu_util_callback.report.total import headline
 from tensorboard_plugin import runs as runs_module
 from tensorboard_plugin.plugin import GpuUtilizationPlugin
 from tensorboard_plugin.runs import log_directory
@@ -239,11 +242,37 @@ def test_the_total_of_all_runs_has_a_row_for_each(tmp_path):
     (damaged / "manifest.json").write_text("{")
     app = App(tmp_path)
     found = app.json("/total")
-    rows = {row["run"]: row for row in found["runs"]}
-    assert set(rows) == {"a", "b", "c"} and found["runs"][0]["run"] == "a"
-    assert rows["a"]["top"]["cause"] == "input_bound" and rows["c"]["gpu_hours"]["lost"] == 0
+    rows = {row["id"].partition("/")[0]: row for row in found["runs"]}
+    assert set(rows) == {"a", "b", "c"} and found["runs"][0] is rows["a"]
+    assert rows["a"]["top"] == "input_bound" and rows["c"]["lost"] == 0
+    assert found["unit"] == "gpu_hours" and rows["a"]["recordings"] == []
+    assert sum(part["hours"] for part in found["shares"]) == pytest.approx(found["hours"])
+    assert found["said"].startswith("3 trainings, ") and "lost to input_bound" in found["said"]
     listed = {row["id"] for row in app.json("/runs")["recordings"]}
     assert {row["id"] for row in found["runs"]} == listed  # from a row into its timeline
     assert app.json("/total") == found
+    assert found["left"] == 0
     make_recording(tmp_path / "d", "healthy", steps=60, gpus=1, scalars=False)
     assert len(App(tmp_path).json("/total")["runs"]) == 4
+
+
+def test_runs_that_nobody_has_diagnosed_are_judged_a_few_a_request(tmp_path, monkeypatch):
+    """The sums say how many are left, and are those of the terminal once there is none."""
+    for name in "abc":
+        path = make_recording(tmp_path / name, "slow", steps=200, gpus=3, scalars=False)
+        manifest = path / "manifest.json"
+        facts = json.loads(manifest.read_text())
+        del facts["diagnosis"]
+        manifest.write_text(json.dumps(facts))
+    app = App(tmp_path)
+    monkeypatch.setattr("tensorboard_plugin.plugin.DIAGNOSE_S", 0)
+    found = app.json("/total")
+    assert found["left"] == 3 and "lost" not in found["said"]
+    monkeypatch.setattr("tensorboard_plugin.plugin.DIAGNOSE_S", 600)
+    found = app.json("/total")
+    assert found["left"] == 0
+    known = total(survey([str(tmp_path)]))
+    assert found["said"] == headline(known) and "lost to input_bound" in found["said"]
+    assert sorted(row["lost"] for row in found["runs"]) == pytest.approx(
+        sorted(run["gpu_hours"]["lost"] for run in known["runs"])
+    )

@@ -2,7 +2,7 @@
 import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
 import type { TileRequest } from '../tiles/request.ts';
 import { readEmbedded } from './offline.ts';
-import type { JobReply, RecordingReply, RunsReply, WindowReply } from './types.ts';
+import type { JobReply, RecordingReply, RunsReply, TotalReply, WindowReply } from './types.ts';
 
 const offline = readEmbedded();
 
@@ -46,6 +46,11 @@ async function get(path: string, query: Record<string, string>, signal?: AbortSi
 
 export async function fetchRuns(signal?: AbortSignal): Promise<RunsReply> {
   return offline ? offline.runs() : ((await (await get('./runs', {}, signal)).json()) as RunsReply);
+}
+
+/** Null in a report in one file that holds no sums. */
+export async function fetchTotal(): Promise<TotalReply | null> {
+  return offline ? offline.total() : ((await (await get('./total', {})).json()) as TotalReply);
 }
 
 export async function fetchRecording(id: string, signal?: AbortSignal): Promise<RecordingReply> {

@@ -2,7 +2,7 @@
 import { decodeTiles, type TileBlock } from '../tiles/decode.ts';
 import { coarsen } from '../tiles/coarsen.ts';
 import type { Axis, TileRequest } from '../tiles/request.ts';
-import type { JobReply, RecordingReply, RunsReply, WindowReply } from './types.ts';
+import type { JobReply, RecordingReply, RunsReply, TotalReply, WindowReply } from './types.ts';
 
 interface EmbeddedTiles {
   level: number;
@@ -12,6 +12,7 @@ interface EmbeddedTiles {
 
 export interface Embedded {
   runs: RunsReply;
+  total?: TotalReply;
   /** Ids of those that are open at first: one, and what it is compared with. */
   shown?: string[];
   recordings: Record<string, { reply: RecordingReply; tiles: Record<Axis, EmbeddedTiles>; windows?: Record<string, WindowReply | null>; job?: JobReply }>;
@@ -30,6 +31,10 @@ export class OfflineSource {
     // Nothing goes on any more in a file, whatever the run's status was when it was made.
     const recordings = this.data.runs.recordings.map((one) => ({ ...one, revision: 0 }));
     return { ...this.data.runs, recordings };
+  }
+
+  total(): TotalReply | null {
+    return this.data.total ?? null;
   }
 
   recording(id: string): RecordingReply | null {

@@ -60,6 +60,46 @@ export interface RunsReply {
   complete?: boolean;
 }
 
+/** One training: its ranks and restarts together. Times of GPUs, or of the training where none was held. */
+export interface TrainingRow {
+  /** Of the recording that stands for it: the last start's lowest rank. */
+  id: string;
+  /** Ids of all its recordings; empty where that is the only one. */
+  recordings: string[];
+  restarts: number;
+  ranks: number;
+  script: string | null;
+  user: string | null;
+  status: Status;
+  start_ns: number;
+  wall_s: number;
+  hours: number;
+  lost: number;
+  saves: number;
+  /** What it lost time to, the costliest first, and what it found at no known cost. */
+  causes: string[];
+  /** The cause that is worth mending first. */
+  top: string | null;
+  /** The run before it of the same job, and how many times faster this one is. */
+  since: [run: string, speed: number] | null;
+}
+
+/** Where the time of all runs went. */
+export interface TotalReply {
+  unit: 'gpu_hours' | 'hours';
+  /** All in one sentence, as the terminal says it. */
+  said: string;
+  notes: string[];
+  hours: number;
+  /** The hours, none counted twice: "productive", "lost", "other", "not_judged". */
+  shares: { part: string; title: string; hours: number }[];
+  causes: { cause: string; title: string; hours: number; saves: number; trainings: number }[];
+  /** How many runs are still to be diagnosed: the next request knows more. */
+  left?: number;
+  /** What is worth mending most comes first. */
+  runs: TrainingRow[];
+}
+
 /** A piece of evidence, ready to show. */
 export interface EvidenceRow {
   name: string;

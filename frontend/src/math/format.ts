@@ -44,6 +44,10 @@ export function seconds(value: number | null | undefined): string {
   return `${Math.floor(hours / 24)} d ${pad(hours % 24)} h`;
 }
 
+/** Hours as the terminal writes them: 1234 -> "1,234 h", 12.34 -> "12.3 h"; less than ten as a duration. */
+export const hoursText = (value: number | null | undefined): string =>
+  !known(value) ? UNKNOWN : value >= 9.95 ? `${value >= 99.5 ? count(Math.round(value)) : value.toFixed(1)} h` : seconds(3600 * value);
+
 /** 1, "step" -> "1 step"; 6400, "step" -> "6,400 steps". */
 export const plural = (value: number, one: string): string => `${count(value)} ${one}${value === 1 ? '' : 's'}`;
 

@@ -1,5 +1,5 @@
 /** All state of the tab, and the changes a person can make to it. */
-import type { JobReply, RecordingReply, RunsReply } from '../api/types.ts';
+import type { JobReply, RecordingReply, RunsReply, TotalReply } from '../api/types.ts';
 import { sameRange, type Range } from '../math/range.ts';
 import { inOrder, findingId } from '../lanes/spans.ts';
 import { EMPTY_LINK, type LinkState, type OpenWindow } from './hash.ts';
@@ -8,6 +8,9 @@ import { createStore, type Store } from './store.ts';
 export interface AppState extends Omit<LinkState, 'collapsed' | 'hidden'> {
   runs: RunsReply | null;
   runsError: string | null;
+  /** The sums of all runs, once the table was opened. */
+  total: TotalReply | null;
+  totalError: string | null;
   recordings: ReadonlyMap<string, RecordingReply>;
   recordingError: string | null;
   tilesError: string | null;
@@ -42,6 +45,8 @@ export function initialState(link: LinkState = EMPTY_LINK): AppState {
     hidden: new Set(link.hidden),
     runs: null,
     runsError: null,
+    total: null,
+    totalError: null,
     recordings: new Map(),
     recordingError: null,
     tilesError: null,
@@ -60,6 +65,8 @@ const COALESCE_MS = 700;
 export class App {
   readonly state: Store<AppState>;
   readonly cursor: Store<CursorState>;
+  /** Where the table was left: its scroll position, and the row that Enter opens. */
+  left = { scroll: 0, at: -1 };
   private past: (Range | null)[] = [];
   private lastMove = { kind: '', at: -Infinity };
 
@@ -88,6 +95,17 @@ export class App {
       compare: compare.filter((other) => other !== id),
     });
     this.cursor.set({ at: null });
+  }
+
+  /** Opens the table of all runs, or goes back to the one that was shown. */
+  openList(list: boolean): void {
+    this.state.set({ list });
+  }
+
+  /** Which rows the table shows, and in which order; it then begins at its top. */
+  listBy(by: Partial<Pick<LinkState, 'sort' | 'search' | 'cause'>>): void {
+    this.left = { scroll: 0, at: -1 };
+    this.state.set(by);
   }
 
   compareWith(id: string, on: boolean): void {

@@ -5,6 +5,7 @@ import { decodeHash, EMPTY_LINK, encodeHash, type LinkState } from './hash.ts';
 const FULL: LinkState = {
   id: 'runs/a b&c=d#e/2026-x', compare: ['x/y', 'z,w'], axis: 'clock', axisSaid: true, view: { start: 12.5, end: 4800 }, follow: true, selected: 'input_bound-0', touched: true, tables: true, brief: true,
   measure: { start: 1e12, end: 1.5e12 }, collapsed: ['id#gpu0'], pinned: ['id#gpu0:utilization_pct'], hidden: ['a%2Cb'], order: ['id#gpu1', 'id#gpu0'], window: { number: 3, step: 124 },
+  list: true, sort: 'name', search: 'lr 1&2 ü', cause: 'input_bound',
 };
 
 test('a link opens exactly the view it was made of', () => {
@@ -28,6 +29,11 @@ test("TensorBoard's own and other plugins' parts stay", () => {
   assert.ok(hash.startsWith('#gpu_utilization&'));
   assert.ok(hash.includes('p.other.key=1') && hash.includes('tagFilter=x'));
   assert.equal(encodeHash(hash, FULL), hash, 'writing twice changes nothing');
+});
+
+test('a link to a run says nothing of the table that one came from', () => {
+  assert.deepEqual(decodeHash(encodeHash('', { ...EMPTY_LINK, id: 'a', sort: '-lost', search: 'x', cause: 'y' })), { ...EMPTY_LINK, id: 'a' });
+  assert.equal(decodeHash('#p.gpu_utilization.list=1&p.gpu_utilization.sort=<b>').sort, EMPTY_LINK.sort);
 });
 
 test('a broken link opens what it can', () => {

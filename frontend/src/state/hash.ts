@@ -24,6 +24,13 @@ export interface LinkState {
   hidden: string[];
   order: string[];
   window: OpenWindow | null;
+  /** The table of all runs is shown. */
+  list: boolean;
+  /** Its order: a column, after a minus where the largest is first. */
+  sort: string;
+  /** Which of its rows: words in them, a cause found in them. */
+  search: string;
+  cause: string;
 }
 
 /** The profiler window that is open: its number, and the traced step shown, null until it is known. */
@@ -34,8 +41,11 @@ export interface OpenWindow {
   ns?: number;
 }
 
+const NEWEST = '-start';
+
 export const EMPTY_LINK: LinkState = {
   id: null, compare: [], axis: 'steps', axisSaid: false, view: null, follow: false, selected: null, touched: false, tables: false, brief: false, measure: null, collapsed: [], pinned: [], hidden: [], order: [], window: null,
+  list: false, sort: NEWEST, search: '', cause: '',
 };
 
 export const PLUGIN = 'gpu_utilization';
@@ -96,6 +106,8 @@ export function encodeHash(hash: string, state: Linked): string {
     pinned: encodeList(state.pinned),
     hidden: encodeList(state.hidden),
     order: encodeList(state.order),
+    // One leaves the table and finds it as it was by going back, not by each link to a run.
+    ...(state.list ? { list: '1', sort: state.sort === NEWEST ? '' : state.sort, search: state.search, cause: state.cause } : {}),
   };
   const parts = Object.entries(ours)
     .filter(([, value]) => value !== '')
@@ -129,6 +141,10 @@ export function decodeHash(hash: string): LinkState {
     hidden: decodeList(found.get('hidden')),
     order: decodeList(found.get('order')),
     window,
+    list: found.has('list'),
+    sort: /^-?[a-z]{1,12}$/.exec(found.get('sort') ?? '')?.[0] ?? NEWEST,
+    search: (found.get('search') ?? '').slice(0, 200),
+    cause: (found.get('cause') ?? '').slice(0, 60),
   };
 }
 

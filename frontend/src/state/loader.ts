@@ -1,5 +1,5 @@
 /** Keeps the state in step with the server: loads once, then polls while a run is live and seen. */
-import { fetchJob, fetchRecording, fetchRuns, isOffline } from '../api/client.ts';
+import { fetchJob, fetchRecording, fetchRuns, fetchTotal, isOffline } from '../api/client.ts';
 import type { JobReply, RecordingReply, RecordingSummary } from '../api/types.ts';
 import { learn } from '../words/vocabulary.ts';
 import type { App } from './app.ts';
@@ -25,6 +25,8 @@ export class Loader {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private busy = false;
   private again = false;
+  /** What the sums were last made of, and when; and whether they are being made. */
+  private summed = { of: '', at: -Infinity, now: false };
 
   constructor(
     private readonly app: App,
@@ -39,6 +41,9 @@ export class Loader {
       if (this.timer === undefined && !this.busy) wake();
     });
     document.addEventListener('visibilitychange', wake);
+    this.app.state.subscribe(() => {
+      if (this.app.state.get().list && !this.summed.of) void this.loadTotal();
+    });
     void this.refresh();
   }
 
@@ -66,8 +71,8 @@ export class Loader {
       return;
     }
     if (isOffline || !isVisible()) return; // `resize` or `visibilitychange` starts us again
-    const { runs, runsError } = this.app.state.get();
-    const live = runs?.recordings.some((item) => item.status === 'live') || runs?.complete === false;
+    const { runs, runsError, list, total } = this.app.state.get();
+    const live = runs?.recordings.some((item) => item.status === 'live') || runs?.complete === false || (list && total?.left);
     this.timer = setTimeout(
       () => {
         this.timer = undefined;
@@ -87,6 +92,7 @@ export class Loader {
       state.set({ runsError: (error as Error).message });
       return;
     }
+    void this.loadTotal();
     const { runs, id } = state.get();
     const list = runs?.recordings ?? [];
     if (id === null) {
@@ -119,6 +125,24 @@ export class Loader {
     } catch (error) {
       if (id === state.get().id) state.set({ recordingError: (error as Error).message });
     }
+  }
+
+  /** Loads the sums of all runs where the table shows them and a run has changed; of live runs not each time. */
+  private async loadTotal(): Promise<void> {
+    const { state } = this.app;
+    const { list, runs, total } = state.get();
+    if (!list || !runs || this.summed.now) return;
+    const of = runs.recordings.map(({ id, revision }) => `${id} ${revision}`).join('\n') || '-';
+    const now = performance.now();
+    if (!total?.left && (of === this.summed.of || (total && runs.complete !== false && now - this.summed.at < POLL_IDLE_MS))) return;
+    this.summed = { of, at: now, now: true };
+    try {
+      state.set({ total: await fetchTotal(), totalError: null });
+    } catch (error) {
+      this.summed.of = '-';
+      state.set({ totalError: (error as Error).message });
+    }
+    this.summed.now = false;
   }
 
   /** Asks about the job; without an answer the tab shows the recording alone. The worst worker opens by itself. */

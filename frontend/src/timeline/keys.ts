@@ -26,6 +26,8 @@ export function handleKey(timeline: Timeline, event: KeyboardEvent, targets: Key
     return true;
   }
   if (app.state.get().help) return false;
+  if (event.code === 'KeyL') return done(app.openList(!app.state.get().list));
+  if (app.state.get().list) return false;
   const onSurface = document.activeElement === targets.surface();
   if (onSurface && moveCursor(timeline, event, targets)) return true;
   const onButton = (document.activeElement as HTMLElement | null)?.closest('button, a, summary, [tabindex]:not(.tl-surface)');
@@ -84,6 +86,7 @@ function escape(timeline: Timeline): boolean {
   const { app } = timeline;
   const state = app.state.get();
   if (state.help) app.state.set({ help: false });
+  else if (state.list) app.openList(false);
   else if (timeline.drag) {
     timeline.drag = null;
     timeline.invalidate('overlay');

@@ -8,6 +8,7 @@ import { Help } from './help.tsx';
 import { useApp } from './hooks.ts';
 import { Kernels } from './kernels.tsx';
 import { TimelineView } from './plot.tsx';
+import { Runs } from './runs.tsx';
 import { Broken, Empty, Loading } from './states.tsx';
 import { Tables } from './tables.tsx';
 import { TopBar } from './topbar.tsx';
@@ -26,6 +27,7 @@ export function Root() {
 function Body() {
   const id = useApp((state) => state.id);
   const runs = useApp((state) => state.runs);
+  const list = useApp((state) => state.list);
   const runsError = useApp((state) => state.runsError);
   const error = useApp((state) => state.recordingError);
   const tilesError = useApp((state) => state.tilesError);
@@ -33,6 +35,15 @@ function Body() {
   if (!runs && runsError) return <Broken what="The recordings could not be listed" message={runsError} />;
   if (!runs) return <Late />;
   if (runs.recordings.length === 0 && !recording) return <Empty runs={runs} />;
+  const trouble = runsError ?? error ?? tilesError;
+  if (list && runs.recordings.length > 0)
+    return (
+      <div class="page listing">
+        <TopBar recording={null} />
+        {runsError && <Trouble message={runsError} />}
+        <Runs runs={runs} />
+      </div>
+    );
   if (!recording)
     return (
       <>
@@ -40,16 +51,10 @@ function Body() {
         {error ? <Broken what="This recording could not be opened" message={error} /> : <Late key={id} />}
       </>
     );
-  const trouble = runsError ?? error ?? tilesError;
   return (
     <div class="page">
       <TopBar recording={recording} />
-      {trouble && (
-        <p class="trouble" role="alert">
-          <span aria-hidden="true">⚠ </span>
-          {trouble} What was read before is still shown.
-        </p>
-      )}
+      {trouble && <Trouble message={trouble} />}
       <main class="content">
         <Verdict report={recording.report} />
         <Compare />
@@ -65,6 +70,15 @@ function Body() {
       </main>
       <Footer report={recording.report} version={runs.server_version ?? ''} />
     </div>
+  );
+}
+
+function Trouble({ message }: { message: string }) {
+  return (
+    <p class="trouble" role="alert">
+      <span aria-hidden="true">⚠ </span>
+      {message} What was read before is still shown.
+    </p>
   );
 }
 

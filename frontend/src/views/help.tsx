@@ -25,6 +25,7 @@ const KEYS: [string, [string, string][]][] = [
       ['Enter', 'open the bottleneck or profiler window at the cursor'],
       ['m', 'mark the cursor; again: measure between both'],
       ['t', 'the numbers as tables'],
+      ['l', 'the table of all runs'],
       ['v', 'the verdict alone: more room for the lanes'],
       ['Esc', 'clear range, cursor, selection'],
       ['?', 'this help'],

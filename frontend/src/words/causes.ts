@@ -34,6 +34,7 @@ const CAUSES: Record<string, Look> = {
   recompilation: { glyph: '↻', colour: 'violet' },
   host_stall: { glyph: '◆', colour: 'mauve' },
   gpu_ecc_errors: { glyph: '⚠', colour: 'red' },
+  repeated_steps: { glyph: '⟲', colour: 'slate' },
   gpu_lost: { glyph: '✕', colour: 'red' },
 };
 
