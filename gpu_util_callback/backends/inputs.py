@@ -51,6 +51,12 @@ _WRAPPERS = (enumerate, zip, map, filter, itertools.islice, itertools.chain)
 _WRAPPED = ("iterable", "loader", "dataloader")
 _DEEPEST = 4  # wrappers round wrappers
 
+# Grain: what a user makes, and the part of a pipeline that stands for one worker process.
+_GRAIN_CLASSES = ("DataLoader", "MapDataset", "IterDataset")
+_GRAIN_PROCESS = "ProcessPrefetchIterDataset"
+_GRAIN_DEEPEST = 64  # stages
+_MANY = 1000  # a longer list holds data
+
 # Attributes of a PyDataset, and arguments of the `fit` of `tf_keras`.
 _WORKERS = ("workers", "use_multiprocessing", "max_queue_size")
 
@@ -216,7 +222,36 @@ def _makers(kind: str, given: Any) -> dict[str, Any]:
             "input_pin_memory": bool(own("pin_memory")),
             "input_iterable": "IterableDataset" in {c.__name__ for c in type(source).__mro__},
         }
-    return {}
+    return _grain(given) if kind == "grain" else {}
+
+
+def _grain(given: Any) -> dict[str, Any]:
+    parts = list(_grain_parts(given))
+    names = {name for one in parts[:1] for name in (c.__name__ for c in type(one).__mro__)}
+    names |= {type(one).__name__ for one in parts}
+    facts: dict[str, Any] = {
+        "input_class": next((one for one in _GRAIN_CLASSES if one in names), type(given).__name__)
+    }
+    options = [getattr(one, "multiprocessing_options", None) for one in parts]
+    workers = [one.num_workers for one in options if one is not None]
+    workers += [sum(type(one).__name__ == _GRAIN_PROCESS for one in parts)]
+    if max(workers) or len(workers) > 1:  # else nothing says that there are none
+        facts |= {"input_workers": max(workers), "input_processes": max(workers) > 0 or None}
+    return facts
+
+
+def _grain_parts(given: Any) -> Iterator[Any]:
+    """Yield the nodes of a Grain pipeline, from its end on, as the garbage collector shows them."""
+    seen, held = set(), [given]
+    for _ in range(_GRAIN_DEEPEST):
+        if not held:
+            return
+        nodes = [one for one in held if type(one).__module__.startswith("grain.")]
+        yield from nodes
+        seen |= {id(one) for one in held}
+        inside = [one for one in held if type(one) in (list, tuple, dict) and len(one) < _MANY]
+        held = [one for one in gc.get_referents(*nodes, *inside) if id(one) not in seen]
+        held = list({id(one): one for one in held}.values())
 
 
 def _loaders(given: Any) -> Callable[[str], Any]:

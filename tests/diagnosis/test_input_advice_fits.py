@@ -30,6 +30,7 @@ from gpu_util_callback.words import what_to_do
 
 # name, run, cause, host, in the code, never in the code
 GENERATOR = ("generator", "Generator", 40.0, 1.0, "py_function")
+GRAIN = {"framework": JAX, "input_kind": "grain", "input_class": "DataLoader", "input_workers": 0}
 PREFETCH = ("prefetch", "Prefetch", 0.1, 1.0, "")
 INPUTS = [
     ("fixed parallelism", waits(DECODE), None, "num_parallel_calls=tf.data.AUTOTUNE", "prefetch"),
@@ -114,6 +115,14 @@ INPUTS = [
     ("tf.data on torch", waits(DECODE, framework=KERAS_TORCH), None, "tf.data.AUTOTUNE",
      "DataLoader"),
     ("grain", waits(framework=JAX, input_kind="grain"), None, "mp_prefetch", "tf.data"),
+    ("a Grain DataLoader", waits(**GRAIN), COMPUTING, "worker_count=4)", "mp_prefetch"),
+    ("a Grain DataLoader that waits", waits(wait_ms=90, **GRAIN, machine={"cpus": 2}), WAITING,
+     "worker_count=11)", "mp_prefetch"),
+    ("a MapDataset of Grain", waits(**GRAIN | {"input_class": "MapDataset"}), COMPUTING,
+     "dataset.to_iter_dataset().mp_prefetch(", "worker_count"),
+    ("an IterDataset with too few workers", waits(**GRAIN | {"input_class": "IterDataset",
+     "input_workers": 2}), ALL_CORES, "dataset.mp_prefetch(grain.multiprocessing."
+     "MultiprocessingOptions(num_workers=8))", "to_iter"),
 ]  # fmt: skip
 CASES = [pytest.param(*rest, id=name) for name, *rest in INPUTS]
 
@@ -121,6 +130,11 @@ CASES = [pytest.param(*rest, id=name) for name, *rest in INPUTS]
 @pytest.mark.parametrize("run, host, there, never", CASES)
 def test_the_line_fits_the_run(run, host, there, never):
     check_line(run, "input_bound", host, there, never)
+
+
+def test_as_many_workers_of_grain_as_cores_are_not_told_to_be_more():
+    advice = found(waits(**GRAIN | {"input_workers": 8}), "input_bound", ALL_CORES)["advice"]
+    assert "as many as this machine can use" in advice["text"] and advice["code"] == ""
 
 
 def test_what_the_cache_saves_is_what_later_epochs_would_wait():

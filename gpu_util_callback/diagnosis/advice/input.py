@@ -514,14 +514,41 @@ def _arrays(wait: InputWait) -> Advice:
 
 
 def _grain(wait: InputWait) -> Advice:
-    count = _workers_for(wait, wait.arrives_ms)
+    run = wait.run
+    kind, workers = str(run.fit.get("input_class")), int(run.fit.get("input_workers") or 0)
+    if workers:
+        one_ms, waiting = workers * wait.arrives_ms, _workers_wait(wait, workers)
+        some = f"{workers} worker process{'es' if workers > 1 else ''} of Grain"
+        says = f"{some} {'are' if workers > 1 else 'is'} too few: {wait.pace}."
+    else:
+        # A DataLoader's operations run while the loop waits; a dataset's on threads, ahead of it.
+        loader = kind == "DataLoader"
+        one_ms, waiting = wait.lost_ms if loader else wait.arrives_ms, mostly_waits(wait)
+        where = "in the training process, while the model waits" if loader else "in one process"
+        says = f"Grain makes the batches {where}: {wait.pace}. Let worker processes make them."
+    count = _workers_for(wait, one_ms, waiting=waiting)
+    if count <= workers:
+        return Advice(
+            f"Grain has {workers} worker process{'es' if workers > 1 else ''}, as many as this "
+            f"machine can use, and still {wait.pace}. Make the transformations cheaper: what comes "
+            "before random augmentation can be done once, and stored."
+        )
     return Advice(
-        f"The grain pipeline is too slow: {wait.pace}. Let worker processes run it.",
-        f"dataset = dataset.mp_prefetch("
-        f"grain.multiprocessing.MultiprocessingOptions(num_workers={count}))"
-        f"  # an IterDataset; a DataLoader takes worker_count={count}",
-        wait.saves(wait.arrives_ms / count),
+        f"{says} They start fresh and import the script.",
+        f"{_grain_workers(kind, count)}{_GUARD}\n"
+        "import absl.flags\n"
+        "absl.flags.FLAGS.mark_as_parsed()  # before the first batch, unless absl.app.run does so",
+        wait.saves(max(one_ms / count, wait.needed_ms if workers else wait.cores_ms)),
+        before=_grain_workers(kind, workers) if workers or kind == "DataLoader" else "",
     )
+
+
+def _grain_workers(kind: str, workers: int) -> str:
+    if kind == "DataLoader":
+        return f"dataset = grain.DataLoader(..., worker_count={workers})"
+    iterable = "dataset.to_iter_dataset()" if kind == "MapDataset" else "dataset"
+    options = f"grain.multiprocessing.MultiprocessingOptions(num_workers={workers})"
+    return f"dataset = {iterable}.mp_prefetch({options})"
 
 
 def _in_loop(wait: InputWait, why: str, made: tuple[str, str] | None = None) -> Advice:

@@ -1,0 +1,111 @@
+"""Grain's pipelines: what is known of their workers, and how long a loop waits for them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from processes import environment
+
+grain = pytest.importorskip("grain", reason='pip install -e ".[reach]"')
+
+from gpu_util_callback import read_recordings  # noqa: E402
+from gpu_util_callback.backends.inputs import describe_input  # noqa: E402
+from gpu_util_callback.diagnosis import logdir_report  # noqa: E402
+
+
+def loader(workers: int):
+    sampler = grain.samplers.IndexSampler(num_records=32, num_epochs=1, shuffle=False)
+    batch = grain.transforms.Batch(4)
+    return grain.DataLoader(
+        data_source=range(32), sampler=sampler, operations=[batch], worker_count=workers
+    )
+
+
+def workers_of(given) -> tuple:
+    facts = describe_input(given)
+    assert facts["input_kind"] == "grain"
+    return tuple(facts.get(f"input_{name}") for name in ("class", "workers", "processes"))
+
+
+def test_workers_of_a_loader():
+    assert workers_of(loader(0)) == ("DataLoader", 0, None)
+    assert workers_of(loader(3)) == ("DataLoader", 3, True)
+    assert workers_of(iter(loader(0))) == ("DataLoader", 0, None)
+
+
+def test_workers_of_a_dataset():
+    mapped = grain.MapDataset.range(4000).map(abs).batch(4)
+    assert workers_of(mapped) == ("MapDataset", None, None)
+    assert describe_input(mapped)["steps_per_epoch"] == 1000
+    read = mapped.to_iter_dataset()
+    assert workers_of(read) == ("IterDataset", None, None), "threads, and how many is not public"
+    ahead = read.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=3))
+    assert workers_of(ahead) == workers_of(ahead.map(abs)) == ("IterDataset", 3, True)
+
+
+def test_data_in_a_pipeline_is_not_searched():
+    million = list(range(1_000_000))
+    assert workers_of(grain.MapDataset.source(million).batch(4)) == ("MapDataset", None, None)
+
+
+# Each batch takes 40 ms of waiting, a step 10 ms.
+PROGRAM = """
+import sys, time
+import grain, jax, numpy as np
+from gpu_util_callback import GpuUtilMonitor
+
+class Read(grain.transforms.Map):
+    def map(self, i):
+        time.sleep(0.005)
+        return np.full(4, i, np.float32)
+
+def main(change):
+    indices = grain.samplers.IndexSampler(num_records=960, num_epochs=1, shuffle=False)
+    dataset = make(change)(
+        data_source=range(960), sampler=indices, operations=[Read(), grain.transforms.Batch(8)])
+    step = jax.jit(lambda x: x + 1)
+    with GpuUtilMonitor("logs/" + ("after" if change else "before"), report=False) as monitor:
+        for batch in monitor.batches(dataset):
+            step(batch).block_until_ready()
+            time.sleep(0.01)
+
+def make(change):
+    # The printed lines, with the arguments that `...` stands for.
+    import functools
+    if not change:
+        return grain.DataLoader
+    names = {}
+    lines = change.replace("grain.DataLoader(..., ", "functools.partial(grain.DataLoader, ")
+    exec(lines, {"grain": grain, "functools": functools}, names)
+    return names["dataset"]
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "")
+"""
+
+
+@pytest.mark.timed
+def test_a_slow_loader_is_found_and_the_printed_line_mends_it(tmp_path):
+    pytest.importorskip("jax", reason="make test BACKENDS=1")
+    (tmp_path / "train.py").write_text(PROGRAM)
+
+    def train(*arguments: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "train.py", *arguments], cwd=tmp_path, timeout=250,
+            capture_output=True, text=True, env=environment(),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    train()
+    [run] = logdir_report(read_recordings(tmp_path / "logs" / "before"))["runs"]
+    [found] = [one for one in run["findings"] + run["spans"] if one["cause"] == "input_bound"]
+    waits = read_recordings(tmp_path / "logs" / "before")[0].steps["input_wait_ns"][1:]
+    assert waits.min() >= 39e6, "each batch is made while the loop waits"
+    assert found["lost_s"] >= 0.9 * waits.sum() / 1e9
+    advice = found["advice"]
+    assert advice["before"] == "dataset = grain.DataLoader(..., worker_count=0)"
+    train(advice["code"])
+    waits = read_recordings(tmp_path / "logs" / "after")[0].steps["input_wait_ns"]
+    # The first batch waits for processes to start; every second one, at most, for its worker.
+    assert sorted(waits)[len(waits) // 4] < 10e6, json.dumps((waits // 10**6).tolist())
