@@ -1,4 +1,4 @@
-"""MkDocs' hooks: a page for each cause, made of its rule and of `causes/notes.md`."""
+"""MkDocs' hooks: a page for each cause, made of its rule and of `causes/notes.md`; pictures."""
 
 import re
 from inspect import cleandoc, getmodule
@@ -10,6 +10,7 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.words import label
 
 NOTES = Path(__file__).parent / "causes" / "notes.md"
+PICTURES = Path(__file__).parents[1] / "demo" / "screenshots"
 
 
 def on_files(files, config):
@@ -20,6 +21,9 @@ def on_files(files, config):
         odd = sorted(set(notes) ^ known)
         raise ValueError(f"{NOTES}: a section for each cause and no other; see {', '.join(odd)}")
     pages = {"index": _index(), **{rule.cause: _page(rule, notes[rule.cause]) for rule in RULES}}
+    for name in ("tab-light", "tab-gpu"):  # the README's, so that there is one of each
+        picture = PICTURES / f"{name}.png"
+        files.append(File.generated(config, f"{name}.png", abs_src_path=str(picture)))
     for name, text in pages.items():
         files.append(File.generated(config, f"causes/{name}.md", content=text))
     return files
@@ -83,11 +87,17 @@ Without these the cause is listed as not judged: *{rule.unknown}*.
 """
 
 
+def _meaning(name: str) -> str:
+    """Return a threshold's label, if it says more than its name."""
+    said = label(name)
+    return "" if said == name.replace("_", " ") else said
+
+
 def _thresholds(rule) -> str:
     if not rule.thresholds:
         return "None: one observation is enough."
     rows = "\n".join(
-        f"| `{name}` | {label(name)} | {threshold.default:g} | {threshold.reason} |"
+        f"| `{name}` | {_meaning(name)} | {threshold.default:g} | {threshold.reason} |"
         for name, threshold in rule.thresholds.items()
     )
     example = next(iter(rule.thresholds))

@@ -53,6 +53,13 @@ def test_the_api_has_the_public_names(site):
         assert name in page
 
 
+def test_pictures_are_there(site):
+    for page, picture in (("", "tab-light.png"), ("tab", "tab-gpu.png")):
+        shown = re.findall(r'<img[^>]+src="([^"]+)"', (site / page / "index.html").read_text())
+        assert [Path(one).name for one in shown] == [picture]
+        assert (site / page / shown[0]).stat().st_size > 20_000
+
+
 def test_nothing_is_fetched_from_elsewhere(site):
     for page in site.rglob("*.html"):
         found = re.findall(r'(?:src|href)="(https?://[^"]+)"', page.read_text(encoding="utf-8"))
@@ -61,23 +68,49 @@ def test_nothing_is_fetched_from_elsewhere(site):
         assert not fetched, (page, fetched, found)
 
 
-RECIPES = re.findall(
-    r"## (\w+)\n\n```python\n(.*?)```",
-    (DOCS / "guides" / "loops-without-fit.md").read_text(encoding="utf-8"), re.S,
-)  # fmt: skip
+# Blocks of the guides that begin with their imports run as they stand; the others are fragments.
+RECIPES = [
+    pytest.param(code, id=f"{page.stem}-{number}")
+    for page in sorted((DOCS / "guides").glob("*.md"))
+    for number, code in enumerate(
+        re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    )
+    if re.match(r"(?!from gpu_util)(import|from) ", code)
+]
 
 
-@pytest.mark.parametrize(("framework", "code"), RECIPES, ids=[name for name, _ in RECIPES])
-def test_recipes_run(framework, code, tmp_path):
-    module = {"PyTorch": "torch", "JAX": "jax"}[framework]
-    if find_spec(module) is None:
-        pytest.skip(f"{module} is not installed: make test BACKENDS=1")
+def test_recipes_are_found():
+    assert {one.id for one in RECIPES} >= {
+        "flax-nnx-grain-0", "loops-without-fit-1", "loops-without-fit-2", "pytorch-training-loop-0",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("code", RECIPES)
+def test_recipes_run(code, tmp_path):
+    for module in re.findall(r"^(?:import|from) (\w+)", code, re.M):
+        if find_spec(module) is None:
+            pytest.skip(f"{module} is not installed: make test BACKENDS=1")
+    (tmp_path / "train.py").write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=200,
+        [sys.executable, "train.py"], capture_output=True, text=True, cwd=tmp_path, timeout=200,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "gpu-util: " in done.stderr + done.stdout, "the verdict"
     from gpu_util_callback import read_recordings
 
     (recording,) = read_recordings(tmp_path / "logs")
-    assert recording.status == "ended" and recording.step_count in (8, 16)
+    assert recording.status == "ended" and recording.step_count in (8, 16, 32, 64)
+
+
+def test_the_pytorch_recipe_tells_validation_and_checkpoints_apart(tmp_path):
+    pytest.importorskip("torch", reason="make test BACKENDS=1")
+    [code] = [one.values[0] for one in RECIPES if one.id == "pytorch-training-loop-0"]
+    (tmp_path / "train.py").write_text(code, encoding="utf-8")
+    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, timeout=200, check=True,
+                   env={**os.environ, "PYTHONPATH": str(REPOSITORY)})  # fmt: skip
+    from gpu_util_callback import read_recordings
+
+    (recording,) = read_recordings(tmp_path / "logs")
+    kinds = [str(kind) for kind in recording.phases["kind"]]
+    assert kinds.count("validation") == kinds.count("checkpoint") == 2
