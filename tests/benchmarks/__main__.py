@@ -34,9 +34,13 @@ def load(path: Path):
 
 
 def save(name: str, figures: dict) -> None:
-    """Keep a benchmark's figures, with where and when they were taken."""
+    """Keep a benchmark's figures, with where and when they were taken.
+
+    What this run left out (`BENCH_KINDS`) stays as it was.
+    """
     kept = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     kept[name] = {
+        **kept.get(name, {}),
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
         "cpus": os.cpu_count(),

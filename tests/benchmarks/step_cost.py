@@ -3,6 +3,9 @@
 Fits under each recorder take turns in one process, and what is compared is neighbours in time. The
 processor time of the training thread and of the whole process is steadier than any wall time, which
 is given as a ratio alone.
+
+A whole run takes a quarter of an hour. `BENCH_KINDS=tensorflow,loop` takes some of the trainings
+(`--save` keeps the figures of the others), `BENCH_ROUNDS` more or fewer rounds.
 """
 
 from __future__ import annotations
@@ -36,6 +39,15 @@ LABELS = {
     "thread_us": "training thread, CPU", "process_us": "process, CPU",
     "instructions": "training thread, instructions",
 }  # fmt: skip
+
+
+def wanted(names: str) -> list[tuple[str, str, str, str]]:
+    """The kinds of training that one of these words, separated by commas, is in the name of."""
+    words = [word.strip().lower() for word in names.split(",") if word.strip()]
+    found = [one for one in KINDS if not words or any(word in one[0].lower() for word in words)]
+    if not found:
+        raise ValueError(f"BENCH_KINDS={names}: none of {', '.join(one[0] for one in KINDS)}")
+    return found
 
 
 def measured(what: str, backend: str, pace: str, rounds: int, env: dict[str, str]) -> dict:
@@ -99,7 +111,8 @@ def show(title: str, found: dict[str, Any]) -> None:
 
 
 def main(rounds: int | None = None) -> dict[str, Any]:
-    rounds = rounds or int(os.environ.get("BENCH_ROUNDS", "7"))
+    rounds = rounds or int(os.environ.get("BENCH_ROUNDS", "4"))
+    kinds = wanted(os.environ.get("BENCH_KINDS", ""))
     figures: dict[str, Any] = {"rounds": rounds}
     skipped: dict[str, str] = {}
     print(f"µs a step over a no-op callback (in loops: over none), median of {rounds} rounds "
@@ -117,7 +130,7 @@ def main(rounds: int | None = None) -> dict[str, Any]:
                 env = with_path(env, folder / package)
             else:
                 skipped[package] = problem
-        for name, what, backend, needed in KINDS:
+        for name, what, backend, needed in kinds:
             if importlib.util.find_spec(needed) is None:
                 skipped[name] = f"{needed} is not installed"
                 continue
