@@ -195,21 +195,29 @@ class Assembler:
                 tables.setdefault(table, []).append(columns)
 
         phases: list[tuple[Phase, int]] = []
+        calls: list[Call] = []
+
+        def complete() -> None:
+            for testing, some in _by_function(calls) if calls else ():
+                block = self._block("validation" if testing else "train", some)
+                if testing:
+                    put("validation_steps", self._validation(block, phases))
+                else:
+                    columns, steps_before = self._train(block, phases)
+                    put("steps", columns)
+                    self._release(phases, steps_before)
+            calls.clear()
+
         for kind, run in groupby(items, type):
-            if kind is Phase:
+            if kind is Phase:  # between calls, which stay one block
                 self._waiting.extend(run)  # type: ignore[arg-type]
             elif kind is Function:
+                complete()
                 for function in run:
                     self._use(function)  # type: ignore[arg-type]
             else:
-                for testing, calls in _by_function(list(run)):  # type: ignore[arg-type]
-                    block = self._block("validation" if testing else "train", calls)
-                    if testing:
-                        put("validation_steps", self._validation(block, phases))
-                    else:
-                        columns, steps_before = self._train(block, phases)
-                        put("steps", columns)
-                        self._release(phases, steps_before)
+                calls.extend(run)  # type: ignore[arg-type]
+        complete()
         self._release(phases, np.array([self.steps]))
         if last:
             phases += [(phase, self.steps) for phase in self._waiting]

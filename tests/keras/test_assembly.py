@@ -234,6 +234,18 @@ def test_phases_know_their_step_whatever_the_order_of_the_queue():
     assert assembler.steps == 10
 
 
+def test_a_phase_between_calls_does_not_cut_their_block():
+    """A callback's hook may have a row of its own in every step: rows stay cheap, steps exact."""
+    items = []
+    for k in range(20):
+        items.append(tuple(call(start=k, call=k, call_end=k + 1, end=k + 1)))
+        items.append(Phase("callback", f"after {k}", k, k + 1, "callbacks", 1, calls=k + 1))
+    tables = Assembler(0).add([Function("train"), *items])
+    (table,), (phases,) = tables["steps"], tables["phases"]
+    assert len(table["step"]) == 20
+    assert phases["step"].tolist() == list(range(1, 21))
+
+
 def test_rows_of_a_call_under_way_wait_for_it():
     """The recorder's thread may look at any moment: the graph is ahead of the calls."""
     calls = [tuple(call(start=k, call=k, call_end=k + 1, logs=k + 1, logs_end=k + 1, end=k + 1))
