@@ -29,6 +29,7 @@ REMOTE_FLUSH_S = 30.0
 # Seconds between the attempts to write a recording's end, where writing fails. Only the end of
 # the process waits for them, and it cuts them short.
 RETRIES_S = (0.5, 2.0, 5.0)
+DIAGNOSIS_SHARE = 0.005  # of a processor: 7 ms at every flush, longer ones less often
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Tables = dict[str, dict[str, Any]]
@@ -68,6 +69,8 @@ class Outputs:
         self._points = ScalarPoints(settings.scalar_freq)
         self._offset = 0  # the scalars' step of this fit's first step
         self._diagnosis: Any = None
+        self._next_diagnosis_ns = 0  # on the recording's clock
+        self._diagnosis_ns: deque[int] = deque(maxlen=2)  # of processor time; a first one imports
         self._next_flush = 0.0
 
     @property
@@ -196,13 +199,23 @@ class Outputs:
         now_ns: int,
         last: bool,
     ) -> None:
-        """Diagnose all rows so far; print what is newly found while training continues."""
+        """Diagnose all rows so far; print what is newly found while training continues.
+
+        Spans take longer to find the more there are. So that they take no larger share of a long
+        training, the next diagnosis waits in proportion; rows are added at each call.
+        """
         if self._diagnosis is None:
             return
         try:
             self._diagnosis.add(tables, samples)
+            if now_ns < self._next_diagnosis_ns and not last:
+                return
+            began = time.thread_time_ns()
             found = self._diagnosis.result(facts, started_ns, now_ns, ended=last)
             self.update(diagnosis=found)
+            self._diagnosis_ns.append(time.thread_time_ns() - began)
+            if len(self._diagnosis_ns) > 1:
+                self._next_diagnosis_ns = now_ns + int(min(self._diagnosis_ns) / DIAGNOSIS_SHARE)
             if self._settings.report and not last:
                 for line in self._diagnosis.news(found):
                     say(line)
