@@ -2,7 +2,8 @@
 
 Fits under each recorder take turns in one process, and what is compared is neighbours in time. The
 processor time of the training thread and of the whole process is steadier than any wall time, which
-is given as a ratio alone.
+is given as a ratio alone. On a busy machine they scatter as well: there, the time of all other
+Python threads (the recorder's, the samplers'), which nothing else is part of, says most.
 
 A whole run takes a quarter of an hour. `BENCH_KINDS=tensorflow,loop` takes some of the trainings
 (`--save` keeps the figures of the others), `BENCH_ROUNDS` more or fewer rounds.
@@ -37,6 +38,7 @@ KINDS = (
 OURS, NO_OP, NOTHING = "gpu-util-callback", "no-op callback", "no callback"
 LABELS = {
     "thread_us": "training thread, CPU", "process_us": "process, CPU",
+    "others_us": "other Python threads, CPU",
     "instructions": "training thread, instructions",
 }  # fmt: skip
 

@@ -38,10 +38,11 @@ def step(figures: dict[str, Any]) -> Iterator[Row]:
             if recorder in ("step", "no callback"):
                 continue
             added, wall = cost["added"], cost["wall_ratio"]
+            others = f"others {between(added['others_us'])}, " if "others_us" in added else ""
             beside = "" if recorder == OURS else f"; beside it: {recorder}"
             yield (
                 f"{name}, a step of {wall_ms:.1f} ms{beside}",
-                f"training thread {between(added['thread_us'])} µs of CPU, "
+                f"training thread {between(added['thread_us'])} µs of CPU, {others}"
                 f"process {between(added['process_us'])} µs, wall ×{between(wall, 3)}",
             )
 
