@@ -3,6 +3,9 @@
 `find_recordings` lists those of many log directories without opening any.
 """
 
+# Paths may be URLs.
+# ruff: noqa: PTH119
+
 import glob
 import html
 import os
@@ -36,10 +39,6 @@ __all__ = [
     "read_recordings",
     "recording_id",
 ]
-
-# Paths may be URLs.
-# ruff: noqa: PTH119
-
 
 # How far apart two hosts' clocks may be: milliseconds with NTP, more without it.
 CLOCKS_APART_NS = 60_000_000_000
