@@ -43,11 +43,15 @@ class GpuUtilCallback(keras.callbacks.Callback):
         redact: Keep host and user names, process ids and other users' processes out of the
             recording.
         report: Print a line when a cause is found, and a verdict of two lines at the end.
-        logs: Add `input_wait_pct`, `gpu_utilization_pct` and `samples_per_s` of each epoch to its
-            `logs`, before any other callback gets them: for `History`, `CSVLogger`, the callbacks
-            of W&B and MLflow, or a `keras_tuner.Objective("samples_per_s", "max")`. They cover the
-            epoch's training, without validation and the callbacks at its end. One that cannot be
-            measured is left out, or NaN where an earlier epoch of the fit had it.
+        logs: Add `input_wait_pct`, `gpu_utilization_pct`, `samples_per_s` and `mfu_pct` (model
+            FLOPs utilization) of each epoch to its `logs`, before any other callback gets them: for
+            `History`, `CSVLogger`, the callbacks of W&B and MLflow, or a
+            `keras_tuner.Objective("samples_per_s", "max")`. They cover the epoch's training,
+            without validation and the callbacks at its end. One that cannot be measured is left
+            out, or NaN where an earlier epoch of the fit had it.
+        flops_per_sample: FLOPs of training on one sample, forward and backward, two a multiply-add:
+            what MFU rests on, where it cannot be counted or should be another figure. Without it
+            the matrix products and convolutions of the model's own training step are counted.
 
     Raises:
         TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
@@ -105,6 +109,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         redact: bool = False,
         report: bool = True,
         logs: bool = False,
+        flops_per_sample: float | None = None,
     ):
         super().__init__()
         self._settings = checked_settings(
@@ -118,6 +123,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             redact=redact,
             report=report,
             logs=logs,
+            flops_per_sample=flops_per_sample,
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
         self._series: Series | None = None  # what the next fit may continue

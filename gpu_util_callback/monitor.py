@@ -53,6 +53,8 @@ class GpuUtilMonitor:
         framework: `"tensorflow"`, `"jax"` or `"torch"`; by default the one that is imported.
         sample_hz, scalar_freq, trace, overhead_budget, thresholds, job, redact, report: as for
             `GpuUtilCallback`.
+        flops_per_sample: FLOPs of training on one sample, forward and backward, two a multiply-add:
+            what MFU rests on.
 
     Raises:
         TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
@@ -83,6 +85,7 @@ class GpuUtilMonitor:
         job: str | None = None,
         redact: bool = False,
         report: bool = True,
+        flops_per_sample: float | None = None,
     ):
         self._settings = checked_settings(
             log_dir=log_dir,
@@ -94,6 +97,7 @@ class GpuUtilMonitor:
             job=job,
             redact=redact,
             report=report,
+            flops_per_sample=flops_per_sample,
         )
         if framework is not None and framework not in BACKENDS:
             raise ValueError(f"framework must be one of {', '.join(BACKENDS)}, got {framework!r}")
@@ -144,6 +148,7 @@ class GpuUtilMonitor:
         adapter.attach(loop, recorder.fail)
         recorder.on_over = lambda: _restore(adapter, recorder)
         recorder.hook_sums = loop.sums
+        recorder.counts_batches_of(None)
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
         # Before anything runs: an error from here on ends the recording.
         self._recorder, self._loop = recorder, loop

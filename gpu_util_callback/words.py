@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 __all__ = [
     "GPU_TIME", "HOST_STEP", "HOST_TIME", "Category", "culprit", "duration", "energy",
-    "evidence_rows", "gpu_names", "label", "percent", "quantity", "same_fix", "steps", "times",
-    "what_to_do", "worded", "workers",
+    "evidence_rows", "gpu_names", "label", "percent", "quantity", "rate", "same_fix", "steps",
+    "times", "what_to_do", "worded", "workers",
 ]  # fmt: skip
 
 
@@ -282,6 +282,11 @@ def energy(joules: float) -> str:
         if joules >= 0.1 * size:
             return f"{_three(joules / size)} {unit}"
     return f"{_three(joules)} J"
+
+
+def rate(per_s: float) -> str:
+    """Format a number per second with three digits: `1,240`, `98.5`, `0.25`."""
+    return f"{per_s:,.0f}" if per_s >= 99.95 else f"{per_s:.3g}"
 
 
 def percent(value: float) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpu_util_callback.backends.work import NotCounted, Work
+
 if TYPE_CHECKING:
     from gpu_util_callback.profiling.session import ProfilerSession
     from gpu_util_callback.steps.timeline import Timeline
@@ -36,6 +38,9 @@ class About(Protocol):
         Names: `allocator_used_bytes`, `_peak_bytes`, `_reserved_bytes`, `_limit_bytes`, `_retries`,
         `_ooms`; those that are not known are left out.
         """
+
+    def tf32(self) -> dict[str, bool]:
+        """Whether float32 is computed in TF32 on GPUs that have it, by kind of work."""
 
     def rendezvous(self) -> tuple[str, str, int, int] | None:
         """(source, what all processes share, rank, processes), if the framework knows."""
@@ -119,6 +124,20 @@ class Adapter:
     def rendezvous(self) -> tuple[str, str, int, int] | None:
         """As `About.rendezvous`."""
         return None if self.about is None else self.about.rendezvous()
+
+    def work(self, batch: int | None) -> Work | None:
+        """The work of a training step, counted; None while it cannot be seen yet.
+
+        Args:
+            batch: the batch's size, where the framework leaves it open.
+
+        Raises: NotCounted where it cannot be counted at all.
+        """
+        raise NotCounted("it cannot be counted for this training")
+
+    def tf32(self) -> dict[str, bool]:
+        """Whether float32 is computed in TF32 on GPUs that have it, by kind of work."""
+        return {} if self.about is None else self.about.tf32()
 
     def pipeline(self) -> list[dict[str, Any]]:
         """The input pipeline's stages: rows of the `pipeline` table, counted since the start."""

@@ -23,6 +23,8 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.problems import Problem, unexpected
 from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.work import full_rates, mfu_of, peak_text, samples_per_s
+from gpu_util_callback.words import percent
 
 __all__ = ["logdir_report", "run_report", "run_reports"]
 
@@ -121,6 +123,10 @@ def run_report(
     kept = recording.summary  # distributions kept while recording: no rows need to be read
     active = found.get("gpu_active_pct") or {}
     gpus = [_gpu(gpu, place, kept, active) for place, gpu in enumerate(facts.get("gpus") or [])]
+    rates = full_rates(facts)
+    for gpu in gpus:
+        gpu["mfu_pct"] = _rounded(mfu_of(samples_per_s(facts), rates.get(gpu["index"])))
+    mfu = _mfu(facts, gpus)
     return {
         "run": recording.run,
         "id": recording.id,
@@ -145,6 +151,9 @@ def run_report(
         "wall_s": wall_s,
         "between_fits_s": account.get("between_fits_s"),
         "steps": recording.step_count,
+        "samples_per_s": _rounded(samples_per_s(facts)),
+        "work": facts.get("work"),
+        "mfu": mfu,
         "step_ms": _step_ms(kept.get("steps", {}).get("duration_ns", {})),
         "time_s": dict(account.get("time_s") or {}),
         "gpu_time_est": {
@@ -162,7 +171,7 @@ def run_report(
         "memory": found.get("memory"),
         "energy": found.get("energy"),
         "energy_j_per_sample": _energy_per_sample(found, facts, recording.step_count),
-        "verdict": found["verdict"],
+        "verdict": _with_mfu(found["verdict"], mfu),
         "headline": _headline(found, wall_s),
         "rules_version": found["rules_version"],
         "thresholds": found["thresholds"],
@@ -189,6 +198,40 @@ def _batch_size(fit: Mapping) -> int | None:
         first = next((dims for dims in fit.get("input_dims") or () if dims), [None])[0]
         size = first if first and first > 0 else None
     return size
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else float(f"{number:.6g}")
+
+
+def _mfu(facts: Mapping, gpus: list[dict]) -> dict | None:
+    """Return the model FLOPs utilization over all GPUs at work; None where it is not known."""
+    known = [gpu for gpu in gpus if gpu["mfu_pct"] is not None]
+    rate, work = samples_per_s(facts), facts.get("work")
+    if not known or rate is None or work is None:
+        return None
+    done = rate * work["flops_per_sample"] / 1e12
+    peak = sum(gpu["peak"]["tflops"] for gpu in known)
+    first = known[0]["peak"]
+    each = "this GPU's" if len(known) == 1 else "these GPUs'"
+    alike = all(gpu["peak"] == first for gpu in known)
+    of = f" ({peak_text(first)}{' each' if known[1:] else ''})" if alike else ""
+    return {
+        "pct": _rounded(100 * done / peak),
+        "tflops": _rounded(done),
+        "peak_tflops": _rounded(peak),
+        "precision": first["precision"] if alike else None,
+        "text": f"{percent(100 * done / peak)} of {each} peak{of}",
+    }
+
+
+def _with_mfu(verdict: str, mfu: Mapping | None) -> str:
+    """Return the verdict of a run that nothing held back with what it made of the GPU."""
+    if mfu is not None and verdict.startswith(f"{NOTHING}:"):
+        return f"{verdict.removesuffix('.')}, at {mfu['text']}."
+    if mfu is not None and verdict.startswith(NOTHING_LARGE):
+        return f"{verdict} Training ran at {mfu['text']}."
+    return verdict
 
 
 def _headline(found: Mapping, wall_s: float | None) -> dict | None:
@@ -260,6 +303,7 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
         "label": gpu.get("label"),
         "used_by_framework": bool(gpu.get("used_by_framework")),
         "compute_capability": gpu.get("compute_capability"),
+        "peak": gpu.get("peak"),
         "utilization_pct": use,
         "sm_active_pct": spread("sm_active_pct"),
         "throttled_pct": {

@@ -143,7 +143,13 @@ def _migs(gate: Gate, parent: NvmlGpu, key: str) -> list[NvmlGpu]:
             gi=gate.ask("nvmlDeviceGetGpuInstanceId", handle, gpu=key),
             ci=gate.ask("nvmlDeviceGetComputeInstanceId", handle, gpu=key),
         )
-        mig.facts = {**parent.facts, "memory_total_bytes": _memory_total(gate, handle, key)}
+        attributes = gate.ask("nvmlDeviceGetAttributes_v2", handle, gpu=key)
+        gate.memory.forget("nvmlDeviceGetAttributes_v2", key)
+        mig.facts = {
+            **parent.facts,
+            "memory_total_bytes": _memory_total(gate, handle, key),
+            "multiprocessors": getattr(attributes, "multiprocessorCount", None),
+        }
         found.append(mig)
     return found
 

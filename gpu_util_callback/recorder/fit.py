@@ -7,7 +7,6 @@ import math
 import os
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from gpu_util_callback.backends.base import adapter_for
-from gpu_util_callback.backends.inputs import batch_shape, describe_fit, seen_through, source_of
+from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.memory import owners_in_fit
 from gpu_util_callback.recorder.outputs import ScalarPoints
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recorder.windows import KerasWindows, open_windows
+from gpu_util_callback.recorder.work import TRAINING
+from gpu_util_callback.recording.work import mfu_of
 from gpu_util_callback.steps.callback_list import (
     CallbackTimer,
     describe_callbacks,
@@ -34,7 +35,6 @@ from gpu_util_callback.steps.fit_frame import (
     given_adapter,
     is_tf_keras,
 )
-from gpu_util_callback.steps.rows import seen_batch_size
 from gpu_util_callback.steps.variables import names_in_fit
 
 __all__ = [
@@ -251,9 +251,13 @@ class KerasSession:
 
     def _put_in_place(self, model: Any, callbacks: Any, frame: Any, recorder: Recorder) -> None:
         timeline, adapter = recorder.timeline, recorder.adapter
+        try:
+            recorder.counts_batches_of(given_adapter())
+        except Exception as error:
+            recorder.fail("samples per second", error)
         if self._settings.logs:
             try:
-                self._logs = EpochLogs(recorder, given_adapter())
+                self._logs = EpochLogs(recorder)
             except Exception as error:
                 recorder.fail("epoch logs", error)
         self._input = InputTimer(timeline, lambda error: recorder.fail("input set-up", error))
@@ -426,34 +430,19 @@ class KerasSession:
         return Series(recorder, self._kind) if recorder.may_go_on else None
 
 
-# Rows outside the steps that are part of an epoch's training: a new iterator and its first batch,
-# and waiting for the last steps at the end.
-_TRAINING = ("input_wait", "step")
-
-
 class EpochLogs:
-    """Sums over the training of the current epoch, and their means for its logs.
+    """Sums over the training of the current epoch, and their means for its logs."""
 
-    Args:
-        recorder: of the fit.
-        adapter: Keras' own data adapter of the fit's input, None where it cannot be found.
-    """
-
-    def __init__(self, recorder: Recorder, adapter: Any | None):
+    def __init__(self, recorder: Recorder):
         self._recorder = recorder
-        fixed, self._numbers = batch_shape(adapter)
-        self._batch_size = _count(adapter, "batch_size") or fixed
-        self._batches = _count(adapter, "num_batches")  # in an epoch
-        partial = _count(adapter, "has_partial_batch")
-        self._last_batch = _count(adapter, "partial_batch_size") if partial else None
         self._names: list[str] | None = None  # of this fit: a CSV file has its columns at once
         self._samples = ScalarPoints(1)
         self._reset()
         recorder.on_rows = self._add
 
     def _reset(self) -> None:
-        self._steps = self._known = 0  # steps; those whose wait was measured
-        self._shapes: Counter[int] = Counter()  # steps by the id of their shape
+        self._known = 0  # steps whose wait was measured
+        self._samples_trained = 0.0  # NaN where a batch's size is not known
         self._training_ns = self._wait_ns = 0
         self._begin_ns, self._end_ns = np.iinfo(np.int64).max, 0
 
@@ -470,8 +459,8 @@ class EpochLogs:
 
     def _add_steps(self, steps: dict[str, np.ndarray]) -> None:
         waits = steps["input_wait_ns"]
-        self._steps += len(waits)
-        self._shapes.update(steps["shape_id"].tolist())
+        sizes = self._recorder.work.sizes
+        self._samples_trained += float(sizes.of(steps).sum()) if sizes is not None else math.nan
         self._known += int((waits >= 0).sum())
         self._wait_ns += int(waits[waits > 0].sum())
         self._training_ns += int(steps["duration_ns"].sum())
@@ -479,7 +468,7 @@ class EpochLogs:
 
     def _add_phases(self, phases: dict[str, np.ndarray]) -> None:
         accounts = phases["account"]
-        rows = np.isin(accounts.astype(str), _TRAINING)
+        rows = np.isin(accounts.astype(str), TRAINING)
         if rows.any():
             spent = phases["self_ns"]
             self._training_ns += int(spent[rows].sum())
@@ -501,8 +490,9 @@ class EpochLogs:
             self._reset()
             if self._names is None:
                 self._names = list(found)
-                if "gpu_utilization_pct" not in found and self._uses_gpus():
-                    self._names.append("gpu_utilization_pct")  # too early for a sample
+                if self._uses_gpus():  # it may be too early for a sample, or for the model's work
+                    late = ("gpu_utilization_pct", "mfu_pct")
+                    self._names += [name for name in late if name not in found]
             logs.update({name: found.get(name, math.nan) for name in self._names})
         except Exception as error:
             self._fail(error)
@@ -514,39 +504,18 @@ class EpochLogs:
         if self._known:
             found["input_wait_pct"] = min(100.0, 100 * self._wait_ns / self._training_ns)
         means = self._samples.gpu_means(self._begin_ns, self._end_ns)
-        used = [means[gpu][0] for gpu in self._used_gpus() if gpu in means]
+        used = [means[gpu].get("utilization_pct") for gpu in self._used_gpus() if gpu in means]
         known = [one for one in used if one is not None]
         if known:
             found["gpu_utilization_pct"] = sum(known) / len(known)
-        samples = self._sample_count()
-        if samples:
-            found["samples_per_s"] = 1e9 * samples / self._training_ns
+        rate = 1e9 * self._samples_trained / self._training_ns
+        if rate > 0:  # not NaN
+            found["samples_per_s"] = rate
+            mfu = [mfu_of(rate, full) for full in self._recorder.work.rates.values()]
+            shares = [one for one in mfu if one is not None]
+            if shares:
+                found["mfu_pct"] = sum(shares) / len(shares)
         return found
-
-    def _sample_count(self) -> int | None:
-        """Return the samples of the epoch's batches, None where their sizes are not known."""
-        if self._batch_size is None:
-            return self._sum_of_sizes()
-        count = self._steps * self._batch_size
-        if self._last_batch is not None and self._steps == self._batches:
-            count += self._last_batch - self._batch_size
-        return count
-
-    def _sum_of_sizes(self) -> int | None:
-        signatures = {number: known for known, number in self._recorder.shapes.items()}
-        total = 0
-        for number, steps in self._shapes.items():
-            size = self._size(signatures.get(number, 0.0))
-            if size is None:
-                return None
-            total += steps * size
-        return total
-
-    def _size(self, signature: float) -> int | None:
-        size = seen_batch_size(signature)
-        if size is None and self._numbers and signature and signature % self._numbers == 0:
-            return int(signature) // self._numbers  # stamped in the graph
-        return size
 
     def _used_gpus(self) -> list[str]:
         gpus = self._recorder.gpus
@@ -558,11 +527,3 @@ class EpochLogs:
     def _fail(self, error: Exception) -> None:
         self._recorder.on_rows = None
         self._recorder.fail("epoch logs", error)
-
-
-def _count(owner: Any, name: str) -> int | None:
-    try:
-        value = getattr(owner, name, None)
-        return int(value) if value is not None and int(value) > 0 else None
-    except Exception:  # Keras' adapters raise for what they do not know
-        return None

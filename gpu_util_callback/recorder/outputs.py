@@ -14,8 +14,10 @@ import numpy as np
 
 from gpu_util_callback.recorder.messages import reason_of, say
 from gpu_util_callback.recorder.settings import Settings
+from gpu_util_callback.recorder.work import ModelWork
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.summary import Account
+from gpu_util_callback.recording.work import mfu_of
 
 __all__ = [
     "FLUSH_S",
@@ -167,15 +169,22 @@ class Outputs:
         except Exception as error:
             self._lose_scalars(error)
 
-    def write_scalars(self, tables: Tables, last: tuple[int, int] | None = None) -> None:
+    def write_scalars(
+        self, tables: Tables, work: ModelWork, last: tuple[int, int] | None = None
+    ) -> None:
         """Write the scalars of new rows.
 
         Args:
+            work: the sizes of their batches, and what the GPUs could do.
             last: (the last step, the end in ns), where no more rows will come.
         """
         if self._scalars is None:
             return
-        points = self._points.add_steps(tables["steps"]) if "steps" in tables else []
+        points = []
+        if "steps" in tables:
+            steps = tables["steps"]
+            sizes = work.sizes.of(steps) if work.sizes is not None else None
+            points = self._points.add_steps(steps, sizes, work.rates)
         if last is not None:
             points += self._points.rest(*last)
         self.add_points(points)
@@ -330,6 +339,9 @@ class RunningDiagnosis:
         return self._announcer.lines(found)
 
 
+# Sampled columns behind the scalars of a GPU. The driver's own buffer has the first alone; where it
+# should not be polled for power, its energy counter gives that.
+_GAUGES = ("utilization_pct", "memory_used_bytes", "power_mw", "power_energy_mw")
 # "auto": every step at first, then increasingly rare, so that a curve of n steps has about
 # DENSE x log2(n / DENSE) points.
 DENSE = 200
@@ -349,7 +361,9 @@ class ScalarPoints:
         self._duration = self._wait = 0
         self._waited = 0
         self._begin: int | None = None
-        self._samples: dict[str, deque[tuple[int, float, float]]] = {}
+        self._samples: dict[str, deque[tuple[float, ...]]] = {}
+        self._trained = 0.0  # samples; NaN where a batch's size is not known
+        self._full_rates: dict[str, float] = {}
 
     def add_samples(
         self, group: str, columns: Sequence[str], time_ns: np.ndarray, values: np.ndarray
@@ -358,21 +372,28 @@ class ScalarPoints:
         gpu, _, part = group.partition("/")
         if not gpu.startswith("gpu") or part not in ("", "utilization"):
             return
-        at = {name: i for i, name in enumerate(columns)}
-        used = at.get("utilization_pct")
-        memory = at.get("memory_used_bytes")
+        at = [columns.index(name) if name in columns else None for name in _GAUGES]
+        if not any(place is not None for place in at):
+            return
         kept = self._samples.setdefault(group, deque(maxlen=100_000))
         for i, when in enumerate(time_ns.tolist()):
-            kept.append(
-                (
-                    when,
-                    float(values[i, used]) if used is not None else float("nan"),
-                    float(values[i, memory]) if memory is not None else float("nan"),
-                )
-            )
+            row = (float("nan") if place is None else float(values[i, place]) for place in at)
+            kept.append((when, *row))
 
-    def add_steps(self, steps: dict[str, np.ndarray]) -> list[tuple[int, dict[str, float], int]]:
-        """Return the points that these rows of the `steps` table complete."""
+    def add_steps(
+        self,
+        steps: dict[str, np.ndarray],
+        sizes: np.ndarray | None = None,
+        full_rates: Mapping[str, float] | None = None,
+    ) -> list[tuple[int, dict[str, float], int]]:
+        """Return the points that these rows of the `steps` table complete.
+
+        Args:
+            steps: new rows.
+            sizes: samples in their batches; NaN where one is not known.
+            full_rates: as of `ModelWork.rates`.
+        """
+        self._full_rates = dict(full_rates or {})
         numbers, start, duration = steps["step"].tolist(), steps["start_ns"], steps["duration_ns"]
         wait = steps["input_wait_ns"]
         if not numbers:
@@ -380,14 +401,20 @@ class ScalarPoints:
         if self._begin is None:
             self._begin = int(start[0])
         ends = self._completing(numbers)
+        if sizes is None:
+            sizes = np.full(len(numbers), np.nan)
         seen = wait >= 0
         sums = [
             np.diff(np.append(0, np.cumsum(part))[[0, *ends, len(numbers)]]).tolist()
             for part in (np.ones(len(numbers), np.int64), duration, np.where(seen, wait, 0), seen)
         ]
+        trained = [float(part.sum()) for part in np.split(sizes, ends)]
         stops = [*(start + duration)[[end - 1 for end in ends]].tolist(), None]
         points = []
-        for end, stop, count, took, waited, with_wait in zip([*ends, 0], stops, *sums, strict=True):
+        for end, stop, size, count, took, waited, with_wait in zip(
+            [*ends, 0], stops, trained, *sums, strict=True
+        ):
+            self._trained += size
             self._steps += count
             self._duration += took
             self._wait += waited
@@ -408,18 +435,17 @@ class ScalarPoints:
         """Return the point of the steps not yet covered, at the end of a run."""
         return [self._point(step, end_ns)] if self._steps else []
 
-    def gpu_means(self, begin: int, end: int) -> dict[str, tuple[float | None, float | None]]:
-        """Return each GPU's mean utilization in percent and memory in bytes over [begin, end).
+    def gpu_means(self, begin: int, end: int) -> dict[str, dict[str, float]]:
+        """Return each GPU's means over [begin, end): in percent, bytes and milliwatts.
 
         Samples from before `begin` are dropped.
         """
-        means = {group: _means(kept, begin, end) for group, kept in self._samples.items()}
-        found = {}
-        for gpu in dict.fromkeys(group.partition("/")[0] for group in means):
-            used, memory = means.get(gpu, (None, None))
-            if used is None:  # a driver that should not be polled for it: its own buffer
-                used, _ = means.get(f"{gpu}/utilization", (None, None))
-            found[gpu] = (used, memory)
+        found: dict[str, dict[str, float]] = {}
+        for group, kept in self._samples.items():
+            gpu, _, buffer = group.partition("/")
+            means, known = _means(kept, begin, end), found.get(gpu, {})
+            # What a driver should not be polled for is in a buffer of its own.
+            found[gpu] = means | known if buffer else known | means
         return found
 
     def _stride(self, step: int) -> int:
@@ -433,20 +459,30 @@ class ScalarPoints:
         values = {"gpu_util/step_time_ms": step_ms}
         if self._waited:
             values["gpu_util/input_wait_ms"] = self._wait / self._waited / 1e6
-        for gpu, (used, memory) in self.gpu_means(begin, end).items():
+        rate = 1e9 * self._trained / self._duration if self._duration else float("nan")
+        if rate > 0:  # not NaN
+            values["gpu_util/samples_per_s"] = rate
+        for gpu, means in self.gpu_means(begin, end).items():
+            used, memory = means.get("utilization_pct"), means.get("memory_used_bytes")
+            power = means.get("power_mw", means.get("power_energy_mw"))
             if used is not None:
                 values[f"gpu_util/{gpu}/utilization_pct"] = used
                 values[f"gpu_util/{gpu}/kernel_time_est_ms"] = used / 100 * step_ms
             if memory is not None:
                 values[f"gpu_util/{gpu}/memory_used_mib"] = memory / 2**20
+            if power is not None:
+                values[f"gpu_util/{gpu}/power_w"] = power / 1e3
+        for gpu, full in self._full_rates.items():
+            mfu = mfu_of(rate, full) if rate > 0 else None
+            if mfu is not None:
+                values[f"gpu_util/{gpu}/mfu_pct"] = mfu
         self._begin = end
         self._steps = self._duration = self._wait = self._waited = 0
+        self._trained = 0.0
         return step, values, end
 
 
-def _means(
-    kept: deque[tuple[int, float, float]], begin: int, end: int
-) -> tuple[float | None, float | None]:
+def _means(kept: deque[tuple[float, ...]], begin: int, end: int) -> dict[str, float]:
     """Return the time-weighted means over [begin, end); a sample holds until the next one.
 
     A step shorter than the sampling interval has no sample of its own: the one that holds then is
@@ -454,8 +490,8 @@ def _means(
     """
     while len(kept) > 1 and kept[1][0] <= begin:
         kept.popleft()
-    totals = [0.0, 0.0]
-    weights = [0.0, 0.0]
+    totals = [0.0] * len(_GAUGES)
+    weights = [0.0] * len(_GAUGES)
     for i, (when, *numbers) in enumerate(kept):
         if when >= end:
             break
@@ -467,5 +503,5 @@ def _means(
             if number == number:
                 totals[k] += number * held
                 weights[k] += held
-    used, memory = (t / w if w else None for t, w in zip(totals, weights, strict=True))
-    return used, memory
+    sums = zip(_GAUGES, totals, weights, strict=True)
+    return {name: total / weight for name, total, weight in sums if weight}

@@ -24,6 +24,7 @@ from gpu_util_callback.recorder.messages import off, say, verdict, warn
 from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs
 from gpu_util_callback.recorder.samples import GpuSamples, PipelineReadings
 from gpu_util_callback.recorder.settings import Settings
+from gpu_util_callback.recorder.work import BatchSizes, ModelWork
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.steps.assemble import Assembler
 from gpu_util_callback.steps.callback_list import HookSums
@@ -104,6 +105,7 @@ class Recorder:
         self._end_called = 0.0  # `time.monotonic` of the first `end`
         self._gpus = GpuSamples(self.clock, self.fail)
         self.memory = MemoryWatch(self.adapter, lambda: self._steps)
+        self.work = ModelWork(self.adapter, self.settings.flops_per_sample)
         self._stages = PipelineReadings(self.adapter, self.clock, self.fail)
         self.fits = 1  # one, or the number in a series so far
         self._index = 0  # of the newest fit, among those of its log_dir
@@ -530,8 +532,9 @@ class Recorder:
         if stages is not None:
             tables["pipeline"] = stages
         outputs = self._outputs
+        self._add_work(tables, samples)
         outputs.append(tables, samples)
-        outputs.write_scalars(tables, (steps - 1, self._ended_ns) if last else None)
+        outputs.write_scalars(tables, self.work, (steps - 1, self._ended_ns) if last else None)
         now = self._ended_ns or self.clock.now()
         self._update_facts(last)  # first: a fit's only diagnosis needs its GPUs
         outputs.diagnose(tables, samples, self.facts, self._started_ns, now, last)
@@ -540,6 +543,16 @@ class Recorder:
         else:
             outputs.flush()
         self._pause_when_idle()
+
+    def counts_batches_of(self, data_adapter: Any | None) -> None:
+        """Take the sizes of a fit's batches from Keras' own data adapter, None without one."""
+        self.work.sizes = BatchSizes(data_adapter, lambda: self.shapes)
+
+    def _add_work(self, tables: dict[str, dict[str, Any]], samples: list[Any]) -> None:
+        try:
+            samples += self.work.add(tables)
+        except Exception as error:
+            self.fail("samples per second", error)
 
     def _take(self, last: bool) -> tuple[dict[str, dict[str, Any]], list[Any]]:
         """Take new rows and samples, with those that `catch_up` took."""
@@ -641,7 +654,8 @@ class Recorder:
                 overhead["windows_s"] = round(self.windows.cost_s, 4)
                 facts["windows"] = self.facts.get("windows", [])
                 unavailable += map(self._in_own_words, self.windows.unavailable)
-            facts["gpus"] = self._gpus.gpus
+            facts |= self.work.facts(self.facts, self._gpus.gpus)
+            unavailable += self.work.unavailable
             facts.update(self._gpus.facts(self.facts.get("framework") or {}))
             unavailable += self._gpus.unavailable
             overhead.update(self._gpus.overhead)

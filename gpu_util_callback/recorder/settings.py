@@ -28,6 +28,7 @@ class Settings:
     redact: bool = False
     report: bool = True
     logs: bool = False
+    flops_per_sample: float | None = None
 
 
 def checked_settings(
@@ -42,6 +43,7 @@ def checked_settings(
     redact: Any,
     report: Any,
     logs: Any = False,
+    flops_per_sample: Any = None,
 ) -> Settings:
     """Return the settings for a user's arguments.
 
@@ -59,6 +61,7 @@ def checked_settings(
         redact=_flag("redact", redact),
         report=_flag("report", report),
         logs=_flag("logs", logs),
+        flops_per_sample=_flops(flops_per_sample),
     )
 
 
@@ -78,6 +81,12 @@ def _number(name: str, value: Any, low: float, high: float, above: bool = False)
         lower = f"above {low}" if above else f"at least {low}"
         raise ValueError(f"{name} must be {lower} and at most {high}, got {value!r}")
     return value
+
+
+def _flops(value: Any) -> float | None:
+    if value is None:
+        return None
+    return float(_number("flops_per_sample", value, 0, 1e18, above=True))
 
 
 def _scalar_freq(value: Any) -> int | str:

@@ -175,6 +175,29 @@ class Fit(TypedDict, total=False):
     dispatch: Dispatch
 
 
+class Peak(TypedDict, total=False):
+    """The most a GPU does in the precision that the model computes in."""
+
+    tflops: Annotated[Required[Number], Key]
+    precision: Annotated[Required[str], Key]
+    source: str
+    derived: str
+
+
+class Work(TypedDict, total=False):
+    """The model's work."""
+
+    flops_per_sample: Annotated[Required[Number], Key]
+    source: Annotated[Required[Literal["counted", "given"]], Key]
+
+
+class Throughput(TypedDict, total=False):
+    """Samples trained, and the time of training: steps and waits, without compiling."""
+
+    samples: Annotated[Required[Count], Key]
+    training_s: Annotated[Required[Number], Key]
+
+
 class Gpu(TypedDict, total=False):
     """A GPU of this process."""
 
@@ -195,6 +218,8 @@ class Gpu(TypedDict, total=False):
     pcie_generation_max: Count
     pcie_width_max: Count
     cores: Count
+    multiprocessors: Count  # of a MIG device
+    peak: Peak
     persistence_mode: bool
 
 
@@ -535,6 +560,8 @@ class Facts(TypedDict, total=False):
     model: Model
     fit: Fit
     gpus: list[Gpu]
+    work: Work
+    throughput: Throughput
     machine: Machine
     driver: Driver
     memory: Memory

@@ -39,6 +39,10 @@ class Summary(dict[str, Any]):
         step_ms_mean, step_ms_p50, step_ms_p95: step time, input wait included.
         step_pct, input_wait_pct, compile_pct, validation_pct, callbacks_pct, other_pct: where the
             time of the training thread went; together 100.
+        samples_per_s: samples trained per second of training, without validation and compiling.
+        mfu_pct, mfu_peak_tflops: model FLOPs utilization over the GPUs at work, and the sum of
+            their peaks: dense TFLOP/s in the precision that the model computes in.
+        flops_per_sample: the model's work, forward and backward, two FLOPs a multiply-add.
         gpu_utilization_pct: mean time in which a kernel ran, over the GPUs that the framework uses.
         gpu_memory_used_bytes: the highest use of memory on any of these.
         findings: number of findings.
@@ -71,6 +75,7 @@ def _flat(run: Mapping[str, Any] | None, recording: Recording | None) -> dict[st
     run = run or {"verdict": NOTHING}
     step_ms, spent = run.get("step_ms") or {}, run.get("time_s") or {}
     wall = run.get("wall_s")
+    mfu = run.get("mfu") or {}
     found = [*run.get("findings", ()), *run.get("spans", ())]
     groups = grouped(found)
     first: Mapping[str, Any] = groups[0].first if groups else {}
@@ -92,6 +97,10 @@ def _flat(run: Mapping[str, Any] | None, recording: Recording | None) -> dict[st
             f"{name}_pct": round(100 * spent[name] / wall, 3) if wall and name in spent else None
             for name in HOST_TIME
         },
+        "samples_per_s": run.get("samples_per_s"),
+        "mfu_pct": mfu.get("pct"),
+        "mfu_peak_tflops": mfu.get("peak_tflops"),
+        "flops_per_sample": (run.get("work") or {}).get("flops_per_sample"),
         "gpu_utilization_pct": round(sum(known) / len(known), 2) if known else None,
         "gpu_memory_used_bytes": max((one for one in memory if one is not None), default=None),
         "findings": len(found) if "findings" in run else None,

@@ -13,6 +13,7 @@ from gpu_util_callback.diagnosis.memory import memory_sentence
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
+from gpu_util_callback.recording.work import peak_text
 from gpu_util_callback.report.energy import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (
     GPU_LOOK,
@@ -26,7 +27,15 @@ from gpu_util_callback.report.screen import (
     grouped,
     missing_lines,
 )
-from gpu_util_callback.words import duration, gpu_names, percent, times, what_to_do, workers
+from gpu_util_callback.words import (
+    duration,
+    gpu_names,
+    percent,
+    rate,
+    times,
+    what_to_do,
+    workers,
+)
 
 __all__ = [
     "comparison_table",
@@ -314,6 +323,8 @@ def _subtitle(run: Mapping, which: str, workers_: int = 1) -> str:
     step = run["step_ms"]
     if step["p50"] is not None:
         parts.append(f"median {_step_time(step['p50'])} a step, p95 {_step_time(step['p95'])}")
+    if run.get("samples_per_s"):
+        parts.append(f"{rate(run['samples_per_s'])} samples/s")
     framework = run.get("framework") or {}
     if framework.get("name"):
         parts.append(f"{framework['name']} {framework.get('version') or ''}".strip())
@@ -416,6 +427,11 @@ def _gpu(kind: Sequence[Mapping]) -> str:
         text += " utilization not measured"
     else:
         text += f" kernel active {percent(use)} (avg)"
+    mfu = [one["mfu_pct"] for one in kind if one["mfu_pct"] is not None]
+    if mfu:
+        text += f" · MFU {percent(sum(mfu) / len(mfu))} of {peak_text(gpu['peak'])}"
+    if gpu["power_mw"]["mean"]:
+        text += f" · {sum(one['power_mw']['mean'] or 0 for one in kind) / len(kind) / 1e3:,.0f} W"
     peaks = [one["memory_used_bytes"]["max"] for one in kind]
     total = gpu.get("memory_total_bytes")
     if None not in peaks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -9,14 +10,20 @@ from typing import Any
 
 import keras
 
+from gpu_util_callback.backends.first_call import FirstCall
 from gpu_util_callback.backends.jax import facts as jax_facts
 from gpu_util_callback.backends.jax.compile_clock import Clock
+from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
 from gpu_util_callback.backends.keras import PythonAdapter
+from gpu_util_callback.backends.work import NotCounted, Work
 from gpu_util_callback.steps.fit_frame import given_adapter
+from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import DeviceProbe
 from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = ["JaxAdapter", "adapter"]
+
+log = logging.getLogger("gpu_util_callback")
 
 
 class JaxAdapter(PythonAdapter):
@@ -31,6 +38,8 @@ class JaxAdapter(PythonAdapter):
     def __init__(self) -> None:
         super().__init__("jax", "python", jax_facts, Clock())
         self._distribution: Any = None
+        self._eager = False
+        self._first: FirstCall | None = None
         self._probe = OutputProbe()
 
     def begin(
@@ -44,6 +53,10 @@ class JaxAdapter(PythonAdapter):
         timeline.batches_per_hook = int(getattr(model, "steps_per_execution", 1) or 1)
         # An accelerator keeps working while Keras fetches the next batch of the same call.
         timeline.serial = jax_facts.on_cpu() or bool(getattr(model, "run_eagerly", False))
+        self._eager = bool(getattr(model, "run_eagerly", False))
+        self._first = FirstCall(model, _first_step)
+        if not self._eager:
+            self._first.attach()
         self._begin(model, timeline, stale, failed, self._probe)
         self._watch("train", given_adapter())
 
@@ -66,8 +79,49 @@ class JaxAdapter(PythonAdapter):
             return
         self._timeline.steps_computed(start, time.perf_counter_ns())
 
+    def work(self, batch: int | None) -> Work | None:
+        function = jitted_in(self._first.function) if self._first is not None else None
+        if self._eager or function is None:
+            raise NotCounted("the model is not compiled")
+        assert self._first is not None
+        return None if self._first.seen is None else count(function, self._first.seen)
+
+    def end(self) -> None:
+        super().end()
+        if self._first is not None:
+            self._first.detach()
+
     def fit_facts(self) -> dict[str, Any]:
         return jax_facts.distribution(self._distribution)
+
+
+def _first_step(function: Callable, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Call the train function; return its result and its first step's shapes, if it had one."""
+    state, iterator = args
+    batches = _Noted(iterator, state)
+    return function(state, batches), batches.shapes
+
+
+@uncounted
+class _Noted:
+    """An iterator whose first batch is looked at: its shapes, and those of the state."""
+
+    def __init__(self, iterator: Any, state: Any):
+        self._iterator, self._state = iterator, state
+        self.shapes: StepShapes | None = None
+
+    def __iter__(self) -> _Noted:
+        return self
+
+    def __next__(self) -> Any:
+        data = next(self._iterator)
+        state, self._state = self._state, None
+        if state is not None:
+            try:
+                self.shapes = StepShapes(state, data)
+            except Exception as error:
+                log.debug("gpu_util_callback: %s", error, exc_info=True)
+        return data
 
 
 class OutputProbe(DeviceProbe):

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["devices", "distribution", "framework", "memory", "on_cpu", "rendezvous"]
+__all__ = ["devices", "distribution", "framework", "memory", "on_cpu", "rendezvous", "tf32"]
 
 
 def framework() -> dict[str, Any]:
@@ -122,3 +122,9 @@ def rendezvous() -> tuple[str, str, int, int] | None:
     if not address or size < 2:
         return None
     return "JAX coordinator", str(address), int(state.process_id), size
+
+
+def tf32() -> dict[str, bool]:
+    """Return whether float32 is computed in TF32 on GPUs that have it, by kind of work."""
+    enabled = jax.config.jax_default_matmul_precision not in ("highest", "float32")
+    return {"matmul": enabled, "conv": enabled}

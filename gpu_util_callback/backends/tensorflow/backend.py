@@ -19,6 +19,7 @@ from gpu_util_callback.backends.tensorflow import (
     facts as tensorflow_facts,
 )
 from gpu_util_callback.backends.tensorflow.distribute import is_distributed, timed_distributed
+from gpu_util_callback.backends.tensorflow.flops import count, function_of_a_step
 from gpu_util_callback.backends.tensorflow.iterator import (
     KEY,
     current,
@@ -30,7 +31,8 @@ from gpu_util_callback.backends.tensorflow.iterator import (
     timing_into,
 )
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
-from gpu_util_callback.backends.wrapped_function import WrappedFunction
+from gpu_util_callback.backends.work import NotCounted, Work
+from gpu_util_callback.backends.wrapped_function import WrappedFunction, unwrapped
 from gpu_util_callback.steps.fit_frame import is_tf_keras
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import InputRows
@@ -349,6 +351,12 @@ class TensorFlowAdapter(KerasAdapter):
             if timer.queue is not None and timer.queue.failure:
                 found.append(("input wait", timer.queue.failure, "report it"))
         return found
+
+    def work(self, batch: int | None) -> Work | None:
+        if self._way == "eager":
+            raise NotCounted("the model runs eagerly")
+        function = function_of_a_step(unwrapped(getattr(self._model, "train_function", None)))
+        return None if function is None else count(function, batch)
 
     def fit_facts(self) -> dict[str, Any]:
         strategy = getattr(self._model, "_distribute_strategy", None)

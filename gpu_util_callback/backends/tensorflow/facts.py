@@ -11,7 +11,7 @@ import tensorflow as tf
 
 __all__ = [
     "counters", "devices", "framework", "local_fetch", "memory", "rendezvous", "running",
-    "watch_graph",
+    "tf32", "watch_graph",
 ]  # fmt: skip
 
 
@@ -121,3 +121,9 @@ def local_fetch(iterator: Any) -> Callable[[], int] | None:
 def rendezvous() -> tuple[str, str, int, int] | None:
     """Return None: TensorFlow's workers find each other by TF_CONFIG, which is read anyway."""
     return None
+
+
+def tf32() -> dict[str, bool]:
+    """Return whether float32 is computed in TF32 on GPUs that have it, by kind of work."""
+    enabled = bool(tf.config.experimental.tensor_float_32_execution_enabled())
+    return {"matmul": enabled, "conv": enabled}

@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpu_util_callback.backends.first_call import FirstCall
 from gpu_util_callback.backends.functions import FunctionTimer
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.torch import facts as torch_facts
 from gpu_util_callback.backends.torch.compile_clock import Clock
+from gpu_util_callback.backends.torch.flops import counted, is_compiled
 from gpu_util_callback.backends.torch.handed_over import finished_batches
+from gpu_util_callback.backends.work import NotCounted, Work
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.fit_frame import given_adapter
 from gpu_util_callback.steps.frames import uncounted
@@ -179,6 +182,8 @@ class TorchAdapter(PythonAdapter):
         super().__init__("torch", "loader", torch_facts, Clock())
         self._train_loader: LoaderTimer | None = None
         self._test_loader: LoaderTimer | None = None
+        self._first: FirstCall | None = None
+        self._compiled = False
 
     def begin(
         self,
@@ -187,6 +192,10 @@ class TorchAdapter(PythonAdapter):
         stale: Callable[[], None],
         failed: Callable[[str, BaseException], None],
     ) -> None:
+        self._compiled = is_compiled(model)
+        self._first = FirstCall(model, counted)
+        if not self._compiled:
+            self._first.attach()
         self._begin(model, timeline, stale, failed, torch_facts.probe())
         self._train_loader = self._time_loader("train", given_adapter())
         if self._train_loader is None:
@@ -219,9 +228,16 @@ class TorchAdapter(PythonAdapter):
 
     def end(self) -> None:
         super().end()
+        if self._first is not None:
+            self._first.detach()
         for loader in (self._train_loader, self._test_loader):
             if loader is not None:
                 loader.detach()
+
+    def work(self, batch: int | None) -> Work | None:
+        if self._compiled:
+            raise NotCounted("torch.compile runs the step")
+        return self._first.seen if self._first is not None else None
 
     def fit_facts(self) -> dict[str, Any]:
         parallel = torch_facts.rendezvous() is not None

@@ -10,7 +10,7 @@ import torch
 
 from gpu_util_callback.steps.rows import DeviceProbe
 
-__all__ = ["devices", "framework", "memory", "probe", "rendezvous"]
+__all__ = ["devices", "framework", "memory", "probe", "rendezvous", "tf32"]
 
 
 def framework() -> dict[str, Any]:
@@ -157,3 +157,13 @@ def rendezvous() -> tuple[str, str, int, int] | None:
         os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")
     )
     return "torchelastic", identity, distributed.get_rank(), size
+
+
+def tf32() -> dict[str, bool]:
+    """Return whether float32 is computed in TF32 on GPUs that have it, by kind of work."""
+    matmul = torch.get_float32_matmul_precision() != "highest"
+    try:
+        conv = bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # set by `fp32_precision`, which does not mix with this one
+        conv = torch.backends.cudnn.conv.fp32_precision != "ieee"
+    return {"matmul": matmul, "conv": conv}

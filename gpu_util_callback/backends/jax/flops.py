@@ -1,0 +1,196 @@
+"""FLOPs of a jitted JAX function, read from its jaxpr, which is never traced again for it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from gpu_util_callback.backends.work import CONV, MATMUL, NotCounted, Work
+
+__all__ = ["StepShapes", "count", "jitted_in"]
+
+
+def jitted_in(train_function: Any) -> Any:
+    """Return the jitted function that Keras' train function calls; None without one."""
+    for cell in getattr(train_function, "__closure__", None) or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        if callable(getattr(held, "trace", None)) and callable(getattr(held, "lower", None)):
+            return held
+    return None
+
+
+class StepShapes:
+    """Shapes and types of what a step is given, without its values."""
+
+    def __init__(self, state: Any, data: Any):
+        self.given = jax.tree_util.tree_map(_shaped, (state, data))
+        leaves = jax.tree_util.tree_leaves(self.given[1])
+        self.batch = int(leaves[0].shape[0]) if leaves and leaves[0].shape else 0
+
+
+def _shaped(value: Any) -> Any:
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return value
+    if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    weak = bool(getattr(value, "weak_type", False))
+    return jax.ShapeDtypeStruct(value.shape, dtype, weak_type=weak)
+
+
+def count(function: Any, shapes: StepShapes) -> Work:
+    """Return the work of one call.
+
+    Args:
+        function: jitted, and called with such shapes before.
+        shapes: of its arguments.
+
+    Raises: NotCounted where its jaxpr is no longer known.
+    """
+    work = Work(samples=shapes.batch)
+    with _NoTracing(function):
+        jaxpr = function.trace(*shapes.given).jaxpr
+    _add_all(work, jaxpr.jaxpr)
+    return work
+
+
+class _NoTracing:
+    """Refuse to run the user's function on this thread: what JAX keeps is looked up, or nothing."""
+
+    def __init__(self, function: Any):
+        inside = getattr(function, "__wrapped__", function)
+        self._code = getattr(getattr(inside, "__func__", inside), "__code__", None)
+
+    def __enter__(self) -> None:
+        if self._code is None:
+            raise NotCounted("the step is no plain function")
+        self._before = sys.getprofile()
+        sys.setprofile(self._called)
+
+    def __exit__(self, *_: Any) -> None:
+        sys.setprofile(self._before)
+
+    def _called(self, frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is self._code:
+            raise NotCounted("JAX no longer has the step as it traced it")
+
+
+# ---- the operations ----------------------------------------------------------------------------
+
+
+def _add_all(work: Work, jaxpr: Any, *, recomputes: bool = False) -> None:
+    """Add the work of a jaxpr's equations.
+
+    Args:
+        recomputes: leave out what a `jax.checkpoint` computes again for its gradient.
+    """
+    for equation in _needed(jaxpr):
+        if not (recomputes and _RECOMPUTED in str(equation.source_info.name_stack)):
+            _add(work, equation)
+
+
+def _needed(jaxpr: Any) -> list[Any]:
+    """Return the equations that an output hangs on: XLA leaves out the others."""
+    wanted = {id(variable) for variable in jaxpr.outvars}
+    found = []
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or any(id(variable) in wanted for variable in equation.outvars):
+            wanted |= {id(variable) for variable in equation.invars}
+            found.append(equation)
+    return found
+
+
+def _add(work: Work, equation: Any) -> None:
+    name, params = equation.primitive.name, equation.params
+    if name in _OPERATIONS:
+        kind, multiply_adds = _OPERATIONS[name]
+        work.add(kind, str(equation.invars[0].aval.dtype), multiply_adds(equation))
+    elif name == "scan":
+        work.include(_of(params["jaxpr"]), int(params["length"]))
+    elif name == "while":
+        once = _of(params["body_jaxpr"])
+        if once.total or once.missing:
+            work.miss("a loop of unknown length")
+    elif name == "cond":
+        branches = [_of(one) for one in params["branches"]]
+        if len({branch.total for branch in branches}) > 1:
+            work.miss("a branch that does not always run")
+        work.include(branches[0])
+    elif name in _FOREIGN or _is_foreign(equation.primitive):
+        work.miss(name)
+    else:  # `jit`, `custom_vjp_call`, `remat2`, ...: it is called once
+        inside = next(_jaxprs(params), None)
+        if inside is not None:
+            work.include(_of(inside, recomputes=bool(params.get("differentiated"))))
+
+
+def _of(jaxpr: Any, *, recomputes: bool = False) -> Work:
+    work = Work()
+    _add_all(work, getattr(jaxpr, "jaxpr", jaxpr), recomputes=recomputes)
+    return work
+
+
+def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    for value in params.values():
+        if hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
+            yield value
+
+
+def _is_foreign(primitive: Any) -> bool:
+    """Return whether a library other than JAX says how an operation is compiled."""
+    try:
+        from jax._src.interpreters import mlir
+
+        found = mlir._lowerings.get(primitive)
+        rule = getattr(found, "rule", found)
+        while hasattr(rule, "func"):
+            rule = rule.func
+        return rule is not None and not str(rule.__module__).startswith("jax")
+    except (ImportError, AttributeError):  # private to JAX
+        return False
+
+
+def _dot(equation: Any) -> int:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left = equation.invars[0].aval.shape
+    shape = equation.outvars[0].aval.shape
+    return math.prod(shape) * math.prod(left[axis] for axis in contracted)
+
+
+def _convolution(equation: Any) -> int:
+    """Return the multiply-adds of a convolution, none of them with zeros put between elements.
+
+    Every output takes a kernel's worth of inputs, or every input goes into a kernel's worth of
+    outputs: whichever is less. In the gradient of a transposed convolution's kernel, only every so
+    many of these inputs are not zero.
+    """
+    params = equation.params
+    left, kernel = (variable.aval.shape for variable in equation.invars[:2])
+    outputs, inputs = (kernel[axis] for axis in params["dimension_numbers"].rhs_spec[:2])
+    groups = params["feature_group_count"] * params["batch_group_count"]
+    each = math.prod(kernel)
+    of_outputs = math.prod(equation.outvars[0].aval.shape) * each // max(1, outputs)
+    of_inputs = math.prod(left) * each // max(1, inputs * groups)
+    if of_inputs <= of_outputs:
+        return of_inputs
+    return of_outputs // math.prod(params["lhs_dilation"] or (1,))
+
+
+_OPERATIONS: dict[str, tuple[str, Callable[[Any], int]]] = {
+    "dot_general": (MATMUL, _dot),
+    "conv_general_dilated": (CONV, _convolution),
+}
+# Their work does not follow from their shapes, or we do not know how.
+_FOREIGN = (
+    "pure_callback", "io_callback", "ffi_call", "pallas_call", "triton_kernel_call",
+    "ragged_dot", "ragged_dot_general", "scaled_matmul", "dot_product_attention_fwd",
+    "dot_product_attention_bwd",
+)  # fmt: skip
+_RECOMPUTED = "rematted_computation"  # in the names of what a checkpoint computes again

@@ -1,0 +1,416 @@
+"""FLOPs of a compiled TensorFlow function, read from its graph, which nothing runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gpu_util_callback.backends.work import (
+    CONV,
+    MATMUL,
+    NotCounted,
+    Work,
+    einsum_multiply_adds,
+    product,
+)
+
+__all__ = ["count", "function_of_a_step"]
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_LOOPS = ("While", "StatelessWhile")
+_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+
+# The training thread gets Python's lock in between.
+_AT_ONCE, _PAUSE_S = 50, 0.0005
+
+Shape = list[int | None]
+
+
+def function_of_a_step(train_function: Any) -> Any:
+    """Return the newest trace of the function that Keras gives a batch; None before there is one.
+
+    Args:
+        train_function: the model's own, without our wrapper.
+    """
+    for function in _functions_in(train_function, set()):
+        if getattr(function, "__name__", "") == "one_step_on_data":
+            traces = function._list_all_concrete_functions()
+            if traces:
+                return traces[-1]
+    return None
+
+
+def _functions_in(function: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield the `tf.function`s that a Python function refers to."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    if hasattr(function, "_list_all_concrete_functions"):
+        yield function
+        function = function.python_function
+    inside = getattr(function, "__wrapped__", None)
+    if inside is not None:
+        yield from _functions_in(inside, seen)
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        if callable(held):
+            yield from _functions_in(held, seen)
+
+
+def count(function: Any, batch: int | None) -> Work:
+    """Return the work of one call.
+
+    Args:
+        function: a concrete function that is given a batch.
+        batch: the batch's size, where the trace leaves it open.
+
+    Raises: NotCounted where nothing can be said.
+    """
+    graph = function.graph
+    given = [tensor for tensor in graph.inputs if tensor.dtype != tf.resource]
+    replicas = _first_of_batch(function)
+    shapes = [_with_batch(tensor, batch, replicas) for tensor in given]
+    flat = _Flat()
+    known = iter(shapes)
+    outside = {id(inner): outer for outer, inner in graph.captures}
+    arguments = [
+        flat.source(tensor, outside.get(id(tensor), tensor), next(known))
+        if tensor.dtype != tf.resource
+        else flat.source(tensor, outside.get(id(tensor), tensor), None)
+        for tensor in graph.inputs
+    ]
+    flat.inline(graph, arguments)
+    work = flat.count()
+    work.samples = sum(shape[0] or 0 for shape in shapes[:replicas] if shape)
+    return work
+
+
+def _first_of_batch(function: Any) -> int:
+    """Return how many tensors the batch's first part consists of: one for each replica."""
+    leaves = tf.nest.flatten(function.structured_input_signature)
+    if not leaves:
+        raise NotCounted("the step is given no batch")
+    return len(tf.nest.flatten(leaves[0], expand_composites=True))
+
+
+def _with_batch(tensor: Any, batch: int | None, replicas: int) -> Shape | None:
+    """Return the shape of an argument as it ran."""
+    if tensor.shape.rank is None:
+        return None
+    shape = tensor.shape.as_list()
+    if shape and shape[0] is None and batch is not None:
+        shape[0] = max(1, batch // replicas)
+    return shape
+
+
+def _that_run(graph: Any) -> set[Any]:
+    """Return the operations that run: TensorFlow leaves out what nothing needs.
+
+    Its gradients compute that of the first layer's input, for one, which nobody asks for.
+    """
+    waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
+    runs = set(waiting)
+    while waiting:
+        op = waiting.pop()
+        for before in [*(tensor.op for tensor in op.inputs), *op.control_inputs]:
+            if before not in runs:
+                runs.add(before)
+                waiting.append(before)
+    return runs
+
+
+class _Flat:
+    """Graphs inlined into one, whose shapes TensorFlow infers again from those of the batch."""
+
+    def __init__(self) -> None:
+        self._def = tf.compat.v1.GraphDef()
+        self._flows: list[_Flow] = []
+        self._of_loop: dict[str, _Flow] = {}  # a number that a loop returns: the loop
+        self._static: dict[str, list[Shape | None]] = {}
+        self._python: list[str] = []
+
+    def source(self, tensor: Any, outside: Any, shape: Shape | None) -> str:
+        """Add what stands for an argument; return its name."""
+        name = f"argument{len(self._def.node)}"
+        node = self._def.node.add(name=name, op="Placeholder")
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        handle = getattr(outside, "_handle_data", None) or getattr(tensor, "_handle_data", None)
+        if tensor.dtype == tf.resource and handle is not None and handle.shape_and_type:
+            node.op = "VarHandleOp"
+            node.attr["dtype"].type = handle.shape_and_type[0].dtype
+            node.attr["shape"].shape.CopyFrom(handle.shape_and_type[0].shape)
+        elif tensor.dtype != tf.resource:
+            node.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
+        return f"{name}:0"
+
+    def inline(self, graph: Any, arguments: Sequence[str], prefix: str = "") -> list[str]:
+        """Add a function's nodes; return the names of its outputs."""
+        names = {tensor.name: name for tensor, name in zip(graph.inputs, arguments, strict=True)}
+        runs = _that_run(graph)
+        for place, op in enumerate(graph.get_operations()):
+            if place % _AT_ONCE == 0:
+                time.sleep(_PAUSE_S)
+            if op not in runs or (op.outputs and op.outputs[0].name in names):  # an argument
+                continue
+            given = [names[tensor.name] for tensor in op.inputs]
+            if op.type in _CALLS:
+                called = _called(graph, op.get_attr("f").name)
+                returned = self.inline(called, given, f"{prefix}{op.name}/")
+            elif op.type in _LOOPS or op.type in _BRANCHES:
+                returned = self._flow(graph, op, given, prefix)
+            else:
+                returned = self._copy(op, given, prefix)
+            names.update(zip((tensor.name for tensor in op.outputs), returned, strict=True))
+        return [names[tensor.name] for tensor in graph.outputs]
+
+    def _copy(self, op: Any, given: list[str], prefix: str) -> list[str]:
+        node = self._def.node.add()
+        node.CopyFrom(op.node_def)
+        node.name = prefix + op.name
+        node.device = ""
+        node.attr.pop("_class", None)
+        node.input[:] = given
+        self._static[node.name] = [_static(tensor) for tensor in op.outputs]
+        return [f"{node.name}:{place}" for place in range(len(op.outputs))]
+
+    def _flow(self, graph: Any, op: Any, given: list[str], prefix: str) -> list[str]:
+        """Note a loop or a branch; return what stands for its outputs."""
+        bodies = {
+            name: [_called(graph, one.name) for one in _listed(op.get_attr(name))]
+            for name in ("body", "cond", "then_branch", "else_branch", "branches")
+            if name in op.node_def.attr
+        }
+        flow = _Flow(op, prefix + op.name, given, bodies)
+        self._flows.append(flow)
+        returned = []
+        for place, tensor in enumerate(op.outputs):
+            if op.type in _LOOPS and (tensor.shape.rank or tensor.dtype == tf.resource):
+                returned.append(given[place])  # of the same shape as at the loop's begin
+                continue
+            name = self.source(tensor, tensor, _static(tensor))
+            self._of_loop[name] = flow
+            returned.append(name)
+        return returned
+
+    def count(self) -> Work:
+        """Return the work of what was inlined."""
+        graph = tf.Graph()
+        with graph.as_default():
+            tf.import_graph_def(self._def, name="")
+        work = Work()
+        for op in graph.get_operations():
+            try:
+                _add(work, op, self._static.get(op.name))
+            except NotCounted:
+                work.miss(f"{op.type} of an unknown shape ({op.name})")
+        for flow in self._flows:
+            self._add_flow(work, flow, graph)
+        return work
+
+    def _add_flow(self, work: Work, flow: _Flow, graph: Any) -> None:
+        given = [graph.get_tensor_by_name(name) for name in flow.given]
+        if "body" not in flow.bodies:
+            parts = [
+                _body(one, given[1:]) for bodies in flow.bodies.values() for one in bodies
+            ]  # fmt: skip
+            if len({part.total for part in parts}) > 1 or any(part.missing for part in parts):
+                work.miss(f"a branch that does not always run ({flow.name})")
+            else:
+                work.include(parts[0])
+            return
+        once = _body(flow.bodies["body"][0], given)
+        if not once.total and not once.missing:
+            flow.trips = self._trips(flow, given)
+            return
+        flow.trips = self._trips(flow, given)
+        if flow.trips is None:
+            work.miss(f"a loop of unknown length ({flow.name})")
+        else:
+            work.include(once, flow.trips)
+
+    def _trips(self, flow: _Flow, given: list[Any]) -> int | None:
+        """Return how often a loop's body runs, where its condition says so."""
+        condition = flow.bodies["cond"][0]
+        places = {tensor.name: place for place, tensor in enumerate(condition.inputs)}
+        known = []
+        for op in condition.get_operations():
+            if op.type != "Less":
+                continue
+            counter, bound = (places.get(tensor.name) for tensor in op.inputs)
+            start = None if counter is None else tf.get_static_value(given[counter])
+            if bound is None:
+                stop = tf.get_static_value(op.inputs[1])
+            else:
+                stop = tf.get_static_value(given[bound])
+                before = self._of_loop.get(flow.given[bound])
+                if stop is None and before is not None:
+                    stop = before.trips  # a gradient's loop runs as often as the loop it is of
+            if start is not None and stop is not None:
+                known.append(max(0, int(stop) - int(start)))
+        return min(known, default=None)
+
+
+class _Flow:
+    """A loop or a branch, with the functions in it."""
+
+    def __init__(self, op: Any, name: str, given: list[str], bodies: dict[str, list[Any]]):
+        self.op, self.name, self.given, self.bodies = op, name, given, bodies
+        self.trips: int | None = None
+
+
+def _body(graph: Any, given: Sequence[Any]) -> Work:
+    """Return the work of a function inside a loop or a branch."""
+    flat = _Flat()
+    arguments = [
+        flat.source(inner, outer, _merged(_static(outer), _static(inner)))
+        for inner, outer in zip(graph.inputs, given, strict=True)
+    ]
+    flat.inline(graph, arguments)
+    return flat.count()
+
+
+def _called(graph: Any, name: str) -> Any:
+    """Return the graph of a function by its name."""
+    found = graph._get_function(name)
+    inside = getattr(found, "graph", None)
+    if inside is None:
+        raise NotCounted(f"the function {name} has no graph")
+    return inside
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _static(tensor: Any) -> Shape | None:
+    return None if tensor.shape.rank is None else tensor.shape.as_list()
+
+
+def _merged(one: Shape | None, other: Shape | None) -> Shape | None:
+    """Return a shape with what either knows."""
+    if one is None or other is None or len(one) != len(other):
+        return one if other is None else other if one is None else None
+    return [b if a is None else a for a, b in zip(one, other, strict=True)]
+
+
+# ---- the operations ----------------------------------------------------------------------------
+
+
+def _matmul(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+    turned = any(op.get_attr(name) for name in ("transpose_a", "adj_x") if name in op.node_def.attr)
+    left = shape(0)
+    return product([*out, left[-2] if turned else left[-1]])
+
+
+def _einsum(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+    equation = op.get_attr("equation").decode()
+    return einsum_multiply_adds(equation, [shape(place) for place in range(len(op.inputs))])
+
+
+def _conv(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+    return product([*out, *shape(1)[:-1]])
+
+
+def _conv_input_gradient(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+    return product([*shape(2), *shape(1)[:-1]])
+
+
+def _conv_filter_gradient(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+    return product([*shape(2), *out[:-1]])
+
+
+def _depthwise(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+    return product([*out, *shape(1)[:2]])
+
+
+def _depthwise_input_gradient(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+    return product([*shape(2), *shape(1)[:2]])
+
+
+def _depthwise_filter_gradient(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+    return product([*shape(2), *out[:2]])
+
+
+_GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
+
+
+def _cudnn(op: Any, shape: Callable[[int], Shape], out: Shape) -> int:
+    """Return the multiply-adds of cuDNN's recurrent layers: gates of the input and of the state."""
+    if op.get_attr("direction") != b"unidirectional":
+        raise NotCounted("both directions")
+    inputs, state = shape(0), shape(1)
+    steps_of_batch, layers, units = product(inputs[:2]), product(state[:1]), product(state[-1:])
+    widths = product(inputs[2:]) + units + (layers - 1) * 2 * units
+    return steps_of_batch * _GATES[op.get_attr("rnn_mode").decode()] * units * widths
+
+
+# By the operation's type: kind, multiply-adds.
+_OPERATIONS: dict[str, tuple[str, Callable[[Any, Callable[[int], Shape], Shape], int]]] = {
+    "MatMul": (MATMUL, _matmul),
+    "BatchMatMul": (MATMUL, _matmul),
+    "BatchMatMulV2": (MATMUL, _matmul),
+    "BatchMatMulV3": (MATMUL, _matmul),
+    "SparseMatMul": (MATMUL, _matmul),
+    "Einsum": (MATMUL, _einsum),
+    "Conv": (CONV, _conv),
+    "Conv2D": (CONV, _conv),
+    "Conv3D": (CONV, _conv),
+    "Conv2DBackpropInput": (CONV, _conv_input_gradient),
+    "Conv3DBackpropInputV2": (CONV, _conv_input_gradient),
+    "Conv2DBackpropFilter": (CONV, _conv_filter_gradient),
+    "Conv3DBackpropFilterV2": (CONV, _conv_filter_gradient),
+    "DepthwiseConv2dNative": (CONV, _depthwise),
+    "DepthwiseConv2dNativeBackpropInput": (CONV, _depthwise_input_gradient),
+    "DepthwiseConv2dNativeBackpropFilter": (CONV, _depthwise_filter_gradient),
+    "CudnnRNN": (MATMUL, _cudnn),
+    "CudnnRNNV2": (MATMUL, _cudnn),
+    "CudnnRNNV3": (MATMUL, _cudnn),
+    "CudnnRNNBackprop": (MATMUL, lambda *of: 2 * _cudnn(*of)),
+    "CudnnRNNBackpropV2": (MATMUL, lambda *of: 2 * _cudnn(*of)),
+    "CudnnRNNBackpropV3": (MATMUL, lambda *of: 2 * _cudnn(*of)),
+}
+# Of TensorFlow's own, but their work does not follow from their shapes, or we do not know how.
+_UNKNOWN = (
+    "SparseTensorDenseMatMul", "Conv2DBackpropInputV2", "Conv2DBackpropFilterV2", "XlaDot",
+    "XlaDotV2", "XlaConv", "XlaConvV2", "XlaCustomCall", "XlaCustomCallV2",
+)  # fmt: skip
+
+
+def _add(work: Work, op: Any, static: list[Shape | None] | None) -> None:
+    """Add the work of an operation, if it has any.
+
+    Args:
+        static: shapes of its outputs in the function's own graph.
+
+    Raises: NotCounted where a size is unknown.
+    """
+    known = _OPERATIONS.get(op.type)
+    if known is None:
+        foreign = op.type[0] != "_" and not hasattr(tf.raw_ops, op.type)
+        # One without inputs reads a clock, say: it works on nothing of the model's.
+        if (foreign or op.type in _UNKNOWN or op.type in _PYTHON) and len(op.inputs):
+            work.miss(_named(op))
+        return
+
+    def shape(place: int) -> Shape:
+        found = _static(op.inputs[place])
+        if found is None:
+            raise NotCounted("a rank is unknown")
+        return found
+
+    kind, multiply_adds = known
+    out = _merged(_static(op.outputs[0]), static[0] if static else None)
+    work.add(kind, op.outputs[0].dtype.name, multiply_adds(op, shape, out or [None]))
+
+
+def _named(op: Any) -> str:
+    if op.type in _PYTHON:
+        return f"a Python function in the graph ({op.name})"
+    return f"{op.type} ({op.name})"

@@ -1,0 +1,130 @@
+"""FLOPs of a PyTorch training step, counted while the step itself runs once, as it would anyway."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from gpu_util_callback.backends.work import CONV, MATMUL, Work
+
+__all__ = ["counted", "is_compiled"]
+
+# Operations of PyTorch itself that do no more than their parts, or nothing that is counted.
+_OWN = ("aten", "prim", "prims", "c10d", "_c10d_functional", "profiler", "rngprims", "inductor")
+_CHECKPOINT = torch.utils.checkpoint.__file__
+
+
+def is_compiled(model: Any) -> bool:
+    """Return whether `torch.compile` runs the step, or a part of it.
+
+    It compiles nothing while operations are watched, so that the step would be another one.
+    """
+    if getattr(model, "jit_compile", False):
+        return True
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    return any(
+        type(one).__name__ == "OptimizedModule"
+        or getattr(one, "_compiled_call_impl", None) is not None
+        or hasattr(one.forward, "_torchdynamo_orig_callable")
+        for one in modules
+    )
+
+
+def counted(function: Callable, args: tuple[Any, ...]) -> tuple[Any, Work]:
+    """Call a step; return its result and its work."""
+    watch = _Watch()
+    with watch:
+        result = function(*args)
+    watch.work.samples = _batch_size(args)
+    return result, watch.work
+
+
+def _batch_size(args: Any) -> int:
+    if isinstance(args, (tuple, list)):
+        return next(filter(None, map(_batch_size, args)), 0)
+    if isinstance(args, dict):
+        return _batch_size(list(args.values()))
+    shape = getattr(args, "shape", None)
+    return int(shape[0]) if shape is not None and len(shape) else 0
+
+
+class _Watch(TorchDispatchMode):
+    """Watch of every operation, forward and backward; each runs unchanged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work = Work()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        try:
+            self._add(func, args, kwargs or {}, out)
+        except Exception as error:  # a formula that does not know these arguments
+            self.work.miss(f"{func} ({type(error).__name__})")
+        return out
+
+    def _add(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        name = str(func._overloadpacket)
+        flops = flop_registry.get(_SAME_AS.get(name, func._overloadpacket))
+        if flops is None:
+            unknown = func._overloadpacket in _UNKNOWN or "_attention" in name
+            if func.namespace not in _OWN or unknown:
+                self.work.miss(name)
+            return
+        if _computes_again():
+            return
+        if name == "aten.convolution_backward":
+            total = 2 * _convolution_backward(*args, **kwargs)
+        else:
+            total = flops(*args, **kwargs, out_val=out)
+        if "attention" in name and name.endswith("_backward"):  # it computes the scores again
+            query, key = args[1].shape, args[2].shape
+            total -= 2 * query.numel() * key[-2]
+        dtype = str(next(one for one in args if isinstance(one, torch.Tensor)).dtype)
+        kind = CONV if "conv" in name else MATMUL
+        self.work.add(kind, dtype.removeprefix("torch."), total / 2)
+
+
+def _convolution_backward(
+    gradient: Any, inputs: Any, weight: Any, _bias: Any, _stride: Any, _padding: Any,
+    _dilation: Any, transposed: bool, _output_padding: Any, _groups: int, mask: Any,
+) -> int:  # fmt: skip
+    """Return multiply-adds: those of the forward pass for each of both gradients, groups or not."""
+    places = (inputs if transposed else gradient).shape[2:].numel()
+    return inputs.shape[0] * places * weight.numel() * (bool(mask[0]) + bool(mask[1]))
+
+
+def _computes_again() -> bool:
+    """Return whether this is the backward pass of a checkpoint, computing the forward again."""
+    if torch._C._current_graph_task_id() == -1 or not torch.is_grad_enabled():
+        return False
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == _CHECKPOINT:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _packets(*names: str) -> frozenset[Any]:
+    found = (getattr(torch.ops.aten, name, None) for name in names)
+    return frozenset(one for one in found if one is not None)
+
+
+# Operations that do the work of another one, by name.
+_SAME_AS = {
+    f"aten._scaled_dot_product_flash_attention_for_cpu{which}": getattr(
+        torch.ops.aten, f"_scaled_dot_product_flash_attention{which}"
+    )
+    for which in ("", "_backward")
+}
+# PyTorch's own, without a formula.
+_UNKNOWN = _packets(
+    "_cudnn_rnn", "_cudnn_rnn_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward",
+    "miopen_rnn", "_sparse_mm", "_scaled_grouped_mm", "_grouped_mm", "_trilinear",
+)  # fmt: skip

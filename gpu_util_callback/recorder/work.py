@@ -1,0 +1,262 @@
+"""How much is trained: samples per second, and the model's work in relation to the GPUs' peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.backends.inputs import batch_shape
+from gpu_util_callback.backends.work import NotCounted
+from gpu_util_callback.recording.work import MFU_PCT, SAMPLES_PER_S, full_rates, mfu_of
+from gpu_util_callback.steps.rows import seen_batch_size
+
+__all__ = ["BatchSizes", "ModelWork"]
+
+POINT_S = 0.5  # of training behind each point of a lane, at least: a step alone scatters too much
+CURE = "give flops_per_sample="
+# Rows outside the steps that are part of the training: a new iterator and its first batch, and
+# waiting for the last steps at the end.
+TRAINING = ("input_wait", "step")
+
+
+class BatchSizes:
+    """Samples in each batch of a fit.
+
+    Args:
+        data_adapter: Keras' own of the fit's input, None where there is none.
+        shapes: returns the signatures of the batches' shapes, with their ids.
+    """
+
+    def __init__(self, data_adapter: Any | None, shapes: Callable[[], Mapping[float, int]]):
+        self._shapes = shapes
+        fixed, self._numbers = batch_shape(data_adapter)
+        self._fixed = _count(data_adapter, "batch_size") or fixed
+        partial = _count(data_adapter, "has_partial_batch")
+        self._last = _count(data_adapter, "partial_batch_size") if partial else None
+        self._batches = _count(data_adapter, "num_batches")  # in an epoch
+        self._sizes: dict[int, float] = {}  # by the shape's id
+
+    def of(self, steps: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the sizes of batches, given as rows of `steps`; NaN where one is not known."""
+        numbers = steps["shape_id"]
+        for number in set(numbers.tolist()) - self._sizes.keys():
+            self._sizes[number] = self._size(number)
+        sizes = np.array([self._sizes[number] for number in numbers.tolist()], float)
+        if self._fixed is not None:
+            usual = np.full(len(sizes), float(self._fixed))
+            if self._last is not None and self._batches:
+                usual[(steps["step"] + 1) % self._batches == 0] = self._last
+            sizes = np.where(np.isnan(sizes), usual, sizes)
+        return sizes
+
+    def _size(self, number: int) -> float:
+        signature = next((known for known, at in self._shapes().items() if at == number), 0.0)
+        size = seen_batch_size(signature)
+        if size is None and self._numbers and signature and signature % self._numbers == 0:
+            size = int(signature) // self._numbers  # stamped in the graph
+        return float("nan") if size is None else float(size)
+
+
+def _count(owner: Any, name: str) -> int | None:
+    try:
+        value = getattr(owner, name, None)
+        return int(value) if value is not None and int(value) > 0 else None
+    except Exception:  # Keras' adapters raise for what they do not know
+        return None
+
+
+class ModelWork:
+    """Throughput of a recording, and its MFU. All methods run on the recorder's thread.
+
+    Args:
+        adapter: the framework's, which counts the work of a step.
+        given: FLOPs of a sample, where the user states them.
+
+    Attributes:
+        unavailable: what is not known, and why.
+        sizes: of the batches of the newest fit.
+        rates: samples per second at which each GPU would be at its peak, by "gpu0", ...
+    """
+
+    def __init__(self, adapter: Adapter, given: float | None):
+        self._adapter = adapter
+        self._given = given
+        self.sizes: BatchSizes | None = None
+        self.rates: dict[str, float] = {}
+        self.unavailable: list[dict[str, str]] = []
+        self._work: dict[str, Any] | None = None
+        self._by_kind: dict[tuple[str, str], float] = {}
+        self._settled = False
+        self._steps = 0
+        self._size: int | None = None  # of a batch
+        self._samples = self._training_ns = 0.0
+        self._point_samples = self._point_ns = 0.0  # since the lanes' last point
+
+    def add(self, tables: Mapping[str, Mapping[str, np.ndarray]]) -> list[Any]:
+        """Add rows of steps and phases; return the lanes' new samples."""
+        phases, steps = tables.get("phases"), tables.get("steps")
+        around = 0.0
+        if phases is not None:
+            rows = np.isin(phases["account"].astype(str), TRAINING)
+            around = float(phases["self_ns"][rows].sum())
+        self._training_ns += around
+        self._point_ns += around
+        if steps is None or not len(steps["step"]) or self.sizes is None:
+            return []
+        self._steps += len(steps["step"])
+        sizes = self.sizes.of(steps)
+        known = sizes[np.isfinite(sizes)]
+        if len(known):
+            self._size = int(known.max())
+        spent = steps["duration_ns"] - np.maximum(steps["compile_ns"], 0)
+        self._samples += float(sizes.sum())  # NaN for good where one is not known
+        self._training_ns += float(spent.sum())
+        return self._points(sizes, spent, steps["start_ns"] + steps["duration_ns"])
+
+    def _points(self, sizes: np.ndarray, spent: np.ndarray, ends: np.ndarray) -> list[Any]:
+        """Return samples of the lanes: means since the point before."""
+        points: list[tuple[int, float]] = []
+        for size, took, end in zip(sizes.tolist(), spent.tolist(), ends.tolist(), strict=True):
+            self._point_samples += size
+            self._point_ns += took
+            if self._point_ns >= POINT_S * 1e9:
+                if self._point_samples == self._point_samples:
+                    points.append((end, 1e9 * self._point_samples / self._point_ns))
+                self._point_samples = self._point_ns = 0.0
+        if not points:
+            return []
+        from gpu_util_callback.gpus import SampleBlock
+
+        times = np.array([when for when, _ in points], np.int64)
+        rates = np.array([rate for _, rate in points])
+        blocks = [SampleBlock("training", (SAMPLES_PER_S,), times, rates[:, None])]
+        for gpu, full in self.rates.items():
+            used = np.array([mfu_of(rate, full) or np.nan for rate in rates.tolist()])
+            if np.isfinite(used).any():
+                blocks.append(SampleBlock(f"{gpu}/model", (MFU_PCT,), times, used[:, None]))
+        return blocks
+
+    def facts(self, facts: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return `work`, `throughput` and `gpus` with their peaks for the manifest."""
+        self._settle()
+        found: dict[str, Any] = {"gpus": list(gpus)}
+        if self._samples == self._samples and self._samples and self._training_ns > 0:
+            found["throughput"] = {
+                "samples": int(self._samples),
+                "training_s": round(self._training_ns / 1e9, 6),
+            }
+        if self._work is not None and self._given is None and _varies(facts):
+            self._work, self.rates = None, {}
+            self._miss("the inputs have more than one shape, and the work of each differs")
+        if self._work is None:
+            return found
+        found["gpus"] = self._with_peaks(facts, gpus)
+        found["work"] = self._work
+        self.rates = {f"gpu{index}": rate for index, rate in full_rates(found).items()}
+        return found
+
+    def _settle(self) -> None:
+        """Count the work, once; while the step has not run there is nothing to count."""
+        if self._settled:
+            return
+        if self._given is not None:
+            self._settled = True
+            self._work = {"flops_per_sample": self._given, "source": "given"}
+            return
+        if not self._steps:
+            return
+        try:
+            work = self._adapter.work(self._size)
+            if work is None:
+                return
+            self._by_kind = work.per_sample()
+        except NotCounted as error:
+            self._miss(str(error))
+        except Exception as error:  # a framework whose internals moved
+            self._miss(" ".join(f"{type(error).__name__}: {error}".split()))
+        else:
+            self._work = {
+                "flops_per_sample": round(sum(self._by_kind.values()), 1),
+                "source": "counted",
+            }
+        self._settled = True
+
+    def _miss(self, reason: str, source: str = "model FLOPs", cure: str = CURE) -> None:
+        entry = {"source": source, "reason": reason, "cure": cure}
+        if entry not in self.unavailable:
+            self.unavailable.append(entry)
+
+    def _with_peaks(
+        self, facts: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the GPUs, those that do the work with their peaks."""
+        from gpu_util_callback.gpus.peaks import peak_of
+
+        found = [dict(gpu) for gpu in gpus]
+        at_work = _at_work(facts, found)
+        if at_work is None:
+            self._miss("which of the GPUs trains is not known", "MFU", "")
+            return found
+        policy = str((facts.get("fit") or {}).get("mixed_precision") or "float32")
+        tf32 = self._adapter.tf32()
+        peaks = []
+        for gpu in at_work:
+            peak, reason = peak_of(gpu, precision_of(self._by_kind, policy, tf32))
+            if peak is None:
+                self._miss(reason, "MFU", "")
+                return found
+            peaks.append(peak)
+        for gpu, peak in zip(at_work, peaks, strict=True):
+            shown = {"tflops": peak.tflops, "precision": peak.precision}
+            more = {"source": peak.source, "derived": peak.derived}
+            gpu["peak"] = shown | {name: text for name, text in more.items() if text}
+        return found
+
+
+def _varies(facts: Mapping[str, Any]) -> bool:
+    """Return whether batches that Python saw differ in more than their size."""
+    dims = (facts.get("fit") or {}).get("input_dims") or ()
+    return any(isinstance(size, list) for shape in dims for size in (shape or ())[1:])
+
+
+def _at_work(facts: Mapping[str, Any], gpus: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """Return the GPUs that share the training's work; None where that is not known."""
+    used = [gpu for gpu in gpus if gpu.get("used_by_framework")]
+    fit = facts.get("fit") or {}
+    replicas = {one.get("gpu") for one in fit.get("replicas") or ()} - {None}
+    if replicas:
+        return [gpu for gpu in used if gpu["index"] in replicas]
+    if len(used) < 2:
+        return used
+    backend = (facts.get("framework") or {}).get("backend")
+    if backend in ("tensorflow", "jax") and fit.get("loop") != "custom":
+        return [min(used, key=lambda gpu: gpu["index"])]  # without a strategy, on the first one
+    return None
+
+
+_TYPES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+
+
+def precision_of(
+    by_kind: Mapping[tuple[str, str], float], policy: str, tf32: Mapping[str, bool]
+) -> str:
+    """Return the precision in which most of the work is done.
+
+    Args:
+        by_kind: FLOPs by (kind, type of the operands); empty where they are not known.
+        policy: Keras' dtype policy, for that case.
+        tf32: by kind, whether float32 may be computed in TF32.
+    """
+    if not by_kind:
+        dtype = policy.removeprefix("mixed_")
+        by_kind = {("matmul", dtype): 1.0}
+    sums: dict[str, float] = {}
+    for (kind, dtype), flops in by_kind.items():
+        precision = _TYPES.get(dtype, dtype)
+        if dtype == "float32":
+            precision = "tf32" if tf32.get(kind) else "fp32"
+        sums[precision] = sums.get(precision, 0.0) + flops
+    return max(sums, key=lambda precision: sums[precision])

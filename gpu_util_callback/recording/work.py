@@ -1,0 +1,50 @@
+"""Model FLOPs utilization (MFU): the model's work against what the GPUs could have done.
+
+    MFU = FLOPs of a sample x samples per second / peak FLOPs per second of the GPUs at work
+
+over the time of training: steps with their input wait, without validation and compiling.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_util_callback.recording.facts import MOST_PCT
+
+__all__ = ["full_rates", "mfu_of", "peak_text", "samples_per_s"]
+
+SAMPLES_PER_S, MFU_PCT = "samples_per_s", "mfu_pct"  # columns of samples
+
+
+def samples_per_s(facts: Mapping[str, Any]) -> float | None:
+    """Return the samples per second of a run; None where the batches' sizes are not known."""
+    known = facts.get("throughput") or {}
+    seconds, samples = known.get("training_s"), known.get("samples")
+    return samples / seconds if seconds and samples else None
+
+
+def full_rates(facts: Mapping[str, Any]) -> dict[int, float]:
+    """Return the samples per second at which each GPU at work would be at its peak.
+
+    GPUs share the work evenly. Empty where work or peak is not known.
+    """
+    flops = (facts.get("work") or {}).get("flops_per_sample")
+    at_work = [gpu for gpu in facts.get("gpus") or () if (gpu.get("peak") or {}).get("tflops")]
+    if not flops or not at_work:
+        return {}
+    return {gpu["index"]: len(at_work) * 1e12 * gpu["peak"]["tflops"] / flops for gpu in at_work}
+
+
+def mfu_of(rate: float | None, full_rate: float | None) -> float | None:
+    """Return a rate as a percentage of the full one; None where that is implausible."""
+    if not rate or not full_rate:
+        return None
+    pct = 100 * rate / full_rate
+    return pct if pct <= MOST_PCT else None
+
+
+def peak_text(peak: Mapping[str, Any]) -> str:
+    """Return the denominator: "bf16, 989 TFLOP/s"."""
+    tflops = peak["tflops"]
+    shown = f"{tflops:,.0f}" if tflops >= 99.5 else f"{tflops:.3g}"
+    derived = ", derived" if peak.get("derived") else ""
+    return f"{peak['precision']}, {shown} TFLOP/s{derived}"

@@ -1,0 +1,108 @@
+"""The work of a training step is counted as it is published, on three backends."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("flops_program.py")
+BACKENDS = [name for name in ("tensorflow", "jax", "torch") if importlib.util.find_spec(name)]
+# GMAC per image of torchvision's weights (`_ops`), and of Keras' first layer, whose input has no
+# gradient.
+PUBLISHED = {
+    "MobileNetV2": (0.301, 112**2 * 32 * 27),
+    "ResNet50": (4.089, 112**2 * 64 * 147),
+    "VGG16": (15.470, 224**2 * 64 * 27),
+    "EfficientNetB0": (0.386, 112**2 * 32 * 27),
+}
+DENSE = 32 * 64 + 64  # multiply-adds, forward; without an input's gradient, 2 and 3 times in all
+TRAINED = 2 * (2 * 32 * 64 + 3 * 64)
+CONVOLVED = 2 * (2 * 36 * 8 * 27 + 3 * (36 * 8 * 9 + 16 * 16 * 72 + 16 * 16 * 4 * 4 + 4))
+# Two layers of width 32: 4 square projections, and 2 by 4 times the width; 50 words.
+PARAMETERS = 2 * (4 * 32**2 + 2 * 4 * 32**2) + 32 * 50
+TOKENS, ATTENTION = 24, 12 * 2 * 24 * 32
+
+
+def run(backend: str, *args: str) -> dict:
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"} | {
+        "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, str(PROGRAM), *args], env=environment, text=True,
+                          capture_output=True, timeout=280, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@cache
+def fits(backend: str) -> dict:
+    return run(backend, "fits")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "way",
+    ["plain", "jit", "several_steps", "mixed", "accumulation", "subclassed", "again", "remat"],
+)
+def test_the_way_of_training_makes_no_difference(backend, way):
+    known = fits(backend)
+    if way not in known:
+        pytest.skip(f"not on {backend}")
+    assert known[way] == TRAINED
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_convolutions_strided_padded_depthwise_and_transposed(backend):
+    assert fits(backend)["convolution"] == CONVOLVED
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_of_ones_own_is_counted_as_it_runs(backend):
+    assert fits(backend)["own_step"] == TRAINED + 2 * DENSE
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_transformer_is_six_times_its_parameters_and_its_attention(backend):
+    per_token = fits(backend)["transformer"] / TOKENS
+    assert per_token == pytest.approx(6 * PARAMETERS + ATTENTION, rel=0.001)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_the_user_states_counts(backend):
+    assert fits(backend)["given"] == 123.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_foreign_operation_is_named_and_there_is_no_number(backend):
+    named = {"tensorflow": "Python function", "jax": "pure_callback", "torch": "somebody.same"}
+    said = fits(backend)["foreign"]
+    assert isinstance(said, str) and named[backend] in said
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_eager_step(backend):
+    counted = fits(backend)["eager"]
+    if backend == "torch":  # which always is
+        assert counted == TRAINED
+    else:
+        assert isinstance(counted, str)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "model",
+    ["MobileNetV2", *(pytest.param(name, marks=pytest.mark.slow)
+                      for name in ("ResNet50", "VGG16", "EfficientNetB0"))],
+)  # fmt: skip
+def test_applications_against_published_figures(backend, model):
+    gmac, first = PUBLISHED[model]
+    forward, training = run(backend, "published", model)[model]
+    assert forward == pytest.approx(gmac, rel=0.03)
+    assert training == pytest.approx(3 * forward - first / 1e9, rel=0.001)
