@@ -16,6 +16,7 @@ import numpy as np
 from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.facts import Gpu
 from gpu_util_callback.recording.reader import Recording
+from gpu_util_callback.recording.work import peak_text
 
 __all__ = [
     "LANE",
@@ -43,6 +44,8 @@ TITLES = {
     "utilization_pct": ("Kernel active", "share of time in which any kernel ran (NVML)"),
     "utilization_process_pct": ("… of this process", "kernel active, by this process's kernels"),
     "utilization_other_pct": ("… of others", "kernel active, by other processes' kernels"),
+    "mfu_pct": ("MFU", "model FLOPs utilization"),
+    "samples_per_s": ("Samples per second", "trained, without validation and compiling"),
     "sm_active_pct": ("SM active", "share of multiprocessors with work (GPM)"),
     "sm_occupancy_pct": ("SM occupancy", "share of the warps that could be resident (GPM)"),
     "tensor_active_pct": ("Tensor cores active", "share of time (GPM)"),
@@ -277,6 +280,8 @@ def _sampled(recording: Recording, group: str, column: str, summary: dict) -> La
         total = gpu.get("memory_total_bytes")
         if total:
             series["total_bytes"] = top = total
+    if column == "mfu_pct" and gpu and gpu.get("peak"):
+        note = f"model FLOPs utilization: share of {peak_text(gpu['peak'])}"
     limit = {"power_mw": "power_limit_mw", "sm_clock_mhz": "sm_clock_max_mhz"}.get(column)
     if limit in summary[group] and summary[group][limit].get("count"):
         top = summary[group][limit]["max"]

@@ -204,6 +204,10 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else float(f"{number:.6g}")
 
 
+def _peak(known: Mapping | None) -> dict | None:
+    return {**known, "text": peak_text(known)} if known else None
+
+
 def _mfu(facts: Mapping, gpus: list[dict]) -> dict | None:
     """Return the model FLOPs utilization over all GPUs at work; None where it is not known."""
     known = [gpu for gpu in gpus if gpu["mfu_pct"] is not None]
@@ -303,7 +307,7 @@ def _gpu(gpu: Mapping, place: int, kept: Distributions, active: Mapping[str, flo
         "label": gpu.get("label"),
         "used_by_framework": bool(gpu.get("used_by_framework")),
         "compute_capability": gpu.get("compute_capability"),
-        "peak": gpu.get("peak"),
+        "peak": _peak(gpu.get("peak")),
         "utilization_pct": use,
         "sm_active_pct": spread("sm_active_pct"),
         "throttled_pct": {

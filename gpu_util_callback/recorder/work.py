@@ -132,7 +132,7 @@ class ModelWork:
 
         times = np.array([when for when, _ in points], np.int64)
         rates = np.array([rate for _, rate in points])
-        blocks = [SampleBlock("training", (SAMPLES_PER_S,), times, rates[:, None])]
+        blocks = [SampleBlock("model", (SAMPLES_PER_S,), times, rates[:, None])]
         for gpu, full in self.rates.items():
             used = np.array([mfu_of(rate, full) or np.nan for rate in rates.tolist()])
             if np.isfinite(used).any():

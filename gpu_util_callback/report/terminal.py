@@ -13,7 +13,6 @@ from gpu_util_callback.diagnosis.memory import memory_sentence
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
-from gpu_util_callback.recording.work import peak_text
 from gpu_util_callback.report.energy import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (
     GPU_LOOK,
@@ -429,7 +428,7 @@ def _gpu(kind: Sequence[Mapping]) -> str:
         text += f" kernel active {percent(use)} (avg)"
     mfu = [one["mfu_pct"] for one in kind if one["mfu_pct"] is not None]
     if mfu:
-        text += f" · MFU {percent(sum(mfu) / len(mfu))} of {peak_text(gpu['peak'])}"
+        text += f" · MFU {percent(sum(mfu) / len(mfu))} of {gpu['peak']['text']}"
     if gpu["power_mw"]["mean"]:
         text += f" · {sum(one['power_mw']['mean'] or 0 for one in kind) / len(kind) / 1e3:,.0f} W"
     peaks = [one["memory_used_bytes"]["max"] for one in kind]

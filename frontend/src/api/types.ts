@@ -154,6 +154,10 @@ export interface Gpu {
   utilization_pct?: { mean?: number | null; p5?: number | null; p50?: number | null; p95?: number | null } | null;
   memory_used_bytes?: { max?: number | null } | null;
   memory_total_bytes?: number | null;
+  /** Model FLOPs utilization, of `peak`. */
+  mfu_pct?: number | null;
+  peak?: { text: string; source?: string; derived?: string } | null;
+  power_mw?: { mean?: number | null; max?: number | null } | null;
   /** Share of time with lowered clocks, by reason: thermal, power, other. */
   throttled_pct?: Record<string, number | null> | null;
 }

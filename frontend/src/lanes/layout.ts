@@ -69,12 +69,12 @@ export const laneKey = (source: string, lane: string): string => `${source}#${la
 export const groupKey = (source: string, group: string): string => `${source}#${group}`;
 export const seriesRowKey = (lane: string, series: string): string => `${lane}~${series}`;
 
-const PLAIN: Record<string, string> = { training: 'Training steps', host: 'Host', 'host cores': 'Host · each core' };
+const PLAIN: Record<string, string> = { training: 'Training steps', model: 'Model', host: 'Host', 'host cores': 'Host · each core' };
 
 /** Each core has a lane; a machine has hundreds: they stand in a group of their own, closed at first. */
 const CORES = 'host cores';
 /** What a GPU's group shows at once; a GPU has thirty lanes, the others stand in a closed group below. */
-const FIRST = /:(utilization|sm_active|tensor_active)_pct$|:throttle_|:(memory_used_bytes|power_mw|temperature_c|sm_clock_mhz)(\+|$)/;
+const FIRST = /:(utilization|mfu|sm_active|tensor_active)_pct$|:throttle_|:(memory_used_bytes|power_mw|temperature_c|sm_clock_mhz)(\+|$)/;
 const MORE = ' more';
 
 const isFirst = (lane: LaneInfo): boolean => !lane.minor && FIRST.test(lane.id);

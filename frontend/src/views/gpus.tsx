@@ -170,6 +170,12 @@ const TRACED_HINT = 'Share of the traced steps in which a kernel ran; utilizatio
 const VRAM_HINT = 'Most device memory in use at any sample, of all there is.';
 const THROTTLED_HINT = 'Share of time in which the driver lowered the clocks, and why.';
 
+const POWER_HINT = 'Power drawn by this GPU, averaged over all samples.';
+
+/** What MFU is, and where its denominator is from. */
+const mfuHint = ({ peak }: Gpu): string =>
+  `Model FLOPs utilization: matrix products and convolutions of the training steps, of the most this GPU does (dense). ${clean(peak?.derived ?? peak?.source ?? '', 200)}`;
+
 const spread = ({ utilization_pct: use }: Gpu): string =>
   typeof use?.p5 === 'number' && typeof use.p95 === 'number' ? `${short(Math.round(use.p5))}–${short(Math.round(use.p95))}` : '';
 
@@ -195,6 +201,17 @@ function GpuCard({ gpu, traced }: { gpu: Gpu; traced: number | null }) {
         <Meter label="kernels, traced steps" hint={TRACED_HINT} value={percent(traced)} extra="" at={traced} colour="blue" />
       )}
       {vram(gpu)[0] !== UNKNOWN && <Meter label="VRAM peak" hint={VRAM_HINT} value={vram(gpu)[0]} extra={vram(gpu)[1]} at={typeof peak === 'number' && total ? (100 * peak) / total : null} colour="mauve" />}
+      {typeof gpu.mfu_pct === 'number' && (
+        <Meter label="MFU" hint={mfuHint(gpu)} kind="avg" value={percent(gpu.mfu_pct)} extra={clean(gpu.peak?.text ?? '', 40)} at={gpu.mfu_pct} colour="teal" />
+      )}
+      {typeof gpu.power_mw?.mean === 'number' && (
+        <div class="meter" title={POWER_HINT}>
+          <span class="meter-label">power</span>
+          <span class="meter-value">
+            <b>{Math.round(gpu.power_mw.mean / 1e3)} W</b> <small class="dim">avg</small>
+          </span>
+        </div>
+      )}
       {throttled && (
         <div class="meter" title={THROTTLED_HINT}>
           <span class="meter-label">throttled</span>
