@@ -184,8 +184,11 @@ ROWS = [
     *_tensorflow("3.13", "", "3.12", ""),
     Row("3.11", "tensorflow", "2.18.0", "3.6.0", "libraries", "oldest of everything", oldest=True),
     Row("3.13", "tensorflow", "", "", "libraries", "newest of everything"),
+    # The newest Python: TensorFlow has wheels for it from a release candidate of 2.22 on, which pip
+    # takes while there is nothing else.
+    Row("3.14", "tensorflow", "", "", "tensorflow"),
     # Keras without TensorFlow.
-    *(Row(python, "jax", "", "", "jax") for python in ("3.11", "3.12", "3.13")),
+    *(Row(python, "jax", "", "", "jax") for python in ("3.11", "3.12", "3.13", "3.14")),
     Row("3.11", "torch", "2.13.0+cpu", "", "torch"),
 ]  # fmt: skip
 

@@ -1,8 +1,11 @@
 """The version matrix chooses what exists: its tests, its rows, our declared lower bounds."""
 
+import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
+import matrix
 import pytest
 from environments import REPOSITORY, Result, lower_bounds
 from rows import ROWS, SUITES, groups
@@ -34,6 +37,24 @@ def test_rows_are_chosen_by_their_words():
     assert chosen[0] == "3.11 tensorflow-2.18 keras-3.6"
     assert len(chosen) == 1 + sum(row.backend == "jax" for row in ROWS)
     assert all(row.chosen([]) for row in ROWS)
+
+
+def test_a_python_that_is_missing_is_said_and_is_no_failure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(matrix, "find_python", lambda version, given: None)
+    monkeypatch.setattr(matrix, "snapshot", lambda folder: folder)
+    monkeypatch.setattr(matrix, "wheel", lambda checkout, folder: folder / "ours.whl")
+    monkeypatch.setattr(sys, "argv", ["matrix.py", "--only", "3.14", "--folder", str(tmp_path)])
+    assert matrix.main() == 0
+    said = capsys.readouterr().out
+    assert said.count("not here no Python 3.14 on this machine") == 4  # two rows, and the table
+
+
+def test_classifiers_name_no_python_that_no_row_ran_on():
+    """3.14 has rows that run where it is found; none has been seen to pass yet."""
+    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["classifiers"]
+    minors = {one.rpartition(" ")[2] for one in declared if ":: Python :: 3." in one}
+    rows = {row.python for row in ROWS}
+    assert minors < rows and rows - minors == {"3.14"}
 
 
 def test_what_pip_is_asked_for():
