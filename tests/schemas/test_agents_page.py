@@ -119,6 +119,20 @@ def commands(workflow: dict) -> list[str]:
     return [step["run"] for step in steps if "gpu-util report" in step.get("run", "")]
 
 
+@pytest.mark.parametrize(("baseline", "status"), [("healthy", 0), ("faster", 1), ("nothing", 2)])
+def test_the_example_with_a_baseline_is_a_gate(baseline, status, tmp_path, monkeypatch):
+    yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
+    text = (DOCS / "examples" / "training-baseline.yml").read_text(encoding="utf-8")
+    [gate] = commands(yaml.safe_load(text))
+    make_recording(tmp_path / "logs" / "new", "healthy", steps=600, gpus=1)
+    if baseline != "nothing":
+        faster = {"step_ms": 18.0} if baseline == "faster" else {}
+        make_recording(tmp_path / "logs" / "main", "healthy", steps=600, gpus=1, **faster)
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(gate)[1:]) == status
+    assert (tmp_path / "gate.xml").is_file() == (status < 2)
+
+
 @pytest.mark.parametrize(("scenario", "status"), [("healthy", 0), ("slow", 1)])
 def test_the_example_for_ci_is_a_gate(scenario, status, tmp_path, monkeypatch):
     yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
