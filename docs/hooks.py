@@ -1,4 +1,4 @@
-"""MkDocs' hooks: a page for each cause, made of its rule and of `causes/notes.md`; pictures."""
+"""MkDocs' hooks: a page for each cause from its rule and `causes/notes.md`; map and pictures."""
 
 import re
 from inspect import cleandoc, getmodule
@@ -10,7 +10,7 @@ from gpu_util_callback.diagnosis import RULES
 from gpu_util_callback.words import label
 
 NOTES = Path(__file__).parent / "causes" / "notes.md"
-PICTURES = Path(__file__).parents[1] / "demo" / "screenshots"
+REPOSITORY = Path(__file__).parents[1]
 
 
 def on_files(files, config):
@@ -22,8 +22,10 @@ def on_files(files, config):
         raise ValueError(f"{NOTES}: a section for each cause and no other; see {', '.join(odd)}")
     pages = {"index": _index(), **{rule.cause: _page(rule, notes[rule.cause]) for rule in RULES}}
     for name in ("tab-light", "tab-gpu"):  # the README's, so that there is one of each
-        picture = PICTURES / f"{name}.png"
+        picture = REPOSITORY / "demo" / "screenshots" / f"{name}.png"
         files.append(File.generated(config, f"{name}.png", abs_src_path=str(picture)))
+    map_ = REPOSITORY / "ARCHITECTURE.md"
+    files.append(File.generated(config, "architecture.md", abs_src_path=str(map_)))
     for name, text in pages.items():
         files.append(File.generated(config, f"causes/{name}.md", content=text))
     return files

@@ -53,6 +53,11 @@ def test_the_api_has_the_public_names(site):
         assert name in page
 
 
+def test_the_map_of_the_code_is_a_page(site):
+    page = text(site / "architecture" / "index.html")
+    assert all(one in page for one in ("Floors", "The life of one step", "Recipes"))
+
+
 def test_pictures_are_there(site):
     for page, picture in (("", "tab-light.png"), ("tab", "tab-gpu.png")):
         shown = re.findall(r'<img[^>]+src="([^"]+)"', (site / page / "index.html").read_text())
