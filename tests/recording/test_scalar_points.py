@@ -10,7 +10,7 @@ import pytest
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gpu_util_callback.recorder.outputs import ScalarPoints
-from gpu_util_callback.recording.records import records
+from gpu_util_callback.recording.event_files import records
 
 
 def rows(steps: int, seed: int) -> dict[str, np.ndarray]:
