@@ -23,6 +23,7 @@ SHOWN = 8  # listed in the manifest
 MOST_SHAPES = 256  # whose batch sizes are noted
 LEAST = 8  # items gained, and no fewer ...
 FEW, LARGE = 3, 16 << 20  # ... but for large ones, in bytes together
+METRICS_OF = "metrics of"
 _KINDS = (list, deque, dict)
 # Errors of memory by name; others are recognised by their message.
 _ERRORS = {"ResourceExhaustedError", "OutOfMemoryError", "MemoryError"}
@@ -46,17 +47,19 @@ _GPU = re.compile(r"device:GPU:(\d+)|GPU (\d+) has|GPU_(\d+)_bfc")
 def owners_in_fit(model: Any, callbacks: Iterable[Any]) -> list[tuple[str, str, Any]]:
     """Return the objects of a fit whose lists may grow: (kind, name, object)."""
     found = [("callback", type(one).__name__, one) for one in callbacks]
-    found.append(("model", type(model).__name__, model))
+    found += [("model", type(model).__name__, model), (METRICS_OF, "", model)]
+    return found
+
+
+def _metrics(model: Any) -> list[Any]:
+    """Return a model's metrics, also those that Keras wraps once the first step has made them."""
+    found = []
     try:
-        metrics = list(model.metrics)
+        for one in list(model.metrics):
+            inner = getattr(one, "metrics", None)
+            found += list(inner) if isinstance(inner, list) else [one]
     except Exception:  # a model that is not compiled or not built
-        metrics = []
-    for one in metrics:
-        inner = getattr(one, "metrics", None)
-        found += [
-            ("metric", type(each).__name__, each)
-            for each in (inner if isinstance(inner, list) else [one])
-        ]
+        return []
     return found
 
 
@@ -128,7 +131,10 @@ class KeptItems:
     def _places(self) -> Iterable[tuple[str, str, Any, list[tuple[str, Any]]]]:
         for kind, name, known in self._owners:
             owner = known()
-            if owner is not None:
+            if owner is not None and kind == METRICS_OF:
+                for one in _metrics(owner):
+                    yield "metric", type(one).__name__, one, _items(vars(one))
+            elif owner is not None:
                 yield kind, name, owner, _items(getattr(owner, "__dict__", {}))
         main = sys.modules.get("__main__")
         if main is not None:

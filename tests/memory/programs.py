@@ -14,6 +14,7 @@ import numpy as np
 MIB = 1 << 20
 STEPS, EPOCHS, BATCH = 320, 8, 16
 PAUSE_S = 0.008
+SAVED_EVERY = 20  # steps, of the leak that keeps checkpoints
 # Leaks in MiB a step, with the share of the run after which each begins.
 RATES = {"slow": (0.3, 0.0), "middle": (0.7, 0.3), "fast": (1.6, 0.5)}
 LEAKS = ("list", "metric", "checkpoints", "traces", "buffer", "workers", "graph")
@@ -42,7 +43,10 @@ class Case:
         """The step from which it grows."""
         if self.kind == "buffer":
             return 0  # a cache fills from the first batch on
-        return round(RATES[self.rate][1] * STEPS)
+        onset = round(RATES[self.rate][1] * STEPS)
+        if self.kind == "checkpoints" and onset:  # with the next one that is saved
+            return (onset // SAVED_EVERY + 1) * SAVED_EVERY
+        return onset
 
 
 def cases() -> list[Case]:
@@ -71,12 +75,12 @@ def _fit(case: Case, log_dir: str) -> None:
 
     from gpu_util_callback import GpuUtilCallback
 
-    wide = int(np.sqrt(_floats(case.mib * 20))) if case.kind == "checkpoints" else 64
     model = keras.Sequential([
         keras.layers.Input((None,) if case.kind == "shapes" else (32,)),
         *([keras.layers.Lambda(lambda x: keras.ops.mean(x, axis=-1, keepdims=True))]
           if case.kind == "shapes" else []),
-        keras.layers.Dense(wide), keras.layers.Dense(wide), keras.layers.Dense(1),
+        keras.layers.Dense(64), keras.layers.Dense(64), keras.layers.Dense(1),
+        *([_frozen(case)] if case.kind == "checkpoints" else []),
     ])  # fmt: skip
     metrics = [_metric(case)] if case.kind == "metric" else []
     model.compile("sgd", "mse", metrics=metrics, run_eagerly=case.kind == "metric")
@@ -84,7 +88,7 @@ def _fit(case: Case, log_dir: str) -> None:
     callbacks = [GpuUtilCallback(log_dir=log_dir, report=False, trace=None), _paced()]
     if extra is not None:
         callbacks.append(extra(case))
-    epochs = {"checkpoints": 16, "buffer": 1}.get(case.kind, EPOCHS)
+    epochs = {"checkpoints": STEPS // SAVED_EVERY, "buffer": 1}.get(case.kind, EPOCHS)
     validation = None
     if case.kind == "validation":
         big = np.random.rand(4096, 32).astype("float32")
@@ -96,6 +100,21 @@ def _fit(case: Case, log_dir: str) -> None:
         **({"batch_size": BATCH} if case.kind not in _DATASETS else {}),
         **({} if case.kind in _DATASETS else {"y": np.zeros((STEPS // epochs * BATCH, 1), "f4")}),
     )  # fmt: skip
+
+
+def _frozen(case: Case) -> Any:
+    import keras
+
+    class Frozen(keras.layers.Layer):
+        """Weights that are saved with the model and not trained."""
+
+        def build(self, shape):
+            self.add_weight(shape=(_floats(case.mib * SAVED_EVERY),), trainable=False)
+
+        def call(self, x):
+            return x
+
+    return Frozen()
 
 
 def _paced() -> Any:
@@ -140,7 +159,7 @@ def _saves(case: Case) -> Any:
             self.checkpoints = []
 
         def on_epoch_end(self, epoch, logs=None):
-            if (epoch + 1) * STEPS // 16 > case.onset:
+            if (epoch + 1) * SAVED_EVERY >= case.onset:
                 self.checkpoints.append([np.array(w) for w in self.model.get_weights()])
 
     return Saves()
@@ -331,7 +350,7 @@ class Remembers:
 
     def __getitem__(self, index: int) -> Any:
         self.asked += 1
-        if self.asked > self.silent:
+        if self.asked > self.silent and self.asked % BATCH == 0:  # large enough to be mapped
             self.made.append(np.ones(self.floats, "float32"))
         return np.ones(32, "float32"), np.zeros(1, "float32")
 
@@ -340,7 +359,7 @@ def _loader(case: Case, steps: int) -> Any:
     import torch
 
     samples = steps * BATCH
-    dataset = Remembers(samples, _floats(case.mib / BATCH), case.onset * BATCH // 2)
+    dataset = Remembers(samples, _floats(case.mib), case.onset * BATCH // 2)
     return torch.utils.data.DataLoader(
         dataset, batch_size=BATCH, num_workers=2, persistent_workers=True
     )

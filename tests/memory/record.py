@@ -53,7 +53,7 @@ def _in_processes(backend: str, wanted: list[Case]) -> dict[str, Any]:
         code = 1
         try:
             os.environ["KERAS_BACKEND"] = backend
-            _import(backend)
+            _import(backend, {case.kind for case in wanted})
             save({case.name: run for case in wanted if (run := _forked(case))}, part)
             code = 0
         except BaseException:
@@ -64,12 +64,14 @@ def _in_processes(backend: str, wanted: list[Case]) -> dict[str, Any]:
     return load(part) if part.exists() else {}
 
 
-def _import(backend: str) -> None:
+def _import(backend: str, kinds: set[str]) -> None:
     import keras  # noqa: F401
     import psutil  # noqa: F401
-    import tensorflow  # noqa: F401
-    import torch  # noqa: F401
 
+    if backend == "tensorflow" or kinds & {"buffer", "cache_fits", "shuffle"}:
+        import tensorflow  # noqa: F401
+    if backend == "torch" or "workers" in kinds:
+        import torch  # noqa: F401
     if backend == "jax":
         import jax.numpy  # noqa: F401
     from gpu_util_callback.gpus import _host, sampler

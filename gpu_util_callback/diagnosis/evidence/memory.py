@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 
-__all__ = ["TRACKED", "Growth", "MemoryTrack", "grows", "tracks_of"]
+__all__ = ["TRACKED", "Growth", "MemoryTrack", "by_step", "grows", "tracks_of"]
 
 # Columns whose lowest and highest values are kept, by the kind of their group.
 TRACKED = {
@@ -29,9 +29,10 @@ AGAIN = Constant(1.5, "growth past all that was ever given back is not of the sa
 STEADY = Constant(0.6, "of the growth of its first half comes in its second, or it ends by itself")
 LATEST = Constant(0.5, "of the mean rate is that of the last third, or it has ended")
 ONE_STEP = Constant(0.4, "of the growth in one step of it is one allocation, not a trend")
+LEAP = Constant(0.05, "of the growth at once: it grows in leaps, now and then")
 ALIKE = Constant(0.5, "of the rate: growth before the onset is the same growth")
 NOISE = Constant(6.0, "a trend is larger than this many times the scatter around it")
-BETTER = Constant(12.0, "in log-likelihood: a beginning told apart explains clearly more")
+BETTER = Constant(12.0, "in log-likelihood: a separate beginning explains clearly more")
 
 
 class MemoryTrack:
@@ -132,8 +133,21 @@ class Growth:
     from_start: bool
 
 
+def by_step(
+    steps: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return one reading for each number of steps done: what a validation holds meanwhile is none.
+
+    Args:
+        steps, low, high: as for `grows`, at any times.
+    """
+    whole = np.floor(steps)
+    heads = np.flatnonzero(np.diff(whole, prepend=-1.0))
+    return whole[heads], np.minimum.reduceat(low, heads), np.maximum.reduceat(high, heads)
+
+
 def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) -> Growth | None:
-    """Return the growth of a column, None where there is none, or none that can be told.
+    """Return the growth of a column, None where there is none apart from a saw-tooth.
 
     What counts is the memory that was held from then on: the least of all later values. A finished
     saw-tooth or a peak does not raise it. A tooth that is not finished does: growth has to exceed
@@ -162,6 +176,11 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     before, later = (_slope(x[part], held[part])[0] for part in parts)
     if onset and before >= ALIKE * later:
         onset = 0  # it grew as fast before
+    leap = LEAP * (held[-1] - held[onset])
+    if onset and np.diff(held[onset:]).max() >= leap:
+        # The first leap is the onset, not where the line through all of them begins.
+        level = np.median(held[:onset]) + leap / 2
+        onset = max(0, int(np.searchsorted(held, level, side="right")) - 1)
     span, levels = x[onset:], held[onset:]
     grown = float(levels[-1] - levels[0])
     if len(span) < POINTS - 2 or span[-1] - span[0] < STEPS or grown < least:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.memory import GROWING
-from gpu_util_callback.diagnosis.evidence.memory import Growth, MemoryTrack, grows
+from gpu_util_callback.diagnosis.evidence.memory import Growth, MemoryTrack, by_step, grows
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding, Rule
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
@@ -131,11 +131,12 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
     times, low, high = times[first:], track.low[first:], track.high[first:]
     if not len(times):
         return None
-    steps = _steps_at(run, times)
+    done = _steps_at(run, times)
+    steps, low, high = by_step(done, low, high)
     growth = grows(steps, low, high, limits["grown_mib"] * MIB)
     if growth is None:
         return None
-    since_ns = int(np.interp(growth.onset, steps, times))
+    since_ns = int(np.interp(growth.onset, done, times))
     room = _room(run, group, column, growth)
     left = None if room is None else max(0.0, room.left)
     taken = 0.0 if left is None else 100 * growth.grown / (left + growth.grown)
@@ -147,7 +148,7 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
     if left is not None:
         to_go = left / growth.per_step
         ns_per_step = (times[-1] - since_ns) / max(1.0, steps[-1] - growth.onset)
-        full_step, full_s = round(steps[-1] + to_go), to_go * ns_per_step / 1e9
+        full_step, full_s = round(steps[-1] + to_go), float(to_go * ns_per_step / 1e9)
         planned = _planned(run)
         if full_s > 3600 * limits["full_within_h"] and not (planned and full_step <= planned):
             return None

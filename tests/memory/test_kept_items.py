@@ -1,0 +1,156 @@
+"""Lists that gain items are named, with the size of an item; nothing is kept alive by looking."""
+
+import gc
+import weakref
+from collections import deque
+
+import numpy as np
+import pytest
+
+from gpu_util_callback.container import MemoryGroup, oom_kills
+from gpu_util_callback.recorder import memory
+from gpu_util_callback.recorder.memory import KeptItems, MemoryWatch, owners_in_fit
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    monkeypatch.setattr(memory, "LOOK_S", 0.0)
+    monkeypatch.setattr(memory, "SHARE", 1e9)
+    state = {"step": 0}
+    return KeptItems(lambda: state["step"]), state
+
+
+class Owner:
+    def __init__(self):
+        self.logits, self.numbers, self.last, self.by_name = [], [], deque(maxlen=4), {}
+
+
+def test_the_list_that_grows_is_named_with_what_an_item_takes(watch):
+    kept, state = watch
+    owner = Owner()
+    kept.watch([("callback", "Owner", owner)])
+    kept.read()
+    for step in range(1, 51):
+        state["step"] = step
+        owner.logits.append(np.ones(1000, np.float32))
+        owner.numbers.append(0.5)
+        owner.last.append(np.ones(1000))
+        owner.by_name[f"step {step}"] = [np.ones(10, np.float64), np.ones(5, np.float64)]
+    found = {one["name"]: one for one in kept.read() if one["name"].startswith("Owner")}
+    assert set(found) == {"Owner.logits", "Owner.by_name"}
+    assert found["Owner.logits"] == {
+        "name": "Owner.logits", "of": "callback", "per_step": 1.0, "items": 50,
+        "item_bytes": 4000, "graph": False, "weights": False,
+    }  # fmt: skip
+    assert found["Owner.by_name"]["item_bytes"] == 120 and found["Owner.by_name"]["weights"]
+
+
+def test_an_emptied_list_begins_again_and_a_dead_owner_is_forgotten(watch):
+    kept, state = watch
+    owner = Owner()
+    kept.watch([("callback", "Owner", owner)])
+    for step in range(40):
+        state["step"] = step
+        if step % 6 == 0:
+            owner.logits.clear()
+        owner.logits.append(np.ones(1000))
+        assert [one for one in kept.read() if one["name"].startswith("Owner")] == []
+    item = owner.logits[-1] = Owner()
+    gone = weakref.ref(owner), weakref.ref(item)
+    del owner, item
+    gc.collect()
+    assert (gone[0](), gone[1]()) == (None, None)
+    kept.read()
+
+
+def test_tensors_with_their_history_are_known_by_it(watch):
+    torch = pytest.importorskip("torch")
+    kept, state = watch
+    owner = Owner()
+    kept.watch([("callback", "Owner", owner)])
+    kept.read()
+    weight = torch.ones(3, requires_grad=True)
+    for step in range(1, 20):
+        state["step"] = step
+        owner.logits.append((weight * 2).sum())
+    [one] = [one for one in kept.read() if one["name"] == "Owner.logits"]
+    assert one["graph"] and one["item_bytes"] == 4
+
+
+def test_a_metric_that_keras_makes_later_is_told_from_callbacks(watch):
+    class Metric:
+        def __init__(self):
+            self.seen = []
+
+    class Wrapping:
+        def __init__(self, *metrics):
+            self.metrics = list(metrics)
+
+    class Model:
+        metrics = ()
+
+    kept, state = watch
+    model, metric = Model(), Metric()
+    kept.watch(owners_in_fit(model, []))
+    Model.metrics = (Wrapping(metric),)
+    for step in range(1, 30):
+        state["step"] = step
+        metric.seen.append(np.ones(100))
+        found = kept.read()
+    [one] = [one for one in found if one["name"] == "Metric.seen"]
+    assert one["of"] == "metric" and one["item_bytes"] == 800
+
+
+def test_counts_of_the_framework_become_rates(monkeypatch):
+    monkeypatch.setattr(MemoryWatch, "COUNTED_S", 0.0)
+    monkeypatch.setattr(memory, "SHARE", 1e9)
+    counts, steps = {"functions": 5, "graph_operations": 100}, [0]
+
+    class Counting:
+        name = "tensorflow"
+
+        def counters(self):
+            return dict(counts)
+
+    watch = MemoryWatch(Counting(), lambda: steps[-1])
+    for step in (20, 40, 60):
+        steps.append(step)
+        counts["functions"] += 10
+        counts["graph_operations"] += 60
+        facts = watch.facts({})
+    assert facts["functions_per_step"] == 0.5 and facts["graph_operations_per_step"] == 3.0
+
+
+def test_operations_added_to_a_graph_are_counted():
+    tf = pytest.importorskip("tensorflow")
+    from gpu_util_callback.backends.tensorflow import facts
+
+    tf.constant(1.0)  # TensorFlow runs
+    with tf.Graph().as_default():
+        facts.watch_graph()
+        before = facts.counters()["graph_operations"]
+        for _ in range(5):
+            tf.constant(1.0)
+        assert facts.counters()["graph_operations"] == before + 5
+    facts.watch_graph()
+    assert "graph_operations" not in facts.counters()
+
+
+@pytest.mark.parametrize(("files", "held", "kills"), [
+    ({"sys/fs/cgroup/memory.max": "8192", "sys/fs/cgroup/memory.events": "oom 3\noom_kill 2\n",
+      "sys/fs/cgroup/memory.stat": "anon 1000\nfile 9000\nshmem 20\nkernel_stack 3\n"
+      "slab_unreclaimable 4\n", "proc/vmstat": "pgfault 7\noom_kill 5\n"},
+     1027, {"container": 2, "machine": 5}),
+    ({"sys/fs/cgroup/memory/memory.limit_in_bytes": "8192",
+      "sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
+      "sys/fs/cgroup/memory/memory.stat": "rss 5\ntotal_rss 500\ntotal_cache 900\ntotal_swap 11\n"},
+     511, {"container": 4}),
+    ({"sys/fs/cgroup/memory.max": "max"}, None, {}),
+])  # fmt: skip
+def test_what_a_container_holds_and_how_often_it_killed(tmp_path, files, held, kills):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert MemoryGroup(str(tmp_path)).held() == held
+    assert oom_kills(str(tmp_path)) == kills

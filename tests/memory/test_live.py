@@ -1,0 +1,78 @@
+"""A real fit that leaks: the warning comes while it trains, once, from the recorder's thread."""
+
+import threading
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from gpu_util_callback import GpuUtilCallback
+from gpu_util_callback.diagnosis import run_report
+from gpu_util_callback.gpus import _host, sampler
+from gpu_util_callback.recorder import memory, recorder
+from gpu_util_callback.recording import read_recordings
+
+pytestmark = [pytest.mark.timed, pytest.mark.flaky(reruns=2, reruns_delay=2)]
+MIB = 1 << 20
+
+
+class Keeps(keras.callbacks.Callback):
+    def __init__(self, mib):
+        super().__init__()
+        self.outputs = []
+        self.floats = mib * MIB // 4
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.floats:
+            self.outputs.append(np.ones(self.floats, np.float32))
+        time.sleep(0.008)
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """The rates of a long training, for one of seconds; and who did what of ours."""
+    monkeypatch.setattr(_host, "_TOO_SOON_S", 0.0)
+    monkeypatch.setattr(sampler, "SLOW_S", 0.03)
+    monkeypatch.setattr(sampler, "WATCH_S", 0.03)
+    monkeypatch.setattr(recorder, "FLUSH_S", 0.2)
+    monkeypatch.setattr(recorder, "LOOK_S", 0.1)
+    threads = set()
+    facts = memory.MemoryWatch.facts
+
+    def watched(self, *args):
+        threads.add(threading.current_thread().name)
+        return facts(self, *args)
+
+    monkeypatch.setattr(memory.MemoryWatch, "facts", watched)
+    return threads
+
+
+def fitted(tmp_path, mib, epochs=6):
+    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = np.ones((640, 8), np.float32), np.ones((640, 1), np.float32)
+    callback = GpuUtilCallback(log_dir=str(tmp_path), trace=None)
+    model.fit(*data, batch_size=8, epochs=epochs, verbose=0, callbacks=[callback, Keeps(mib)])
+    [recording] = read_recordings(tmp_path)
+    return run_report(recording)
+
+
+def test_growth_is_said_once_while_it_trains(tmp_path, hurried, capfd):
+    run = fitted(tmp_path, mib=1)
+    said = capfd.readouterr().err
+    assert said.count("Host memory grows by ") == 1
+    assert "a step: full at step " in said and "in about " in said
+    [finding] = [one for one in run["findings"] if one["cause"] == "memory_growth"]
+    assert finding["evidence"]["per_step_mib"] == pytest.approx(1.0, rel=0.25)
+    assert finding["evidence"]["grows_with"] == "Keeps.outputs"
+    assert "`Keeps.outputs` gains items" in finding["advice"]["text"]
+    assert run["memory"]["growth"][0]["group"] == "host"
+    assert hurried == {"gpu-util-recorder"}, "nothing of this runs on the training thread"
+
+
+def test_a_fit_that_keeps_nothing_gets_no_warning(tmp_path, hurried, capfd):
+    run = fitted(tmp_path, mib=0, epochs=3)
+    assert "memory grows" not in capfd.readouterr().err
+    assert [one for one in run["findings"] if one["cause"] == "memory_growth"] == []
+    assert run["memory"]["host"]["peak_bytes"] > 50 * MIB
