@@ -1,14 +1,18 @@
 """`gpu-util total LOGDIR…`: where the GPU-hours of all runs went, and which runs to mend first."""
 
 import argparse
+import contextlib
+import gc
 import json
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
+from gpu_util_callback.cli.report import length
 from gpu_util_callback.errors import UnusableInput
 
 __all__ = ["add_arguments", "run"]
@@ -31,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="judge runs of older rules by the current ones; reads all their "
                              "steps")  # fmt: skip
     options.add_thresholds(parser)
+    parser.add_argument("--price-per-gpu-hour", type=length, metavar="P",
+                        help="price of an hour of each GPU, in your own currency; nothing is "
+                             "assumed")  # fmt: skip
     parser.add_argument("--engine", choices=("local", "ray"), default="local",
                         help="ray: read and diagnose on a Ray cluster (RAY_ADDRESS, or one that is "
                              "started here)")  # fmt: skip
@@ -48,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from gpu_util_callback.diagnosis.total import total
     from gpu_util_callback.recording.discovery import expanded
     from gpu_util_callback.report.terminal import rules_text
-    from gpu_util_callback.report.total import render
+    from gpu_util_callback.report.total import cost_of, render
 
     width = options.width(args.width)
     if args.rules:
@@ -87,7 +94,10 @@ def run(args: argparse.Namespace) -> int:
             f"no recording in {', '.join(args.logdir)}: looked for <run>/plugins/gpu_utilization/*/"
             "manifest.json; add callbacks=[GpuUtilCallback(log_dir)] to model.fit and train"
         )
-    report = total(found)
+    with _uncollected():
+        report = total(found)
+    if args.price_per_gpu_hour is not None:
+        report["cost"] = cost_of(report, args.price_per_gpu_hour)
     if args.html:
         _write_html(args.html, report, logdirs)
     if args.json:
@@ -96,6 +106,18 @@ def run(args: argparse.Namespace) -> int:
         color, unicode = options.color(args.color), options.unicode()
         print(render(report, width, color, unicode, max(0, args.top)), end="")
     return 0
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave millions of new objects, none of which is garbage, to their reference counts."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _lines(report: dict) -> str:

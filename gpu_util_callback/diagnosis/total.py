@@ -134,7 +134,7 @@ def total(found: Survey) -> dict:
     rows = [row for row in found.rows if not row["imported"]]
     gpus = any(row["gpus"] for row in rows)
     everything = Sums()
-    by: dict[str, dict[str, _Group]] = {name: {} for name in DIMENSIONS}
+    by: dict[str, dict[str, _Group]] = {name: defaultdict(_Group) for name in DIMENSIONS}
     titles = {REPEATED: REPEATED_TITLE} | {rule.cause: rule.title for rule in RULES}
     runs, known = [], trainings(rows)
     unknown: Counter[str] = Counter()
@@ -147,7 +147,7 @@ def total(found: Survey) -> dict:
                 one = sums_of(row, (again or 0) / row["steps"] if row["steps"] else 0.0)
                 sums.add(one)
                 for name, value, share in _places(row):
-                    by[name].setdefault(value, _Group()).add(one, share, training)
+                    by[name][value].add(one, share, training)
         everything.add(sums)
         costly = {*sums.run_lost, *sums.gpu_lost}
         with_cause.update(costly)

@@ -9,7 +9,7 @@ from gpu_util_callback.diagnosis.total import DIMENSIONS
 from gpu_util_callback.report.screen import Pen, tame
 from gpu_util_callback.words import duration, percent, what_to_do
 
-__all__ = ["PARTS", "headline", "notes", "page", "render"]
+__all__ = ["PARTS", "cost_of", "headline", "notes", "page", "render"]
 
 # Part of the hours -> what it is called, and its colour.
 PARTS = (
@@ -185,10 +185,25 @@ def _dimension(name: str, groups: Sequence[Mapping], pen: Pen, unit: str) -> lis
     return lines
 
 
+def cost_of(report: Mapping, per_gpu_hour: float) -> dict[str, float]:
+    """Return what the GPU-hours cost: all, the lost ones, and those that mending saves at most."""
+    hours = report["gpu_hours"]
+    saves = sum(cause["saves_gpu_hours"] for cause in report["causes"])
+    amounts = {"total": hours["total"], "lost": hours["lost"], "saves": saves}
+    prices = {name: round(per_gpu_hour * amount, 6) for name, amount in amounts.items()}
+    return {"per_gpu_hour": per_gpu_hour, **prices}
+
+
 def notes(report: Mapping) -> list[str]:
     """Return what else is known of all runs, a sentence or two each."""
     notes = []
     unit = report["unit"]
+    cost = report.get("cost")
+    if cost:
+        notes.append(
+            f"At {cost['per_gpu_hour']:,.2f} an hour of a GPU: {cost['total']:,.2f} in all, "
+            f"{cost['lost']:,.2f} lost; mending all saves up to {cost['saves']:,.2f}."
+        )
     active, again = report["kernel_active"], report["restarts"]
     if active["gpu_hours"] is not None and active["of_gpu_hours"]:
         share = percent(100 * active["gpu_hours"] / active["of_gpu_hours"])
