@@ -11,6 +11,7 @@ from types import CodeType, FrameType
 from typing import Any, Generic, TypeVar
 
 from gpu_util_callback.backends.base import BACKENDS
+from gpu_util_callback.backends.functions import TimedBatches
 from gpu_util_callback.backends.inputs import (
     describe_input,
     describe_validation,
@@ -22,12 +23,10 @@ from gpu_util_callback.backends.torch.handed_over import finished_batches
 from gpu_util_callback.recorder.recorder import Recorder, close_left_over
 from gpu_util_callback.recorder.settings import checked_settings
 from gpu_util_callback.recorder.windows import open_windows
-from gpu_util_callback.steps import annotations as waits
-from gpu_util_callback.steps.fit_frame import FitWatch
+from gpu_util_callback.steps.fit_frame import FitWatch, names_in_loop
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.loop import LoopTimeline
-from gpu_util_callback.steps.rows import UNSEEN, shape_signature
-from gpu_util_callback.steps.variables import names_in_loop
+from gpu_util_callback.steps.loop import Loop
+from gpu_util_callback.steps.rows import UNSEEN, Stamp
 
 __all__ = ["GpuUtilMonitor"]
 
@@ -103,7 +102,7 @@ class GpuUtilMonitor:
             raise ValueError(f"framework must be one of {', '.join(BACKENDS)}, got {framework!r}")
         self._framework = framework
         self._recorder: Recorder | None = None
-        self._loop: LoopTimeline | None = None
+        self._loop: Loop | None = None
         self._described: set[bool] = set()  # of the training's input, of a validation's
         self._named: set[bool] = set()
 
@@ -141,12 +140,11 @@ class GpuUtilMonitor:
     def _begin(self, caller: CodeType) -> None:
         framework = self._framework or framework_in_use()
         adapter = LoopAdapter(framework, self._framework is None and is_a_guess(framework))
-        recorder = Recorder(self._settings, adapter, timeline_type=LoopTimeline)
+        recorder = Recorder(self._settings, adapter)
         close_left_over(keep=lambda other: not other.watch.over())
-        loop = recorder.timeline
-        assert isinstance(loop, LoopTimeline)
+        loop = Loop(recorder.timeline)
         adapter.attach(loop, recorder.fail)
-        recorder.on_over = lambda: _restore(adapter, recorder)
+        recorder.on_over = lambda: _restore(adapter, recorder, loop)
         recorder.hook_sums = loop.sums
         recorder.counts_batches_of(None)
         recorder.facts["fit"] = {"timing": adapter.timing, "loop": "custom"}
@@ -160,7 +158,7 @@ class GpuUtilMonitor:
                 loop.windows = open_windows(recorder, adapter.name, (), None)
         except Exception as error:
             recorder.fail("profiler windows", error)
-        loop.begin()
+        recorder.timeline.begin()
 
     def _give_up(self, error: BaseException) -> None:
         recorder, self._recorder, self._loop = self._recorder, None, None
@@ -269,10 +267,11 @@ class GpuUtilMonitor:
             self._recorder.facts["fit"] = {**fit, **more}
 
 
-def _restore(adapter: LoopAdapter, recorder: Recorder) -> None:
+def _restore(adapter: LoopAdapter, recorder: Recorder, loop: Loop) -> None:
     adapter.end()
     if recorder.windows is not None:
         recorder.windows.abandon()
+    loop.leave()
 
 
 class _Within(FitWatch):
@@ -306,35 +305,33 @@ class _Batches(Generic[Batch]):
         if monitor._recorder is None or loop is None:
             yield from dataset
             return
-        clock = time.perf_counter_ns
-        tell = monitor._tell
+        tell, timeline = monitor._tell, loop.timeline
         tell(monitor._describe, dataset, loop.validating)
         tell(loop.batches_begin)
         mine = loop.current
+        local: Callable[[], int] | None = None
+
+        def came(stamp: Stamp, batch: Batch) -> None:
+            requested, delivered, signature, busy = stamp
+            if local is not None and requested <= local() < delivered:
+                delivered = local()
+            tell(loop.count_operations, batch)
+            tell(loop.step_begin, requested, delivered, signature, busy)
+
         try:
             iterator = iter(dataset)
             local = monitor._watch(iterator, loop.validating)
-            finished = None if loop.validating else finished_batches(iterator, loop.handed)
-            while True:
-                asked = clock()
-                tell(loop.request)
-                if finished is not None:
-                    tell(finished.begin)
-                requested = clock()
-                try:
-                    batch = waits.fetch(iterator)
-                except StopIteration:
-                    tell(loop.input_ended, requested, clock())
-                    return
-                delivered = came = clock()
-                if finished is not None:
-                    tell(finished.end, delivered - requested)
-                if local is not None and requested <= local() < delivered:
-                    delivered = local()
-                tell(loop.count_operations, batch)
-                tell(loop.step_begin, requested, delivered, shape_signature(batch))
-                if loop.sampled:
-                    loop.own_step_ns += requested - asked + clock() - came
+            timed = TimedBatches(
+                iterator,
+                came,
+                ended=lambda requested, now: tell(loop.input_ended, requested, now),
+                requesting=lambda: tell(loop.request),
+                finished=None if loop.validating else finished_batches(iterator, timeline.handed),
+            )
+            for batch in timed:
+                if timeline.sampled:
+                    timeline.own_step_ns += timed.own_ns
+                timed.own_ns = 0
                 yield batch
         finally:
             # Left by `break`, this runs when the generator is collected: perhaps much later.
@@ -389,8 +386,8 @@ class _Step:
             requested, delivered = now - max(0, int(self._wait_s * 1e9)), now
         self._monitor._tell(loop.count_operations)
         self._monitor._tell(loop.step_begin, requested, delivered)
-        if loop.sampled:
-            loop.own_step_ns += time.perf_counter_ns() - now
+        if loop.timeline.sampled:
+            loop.timeline.own_step_ns += time.perf_counter_ns() - now
 
     def __exit__(self, *_: Any) -> None:
         loop = self._monitor._loop
@@ -398,5 +395,5 @@ class _Step:
             return
         now = time.perf_counter_ns()
         self._monitor._tell(loop.step_end)
-        if loop.sampled:
-            loop.own_step_ns += time.perf_counter_ns() - now
+        if loop.timeline.sampled:
+            loop.timeline.own_step_ns += time.perf_counter_ns() - now

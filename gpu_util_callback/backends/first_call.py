@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpu_util_callback.backends.wrapped_function import unwrapped
+from gpu_util_callback.backends.functions import unwrapped
 from gpu_util_callback.steps.frames import uncounted
 
 __all__ = ["FirstCall"]

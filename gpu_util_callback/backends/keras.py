@@ -1,20 +1,20 @@
-"""Common base of Keras' backends: a train and a test function that are wrapped."""
+"""Common base of Keras' backends: the model's facts, and its functions, which are timed."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from gpu_util_callback.backends.base import About, Adapter
-from gpu_util_callback.backends.functions import FunctionTimer
-from gpu_util_callback.backends.keras_facts import keras_facts
+from gpu_util_callback.backends.functions import PythonBatches, TimedFunction
 from gpu_util_callback.backends.pipelines import TfDataPipelines, WatchedDataset
-from gpu_util_callback.backends.wrapped_function import WrappedFunction
 from gpu_util_callback.steps.compilations import CompileClock
+from gpu_util_callback.steps.fit_frame import is_tf_keras
 from gpu_util_callback.steps.rows import DeviceProbe
 from gpu_util_callback.steps.timeline import Timeline
 
-__all__ = ["KerasAdapter", "PythonAdapter"]
+__all__ = ["KerasAdapter", "PythonAdapter", "keras_facts"]
 
 
 class KerasAdapter(Adapter):
@@ -26,8 +26,8 @@ class KerasAdapter(Adapter):
     def __init__(self, name: str, timing: str, about: About):
         super().__init__(name=name, timing=timing, about=about)
         self._model: Any = None
-        self._train: WrappedFunction | None = None
-        self._test: WrappedFunction | None = None
+        self._train: TimedFunction | None = None
+        self._test: TimedFunction | None = None
         self._pipelines = TfDataPipelines(self.unavailable)
 
     def begins_batches(self) -> Callable[[], None]:
@@ -70,13 +70,13 @@ class PythonAdapter(KerasAdapter):
     """
 
     fetches_inside = False  # whether the model's functions call `next` themselves
-    _train: FunctionTimer | None
-    _test: FunctionTimer | None
 
     def __init__(self, name: str, timing: str, about: About, compile_clock: CompileClock):
         super().__init__(name, timing, about)
         self._timeline: Timeline | None = None
         self._compile_clock = compile_clock
+        self._train_batches: PythonBatches | None = None
+        self._test_batches: PythonBatches | None = None
         self._datasets: list[Any] = []  # Keras' adapters of watched datasets
 
     def _begin(
@@ -94,28 +94,17 @@ class PythonAdapter(KerasAdapter):
         except Exception as error:  # private to the framework, or moved
             failed("compilation", error)
 
-        self._train = self._timer(model, "train_function", timeline, stale, probe)
-        self._test = self._timer(model, "test_function", timeline)
+        made = [
+            PythonBatches(self._compile_clock, inside=self.fetches_inside, probe=asked)
+            for asked in (probe, None)
+        ]
+        self._train_batches, self._test_batches = made
+        self._train = TimedFunction(
+            model, "train_function", timeline, self._train_batches, stale=stale,
+            raised=stale,  # an exception in there leaves the fit
+        )  # fmt: skip
+        self._test = TimedFunction(model, "test_function", timeline, self._test_batches)
         self._train.wrap()
-
-    def _timer(
-        self,
-        model: Any,
-        name: str,
-        timeline: Timeline,
-        stale: Callable[[], None] | None = None,
-        probe: DeviceProbe | None = None,
-    ) -> FunctionTimer:
-        return FunctionTimer(
-            model,
-            name,
-            timeline,
-            self._compile_clock,
-            stale=stale,
-            raised=stale or (lambda: None),  # an exception in there leaves the fit
-            fetches_inside=self.fetches_inside,
-            probe=probe,
-        )
 
     def test_begin(self) -> None:
         super().test_begin()
@@ -137,3 +126,42 @@ class PythonAdapter(KerasAdapter):
         if not isinstance(dataset, WatchedDataset):
             data_adapter._dataset = WatchedDataset(dataset, self._pipelines, which)
             self._datasets.append(data_adapter)
+
+
+def keras_facts(model: Any, framework: dict[str, Any], timing: str, **fit: Any) -> dict[str, Any]:
+    """Return `framework`, `model` and the model's part of `fit` for the manifest.
+
+    Args:
+        model: the model being trained.
+        framework: the framework's facts.
+        timing: how batches are timed.
+        fit: the framework's facts of the fit.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    policy = getattr(model, "dtype_policy", None)
+    built = bool(getattr(model, "built", False))
+    return {
+        "framework": {**framework, "keras": _keras_of(model)},
+        "model": {
+            "name": getattr(model, "name", None),
+            "parameters": int(model.count_params()) if built else None,
+            "trainable_variables": len(model.trainable_variables) if built else None,
+        },
+        "fit": {
+            "steps_per_execution": int(getattr(model, "steps_per_execution", 1) or 1),
+            "jit_compile": bool(getattr(model, "jit_compile", False)),
+            "run_eagerly": bool(getattr(model, "run_eagerly", False)),
+            "timing": timing,
+            "mixed_precision": getattr(policy, "name", None),
+            "gradient_accumulation_steps": getattr(optimizer, "gradient_accumulation_steps", None),
+            "optimizer": type(optimizer).__name__ if optimizer is not None else None,
+            **fit,
+        },
+    }
+
+
+def _keras_of(model: Any) -> str:
+    """Return the version of the Keras that a model belongs to: Keras 3, or `tf_keras`."""
+    if is_tf_keras(model):
+        return f"tf_keras {sys.modules['tf_keras'].__version__}"
+    return sys.modules["keras"].__version__

@@ -15,7 +15,7 @@ from gpu_util_callback.backends.base import BACKENDS, Adapter, part_of
 from gpu_util_callback.backends.pipelines import TfDataPipelines
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
-from gpu_util_callback.steps.loop import LoopTimeline
+from gpu_util_callback.steps.loop import Loop
 
 __all__ = ["LoopAdapter", "framework_in_use", "is_a_guess"]
 
@@ -86,7 +86,7 @@ class LoopAdapter(Adapter):
         if framework is not None:
             self.about = part_of(framework, "facts")
 
-    def attach(self, loop: LoopTimeline, failed: Callable[[str, BaseException], None]) -> None:
+    def attach(self, loop: Loop, failed: Callable[[str, BaseException], None]) -> None:
         """Begin monitoring; on the training thread."""
         if self.about is None:
             return
@@ -99,10 +99,10 @@ class LoopAdapter(Adapter):
         except Exception as error:  # a framework whose internals moved
             failed("compilation", error)
 
-    def dispatch(self, loop: LoopTimeline, caller: CodeType) -> DispatchWatch:
+    def dispatch(self, loop: Loop, caller: CodeType) -> DispatchWatch:
         """Return a watch on how the loop in `caller` dispatches steps; on the training thread."""
-        loop.operations = OperationCount(self.name)
-        return DispatchWatch(self.name, threading.get_ident(), lambda: loop.working, caller)
+        count = loop.operations = OperationCount(self.name)
+        return DispatchWatch(self.name, threading.get_ident(), lambda: loop.working, caller, count)
 
     def end(self) -> None:
         if self._clock is not None:

@@ -34,8 +34,8 @@ from gpu_util_callback.steps.fit_frame import (
     calling_fit,
     given_adapter,
     is_tf_keras,
+    names_in_fit,
 )
-from gpu_util_callback.steps.variables import names_in_fit
 
 __all__ = [
     "EpochLogs",

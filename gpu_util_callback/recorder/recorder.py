@@ -75,16 +75,14 @@ class Recorder:
     adapter: Adapter
     facts: dict[str, Any] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
-    timeline: Timeline = field(init=False)
+    timeline: Timeline = field(default_factory=Timeline)
     on_over: Callable[[], None] = field(default=lambda: None)  # puts all wrappers back
-    timeline_type: type[Timeline] = Timeline
 
     def __post_init__(self) -> None:
         self._ray = ray_context()  # Ray answers on the training thread
         if self._ray is not None:
             home = self._ray.home(self.settings.log_dir)
             self.settings = replace(self.settings, log_dir=home)
-        self.timeline = self.timeline_type()
         self.hook_sums: list[HookSums] = []
         self.watch = FitWatch(None)
         self.status = ""  # "", then "ended" or "interrupted"
@@ -710,8 +708,6 @@ class Recorder:
         seen = self.dispatch.facts() if self.dispatch is not None else {}
         fit = self.facts.get("fit")
         if seen and fit is not None:
-            count = getattr(self.timeline, "operations", None)
-            seen["operations"] = count.per_step if count is not None else None
             self.facts["fit"] = {**fit, "dispatch": seen}
 
     def _lost(self, steps: int) -> list[tuple[str, str, str]]:

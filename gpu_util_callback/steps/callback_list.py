@@ -291,7 +291,11 @@ class CallbackTimer:
             stamp(*args)
             return hook(self, *args, **kwargs)
 
-        self._replace_hook(callback, name, timed)
+        def plain(self: Any, batch: int, logs: Any = None) -> Any:
+            stamp(batch, logs)
+            return hook(self, batch, logs)
+
+        self._replace_hook(callback, name, plain if _is_plain(hook) else timed)
 
     def _time_callback(self, callback: Any, pooled: set[str]) -> None:
         name = type(callback).__name__
@@ -310,7 +314,7 @@ class CallbackTimer:
         hook = _function(callback, name)
         clock = time.perf_counter_ns
         timeline = self._timeline
-        write = timeline.hook
+        write = timeline.phase
 
         def add(start: int, end: int) -> None:
             spent = end - start
@@ -354,7 +358,7 @@ class CallbackTimer:
     def _write_down(self, callback: Any, name: str, title: str, kind: str) -> None:
         hook = _function(callback, name)
         clock = time.perf_counter_ns
-        write = self._timeline.hook
+        write = self._timeline.phase
         account = "" if name.startswith("on_test") else "callbacks"
 
         def timed(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -72,6 +72,7 @@ class DispatchWatch:
         thread: the training thread's identifier.
         working: whether a training step is under way.
         loop: the loop's code object, to identify the function it calls for a step.
+        operations: counts those of each step.
     """
 
     def __init__(
@@ -80,11 +81,13 @@ class DispatchWatch:
         thread: int,
         working: Callable[[], bool],
         loop: CodeType | None = None,
+        operations: OperationCount | None = None,
     ):
         self._meaning = _MEANING.get(framework, ())
         self._thread = thread
         self._working = working
         self._loop = loop
+        self._operations = operations
         self._samples = 0
         self._kinds: Counter[str] = Counter()
         self._functions: Counter[str] = Counter()
@@ -152,9 +155,10 @@ class DispatchWatch:
         return "" if any(part in name for part in _LIBRARIES) else "user"
 
     def facts(self) -> dict[str, Any]:
-        """Return {"samples", "eager", "compiled", "function"} for the manifest; {} before samples.
+        """Return what was seen so far, for the manifest; {} before samples.
 
-        "function" is what the loop calls for a step in which operations were seen.
+        Returns: `samples`, of them `eager` and `compiled`; `function`, what the loop calls for a
+            step in which operations were seen; `operations` of a usual step, None where unknown.
         """
         if not self._samples:
             return {}
@@ -165,6 +169,7 @@ class DispatchWatch:
             "eager": self._kinds[EAGER],
             "compiled": self._kinds[COMPILED],
             "function": name if usual else None,
+            "operations": self._operations.per_step if self._operations is not None else None,
         }
 
 

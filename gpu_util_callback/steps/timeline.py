@@ -87,8 +87,16 @@ class Timeline:
     """Clock readings of the training thread, in the order in which a fit makes them.
 
     A fit is a sequence of intervals: callbacks' hooks, input set-up, steps, what follows the last
-    step of an epoch, validation. `_cursor` is the end of the last interval that is accounted for.
+    step of an epoch, validation. `cursor` is the end of the last interval that is accounted for.
     """
+
+    __slots__ = (
+        "_append", "_call", "_call_end", "_computed", "_entered", "_epoch",
+        "_epoch_call", "_epoch_start", "_fetch", "_flags", "_hooks", "_hooks_end",
+        "_input_ns", "_logs", "_logs_end", "_perf", "_stamps", "_start", "_test_start", "_tested",
+        "batches_per_hook", "calls", "cursor", "device_done", "first", "handed", "in_test", "open",
+        "own_ns", "own_step_ns", "own_steps", "queue", "sampled", "serial", "steps_per_execution",
+    )  # fmt: skip
 
     def __init__(self, perf: Callable[[], int] = time.perf_counter_ns):
         self.queue: deque[Call | Function | Phase] = deque()
@@ -109,12 +117,12 @@ class Timeline:
         self._epoch = -1
         self._computed: tuple[int, int] | None = None  # the device's steps within a validation
         self._epoch_start = 0
-        self._cursor = perf()
-        self._first = True  # the next batch is the first of its epoch
-        self._in_test = self._tested = False
+        self.cursor = perf()
+        self.first = True  # the next batch is the first of its epoch
+        self.in_test = self._tested = False  # a validation is under way; was the last thing
         self._test_start = 0
-        self._input_ns = 0  # input set-up timed since `_cursor`
-        self._open = False  # a step has not ended yet
+        self._input_ns = 0  # input set-up timed since `cursor`
+        self.open = False  # a step has not ended yet
         self._fetch = 0  # when the next step's batch was requested, if before its hooks
         self._start = self._entered = self._hooks = self._hooks_end = 0
         self._call = self._call_end = self._logs = self._logs_end = self._flags = 0
@@ -122,10 +130,10 @@ class Timeline:
 
     def begin(self) -> None:
         """Begin the account, or continue it with another fit."""
-        self._cursor = self._perf()
-        self._first, self._in_test, self._tested = True, False, False
+        self.cursor = self._perf()
+        self.first, self.in_test, self._tested = True, False, False
         self._epoch, self._epoch_call = -1, self.calls
-        self._open = self.sampled = False
+        self.open = self.sampled = False
         self._fetch = self._flags = 0
 
     def takes(self, batches: int, rows: Rows | None = None) -> None:
@@ -143,9 +151,9 @@ class Timeline:
         """Begin a step: the callbacks' begin hooks are about to run."""
         now = self._perf()
         begin = self._fetch or now
-        if self._open:
+        if self.open:
             self._close_step(begin)
-        elif self._first:
+        elif self.first:
             self._input_set_up(begin)
         self._start = begin
         self._entered = self._hooks = self._hooks_end = now
@@ -161,16 +169,6 @@ class Timeline:
         """
         self._fetch = start
 
-    def hooks_begin(self) -> None:
-        """Note that our own work is done and the callbacks' begin hooks are called."""
-        now = self._hooks = self._perf()
-        if self.sampled:
-            self.own_step_ns += now - self._entered
-
-    def hooks_done(self) -> None:
-        """Note that the begin hooks have returned."""
-        self._hooks_end = self._perf()
-
     def called(self, start: int, end: int, flags: int, stamps: Sequence[float] = ()) -> None:
         """Note that the model's function ran from `start` to `end`.
 
@@ -185,8 +183,8 @@ class Timeline:
     def no_batch(self, start: int, end: int) -> None:
         """Note a call of the train function that found the input exhausted: input time, no step."""
         begin = self._start
-        self._phase("input_setup", "end of data", begin, end, "input_wait", end - begin)
-        self._cursor = end
+        self.phase("input_setup", "end of data", begin, end, "input_wait")
+        self.cursor = end
         self._start = 0
 
     def logs_ready(self, batch: int = 0, logs: Any = None) -> None:
@@ -198,12 +196,7 @@ class Timeline:
         call = self._epoch_call + batch // self.batches_per_hook
         self.device_done[call] = self._perf()
 
-    def batch_end(self) -> None:
-        """Note that the callbacks' end hooks have returned."""
-        self._logs_end = self._perf()
-        self._open = True
-
-    # The same around the list's hooks, in as few calls as possible: these run every step.
+    # Around the list's hooks, in as few calls as possible: these run every step.
 
     @uncounted
     def around_begin(
@@ -221,7 +214,7 @@ class Timeline:
             try:
                 begin()
                 begun()
-                now = self._hooks = perf()  # as `hooks_begin` does, without the call
+                now = self._hooks = perf()
                 if self.sampled:
                     self.own_step_ns += now - self._entered
             except Exception as error:
@@ -234,7 +227,7 @@ class Timeline:
 
     @uncounted
     def around_end(self, hook: Callable, logs_are_ready: bool) -> Callable:
-        """Return a list's `on_train_batch_end` followed by `batch_end`.
+        """Return a list's `on_train_batch_end`, after which a step may end.
 
         Args:
             logs_are_ready: call `logs_ready` first; nothing else does.
@@ -246,10 +239,35 @@ class Timeline:
                 self._logs = perf()
             result = hook(batch, logs)
             self._logs_end = perf()
-            self._open = True
+            self.open = True
             return result
 
         return timed
+
+    def worked(
+        self, start: int, own_end: int, end: int, flags: int, stamps: Sequence[float]
+    ) -> None:
+        """Note the work of a step without hooks: one piece, a wait for the device included.
+
+        Args:
+            own_end: when it would have ended without the named phases within, which count as
+                callbacks and are placed last by convention.
+        """
+        self._call = start
+        self._call_end = self._logs = own_end
+        self._logs_end = end
+        self._flags |= ONE_PIECE | flags
+        self._stamps = stamps
+        self.open = True
+
+    def without_hooks(self) -> None:
+        """Note that our own work at a step's begin is done, and there are no hooks to call."""
+        self._hooks = self._hooks_end = self._perf()
+
+    @property
+    def work_ended(self) -> int:
+        """Return when the work of the step that has not ended yet was done; 0 without one."""
+        return self._logs_end if self.open else 0
 
     def _close_step(self, end: int) -> None:
         self._append((
@@ -258,57 +276,57 @@ class Timeline:
         ))  # fmt: skip
         self.calls += 1
         self._flags = 0
-        self._open = False
+        self.open = self._tested = False
         if self.sampled:
             self.sampled = False
             self.own_ns += self.own_step_ns
             self.own_steps += 1
 
     def _input_set_up(self, now: int) -> None:
-        self._first = False
+        self.first = False
         self._flags = FIRST
         name = f"epoch {self._epoch + 1}: iterator"
-        self._phase("input_setup", name, self._cursor, now, "input_wait", now - self._cursor)
-        self._cursor = now
+        self.phase("input_setup", name, self.cursor, now, "input_wait")
+        self.cursor = now
         self._input_ns = 0
 
     # ---- what surrounds them -------------------------------------------------------------
 
     def input_work(self, name: str, start: int, end: int) -> None:
         """Note input set-up or tear-down outside steps (a new iterator, workers that stop)."""
-        if self._first or self._in_test:
+        if self.first or self.in_test:
             return  # inside an interval that counts as a whole
-        self._leave_steps()
-        self._phase("input_setup", name, start, end, "input_wait", end - start)
+        self.leave_steps()
+        self.phase("input_setup", name, start, end, "input_wait")
         self._input_ns += end - start
 
     def epoch_begin(self, epoch: int) -> None:
         """Note that the callbacks' epoch-begin hooks are about to run."""
-        self._leave_steps()
+        self.leave_steps()
         self._epoch = epoch
         self._epoch_call = self.calls
         self._epoch_start = self._perf()
 
     def epoch_begun(self) -> None:
         """Note that the epoch-begin hooks have returned; the input is set up next."""
-        self._cursor = self._perf()
-        self._first = True
+        self.cursor = self._perf()
+        self.first = True
         self._input_ns = 0
 
     def test_begin(self) -> None:
         """Begin a validation: the callbacks' test-begin hooks are about to run."""
-        self._leave_steps()
-        self._in_test = True
-        self._test_start = self._cursor
+        self.leave_steps()
+        self.in_test = True
+        self._test_start = self.cursor
         self._computed = None
-        self._first = False
+        self.first = False
 
     def test_batch_begin(self) -> None:
         """Begin a validation batch."""
         now = self._perf()
         begin = self._fetch or now
         self._fetch = 0
-        if self._open:
+        if self.open:
             self._close_test(begin)
         self._start = begin
         self._hooks = now
@@ -318,22 +336,22 @@ class Timeline:
     def test_batch_end(self) -> None:
         """Note that a validation batch's end hooks have returned."""
         self._logs_end = self._perf()
-        self._open = True
+        self.open = True
 
     def test_no_batch(self, start: int, end: int) -> None:
         """Note that the validation's input was exhausted: no step."""
-        self._open = False
+        self.open = False
 
     def _close_test(self, end: int) -> None:
         self._append((
             self._start, self._hooks, self._hooks, self._call, self._call_end,
             self._logs, self._logs_end, end, self._flags | TESTING, *self._stamps,
         ))  # fmt: skip
-        self._open = False
+        self.open = False
 
     def test_end(self) -> None:
         """Note that the callbacks' test-end hooks are about to run."""
-        if self._open:
+        if self.open:
             self._close_test(self._logs_end)
 
     def steps_computed(self, start: int, end: int) -> None:
@@ -346,55 +364,61 @@ class Timeline:
         start = self._test_start
         if self._computed is not None and self._computed[0] >= start:
             begun, done = self._computed
-            self._phase("gap", "steps of the epoch", begun, done, "step", done - begun)
+            self.phase("gap", "steps of the epoch", begun, done, "step")
             self._input_ns += done - begun
-        self._phase(
+        self.phase(
             "validation", "validation", start, now, "validation", now - start - self._input_ns
         )
-        self._in_test = False
+        self.in_test = False
         self._tested = True
         self._input_ns = 0
-        self._cursor = now
+        self.cursor = now
 
     def epoch_end(self) -> None:
         """Note that the callbacks' epoch-end hooks are about to run."""
-        self._leave_steps()
+        self.leave_steps()
         now = self._perf()
         # Metrics are read here, which waits for the device; after a validation this is the time in
         # which evaluate() returns.
         account = "validation" if self._tested else "step"
-        own = now - self._cursor - self._input_ns
-        self._phase("gap", "end of epoch", self._cursor, now, account, own)
+        own = now - self.cursor - self._input_ns
+        self.phase("gap", "end of epoch", self.cursor, now, account, own)
         self._tested = False
-        self._cursor = now
+        self.cursor = now
         self._input_ns = 0
 
     def epoch_ended(self) -> None:
         """Note that the epoch-end hooks have returned."""
         now = self._perf()
         start = self._epoch_start
-        self._phase("epoch", f"epoch {self._epoch + 1}", start, now, "", now - start)
-        self._cursor = now
+        self.phase("epoch", f"epoch {self._epoch + 1}", start, now, "")
+        self.cursor = now
 
-    def hook(self, kind: str, name: str, start: int, end: int, account: str) -> None:
-        """Note a callback's hook outside the steps or long enough for a row of its own."""
-        self._phase(kind, name, start, end, account, end - start)
-
-    def _leave_steps(self) -> None:
-        if self._open:
+    def leave_steps(self) -> None:
+        """End the step that has not ended yet: something other than a step follows."""
+        if self.open:
             self._close_step(self._logs_end)
-            self._cursor = self._logs_end
+            self.cursor = self._logs_end
 
-    def _phase(self, kind: str, name: str, start: int, end: int, account: str, own: int) -> None:
-        self._append(Phase(kind, name, start, end, account, max(own, 0), self.calls))
+    def phase(
+        self, kind: str, name: str, start: int, end: int, account: str, own: int | None = None
+    ) -> None:
+        """Note an interval outside the steps, or a part of one that deserves a row of its own.
+
+        Args:
+            account: what it is counted as; "" = nothing, it is part of something that is counted.
+            own: how much of it is counted; None = all.
+        """
+        own = max(end - start if own is None else own, 0)
+        self._append(Phase(kind, name, start, end, account, own, self.calls))
 
     def latest(self) -> int:
         """Return the last moment at which the training thread was seen."""
-        return max(self._start, self._logs_end, self._call_end, self._cursor)
+        return max(self._start, self._logs_end, self._call_end, self.cursor)
 
     def finish(self) -> None:
         """End the timeline, however the training ended."""
-        if self._open and not self._in_test:
+        if self.open and not self.in_test:
             self._close_step(self._logs_end)
-        elif self._open:
+        elif self.open:
             self._close_test(self._logs_end)

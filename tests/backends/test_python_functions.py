@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpu_util_callback.backends.functions import FunctionTimer
+from gpu_util_callback.backends.functions import PythonBatches, TimedFunction
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.timeline import CALL, Phase, Timeline
 
@@ -22,18 +22,20 @@ def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others()
 
     model = SimpleNamespace(train_function=step)
     timeline, raised = Timeline(), []
-    timer = FunctionTimer(
-        model, "train_function", timeline, CompileClock(), raised=lambda: raised.append(1),
-        fetches_inside=True,
+    timer = TimedFunction(
+        model, "train_function", timeline, PythonBatches(CompileClock(), inside=True),
+        raised=lambda: raised.append(1),
     )  # fmt: skip
     timer.wrap()
     batches = iter([(np.zeros(size),) for size in (1, 2, 3)])
 
+    begin = timeline.around_begin(lambda batch: None, timer.arm, pytest.fail)
+    end = timeline.around_end(lambda batch, logs: None, logs_are_ready=True)
+
     def run() -> None:
-        timeline.batch_begin()
-        timer.arm()
+        begin(0)
         model.train_function(None, batches)
-        timeline.batch_end()
+        end(0)
 
     run()
     run()

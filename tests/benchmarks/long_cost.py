@@ -40,9 +40,11 @@ class Day:
         start, wall = self.now, time.time_ns()
         clock = Clock(perf_ns=lambda: self.now, wall_ns=lambda: wall + self.now - start)
         self.timeline = Timeline(perf=lambda: self.now)
+        self.begins = self.timeline.around_begin(lambda batch: None, lambda: None, self.failed)
+        self.ends = self.timeline.around_end(self.end_hooks, logs_are_ready=True)
         self.recorder = Recorder(
             Settings(log_dir=folder, report=False), Adapter("none"), clock=clock,
-            timeline_type=lambda: self.timeline,
+            timeline=self.timeline,
         )  # fmt: skip
         self.recorder.facts["fit"] = {"timing": "python"}
         self.random = np.random.default_rng(0)
@@ -72,17 +74,18 @@ class Day:
 
     def step(self, number: int) -> None:
         """A step; every seventh stretch of a hundred waits for its input."""
-        timeline = self.timeline
-        timeline.batch_begin()
-        timeline.hooks_begin()
-        timeline.hooks_done()
+        self.begins(number)
         start = self.now
         wait = STEP_NS // 2 if number // 100 % 7 == 3 else 50_000
         self.now += STEP_NS - 40_000
-        timeline.called(start, self.now, 0, (start, start + wait, 0.0, 0))
-        timeline.logs_ready()
+        self.timeline.called(start, self.now, 0, (start, start + wait, 0.0, 0))
+        self.ends(number)
+
+    def end_hooks(self, batch: int, logs: Any) -> None:
         self.now += 40_000
-        timeline.batch_end()
+
+    def failed(self, error: BaseException) -> None:
+        raise error
 
     def train(self, steps: int) -> list[dict[str, float]]:
         """Train; what a flush took in each tenth, and the memory after it."""

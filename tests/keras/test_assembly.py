@@ -356,9 +356,20 @@ class Clock:
         return self.now
 
 
+def hooks(timeline: Timeline):
+    """What stands around a list's batch hooks; the end hooks take 7."""
+
+    def ends(batch, logs):
+        timeline._perf.now += 7
+
+    begin = timeline.around_begin(lambda batch: None, lambda: None, pytest.fail)
+    return begin, timeline.around_end(ends, logs_are_ready=True)
+
+
 def test_a_timeline_accounts_for_every_nanosecond_of_an_epoch():
     clock = Clock()
     timeline = Timeline(perf=clock)
+    begin, end = hooks(timeline)
     timeline.begin()
     began = clock.now
     for epoch in range(2):
@@ -366,14 +377,11 @@ def test_a_timeline_accounts_for_every_nanosecond_of_an_epoch():
         timeline.epoch_begun()
         clock.now += 100  # the iterator is made
         for _ in range(3):
-            timeline.batch_begin()
-            timeline.hooks_done()
+            begin(0)
             start = clock()
             clock.now += 50
             timeline.called(start, clock(), 0)
-            timeline.logs_ready()
-            clock.now += 7
-            timeline.batch_end()
+            end(0)
         timeline.input_work("new iterator", clock() - 5, clock())
         clock.now += 30
         timeline.epoch_end()
@@ -396,11 +404,11 @@ def test_a_timeline_accounts_for_every_nanosecond_of_an_epoch():
 def test_an_end_of_data_is_input_and_no_step():
     clock = Clock()
     timeline = Timeline(perf=clock)
+    begin, _ = hooks(timeline)
     timeline.begin()
     timeline.epoch_begin(0)
     timeline.epoch_begun()
-    timeline.batch_begin()
-    timeline.hooks_done()
+    begin(0)
     start = clock()
     clock.now += 40
     timeline.no_batch(start, clock())

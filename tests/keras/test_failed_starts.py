@@ -11,7 +11,7 @@ import tensorflow as tf
 from fit_truth import BATCH, WIDTH, small_model
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
-from gpu_util_callback.backends.wrapped_function import unwrapped
+from gpu_util_callback.backends.functions import unwrapped
 
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
 Y = X[:, :1]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from fit_truth import BATCH, UNROLLED, WIDTH, ended, recorded_fit, small_model
 
 from gpu_util_callback import GpuUtilCallback, read_recordings
-from gpu_util_callback.backends.wrapped_function import unwrapped
+from gpu_util_callback.backends.functions import unwrapped
 
 X = np.zeros((BATCH * 12, WIDTH), np.float32)
 Y = X[:, :1]
@@ -159,7 +159,7 @@ def test_steps_inside_a_call_have_their_own_ends(jit, tmp_path):
     class Look(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             adapter = callback._session._recorder.adapter
-            seen.append(adapter._train.rows.take())
+            seen.append(adapter._train.batches.rows.take())
 
     callback = ours(tmp_path)
     fit(model, callback, Look())

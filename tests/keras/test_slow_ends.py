@@ -22,7 +22,8 @@ from gpu_util_callback import GpuUtilMonitor, read_recordings
 from gpu_util_callback.recorder import outputs, recorder
 from gpu_util_callback.recorder.samples import GpuSamples
 from gpu_util_callback.recording.storage import LocalStorage
-from gpu_util_callback.steps.loop import LoopTimeline
+from gpu_util_callback.steps.loop import Loop
+from gpu_util_callback.steps.timeline import Timeline
 
 STEPS = 20
 
@@ -250,14 +251,14 @@ def test_rows_are_there_while_the_end_is_still_made_up(tmp_path, monkeypatch):
     check_rows_come_before_the_end(tmp_path, released)
 
 
-@pytest.mark.parametrize("where", ["leave", "finish"])
-def test_ctrl_c_while_the_loop_is_being_closed(where, tmp_path, monkeypatch):
+@pytest.mark.parametrize("owner, where", [(Loop, "leave"), (Timeline, "finish")])
+def test_ctrl_c_while_the_loop_is_being_closed(owner, where, tmp_path, monkeypatch):
     """It reaches the caller, and the recording's thread does not wait for more."""
 
     def interrupted(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LoopTimeline, where, interrupted)
+    monkeypatch.setattr(owner, where, interrupted)
     with pytest.raises(KeyboardInterrupt):
         recorded_loop(tmp_path)
     eventually(tmp_path, "interrupted" if where == "leave" else "ended")

@@ -90,14 +90,18 @@ def test_opening_a_window_is_no_callbacks_time():
     timeline = Timeline(perf=lambda: now[0])
     keras_windows = KerasWindows(SlowWindows(0.05), timeline, (), None, 1)
     rows = []
-    for _ in range(2):
-        timeline.batch_begin()
+
+    def begun():
         began = time.perf_counter_ns()
         keras_windows.batch_begin()
         now[0] += time.perf_counter_ns() - began
-        timeline.hooks_begin()
+
+    def hook(batch):
         now[0] += 1_000_000  # another callback's
-        timeline.hooks_done()
+
+    begin = timeline.around_begin(hook, begun, pytest.fail)
+    for batch in range(2):
+        begin(batch)
         rows.append((timeline._hooks, timeline._hooks_end))
         now[0] += 5_000_000
     for hooks, hooks_end in rows:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from gpu_util_callback.backends.functions import Batches, TimedFunction, unwrapped
 from gpu_util_callback.backends.keras import KerasAdapter
 from gpu_util_callback.backends.tensorflow import (
     distribute as tensorflow_distribute,
@@ -32,14 +33,12 @@ from gpu_util_callback.backends.tensorflow.iterator import (
 )
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.work import NotCounted, Work
-from gpu_util_callback.backends.wrapped_function import WrappedFunction, unwrapped
 from gpu_util_callback.steps.fit_frame import is_tf_keras
-from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import InputRows
-from gpu_util_callback.steps.timeline import TRACED, Timeline
+from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = [
-    "FunctionTimer",
+    "GraphBatches",
     "TensorFlowAdapter",
     "adapter",
 ]
@@ -47,39 +46,33 @@ __all__ = [
 _KEPT = "_gpu_util_kept"  # on the function: its rows and its shapes, for the next fit
 
 
-class FunctionTimer(WrappedFunction):
-    """One model function under our wrapper.
+class GraphBatches(Batches):
+    """Batches that a compiled function fetches in its graph, or (eager) one by one in Python.
 
     Args:
-        model, name, timeline, stale, raised: as for `WrappedFunction`.
-        way: "graph" or "eager": where batches are timed.
+        model: whose function it is.
+        way: "graph", "eager" or "none": where batches are timed.
         seen: called with each iterator the function is given, once.
-        failed: called with an error of ours.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        name: str,
-        timeline: Timeline,
-        way: str,
-        *,
-        failed: Callable[[BaseException], None],
-        seen: Callable[[Any], None] = lambda iterator: None,
-        stale: Callable[[], None] | None = None,
-        raised: Callable[[], None] = lambda: None,
-    ):
-        super().__init__(model, name, timeline, stale=stale, raised=raised)
-        self.way = way
+    exhausted = (StopIteration, tf.errors.OutOfRangeError)
+
+    def __init__(self, model: Any, way: str, seen: Callable[[Any], None]):
         self.queue: RowQueue | None = None  # what the wrapped function writes into
         self.shapes: dict[float, int] = {}
+        self._model = model
+        self._way = way
         self._iterator: Any = None  # a weak reference to the newest dataset iterator
         self._tell_seen = seen
-        self._failed = failed
+        self._into_queue = timing_into(None)
+        self._stamps: list[float] = []
+        self._traces = 0
 
-    def _use_queue(self, inner: Any) -> None:
-        """Write into the queue that is kept on the model's function, and read it from now on."""
-        kept = inner.__dict__.get(_KEPT)
+    def wraps(self, inner: Callable) -> None:
+        # The queue is kept on the model's function: from now on it is read for this fit.
+        if self._way != "graph":
+            return
+        kept: tuple[RowQueue, dict[float, int]] | None = inner.__dict__.get(_KEPT)
         if kept is None:
             kept = (RowQueue(), {})
             if self._ends_are_seen():
@@ -91,81 +84,48 @@ class FunctionTimer(WrappedFunction):
             self.rows = GraphRows(self.queue, tail_ns)
         shapes.update(self.shapes)
         self.shapes = shapes
+        self._into_queue = timing_into(self.queue)
 
     def _ends_are_seen(self) -> bool:
         """Whether a step's end in the graph is the end of its work: not where a GPU does it."""
-        model = self.model
+        model = self._model
         return (
             int(getattr(model, "steps_per_execution", 1) or 1) > 1
             and int(getattr(model, "unrolled_steps_per_execution", 1) or 1) == 1
             and not tf.config.list_physical_devices("GPU")
         )
 
-    @uncounted
-    def _make(self, inner: Callable) -> Callable:
-        if self.way == "graph":
-            self._use_queue(inner)
-        clock = time.perf_counter_ns
-        timeline, queue = self._timeline, self.queue
-        into_queue = timing_into(queue)
+    def ours(self, args: tuple[Any, ...]) -> bool:
+        return is_iterator(args[0])  # `train_on_batch` passes a generator
 
-        # Runs every step, hence so few calls in it.
-        def function(iterator):
-            entered = clock()
-            known = self._iterator
-            if known is None or known() is not iterator:
-                if not is_iterator(iterator):
-                    return inner(iterator)  # `train_on_batch` passes a generator
-                into_queue.hold = holds_batches(iterator)
-                self._seen(iterator)
-            if not self.armed:
-                return self._unexpected(inner, iterator)
-            self.armed = False
-            given = getattr(iterator, KEY, None)
-            if given is None:
-                try:
-                    given = self._twin(iterator)
-                except Exception as error:
-                    self._failed(error)
-                    self.unwrap()
-                    return inner(iterator)
-            traces = queue.traces if queue is not None else 0
-            stamps: list[float] = []
-            current.timing = into_queue if queue is not None else timing_into(None, stamps)
-            start = clock()
-            try:
-                result = inner(given)
-            except (StopIteration, tf.errors.OutOfRangeError):
-                self._no_batch(start, clock())
-                raise
-            except BaseException:
-                self._raised()
-                raise
-            finally:
-                current.timing = None
-            end = clock()
-            traced = queue is not None and queue.traces != traces
-            timeline.called(start, end, TRACED if traced else 0, stamps)
-            if timeline.sampled:
-                timeline.own_step_ns += start - entered + clock() - end
-            return result
+    def begin(self, args: tuple[Any, ...], entered: int) -> tuple[Any, ...] | None:
+        iterator = args[0]
+        known = self._iterator
+        if known is None or known() is not iterator:
+            if not is_iterator(iterator):
+                return None
+            self._into_queue.hold = holds_batches(iterator)
+            self._iterator = weakref.ref(iterator)
+            self._tell_seen(iterator)
+        given = getattr(iterator, KEY, None)
+        if given is None:
+            given = timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
+        if self.queue is not None:
+            self._traces = self.queue.traces
+            current.timing = self._into_queue
+        else:
+            self._stamps = []
+            current.timing = timing_into(None, self._stamps)
+        return (given,)
 
-        return function
+    def end(self) -> bool:
+        current.timing = None
+        return False
 
-    def _twin(self, iterator: Any) -> Any:
-        return timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
-
-    def _seen(self, iterator: Any) -> None:
-        self._iterator = weakref.ref(iterator)
-        self._tell_seen(iterator)
-
-    @uncounted
-    def _unexpected(self, inner: Callable, iterator: Any) -> Any:
-        """A call that does not follow our own hook: the fit we belong to is over."""
-        if self._stale is not None:
-            self.unwrap()
-            self._stale()
-        return inner(iterator)
+    def done(self, result: Any, ns: int) -> tuple[Sequence[float], bool]:
+        current.timing = None
+        queue = self.queue
+        return self._stamps, queue is not None and queue.traces != self._traces
 
 
 def is_iterator(value: Any) -> bool:
@@ -256,11 +216,9 @@ TIMINGS = {
 class TensorFlowAdapter(KerasAdapter):
     """Times batches inside the compiled train and test functions."""
 
-    _train: FunctionTimer | None
-    _test: FunctionTimer | None
-
     def __init__(self) -> None:
         super().__init__("tensorflow", "hooks", tensorflow_facts)
+        self._batches: list[GraphBatches] = []  # of the train and the test function
         self._timeline: Timeline | None = None
         self._failed: Callable[[str, BaseException], None] = lambda source, error: None
         self._way = "none"
@@ -286,12 +244,14 @@ class TensorFlowAdapter(KerasAdapter):
         self._way = self._choose(model)
         self.timing = TIMINGS[self._way] + (" (determinism)" if self._deterministic else "")
         timeline.serial = self._way == "eager"
-        self._train = self._timer("train_function", stale)
-        self._test = self._timer("test_function", None, raised=stale)
+        self._batches = []
+        self._train = self._timed("train_function", stale, raised=stale)
+        self._test = self._timed("test_function", None, raised=stale)  # it leaves the fit, too
         self._train.wrap()
-        if self._train.rows is not None and timeline.steps_per_execution > 1:
-            self._train.rows.tail_ns = tail_ns()
-        self.shapes = self._train.shapes
+        batches = self._batches[0]
+        if batches.rows is not None and timeline.steps_per_execution > 1:
+            batches.rows.tail_ns = tail_ns()
+        self.shapes = batches.shapes
         self._test_stays = is_tf_keras(model)
         if self._test_stays:
             # Keras 2 takes hold of the test function before it says that a validation begins.
@@ -314,23 +274,23 @@ class TensorFlowAdapter(KerasAdapter):
         )
         return "none"
 
-    def _timer(
-        self,
-        name: str,
-        stale: Callable[[], None] | None,
-        raised: Callable[[], None] | None = None,
-    ) -> FunctionTimer:
+    def _timed(
+        self, name: str, stale: Callable[[], None] | None, raised: Callable[[], None]
+    ) -> TimedFunction:
         assert self._timeline is not None
         which = "train" if name == "train_function" else "validation"
-        return FunctionTimer(
+        batches = GraphBatches(
+            self._model, self._way, lambda iterator: self._pipelines.seen(which, iterator)
+        )
+        self._batches.append(batches)
+        return TimedFunction(
             self._model,
             name,
             self._timeline,
-            self._way,
-            failed=lambda error: self._failed("input wait", error),
-            seen=lambda iterator: self._pipelines.seen(which, iterator),
+            batches,
             stale=stale,
-            raised=raised or stale or (lambda: None),  # what raises in there leaves the fit
+            raised=raised,
+            failed=lambda error: self._failed("input wait", error),
         )
 
     def test_begin(self) -> None:
@@ -345,11 +305,9 @@ class TensorFlowAdapter(KerasAdapter):
 
     def problems(self) -> list[tuple[str, str, str]]:
         found = list(self.unavailable)
-        for timer in (self._train, self._test):
-            if timer is None:
-                continue
-            if timer.queue is not None and timer.queue.failure:
-                found.append(("input wait", timer.queue.failure, "report it"))
+        for batches in self._batches:
+            if batches.queue is not None and batches.queue.failure:
+                found.append(("input wait", batches.queue.failure, "report it"))
         return found
 
     def work(self, batch: int | None) -> Work | None:

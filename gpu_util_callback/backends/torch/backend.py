@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpu_util_callback.backends.first_call import FirstCall
-from gpu_util_callback.backends.functions import FunctionTimer
+from gpu_util_callback.backends.functions import PythonBatches, TimedBatches
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.torch import facts as torch_facts
 from gpu_util_callback.backends.torch.compile_clock import Clock
 from gpu_util_callback.backends.torch.flops import counted, is_compiled
 from gpu_util_callback.backends.torch.handed_over import finished_batches
 from gpu_util_callback.backends.work import NotCounted, Work
-from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.fit_frame import given_adapter
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import (
-    DeviceProbe,
-    HandedOver,
-    Stamp,
-    busy_until,
-    shape_signature,
-)
+from gpu_util_callback.steps.rows import HandedOver, Stamp
 from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = [
     "LoaderTimer",
-    "TimedBatches",
     "TimedLoader",
     "TorchAdapter",
     "adapter",
 ]
 
 _GET = "get_torch_dataloader"
-_clock = time.perf_counter_ns
 
 
 class LoaderTimer:
@@ -43,17 +33,17 @@ class LoaderTimer:
 
     Args:
         data_adapter: the `EpochIterator`'s.
-        timer: of the function that is given the batches.
+        batches: of the function that is given the batches.
         timeline: notified of each step's request for a batch, and of the end of the input.
         handed: notified of which batches were ready when requested.
     """
 
     def __init__(
-        self, data_adapter: Any, timer: FunctionTimer, timeline: Timeline, handed: HandedOver
+        self, data_adapter: Any, batches: PythonBatches, timeline: Timeline, handed: HandedOver
     ):
         self.data_adapter = data_adapter
         self._handed = handed
-        self._timer = timer
+        self._batches = batches
         self._timeline: Timeline | None = timeline
         self.requesting: Callable[[], None] | None = None  # called before each batch's request
 
@@ -61,23 +51,31 @@ class LoaderTimer:
     def attach(self) -> None:
         """Start timing the loaders that are created from now on."""
         get = getattr(self.data_adapter, _GET)
-        self.data_adapter.__dict__[_GET] = lambda: TimedLoader(
-            get(), self._stamp, self._ended, self._timer.probe, self._requesting, self._handed
-        )
+        self.data_adapter.__dict__[_GET] = lambda: TimedLoader(get(), self._timed)
 
     def detach(self) -> None:
         """Restore the original. Loaders in use stop reporting. Any thread."""
         self._timeline = self.requesting = None
         self.data_adapter.__dict__.pop(_GET, None)
 
+    def _timed(self, iterator: Iterator[Any]) -> TimedBatches:
+        return TimedBatches(
+            iterator,
+            self._came,
+            ended=self._ended,
+            requesting=self._requesting,
+            probe=self._batches.probe,
+            finished=finished_batches(iterator, self._handed),
+        )
+
     def _requesting(self) -> None:
         if self.requesting is not None:
             self.requesting()
 
-    def _stamp(self, stamp: Stamp) -> None:
+    def _came(self, stamp: Stamp, batch: Any) -> None:
         timeline = self._timeline
         if timeline is not None:
-            self._timer.pending = stamp
+            self._batches.pending = stamp
             timeline.fetched(stamp[0])
 
     def _ended(self, start: int, end: int) -> None:
@@ -88,26 +86,11 @@ class LoaderTimer:
 
 @uncounted
 class TimedLoader:
-    """A loader whose iterators report when each batch was requested and delivered.
+    """A loader whose iterators are timed; everything else is the loader's own."""
 
-    Everything else is the loader's own.
-    """
-
-    def __init__(
-        self,
-        loader: Any,
-        came: Callable[[Stamp], None],
-        ended: Callable[[int, int], None],
-        probe: DeviceProbe,
-        requesting: Callable[[], None],
-        handed: HandedOver,
-    ):
-        self._probe = probe
-        self._handed = handed
+    def __init__(self, loader: Any, timed: Callable[[Iterator[Any]], Iterator[Any]]):
         self._loader = loader
-        self._stamp = came
-        self._ended = ended
-        self._requesting = requesting
+        self._timed = timed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_loader"], name)
@@ -116,56 +99,7 @@ class TimedLoader:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self._loader)
-        return TimedBatches(
-            batches, self._stamp, self._ended, self._probe, self._requesting, self._handed
-        )
-
-
-@uncounted
-class TimedBatches:
-    """Iterator over a loader's batches that stamps when each was asked for and came."""
-
-    __slots__ = ("_ended", "_finished", "_iterator", "_probe", "_requesting", "_stamp")
-
-    def __init__(
-        self,
-        iterator: Iterator[Any],
-        stamp: Callable[[Stamp], None],
-        ended: Callable[[int, int], None],
-        probe: DeviceProbe,
-        requesting: Callable[[], None],
-        handed: HandedOver,
-    ):
-        self._probe = probe
-        self._iterator = iterator
-        self._finished = finished_batches(iterator, handed)
-        self._stamp = stamp
-        self._ended = ended
-        self._requesting = requesting
-
-    def __iter__(self) -> TimedBatches:
-        return self
-
-    def __next__(self) -> Any:
-        self._requesting()
-        probe = self._probe
-        idle = probe.idle()
-        finished = self._finished
-        if finished is not None:
-            finished.begin()
-        requested = _clock()
-        try:
-            data = waits.fetch(self._iterator)
-        except StopIteration:
-            self._ended(requested, _clock())
-            raise
-        delivered = _clock()
-        if finished is not None:
-            finished.end(delivered - requested)
-        busy = 0 if idle else busy_until(idle, probe, delivered)
-        self._stamp((requested, delivered, shape_signature(data), busy))
-        return data
+        return self._timed(iter(self._loader))
 
 
 NOT_FOUND = (
@@ -208,14 +142,14 @@ class TorchAdapter(PythonAdapter):
             self._train_loader.requesting = requested
 
     def _time_loader(self, which: str, data_adapter: Any) -> LoaderTimer | None:
-        timer = self._train if which == "train" else self._test
+        batches = self._train_batches if which == "train" else self._test_batches
         timeline = self._timeline
-        if not hasattr(data_adapter, "get_torch_dataloader") or not timer or not timeline:
+        if not hasattr(data_adapter, _GET) or not batches or not timeline:
             return None
         self._watch(which, data_adapter)
         # Not reported for validation.
         handed = timeline.handed if which == "train" else HandedOver()
-        loader = LoaderTimer(data_adapter, timer, timeline, handed)
+        loader = LoaderTimer(data_adapter, batches, timeline, handed)
         loader.attach()
         return loader
 
