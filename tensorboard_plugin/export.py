@@ -8,6 +8,7 @@ import base64
 import csv
 import io
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.diagnosis import run_reports
+from gpu_util_callback.diagnosis.survey import Survey, row_of_open
+from gpu_util_callback.diagnosis.total import total
 from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.discovery import Recordings
 from gpu_util_callback.recording.problems import unexpected
@@ -28,6 +31,7 @@ from tensorboard_plugin.replies import (
     recording_reply,
     static_file,
     strict,
+    total_reply,
     vocabulary,
     window_reply,
 )
@@ -38,6 +42,8 @@ __all__ = [
     "html_report",
     "step_columns",
 ]
+
+logger = logging.getLogger("gpu_util_callback")
 
 
 def step_columns(recording: Recording, first: int, last: int) -> dict[str, list]:
@@ -216,6 +222,8 @@ def html_report(
             ],
             "problems": problems_of([*recordings.problems, *problems]),
         },
+        # Stored diagnoses are summed: those of other thresholds would contradict the runs' own.
+        "total": None if thresholds else _sums([one for one, _ in judged]),
         "shown": [id for id in shown if id in held],
         "recordings": held,
     }  # fmt: skip
@@ -226,6 +234,17 @@ def html_report(
         data=text.replace("<", "\\u003c"),
         script=script.decode().replace("</script", "<\\/script").replace("<!--", "<\\!--"),
     )
+
+
+def _sums(recordings: Sequence[Recording]) -> dict[str, Any] | None:
+    """Return the sums above the table of several runs; None where there is nothing to sum up."""
+    rows = []
+    for one in recordings:
+        try:
+            rows.append(row_of_open(one, anew=True))
+        except Exception:  # its own problems are listed; the table has its row without sums
+            logger.exception("summing up %s failed", one.path)
+    return total_reply(total(Survey(rows))) if len(rows) > 1 else None
 
 
 def _recording(

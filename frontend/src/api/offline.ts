@@ -12,7 +12,7 @@ interface EmbeddedTiles {
 
 export interface Embedded {
   runs: RunsReply;
-  total?: TotalReply;
+  total?: TotalReply | null;
   /** Ids of those that are open at first: one, and what it is compared with. */
   shown?: string[];
   recordings: Record<string, { reply: RecordingReply; tiles: Record<Axis, EmbeddedTiles>; windows?: Record<string, WindowReply | null>; job?: JobReply }>;
