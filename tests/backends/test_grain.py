@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from processes import environment
@@ -49,6 +50,15 @@ def test_data_in_a_pipeline_is_not_searched():
     assert workers_of(grain.MapDataset.source(million).batch(4)) == ("MapDataset", None, None)
 
 
+def run(program: str, folder: Path, *arguments: str) -> None:
+    (folder / "train.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "train.py", *arguments], cwd=folder, timeout=250,
+        capture_output=True, text=True, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 # Each batch takes 40 ms of waiting, a step 10 ms.
 PROGRAM = """
 import sys, time
@@ -88,24 +98,47 @@ if __name__ == "__main__":
 @pytest.mark.timed
 def test_a_slow_loader_is_found_and_the_printed_line_mends_it(tmp_path):
     pytest.importorskip("jax", reason="make test BACKENDS=1")
-    (tmp_path / "train.py").write_text(PROGRAM)
-
-    def train(*arguments: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "train.py", *arguments], cwd=tmp_path, timeout=250,
-            capture_output=True, text=True, env=environment(),
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
-
-    train()
-    [run] = logdir_report(read_recordings(tmp_path / "logs" / "before"))["runs"]
-    [found] = [one for one in run["findings"] + run["spans"] if one["cause"] == "input_bound"]
+    run(PROGRAM, tmp_path)
+    [report] = logdir_report(read_recordings(tmp_path / "logs" / "before"))["runs"]
+    [found] = [one for one in report["findings"] + report["spans"] if one["cause"] == "input_bound"]
     waits = read_recordings(tmp_path / "logs" / "before")[0].steps["input_wait_ns"][1:]
     assert waits.min() >= 39e6, "each batch is made while the loop waits"
     assert found["lost_s"] >= 0.9 * waits.sum() / 1e9
     advice = found["advice"]
     assert advice["before"] == "dataset = grain.DataLoader(..., worker_count=0)"
-    train(advice["code"])
+    run(PROGRAM, tmp_path, advice["code"])
     waits = read_recordings(tmp_path / "logs" / "after")[0].steps["input_wait_ns"]
     # The first batch waits for processes to start; every second one, at most, for its worker.
     assert sorted(waits)[len(waits) // 4] < 10e6, json.dumps((waits // 10**6).tolist())
+
+
+FIT = """
+import os, time
+os.environ["KERAS_BACKEND"] = "jax"
+import grain, keras, numpy as np
+from gpu_util_callback import GpuUtilCallback
+
+class Read(grain.transforms.Map):
+    def map(self, i):
+        time.sleep(0.005)
+        return np.full(4, i, np.float32), np.ones(1, np.float32)
+
+indices = grain.samplers.IndexSampler(num_records=160, num_epochs=1, shuffle=False)
+loader = grain.DataLoader(
+    data_source=range(160), sampler=indices, operations=[Read(), grain.transforms.Batch(8)])
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(loader, verbose=0, callbacks=[GpuUtilCallback("logs", report=False)])
+"""
+
+
+def test_a_loader_in_keras_fit(tmp_path):
+    pytest.importorskip("jax", reason="make test BACKENDS=1")
+    pytest.importorskip("keras", minversion="3.12", reason="an older fit takes no Grain")
+    run(FIT, tmp_path)
+    [recording] = read_recordings(tmp_path / "logs")
+    assert recording.step_count == 20 and recording.steps["input_wait_ns"].min() >= 39e6
+    fit = recording.facts["fit"]
+    assert (fit["input_kind"], fit["input_class"], fit["input_workers"]) == (
+        "grain", "DataLoader", 0,
+    )  # fmt: skip
