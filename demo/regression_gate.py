@@ -13,7 +13,7 @@ In a workflow the baseline is what the main branch recorded last, kept as a cach
 
 Exit code 1 fails the step; the reason stands in the log, in gate.xml and, by itself, in the step's
 summary. What both runs' scatter cannot resolve passes and is marked as skipped: give it more steps,
-a log directory of several baseline runs, or a machine that nobody else uses.
+a machine that nobody else uses, or several runs on both sides, compared together by --repeats.
 """
 
 import argparse
