@@ -147,6 +147,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "idle_ms_per_step": ("GPU idle for no other known reason, per step", "ms"),
     "idle_sync_ms_per_step": ("GPU idle around synchronizations, per step", "ms"),
     "idle_sync_pct": ("GPU idle around synchronizations, share of a step", "%"),
+    "items_mib": ("its items take", "MiB"),
     "kernel_pct": ("kernels, share of a step", "%"),
     "kernels_per_step": ("kernels per step", ""),
     "largest_kernel": ("longest of those kernels", ""),

@@ -199,6 +199,7 @@ class MemoryWatch:
         self._due = 0.0
         self._first: dict[str, tuple[int, int]] = {}  # count -> (step, value) of the first reading
         self._counted: dict[str, float | int] = {}
+        self._kills: dict[str, int] = {}
         self._sizes: dict[str, int | None] = {}  # by shape id
         self._error: dict[str, Any] | None = None
         self._printed_before = id(_printed_last())
@@ -235,9 +236,8 @@ class MemoryWatch:
         kept = self.kept.read()
         if kept:
             found["kept"] = kept
-        kills = oom_kills()
-        if kills:
-            found["oom_kills"] = kills
+        if self._kills:
+            found["oom_kills"] = self._kills
         if self._error is not None:
             found["out_of_memory"] = {"step": self._steps(), **self._error}
         return found
@@ -246,6 +246,7 @@ class MemoryWatch:
         began = time.perf_counter()
         if began < self._due:
             return self._counted
+        self._kills = oom_kills()
         step = self._steps()
         for name, value in self._adapter.counters().items():
             if step < LEAST:  # the first steps trace what the others use

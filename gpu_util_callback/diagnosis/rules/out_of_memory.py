@@ -3,16 +3,17 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from gpu_util_callback.diagnosis.advice.memory import smaller
+from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
 
 __all__ = ["OutOfMemory"]
 
 MIB = 1 << 20
+MUCH = Constant(0.25, "of what the process held: a list of that size is what to look at first")
 
 
 class OutOfMemory(Rule):
@@ -65,7 +66,7 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
         "batch_size": batch,
         "asked_for_shape": ", ".join(error.get("shapes") or ()) or None,
     }
-    fits = None
+    fits, kept = None, None
     if gpu is not None:
         evidence |= _of_gpu(run, gpu, error)
         room = batch_memory(run, gpu)
@@ -75,6 +76,9 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
             fits = room.room if batch and room.room < batch else None
     else:
         evidence |= _of_host(run)
+        kept = _kept(run)
+        if kept is not None:
+            evidence |= {"grows_with": kept["name"], "items_mib": _mib(_bytes(kept))}
     return Finding(
         cause=OutOfMemory.cause,
         title=title,
@@ -83,7 +87,7 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
         confidence=MEASURED,
         evidence={name: value for name, value in evidence.items() if value is not None},
         threshold={},
-        advice=smaller(run, gpu, fits),
+        advice=GROWING["list"](run, kept["name"]) if kept else smaller(run, gpu, fits),
         gpus=[] if gpu is None else [gpu],
         blocking=True,
     )
@@ -125,6 +129,20 @@ def _of_host(run: Run) -> dict[str, object]:
         "limit_gib": None if limit is None else round(limit / 2**30, 2),
         "peak_in": _peak_phase(run, "host:process_held_bytes"),
     }
+
+
+def _kept(run: Run) -> Mapping[str, Any] | None:
+    """Return the list of the program's that held much of the memory."""
+    track = run.memory.get("host:process_held_bytes")
+    lists = (run.facts.get("memory") or {}).get("kept") or ()
+    largest = max(lists, key=_bytes, default=None)
+    if largest is None or track is None or not track.highest:
+        return None
+    return largest if _bytes(largest) >= MUCH * track.highest else None
+
+
+def _bytes(kept: Mapping[str, Any]) -> float:
+    return float(kept.get("items") or 0) * float(kept.get("item_bytes") or 0)
 
 
 def _host_limit(run: Run) -> float | None:
