@@ -26,6 +26,7 @@ def growth(course):
     ("saw-teeth", lambda i: 500 + 5 * (i % 40)),
     ("two saw-teeth", lambda i: 500 + 5 * (i % 130)),
     ("peaks of validations", lambda i: 500 + 300 * (i % 40 < 3)),
+    ("saw-teeth, the last low a high one", lambda i: 500 + 5 * (i % 40) + 60 * (i >= 160)),
     ("two allocations", lambda i: 500 + 100 * (i > 60) + 100 * (i > 120)),
     ("a buffer that fills up", lambda i: 500 + 3 * np.minimum(i, 70)),
     ("a pool that doubles", lambda i: 500 + 2.0 ** np.minimum(i // 20, 7)),

@@ -218,7 +218,13 @@ def _judged(low: np.ndarray, least: float) -> _Judged | None:
     if released <= RELEASED * (held[-1] - held[0]):
         return _Judged(slice(0, len(low)), held, True)
     troughs = _troughs(low, released / 2)
-    if len(troughs) >= TROUGHS and held[troughs[-1]] - held[troughs[0]] >= least:
+    lowest = np.minimum.accumulate(low[troughs][::-1])[::-1]
+    risen = float(lowest[-1] - lowest[0]) if len(lowest) else 0.0
+    if (
+        len(troughs) >= TROUGHS
+        and risen >= least
+        and np.diff(lowest).max() <= ONE_STEP * risen  # not one low alone
+    ):
         lows = np.interp(np.arange(troughs[0], troughs[-1] + 1), troughs, low[troughs])
         kept = np.minimum.accumulate(lows[::-1])[::-1]
         return _Judged(slice(troughs[0], troughs[-1] + 1), kept, True)
