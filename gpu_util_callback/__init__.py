@@ -11,6 +11,7 @@ from gpu_util_callback._version import __version__
 
 if TYPE_CHECKING:
     from gpu_util_callback.callback import GpuUtilCallback
+    from gpu_util_callback.ceiling import ceilings
     from gpu_util_callback.monitor import GpuUtilMonitor
     from gpu_util_callback.profiling.schedule import TraceSchedule
     from gpu_util_callback.recording import read_recordings
@@ -21,6 +22,7 @@ __all__ = [
     "GpuUtilMonitor",
     "TraceSchedule",
     "__version__",
+    "ceilings",
     "read_recordings",
     "trace_handler",
 ]
@@ -28,6 +30,7 @@ __all__ = [
 _MODULES = {
     "GpuUtilCallback": "gpu_util_callback.callback",
     "GpuUtilMonitor": "gpu_util_callback.monitor",
+    "ceilings": "gpu_util_callback.ceiling",
     "TraceSchedule": "gpu_util_callback.profiling.schedule",
     "read_recordings": "gpu_util_callback.recording",
     "trace_handler": "gpu_util_callback.traces.imported",

@@ -1,0 +1,320 @@
+"""What a trial run changes, and how all of it is put back: state, random numbers, datasets."""
+
+from __future__ import annotations
+
+import copy
+import random
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+
+from gpu_util_callback.backends.base import BACKENDS, part_of
+
+__all__ = ["Preserved", "independent"]
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, dict, set)
+# Attributes larger than this are shared with the copy: they are data, not state.
+_LARGEST_BYTES, _LONGEST = 16 << 20, 100_000
+_MOST_OBJECTS = 200_000
+# Packages whose objects are not looked into, but for Keras' layers, optimizers, metrics and losses.
+_FOREIGN = {
+    "builtins", "keras", "tensorflow", "jax", "jaxlib", "torch", "numpy", "threading", "logging",
+    "collections", "abc", "typing", "types", "weakref", "functools", "concurrent", "asyncio",
+    "multiprocessing", "gpu_util_callback",
+}  # fmt: skip
+
+
+class Preserved:
+    """A block after which all that was put under its care is as before, bit for bit.
+
+    However it ends: an error or Ctrl+C passes after everything has been put back, and a Ctrl+C
+    meanwhile waits for that.
+
+    Example:
+
+    ```python
+    with Preserved() as preserved:
+        preserved.random_numbers()
+        preserved.state(model)
+        model.fit(...)
+    ```
+    """
+
+    def __init__(self) -> None:
+        self._restore: list[Callable[[], None]] = []
+        self._seen: dict[int, Any] = {}  # by id; holding an object keeps its id its own
+
+    def __enter__(self) -> Preserved:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with _undisturbed():
+            problem: Exception | None = None
+            for restore in reversed(self._restore):
+                try:
+                    restore()
+                except Exception as error:  # the others are restored nevertheless
+                    problem = problem or error
+            if problem is not None:
+                raise problem
+
+    def random_numbers(self) -> None:
+        """Preserve the global random states of Python, NumPy, and the frameworks in use."""
+        state = random.getstate()
+        self._restore.append(lambda: random.setstate(state))
+        numbers = np.random.get_state()
+        self._restore.append(lambda: np.random.set_state(numbers))
+        self._restore += [restore for part in _states() for restore in part.random_states()]
+
+    def state(self, *roots: Any) -> None:
+        """Preserve all that objects hold: variables, tensors, attributes, containers.
+
+        Of a function it is what it refers to: its closure, global variables, the object that it is
+        bound to.
+        """
+        waiting = deque(roots)
+        while waiting and len(self._seen) < _MOST_OBJECTS:
+            one = waiting.popleft()
+            if isinstance(one, _PLAIN) or id(one) in self._seen:
+                continue
+            self._seen[id(one)] = one
+            waiting.extend(self._keep(one))
+
+    def _keep(self, one: Any) -> Iterator[Any]:
+        """Preserve an object; yield what it holds."""
+        for part in _states():
+            restore = part.preserved(one)
+            if restore is not None:
+                self._restore.append(restore)
+                return
+        if isinstance(one, np.ndarray):
+            self._keep_array(one)
+        elif isinstance(one, _CONTAINERS):
+            yield from self._keep_container(one)
+        elif isinstance(one, MethodType):
+            yield from (one.__self__, one.__func__)
+        elif isinstance(one, FunctionType):
+            yield from self._keep_names(one)
+        elif hasattr(one, "func") and hasattr(one, "args") and hasattr(one, "keywords"):
+            yield from (one.func, one.args, one.keywords)  # functools.partial
+        elif isinstance(one, (random.Random, np.random.Generator, np.random.RandomState)):
+            self._keep_generator(one)
+        elif _is_variable(one):
+            self._keep_variable(one)
+        elif hasattr(one, "__wrapped__") and callable(one):  # jax.jit, functools.wraps
+            yield one.__wrapped__
+        elif hasattr(one, "python_function"):  # tf.function
+            yield one.python_function
+        elif _has_state_dict(one):
+            kept = copy.deepcopy(one.state_dict())
+            self._restore.append(lambda: one.load_state_dict(kept))
+        elif _is_looked_into(one):
+            yield from self._keep_attributes(one)
+
+    def _keep_array(self, array: np.ndarray) -> None:
+        if array.flags.writeable and array.nbytes <= _LARGEST_BYTES:
+            kept = array.copy()
+            self._restore.append(lambda: np.copyto(array, kept))
+
+    def _keep_container(self, held: Any) -> Iterator[Any]:
+        if isinstance(held, dict):
+            pairs = dict(held)
+            self._restore.append(lambda: _refill(held, pairs))
+            yield from pairs.values()
+            return
+        kept = list(held) if len(held) <= _LONGEST else []
+        if isinstance(held, list) and len(held) <= _LONGEST:
+            self._restore.append(lambda: _refill_list(held, kept))
+        elif isinstance(held, set):
+            members = set(kept)
+            self._restore.append(lambda: _refill_set(held, members))
+        yield from kept
+
+    def _keep_names(self, function: FunctionType) -> Iterator[Any]:
+        """Preserve what a function's own names refer to, also where it binds them anew."""
+        names = function.__globals__
+        for name in function.__code__.co_names:
+            if name in names:
+                value = names[name]
+                self._restore.append(_rebinding(names, name, value))
+                yield value
+        for cell in function.__closure__ or ():
+            try:
+                value = cell.cell_contents
+            except ValueError:  # not bound yet
+                continue
+            self._restore.append(_rebinding_cell(cell, value))
+            yield value
+        yield from function.__defaults__ or ()
+
+    def _keep_generator(self, one: Any) -> None:
+        if isinstance(one, random.Random):
+            state = one.getstate()
+            self._restore.append(lambda: one.setstate(state))
+        elif isinstance(one, np.random.Generator):
+            inner = copy.deepcopy(one.bit_generator.state)
+            self._restore.append(lambda: setattr(one.bit_generator, "state", inner))
+        else:
+            numbers = one.get_state()
+            self._restore.append(lambda: one.set_state(numbers))
+
+    def _keep_variable(self, variable: Any) -> None:
+        """Preserve the value of a Keras variable: a copy, since training may reuse its memory."""
+        from keras import ops
+
+        held = getattr(variable, "_value", variable)
+        if held is None:
+            return
+        for part in _states():
+            restore = part.preserved(held)
+            if restore is not None:
+                self._restore.append(restore)
+                return
+        value = np.array(ops.convert_to_numpy(variable), copy=True)
+        self._restore.append(lambda: variable.assign(value))
+
+    def _keep_attributes(self, one: Any) -> Iterator[Any]:
+        names = vars(one)
+        bound = dict(names)
+        self._restore.append(lambda: _refill(names, bound))
+        yield from bound.values()
+
+
+def _refill(held: dict, pairs: dict) -> None:
+    """Bind the names of a dictionary as before, and no others."""
+    for name in [name for name in held if name not in pairs]:
+        dict.__delitem__(held, name)
+    for name, value in pairs.items():
+        if held.get(name) is not value:
+            dict.__setitem__(held, name, value)
+
+
+def _refill_list(held: list, kept: list) -> None:
+    if len(held) != len(kept) or any(a is not b for a, b in zip(held, kept, strict=True)):
+        list.__setitem__(held, slice(None), kept)
+
+
+def _refill_set(held: set, members: set) -> None:
+    held.clear()
+    held.update(members)
+
+
+def _rebinding(names: dict, name: str, value: Any) -> Callable[[], None]:
+    again = _again(value)
+    return lambda: names.__setitem__(name, again())
+
+
+def _rebinding_cell(cell: Any, value: Any) -> Callable[[], None]:
+    again = _again(value)
+    return lambda: setattr(cell, "cell_contents", again())
+
+
+def _again(value: Any) -> Callable[[], Any]:
+    """Return a function that returns a value as it is now, even where training gave it away."""
+    for part in _states():
+        known = part.immutable(value)
+        if known is not None:
+            return known
+    return lambda: value
+
+
+def _states() -> list[Any]:
+    """Return the `state` modules of the frameworks that are imported."""
+    return [part_of(name, "state") for name in BACKENDS if name in sys.modules]
+
+
+def _is_variable(one: Any) -> bool:
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(one, keras.Variable)
+
+
+def _has_state_dict(one: Any) -> bool:
+    both = hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
+    return both and not hasattr(one, "named_buffers") and not isinstance(one, type)
+
+
+def _is_looked_into(one: Any) -> bool:
+    if isinstance(one, type) or not hasattr(one, "__dict__") or not isinstance(vars(one), dict):
+        return False
+    if type(one).__module__.partition(".")[0] not in _FOREIGN | set(sys.stdlib_module_names):
+        return True
+    keras = sys.modules.get("keras")
+    kinds: tuple[type, ...] = ()
+    if keras is not None:
+        kinds = (
+            keras.layers.Layer,
+            keras.optimizers.Optimizer,
+            keras.optimizers.schedules.LearningRateSchedule,
+            keras.metrics.Metric,
+            keras.losses.Loss,
+            keras.random.SeedGenerator,
+        )
+    return isinstance(one, kinds) or hasattr(one, "named_buffers")  # torch modules
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put off a Ctrl+C until the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    pressed: list[int] = []
+    if before is not None:
+        signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def independent(data: Any) -> Any:
+    """Return a copy of a dataset whose iteration leaves the dataset itself as it is.
+
+    Raises:
+        ValueError: it can be iterated over only once, or cannot be copied.
+    """
+    for part in _states():
+        copied = part.copied(data)
+        if copied is not None:
+            return copied
+    if hasattr(data, "__next__"):
+        kind = type(data).__name__
+        raise ValueError(
+            f"a {kind} can be iterated over only once: measuring would use up its batches; pass a "
+            "function that makes it, such as lambda: make_batches()"
+        )
+    if isinstance(data, (FunctionType, MethodType)):
+        return data()
+    if isinstance(data, (np.ndarray, *_CONTAINERS)) or not hasattr(data, "__dict__"):
+        return data
+    other = copy.copy(data)
+    for name, value in vars(data).items():
+        if _is_small(value):
+            try:
+                vars(other)[name] = copy.deepcopy(value)
+            except Exception:  # a lock, a file: shared
+                continue
+    for hook in ("on_epoch_begin", "on_epoch_end"):  # of a PyDataset: they change what they share
+        if hasattr(data, hook):
+            vars(other)[hook] = lambda: None
+    return other
+
+
+def _is_small(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.nbytes <= _LARGEST_BYTES
+    if isinstance(value, _CONTAINERS):
+        return len(value) <= _LONGEST
+    return isinstance(value, (random.Random, np.random.Generator, np.random.RandomState))

@@ -1,0 +1,57 @@
+"""State of JAX programs that a trial run must not change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["copied", "immutable", "preserved", "random_states", "synchronize"]
+
+
+def random_states() -> list[Callable[[], None]]:
+    """Return what restores global random states: JAX has none."""
+    return []
+
+
+def preserved(one: Any) -> Callable[[], None] | None:
+    """Return what restores an object in place; None: arrays do not change."""
+    return None
+
+
+def immutable(value: Any) -> Callable[[], Any] | None:
+    """Return a function that returns arrays as they are now, also after they were donated."""
+    leaves, tree = jax.tree_util.tree_flatten(value)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+    if not arrays or any(jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key) for one in arrays):
+        return None
+    kept = [np.array(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+
+    def again() -> Any:
+        if not any(one.is_deleted() for one in arrays):
+            return value
+        made = [
+            jax.numpy.asarray(copy, dtype=leaf.dtype) if isinstance(leaf, jax.Array) else leaf
+            for copy, leaf in zip(kept, leaves, strict=True)
+        ]
+        return jax.tree_util.tree_unflatten(tree, made)
+
+    return again
+
+
+def copied(data: Any) -> Any | None:
+    """Return an independent copy of a dataset of this framework; None for others."""
+    return data if isinstance(data, jax.Array) else None
+
+
+def synchronize(result: Any) -> None:
+    """Wait for all that was launched."""
+    jax.block_until_ready(result)
+    jax.effects_barrier()
+
+
+def processes() -> int:
+    """Return how many processes train together."""
+    return jax.process_count()

@@ -1,0 +1,143 @@
+"""State of TensorFlow programs that a trial run must not change."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["copied", "immutable", "preserved", "processes", "random_states", "synchronize"]
+
+
+def random_states() -> list[Callable[[], None]]:
+    """Return what restores the global random states."""
+    restore: list[Callable[[], None]] = []
+    try:
+        from tensorflow.python.eager import context
+
+        own = getattr(context.context(), "_rng", None)  # draws the seeds of operations
+        if own is not None:
+            state = own.getstate()
+            restore.append(lambda: own.setstate(state))
+        from tensorflow.python.ops import stateful_random_ops
+
+        generator = getattr(stateful_random_ops, "global_generator", None)
+        known = None if generator is None else preserved(generator)
+        restore += [] if known is None else [known]
+    except ImportError:  # private, and moved
+        pass
+    return restore
+
+
+def preserved(one: Any) -> Callable[[], None] | None:
+    """Return what restores a variable or generator in place; None for other objects."""
+    if isinstance(one, tf.random.Generator):
+        return preserved(one.state)
+    if not isinstance(one, tf.Variable):
+        return None
+    try:
+        with tf.device("CPU"):  # a GPU may have no room for another one
+            value = tf.identity(one)
+    except Exception:  # not initialized
+        return None
+
+    def restore() -> None:
+        one.assign(value)
+
+    return restore
+
+
+def immutable(value: Any) -> Callable[[], Any] | None:
+    """Return None: tensors do not change."""
+    return None
+
+
+def copied(data: Any) -> Any | None:
+    """Return an independent copy of a `tf.data.Dataset`: tensors are their own; None for others.
+
+    The copy begins as the dataset itself did: shuffling, caches and variables in its functions are
+    its own. What its Python functions share, they share.
+
+    Raises: ValueError where it cannot be copied.
+    """
+    if isinstance(data, tf.Tensor):
+        return data
+    if hasattr(data, "element_spec") and not isinstance(data, tf.data.Dataset):
+        if hasattr(data, "__next__"):
+            return None
+        raise ValueError("a distributed dataset cannot be copied; pass the dataset it was made of")
+    if not isinstance(data, tf.data.Dataset):
+        return None
+    try:
+        return _rebuilt(data)
+    except Exception as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise ValueError(
+            f"this tf.data.Dataset cannot be copied ({reason}); pass a function that makes it, "
+            "such as lambda: make_dataset()"
+        ) from error
+
+
+def _rebuilt(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    from tensorflow.python.data.ops.dataset_ops import _VariantDataset
+
+    variant = dataset._variant_tensor
+    serialized = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=variant, external_state_policy=1, strip_device_assignment=True
+    )
+    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    nodes = {node.name: node for node in graph.node}
+    for node in graph.node:
+        if node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum:
+            handles = [one.name for one in node.attr["value"].tensor.resource_handle_val]
+            for part, operation in _OWNED.items():
+                if handles and all(part in name for name in handles):
+                    _replace(node, operation)
+        elif node.op.startswith("Cache") and len(node.input) > 1:
+            _move_cache(nodes.get(node.input[1].partition(":")[0]))
+    made = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+    return _VariantDataset(made, dataset.element_spec).with_options(dataset.options())
+
+
+# What datasets share by a handle, and the operation that gives each its own.
+_OWNED = {"SeedGenerator": "DummySeedGenerator", "MemoryCache": "DummyMemoryCache"}
+
+
+def _replace(node: Any, operation: str) -> None:
+    name = node.name
+    node.Clear()
+    node.name, node.op = name, operation
+
+
+def _move_cache(node: Any) -> None:
+    """Let a cache on disk that is not complete go elsewhere: nothing is written for a trial."""
+    if node is None or node.op != "Const":
+        return
+    for at, path in enumerate(node.attr["value"].tensor.string_val):
+        if path and not os.path.exists(os.fsdecode(path) + ".index"):  # noqa: PTH110
+            folder = tempfile.mkdtemp(prefix="gpu-util-")
+            node.attr["value"].tensor.string_val[at] = os.fsencode(os.path.join(folder, "cache"))  # noqa: PTH118
+
+
+def synchronize(result: Any) -> None:
+    """Wait for all that was launched."""
+    wait = getattr(tf.test.experimental, "sync_devices", None)
+    if wait is not None and tf.config.list_logical_devices("GPU"):
+        wait()
+
+
+def processes() -> int:
+    """Return how many processes train together."""
+    strategy = tf.distribute.get_strategy()
+    resolver = getattr(strategy, "cluster_resolver", None)
+    if resolver is None:
+        return 1
+    return max(1, len(resolver.cluster_spec().as_dict().get("worker", ())))
+
+
+def repeated(batch: Any) -> tf.data.Dataset:
+    """Return one batch as a dataset without an end."""
+    return tf.data.Dataset.from_tensors(batch).repeat()

@@ -1,0 +1,81 @@
+"""State of PyTorch programs that a trial run must not change."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["copied", "immutable", "preserved", "processes", "random_states", "synchronize"]
+
+
+def random_states() -> list[Callable[[], None]]:
+    """Return what restores the global random states."""
+    state = torch.get_rng_state()
+    restore = [lambda: torch.set_rng_state(state)]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states = torch.cuda.get_rng_state_all()
+        restore.append(lambda: torch.cuda.set_rng_state_all(states))
+    return restore
+
+
+def preserved(one: Any) -> Callable[[], None] | None:
+    """Return what restores a tensor or a generator in place; None for other objects."""
+    if isinstance(one, torch.Generator):
+        state = one.get_state()
+
+        def set_back() -> None:
+            one.set_state(state)
+
+        return set_back
+    if not isinstance(one, torch.Tensor):
+        return None
+    value = one.detach().to("cpu", copy=True)  # a device may have no room for another one
+    grad = None if one.grad is None else one.grad.detach().clone()
+
+    def restore() -> None:
+        with torch.no_grad():
+            one.detach().copy_(value)
+            one.grad = grad
+
+    return restore if one.is_leaf else (lambda: None)
+
+
+def immutable(value: Any) -> Callable[[], Any] | None:
+    """Return None: tensors are restored in place."""
+    return None
+
+
+def copied(data: Any) -> Any | None:
+    """Return an independent copy of a DataLoader; tensors are their own; None for others."""
+    if isinstance(data, torch.Tensor):
+        return data
+    if not isinstance(data, torch.utils.data.DataLoader):
+        return None
+    other = copy.copy(data)  # shares the dataset and what draws samples
+    object.__setattr__(other, "_iterator", None)  # of persistent workers
+    return other
+
+
+def generators(data: Any) -> list[Any]:
+    """Return the random generators that a DataLoader draws from."""
+    found = [getattr(data, "generator", None)]
+    sampler = getattr(data, "sampler", None)
+    found.append(getattr(sampler, "generator", None))
+    return [one for one in found if one is not None]
+
+
+def synchronize(result: Any) -> None:
+    """Wait for all that was launched."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def processes() -> int:
+    """Return how many processes train together."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())

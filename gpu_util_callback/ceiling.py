@@ -1,0 +1,402 @@
+"""`ceilings`: times the input alone and the model alone, and leaves both as they were."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from gpu_util_callback.backends.base import BACKENDS, part_of
+from gpu_util_callback.backends.copies import Preserved, independent
+from gpu_util_callback.backends.loops import framework_in_use
+from gpu_util_callback.report.ceilings import Ceilings
+
+__all__ = ["ceilings"]
+
+# Of the time: input alone, both together, model alone.
+_SHARES = (0.4, 0.3, 0.3)
+_WARM_SHARE = 0.2  # of a part, before its rate is taken: buffers fill, settings are tuned
+_WARM_STEPS = 2  # the first compiles
+_LEAST_STEPS = 2  # to take a rate from, however long they last
+_MANY = 10**9
+
+
+def ceilings(
+    model: Any = None,
+    data: Any = None,
+    y: Any = None,
+    *,
+    step: Callable[[Any], Any] | None = None,
+    seconds: float = 10.0,
+    state: Any = (),
+    batch_size: int | None = None,
+    sample_weight: Any = None,
+    class_weight: dict | None = None,
+    shuffle: bool = True,
+    progress: bool = True,
+) -> Ceilings:
+    """Measure how fast input and model could be, each without the other.
+
+    Three things are timed: the input alone, both together as training does them, and the model
+    alone on one batch that is kept. Afterwards nothing has changed: weights, optimizer variables,
+    metrics, random numbers and the position of datasets are put back bit for bit, also after
+    Ctrl+C or an error. A model that is not built yet is built, as by `fit`.
+
+    Args:
+        model: a compiled Keras model; not with `step`.
+        data: what `fit` takes as `x`: a dataset, arrays, a `PyDataset`, a torch `DataLoader`; or,
+            with `step`, anything to iterate over. A function without arguments is called for a
+            fresh one: the way for generators, which can be iterated over only once.
+        y, batch_size, sample_weight, class_weight, shuffle: as for `fit`.
+        step: a loop's own training step, called with a batch.
+        seconds: to measure for. Compilation and the wait for a first batch come on top.
+        state: with `step`: objects that it changes and that it does not refer to by itself. What
+            its function, closure and globals refer to is found: modules, optimizers, variables,
+            arrays.
+        progress: print what is being measured.
+
+    Returns:
+        The rates, which of both is the ceiling, and what mending the other could gain at most:
+        readable when printed and in a notebook; `to_dict()` has the numbers.
+
+    Raises:
+        TypeError, ValueError: the arguments cannot be measured; the message says what to do.
+
+    Example:
+
+    ```python
+    print(ceilings(model, dataset))
+    print(ceilings(step=train_step, data=loader))       # a loop of your own
+    print(ceilings(model, lambda: make_batches()))      # a generator
+    ```
+    """
+    if data is None:
+        raise TypeError("data is missing: ceilings(model, dataset) or ceilings(step=…, data=…)")
+    if (model is None) == (step is None):
+        raise TypeError("give either a Keras model or step=, a function called with a batch")
+    if not seconds > 0:
+        raise ValueError(f"seconds must be above 0, got {seconds!r}")
+    say = _Progress(progress)
+    began = time.perf_counter()
+    try:
+        if step is not None:
+            found = _of_loop(step, data, state, seconds, say)
+        else:
+            fit = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size,
+                   "class_weight": class_weight, "shuffle": None if shuffle else False}  # fmt: skip
+            found = _of_model(model, data, fit, seconds, say)
+    finally:
+        say.end()
+    return replace(found, seconds=round(time.perf_counter() - began, 3))
+
+
+class _Progress:
+    """One line on the console that says what is being measured."""
+
+    def __init__(self, wanted: bool):
+        self._wanted = wanted
+        self._said = False
+
+    def __call__(self, what: str) -> None:
+        if self._wanted:
+            print(f"\rgpu-util: measuring {what:<28}", end="", file=sys.stderr, flush=True)
+            self._said = True
+
+    def end(self) -> None:
+        if self._said:
+            print(file=sys.stderr, flush=True)
+
+
+class _Clock:
+    """The rate of steps over a stretch of time, its beginning left out.
+
+    Args:
+        seconds: to measure for.
+        wait: waits for all that was launched, given a step's result.
+    """
+
+    def __init__(self, seconds: float, wait: Callable[[Any], None]):
+        self._seconds = seconds
+        self._wait = wait
+        self._first: float | None = None
+        self._start: float | None = None
+        self._calls = self._steps = 0
+        self._paused: float | None = None
+        self._began: float | None = None  # of the measurement, with its pauses
+        self._since = 0  # steps since then
+        self.rate: float | None = None
+
+    def ticked(self, steps: int, result: Any) -> bool:
+        """Count steps that are done; return whether it is enough."""
+        self._calls += 1
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now
+        if self._start is None:
+            warm = now - self._first >= _WARM_SHARE * self._seconds
+            if self._calls >= _WARM_STEPS and warm:
+                self._wait(result)
+                self._start = self._began = time.perf_counter()
+                self._paused = None
+            return False
+        self._since += steps
+        if self._paused is not None:  # the first step after a pause waited for its end
+            self._wait(result)
+            self._start += time.perf_counter() - self._paused
+            self._paused = None
+            return self._is_all_pauses()
+        self._steps += steps
+        if self._steps >= _LEAST_STEPS and now - self._start >= self._seconds:
+            self._wait(result)
+            self.rate = self._steps / (time.perf_counter() - self._start)
+            return True
+        return False
+
+    def _is_all_pauses(self) -> bool:
+        """Return whether no step follows another, and count pauses in, then: they are the pace."""
+        assert self._began is not None
+        lasted = time.perf_counter() - self._began
+        if self._steps or self._since < _LEAST_STEPS or lasted < self._seconds:
+            return False
+        self.rate = self._since / lasted
+        return True
+
+    def pause(self) -> None:
+        """Leave out the time from now to the next step: the data begin again."""
+        if self._start is not None and self._paused is None:
+            self._paused = time.perf_counter()
+
+
+def _sync_of(framework: str) -> Callable[[Any], None]:
+    return part_of(framework, "state").synchronize if framework in BACKENDS else lambda result: None
+
+
+def _refuse_workers(framework: str) -> None:
+    if framework in BACKENDS and part_of(framework, "state").processes() > 1:
+        raise ValueError(
+            "several processes train together: each would have to do the same steps; measure in "
+            "one process, before they join"
+        )
+
+
+# ---- a Keras model -----------------------------------------------------------------------------
+
+
+def _of_model(
+    model: Any, data: Any, fit: dict[str, Any], seconds: float, say: Callable[[str], None]
+) -> Ceilings:
+    import keras
+
+    framework = keras.backend.backend()
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"a Keras 3 model is needed, got {type(model).__name__}; or give step=")
+    if not getattr(model, "compiled", False):
+        raise ValueError("the model is not compiled: call model.compile(...) first")
+    _refuse_workers(framework)
+    wait = _sync_of(framework)
+    with Preserved() as preserved:
+        preserved.random_numbers()
+        _preserve_data(preserved, data)
+        say("the input alone")
+        idle = _idle_model(keras)
+        alone = _fit_rate(idle, data, fit, _SHARES[0] * seconds, wait)
+        batch = idle.kept
+        _build(model, data, fit)
+        preserved.state(model, *_global_seeds())
+        say("both together")
+        model.train_function = None  # with operations of its own: their state is not the training's
+        together = _fit_rate(model, data, fit, _SHARES[1] * seconds, wait)
+        say("the model alone")
+        kept = {**dict.fromkeys(fit), "shuffle": False}  # the rest is in the batch already
+        repeated = _repeated(framework, batch)
+        steps = _fit_rate(model, repeated, kept, _SHARES[2] * seconds, wait, endless=True)
+    return Ceilings(alone, steps, together, _size(batch), framework=framework)
+
+
+def _preserve_data(preserved: Preserved, data: Any) -> None:
+    """Preserve what iterating over a dataset changes in it."""
+    if callable(data) and not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
+        return
+    preserved.state(data)
+    for name in ("generator", "sampler", "batch_sampler", "dataset"):  # of a torch DataLoader
+        held = getattr(data, name, None)
+        if type(data).__module__.startswith("torch.") and held is not None:
+            preserved.state(held, getattr(held, "generator", None))
+
+
+def _global_seeds() -> list[Any]:
+    """Return Keras' own source of seeds, if it was used."""
+    try:
+        from keras.src.backend.common import global_state
+
+        found = global_state.get_global_attribute("global_seed_generator")
+    except ImportError:  # private, and moved
+        return []
+    return [] if found is None else [found]
+
+
+def _idle_model(keras: Any) -> Any:
+    """Return a model that does nothing, so that `fit` only reads its input; it keeps a batch."""
+
+    class Idle(keras.Model):
+        kept: Any = None
+
+        def train_step(self, *args: Any) -> Any:
+            if self.kept is None:
+                object.__setattr__(self, "kept", args[-1])
+            logs = {"loss": keras.ops.zeros(())}  # TensorFlow needs some
+            return (logs, args[0]) if args[1:] else logs
+
+    idle = Idle()
+    idle.compile(optimizer="sgd", run_eagerly=True)
+    idle.built = True
+    return idle
+
+
+class _Enough(Exception):
+    """Enough was measured."""
+
+
+def _fit_rate(
+    model: Any,
+    data: Any,
+    fit: dict[str, Any],
+    seconds: float,
+    wait: Callable[[Any], None],
+    endless: bool = False,
+) -> float:
+    """Return the steps a second of `fit` on a copy of the data."""
+    import keras
+
+    clock = _Clock(seconds, wait)
+
+    class Stop(keras.callbacks.Callback):
+        async_safe = True  # otherwise every step would wait for the device
+        done = -1
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.done = -1
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            steps, self.done = batch - self.done, batch
+            if clock.ticked(steps, logs):
+                raise _Enough  # stopping by `stop_training` fails on JAX in some versions of Keras
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            clock.pause()
+
+    given = data if endless else independent(data)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # `fit` itself gives them to the user
+            keras.Model.fit(
+                model, given, epochs=_MANY, verbose=0, callbacks=[Stop()],
+                steps_per_epoch=_MANY if endless else None,
+                **{name: value for name, value in fit.items() if value is not None},
+            )  # fmt: skip
+    except _Enough:
+        assert clock.rate is not None
+        return clock.rate
+    raise ValueError("the data have no batch")
+
+
+def _build(model: Any, data: Any, fit: dict[str, Any]) -> None:
+    """Create the variables of a model that has none yet, as `fit` does before its first step."""
+    import keras
+
+    optimizer = model.optimizer
+    built = all(layer.built for layer in model._flatten_layers())
+    metrics = getattr(model, "_compile_metrics", None)
+    if not built or (metrics is not None and not metrics.built):
+        arguments = {name: fit[name] for name in ("y", "sample_weight", "batch_size")
+                     if fit[name] is not None}  # fmt: skip
+        keras.Model.evaluate(model, independent(data), steps=1, verbose=0, **arguments)
+        model.reset_metrics()
+    if optimizer is not None and not optimizer.built:
+        optimizer.build(model.trainable_variables)
+
+
+def _repeated(framework: str, batch: Any) -> Any:
+    """Return one batch as input without an end, made at no cost."""
+    if framework == "tensorflow":
+        return part_of(framework, "state").repeated(batch)
+    import keras
+
+    def on_host(value: Any) -> Any:
+        return None if value is None else keras.ops.convert_to_numpy(value)
+
+    same = keras.tree.map_structure(on_host, batch)
+    if isinstance(same, (list, tuple)):
+        same = keras.utils.pack_x_y_sample_weight(*same)
+    return (same for _ in range(_MANY))
+
+
+def _size(batch: Any) -> int | None:
+    """Return the samples of a batch: the first dimension of its first tensor."""
+    while isinstance(batch, (list, tuple, dict)) and len(batch):
+        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+    shape = getattr(batch, "shape", None)
+    try:
+        return int(shape[0]) if shape is not None and len(shape) else None
+    except (TypeError, ValueError):
+        return None
+
+
+# ---- a loop of one's own -----------------------------------------------------------------------
+
+
+def _of_loop(
+    step: Callable[[Any], Any], data: Any, state: Any, seconds: float, say: Callable[[str], None]
+) -> Ceilings:
+    framework = framework_in_use() or ""
+    _refuse_workers(framework)
+    wait = _sync_of(framework)
+    with Preserved() as preserved:
+        preserved.random_numbers()
+        _preserve_data(preserved, data)
+        preserved.state(step, *(state if isinstance(state, (list, tuple)) else (state,)))
+        kept: list[Any] = []
+        say("the input alone")
+
+        def keep(batch: Any) -> None:
+            if not kept:
+                kept.append(batch)
+
+        alone = _loop_rate(keep, _passes(data), _SHARES[0] * seconds, wait)
+        if not kept:
+            raise ValueError("the data have no batch")
+        say("both together")
+        together = _loop_rate(step, _passes(data), _SHARES[1] * seconds, wait)
+        say("the model alone")
+        same = ([kept[0]] * 1000 for _ in range(_MANY))
+        steps = _loop_rate(step, same, _SHARES[2] * seconds, wait)
+    return Ceilings(alone, steps, together, _size(kept[0]), framework=framework)
+
+
+def _passes(data: Any) -> Iterator[Any]:
+    """Yield the data again and again, each time a copy of their own."""
+    while True:
+        yield independent(data)
+
+
+def _loop_rate(
+    step: Callable[[Any], Any],
+    passes: Iterator[Any],
+    seconds: float,
+    wait: Callable[[Any], None],
+) -> float:
+    clock = _Clock(seconds, wait)
+    for batches in passes:
+        empty = True
+        for batch in batches:
+            empty = False
+            if clock.ticked(1, step(batch)):
+                assert clock.rate is not None
+                return clock.rate
+        if empty:
+            raise ValueError("the data have no batch")
+        clock.pause()
+    raise AssertionError("passes have no end")

@@ -1,0 +1,247 @@
+"""`ceilings`: both rates, the gain that they promise, and nothing changed afterwards."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpu_util_callback import ceilings
+from gpu_util_callback.backends.copies import Preserved, independent
+from gpu_util_callback.report.ceilings import Ceilings
+
+PROGRAM = Path(__file__).with_name("ceilings_program.py")
+INPUT_S = 0.04
+
+
+def run(*arguments, timeout=240):
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *map(str, arguments)],
+        capture_output=True, text=True, timeout=timeout, env=os.environ.copy(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    ("backend", "data", "mode"),
+    [
+        ("tensorflow", "dataset", "graph"),
+        ("tensorflow", "tfdata", "graph"),
+        ("tensorflow", "tfdata", "eager"),
+        ("jax", "dataset", "compiled"),
+        ("jax", "dataset", "eager"),
+        ("torch", "loader", "eager"),
+    ],
+)
+def test_nothing_has_changed_and_the_next_training_is_the_same(backend, data, mode):
+    pytest.importorskip("keras")
+    pytest.importorskip(backend)
+    found = run(backend, data, mode, 2)
+    assert found["changed"] == []
+    assert found["with"] == found["without"], "losses and weights, bit for bit"
+    assert found["result"]["batch_size"] == 8
+    # Stamped delays bound the rate; what a busy machine adds only lowers it.
+    assert 0.6 / INPUT_S < found["result"]["input_per_s"] <= 1.05 / INPUT_S
+    assert found["result"]["together_per_s"] <= 1.1 * found["result"]["input_per_s"]
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_a_loop_of_one_s_own(backend):
+    """Its modules, optimizer, closure and generators are found; donated arrays come back."""
+    pytest.importorskip(backend)
+    found = run(backend, "-", "loop", 2)
+    assert found["changed"] == []
+    assert 0.6 / INPUT_S < found["result"]["input_per_s"] <= 1.05 / INPUT_S
+    assert found["result"]["framework"] == backend
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    ("backend", "data"), [("tensorflow", "tfdata"), ("jax", "dataset"), ("torch", "loader")]
+)
+def test_ctrl_c_in_the_middle_is_harmless(backend, data):
+    pytest.importorskip(backend)
+    found = run(backend, data, "interrupted", 3)
+    assert found["raised"] == "KeyboardInterrupt"
+    assert found["changed"] == []
+    assert found["with"] == found["without"]
+
+
+def sleeping(seconds):
+    import time
+
+    def step(batch):
+        time.sleep(seconds)
+
+    return step
+
+
+class Slow:
+    """Batches that take their time; ahead: made in a thread while the loop computes."""
+
+    def __init__(self, seconds, ahead=False):
+        self.seconds, self.ahead = seconds, ahead
+
+    def __iter__(self):
+        import queue
+        import threading
+        import time
+
+        if not self.ahead:
+            for at in range(10_000):
+                time.sleep(self.seconds)
+                yield at
+            return
+        ready = queue.Queue(4)
+        stopped = threading.Event()
+
+        def make():
+            for at in range(10_000):
+                time.sleep(self.seconds)
+                while not stopped.is_set():
+                    try:
+                        ready.put(at, timeout=0.1)
+                        break
+                    except queue.Full:
+                        continue
+                if stopped.is_set():
+                    return
+
+        threading.Thread(target=make, daemon=True).start()
+        try:
+            while True:
+                yield ready.get()
+        finally:
+            stopped.set()
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    ("input_s", "step_s", "which"), [(0.05, 0.02, "input"), (0.02, 0.05, "model")]
+)
+def test_both_rates_of_stamped_delays_and_the_gain_that_is_promised(input_s, step_s, which):
+    """Within 5 %; and once the input is made ahead, training is as fast as was promised."""
+    before = ceilings(step=sleeping(step_s), data=Slow(input_s), seconds=3, progress=False)
+    assert before.input_per_s == pytest.approx(1 / input_s, rel=0.05)
+    assert before.model_per_s == pytest.approx(1 / step_s, rel=0.05)
+    assert before.together_per_s == pytest.approx(1 / (input_s + step_s), rel=0.05)
+    assert before.ceiling == which
+    ahead = Slow(input_s, ahead=True)
+    after = ceilings(step=sleeping(step_s), data=ahead, seconds=3, progress=False)
+    got = after.together_per_s / before.together_per_s
+    assert got == pytest.approx(before.overlap_gain, rel=0.08)
+
+
+def test_what_it_says():
+    slow = Ceilings(412.4, 1020, 290, 32, 10.0, "jax")
+    assert str(slow).splitlines() == [
+        "The input is the ceiling: a perfect one makes training up to 3.5× faster; made while the "
+        "model computes, 1.4×.",
+        "  input alone: 412 batches/s, 13,197 samples/s",
+        "  model alone: 1,020 batches/s, 32,640 samples/s",
+        "  both, as now: 290 batches/s, 9,280 samples/s",
+    ]
+    assert "<b>The input is the ceiling" in slow._repr_html_()
+    assert slow.to_dict()["input_gain"] == pytest.approx(3.5172)
+    fine = Ceilings(1000, 100, 99)
+    assert str(fine).startswith("The model is the ceiling: a perfect input would gain 1 % at most.")
+    turns = Ceilings(100, 50, 33)
+    assert str(turns).startswith("The input takes time from the model: made while")
+    json.dumps(fine.to_dict())
+
+
+def test_a_generator_is_left_alone():
+    batches = iter(range(5))
+    with pytest.raises(ValueError, match=r"can be iterated over only once.*lambda"):
+        ceilings(step=print, data=batches, seconds=1, progress=False)
+    made = (one for one in [1, 2])
+    with pytest.raises(ValueError, match="a generator can be iterated over only once"):
+        ceilings(step=print, data=made, seconds=1, progress=False)
+    assert (list(batches), list(made)) == ([0, 1, 2, 3, 4], [1, 2])
+
+
+def test_a_function_makes_fresh_data_and_short_data_are_enough():
+    calls = []
+
+    def make():
+        calls.append(1)
+        return iter([np.zeros((4, 2))])
+
+    found = ceilings(step=lambda batch: None, data=make, seconds=0.2, progress=False)
+    assert found.batch_size == 4 and len(calls) > 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "data is missing"),
+        ({"data": [1]}, "either a Keras model or step="),
+        ({"data": [1], "step": print, "seconds": 0}, "seconds must be above 0"),
+        ({"data": [], "step": print}, "the data have no batch"),
+    ],
+)
+def test_arguments_that_cannot_be_measured(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        ceilings(progress=False, **arguments)
+
+
+def test_an_error_of_the_step_passes_and_state_is_put_back(capsys):
+    held = {"a": [1, 2], "b": np.arange(3.0)}
+    rng = np.random.default_rng(4)
+    before, drawn = random.getstate(), rng.bit_generator.state["state"]["state"]
+
+    def step(batch):
+        held["a"].append(batch)
+        held["b"] += 1
+        held["c"] = rng.random() + random.random()
+        raise RuntimeError("of the user")
+
+    with pytest.raises(RuntimeError, match="of the user"):
+        ceilings(step=step, data=[1, 2, 3], seconds=0.2)
+    assert held["a"] == [1, 2] and "c" not in held
+    np.testing.assert_array_equal(held["b"], [0, 1, 2])
+    assert rng.bit_generator.state["state"]["state"] == drawn
+    assert random.getstate() == before
+    assert capsys.readouterr().err.startswith("\rgpu-util: measuring the input alone")
+
+
+def test_tf_data_is_copied_with_what_it_shares(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    tf.random.set_seed(1)
+
+    def make():
+        tf.random.set_seed(1)
+        return tf.data.Dataset.range(12).shuffle(12, seed=2).cache(str(tmp_path / "cache")).batch(4)
+
+    counter = tf.Variable(0, dtype=tf.int64)
+    counted = make().map(lambda x: x + counter.assign_add(1))
+    plain, used = make(), make()
+    copy = independent(used)
+    assert len(list(copy)) == len(list(copy)) == 3
+    assert not list(tmp_path.iterdir()), "nothing is written for a trial"
+    assert [x.numpy().tolist() for x in used] == [x.numpy().tolist() for x in plain]
+    list(independent(counted))
+    assert counter.numpy() == 0
+
+
+def test_preserved_puts_back_what_python_code_changed():
+    class Own:
+        def __init__(self):
+            self.count, self.items, self.rng = 0, [1], random.Random(3)
+
+    one = Own()
+    expected = random.Random(3).random()
+    with Preserved() as preserved:
+        preserved.state(one)
+        one.count, one.more = 5, True
+        one.items.append(2)
+        one.rng.random()
+    assert (one.count, one.items, hasattr(one, "more")) == (0, [1], False)
+    assert one.rng.random() == expected
