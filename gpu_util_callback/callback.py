@@ -12,6 +12,7 @@ from gpu_util_callback.recorder.fit import KerasSession, Series, announce_known_
 from gpu_util_callback.recorder.settings import checked_settings
 
 if TYPE_CHECKING:
+    from gpu_util_callback.report.ceilings import Ceilings
     from gpu_util_callback.report.notebook import Summary
 
 __all__ = ["GpuUtilCallback"]
@@ -52,6 +53,10 @@ class GpuUtilCallback(keras.callbacks.Callback):
         flops_per_sample: FLOPs of training on one sample, forward and backward, two a multiply-add:
             what MFU rests on, where it cannot be counted or should be another figure. Without it
             the matrix products and convolutions of the model's own training step are counted.
+        ceilings: True measures the input alone and the model alone once, before the first fit, for
+            10 s (a number: for that many seconds) with compilation on top; see `ceilings`.
+            Training then begins as if nothing had been; promised speedups rest on what was
+            measured. What `ceilings` returned may be given as well.
 
     Raises:
         TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
@@ -110,6 +115,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         report: bool = True,
         logs: bool = False,
         flops_per_sample: float | None = None,
+        ceilings: bool | float | Ceilings = False,
     ):
         super().__init__()
         self._settings = checked_settings(
@@ -124,6 +130,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
             report=report,
             logs=logs,
             flops_per_sample=flops_per_sample,
+            ceilings=ceilings,
         )
         self._session: KerasSession | None = None  # of the fit that is recorded
         self._series: Series | None = None  # what the next fit may continue
@@ -152,6 +159,8 @@ class GpuUtilCallback(keras.callbacks.Callback):
             )
             leave_out(self)
             return
+        if outer is None:
+            self._measure()
         series, self._series = self._series, None
         if outer is not None:
             series = None
@@ -164,6 +173,21 @@ class GpuUtilCallback(keras.callbacks.Callback):
                 "gpu_util_callback: this fit is not recorded (%s: %s); training continues",
                 type(error).__name__,
                 error,
+            )
+
+    def _measure(self) -> None:
+        """Measure the ceilings once, where that was asked for."""
+        seconds, self._settings.ceilings_s = self._settings.ceilings_s, 0.0
+        if not seconds:
+            return
+        try:
+            from gpu_util_callback.ceiling import before_fit
+
+            self._settings.ceilings = before_fit(self._model, seconds, self._settings.report)
+        except Exception as error:
+            log.warning(
+                "gpu_util_callback: ceilings were not measured: %s; training continues",
+                str(error) or type(error).__name__,
             )
 
     # No hooks of training batches: `steps.callback_list` times those of the whole list.

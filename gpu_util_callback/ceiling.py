@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,8 +14,9 @@ from gpu_util_callback.backends.base import BACKENDS, part_of
 from gpu_util_callback.backends.copies import Preserved, independent
 from gpu_util_callback.backends.loops import framework_in_use
 from gpu_util_callback.report.ceilings import Ceilings
+from gpu_util_callback.steps.fit_frame import calling_fit
 
-__all__ = ["ceilings"]
+__all__ = ["before_fit", "ceilings"]
 
 # Of the time: input alone, both together, model alone.
 _SHARES = (0.4, 0.3, 0.3)
@@ -204,7 +206,8 @@ def _of_model(
         idle = _idle_model(keras)
         alone = _fit_rate(idle, data, fit, _SHARES[0] * seconds, wait)
         batch = idle.kept
-        _build(model, data, fit)
+        preserved.state(*model.variables)  # before anything is built
+        _build(model, batch)
         preserved.state(model, *_global_seeds())
         say("both together")
         model.train_function = None  # with operations of its own: their state is not the training's
@@ -303,18 +306,11 @@ def _fit_rate(
     raise ValueError("the data have no batch")
 
 
-def _build(model: Any, data: Any, fit: dict[str, Any]) -> None:
-    """Create the variables of a model that has none yet, as `fit` does before its first step."""
-    import keras
-
+def _build(model: Any, batch: Any) -> None:
+    """Create the variables that a model has not got yet, without running it, as `fit` does."""
+    batch = tuple(batch) if isinstance(batch, list) else batch
+    model._symbolic_build(data_batch=batch)
     optimizer = model.optimizer
-    built = all(layer.built for layer in model._flatten_layers())
-    metrics = getattr(model, "_compile_metrics", None)
-    if not built or (metrics is not None and not metrics.built):
-        arguments = {name: fit[name] for name in ("y", "sample_weight", "batch_size")
-                     if fit[name] is not None}  # fmt: skip
-        keras.Model.evaluate(model, independent(data), steps=1, verbose=0, **arguments)
-        model.reset_metrics()
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
 
@@ -400,3 +396,34 @@ def _loop_rate(
             raise ValueError("the data have no batch")
         clock.pause()
     raise AssertionError("passes have no end")
+
+
+# ---- before a recorded fit ---------------------------------------------------------------------
+
+
+def before_fit(model: Any, seconds: float, report: bool) -> dict[str, Any]:
+    """Measure the ceilings of the `fit` that is calling; return `Ceilings.to_dict()`.
+
+    Raises: as `ceilings`.
+    """
+    frame = calling_fit()
+    if frame is None:
+        raise ValueError("the call of fit could not be found")
+    given = frame.f_locals
+    if report:
+        about = f"{seconds:g} s before training, compilation comes on top (ceilings=)"
+        print(f"gpu-util: measuring input and model, each alone, for {about}", file=sys.stderr)
+    found = ceilings(
+        model,
+        given["x"],
+        given.get("y"),
+        sample_weight=given.get("sample_weight"),
+        batch_size=given.get("batch_size"),
+        class_weight=given.get("class_weight"),
+        shuffle=bool(given.get("shuffle", True)),
+        seconds=seconds,
+        progress=report,
+    )
+    if report:
+        print(textwrap.indent(str(found), "gpu-util: "), file=sys.stderr, flush=True)
+    return found.to_dict()

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpu_util_callback.backends.base import BACKENDS
 from gpu_util_callback.backends.functions import TimedBatches
@@ -27,6 +27,9 @@ from gpu_util_callback.steps.fit_frame import FitWatch, names_in_loop
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.loop import Loop
 from gpu_util_callback.steps.rows import UNSEEN, Stamp
+
+if TYPE_CHECKING:
+    from gpu_util_callback.report.ceilings import Ceilings
 
 __all__ = ["GpuUtilMonitor"]
 
@@ -54,6 +57,8 @@ class GpuUtilMonitor:
             `GpuUtilCallback`.
         flops_per_sample: FLOPs of training on one sample, forward and backward, two a multiply-add:
             what MFU rests on.
+        ceilings: what `ceilings(step=…, data=…)` measured before this loop: it is kept with the
+            recording, and promised speedups rest on it.
 
     Raises:
         TypeError, ValueError: an argument cannot be used. Nothing is raised later on.
@@ -85,6 +90,7 @@ class GpuUtilMonitor:
         redact: bool = False,
         report: bool = True,
         flops_per_sample: float | None = None,
+        ceilings: Ceilings | None = None,
     ):
         self._settings = checked_settings(
             log_dir=log_dir,
@@ -97,6 +103,7 @@ class GpuUtilMonitor:
             redact=redact,
             report=report,
             flops_per_sample=flops_per_sample,
+            ceilings=False if ceilings is None else ceilings,
         )
         if framework is not None and framework not in BACKENDS:
             raise ValueError(f"framework must be one of {', '.join(BACKENDS)}, got {framework!r}")

@@ -166,6 +166,7 @@ def run_report(
         "traced": _traced(traced),
         "unavailable": [*(facts.get("unavailable") or []), *_older_rules(found)],
         "overhead": dict(facts.get("overhead") or {}),
+        "ceilings": facts.get("ceilings"),
         "au_pct": (found.get("au") or {}).get("pct"),
         "au_epochs": (found.get("au") or {}).get("epochs") or [],
         "memory": found.get("memory"),

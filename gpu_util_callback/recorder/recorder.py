@@ -483,6 +483,8 @@ class Recorder:
             self.facts.update(job_facts(self.settings.job, framework=rendezvous))
         except Exception as error:
             self.fail("the job's name", error)
+        if self.settings.ceilings is not None:
+            self.facts["ceilings"] = self.settings.ceilings
         self.facts["script"] = script_name(redact=self.settings.redact)
         self.facts["user"] = user_name()  # left out where names are redacted
         self.facts["scheduler"] = scheduler_facts(redact=self.settings.redact)

@@ -8,6 +8,8 @@ from typing import Any
 
 from gpu_util_callback.profiling.schedule import TraceSchedule
 
+CEILINGS_S = 10.0  # with `ceilings=True`
+
 __all__ = [
     "Settings",
     "checked_settings",
@@ -29,6 +31,8 @@ class Settings:
     report: bool = True
     logs: bool = False
     flops_per_sample: float | None = None
+    ceilings_s: float = 0.0  # to measure for before training; 0 = not at all
+    ceilings: dict | None = None  # what was measured
 
 
 def checked_settings(
@@ -44,6 +48,7 @@ def checked_settings(
     report: Any,
     logs: Any = False,
     flops_per_sample: Any = None,
+    ceilings: Any = False,
 ) -> Settings:
     """Return the settings for a user's arguments.
 
@@ -62,7 +67,20 @@ def checked_settings(
         report=_flag("report", report),
         logs=_flag("logs", logs),
         flops_per_sample=_flops(flops_per_sample),
+        **_ceilings(ceilings),
     )
+
+
+def _ceilings(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"ceilings_s": CEILINGS_S if value else 0.0}
+    if hasattr(value, "to_dict") and hasattr(value, "input_per_s"):
+        return {"ceilings": value.to_dict()}
+    if not isinstance(value, int | float):
+        raise TypeError(
+            f"ceilings must be True, seconds or what ceilings() returned, got {value!r}"
+        )
+    return {"ceilings_s": _number("ceilings", value, 0, 3600, above=True)}
 
 
 def _path(log_dir: Any) -> str:

@@ -518,6 +518,21 @@ class Source(TypedDict, total=False):
     cannot_know: list[str]
 
 
+class Ceilings(TypedDict, total=False):
+    """Rates of the input alone, the model alone and both together, measured before training."""
+
+    input_per_s: Required[Number]
+    model_per_s: Required[Number]
+    together_per_s: Required[Number]
+    batch_size: Count
+    seconds: Number
+    framework: str
+    ceiling: Literal["input", "model", "both"]
+    input_gain: Number
+    model_gain: Number
+    overlap_gain: Number
+
+
 class Facts(TypedDict, total=False):
     """All facts of a manifest."""
 
@@ -559,6 +574,7 @@ class Facts(TypedDict, total=False):
     framework: Framework
     model: Model
     fit: Fit
+    ceilings: Annotated[Ceilings, Whole()]
     gpus: list[Gpu]
     work: Work
     throughput: Throughput

@@ -57,6 +57,8 @@ def make_data():
     keras.utils.set_random_seed(7)  # seeds of tf.data are drawn where it is made
     if INPUT == "dataset":
         return Batches()
+    if INPUT == "arrays":
+        return X
     if INPUT == "tfdata":
         import tensorflow as tf
 
@@ -117,13 +119,15 @@ def _slow_on_host(x):
 
 def make_model():
     keras.utils.set_random_seed(11)
+    compiled = MODE == "compiled"
+    # XLA on TensorFlow has no Python functions, which the slow layer needs.
+    slow = [] if BACKEND == "tensorflow" and compiled else [Counting()]
     model = keras.Sequential([
         keras.Input((4,)), keras.layers.Dense(16), keras.layers.Dropout(0.5),
-        keras.layers.BatchNormalization(), Counting(), keras.layers.Dense(1),
+        keras.layers.BatchNormalization(), *slow, keras.layers.Dense(1),
     ])  # fmt: skip
-    compiled = {"graph": False, "compiled": True}.get(MODE, "auto")
-    if BACKEND == "tensorflow":  # XLA has no Python functions
-        compiled = False
+    if BACKEND == "jax" and MODE != "eager":
+        compiled = True
     model.compile("adam", "mse", metrics=["mae"], jit_compile=compiled, run_eagerly=MODE == "eager")
     return model
 
@@ -163,7 +167,8 @@ def trained(model, data):
     """The losses of the training that follows: its data and random numbers are part of them."""
     global INPUT_S, STEP_S
     INPUT_S = STEP_S = 0.0
-    history = model.fit(data, epochs=2, verbose=0, shuffle=False)
+    y = {"y": Y, "batch_size": 8} if INPUT == "arrays" else {}
+    history = model.fit(data, epochs=2, verbose=0, shuffle=INPUT == "arrays", **y)
     return [history.history["loss"], digest(*model.get_weights())]
 
 
@@ -190,7 +195,9 @@ def of_model():
             with interrupted(0.55 * SECONDS + 1.0):
                 ceilings(model, data, seconds=4 * SECONDS, progress=False)
         else:
-            result = ceilings(model, data, seconds=SECONDS, progress=False)
+            y = Y if INPUT == "arrays" else None
+            result = ceilings(model, data, y, batch_size=8 if y is not None else None,
+                              seconds=SECONDS, progress=False)  # fmt: skip
     except KeyboardInterrupt:
         raised = "KeyboardInterrupt"
     after = state_of(model, data)

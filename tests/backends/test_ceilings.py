@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu_util_callback import ceilings
+from gpu_util_callback import ceilings, read_recordings
 from gpu_util_callback.backends.copies import Preserved, independent
+from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.report.ceilings import Ceilings
 
 PROGRAM = Path(__file__).with_name("ceilings_program.py")
@@ -31,11 +32,9 @@ def run(*arguments, timeout=240):
 @pytest.mark.parametrize(
     ("backend", "data", "mode"),
     [
-        ("tensorflow", "dataset", "graph"),
         ("tensorflow", "tfdata", "graph"),
-        ("tensorflow", "tfdata", "eager"),
+        ("tensorflow", "arrays", "compiled"),
         ("jax", "dataset", "compiled"),
-        ("jax", "dataset", "eager"),
         ("torch", "loader", "eager"),
     ],
 )
@@ -46,9 +45,8 @@ def test_nothing_has_changed_and_the_next_training_is_the_same(backend, data, mo
     assert found["changed"] == []
     assert found["with"] == found["without"], "losses and weights, bit for bit"
     assert found["result"]["batch_size"] == 8
-    # Stamped delays bound the rate; what a busy machine adds only lowers it.
-    assert 0.6 / INPUT_S < found["result"]["input_per_s"] <= 1.05 / INPUT_S
-    assert found["result"]["together_per_s"] <= 1.1 * found["result"]["input_per_s"]
+    if data != "arrays":  # stamped delays bound the rate; a busy machine only lowers it
+        assert 0.4 / INPUT_S < found["result"]["input_per_s"] <= 1.05 / INPUT_S
 
 
 @pytest.mark.timed
@@ -58,7 +56,7 @@ def test_a_loop_of_one_s_own(backend):
     pytest.importorskip(backend)
     found = run(backend, "-", "loop", 2)
     assert found["changed"] == []
-    assert 0.6 / INPUT_S < found["result"]["input_per_s"] <= 1.05 / INPUT_S
+    assert 0.4 / INPUT_S < found["result"]["input_per_s"] <= 1.05 / INPUT_S
     assert found["result"]["framework"] == backend
 
 
@@ -72,6 +70,22 @@ def test_ctrl_c_in_the_middle_is_harmless(backend, data):
     assert found["raised"] == "KeyboardInterrupt"
     assert found["changed"] == []
     assert found["with"] == found["without"]
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    ("backend", "data"), [("tensorflow", "dataset"), ("jax", "dataset"), ("torch", "loader")]
+)
+def test_before_a_fit_it_changes_nothing_and_is_kept(backend, data, tmp_path):
+    pytest.importorskip(backend)
+    found = run(backend, data, "callback", 1.5, tmp_path)
+    assert found["with"] == found["without"], "the weights after a fit, bit for bit"
+    (kept,) = read_recordings(str(tmp_path))
+    measured = kept.facts["ceilings"]
+    assert measured["framework"] == backend and measured["batch_size"] == 8
+    assert 0.4 / INPUT_S < measured["input_per_s"] <= 1.05 / INPUT_S
+    (report,) = logdir_report([kept])["runs"]
+    assert report["ceilings"] == measured
 
 
 def sleeping(seconds):

@@ -577,7 +577,12 @@ class InputBound(Rule):
         guessed = 2 * int(steps["estimated"][blocks].sum()) > in_blocks
         # The waits of a trace are those in which its GPUs idled.
         seen_idle = run.source is not None or (idle is not None and not guessed)
-        if clean is not None:
+        alone_ns = _model_alone_ns(run)
+        if alone_ns is not None:
+            lost = min(wait, max(0, duration - round(rows * alone_ns)))
+            evidence["model_alone_ms"] = round(alone_ns / 1e6, 3)
+            evidence["promise_rests_on"] = "a measurement of the model alone, before training"
+        elif clean is not None:
             # Small differences are noise; a large one means that steps which do not wait take
             # longer, so that the wait hid work which will show without it. If the GPU was seen idle
             # there was no such work:
@@ -660,6 +665,13 @@ class InputBound(Rule):
             gpus=list(idle.gpus) if idle else run.used_gpus,
             state=in_many_steps(wait, steps["top_wait_ns"][blocks]),
         )
+
+
+def _model_alone_ns(run: Run) -> float | None:
+    """Return a step's time with its batch at hand, where it was measured before the training."""
+    measured = run.manifest.get("ceilings")
+    rate = measured["model_per_s"] if measured else 0
+    return 1e9 / rate if rate > 0 else None
 
 
 def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float) -> Advice:
