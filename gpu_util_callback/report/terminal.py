@@ -161,7 +161,8 @@ def _whole(
     lines += _gpus(run, pen, detail)
     measured = run.get("ceilings")
     rates = rates_sentence(measured) if measured else ""
-    for said in (memory_sentence(run), rates, energy_sentence(run), accelerator_sentence(run)):
+    benchmark = accelerator_sentence(run) if detail.evidence else ""
+    for said in (memory_sentence(run), rates, energy_sentence(run), benchmark):
         lines += pen.wrap(said, "  ", "")
     notes = missing_lines(run["unavailable"], pen, detail)
     notes += _not_judged(run, pen, detail) + _clocks(unit, pen, detail)
