@@ -61,6 +61,7 @@ class Adapter:
     shapes_compile: bool = False  # whether a new input shape may make the framework compile
     every_shape_compiles: bool = False  # whether it always does
     shapes: dict[float, int] = field(default_factory=dict)  # signature -> shape id, over all fits
+    counts_work: bool = False  # whether `work` may know
     has_stages: bool = True  # whether the input pipeline may have stages that can be read
     # (source, reason, cure): what cannot be measured here
     unavailable: list[tuple[str, str, str]] = field(default_factory=list)

@@ -24,7 +24,7 @@ class KerasAdapter(Adapter):
     """
 
     def __init__(self, name: str, timing: str, about: About):
-        super().__init__(name=name, timing=timing, about=about)
+        super().__init__(name=name, timing=timing, about=about, counts_work=True)
         self._model: Any = None
         self._train: TimedFunction | None = None
         self._test: TimedFunction | None = None

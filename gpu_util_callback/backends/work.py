@@ -6,7 +6,6 @@ else, and nothing that is computed again to save memory.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -100,8 +99,3 @@ def einsum_multiply_adds(equation: str, shapes: Sequence[Sequence[int | None]]) 
             known = sizes.get(label)
             sizes[label] = size if known in (None, 1) else known
     return product(sizes.values())
-
-
-def windows(kernel: Sequence[int | None]) -> int:
-    """Return the multiply-adds per output of a convolution: its kernel without the outputs."""
-    return math.prod([product(kernel)])

@@ -88,8 +88,10 @@ class ModelWork:
         self.rates: dict[str, float] = {}
         self.unavailable: list[dict[str, str]] = []
         self._work: dict[str, Any] | None = None
+        if given is not None:
+            self._work = {"flops_per_sample": given, "source": "given"}
         self._by_kind: dict[tuple[str, str], float] = {}
-        self._settled = False
+        self._settled = given is not None
         self._steps = 0
         self._size: int | None = None  # of a batch
         self._samples = self._training_ns = 0.0
@@ -141,7 +143,8 @@ class ModelWork:
 
     def facts(self, facts: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return `work`, `throughput` and `gpus` with their peaks for the manifest."""
-        self._settle()
+        if self._adapter.counts_work or any(gpu.get("used_by_framework") for gpu in gpus):
+            self._settle()  # a loop on a CPU has neither a work to count nor a peak
         found: dict[str, Any] = {"gpus": list(gpus)}
         if self._samples == self._samples and self._samples and self._training_ns > 0:
             found["throughput"] = {
@@ -160,13 +163,7 @@ class ModelWork:
 
     def _settle(self) -> None:
         """Count the work, once; while the step has not run there is nothing to count."""
-        if self._settled:
-            return
-        if self._given is not None:
-            self._settled = True
-            self._work = {"flops_per_sample": self._given, "source": "given"}
-            return
-        if not self._steps:
+        if self._settled or not self._steps:
             return
         try:
             work = self._adapter.work(self._size)

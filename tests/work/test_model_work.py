@@ -1,0 +1,172 @@
+"""Where the model's work is not known, no number is made up, and the reason is given."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpu_util_callback.backends.base import Adapter
+from gpu_util_callback.backends.work import CONV, MATMUL, NotCounted, Work, einsum_multiply_adds
+from gpu_util_callback.recorder.work import BatchSizes, ModelWork
+
+A100 = {"index": 0, "name": "NVIDIA A100-SXM4-40GB", "used_by_framework": True}
+
+
+class Counting(Adapter):
+    """An adapter of a framework that has counted a batch of four."""
+
+    counted: Work | None = None
+
+    def __init__(self, name: str = "tensorflow"):
+        super().__init__(name=name, counts_work=True)
+        self.asked: list[int | None] = []
+
+    def work(self, batch):
+        self.asked.append(batch)
+        return self.counted
+
+    def tf32(self):
+        return {MATMUL: True, CONV: True}
+
+
+def rows(start: int, count: int, **columns) -> dict:
+    ms = 1_000_000
+    number = np.arange(start, start + count)
+    return {
+        "step": number, "start_ns": number * 100 * ms, "duration_ns": np.full(count, 100 * ms),
+        "compile_ns": np.zeros(count, int), "shape_id": np.zeros(count, int), **columns,
+    }  # fmt: skip
+
+
+def adapted(size: int | None, **more) -> BatchSizes:
+    return BatchSizes(SimpleNamespace(batch_size=size, **more), dict)
+
+
+def trained(adapter: Adapter, size: int | None = 4, given: float | None = None) -> ModelWork:
+    work = ModelWork(adapter, given)
+    work.sizes = adapted(size)
+    work.add({"steps": rows(0, 20)})
+    return work
+
+
+def counted(flops: int = 8_000_000, **more) -> Work:
+    work = Work(samples=4, **more)
+    work.add(MATMUL, "bfloat16", flops / 2)
+    return work
+
+
+def test_counted_once_and_for_the_batch_as_it_came():
+    adapter = Counting()
+    work = trained(adapter)
+    assert "work" not in work.facts({}, [A100]), "the step is not known yet"
+    adapter.counted = counted()
+    for _ in range(3):
+        facts = work.facts({}, [A100])
+    assert adapter.asked == [4, 4]
+    assert facts["work"] == {"flops_per_sample": 2e6, "source": "counted"}
+    assert facts["gpus"][0]["peak"]["tflops"] == 312
+    assert facts["throughput"] == {"samples": 80, "training_s": 2.0}
+    assert work.rates == {"gpu0": pytest.approx(312e12 / 2e6)}
+
+
+def test_compiling_is_no_training_time():
+    work = ModelWork(Counting(), 1.0)
+    work.sizes = adapted(4)
+    compiling = np.zeros(20, int)
+    compiling[0] = 60_000_000
+    work.add({"steps": rows(0, 20, compile_ns=compiling)})
+    assert work.facts({}, [])["throughput"]["training_s"] == pytest.approx(1.94)
+
+
+def test_a_smaller_last_batch_counts_as_what_it_is():
+    sizes = adapted(8, has_partial_batch=True, partial_batch_size=3, num_batches=5)
+    assert sizes.of(rows(0, 10)).tolist() == [8, 8, 8, 8, 3] * 2
+
+
+def test_one_batch_of_unknown_size_leaves_no_rate():
+    work = trained(Counting(), size=None)
+    assert "throughput" not in work.facts({}, [A100])
+
+
+def test_what_is_missing_is_named_and_its_cure():
+    adapter = Counting()
+    adapter.counted = counted(missing=["SomeOp (layer)"])
+    work = trained(adapter)
+    assert "work" not in work.facts({}, [A100])
+    assert work.unavailable == [{
+        "source": "model FLOPs", "reason": "the work of SomeOp (layer) is not known",
+        "cure": "give flops_per_sample=",
+    }]  # fmt: skip
+
+
+def test_an_error_of_ours_is_a_reason():
+    class Broken(Counting):
+        def work(self, batch):
+            raise AttributeError("moved")
+
+    work = trained(Broken())
+    work.facts({}, [A100])
+    assert work.unavailable[0]["reason"] == "AttributeError: moved"
+
+
+def test_inputs_of_several_shapes():
+    adapter = Counting()
+    adapter.counted = counted()
+    work = trained(adapter)
+    facts = {"fit": {"input_dims": [[4, [16, 128]], [4, 1]]}}
+    assert "work" not in work.facts(facts, [A100]) and work.rates == {}
+    assert "more than one shape" in work.unavailable[0]["reason"]
+    assert "work" in trained(adapter, given=1e6).facts(facts, [A100])
+
+
+def test_a_loop_says_nothing_without_a_gpu():
+    work = trained(Adapter())
+    work.facts({}, [])
+    assert not work.unavailable
+    work.facts({}, [A100])
+    assert work.unavailable[0]["source"] == "model FLOPs"
+
+
+def test_gpus_that_share_the_work_and_those_that_do_not():
+    adapter = Counting()
+    adapter.counted = counted()
+    two = [A100, {**A100, "index": 1}]
+    strategy = {"fit": {"replicas": [{"gpu": 0}, {"gpu": 1}]}}
+    assert set(trained(adapter).facts(strategy, two)["gpus"][1]) > set(two[1])
+    alone = trained(adapter).facts({"framework": {"backend": "tensorflow"}}, two)["gpus"]
+    assert "peak" in alone[0] and "peak" not in alone[1]
+    unclear = trained(adapter)
+    assert not any("peak" in gpu for gpu in unclear.facts({}, two)["gpus"])
+    assert unclear.unavailable[0]["reason"] == "which of the GPUs trains is not known"
+
+
+def test_a_gpu_without_a_known_peak_gets_no_number():
+    adapter = Counting()
+    adapter.counted = counted()
+    work = trained(adapter)
+    facts = work.facts({}, [{**A100, "name": "Some Accelerator"}])
+    assert "peak" not in facts["gpus"][0] and work.rates == {}
+    assert work.unavailable[0] == {
+        "source": "MFU", "reason": "the peak of Some Accelerator is not known", "cure": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "expected"),
+    [
+        ("abc,cd->abd", [(2, 3, 4), (4, 5)], 2 * 3 * 4 * 5),
+        ("bqhd,bkhd->bhqk", [(2, 7, 3, 4), (2, 5, 3, 4)], 2 * 7 * 5 * 3 * 4),
+        ("...ij,...jk->...ik", [(6, 2, 3), (6, 3, 5)], 6 * 2 * 3 * 5),
+        ("...ij,jk->...ik", [(6, 2, 3), (3, 5)], 6 * 2 * 3 * 5),
+        ("ab->ba", [(2, 3)], 0),
+    ],
+)
+def test_einsum(equation, shapes, expected):
+    assert einsum_multiply_adds(equation, shapes) == expected
+
+
+def test_einsum_of_an_unknown_size():
+    with pytest.raises(NotCounted):
+        einsum_multiply_adds("ab,bc->ac", [(None, 3), (3, 4)])
