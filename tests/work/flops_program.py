@@ -149,6 +149,43 @@ def own_step() -> Any:
     return work_of(compiled(Twice(inputs, layers.Dense(1)(hidden))), *data())
 
 
+class Noted(keras.Model):
+    """Notes how often Python runs its step, to trace it or to train."""
+
+    runs = 0
+
+    def train_step(self, *args):
+        type(self).runs += 1
+        return super().train_step(*args)
+
+
+def untouched() -> Any:
+    """Runs of a step's Python without and with us; if the function is its own later."""
+    from gpu_util_callback import GpuUtilCallback, read_recordings
+    from gpu_util_callback.backends.functions import unwrapped
+
+    x, y = data()
+    runs, own, log_dir = [], [], tempfile.mkdtemp()
+    for recorded in (False, True):
+        inputs = keras.Input((WIDTH,))
+        model = compiled(Noted(inputs, layers.Dense(1)(inputs)))
+        Noted.runs = 0
+        model.make_train_function()
+        before = model.train_function
+        look = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs, model=model, before=before: own.append(
+                (batch, unwrapped(model.train_function) is before)
+            )
+        )
+        ours = [GpuUtilCallback(log_dir, trace="off", report=False)] if recorded else []
+        model.fit(x, y, batch_size=BATCH, epochs=3, verbose=0, callbacks=[look, *ours])
+        own.append((0, model.train_function is before))
+        runs.append(Noted.runs)
+    (recording,) = read_recordings(log_dir)
+    assert "work" in recording.facts
+    return [*runs, all(is_own for batch, is_own in own if batch != 0), own[-1][1]]
+
+
 class Foreign(layers.Layer):
     """An operation that no framework knows the work of."""
 
@@ -212,7 +249,7 @@ def transformer() -> Any:
 
 FITS: tuple[Callable[[], Any], ...] = (
     plain, jit, several_steps, mixed, accumulation, subclassed, again, convolution, given, eager,
-    own_step, foreign, remat, transformer,
+    own_step, untouched, foreign, remat, transformer,
 )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # several models are compiled, on busy machines, too
+
 PROGRAM = Path(__file__).with_name("flops_program.py")
 BACKENDS = [name for name in ("tensorflow", "jax", "torch") if importlib.util.find_spec(name)]
 # GMAC per image of torchvision's weights (`_ops`), and of Keras' first layer, whose input has no
@@ -36,7 +38,7 @@ def run(backend: str, *args: str) -> dict:
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }  # fmt: skip
     done = subprocess.run([sys.executable, str(PROGRAM), *args], env=environment, text=True,
-                          capture_output=True, timeout=280, check=False)  # fmt: skip
+                          capture_output=True, timeout=580, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -84,6 +86,13 @@ def test_a_foreign_operation_is_named_and_there_is_no_number(backend):
     named = {"tensorflow": "Python function", "jax": "pure_callback", "torch": "somebody.same"}
     said = fits(backend)["foreign"]
     assert isinstance(said, str) and named[backend] in said
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_step_is_neither_run_nor_traced_once_more(backend):
+    without, with_us, own_later, own_after = fits(backend)["untouched"]
+    assert with_us == without
+    assert own_later and own_after
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -60,7 +60,7 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self.work = Work()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         try:
             self._add(func, args, kwargs or {}, out)
