@@ -262,7 +262,27 @@ def fits() -> dict[str, Any]:
 
 
 def published(names: list[str]) -> dict[str, Any]:
-    return {name: _counted(getattr(keras.applications, name)(weights=None)) for name in names}
+    return {name: _counted(_model(name)) for name in names}
+
+
+def _model(name: str) -> keras.Model:
+    return resnet() if name == "torchvision's" else getattr(keras.applications, name)(weights=None)
+
+
+def resnet() -> keras.Model:
+    """ResNet-50 as torchvision has it: blocks stride in their middle, Keras' in the first layer."""
+    inputs = keras.Input((224, 224, 3))
+    x = layers.Conv2D(64, 7, strides=2, padding="same")(inputs)
+    x = layers.MaxPooling2D(3, strides=2, padding="same")(x)
+    for stack, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+        for block in range(blocks):
+            stride = 2 if stack and not block else 1
+            aside = x if block else layers.Conv2D(4 * width, 1, strides=stride)(x)
+            x = layers.Conv2D(width, 1, activation="relu")(x)
+            x = layers.Conv2D(width, 3, stride, padding="same", activation="relu")(x)
+            x = layers.ReLU()(layers.Conv2D(4 * width, 1)(x) + aside)
+    outputs = layers.Dense(1000, activation="softmax")(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(inputs, outputs)
 
 
 def _counted(model: keras.Model) -> tuple[float, float]:
