@@ -95,6 +95,7 @@ class JaxAdapter(PythonAdapter):
         return jax_facts.distribution(self._distribution)
 
 
+@uncounted
 def _first_step(function: Callable, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Call the train function; return its result and its first step's shapes, if it had one."""
     state, iterator = args

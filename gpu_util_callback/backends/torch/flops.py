@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from gpu_util_callback.backends.work import CONV, MATMUL, Work
+from gpu_util_callback.steps.frames import uncounted
 
 __all__ = ["counted", "is_compiled"]
 
@@ -35,6 +36,7 @@ def is_compiled(model: Any) -> bool:
     )
 
 
+@uncounted
 def counted(function: Callable, args: tuple[Any, ...]) -> tuple[Any, Work]:
     """Call a step; return its result and its work."""
     watch = _Watch()
@@ -60,6 +62,7 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self.work = Work()
 
+    @uncounted
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         try:
