@@ -59,14 +59,6 @@ def copied(data: Any) -> Any | None:
     return other
 
 
-def generators(data: Any) -> list[Any]:
-    """Return the random generators that a DataLoader draws from."""
-    found = [getattr(data, "generator", None)]
-    sampler = getattr(data, "sampler", None)
-    found.append(getattr(sampler, "generator", None))
-    return [one for one in found if one is not None]
-
-
 def synchronize(result: Any) -> None:
     """Wait for all that was launched."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
