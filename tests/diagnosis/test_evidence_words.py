@@ -9,6 +9,7 @@ from generated_runs import GPU, Generated, write
 import gpu_util_callback.diagnosis
 from gpu_util_callback.diagnosis import RULES, run_report
 from gpu_util_callback.diagnosis.evidence.source import CATEGORIES
+from gpu_util_callback.diagnosis.total import REPEATED
 from gpu_util_callback.recording import read_recordings
 from gpu_util_callback.words import (
     EVIDENCE,
@@ -108,7 +109,7 @@ def test_units_agree_with_the_names(name):
 
 def test_the_tab_gets_a_title_for_every_cause_and_category():
     words = vocabulary()
-    assert set(words["causes"]) == {rule.cause for rule in RULES}
+    assert set(words["causes"]) == {REPEATED, *(rule.cause for rule in RULES)}
     assert set(words["gpu"]) >= {*CATEGORIES, "kernel_active", "idle", "outside_steps"}
     assert set(words["host"]) == {"step", "input_wait", "compile", "validation", "callbacks",
                                   "other"}  # fmt: skip

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from cuda import build_cuda, prepend
-from nvml import GIB, Scenario, environment
+from nvml import GIB, Scenario, build_standin, environment
 
 from gpu_util_callback.diagnosis import diagnose
 from gpu_util_callback.gpus import FrameworkGpu, _gate
@@ -327,10 +327,10 @@ for gpu in _mapping.cuda_gpus():
 # ---- the driver's library -------------------------------------------------------------------
 
 
-def test_a_library_that_the_loader_does_not_find_is_loaded_by_its_path(standin_folder, tmp_path):
+def test_a_library_that_the_loader_does_not_find_is_loaded_by_its_path(tmp_path):
     home = tmp_path / "driver"
     home.mkdir()
-    shutil.copy(standin_folder / "nvml" / "libnvidia-ml.so.1", home)
+    shutil.copy(build_standin(tmp_path), home)
     program = f"""
 from gpu_util_callback.gpus import _gate
 _gate._FOLDERS = ("/nowhere", {str(home)!r})
