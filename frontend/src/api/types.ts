@@ -208,6 +208,8 @@ export interface Report {
   time_s?: TimeAccount | null;
   gpu_time_est?: Record<string, TimeAccount | null> | null;
   gpus?: Gpu[] | null;
+  /** Of the GPUs in use over the whole run. */
+  energy?: { estimated?: boolean; gpus?: { index: number; energy_j: number }[] } | null;
   traced?: { steps?: number | null; per_gpu?: Record<string, TimeAccount | null> | null } | null;
   unavailable?: Unavailable[] | null;
   overhead?: Record<string, unknown> | null;

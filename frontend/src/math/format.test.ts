@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { bytes, clock, clockTick, count, elapsed, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
+import { bytes, clock, clockTick, count, elapsed, energy, percent, scaleOf, seconds, share, short, times, UNKNOWN, withUnit } from './format.ts';
 
 test('what is unknown is never shown as zero', () => {
   for (const format of [count, short, seconds, bytes, percent]) {
@@ -87,4 +87,10 @@ test("the clock's axis names the day where it begins", () => {
   assert.equal(clockTick(midnight, 6 * 3600e9), '2026-11-22');
   assert.equal(clockTick(midnight + 6 * 3600e9, 6 * 3600e9), '06:00');
   assert.equal(clockTick(midnight, 20e9), '00:00:00', 'of seconds the day is clear');
+});
+
+test('an energy is in the unit that a bill has', () => {
+  assert.equal(energy(7.56e6), '2.1 kWh');
+  assert.equal(energy(820), '0.228 Wh');
+  assert.equal(energy(300), '300 J');
 });

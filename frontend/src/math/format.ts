@@ -105,6 +105,12 @@ export function bytes(value: number | null | undefined, of?: number | null): str
   return `${short(value / 1024 ** power)} ${BINARY[power]}`;
 }
 
+/** "2.1 kWh", "340 Wh", "820 J". */
+export function energy(joules: number): string {
+  const [size, unit] = ([[3.6e6, 'kWh'], [3.6e3, 'Wh']] as const).find(([one]) => joules >= 0.1 * one) ?? [1, 'J'];
+  return `${short(Number((joules / size).toPrecision(3)))} ${unit}`;
+}
+
 export const percent = (value: number | null | undefined): string =>
   known(value) ? `${value !== 0 && Math.abs(value) < 9.95 ? Number(value.toFixed(1)) : Math.round(value)} %` : UNKNOWN;
 

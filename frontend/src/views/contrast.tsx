@@ -32,6 +32,12 @@ function meanStep(frame: Frame, lane: LaneInfo, ranges: Range[], without: string
   });
 }
 
+/** The same parts with a sum that was measured more finely than tiles are. */
+function scaled(parts: Part[], sum: unknown): Part[] {
+  const all = total(parts);
+  return typeof sum === 'number' && sum > 0 && all > 0 ? parts.map((part) => ({ ...part, ms: (part.ms * sum) / all })) : parts;
+}
+
 const total = (parts: Part[]): number => parts.reduce((sum, { ms }) => sum + ms, 0);
 
 export function Contrast({ item }: { item: Finding }) {
@@ -49,7 +55,7 @@ export function Contrast({ item }: { item: Finding }) {
   const elsewhere = gaps(frame.bounds, taken.map((one) => ({ start: one.start - size, end: one.end + size }))).filter((one) => span(one) >= 2 * size);
   // Compiling is no part of a usual step, unless it is what the finding is about.
   const without = item.cause === 'recompilation' ? '' : 'compile';
-  const inside = meanStep(frame, lane, [range], without);
+  const inside = scaled(meanStep(frame, lane, [range], without), item.evidence?.step_ms);
   const outside = meanStep(frame, lane, elsewhere, without);
   if (!(total(inside) > 0) || !(total(outside) > 0)) return null;
   const most = Math.max(total(inside), total(outside));

@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks';
 import type { Gpu, Report, Unavailable } from '../api/types.ts';
 import { namedGpus } from '../lanes/findings.ts';
-import { bytes, count, percent, short, UNKNOWN } from '../math/format.ts';
+import { energy, bytes, count, percent, short, UNKNOWN } from '../math/format.ts';
 import { median, split } from '../math/odd.ts';
 import { clean, ranges } from '../math/text.ts';
 import { Prose, Remedy } from './prose.tsx';
@@ -18,7 +18,7 @@ export function GpuCards({ report }: { report: Report }) {
   return (
     <div class="cards" role="region" aria-label="GPUs" tabIndex={gpus.length > 1 ? 0 : undefined}>
       {gpus.map((gpu) => (
-        <GpuCard key={`${gpu.index} ${gpu.uuid ?? ''}`} gpu={gpu} traced={tracedKernels(report, gpu)} />
+        <GpuCard key={`${gpu.index} ${gpu.uuid ?? ''}`} gpu={gpu} traced={tracedKernels(report, gpu)} joules={energyOf(report, gpu)} />
       ))}
     </div>
   );
@@ -170,7 +170,7 @@ const TRACED_HINT = 'Share of the traced steps in which a kernel ran; utilizatio
 const VRAM_HINT = 'Most device memory in use at any sample, of all there is.';
 const THROTTLED_HINT = 'Share of time in which the driver lowered the clocks, and why.';
 
-const POWER_HINT = 'Power drawn by this GPU, averaged over all samples.';
+const POWER_HINT = 'Power drawn by this GPU, averaged over all samples, and the energy that it used in this run.';
 
 /** What MFU is, and where its denominator is from. */
 const mfuHint = ({ peak }: Gpu): string =>
@@ -179,7 +179,9 @@ const mfuHint = ({ peak }: Gpu): string =>
 const spread = ({ utilization_pct: use }: Gpu): string =>
   typeof use?.p5 === 'number' && typeof use.p95 === 'number' ? `${short(Math.round(use.p5))}–${short(Math.round(use.p95))}` : '';
 
-function GpuCard({ gpu, traced }: { gpu: Gpu; traced: number | null }) {
+const energyOf = ({ energy: used }: Report, { index }: Gpu): number | null => used?.gpus?.find((one) => one.index === index)?.energy_j ?? null;
+
+function GpuCard({ gpu, traced, joules }: { gpu: Gpu; traced: number | null; joules: number | null }) {
   const use = gpu.utilization_pct;
   const peak = gpu.memory_used_bytes?.max;
   const total = gpu.memory_total_bytes;
@@ -208,7 +210,7 @@ function GpuCard({ gpu, traced }: { gpu: Gpu; traced: number | null }) {
         <div class="meter" title={POWER_HINT}>
           <span class="meter-label">power</span>
           <span class="meter-value">
-            <b>{Math.round(gpu.power_mw.mean / 1e3)} W</b> <small class="dim">avg</small>
+            <b>{Math.round(gpu.power_mw.mean / 1e3)} W</b> <small class="dim">avg{joules === null ? '' : ` · ${energy(joules)}`}</small>
           </span>
         </div>
       )}
