@@ -174,17 +174,19 @@ class EnergyUse:
                 at = at + length
 
     def _add_phases(self, phases: Mapping[str, Any]) -> None:
-        if not len(phases.get("kind", ())):
+        rows = len(phases.get("kind", ()))
+        if not rows:
             return
-        accounts = np.asarray(phases["account"]).astype(str)
+        accounts = np.asarray(phases.get("account", [""] * rows)).astype(str)
         between = np.asarray(phases["kind"]).astype(str) == _BETWEEN
         accounts = np.where(between, _BETWEEN, accounts)
-        start, end, spent = (
-            np.asarray(phases[name], np.int64) for name in ("start_ns", "end_ns", "self_ns")
+        start, end, spent = (  # a column may be lost
+            np.asarray(phases.get(name, np.zeros(rows)), np.int64)
+            for name in ("start_ns", "end_ns", "self_ns")
         )
         for category in {*ACCOUNTS[:-1], _BETWEEN} & {*accounts}:
-            rows = accounts == category
-            self._sums.add(category, start[rows], end[rows], np.maximum(spent[rows], 0))
+            own = accounts == category
+            self._sums.add(category, start[own], end[own], np.maximum(spent[own], 0))
 
     def result(self, gpus: Iterable[Mapping[str, Any]], start_ns: int, end_ns: int) -> dict | None:
         """Return the energy of a run's GPUs; None where no power was sampled of any in use.
