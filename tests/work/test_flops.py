@@ -116,3 +116,21 @@ def test_applications_against_published_figures(backend, model):
     forward, training = run(backend, "published", model)[model]
     assert forward == pytest.approx(gmac, rel=0.03)
     assert training == pytest.approx(3 * forward - first / 1e9, rel=0.001)
+
+
+def test_nothing_is_watched_where_anything_is_compiled():
+    """A layer may call a function that `torch.compile` made, which is compiled as it first runs."""
+    pytest.importorskip("torch")
+    program = """
+import torch
+from gpu_util_callback.backends.torch.flops import is_compiled
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters())
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+print(is_compiled(model))
+function = torch.compile(lambda x: x + 1)
+print(is_compiled(model))
+"""
+    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
+    assert done.stdout.split() == ["False", "True"], done.stderr

@@ -170,7 +170,7 @@ class TorchAdapter(PythonAdapter):
 
     def work(self, batch: int | None) -> Work | None:
         if self._compiled:
-            raise NotCounted("torch.compile runs the step")
+            raise NotCounted("torch.compile runs the step, or may run a part of it")
         return self._first.seen if self._first is not None else None
 
     def fit_facts(self) -> dict[str, Any]:

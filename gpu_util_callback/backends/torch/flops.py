@@ -21,11 +21,12 @@ _CHECKPOINT = torch.utils.checkpoint.__file__
 
 
 def is_compiled(model: Any) -> bool:
-    """Return whether `torch.compile` runs the step, or a part of it.
+    """Return whether `torch.compile` runs the step, or may run a part of it.
 
-    It compiles nothing while operations are watched, so that the step would be another one.
+    It compiles nothing while operations are watched, so that the step would be another one. A
+    function that a layer calls cannot be found: whatever was compiled in this process may be one.
     """
-    if getattr(model, "jit_compile", False):
+    if getattr(model, "jit_compile", False) or _anything_compiled():
         return True
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     return any(
@@ -34,6 +35,11 @@ def is_compiled(model: Any) -> bool:
         or hasattr(one.forward, "_torchdynamo_orig_callable")
         for one in modules
     )
+
+
+def _anything_compiled() -> bool:
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    return any(one is not None for one in getattr(frames, "cached_backends", {}).values())
 
 
 @uncounted
