@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import sys
 import time
 
@@ -177,6 +178,7 @@ def interrupted(after_s):
     import _thread
     import threading
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a background job it is ignored
     timer = threading.Timer(after_s, _thread.interrupt_main)
     timer.start()
     try:

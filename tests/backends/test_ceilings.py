@@ -62,7 +62,12 @@ def test_a_loop_of_one_s_own(backend):
 
 @pytest.mark.timed
 @pytest.mark.parametrize(
-    ("backend", "data"), [("tensorflow", "tfdata"), ("jax", "dataset"), ("torch", "loader")]
+    ("backend", "data"),
+    [
+        ("tensorflow", "tfdata"),
+        pytest.param("jax", "dataset", marks=pytest.mark.slow),
+        pytest.param("torch", "loader", marks=pytest.mark.slow),
+    ],
 )
 def test_ctrl_c_in_the_middle_is_harmless(backend, data):
     pytest.importorskip(backend)
@@ -74,7 +79,12 @@ def test_ctrl_c_in_the_middle_is_harmless(backend, data):
 
 @pytest.mark.timed
 @pytest.mark.parametrize(
-    ("backend", "data"), [("tensorflow", "dataset"), ("jax", "dataset"), ("torch", "loader")]
+    ("backend", "data"),
+    [
+        ("tensorflow", "dataset"),
+        pytest.param("jax", "dataset", marks=pytest.mark.slow),
+        pytest.param("torch", "loader", marks=pytest.mark.slow),
+    ],
 )
 def test_before_a_fit_it_changes_nothing_and_is_kept(backend, data, tmp_path):
     pytest.importorskip(backend)
