@@ -440,3 +440,19 @@ def test_a_mean_over_faster_batches_clears_no_stage(blamed):
     finding = found(run, "input_bound", COMPUTING)
     assert ("map(decode)" in str(finding["evidence"])) == blamed
     assert "takes 8" not in finding["advice"]["text"] or not blamed
+
+
+def test_a_mean_over_the_faster_time_before_clears_no_stage():
+    """31 slow batches after 57 fast ones, as one reading: 11 ms each, not 30."""
+    run = run_of()
+    run.steps(45, step_ms=10)
+    run.reading(("map(decode)", "ParallelMapV2", 0.2, 1.0, ""), PREFETCH, batches=45)
+    run.steps(55, step_ms=10)
+    run.steps(33, step_ms=10, wait_ms=20)
+    run.reading(("map(decode)", "ParallelMapV2", 11.0, 1.0, ""), PREFETCH, batches=88)
+    run.steps(67, step_ms=10, wait_ms=20)
+    run.steps(100, step_ms=10)
+    run.reading(("map(decode)", "ParallelMapV2", 12.0, 1.0, ""), PREFETCH, batches=167)
+    finding = found(run, "input_bound", COMPUTING)
+    assert "map(decode)" in str(finding["evidence"])
+    assert "fast enough on average" not in finding["advice"]["text"]

@@ -58,7 +58,7 @@ class InputWait:
         not_the_bottleneck: stages are known, and none works long enough to explain the wait.
         opener: a stage that opens files, or similar, one for each of its elements.
         stages: all of them, slowest first.
-        read_elsewhere: what is known of the stages includes many more batches than these.
+        read_elsewhere: what is known of the stages was in part read of other batches than these.
     """
 
     run: Run

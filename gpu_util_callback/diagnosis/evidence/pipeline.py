@@ -1,5 +1,6 @@
 """Stages of the input pipeline: their times, and how they are written."""
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ CACHED = "cached"
 # Stages that pass batches on: time taken by them on a busy machine is not work.
 _PASSING = re.compile(r"Root$|Prefetch|Model|Options|MaxIntraOp|PrivateThreadPool")
 MANY_MORE = Constant(1.25, "some batches of the time before belong to any reading")
+MOST = Constant(0.8, "the same of its time")
 # Stages on threads of their own, so that downstream stages go on meanwhile.
 _THREADED = re.compile(r"Prefetch|(Legacy)?Parallel|MapAndBatch")
 
@@ -134,7 +136,8 @@ class Pipeline:
                 a.joined(b) for a, b in zip(self._readings[::2], self._readings[1::2], strict=True)
             ]
             self._per_reading *= 2
-        self._open = _Reading(time_ns)
+        since_ns = self._open.last_ns if self._open is not None else time_ns
+        self._open = _Reading(time_ns, since_ns)
         self._readings.append(self._open)
 
     def __bool__(self) -> bool:
@@ -146,10 +149,8 @@ class Pipeline:
         A reading covers the time since the previous one, so the first one after the end of the
         range is used when none lies inside.
         """
-        total = _Reading(0)
-        for reading in self._chosen(start_ns, end_ns):
-            total = total.joined(reading)
-        return total.stages()
+        chosen = self._chosen(start_ns, end_ns)
+        return functools.reduce(_Reading.joined, chosen).stages() if chosen else []
 
     def _chosen(self, start_ns: int, end_ns: int) -> list["_Reading"]:
         inside = [r for r in self._readings if start_ns < r.last_ns <= end_ns]
@@ -157,13 +158,23 @@ class Pipeline:
         chosen = inside[1:] if len(inside) > 2 else inside
         return chosen or [r for r in self._readings if r.last_ns > end_ns][:1] or self._readings
 
-    def of_more_than(self, batches: int, start_ns: int, end_ns: int) -> bool:
-        """Return whether what `stages` returns rests on many more batches than these.
+    def reads_elsewhere(self, batches: int, start_ns: int, end_ns: int) -> bool:
+        """Return whether much of what `stages` returns was read of other batches than these.
 
         The mean over faster ones then hides how slow a stage is here.
+
+        Args:
+            batches: number of them in this time.
         """
-        read = sum(reading.batches for reading in self._chosen(start_ns, end_ns))
-        return read > MANY_MORE * batches
+        chosen = self._chosen(start_ns, end_ns)
+        if sum(reading.batches for reading in chosen) > MANY_MORE * batches:
+            return True
+        took = sum(reading.last_ns - reading.since_ns for reading in chosen)
+        inside = sum(
+            max(0, min(reading.last_ns, end_ns) - max(reading.since_ns, start_ns))
+            for reading in chosen
+        )
+        return inside < MOST * took
 
 
 # Stage, op and flags; and those of the interleave or flat_map that opens it, None if none.
@@ -172,10 +183,11 @@ _Node = tuple[str, str, str, _Written | None]
 
 
 class _Reading:
-    __slots__ = ("batches", "last_ns", "nodes", "readings")
+    __slots__ = ("batches", "last_ns", "nodes", "readings", "since_ns")
 
-    def __init__(self, time_ns: int):
+    def __init__(self, time_ns: int, since_ns: int):
         self.last_ns = time_ns
+        self.since_ns = since_ns  # that of the reading before; its own time if it is the first
         self.readings = 1
         self.batches = 0
         # key -> [work_ns, elements, parallelism, buffered, limit, with a buffer, rows]
@@ -198,7 +210,7 @@ class _Reading:
         node[6] += 1
 
     def joined(self, other: "_Reading") -> "_Reading":
-        both = _Reading(max(self.last_ns, other.last_ns))
+        both = _Reading(max(self.last_ns, other.last_ns), min(self.since_ns, other.since_ns))
         both.readings = self.readings + other.readings
         both.batches = self.batches + other.batches
         for nodes in (self.nodes, other.nodes):

@@ -616,7 +616,7 @@ class InputBound(Rule):
         )
         if not_the_bottleneck and lost < BEYOND_DOUBT * run.present_ns:
             return None
-        elsewhere = run.pipeline.of_more_than(rows, where.start_ns, where.end_ns)
+        elsewhere = run.pipeline.reads_elsewhere(rows, where.start_ns, where.end_ns)
         wait_here = InputWait(
             run, where, lost / rows / 1e6, needed_ms, stages=stages, read_elsewhere=elsewhere
         )
