@@ -66,7 +66,7 @@ def check(data: bytes, folder: Path) -> str:
 
 def judge(data: bytes, folder: Path) -> str:
     """The same in all ways."""
-    return _checked(data, folder, range(_WAYS * len(_TABLES)))
+    return _checked(data, folder, _EACH_WAY)
 
 
 def _checked(data: bytes, folder: Path, numbers: Iterable[int]) -> str:
@@ -252,6 +252,8 @@ def _plugin(logdir: Path, number: int) -> None:
 
 
 _TABLES = ("steps", "phases", "pipeline", "kernels", "traced_steps", "validation_steps", "clock")
+# The three commands, the page, and of the plugin's queries each one: every fifth exports a table.
+_EACH_WAY = (0, 10, 20, 1, *(10 * query + 2 for query in (*range(7), 8, 13, 18, 23, 28, 33)))
 
 
 def refuse(name: str) -> None:
