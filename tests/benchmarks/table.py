@@ -28,23 +28,29 @@ def between(one: dict[str, float], digits: int = 0) -> str:
     return f"{one['median']:.{digits}f} [{one['low']:.{digits}f} … {one['high']:.{digits}f}]"
 
 
-def step(figures: dict[str, Any]) -> Iterator[Row]:
-    """Recorders by kind of training."""
+def step_table(figures: dict[str, Any]) -> list[str]:
+    """What a step costs under each recorder: CPU time beyond the plain step, and the wall's ratio."""
+    lines = [
+        "| a step of | under | training thread, µs of CPU | process, µs of CPU | wall |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for name, one in figures.items():
         if not isinstance(one, dict) or OURS not in one:
             continue
+        training, what = name.rsplit(", ", 1)
         wall_ms = one["step"]["wall_us"]["median"] / 1e3
+        where = f"{training}, {wall_ms:.1f} ms" + (", mostly waiting" if what == "paced" else "")
         for recorder, cost in one.items():
             if recorder in ("step", "no callback"):
                 continue
-            added, wall = cost["added"], cost["wall_ratio"]
-            others = f"others {between(added['others_us'])}, " if "others_us" in added else ""
-            beside = "" if recorder == OURS else f"; beside it: {recorder}"
-            yield (
-                f"{name}, a step of {wall_ms:.1f} ms{beside}",
-                f"training thread {between(added['thread_us'])} µs of CPU, {others}"
-                f"process {between(added['process_us'])} µs, wall ×{between(wall, 3)}",
+            added = cost["added"]
+            lines.append(
+                f"| {where if recorder == OURS else ''} "
+                f"| {'**this callback**' if recorder == OURS else recorder} "
+                f"| {between(added['thread_us'])} | {between(added['process_us'])} "
+                f"| ×{between(cost['wall_ratio'], 2)} |"
             )
+    return [*lines, ""] if len(lines) > 2 else []
 
 
 def fits(figures: dict[str, Any]) -> Iterator[Row]:
@@ -128,14 +134,14 @@ def total(figures: dict[str, Any]) -> Iterator[Row]:
 
 
 ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
-    "step": step, "held_lock": held_lock, "fits": fits, "long": long, "sampler": sampler,
+    "held_lock": held_lock, "fits": fits, "long": long, "sampler": sampler,
     "trace": trace, "diagnosis": diagnosis, "browse": browse, "total": total,
 }  # fmt: skip
 
 
 def table(figures: dict[str, dict[str, Any]]) -> str:
-    """The table, a line a row."""
-    lines = ["| | |", "| --- | --- |"]
+    """The tables, a line a row."""
+    lines = [*step_table(figures.get("step", {})), "| | |", "| --- | --- |"]
     for name, rows in ROWS.items():
         if name in figures:
             lines += [f"| {what} | {cost} |" for what, cost in rows(figures[name])]
