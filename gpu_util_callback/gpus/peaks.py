@@ -2,7 +2,7 @@
 
 Dense, as the data sheet of the GPU has it at its boost clock; products of 16 bits are summed in 32,
 as frameworks do, which GeForce does at half the rate. A figure of a data sheet "with sparsity" is
-twice what a training can reach.
+twice what a training can reach. Pascal alone sums 16 bits in 16: its fp16 is that.
 """
 
 import re
@@ -57,19 +57,22 @@ _GA102 = (
 _ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
 _BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 
+# Of the others' documents copies or quotations were read.
+_UNREAD = " (figure not compared with this document)"
+
 # What the driver calls a GPU, without "NVIDIA" and "Tesla", as a whole: its TFLOP/s in fp16, bf16,
 # TF32 and fp32 (None: not on its tensor cores), its multiprocessors, and the source.
 _TABLE: tuple[tuple[str, tuple[float | None, ...], int, str], ...] = (
     (r"B200( .*)?", (2250, 2250, 1125, 75), 148, _HGX),
-    (r"GH200 .*", (989.5, 989.5, 494.7, 67), 132, _GH200),
+    (r"GH200 .*", (989.5, 989.5, 494.7, 67), 132, _GH200 + _UNREAD),
     (r"H200", (989.5, 989.5, 494.7, 67), 132, _H200),
-    (r"H200 NVL", (835.5, 835.5, 417.5, 60), 132, _H200),
+    (r"H200 NVL", (835.5, 835.5, 417.5, 60), 132, _H200 + _UNREAD),
     (r"H100 80GB HBM3|H100 SXM.*", (989.4, 989.4, 494.7, 67), 132, _H100),
     (r"H100 NVL", (835.5, 835.5, 417.5, 60), 132, _H100),
     (r"H100 PCIe", (756, 756, 378, 51.2), 114, _H100),
     (r"A100[- ].*", (312, 312, 156, 19.5), 108, _A100),
-    (r"A800[- ].*", (312, 312, 156, 19.5), 108, _A100),
-    (r"A30", (165, 165, 82, 10.3), 56, _A30),
+    (r"A800[- ].*", (312, 312, 156, 19.5), 108, _A100 + _UNREAD),
+    (r"A30", (165, 165, 82, 10.3), 56, _A30 + _UNREAD),
     (r"A40", (149.7, 149.7, 74.8, 37.4), 84, _A40),
     (r"A10", (125, 125, 62.5, 31.2), 72, _A10),
     (r"A10G", (70, 70, 35, 35), 80, _A10G),
@@ -89,9 +92,9 @@ _TABLE: tuple[tuple[str, tuple[float | None, ...], int, str], ...] = (
     (r"GeForce RTX 3080", (59.5, 59.5, 29.8, 29.8), 68, _GA102),
     (r"GeForce RTX 3070", (40.6, 40.6, 20.3, 20.3), 46, _GA102),
     (r"RTX A6000", (154.8, 154.8, 77.4, 38.7), 84, _GA102),
-    (r"RTX 6000 Ada Generation", (364.2, 364.2, 182.1, 91.1), 142, _ADA),
+    (r"RTX 6000 Ada Generation", (364.2, 364.2, 182.1, 91.1), 142, _ADA + _UNREAD),
     (r"GeForce RTX 4090", (165.2, 165.2, 82.6, 82.6), 128, _ADA),
-    (r"GeForce RTX 4080", (97.5, 97.5, 48.7, 48.7), 76, _ADA),
+    (r"GeForce RTX 4080", (97.5, 97.5, 48.7, 48.7), 76, _ADA + _UNREAD),
     (r"GeForce RTX 5090", (209.5, 209.5, 104.8, 104.8), 170, _BLACKWELL),
     (r"GeForce RTX 5080", (112.6, 112.6, 56.3, 56.3), 84, _BLACKWELL),
 )
@@ -170,7 +173,7 @@ def _derived(
     rate, precision = _rate(architecture[0], precision)
     if rate is None:
         return None, f"{name} has no tensor cores for {precision}"
-    halved = "GeForce" in name and precision in ("fp16", "bf16", "tf32") and capability >= "7.5"
+    halved = "GeForce" in name and precision in ("fp16", "bf16", "tf32")
     rate = rate // 2 if halved else rate
     tflops = multiprocessors * rate * clock / 1e6
     how = f"{multiprocessors} multiprocessors × {rate} FLOPs per clock × {clock} MHz at most"

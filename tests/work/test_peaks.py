@@ -74,15 +74,30 @@ def test_a_gpu_on_no_list_is_derived_and_says_how():
     assert single.tflops == pytest.approx(46 * 256 * 2475 / 1e6, abs=0.1)
 
 
+@pytest.mark.parametrize(
+    ("capability", "cores", "clock", "fp16"),
+    [("7.5", 68 * 64, 1545, 53.8), ("8.6", 46 * 128, 1725, 40.6), ("12.0", 84 * 128, 2617, 112.6)],
+)
+def test_a_geforce_on_no_list_has_half_the_rate_in_every_generation(capability, cores, clock, fp16):
+    """As the RTX 2080 Ti, RTX 3070 and RTX 5080, which are on it."""
+    one = gpu("NVIDIA GeForce RTX 0000", capability, cores=cores, sm_clock_max_mhz=clock)
+    peak, _ = peak_of(one, "fp16")
+    assert peak.tflops == pytest.approx(fp16, rel=0.01)
+
+
 # Of GPUs in the table: compute capability, and the boost clock in MHz that its figures are for.
 BOOST = {
     "H100 80GB HBM3": ("9.0", 1830), "H100 PCIe": ("9.0", 1620), "A100-SXM4-40GB": ("8.0", 1410),
     "A30": ("8.0", 1440), "A40": ("8.6", 1740), "A10": ("8.6", 1695), "L4": ("8.9", 2040),
-    "L40S": ("8.9", 2520), "V100-SXM2-16GB": ("7.0", 1530), "T4": ("7.5", 1590),
+    "L40S": ("8.9", 2520), "V100-SXM2-16GB": ("7.0", 1530), "V100-PCIE-16GB": ("7.0", 1380),
+    "V100S-PCIE-32GB": ("7.0", 1597), "T4": ("7.5", 1590), "A2": ("8.6", 1770),
     "RTX A6000": ("8.6", 1800), "RTX 6000 Ada Generation": ("8.9", 2505),
+    "TITAN RTX": ("7.5", 1770), "GeForce RTX 2080 Ti": ("7.5", 1545),
     "GeForce RTX 3090": ("8.6", 1695), "GeForce RTX 3080": ("8.6", 1710),
-    "GeForce RTX 4090": ("8.9", 2520), "GeForce RTX 4080": ("8.9", 2505),
-    "GeForce RTX 5090": ("12.0", 2407), "GeForce RTX 5080": ("12.0", 2617), "B200": ("10.0", 1850),
+    "GeForce RTX 3070": ("8.6", 1725), "GeForce RTX 4090": ("8.9", 2520),
+    "GeForce RTX 4080": ("8.9", 2505), "GeForce RTX 5090": ("12.0", 2407),
+    "GeForce RTX 5080": ("12.0", 2617), "B200": ("10.0", 1850), "GH200 480GB": ("9.0", 1830),
+    "H200": ("9.0", 1830), "P100-SXM2-16GB": ("6.0", 1480), "P100-PCIE-16GB": ("6.0", 1303),
 }  # fmt: skip
 
 
