@@ -16,6 +16,8 @@ from gpu_util_callback.recording.problems import Problem
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, TABLES
 from gpu_util_callback.recording.storage import is_remote, storage_for
+from gpu_util_callback.report.ceilings import ceilings_in_words
+from gpu_util_callback.report.energy import accelerator_in_words
 from gpu_util_callback.report.total import PARTS, headline, notes
 from gpu_util_callback.words import GPU_TIME, HOST_STEP, HOST_TIME, worded
 from tensorboard_plugin.lanes import add_trends, lanes_of
@@ -49,6 +51,8 @@ def recording_reply(recording: Recording, revision: str, report: dict[str, Any])
             **report,
             "spans": [worded(one) for one in report["spans"]],
             "findings": [worded(one) for one in report["findings"]],
+            "ceilings": ceilings_in_words(report),
+            "au": accelerator_in_words(report),
         },
         "extent": {
             "start_ns": recording.start_ns, "end_ns": recording.end_ns,

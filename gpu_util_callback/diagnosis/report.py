@@ -23,7 +23,13 @@ from gpu_util_callback.errors import UnusableInput
 from gpu_util_callback.recording.alignment import session_clocks
 from gpu_util_callback.recording.problems import Problem, unexpected
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.work import full_rates, mfu_of, peak_text, samples_per_s
+from gpu_util_callback.recording.work import (
+    batch_size,
+    full_rates,
+    mfu_of,
+    peak_text,
+    samples_per_s,
+)
 from gpu_util_callback.words import percent
 
 __all__ = ["logdir_report", "run_report", "run_reports"]
@@ -186,19 +192,10 @@ def run_report(
 
 def _energy_per_sample(found: Mapping, facts: Mapping, steps: int | None) -> float | None:
     """Return joules a sample of the whole run: validation and callbacks included."""
-    energy, size = found.get("energy"), _batch_size(facts.get("fit") or {})
+    energy, size = found.get("energy"), batch_size(facts.get("fit") or {})
     if not energy or not size or not steps:
         return None
     return float(f"{energy['total_j'] / (steps * size):.6g}")
-
-
-def _batch_size(fit: Mapping) -> int | None:
-    """Return the samples of a batch: as given, or the first dimension of an input that has one."""
-    size = fit.get("batch_size")
-    if size is None:
-        first = next((dims for dims in fit.get("input_dims") or () if dims), [None])[0]
-        size = first if first and first > 0 else None
-    return size
 
 
 def _rounded(number: float | None) -> float | None:

@@ -10,9 +10,18 @@ from typing import Any
 
 from gpu_util_callback.recording.facts import MOST_PCT
 
-__all__ = ["full_rates", "mfu_of", "peak_text", "samples_per_s"]
+__all__ = ["batch_size", "full_rates", "mfu_of", "peak_text", "samples_per_s"]
 
 SAMPLES_PER_S, MFU_PCT = "samples_per_s", "mfu_pct"  # columns of samples
+
+
+def batch_size(fit: Mapping[str, Any]) -> int | None:
+    """Return the samples of a batch: as given, or the first dimension of an input that has one."""
+    size = fit.get("batch_size")
+    if size is None:
+        first = next((dims for dims in fit.get("input_dims") or () if dims), [None])[0]
+        size = first if first and first > 0 else None
+    return size
 
 
 def samples_per_s(facts: Mapping[str, Any]) -> float | None:

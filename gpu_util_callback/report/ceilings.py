@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from html import escape
 from typing import Any
 
+from gpu_util_callback.recording.work import batch_size
 from gpu_util_callback.words import times
 
-__all__ = ["Ceilings", "rates_sentence"]
+__all__ = ["Ceilings", "ceilings_in_words", "ceilings_sentence"]
 
 # Rates closer than this are one ceiling: measurements of seconds scatter by a few percent.
 _ALIKE = 0.1
+_RATES = ("input_per_s", "model_per_s", "together_per_s")
 
 
 @dataclass(frozen=True)
@@ -108,25 +110,73 @@ def _verdict(found: Ceilings) -> str:
 
 
 def _rows(found: Ceilings) -> list[tuple[str, str]]:
-    def rate(per_s: float) -> str:
-        samples = f", {per_s * found.batch_size:,.0f} samples/s" if found.batch_size else ""
-        return f"{_number(per_s)} batches/s{samples}"
+    return [(name, ", ".join(filter(None, _rate(found, per_s)))) for name, per_s in _rates(found)]
 
+
+def _rates(found: Ceilings) -> list[tuple[str, float]]:
     return [
-        ("input alone", rate(found.input_per_s)),
-        ("model alone", rate(found.model_per_s)),
-        ("both, as now", rate(found.together_per_s)),
+        ("input alone", found.input_per_s),
+        ("model alone", found.model_per_s),
+        ("both, as now", found.together_per_s),
     ]
+
+
+def _rate(found: Ceilings, per_s: float) -> tuple[str, str]:
+    """Return a rate in batches, and in samples where a batch's size is known."""
+    samples = f"{per_s * found.batch_size:,.0f} samples/s" if found.batch_size else ""
+    return f"{_number(per_s)} batches/s", samples
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
 
 
-def rates_sentence(measured: Mapping[str, Any]) -> str:
-    """Return the rates of a `Ceilings.to_dict()` in a sentence for a report."""
-    rates = [_number(measured[name]) for name in ("input_per_s", "model_per_s", "together_per_s")]
-    return (
+def _measured(run: Mapping[str, Any]) -> Ceilings | None:
+    """Return what was measured before a run, None where it was not, or says nothing."""
+    measured = run.get("ceilings")
+    if not measured or not all(measured[name] > 0 for name in _RATES):
+        return None
+    names = [field.name for field in fields(Ceilings)]
+    return Ceilings(**{name: measured[name] for name in names if measured.get(name) is not None})
+
+
+def _unlike(found: Ceilings, run: Mapping[str, Any]) -> str:
+    """Return the note that the run's batches are of another size; "" where they are not."""
+    size = batch_size(run.get("fit") or {})
+    if not size or not found.batch_size or size == found.batch_size:
+        return ""
+    return f"Measured with batches of {found.batch_size:,}, trained with {size:,}."
+
+
+def ceilings_sentence(run: Mapping[str, Any]) -> str:
+    """Return the rates that were measured before a run, and which is the ceiling; or ""."""
+    found = _measured(run)
+    if found is None:
+        return ""
+    rates = [_number(per_s) for _, per_s in _rates(found)]
+    said = (
         f"Measured before training: input alone {rates[0]} batches/s, model alone {rates[1]}, "
-        f"both together {rates[2]}."
+        f"both together {rates[2]}. {_verdict(found)}"
     )
+    return " ".join(filter(None, [said, _unlike(found, run)]))
+
+
+def ceilings_in_words(run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what was measured before a run as the tab shows it, next to the run's own rate.
+
+    Returns:
+        `{"text", "rows"}`, each row with "name", "batches" and "samples" as texts, and "per_s".
+        Without the run's own rate, both together as measured stand in its place.
+    """
+    found = _measured(run)
+    if found is None:
+        return None
+    rates = _rates(found)
+    own = run.get("samples_per_s")
+    if own and found.batch_size:
+        rates[2] = ("this run", own / found.batch_size)
+    rows = []
+    for name, per_s in rates:
+        batches, samples = _rate(found, per_s)
+        rows.append({"name": name, "batches": batches, "samples": samples, "per_s": per_s})
+    return {"text": " ".join(filter(None, [_verdict(found), _unlike(found, run)])), "rows": rows}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.words import HOST_TIME, energy, percent
 
-__all__ = ["Prices", "accelerator_sentence", "energy_sentence"]
+__all__ = ["Prices", "accelerator_in_words", "accelerator_sentence", "energy_sentence"]
 
 _KWH_J = 3.6e6
 _WORTH_SAYING = 0.01  # of the energy: below it, a category is not worth a word
@@ -108,3 +108,16 @@ def accelerator_sentence(run: Mapping) -> str:
         f"Accelerator utilization (AU, as in MLPerf Storage): {percent(pct)}{over}; "
         "the benchmark asks for 90 % (3D U-Net, ResNet-50) or 70 % (CosmoFlow)."
     )
+
+
+def accelerator_in_words(run: Mapping) -> dict[str, str] | None:
+    """Return the accelerator utilization as the tab shows it: short, and as the whole sentence."""
+    text = accelerator_sentence(run)
+    if not text:
+        return None
+    return {
+        "name": "AU",
+        "value": percent(run["au_pct"]),
+        "limits": "MLPerf Storage asks for 90 % or 70 %",
+        "text": text,
+    }

@@ -13,7 +13,7 @@ from gpu_util_callback.diagnosis.memory import memory_sentence
 from gpu_util_callback.diagnosis.thresholds import Constant, Count, constants, shared_constants
 from gpu_util_callback.diagnosis.verdict import NOTHING_LARGE, UNKNOWN
 from gpu_util_callback.profiling.windows import SOURCE as WINDOWS
-from gpu_util_callback.report.ceilings import rates_sentence
+from gpu_util_callback.report.ceilings import ceilings_sentence
 from gpu_util_callback.report.energy import accelerator_sentence, energy_sentence
 from gpu_util_callback.report.screen import (
     GPU_LOOK,
@@ -159,10 +159,8 @@ def _whole(
     lines += finding_lines(unit.groups, pen, detail, run, unit.who)
     lines += _account(run, pen, unit.who)
     lines += _gpus(run, pen, detail)
-    measured = run.get("ceilings")
-    rates = rates_sentence(measured) if measured else ""
     benchmark = accelerator_sentence(run) if detail.evidence else ""
-    for said in (memory_sentence(run), rates, energy_sentence(run), benchmark):
+    for said in (memory_sentence(run), ceilings_sentence(run), energy_sentence(run), benchmark):
         lines += pen.wrap(said, "  ", "")
     notes = missing_lines(run["unavailable"], pen, detail)
     notes += _not_judged(run, pen, detail) + _clocks(unit, pen, detail)

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from generated_runs import GPU, Generated, write
+from generated_runs import GPU, START_NS, Generated, write
 from long_recording import make_long_recording
 from make_recording import SyntheticRun, make_recording
 from simulated_boards import H100
 from simulated_jobs import Job
 
 from gpu_util_callback.recording.event_files import ScalarWriter
+from gpu_util_callback.report.ceilings import Ceilings
 
 __all__ = ["HOT_GPU", "ODD_SEED", "SCENES", "STARVING_RANK"]
 
@@ -85,6 +86,20 @@ def workers(root: Path) -> None:
     _mark(root / "pod", 1_700_000_000_000_000_000)
 
 
+def ceilings(root: Path) -> None:
+    """An input that is too slow in every step: what both can do alone was measured before."""
+    measured = Ceilings(34.0, 102.0, 26.0, 32, 10.0, "tensorflow")
+    run = Generated(seed=5, gpus=[GPU], noise=0.02, ceilings=measured.to_dict())
+    for _ in range(3):
+        begun = run.now
+        run.steps(400, step_ms=9.8, wait_ms=29)
+        run.reading(("map(decode)", "Map", 28.5, 1, "sequential"), batches=400)
+        run.epoch(begun)
+    run.facts["throughput"] = {"training_s": (run.now - START_NS) / 1e9, "samples": 1200 * 32}
+    write(run, root / "resnet50", "ended")
+    _mark(root / "resnet50", START_NS)
+
+
 def many_gpus(root: Path) -> None:
     """Sixty-four GPUs of which one slows itself down, and so all of them."""
     job = Job(seed=1, board=H100, gpus=64, hz=2)
@@ -134,6 +149,7 @@ SCENES: dict[str, Callable[[Path], None]] = {
     "two": two_findings,
     "eight": eight_findings,
     "workers": workers,
+    "ceilings": ceilings,
     "gpus": many_gpus,
     "traces": traces,
     "runs": many_runs,

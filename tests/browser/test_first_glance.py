@@ -74,6 +74,30 @@ def test_a_rank_that_was_linked_stays_open(open_tab, scene):
     assert tab.link()["id"] == healthy
 
 
+def test_the_ceilings_that_were_measured_and_the_accelerator_utilization(open_tab, scene):
+    tab = open_tab(scene("ceilings"))
+    tab.settle()
+    said = tab.text(".ceilings figcaption")
+    assert said.startswith("Ceilings measured The input is the ceiling: a perfect one makes")
+    assert tab.find(".ceilings dt").all_inner_texts() == ["input alone", "model alone", "this run"]
+    assert tab.text(".ceilings dl > div:nth-child(2)").split("\n")[-1] == (
+        "102 batches/s 3,264 samples/s"
+    )
+    width = [bar.bounding_box()["width"] for bar in tab.find(".ceilings i").all()]
+    assert width[0] / width[1] == pytest.approx(34 / 102, rel=0.03)
+    assert tab.text(".au") == "AU 25 % MLPerf Storage asks for 90 % or 70 %"
+    assert "3D U-Net" in tab.find(".au").get_attribute("title")
+    assert in_sight(tab, ".ceilings") and in_sight(tab, ".tl-surface")
+
+
+def test_nothing_stands_where_no_ceilings_and_no_utilization_are_known(open_tab, server):
+    tab = open_tab(server.url)
+    tab.open(f"&p.gpu_utilization.id={tab.recording('laptop')['id']}")
+    tab.settle()
+    assert tab.find(".account").count() == 1
+    assert tab.find(".ceilings, .au").count() == 0
+
+
 @pytest.mark.parametrize("key", [False, True], ids=["mouse", "key"])
 def test_the_cause_on_one_of_many_gpus(open_tab, scene, key):
     tab = open_tab(scene("gpus"))

@@ -1,21 +1,20 @@
 """Where the model alone was measured before training, a promise rests on that, not on inference."""
 
 import pytest
-from generated_runs import Generated
+from generated_runs import GPU, Generated, write
 
 from gpu_util_callback.diagnosis import Diagnosis, logdir_report
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.recording.clock import Clock
-from gpu_util_callback.recording.writer import RecordingWriter
 from gpu_util_callback.report.ceilings import Ceilings
 from gpu_util_callback.report.terminal import render
+from tensorboard_plugin.replies import recording_reply
 
 
-def waiting(model_per_s=None, wait_ms=30.0):
-    """Steps of 10 ms, each of which waits."""
+def waiting(model_per_s=None, wait_ms=30.0, batch_size=32):
+    """Steps of 10 ms with batches of 32, each of which waits."""
     measured = {}
     if model_per_s:
-        found = Ceilings(1000 / wait_ms, model_per_s, 25.0, 32, 10.0, "tensorflow")
+        found = Ceilings(1000 / wait_ms, model_per_s, 25.0, batch_size, 10.0, "tensorflow")
         measured = {"ceilings": found.to_dict()}
     run = Generated(seed=1, noise=0.01, **measured)
     run.steps(600, step_ms=10, wait_ms=wait_ms)
@@ -49,18 +48,68 @@ def test_no_more_is_promised_than_the_wait():
     assert measured["lost_s"] == pytest.approx(600 * 0.030, rel=0.05)
 
 
-def test_the_report_names_the_rates(tmp_path):
-    run = waiting(model_per_s=1020)
-    writer = RecordingWriter(str(tmp_path), run.facts, clock=Clock())
-    for table, rows in run.tables().items():
-        if rows and len(next(iter(rows.values()))):
-            writer.append(table, rows)
-    writer.close("ended")
-    report = logdir_report(read_recordings(str(tmp_path)))
+def test_batches_of_another_size_prove_nothing_here():
+    (inferred,), (other,) = promise(waiting()), promise(waiting(model_per_s=50, batch_size=64))
+    assert other == inferred
+
+
+def recorded(run, tmp_path):
+    """The run of the JSON report, the reply to the tab, and the terminal's text."""
+    write(run, tmp_path)
+    recordings = list(read_recordings(str(tmp_path)))
+    report = logdir_report(recordings)
     (found,) = report["runs"]
-    assert found["ceilings"]["model_per_s"] == 1020
     text = " ".join(render(report, width=100).split())
-    assert (
-        "Measured before training: input alone 33.3 batches/s, model alone 1,020, both together 25."
-        in text
+    return found, recording_reply(recordings[0], "1", found)["report"], text
+
+
+def test_report_and_tab_name_the_rates_and_the_ceiling(tmp_path):
+    run = waiting(model_per_s=1020)
+    run.facts["throughput"] = {"training_s": 24.0, "samples": 600 * 32}
+    found, shown, text = recorded(run, tmp_path)
+    assert found["ceilings"]["model_per_s"] == 1020
+    verdict = (
+        "The input is the ceiling: a perfect one makes training up to 41× faster; made while the "
+        "model computes, 1.3×."
     )
+    assert (
+        "Measured before training: input alone 33.3 batches/s, model alone 1,020, both together "
+        f"25. {verdict}" in text
+    )
+    assert shown["ceilings"]["text"] == verdict
+    assert [(row["name"], row["batches"], row["samples"]) for row in shown["ceilings"]["rows"]] == [
+        ("input alone", "33.3 batches/s", "1,067 samples/s"),
+        ("model alone", "1,020 batches/s", "32,640 samples/s"),
+        ("this run", "25 batches/s", "800 samples/s"),
+    ]
+
+
+def test_without_the_run_s_own_rate_both_together_stand_there(tmp_path):
+    _, shown, text = recorded(waiting(model_per_s=1020, batch_size=64), tmp_path)
+    assert [row["name"] for row in shown["ceilings"]["rows"]][2] == "both, as now"
+    note = "Measured with batches of 64, trained with 32."
+    assert shown["ceilings"]["text"].endswith(note) and note in text
+
+
+@pytest.mark.parametrize("rate", [0.0, None])
+def test_what_was_not_measured_or_is_damaged_is_not_shown(tmp_path, rate):
+    run = waiting()
+    if rate is not None:
+        run.facts["ceilings"] = {**Ceilings(10, 10, 10).to_dict(), "together_per_s": rate}
+    _, shown, text = recorded(run, tmp_path)
+    assert shown["ceilings"] is None
+    assert "Measured before training" not in text
+
+
+def test_the_tab_is_sent_the_accelerator_utilization_with_its_limits(tmp_path):
+    run = Generated(seed=1, gpus=[GPU], noise=0.01)
+    run.steps(600, step_ms=10, wait_ms=30)
+    found, shown, _ = recorded(run, tmp_path / "gpu")
+    assert found["au_pct"] == pytest.approx(25, abs=1)
+    assert shown["au"] == {
+        "name": "AU", "value": "25 %", "limits": "MLPerf Storage asks for 90 % or 70 %",
+        "text": "Accelerator utilization (AU, as in MLPerf Storage): 25 %; the benchmark asks for "
+                "90 % (3D U-Net, ResNet-50) or 70 % (CosmoFlow).",
+    }  # fmt: skip
+    _, shown, _ = recorded(waiting(), tmp_path / "no-gpu")
+    assert shown["au"] is None

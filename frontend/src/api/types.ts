@@ -210,6 +210,10 @@ export interface Report {
   gpus?: Gpu[] | null;
   /** Of the GPUs in use over the whole run. */
   energy?: { estimated?: boolean; gpus?: { index: number; energy_j: number }[] } | null;
+  /** What was measured before training: which is the ceiling, and the rates. */
+  ceilings?: { text: string; rows: { name: string; batches: string; samples: string; per_s: number }[] } | null;
+  /** Accelerator utilization, next to the limits of the benchmark that defines it. */
+  au?: { name: string; value: string; limits: string; text: string } | null;
   traced?: { steps?: number | null; per_gpu?: Record<string, TimeAccount | null> | null } | null;
   unavailable?: Unavailable[] | null;
   overhead?: Record<string, unknown> | null;

@@ -1,5 +1,7 @@
 /** One account as bars with their legend: where the seconds of the thread, or of each GPU, went. */
+import type { Report } from '../api/types.ts';
 import { seconds, share } from '../math/format.ts';
+import { clean, held } from '../math/text.ts';
 import type { Slice } from '../words/accounts.ts';
 
 interface Bar {
@@ -16,12 +18,15 @@ interface Props {
   bars: Bar[];
   /** Wall time in seconds, so that all bars have one scale. */
   total: number;
+  au?: Report['au'];
 }
 
 /** Shares of the whole below this are too narrow to be seen: the legend counts them together. */
 const SMALL = 0.01;
+/** Colours of the input's rate, the model's, and that of both. */
+const RATES = ['amber', 'blue', 'slate'];
 
-export function AccountBar({ title, mark, markHint, bars, total }: Props) {
+export function AccountBar({ title, mark, markHint, bars, total, au }: Props) {
   const whole = Math.max(total, ...bars.map(({ slices }) => sumOf(slices)), 1e-9);
   const { height, gap } = barSize(bars.length);
   const parts = meanOf(bars);
@@ -34,6 +39,11 @@ export function AccountBar({ title, mark, markHint, bars, total }: Props) {
         <span class={`mark mark-${mark}`} title={markHint}>
           {mark}
         </span>
+        {au && (
+          <span class="au" title={clean(au.text, 400)}>
+            {clean(au.name, 20)} <b>{clean(au.value, 20)}</b> <small class="dim">{clean(au.limits, 80)}</small>
+          </span>
+        )}
       </figcaption>
       <div class="bars" aria-hidden="true" style={{ gap: `${gap}px` }}>
         {bars.map(({ name, slices }) => (
@@ -66,6 +76,35 @@ export function AccountBar({ title, mark, markHint, bars, total }: Props) {
         )}
         {bars.length > 1 && <li title="Hover a bar for its own seconds">(avg)</li>}
       </ul>
+    </figure>
+  );
+}
+
+/** What was measured before training, each rate as a bar: which is the ceiling, and what mending it gains at most. */
+export function Ceilings({ ceilings: { text, rows } }: { ceilings: NonNullable<Report['ceilings']> }) {
+  const most = Math.max(...rows.map((row) => row.per_s));
+  return (
+    <figure class="account ceilings">
+      <figcaption>
+        <span class="account-title">Ceilings</span>{' '}
+        <span class="mark" title="Before training, input and model were timed for some seconds, each without the other.">
+          measured
+        </span>{' '}
+        {held(clean(text, 400))}
+      </figcaption>
+      <dl>
+        {rows.map(({ name, batches, samples, per_s }, index) => (
+          <div key={name}>
+            <dt>{clean(name, 24)}</dt>
+            <dd class="meter-track" aria-hidden="true">
+              <i style={{ width: `${(100 * per_s) / most}%`, background: `var(--${RATES[index] ?? 'slate'})` }} />
+            </dd>
+            <dd>
+              <b>{clean(batches, 40)}</b> <small class="dim">{clean(samples, 40)}</small>
+            </dd>
+          </div>
+        ))}
+      </dl>
     </figure>
   );
 }

@@ -6,7 +6,7 @@ import { clean, held } from '../math/text.ts';
 import { gpuCategories, hostCategories, slices } from '../words/accounts.ts';
 import { causeStyle } from '../words/causes.ts';
 import { factsLine, runName } from '../words/labels.ts';
-import { AccountBar } from './account.tsx';
+import { AccountBar, Ceilings } from './account.tsx';
 import { Fix } from './fix.tsx';
 import { GpuCards } from './gpus.tsx';
 import { useApp, useTab } from './hooks.ts';
@@ -52,6 +52,7 @@ export function Verdict({ report }: { report: Report }) {
             markHint="Every second of the thread that runs fit, measured; the parts add up to the wall time."
             bars={[{ name: '', slices: host }]}
             total={report.wall_s ?? 0}
+            au={report.au}
           />
         )}
         {gpus.length > 0 && (
@@ -63,6 +64,7 @@ export function Verdict({ report }: { report: Report }) {
             total={report.wall_s ?? 0}
           />
         )}
+        {report.ceilings && <Ceilings ceilings={report.ceilings} />}
       </div>
       <GpuCards report={report} />
     </section>

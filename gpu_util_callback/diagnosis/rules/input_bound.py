@@ -32,6 +32,7 @@ from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold
+from gpu_util_callback.recording.work import batch_size
 from gpu_util_callback.words import duration, percent
 from gpu_util_callback.words import duration as said
 
@@ -668,10 +669,15 @@ class InputBound(Rule):
 
 
 def _model_alone_ns(run: Run) -> float | None:
-    """Return a step's time with its batch at hand, where it was measured before the training."""
+    """Return a step's time with its batch at hand, where it was measured before the training.
+
+    What was measured with batches of another size says nothing about these steps.
+    """
     measured = run.manifest.get("ceilings")
-    rate = measured["model_per_s"] if measured else 0
-    return 1e9 / rate if rate > 0 else None
+    if not measured or not measured["model_per_s"] > 0:
+        return None
+    sizes = measured.get("batch_size"), batch_size(run.fit)
+    return None if all(sizes) and sizes[0] != sizes[1] else 1e9 / measured["model_per_s"]
 
 
 def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float) -> Advice:
