@@ -109,10 +109,11 @@ class Preserved:
             self._keep_generator(one)
         elif _is_variable(one):
             self._keep_variable(one)
+        elif hasattr(one, "python_function"):  # tf.function, which is wrapped, too
+            self._restore.append(part_of("tensorflow", "state").untraced(one))
+            yield one.python_function
         elif hasattr(one, "__wrapped__") and callable(one):  # jax.jit, functools.wraps
             yield one.__wrapped__
-        elif hasattr(one, "python_function"):  # tf.function
-            yield one.python_function
         elif _has_state_dict(one):
             kept = copy.deepcopy(one.state_dict())
             self._restore.append(lambda: one.load_state_dict(kept))

@@ -255,6 +255,80 @@ def test_tf_data_is_copied_with_what_it_shares(tmp_path):
     assert counter.numpy() == 0
 
 
+def drawn_by_tensorflow(measure):
+    """What TensorFlow draws after `measure` was given a step and a dataset that draw, too."""
+    import tensorflow as tf
+
+    tf.random.set_seed(1)
+    tf.random.set_global_generator(tf.random.Generator.from_seed(4))
+    traced, untraced = (tf.function(lambda: tf.random.normal((2,))) for _ in range(2))
+
+    def draw():
+        seeded = tf.random.normal((2,), seed=5)  # keeps its state in a kernel, by the seed
+        plain, own = tf.random.normal((2,)), tf.random.get_global_generator().normal((2,))
+        return [one.numpy().tolist() for one in (seeded, plain, own, traced())]
+
+    data = (
+        tf.data.Dataset.range(6)
+        .shuffle(6)
+        .map(lambda x: tf.cast(x, tf.float32) + tf.random.uniform(()))
+    )
+    under_way = iter(data)
+    begun = [draw(), next(under_way).numpy()]
+    measure(lambda batch: (draw(), untraced()), data)
+    return [begun, draw(), draw(), untraced().numpy().tolist()] + [
+        [one.numpy() for one in each] for each in (under_way, data, data)
+    ]
+
+
+def test_eager_tensorflow_draws_on_as_if_nothing_had_been():
+    pytest.importorskip("tensorflow")
+
+    def measure(step, data):
+        ceilings(step=step, data=data, seconds=0.3, progress=False)
+
+    expected = drawn_by_tensorflow(lambda step, data: None)
+    assert drawn_by_tensorflow(lambda step, data: None) == expected
+    assert drawn_by_tensorflow(measure) == expected
+
+
+def trained_eagerly(measure):
+    """Losses and weights of a fit that goes on, step by step in Python, after `measure`."""
+    import keras
+    import tensorflow as tf
+
+    class Noisy(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.dropout = keras.layers.Dense(1), keras.layers.Dropout(0.5)
+
+        def call(self, x, training=False):
+            noise = tf.random.normal(tf.shape(x)) + tf.random.normal(tf.shape(x), seed=3)
+            return self.dense(self.dropout(x + noise, training=training))
+
+    keras.utils.set_random_seed(1)
+    data = tf.data.Dataset.range(24).shuffle(24).batch(4)
+    data = data.map(lambda x: (tf.random.uniform((4, 3)), tf.cast(x, tf.float32)[:, None]))
+    model = Noisy()
+    model.compile("adam", "mse", run_eagerly=True)
+    model.fit(data, verbose=0)
+    measure(model, data)
+    after = model.fit(data, epochs=2, verbose=0)
+    return after.history["loss"], [one.tolist() for one in model.get_weights()]
+
+
+@pytest.mark.skipif(os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow", reason="TF's")
+def test_an_eager_fit_goes_on_as_if_nothing_had_been():
+    pytest.importorskip("keras")
+    pytest.importorskip("tensorflow")
+    expected = trained_eagerly(lambda model, data: None)
+    assert trained_eagerly(lambda model, data: None) == expected
+    measured = trained_eagerly(
+        lambda model, data: ceilings(model, data, seconds=0.5, progress=False)
+    )
+    assert measured == expected
+
+
 def test_preserved_puts_back_what_python_code_changed():
     class Own:
         def __init__(self):

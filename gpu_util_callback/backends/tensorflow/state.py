@@ -3,32 +3,73 @@
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["copied", "immutable", "preserved", "processes", "random_states", "synchronize"]
+__all__ = [
+    "copied", "immutable", "preserved", "processes", "random_states", "synchronize", "untraced",
+]  # fmt: skip
 
 
 def random_states() -> list[Callable[[], None]]:
-    """Return what restores the global random states."""
+    """Return what restores the global random states; until then, other seeds are drawn."""
     restore: list[Callable[[], None]] = []
     try:
         from tensorflow.python.eager import context
 
-        own = getattr(context.context(), "_rng", None)  # draws the seeds of operations
-        if own is not None:
-            state = own.getstate()
-            restore.append(lambda: own.setstate(state))
+        restore.append(_other_seeds(context.context()))
         from tensorflow.python.ops import stateful_random_ops
 
         generator = getattr(stateful_random_ops, "global_generator", None)
         known = None if generator is None else preserved(generator)
         restore += [] if known is None else [known]
-    except ImportError:  # private, and moved
+    except (ImportError, AttributeError):  # private, and moved
         pass
+    return restore
+
+
+def _other_seeds(context: Any) -> Callable[[], None]:
+    """Let eager operations draw other seeds; return what restores the former ones.
+
+    An operation with a seed keeps its state in a kernel that TensorFlow caches by that seed, and
+    which cannot be put back: a trial must not draw from the same kernels.
+    """
+    seed, own = context._seed, context._rng
+    state = None if own is None else own.getstate()
+    context._seed = (seed or 0) ^ _APART
+    context._rng = random.Random(context._seed)
+
+    def restore() -> None:
+        context._seed, context._rng = seed, own
+        if own is not None:
+            own.setstate(state)
+
+    return restore
+
+
+_APART = 0x5EED_A1DE
+
+
+def untraced(function: Any) -> Callable[[], None]:
+    """Make a `tf.function` as if it had not been called; return what restores its traces.
+
+    Operations with a seed keep their state in a trace: a trial needs traces of its own.
+    """
+    try:
+        names, other = vars(function), vars(function._clone(None))
+    except Exception:  # private, and moved
+        return lambda: None
+    before = dict(names)
+    names.update(other)
+
+    def restore() -> None:
+        names.clear()
+        names.update(before)
+
     return restore
 
 
