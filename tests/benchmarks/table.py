@@ -29,7 +29,7 @@ def between(one: dict[str, float], digits: int = 0) -> str:
 
 
 def step_table(figures: dict[str, Any]) -> list[str]:
-    """What a step costs under each recorder: CPU time beyond the plain step, and the wall's ratio."""
+    """Return the cost of a step under each recorder: CPU time added, and the wall's ratio."""
     lines = [
         "| a step of | under | training thread, µs of CPU | process, µs of CPU | wall |",
         "| --- | --- | --- | --- | --- |",

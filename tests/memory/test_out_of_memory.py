@@ -58,7 +58,6 @@ def test_an_error_inside_another_is_found_and_other_errors_are_not():
     assert describe_error(KeyboardInterrupt()) is None
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(("kind", "where"), [
     ("loop", "a step"), ("fit", "the train function"), ("callback", "the fit"),
 ])  # fmt: skip
