@@ -251,6 +251,25 @@ def test_tf_data_is_copied_with_what_it_shares(tmp_path):
     assert counter.numpy() == 0
 
 
+def test_tf_data_with_an_eager_python_function_is_copied():
+    tf = pytest.importorskip("tensorflow")
+    seen = []
+
+    def load(index):
+        seen.append(int(index))
+        return tf.fill((2,), tf.cast(index, tf.float32))
+
+    def mapped(index):
+        x = tf.py_function(load, [index], tf.float32)
+        return tf.ensure_shape(x, (2,))
+
+    data = tf.data.Dataset.range(3).map(mapped)
+    assert [x.numpy().tolist() for x in independent(data)] == [[0, 0], [1, 1], [2, 2]]
+    assert seen == [0, 1, 2]
+    found = ceilings(step=lambda batch: None, data=data, seconds=0.2, progress=False)
+    assert found.input_per_s > 0
+
+
 def drawn_by_tensorflow(measure):
     """What TensorFlow draws after `measure` was given a step and a dataset that draw, too."""
     import tensorflow as tf

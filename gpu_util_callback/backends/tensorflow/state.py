@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import tempfile
@@ -131,6 +132,9 @@ def _rebuilt(dataset: tf.data.Dataset) -> tf.data.Dataset:
     )
     graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
     nodes = {node.name: node for node in graph.node}
+    for node in itertools.chain(graph.node, *(each.node_def for each in graph.library.function)):
+        if node.device.startswith("/device::"):  # the host, without its address: `tf.py_function`
+            node.device = "/device:CPU:0"
     for node in graph.node:
         if node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum:
             handles = [one.name for one in node.attr["value"].tensor.resource_handle_val]
