@@ -27,6 +27,7 @@ METRICS_OF = "metrics of"
 _KINDS = (list, deque, dict)
 # Errors of memory by name; others are recognised by their message.
 _ERRORS = {"ResourceExhaustedError", "OutOfMemoryError", "MemoryError"}
+_LATE = {"JaxRuntimeError", "XlaRuntimeError"}  # raised where a step's result is read
 _SAID = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|can't allocate memory|not enough memory|bad_alloc|"
     r"Unable to allocate|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE
@@ -41,6 +42,7 @@ _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated", re.IGNO
 _SHAPE = re.compile(r"with shape\s?[\[(]([\d, ]+)[\])](?: and (?:data )?type (\w+))?")
 _WIDTHS = {"float": 4, "half": 2, "double": 8, "float64": 8, "float32": 4, "float16": 2,
            "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "int8": 1}  # fmt: skip
+_HOOK = re.compile(r"\.on_(?:train|epoch|batch|test|predict)_\w+$")
 _GPU = re.compile(r"device:GPU:(\d+)|GPU (\d+) has|GPU_(\d+)_bfc")
 
 
@@ -214,11 +216,15 @@ class MemoryWatch:
         except Exception:  # an error whose text cannot be read
             self._error = None
 
-    def failed_unseen(self) -> None:
-        """Look for the error in what the interpreter, or a notebook, has printed last."""
+    def failed_unseen(self, where: str) -> None:
+        """Look for the error in what the interpreter, or a notebook, has printed last.
+
+        Args:
+            where: it happened, if not in a callback of the program.
+        """
         error = _printed_last()
         if error is not None and id(error) != self._printed_before:
-            self.failed(error, "the fit")
+            self.failed(error, _hook_of(error) or where)
 
     def facts(self, shapes: Mapping[float, int]) -> dict[str, Any]:
         """Return the manifest's `memory`; {} where there is nothing to say.
@@ -258,6 +264,18 @@ class MemoryWatch:
                 self._counted[f"{name}_per_step"] = round((value - before) / (step - since), 4)
         self._due = began + max(self.COUNTED_S, (time.perf_counter() - began) / SHARE)
         return self._counted
+
+
+def _hook_of(error: BaseException) -> str | None:
+    """Return which callback's hook an error came from, "Mine.on_epoch_end"; None = none."""
+    if type(error).__name__ in _LATE:
+        return None
+    found, entry = None, error.__traceback__
+    while entry is not None:  # Keras' list of callbacks calls those of the program
+        name = entry.tb_frame.f_code.co_qualname.rpartition("<locals>.")[2]
+        found = name if _HOOK.search(name) else found
+        entry = entry.tb_next
+    return found if found and not found.startswith("CallbackList.") else None
 
 
 def _printed_last() -> BaseException | None:

@@ -751,7 +751,7 @@ class Recorder:
             self._save_rows()  # the rest may take a while on a slow machine
         self._gpus.stop()
         if self.status == "interrupted":
-            self.memory.failed_unseen()
+            self.memory.failed_unseen("validation" if self.timeline.in_test else "the fit")
         if self.windows is not None and self.fits == 1:  # a series takes no more windows
             self.windows.close(WINDOWS_S)
         self._tick(last=True)

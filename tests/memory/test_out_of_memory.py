@@ -1,6 +1,7 @@
 """A training that runs out of memory: its error is its own, and the recording says why."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from generated_runs import GPU, Generated, write
 
+from gpu_util_callback.container import oom_kills
 from gpu_util_callback.diagnosis import diagnose, run_report
 from gpu_util_callback.recorder.memory import describe_error
 from gpu_util_callback.recording import manifest, read_recordings
@@ -58,30 +60,79 @@ def test_an_error_inside_another_is_found_and_other_errors_are_not():
     assert describe_error(KeyboardInterrupt()) is None
 
 
-@pytest.mark.parametrize(("kind", "where"), [
-    ("loop", "a step"), ("fit", "the train function"), ("callback", "the fit"),
-])  # fmt: skip
-def test_the_host_s_memory_runs_out(tmp_path, kind, where):
-    """`ulimit -v` in a process of its own: the same exception, a recording that opens."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / "oom_program.py"), kind, str(tmp_path)],
+def run_program(kind: str, log_dir: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(HERE / "oom_program.py"), kind, str(log_dir)],
         capture_output=True, text=True, timeout=200, cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
-    assert done.returncode == 1, done.stderr[-2000:]
-    assert "(4194304,)" in done.stderr  # NumPy's words; Keras changes the rest for a `call`
-    assert "kept.append(np.ones(4 << 20, np.uint8))" in done.stderr
-    [recording] = read_recordings(tmp_path)
+
+
+def post_mortem(log_dir: Path) -> tuple[dict, dict]:
+    """The one recording's report and what it says about memory."""
+    [recording] = read_recordings(log_dir)
     assert recording.status == "interrupted"
     run = run_report(recording)
     [finding] = [one for one in run["findings"] if one["cause"] == "out_of_memory"]
-    assert finding["title"].startswith(f"Out of host memory in {where}, at step ")
-    assert finding["evidence"]["asked_for_mib"] == 4.0
     assert run["verdict"] == f"{finding['title']}."
+    return run, finding
+
+
+@pytest.mark.parametrize(("kind", "where"), [
+    ("loop", "a step"), ("fit", "the train function"), ("validation", "validation"),
+    ("callback", "Keeps.on_train_batch_end"),
+])  # fmt: skip
+def test_the_host_s_memory_runs_out(tmp_path, kind, where):
+    """`ulimit -v` in a process of its own: the same exception, a recording that opens."""
+    done = run_program(kind, tmp_path)
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert "(4194304,)" in done.stderr  # NumPy's words; Keras changes the rest for a `call`
+    assert "kept.append(np.ones(4 << 20, np.uint8))" in done.stderr
+    run, finding = post_mortem(tmp_path)
+    assert finding["title"].startswith(f"Out of host memory in {where}, at step ")
+    assert kind == "loop" or finding["title"].endswith(" with a batch of 16")
+    assert finding["evidence"]["asked_for_mib"] == 4.0
     assert run["steps"] > 20
-    assert finding["evidence"]["grows_with"] == "kept"
-    assert finding["evidence"]["items_mib"] == pytest.approx(4.0 * run["steps"], rel=0.3)
-    assert finding["advice"]["text"].startswith("`kept` gains items in every step")
+    if kind == "validation":
+        assert finding["evidence"]["peak_in"] == "validation"
+    else:  # where one is kept in each of its steps
+        assert finding["evidence"]["grows_with"] == "kept"
+        assert finding["evidence"]["items_mib"] == pytest.approx(4.0 * run["steps"], rel=0.3)
+        assert finding["advice"]["text"].startswith("`kept` gains items in every step")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "error", "where"), [
+    ("tensorflow", "ResourceExhaustedError", "the train function, at step 50"),
+    ("jax", "RESOURCE_EXHAUSTED", "the fit, at step 50 with a batch of 16"),
+    ("torch", "can't allocate memory", "the train function, at step 50 with a batch of 16"),
+])  # fmt: skip
+def test_the_framework_s_own_allocator_has_no_more(tmp_path, backend, error, where):
+    """One batch is too long: where it happened, in which batch, and how much it asked for.
+
+    JAX raises where the result is read, in a callback that is not the reason.
+    """
+    done = run_program(backend, tmp_path)
+    assert done.returncode == 1 and error in done.stderr, done.stderr[-2000:]
+    run, finding = post_mortem(tmp_path)
+    assert finding["title"] == f"Out of host memory in {where}"
+    assert finding["gpus"] == [] and run["steps"] == 50
+    asked = finding["evidence"]["asked_for_mib"]
+    assert asked > 2048 if backend == "jax" else asked == 2048  # XLA asks for all at once
+
+
+def test_a_fit_that_was_killed_for_memory_is_found_at_the_next_look(tmp_path, monkeypatch):
+    """A real training, killed as its container is full; files in place of the kernel's account."""
+    done = run_program("killed", tmp_path / "log")
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    monkeypatch.setattr(manifest, "oom_kills", lambda: oom_kills(str(tmp_path)))
+    [recording] = read_recordings(tmp_path / "log")
+    assert recording.status == "lost"
+    [finding] = [one for one in diagnose(recording)["findings"] if one["cause"] == "out_of_memory"]
+    evidence = finding["evidence"]
+    assert evidence["seen"] == "the kernel has counted a kill for memory since"
+    assert evidence["batch_size"] == 16 and evidence["at_step"] > 20
+    assert evidence["process_peak_mib"] > 400 and evidence["host_used_pct"] > 60
 
 
 def killed(tmp_path, monkeypatch, kills_since: int, used: float) -> dict:
@@ -112,6 +163,15 @@ def test_a_killed_process_is_found_at_the_next_look(tmp_path, monkeypatch, kills
 def test_a_process_that_ended_otherwise_is_not_called_killed_for_memory(tmp_path, monkeypatch):
     found = killed(tmp_path, monkeypatch, 0, 0.5)
     assert [one for one in found["findings"] if one["cause"] == "out_of_memory"] == []
+
+
+def test_an_error_that_names_no_device_is_the_host_s_where_no_gpu_is_used(tmp_path):
+    """JAX's words are the same on a CPU."""
+    error = {"error": "JaxRuntimeError", "gpu": 0, "step": 40, "asked_bytes": 2 * GIB}
+    run = Generated(seed=1, memory={"out_of_memory": error}, fit={"batch_size": 8})
+    run.steps(40, step_ms=100)
+    [finding] = [one for one in run.diagnose()["findings"] if one["cause"] == "out_of_memory"]
+    assert finding["title"].startswith("Out of host memory") and finding["gpus"] == []
 
 
 def full_gpu(batch: int = 256, **error) -> dict:

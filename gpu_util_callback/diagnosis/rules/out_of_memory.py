@@ -49,9 +49,9 @@ def _error(run: Run) -> Mapping[str, Any] | None:
 
 
 def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
-    gpu = error.get("gpu")
+    gpu = error.get("gpu") if run.device == "gpu" else None  # JAX's error names no device
     where = str(error.get("where") or "the training")
-    step, batch = error.get("step"), run.fit.get("batch_size")
+    step, batch = error.get("step"), _batch(run)
     title = f"Out of {'host' if gpu is None else 'GPU'} memory in {where}"
     if step is not None:
         title += f", at step {step:,}"
@@ -68,14 +68,14 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
     }
     fits, kept = None, None
     if gpu is not None:
-        evidence |= _of_gpu(run, gpu, error)
+        evidence |= _of_gpu(run, gpu, error, where)
         room = batch_memory(run, gpu)
         if room is not None:
             evidence["per_sample_mib"] = _mib(room.per_sample, 3)
             evidence["room_for_batch"] = room.room
             fits = room.room if batch and room.room < batch else None
     else:
-        evidence |= _of_host(run)
+        evidence |= _of_host(run, where)
         kept = _kept(run)
         if kept is not None:
             evidence |= {"grows_with": kept["name"], "items_mib": _mib(_bytes(kept))}
@@ -93,11 +93,17 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
     )
 
 
+def _batch(run: Run) -> int | None:
+    """Return the batch size, also of inputs that have none of their own and always give one."""
+    seen = set(((run.facts.get("memory") or {}).get("batch_sizes") or {}).values())
+    return run.fit.get("batch_size") or (seen.pop() if len(seen) == 1 else None)
+
+
 def _mib(count: float | None, digits: int = 1) -> float | None:
     return None if count is None else round(count / MIB, digits)
 
 
-def _of_gpu(run: Run, gpu: int, error: Mapping[str, Any]) -> dict[str, object]:
+def _of_gpu(run: Run, gpu: int, error: Mapping[str, Any], where: str) -> dict[str, object]:
     """Return what held the GPU's memory."""
     held = allocator(run, gpu)
     others = run.highest(gpu, "memory_other_bytes")
@@ -108,13 +114,13 @@ def _of_gpu(run: Run, gpu: int, error: Mapping[str, Any]) -> dict[str, object]:
     return {
         "allocator_peak_mib": None if held is None else _mib(held.peak),
         "allocator_limit_gib": None if held is None else round(held.limit / 2**30, 2),
-        "peak_in": _peak_phase(run, f"gpu{gpu}/allocator:allocator_used_bytes"),
+        "peak_in": _peak_phase(run, f"gpu{gpu}/allocator:allocator_used_bytes", where),
         "reserved_unused_mib": _mib(unused),
         "others_memory_gib": None if not others else round(others / 2**30, 2),
     }
 
 
-def _of_host(run: Run) -> dict[str, object]:
+def _of_host(run: Run, where: str) -> dict[str, object]:
     """Return what held the host's memory."""
 
     def highest(name: str) -> float | None:
@@ -127,7 +133,7 @@ def _of_host(run: Run) -> dict[str, object]:
         "process_peak_mib": _mib(highest("process_held_bytes") or highest("process_memory_bytes")),
         "workers_memory_mib": _mib(workers) if workers else None,
         "limit_gib": None if limit is None else round(limit / 2**30, 2),
-        "peak_in": _peak_phase(run, "host:process_held_bytes"),
+        "peak_in": _peak_phase(run, "host:process_held_bytes", where),
     }
 
 
@@ -155,8 +161,12 @@ def _host_limit(run: Run) -> float | None:
     return min((float(one) for one in known if one), default=None)
 
 
-def _peak_phase(run: Run, key: str) -> str | None:
-    """Return what the training was doing when most memory was held."""
+def _peak_phase(run: Run, key: str, where: str) -> str | None:
+    """Return what the training was doing when most memory was held.
+
+    Args:
+        where: the error happened; a validation that it ended is no phase of the recording.
+    """
     track = run.memory.get(key)
     if track is None or not len(track):
         return None
@@ -167,6 +177,8 @@ def _peak_phase(run: Run, key: str) -> str | None:
                 return called or name
     if not len(run.steps) or at < int(run.steps["start_ns"][0]):
         return "set-up"
+    if where == "validation" and at >= int(run.steps["end_ns"].max()):
+        return where
     return "training steps"
 
 
@@ -184,8 +196,8 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
         "seen": by,
         "host_used_pct": None if used is None else round(used, 1),
         "at_step": run.end_step,
-        "batch_size": run.fit.get("batch_size"),
-        **_of_host(run),
+        "batch_size": _batch(run),
+        **_of_host(run, ""),
     }
     yield Finding(
         cause=OutOfMemory.cause,
