@@ -1,12 +1,15 @@
 """A real fit that leaks: the warning comes while it trains, once, from the recorder's thread."""
 
+import sys
 import threading
 import time
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
+import gpu_util_callback
 from gpu_util_callback import GpuUtilCallback
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.gpus import _host, sampler
@@ -15,6 +18,7 @@ from gpu_util_callback.recording import read_recordings
 
 pytestmark = [pytest.mark.timed, pytest.mark.flaky(reruns=2, reruns_delay=2)]
 MIB = 1 << 20
+PACKAGE = Path(gpu_util_callback.__file__).parent
 
 
 class Keeps(keras.callbacks.Callback):
@@ -48,12 +52,14 @@ def hurried(monkeypatch):
     return threads
 
 
-def fitted(tmp_path, mib, epochs=6):
+def fitted(tmp_path, mib, epochs=6, *callbacks):
     model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     data = np.ones((640, 8), np.float32), np.ones((640, 1), np.float32)
     callback = GpuUtilCallback(log_dir=str(tmp_path), trace=None)
-    model.fit(*data, batch_size=8, epochs=epochs, verbose=0, callbacks=[callback, Keeps(mib)])
+    model.fit(
+        *data, batch_size=8, epochs=epochs, verbose=0, callbacks=[callback, Keeps(mib), *callbacks]
+    )
     [recording] = read_recordings(tmp_path)
     return run_report(recording)
 
@@ -69,6 +75,32 @@ def test_growth_is_said_once_while_it_trains(tmp_path, hurried, capfd):
     assert "`Keeps.outputs` gains items" in finding["advice"]["text"]
     assert run["memory"]["growth"][0]["group"] == "host"
     assert hurried == {"gpu-util-recorder"}, "nothing of this runs on the training thread"
+
+
+def test_the_training_thread_reads_no_memory(tmp_path, hurried):
+    """Every call of ours is noted that this thread makes during the steps of a leaking fit."""
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call" and str(PACKAGE) in frame.f_code.co_filename:
+            called.add(Path(frame.f_code.co_filename).relative_to(PACKAGE).as_posix())
+
+    class Notes(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 20:
+                sys.setprofile(note)
+
+        def on_epoch_end(self, epoch, logs=None):
+            sys.setprofile(None)
+
+    try:
+        run = fitted(tmp_path, 1, 2, Notes())
+    finally:
+        sys.setprofile(None)
+    assert "steps/timeline.py" in called, "its hooks are seen"
+    elsewhere = ("recorder/memory.py", "container.py", "gpus/", "diagnosis/", "recording/")
+    assert [one for one in called if one.startswith(elsewhere)] == []
+    assert run["memory"]["host"]["peak_bytes"] > 50 * MIB and hurried == {"gpu-util-recorder"}
 
 
 def test_a_fit_that_keeps_nothing_gets_no_warning(tmp_path, hurried, capfd):

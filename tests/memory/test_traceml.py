@@ -24,6 +24,18 @@ def causes(first: float, last: float, total: float) -> set[str]:
     return {one["cause"] for one in found} & {"memory_growth", "memory_pressure"}
 
 
+def test_no_readings_are_no_verdict():
+    """TraceML's case without data: both causes are unknown, neither is found nor ruled out."""
+    run = Generated(seed=4, gpus=[GPU])
+    run.steps(60, step_ms=2000)
+    diagnosis = Diagnosis(run.facts)
+    diagnosis.add(run.tables(), {})
+    result = diagnosis.result(now_ns=run.now, ended=True)
+    unknown = {one["cause"] for one in result["silent"]}
+    assert {"memory_growth", "memory_pressure"} <= unknown
+    assert not {one["cause"] for one in result["findings"]} & unknown
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_case(name):
     first, last, total, creep, full = CASES[name]

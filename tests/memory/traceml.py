@@ -1,15 +1,15 @@
 """The cases that TraceML's tests of step memory judge, described in our own words as data.
 
 Each is a course of one GPU's peak over 60 steps, what the device holds, and whether TraceML calls
-it creep. "full" is its high pressure, which is ours as well, "uneven" its imbalance of ranks, which
-no rule of ours judges by memory.
+it creep. "full" is its high pressure, which is ours as well; its imbalance of ranks is judged
+by no rule of ours. Where several apply, TraceML names pressure first and creep last.
 """
 
 GIB = 1 << 30
 # name: (first, last, device's memory in bytes, creep: "confirmed", "early" or "", full)
 CASES = {
     "a level near the device's memory": (96.0 * GIB / 100, 96.0 * GIB / 100, GIB, "", True),
-    "a third more within sixty steps, little left": (
+    "half as much again, little left": (
         4 * GIB,
         6 * GIB,
         6.1 * GIB,
