@@ -10,8 +10,9 @@ from pathlib import Path
 import keras
 import numpy as np
 from advised import Given, apply, findings
+from trials import slow_model
 
-from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings
+from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, ceilings, read_recordings
 from gpu_util_callback.diagnosis import run_report
 
 BACKEND = keras.backend.backend()
@@ -37,32 +38,13 @@ def generated():
         yield make_batch(index)
 
 
-class Works(keras.layers.Layer):
-    """A layer that takes its time on the device."""
-
-    def call(self, x):
-        if BACKEND == "torch":
-            time.sleep(WORK_S)
-            return x
-        import jax
-
-        def work(value):
-            time.sleep(WORK_S)
-            return value
-
-        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return jax.pure_callback(work, shape, jax.lax.stop_gradient(x))
-
-
 def report_of(name):
     [recording] = read_recordings(FOLDER / name)
     return run_report(recording)
 
 
 def fit(name, data, **kwargs):
-    model = keras.Sequential([keras.Input((8,), batch_size=4), Works(), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", jit_compile=BACKEND == "jax")
-    return trained(name, model, data, **kwargs)
+    return trained(name, slow_model(WORK_S), data, **kwargs)
 
 
 def trained(name, _model, _data, callbacks=(), **kwargs):  # names that no code is printed with
@@ -105,6 +87,17 @@ def fit_dataset():
     fit("dataset-0", Made(), steps_per_epoch=2)
     before = fit("dataset-1", Made())
     return before, fit("dataset-2", apply(told(before), dataset=Made())["dataset"])
+
+
+def fit_measured():
+    """The same, shorter; what a perfect input gains is measured between the two fits."""
+    global STEPS, MAKE_S, WORK_S
+    STEPS, MAKE_S, WORK_S = 40, 0.05, 0.025
+    fit("measured-0", Made(), steps_per_epoch=2)
+    before = fit("measured-1", Made())
+    found = ceilings(slow_model(WORK_S), Made(), seconds=2, progress=False)
+    after = fit("measured-2", apply(told(before), dataset=Made())["dataset"])
+    return before, after, found.to_dict()
 
 
 def fit_generator():
@@ -212,7 +205,7 @@ def shapes():
 
 if __name__ == "__main__":
     for group in sys.argv[1:]:
-        first, second = globals()[group]()
+        first, second, *measured = globals()[group]()
         kept = ("wall_s", "time_s", "step_ms", "spans", "findings")
         runs = [{name: run[name] for name in kept} for run in (first, second)]
-        print("RESULT", group, json.dumps(runs))
+        print("RESULT", group, json.dumps([*runs, *measured]))

@@ -26,7 +26,12 @@ if __name__ == "__main__":
 
 from advised import Given, apply  # noqa: E402
 
-from gpu_util_callback import GpuUtilCallback, GpuUtilMonitor, read_recordings  # noqa: E402
+from gpu_util_callback import (  # noqa: E402
+    GpuUtilCallback,
+    GpuUtilMonitor,
+    ceilings,
+    read_recordings,
+)
 from gpu_util_callback.diagnosis import run_report  # noqa: E402
 from gpu_util_callback.words import times  # noqa: E402
 
@@ -86,17 +91,35 @@ def trial(backend: str, about: str) -> Callable[[Callable], Callable]:
 # ---- what programs are made of -----------------------------------------------------------------
 
 
+CEILINGS_S = 3.0
+_measured: list[dict] | None = None  # ceilings, in a process that measures them
+
+
+def measured(*args: Any, **kwargs: Any) -> bool:
+    """Whether this process measures a program's ceilings instead of training."""
+    if _measured is not None:
+        found = ceilings(*args, seconds=CEILINGS_S, progress=False, **kwargs)
+        _measured.append(found.to_dict())
+    return _measured is not None
+
+
 def loop(folder: Path, data: Any, backend: str, epochs: int = 2, step: Any = None) -> None:
     """A loop of somebody's own, as the guide's `benchmark` is one."""
+    step = step or (lambda _: time.sleep(STEP_S))
+    if measured(step=step, data=data):
+        return
     with GpuUtilMonitor(folder, framework=backend, trace="off", report=False) as monitor:
         for _ in range(epochs):
             for batch in monitor.batches(data):
-                (step or (lambda _: time.sleep(STEP_S)))(batch)
+                step(batch)
 
 
 def fit(folder: Path, data: Any, callbacks: Any = (), step_s: float = STEP_S, **kwargs: Any) -> Any:
     """A fit of a model whose step takes `step_s`."""
     model = kwargs.pop("model", None) or slow_model(step_s)
+    given = {name: kwargs[name] for name in ("y", "batch_size") if name in kwargs}
+    if measured(model, data, **given):
+        return model
     ours = GpuUtilCallback(folder, trace="off", report=False)
     model.fit(data, verbose=0, callbacks=[*callbacks, ours], **kwargs)
     return model
@@ -686,7 +709,20 @@ def _once(name: str, code: str, folder: Path) -> dict:
     return run_report(recording)
 
 
-def _apart(name: str, code: str) -> dict:
+def _ceilings(name: str, folder: Path) -> dict | None:
+    """The ceilings of a program as it is written; None where its data serve only once."""
+    global _measured
+    _measured = []
+    folder.mkdir(parents=True)
+    try:
+        TRIALS[name].program(Edit(), folder / "run")
+    except ValueError as error:
+        if "iterated over only once" not in str(error):
+            raise
+    return next(iter(_measured), None)
+
+
+def _apart(what: str, name: str, *code: str) -> Any:
     """The same in a process of its own."""
     paths = [HERE, HERE.parent / "support", HERE.parent.parent, os.environ.get("PYTHONPATH", "")]
     more = {"KERAS_BACKEND": TRIALS[name].backend, "JAX_PLATFORMS": "cpu",
@@ -694,11 +730,11 @@ def _apart(name: str, code: str) -> dict:
             "PYTHONPATH": os.pathsep.join(map(str, paths))}  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, str(HERE / "trials.py"), "--once", name, code, folder],
+            [sys.executable, str(HERE / "trials.py"), what, name, *code, folder],
             env={**os.environ, **more}, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
     if done.returncode:
-        raise RuntimeError(f"{name} failed:\n{code}\n{done.stderr[-3000:]}")
+        raise RuntimeError(f"{what} {name} failed:\n{code}\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -710,40 +746,44 @@ def per_step(run: dict, compiling: bool) -> float:
 def tried(name: str) -> dict:
     """A program before and after its first advice: verdict, advice, promise and gain.
 
-    Returns: `verdict`, `text`, `code`, `promised` and `got` (None without an advice), both runs.
+    Returns: `verdict`, `text`, `code`, `promised` and `got` (None without an advice), both runs,
+    and `bound`: the gain of a perfect input by the program's ceilings, None where that is not what
+    the advice is about, or where its data serve only once.
     """
-    before = _apart(name, "")
+    before = _apart("--once", name, "")
     findings = [*before["spans"], *before["findings"]]
     found = max(findings, key=lambda one: one["lost_s"] or 0, default=None)
     seen = {"verdict": before["verdict"], "before": before, "text": "", "code": "",
-            "promised": None, "got": None, "after": None}  # fmt: skip
+            "promised": None, "got": None, "bound": None, "after": None}  # fmt: skip
     if found is None or not found["advice"]["code"]:
         return seen | ({} if found is None else {"text": found["advice"]["text"]})
     code = found["advice"]["code"]
     alike = [one for one in findings if one["advice"]["code"] == code]
     saves = sum(one["saves_s"] or 0 for one in alike)
-    after = _apart(name, code)
+    after = _apart("--once", name, code)
+    ceiling = _apart("--ceilings", name) if found["cause"] == "input_bound" else None
     meant = found["cause"] == "recompilation"
     was, now = (per_step(run, meant) for run in (before, after))
     return seen | {
         "text": found["advice"]["text"], "code": code, "after": after,
         "promised": was / (was - saves / before["steps"]), "got": was / now,
-        "steps": after["steps"] / before["steps"],
+        "bound": ceiling and ceiling["input_gain"], "steps": after["steps"] / before["steps"],
     }  # fmt: skip
 
 
 def _table(names: list[str]) -> None:
-    print("| program | verdict | advice | promised up to | got |\n| --- | --- | --- | --- | --- |")
+    print("| program | verdict | advice | promised up to | by ceilings at most | got |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for name in names:
         try:
             seen = tried(name)
         except Exception as error:
-            print(f"| {TRIALS[name].about} | {error} | | | |".replace("\n", "⏎"), flush=True)
+            print(f"| {TRIALS[name].about} | {error} | | | | |".replace("\n", "⏎"), flush=True)
             continue
-        shown = [times(seen[key]) if seen[key] else "-" for key in ("promised", "got")]
+        shown = [times(seen[key]) if seen[key] else "-" for key in ("promised", "bound", "got")]
         advice = f"`{seen['code']}`".replace("\n", "⏎") if seen["code"] else seen["text"] or "-"
         if seen["got"] and seen["steps"] != 1:
-            shown[1] += f" a step, with {seen['steps']:.0%} of the steps"
+            shown[2] += f" a step, with {seen['steps']:.0%} of the steps"
         cells = [TRIALS[name].about, seen["verdict"], advice, *shown]
         print("| " + " | ".join(cells) + " |", flush=True)
 
@@ -752,5 +792,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--once"]:
         _, _, which, printed, where = sys.argv
         print(json.dumps(_once(which, printed, Path(where) / "trial")))
+    elif sys.argv[1:2] == ["--ceilings"]:
+        print(json.dumps(_ceilings(sys.argv[2], Path(sys.argv[3]) / "trial")))
     else:
         _table(sys.argv[1:] or list(TRIALS))
