@@ -57,7 +57,7 @@ _GA102 = (
 _ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
 _BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 
-# Of the others' documents copies or quotations were read.
+# Of the other documents, copies or quotations were read.
 _UNREAD = " (figure not compared with this document)"
 
 # What the driver calls a GPU, without "NVIDIA" and "Tesla", as a whole: its TFLOP/s in fp16, bf16,
@@ -68,14 +68,14 @@ _TABLE: tuple[tuple[str, tuple[float | None, ...], int, str], ...] = (
     (r"H200", (989.5, 989.5, 494.7, 67), 132, _H200),
     (r"H200 NVL", (835.5, 835.5, 417.5, 60), 132, _H200 + _UNREAD),
     (r"H100 80GB HBM3|H100 SXM.*", (989.4, 989.4, 494.7, 67), 132, _H100),
-    (r"H100 NVL", (835.5, 835.5, 417.5, 60), 132, _H100),
+    (r"H100 NVL", (835.5, 835.5, 417.5, 60), 132, _H100 + _UNREAD),
     (r"H100 PCIe", (756, 756, 378, 51.2), 114, _H100),
     (r"A100[- ].*", (312, 312, 156, 19.5), 108, _A100),
     (r"A800[- ].*", (312, 312, 156, 19.5), 108, _A100 + _UNREAD),
     (r"A30", (165, 165, 82, 10.3), 56, _A30 + _UNREAD),
     (r"A40", (149.7, 149.7, 74.8, 37.4), 84, _A40),
     (r"A10", (125, 125, 62.5, 31.2), 72, _A10),
-    (r"A10G", (70, 70, 35, 35), 80, _A10G),
+    (r"A10G", (70, 70, 35, 35), 80, _A10G + _UNREAD),
     (r"A2", (18, 18, 9, 4.5), 10, _A2),
     (r"L4", (121, 121, 60, 30.3), 58, _L4),
     (r"L40", (181.05, 181.05, 90.5, 90.5), 142, _L40),
@@ -89,14 +89,14 @@ _TABLE: tuple[tuple[str, tuple[float | None, ...], int, str], ...] = (
     (r"TITAN RTX", (130.5, None, None, 16.3), 72, _TURING),
     (r"GeForce RTX 2080 Ti", (53.8, None, None, 13.4), 68, _TURING),
     (r"GeForce RTX 3090", (71.2, 71.2, 35.6, 35.6), 82, _GA102),
-    (r"GeForce RTX 3080", (59.5, 59.5, 29.8, 29.8), 68, _GA102),
-    (r"GeForce RTX 3070", (40.6, 40.6, 20.3, 20.3), 46, _GA102),
+    (r"GeForce RTX 3080", (59.5, 59.5, 29.8, 29.8), 68, _GA102 + _UNREAD),
+    (r"GeForce RTX 3070", (40.6, 40.6, 20.3, 20.3), 46, _GA102 + _UNREAD),
     (r"RTX A6000", (154.8, 154.8, 77.4, 38.7), 84, _GA102),
     (r"RTX 6000 Ada Generation", (364.2, 364.2, 182.1, 91.1), 142, _ADA + _UNREAD),
     (r"GeForce RTX 4090", (165.2, 165.2, 82.6, 82.6), 128, _ADA),
     (r"GeForce RTX 4080", (97.5, 97.5, 48.7, 48.7), 76, _ADA + _UNREAD),
     (r"GeForce RTX 5090", (209.5, 209.5, 104.8, 104.8), 170, _BLACKWELL),
-    (r"GeForce RTX 5080", (112.6, 112.6, 56.3, 56.3), 84, _BLACKWELL),
+    (r"GeForce RTX 5080", (112.6, 112.6, 56.3, 56.3), 84, _BLACKWELL + _UNREAD),
 )
 
 # Operations of a multiprocessor per clock in fp16, bf16, TF32, fp32, and its CUDA cores, by compute
