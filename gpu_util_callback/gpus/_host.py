@@ -20,6 +20,7 @@ _IDLE = ("idle", "iowait")
 _COUNTED_TWICE = ("guest", "guest_nice")  # inside user and nice
 # The kernel's names for memory that it cannot take back: files' pages it can drop and read again.
 _HELD = ("RssAnon", "RssShmem", "VmSwap")
+_OWN = ("Private_Dirty", "Swap")
 _WORKERS_S = 5.0  # how often processes are listed, at most: it takes milliseconds
 _WORKERS_SHARE = 0.002  # of a core, that listing them may take
 
@@ -142,17 +143,20 @@ class Host:
         row["container_memory_bytes"] = NAN if held is None else held
 
     def _read_workers(self) -> tuple[float, float]:
-        """Return the number of this process's children and what they hold, files left out."""
+        """Return the number of this process's children and what they hold of their own."""
         began = time.perf_counter()
         if began >= self._workers_due_s:
             number, held = 0, 0
             for child in self._process.children(recursive=True):
+                own = _own_bytes(child.pid)
                 try:
-                    memory = child.memory_info()
+                    if own is None:
+                        memory = child.memory_info()
+                        own = memory.rss - getattr(memory, "shared", 0)
                 except self._psutil.Error:  # it has ended
                     continue
                 number += 1
-                held += memory.rss - getattr(memory, "shared", 0)
+                held += own
             took = time.perf_counter() - began
             self._workers_due_s = began + max(_WORKERS_S, took / _WORKERS_SHARE)
             self._workers = float(number), float(held)
@@ -200,6 +204,22 @@ def _held_bytes() -> float | None:
     except (OSError, ValueError):
         return None
     return None if held is None else float(held)
+
+
+def _own_bytes(pid: int) -> int | None:
+    """Return what a process holds that no other one shares; None where the kernel does not say.
+
+    A forked worker's resident memory has all that its parent had, before it copies any of it.
+    """
+    held = None
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in _OWN:
+                held = (held or 0) + 1024 * int(value.split()[0])
+    except (OSError, ValueError):
+        return None
+    return held
 
 
 def host_facts(root: str = "/") -> dict[str, Any]:

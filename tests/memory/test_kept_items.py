@@ -1,6 +1,9 @@
 """Lists that gain items are named, with the size of an item; nothing is kept alive by looking."""
 
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from collections import deque
 
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.container import MemoryGroup, oom_kills
+from gpu_util_callback.gpus._host import _own_bytes
 from gpu_util_callback.recorder import memory
 from gpu_util_callback.recorder.memory import KeptItems, MemoryWatch, owners_in_fit
 
@@ -154,3 +158,45 @@ def test_what_a_container_holds_and_how_often_it_killed(tmp_path, files, held, k
         path.write_text(text)
     assert MemoryGroup(str(tmp_path)).held() == held
     assert oom_kills(str(tmp_path)) == kills
+
+
+COPIES = """
+import os, signal, sys, time
+from gpu_util_callback.gpus._host import _own_bytes
+
+size = 64 << 20
+held = bytearray(size)
+read, write = os.pipe()
+child = os.fork()
+if not child:
+    os.read(read, 1)
+    held[::4096] = b"1" * len(held[::4096])
+    time.sleep(60)
+before = _own_bytes(child)
+os.write(write, b"1")
+until = time.monotonic() + 30
+while _own_bytes(child) < before + 0.9 * size and time.monotonic() < until:
+    time.sleep(0.01)
+print(before / size, _own_bytes(child) / size)
+os.kill(child, signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(_own_bytes(os.getpid()) is None, reason="the kernel has no smaps_rollup")
+def test_a_forked_worker_holds_what_it_has_copied():
+    done = subprocess.run([sys.executable, "-c", COPIES], capture_output=True, text=True)
+    before, after = map(float, done.stdout.split())
+    assert before < 0.3 and 0.9 < after < 1.4
+
+
+def test_operations_are_counted_where_tensorflow_is_never_initialised(monkeypatch):
+    """A program that builds graphs may end without it."""
+    tf = pytest.importorskip("tensorflow")
+    from gpu_util_callback.backends.tensorflow import facts
+
+    monkeypatch.setattr(facts, "running", lambda: False)
+    with tf.Graph().as_default():
+        facts.watch_graph()
+        tf.constant(1.0)
+        assert facts.counters() == {"graph_operations": 1}
+    facts.watch_graph()

@@ -87,13 +87,13 @@ def watch_graph() -> None:
 
 def counters() -> dict[str, int]:
     """Return how many functions are traced, and how many operations the watched graph has."""
-    if not running():
-        return {}
-    from tensorflow.python.eager import context
+    found = {}
+    if running():
+        from tensorflow.python.eager import context
 
-    found = {"functions": len(context.context().list_function_names())}
+        found["functions"] = len(context.context().list_function_names())
     graph = _graph() if _graph is not None else None
-    if graph is not None:
+    if graph is not None:  # without eager execution, TensorFlow may never be initialised
         found["graph_operations"] = int(graph.version)
     return found
 
