@@ -118,7 +118,7 @@ class Adapter:
         return {} if self.about is None else self.about.memory()
 
     def counters(self) -> dict[str, int]:
-        """Counts of what the framework keeps: "functions" traced, "graph_operations"."""
+        """Counts of what the framework keeps: "functions", "compilations", "graph_operations"."""
         count = getattr(self.about, "counters", None)
         return count() if count is not None else {}
 

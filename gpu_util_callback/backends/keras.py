@@ -106,6 +106,9 @@ class PythonAdapter(KerasAdapter):
         self._test = TimedFunction(model, "test_function", timeline, self._test_batches)
         self._train.wrap()
 
+    def counters(self) -> dict[str, int]:
+        return super().counters() | self._compile_clock.counters()
+
     def test_begin(self) -> None:
         super().test_begin()
         iterator = getattr(self._model, "_eval_epoch_iterator", None)

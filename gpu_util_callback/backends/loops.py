@@ -108,6 +108,9 @@ class LoopAdapter(Adapter):
         if self._clock is not None:
             self._clock.stop()
 
+    def counters(self) -> dict[str, int]:
+        return super().counters() | (self._clock.counters() if self._clock is not None else {})
+
     def facts(self) -> dict[str, Any]:
         if self.about is None:
             return {"framework": {"name": None, "python": platform.python_version()}}

@@ -277,6 +277,7 @@ class Memory(TypedDict, total=False):
     kept: list[Kept]
     functions: Count
     functions_per_step: Number
+    compilations_per_step: Number
     graph_operations_per_step: Number
     batch_sizes: dict[str, Count]  # by the ids of the first shapes
     oom_kills: dict[str, Count]

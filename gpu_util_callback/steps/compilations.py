@@ -92,16 +92,25 @@ class CompileClock:
 
     `start` and `stop` register with the framework; the reports of other threads are not counted.
     The base class is for frameworks that report nothing.
+
+    Attributes:
+        times: it has compiled, where the framework reports each.
     """
 
     def __init__(self) -> None:
         self.ns = 0
+        self.times = 0
         self._thread = threading.get_ident()
 
-    def add(self, ns: int) -> None:
-        """Add a compilation of this duration on the calling thread."""
+    def add(self, ns: int, whole: bool = True) -> None:
+        """Add a compilation of this duration on the calling thread, or a part of one."""
         if threading.get_ident() == self._thread:
             self.ns += ns
+            self.times += whole
+
+    def counters(self) -> dict[str, int]:
+        """Return the "compilations" so far; {} where none is reported."""
+        return {"compilations": self.times} if self.times else {}
 
     def explains(self, compiled_ns: int, spent_ns: int) -> bool:
         """Return whether a call of `spent_ns`, `compiled_ns` of it compiling, was a compilation."""

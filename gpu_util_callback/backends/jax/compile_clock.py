@@ -12,6 +12,7 @@ __all__ = ["Clock"]
 
 # Tracing, lowering and XLA, one after the other for each function that is compiled.
 PREFIX = "/jax/core/compile/"
+LAST = "backend_compile_duration"
 
 
 class Clock(CompileClock):
@@ -40,4 +41,4 @@ class Clock(CompileClock):
 
     def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
         if event.startswith(PREFIX):
-            self.add(int(duration_secs * 1e9))
+            self.add(int(duration_secs * 1e9), event.endswith(LAST))

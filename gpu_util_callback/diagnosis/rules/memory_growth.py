@@ -33,6 +33,7 @@ AFTER = Constant(0.15, "of the growth before an epoch's end, in steps, show whet
 MANY_COMPILATIONS = Count(4, "compilations while memory grew, and no fewer, may be why")
 EXPLAINS = Constant(0.3, "of the growth: a list whose items take this much of it is its cause")
 TRACES = Constant(0.01, "new traces of functions a step: those of the first steps are past")
+A_TRACE = Constant(32, "MiB, and hardly more, stay of a trace: fewer traces are not the cause")
 ONE_IN = Constant(0.02, "of the run: what began this close to the growth may have begun it")
 
 
@@ -325,12 +326,13 @@ def _why(run: Run, one: Forecast) -> tuple[str, str | None]:
     kept = _kept(run, known, per_step)
     if kept is not None:
         return kept
-    functions = known.get("functions_per_step") or 0.0
     times = _compilations(run, one.since_ns)
     if times >= MANY_COMPILATIONS:
         return "traces", f"{times:,} compilations since then"
-    if functions >= TRACES and functions * run.end_step >= MANY_COMPILATIONS:
-        return "traces", f"{functions:.2g} new traces of functions in each step"
+    for name, called in (("functions", "new traces of functions"), ("compilations",) * 2):
+        each = known.get(f"{name}_per_step") or 0.0
+        if max(TRACES, per_step / MIB / A_TRACE, MANY_COMPILATIONS / max(1, run.end_step)) <= each:
+            return "traces", f"{each:.2g} {called} in each step"
     if one.column != "allocator_used_bytes":
         buffers = [kind[0] for stage in _stages(run) if (kind := _BUFFERS.search(stage.op))]
         if buffers:
