@@ -42,6 +42,8 @@ def test_what_is_no_growth(name, course):
     (lambda i: 500 + 200 * (1 - np.exp(-i / 8)) + np.maximum(0, i - 100), 400, 0.25),
     (lambda i: 500 + 5 * (i % 40) + i, 0, 0.25),  # with teeth
     (lambda i: 500 + 100 * (i // 25), 0, 1.0),  # a checkpoint kept now and then
+    (lambda i: 500 + 60 * np.maximum(0, i // 12 - 5), 272, 1.25),  # ..., from the sixth on
+    (lambda i: 500 + 2 * np.maximum(0, i - 50) * (1 + 0.3 * (i % 7 > 3)), 200, 0.5),  # copied
 ])  # fmt: skip
 def test_where_growth_begins_and_how_fast_it_is(course, onset, rate):
     found = growth(course)

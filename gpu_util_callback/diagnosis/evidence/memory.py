@@ -30,7 +30,11 @@ STEADY = Constant(0.6, "of the growth of its first half comes in its second, or 
 LATEST = Constant(0.5, "of the mean rate is that of the last third, or it has ended")
 ONE_STEP = Constant(0.4, "of the growth in one step of it is one allocation, not a trend")
 LEAP = Constant(0.05, "of the growth at once: it grows in leaps, now and then")
+LEAPING = Constant(0.5, "of the growth came in such leaps")
+FIRST_LEAP = Constant(1.2, "times their distance, or less: a first leap this early was due then")
+FIRST_TOOTH = Constant(2.0, "times their distance: teeth that begin later than that began later")
 ALIKE = Constant(0.5, "of the rate: growth before the onset is the same growth")
+EARLY = Constant(0.05, "of the run after its first steps is no onset of its own")
 NOISE = Constant(6.0, "a trend is larger than this many times the scatter around it")
 BETTER = Constant(12.0, "in log-likelihood: a separate beginning explains clearly more")
 
@@ -172,15 +176,23 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     if len(x) < POINTS or held[-1] - held[0] < least:
         return None
     onset = _onset(x, held)
-    parts = slice(onset + 1), slice(onset, None)
-    before, later = (_slope(x[part], held[part])[0] for part in parts)
-    if onset and before >= ALIKE * later:
-        onset = 0  # it grew as fast before
+    later = _slope(x[onset:], held[onset:])[0]
+    while onset and _slope(x[: onset + 1], held[: onset + 1])[0] >= ALIKE * later:
+        # It grew as fast before: its beginning is there.
+        onset = _onset(x[: onset + 1], held[: onset + 1]) if onset >= POINTS else 0
     leap = LEAP * (held[-1] - held[onset])
     if onset and np.diff(held[onset:]).max() >= leap:
         # The first leap is the onset, not where the line through all of them begins.
         level = np.median(held[:onset]) + leap / 2
         onset = max(0, int(np.searchsorted(held, level, side="right")) - 1)
+        risen = np.diff(held)
+        leaps = x[1:][risen >= leap]
+        if (
+            len(leaps) > 1
+            and risen[risen >= leap].sum() >= LEAPING * (held[-1] - held[0])
+            and x[onset] - x[0] <= FIRST_LEAP * np.median(np.diff(leaps))
+        ):
+            onset = 0  # each comes at the end of some steps, as the first one did
     span, levels = x[onset:], held[onset:]
     grown = float(levels[-1] - levels[0])
     if len(span) < POINTS - 2 or span[-1] - span[0] < STEPS or grown < least:
@@ -192,7 +204,7 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     if slope <= 0 or grown < NOISE * scatter / max(1.0, np.sqrt(len(span)) / 4):
         return None
     recent = max(1, len(high) // 10)
-    from_start = judged.whole and onset <= max(1, len(x) // 20)
+    from_start = judged.whole and x[onset] - x[0] <= EARLY * (x[-1] - x[0])
     return Growth(
         onset=first if from_start else float(span[0]),
         per_step=slope,
@@ -226,8 +238,11 @@ def _judged(low: np.ndarray, least: float) -> _Judged | None:
         and np.diff(lowest).max() <= ONE_STEP * risen  # not one low alone
     ):
         lows = np.interp(np.arange(troughs[0], troughs[-1] + 1), troughs, low[troughs])
+        begin = troughs[0]
+        if begin > FIRST_TOOTH * np.median(np.diff(troughs)):  # nothing was given back until then
+            begin, lows = 0, np.concatenate([held[:begin], lows])
         kept = np.minimum.accumulate(lows[::-1])[::-1]
-        return _Judged(slice(troughs[0], troughs[-1] + 1), kept, True)
+        return _Judged(slice(begin, troughs[-1] + 1), kept, True)
     if troughs and low[-1] - low[troughs[-1]] >= AGAIN * released:
         return _Judged(slice(troughs[-1], len(low)), held[troughs[-1] :], False)
     return None
