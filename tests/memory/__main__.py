@@ -1,4 +1,4 @@
-"""`python -m tests.memory record [WORD...]` records the corpus; `table` judges it and prints it."""
+"""`python -m tests.memory record [WORD...]` records trainings of both sets; `table` judges them."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ MIB = 1 << 20
 STEPS, EPOCHS, BATCH = 320, 8, 16
 PAUSE_S = 0.008
 SAVED_EVERY = 20  # steps, of the leak that keeps checkpoints
+CACHE_CUT = 0.8  # a cache that fills the memory before it is complete
 # Leaks in MiB a step, with the share of the run after which each begins.
 RATES = {"slow": (0.3, 0.0), "middle": (0.7, 0.3), "fast": (1.6, 0.5)}
 LEAKS = ("list", "metric", "checkpoints", "traces", "buffer", "workers", "graph")
@@ -35,8 +36,24 @@ class Case:
         return "-".join(filter(None, (self.backend, self.kind, self.rate)))
 
     @property
+    def leaks(self) -> bool:
+        return bool(self.rate)
+
+    @property
     def mib(self) -> float:
         return RATES[self.rate][0]
+
+    @property
+    def ends(self) -> float:
+        """The share of the run at which the memory is called full."""
+        return CACHE_CUT if self.kind == "buffer" and self.leaks else 1.0
+
+    def train(self, log_dir: str) -> None:
+        """Run it under our callback or monitor."""
+        if self.kind == "graph":
+            _loop(self, log_dir)
+        else:
+            _fit(self, log_dir)
 
     @property
     def onset(self) -> int:
@@ -56,15 +73,8 @@ def cases() -> list[Case]:
     return leaks + [Case(b, kind) for b in BACKENDS for kind in HEALTHY]
 
 
-def train(case: Case, log_dir: str) -> None:
-    """Run a case under our callback or monitor."""
-    if case.kind == "graph":
-        _loop(case, log_dir)
-    else:
-        _fit(case, log_dir)
-
-
-def _floats(mib: float) -> int:
+def floats(mib: float) -> int:
+    """Return how many numbers of four bytes take this much."""
     return int(mib * MIB / 4)
 
 
@@ -86,7 +96,7 @@ def _fit(case: Case, log_dir: str) -> None:
     metrics = [_metric(case)] if case.kind == "metric" else []
     model.compile("sgd", "mse", metrics=metrics, run_eagerly=case.kind == "metric")
     extra = _CALLBACKS.get(case.kind)
-    callbacks = [GpuUtilCallback(log_dir=log_dir, report=False, trace=None), _paced()]
+    callbacks = [GpuUtilCallback(log_dir=log_dir, report=False, trace=None), paced()]
     if extra is not None:
         callbacks.append(extra(case))
     epochs = {"checkpoints": STEPS // SAVED_EVERY, "buffer": 1}.get(case.kind, EPOCHS)
@@ -110,7 +120,7 @@ def _frozen(case: Case) -> Any:
         """Weights that are saved with the model and not trained."""
 
         def build(self, shape):
-            self.add_weight(shape=(_floats(case.mib * SAVED_EVERY),), trainable=False)
+            self.add_weight(shape=(floats(case.mib * SAVED_EVERY),), trainable=False)
 
         def call(self, x):
             return x
@@ -118,14 +128,13 @@ def _frozen(case: Case) -> Any:
     return Frozen()
 
 
-def _paced() -> Any:
+def paced(pause_s: float = PAUSE_S) -> Any:
+    """Return a callback that makes a step last some milliseconds."""
     import keras
 
     class Paced(keras.callbacks.Callback):
-        """A step of some milliseconds."""
-
         def on_train_batch_end(self, batch, logs=None):
-            time.sleep(PAUSE_S)
+            time.sleep(pause_s)
 
     return Paced()
 
@@ -144,7 +153,7 @@ def _keeps(case: Case) -> Any:
         def on_train_batch_end(self, batch, logs=None):
             self.steps += 1
             if self.steps > case.onset:
-                self.logits.append(keras.ops.ones((_floats(case.mib),)))
+                self.logits.append(keras.ops.ones((floats(case.mib),)))
 
     return Keeps()
 
@@ -180,7 +189,7 @@ def _teeth(case: Case) -> Any:
             self.outputs.clear()
 
         def on_train_batch_end(self, batch, logs=None):
-            self.outputs.append(keras.ops.ones((_floats(2.0),)))
+            self.outputs.append(keras.ops.ones((floats(2.0),)))
 
     return Teeth()
 
@@ -199,7 +208,7 @@ def _pool(case: Case) -> Any:
         def on_train_batch_end(self, batch, logs=None):
             size = int(self.random.integers(1, 25))
             if size not in self.pool:
-                self.pool[size] = np.ones(_floats(size / 2), "float32")
+                self.pool[size] = np.ones(floats(size / 2), "float32")
 
     return Pool()
 
@@ -214,7 +223,7 @@ def _on_test(case: Case) -> Any:
             self.outputs = []
 
         def on_test_batch_end(self, batch, logs=None):
-            self.outputs.append(np.ones(_floats(8.0), "float32"))
+            self.outputs.append(np.ones(floats(8.0), "float32"))
             time.sleep(0.005)
 
         def on_test_end(self, logs=None):
@@ -226,7 +235,8 @@ def _on_test(case: Case) -> Any:
 def _traced(case: Case) -> Any:
     import keras
 
-    trace, times = _TRACES[case.backend](), {"slow": 1, "middle": 2, "fast": 4}[case.rate]
+    rate = list(RATES).index(case.rate)
+    trace = _TRACES[case.backend](_OPERATIONS[case.backend][rate])
 
     class Traces(keras.callbacks.Callback):
         """Call a compiled function on a shape of its own in every step."""
@@ -236,55 +246,53 @@ def _traced(case: Case) -> Any:
         def on_train_batch_end(self, batch, logs=None):
             self.steps += 1
             if self.steps > case.onset:
-                for more in range(times):
-                    trace(8 + 4 * self.steps + more)
+                trace(8 + self.steps)
 
     return Traces()
 
 
-def _tensorflow_traces() -> Any:
+def _tensorflow_traces(operations: int) -> Any:
     import tensorflow as tf
 
     @tf.function
     def function(x):
-        for _ in range(12):
-            x = tf.tanh(x) * 1.01 + tf.reduce_mean(x)
+        for _ in range(operations):
+            x = tf.tanh(x) * 1.01
         return x
 
     return lambda size: function(tf.ones((size,)))
 
 
-def _jax_traces() -> Any:
+def _jax_traces(operations: int) -> Any:
     import jax
     import jax.numpy as jnp
 
     @jax.jit
     def function(x):
-        return jnp.tanh(x) * 1.01 + jnp.mean(x)
-
-    return lambda size: function(jnp.ones((size,)))
-
-
-def _torch_traces() -> Any:
-    import torch
-
-    traced: dict[int, Any] = {}
-
-    def function(x):
-        for _ in range(60):
-            x = torch.tanh(x) * 1.01 + torch.mean(x)
+        for _ in range(operations):
+            x = jnp.tanh(x) * 1.01
         return x
 
-    def call(size):
-        x = torch.ones(size)
-        if size not in traced:
-            traced[size] = torch.jit.trace(function, x)
-        return traced[size](x)
+    return lambda size: function(np.ones((size,), "float32")).block_until_ready()
 
-    return call
+
+def _torch_traces(operations: int) -> Any:
+    import torch
+
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 9999
+
+    @torch.compile(backend="eager", dynamic=False)
+    def function(x):
+        for _ in range(operations):
+            x = torch.tanh(x) * 1.01
+        return x
+
+    return lambda size: function(torch.ones(size))
 
 
 _TRACES = {"tensorflow": _tensorflow_traces, "jax": _jax_traces, "torch": _torch_traces}
+# Of the function that is traced, by rate: what a trace keeps grows with them.
+_OPERATIONS = {"tensorflow": (6, 12, 24), "jax": (2, 6, 12), "torch": (20, 40, 60)}
 _CALLBACKS = {"list": _keeps, "checkpoints": _saves, "sawtooth": _teeth, "pool": _pool,
               "traces": _traced}  # fmt: skip
 
@@ -304,7 +312,7 @@ def _metric(case: Case) -> Any:
         def update_state(self, y_true, y_pred, sample_weight=None):
             self.steps += 1
             if self.steps > case.onset:
-                self.seen.append(keras.ops.zeros((_floats(case.mib),)) + y_pred[0, 0])
+                self.seen.append(keras.ops.zeros((floats(case.mib),)) + y_pred[0, 0])
             self.total.assign_add(keras.ops.mean(y_pred))
 
         def result(self):
@@ -331,7 +339,7 @@ def _data(case: Case, steps: int) -> Any:
 def _tf_data(case: Case, steps: int) -> Any:
     import tensorflow as tf
 
-    size = _floats({"buffer": case.mib if case.rate else 0, "cache_fits": 1.5}.get(case.kind, 0.3))
+    size = floats({"buffer": case.mib if case.rate else 0, "cache_fits": 1.5}.get(case.kind, 0.3))
     ds = tf.data.Dataset.range(steps).map(lambda i: tf.ones((size,)) * tf.cast(i, tf.float32))
     shuffled = case.kind == "shuffle"
     ds = ds.repeat(10).shuffle(400).take(steps) if shuffled else ds.cache()
@@ -360,7 +368,7 @@ def _loader(case: Case, steps: int) -> Any:
     import torch
 
     samples = steps * BATCH
-    dataset = Remembers(samples, _floats(case.mib), case.onset * BATCH // 2)
+    dataset = Remembers(samples, floats(case.mib), case.onset * BATCH // 2)
     return torch.utils.data.DataLoader(
         dataset, batch_size=BATCH, num_workers=2, persistent_workers=True
     )
@@ -408,7 +416,7 @@ def _jax_graph(case: Case) -> Any:
     def step(done):
         work(jnp.ones((64, 64))).block_until_ready()
         if done > case.onset:
-            before, here = chain[0], jnp.ones((_floats(case.mib),)) * done
+            before, here = chain[0], jnp.ones((floats(case.mib),)) * done
             chain[0] = lambda x: before(x) + here.sum()
 
     return step
@@ -417,7 +425,7 @@ def _jax_graph(case: Case) -> Any:
 def _torch_graph(case: Case) -> Any:
     import torch
 
-    weight = torch.ones(_floats(case.mib), requires_grad=True)
+    weight = torch.ones(floats(case.mib), requires_grad=True)
     held = {"total": torch.zeros(())}
 
     def step(done):

@@ -14,9 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tests.memory.programs import Case, cases, train
+from tests.memory.held_out import HELD_OUT, HeldOut
+from tests.memory.programs import Case, cases
 
 FILE = Path(__file__).with_name("runs.json.gz")
+HELD_OUT_FILE = Path(__file__).with_name("held_out.json.gz")
+ANY: dict[str, Case | HeldOut] = {**{case.name: case for case in cases()}, **HELD_OUT}
 LIMIT_S = 90
 STEP_COLUMNS = ("start_ns", "duration_ns", "compile_ns", "shape_id")
 HOST = ("process_held_bytes", "workers_memory_bytes", "memory_available_bytes", "python_blocks",
@@ -25,12 +28,15 @@ HOST = ("process_held_bytes", "workers_memory_bytes", "memory_available_bytes", 
 
 def record(words: list[str]) -> int:
     """Record the cases with all the words, and keep what is recorded of the others."""
-    wanted = [case for case in cases() if all(word in case.name for word in words)]
+    wanted = [case for case in ANY.values() if all(word in case.name for word in words)]
     found: dict[str, Any] = {}
     for backend in dict.fromkeys(case.backend for case in wanted):
         found |= _in_processes(backend, [case for case in wanted if case.backend == backend])
-    known = load() if FILE.exists() else {}
-    save({**known, **found})
+    for file, names in ((FILE, ANY.keys() - HELD_OUT.keys()), (HELD_OUT_FILE, HELD_OUT.keys())):
+        new = {name: run for name, run in found.items() if name in names}
+        if new:
+            known = load(file) if file.exists() else {}
+            save({**known, **new}, file)
     return int(len(found) < len(wanted))
 
 
@@ -39,13 +45,13 @@ def load(path: Path = FILE) -> dict[str, Any]:
     return json.loads(gzip.decompress(path.read_bytes()))
 
 
-def save(runs: dict[str, Any], path: Path = FILE) -> None:
+def save(runs: dict[str, Any], path: Path) -> None:
     """Write runs, one a line of JSON, so that a difference can be read."""
     text = json.dumps(dict(sorted(runs.items())), separators=(",", ":"))
     path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
-def _in_processes(backend: str, wanted: list[Case]) -> dict[str, Any]:
+def _in_processes(backend: str, wanted: list[Case | HeldOut]) -> dict[str, Any]:
     """Return the runs of one backend, whose import one process shares with all it forks."""
     part = Path(tempfile.mkdtemp()) / "part.json.gz"
     pid = os.fork()
@@ -75,23 +81,24 @@ def _import(backend: str, kinds: set[str]) -> None:
     if backend == "jax":
         import jax.numpy  # noqa: F401
     from gpu_util_callback.gpus import _host, sampler
-    from gpu_util_callback.recorder import recorder
+    from gpu_util_callback.recorder import memory, recorder
 
     # The rates of a long training, for one of seconds.
     _host._TOO_SOON_S, _host._WORKERS_S, _host._WORKERS_SHARE = 0.0, 0.1, 1.0
     sampler.SLOW_S, sampler.WATCH_S = 0.03, 0.03
     recorder.FLUSH_S, recorder.LOOK_S = 0.4, 0.1
+    memory.LOOK_S, memory.SHARE, memory.MemoryWatch.COUNTED_S = 0.2, 1.0, 0.2
 
 
-def _forked(case: Case) -> dict[str, Any] | None:
+def _forked(case: Case | HeldOut) -> dict[str, Any] | None:
     folder = Path(tempfile.mkdtemp())
     began = time.monotonic()
     pid = os.fork()
     if not pid:
         code = 1
         try:
-            train(case, str(folder / "log"))
-            (folder / "run.json").write_text(json.dumps(_thinned(case, folder / "log")))
+            case.train(str(folder / "log"))
+            (folder / "run.json").write_text(json.dumps(_thinned(folder / "log")))
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -110,7 +117,7 @@ def _forked(case: Case) -> dict[str, Any] | None:
     return json.loads(done.read_text()) if done.exists() else None
 
 
-def _thinned(case: Case, log_dir: Path) -> dict[str, Any]:
+def _thinned(log_dir: Path) -> dict[str, Any]:
     """Return what the rule needs of a recording: times in ms, memory in KiB, as differences."""
     from gpu_util_callback.recording import read_recordings
 
@@ -126,9 +133,8 @@ def _thinned(case: Case, log_dir: Path) -> dict[str, Any]:
     memory = dict(facts.get("memory") or {})
     memory.pop("oom_kills", None)
     return {
-        "case": [case.backend, case.kind, case.rate],
         "facts": {
-            "framework": {"backend": case.backend},
+            "framework": {"backend": (facts.get("framework") or {}).get("backend")},
             "fit": {key: (facts.get("fit") or {}).get(key)
                     for key in ("epochs", "steps_per_epoch", "batch_size", "loop", "input_kind")},
             "memory": memory,

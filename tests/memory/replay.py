@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.diagnosis import Diagnosis
-from tests.memory.programs import RATES, STEPS, Case
-from tests.memory.record import load
+from tests.memory.held_out import HeldOut
+from tests.memory.programs import STEPS, Case
+from tests.memory.record import ANY, FILE, HELD_OUT_FILE, load
 
 ORIGIN_NS = 1_700_000_000_000_000_000
 FLUSHES = 20
 MACHINE = 24 << 30
-CACHE_CUT = 0.8  # a cache that fills the memory before it is complete
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Outcome:
         title: of the finding.
     """
 
-    case: Case
+    case: Case | HeldOut
     said_at: float | None = None
     onset_error: float | None = None
     projected_error: float | None = None
@@ -40,7 +41,7 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        return (self.said_at is not None) == bool(self.case.rate)
+        return (self.said_at is not None) == self.case.leaks
 
 
 class Replay:
@@ -52,7 +53,7 @@ class Replay:
 
     def __init__(self, name: str, run: dict[str, Any]):
         self.name = name
-        self.case = Case(*run["case"])
+        self.case = ANY[name]
         steps = {key: np.cumsum(values) for key, values in run["steps"].items()}
         self.steps = {
             "step": np.arange(len(steps["start_ns"])),
@@ -73,8 +74,7 @@ class Replay:
         self.pipeline = run["pipeline"]
         self.facts = run["facts"]
         self.end_ns = int(self.steps["start_ns"][-1] + self.steps["duration_ns"][-1])
-        if self.case.kind == "buffer":
-            self.end_ns = ORIGIN_NS + int(CACHE_CUT * (self.end_ns - ORIGIN_NS))
+        self.end_ns = ORIGIN_NS + int(self.case.ends * (self.end_ns - ORIGIN_NS))
 
     @property
     def held(self) -> np.ndarray:
@@ -86,7 +86,7 @@ class Replay:
 
     def limit(self) -> int:
         """The memory there is: a leak meets it as the run ends; twice what others need."""
-        return int(self.held.max() * (1 if self.case.rate else 2))
+        return int(self.held.max() * (1 if self.case.leaks else 2))
 
     def result_at(self, limit: int) -> Iterator[tuple[float, dict[str, Any]]]:
         """Yield the share of the run and the diagnosis after each flush."""
@@ -153,55 +153,48 @@ def judge(name: str, run: dict[str, Any], limit: int | None = None) -> Outcome:
         outcome.grows_with = evidence.get("grows_with") or ""
         outcome.said_at = share if outcome.said_at is None else outcome.said_at
         steps = len(replay.steps["step"])
-        if case.rate:
-            outcome.onset_error = abs(evidence["since_step"] - _onset(case)) / steps
-            if outcome.projected_error is None and share >= _half(case):
+        if case.leaks:
+            outcome.onset_error = abs(evidence["since_step"] - case.onset) / steps
+            if outcome.projected_error is None and share >= (1 + case.onset / steps) / 2:
                 projected = evidence.get("full_at_step")
                 if projected is not None and full_at:
                     outcome.projected_error = abs(projected - full_at) / full_at
     return outcome
 
 
-def _half(case: Case) -> float:
-    """Half-way from the onset to the end."""
-    onset = 0.0 if case.kind == "buffer" else RATES[case.rate][1]
-    return (1 + onset) / 2
-
-
-def _onset(case: Case) -> int:
-    return case.onset
-
-
 def _full_at(replay: Replay) -> float | None:
     """The step at which the limit was met, by the readings themselves."""
-    if not replay.case.rate:
+    if not replay.case.leaks:
         return None
     inside = (replay.host_ns >= ORIGIN_NS) & (replay.host_ns <= replay.end_ns)
     at = replay.host_ns[inside][int(np.argmax(replay.held >= 0.995 * replay.held.max()))]
     return float(np.searchsorted(replay.steps["start_ns"], at))
 
 
-def outcomes() -> list[Outcome]:
-    """Judge all recorded runs; healthy ones twice, with little memory and with much."""
+def outcomes(file: Path = FILE) -> list[Outcome]:
+    """Judge all runs of a file; healthy ones twice, with little memory and with much."""
     found = []
-    for name, run in load().items():
+    for name, run in load(file).items():
         one = judge(name, run)
-        if not one.case.rate and one.right:
+        if not one.case.leaks and one.right:
             one = judge(name, run, MACHINE)
         found.append(one)
     return found
 
 
 def table() -> int:
-    """Print the outcomes, and the shares that count."""
-    found = outcomes()
-    print(f"{'run':<34}{'said at':>8}{'onset off':>11}{'full off':>10}  grows with")
+    """Print the outcomes, and the shares that count, of the corpus and of what is held out."""
+    return max(_table("corpus", outcomes()), _table("held out", outcomes(HELD_OUT_FILE)))
+
+
+def _table(title: str, found: list[Outcome]) -> int:
+    print(f"{title + ': run':<48}{'said at':>8}{'onset off':>11}{'full off':>10}  grows with")
     for one in found:
-        print(f"{one.case.name:<34}{_pct(one.said_at):>8}{_pct(one.onset_error):>11}"
+        print(f"{one.case.name:<48}{_pct(one.said_at):>8}{_pct(one.onset_error):>11}"
               f"{_pct(one.projected_error):>10}  {one.grows_with or '-'}"
               f"{'' if one.right else '  WRONG'}")  # fmt: skip
-    leaks = [one for one in found if one.case.rate]
-    healthy = [one for one in found if not one.case.rate]
+    leaks = [one for one in found if one.case.leaks]
+    healthy = [one for one in found if not one.case.leaks]
     seen = [one for one in leaks if one.right]
     recall = len(seen) / max(1, len(leaks))
     alarms = sum(not one.right for one in healthy)
@@ -209,7 +202,7 @@ def table() -> int:
     full = [one.projected_error for one in seen if one.projected_error is not None]
     print(f"\n{len(leaks)} leaks, recall {recall:.3f}; {len(healthy)} healthy, {alarms} false "
           f"alarms; onset within 5 % of the run: {_within(onset, 0.05)}; full step within 15 % "
-          f"half-way: {_within(full, 0.15)}")  # fmt: skip
+          f"half-way: {_within(full, 0.15)}\n")  # fmt: skip
     return int(recall < 0.95 or alarms > 0)
 
 

@@ -4,11 +4,14 @@ from functools import cache
 
 import pytest
 
+from tests.memory.held_out import HELD_OUT
 from tests.memory.programs import BACKENDS, LEAKS
+from tests.memory.record import HELD_OUT_FILE
 from tests.memory.replay import Outcome, outcomes
 
 RECALL, ONSET, FULL = 0.95, 0.05, 0.15
-MOSTLY = 0.95  # of the runs are that exact
+MOSTLY = 0.95  # of the runs are that exact ...
+MOSTLY_HELD_OUT = 0.9  # ... and of few runs, one need not be
 
 
 @cache
@@ -16,37 +19,60 @@ def judged() -> list[Outcome]:
     return outcomes()
 
 
-def leaks() -> list[Outcome]:
-    return [one for one in judged() if one.case.rate]
+@cache
+def held_out() -> list[Outcome]:
+    return outcomes(HELD_OUT_FILE)
+
+
+RUNS = pytest.mark.parametrize("runs", [judged, held_out])
+
+
+def leaks(runs=judged) -> list[Outcome]:
+    return [one for one in runs() if one.case.leaks]
 
 
 def test_the_corpus_is_large_and_has_every_backend_and_kind():
     assert len(judged()) >= 60
     for backend in BACKENDS:
         mine = [one.case for one in judged() if one.case.backend == backend]
-        assert sum(not case.rate for case in mine) >= 6
-        assert len({case.kind for case in mine if case.rate}) >= len(LEAKS) - 3
+        assert sum(not case.leaks for case in mine) >= 6
+        assert len({case.kind for case in mine if case.leaks}) >= len(LEAKS) - 3
 
 
-def test_leaks_are_found():
-    assert sum(one.right for one in leaks()) >= RECALL * len(leaks())
+def test_as_many_are_held_out_as_show_something():
+    assert len(held_out()) >= 24
+    assert {one.case.backend for one in leaks(held_out)} == set(BACKENDS)
+    assert {one.case.backend for one in held_out() if not one.case.leaks} == set(BACKENDS)
 
 
-def test_no_healthy_run_is_reported_at_any_time():
-    assert [one.case.name for one in judged() if not one.case.rate and not one.right] == []
+@RUNS
+def test_leaks_are_found(runs):
+    assert sum(one.right for one in leaks(runs)) >= RECALL * len(leaks(runs))
+
+
+@RUNS
+def test_no_healthy_run_is_reported_at_any_time(runs):
+    assert [one.case.name for one in runs() if not one.case.leaks and not one.right] == []
 
 
 @pytest.mark.parametrize(("which", "most"), [("onset_error", ONSET), ("projected_error", FULL)])
-def test_onset_and_projection_are_near_what_happened(which, most):
-    errors = [getattr(one, which) for one in leaks() if getattr(one, which) is not None]
-    assert len(errors) >= 0.9 * len(leaks())
-    assert sum(error <= most for error in errors) >= MOSTLY * len(errors)
+@pytest.mark.parametrize(("runs", "mostly"), [(judged, MOSTLY), (held_out, MOSTLY_HELD_OUT)])
+def test_onset_and_projection_are_near_what_happened(runs, mostly, which, most):
+    errors = [getattr(one, which) for one in leaks(runs) if getattr(one, which) is not None]
+    assert len(errors) >= 0.9 * len(leaks(runs))
+    assert sum(error <= most for error in errors) >= mostly * len(errors)
+
+
+@pytest.mark.parametrize("name", [name for name, case in HELD_OUT.items() if case.leaks])
+def test_what_is_held_out_is_named(name):
+    [one] = [one for one in held_out() if one.case.name == name]
+    assert any(words in one.grows_with.lower() for words in map(str.lower, one.case.named))
 
 
 def test_lists_buffers_and_workers_are_named():
     for kind, says in {
         "list": "Keeps.logits", "buffer": "cache()", "workers": "worker processes",
-        "checkpoints": "Saves.checkpoints",
+        "checkpoints": "Saves.checkpoints", "traces": " in each step",
     }.items():  # fmt: skip
         named = [says in one.grows_with for one in leaks() if one.case.kind == kind]
         assert named and sum(named) >= 0.75 * len(named), kind
