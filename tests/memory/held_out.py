@@ -643,3 +643,29 @@ def eager_loop(case, log_dir):
         sums.append(float(loss))
 
     _loop(case, log_dir, step)
+
+
+# ---- again, recorded when the rule was as it is: other backends, rates and lengths -------
+
+
+def _again(program: Callable[[HeldOut, str], None], backend: str, **about: Any) -> None:
+    case = HeldOut(backend, f"{program.__name__}-again", program, **about)
+    HELD_OUT[case.name] = case
+
+
+_again(decoded_samples, "torch", mib=0.6, onset=130, steps=260, epochs=4, named=("objects",))
+_again(unbounded_lru_cache, "jax", mib=1.7, onset=30, steps=210, epochs=3, named=("objects",))
+_again(concatenated, "tensorflow", mib=0.8, onset=90, steps=180, epochs=3, named=("",))
+_again(outputs_of_validations, "jax", mib=0.6, steps=400, epochs=10, named=("Outputs.seen",))
+_again(predictions_of_epochs, "tensorflow", mib=0.5, steps=300, epochs=15,
+       named=("Evaluates.by_epoch",))  # fmt: skip
+_again(native_library, "jax", mib=0.9, onset=60, steps=240, named=("",))
+_again(lines_of_a_log, "tensorflow", mib=0.9, steps=160, epochs=4, named=("Logs.lines",))
+_again(objects_copied_by_workers, "torch", mib=1.0, steps=160, epochs=2,
+       named=("worker processes",))  # fmt: skip
+_again(average_of_weights, "jax", steps=320, epochs=4)
+_again(collected_now_and_then, "torch", steps=280, epochs=4)
+_again(steps_of_uneven_size, "tensorflow", steps=260, epochs=2)
+_again(bounded_lru_cache, "tensorflow", steps=350, epochs=7)
+_again(best_weights_and_checkpoints, "torch", steps=300, epochs=15)
+_again(mapped_file, "jax", steps=240, epochs=6)
