@@ -32,7 +32,7 @@ def run(*arguments, timeout=240):
     ("backend", "data", "mode"),
     [
         ("tensorflow", "tfdata", "graph"),
-        ("tensorflow", "arrays", "compiled"),
+        pytest.param("tensorflow", "arrays", "compiled", marks=pytest.mark.slow),
         ("jax", "dataset", "compiled"),
         ("torch", "loader", "eager"),
     ],

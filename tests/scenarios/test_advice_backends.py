@@ -49,7 +49,9 @@ def test_batches_are_made_ahead(backend, group, words):
     assert_kept(before, after, "input_bound")
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", *(pytest.param(b, marks=pytest.mark.slow) for b in ("jax", "torch"))]
+)
 def test_no_more_is_promised_and_got_than_ceilings_say_a_perfect_input_gains(backend):
     """The promise is inferred from the waits alone; ceilings measure it in another way."""
     before, after, measured = advised(backend, "fit_measured")["fit_measured"]
