@@ -23,13 +23,14 @@ BACKEND = keras.backend.backend()
 # ---- fits ------------------------------------------------------------------------------------
 
 
-def work_of(model: Any, x: Any, y: Any, **arguments: Any) -> Any:
-    """FLOPs per sample of a recorded fit, or why there are none."""
+def work_of(model: Any, x: Any, y: Any = None, **arguments: Any) -> Any:
+    """FLOPs per sample of a recorded fit, or why there are none; without `y`, `x` is a dataset."""
     from gpu_util_callback import GpuUtilCallback, read_recordings
 
     log_dir = tempfile.mkdtemp()
     callback = GpuUtilCallback(log_dir, trace="off", report=False, **arguments)
-    model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, callbacks=[callback])
+    size = BATCH if y is not None else None
+    model.fit(x, y, batch_size=size, epochs=2, verbose=0, callbacks=[callback])
     (recording,) = read_recordings(log_dir)
     work = recording.facts.get("work")
     if work is None:
@@ -99,7 +100,7 @@ def again() -> Any:
     return work_of(model, *data())
 
 
-def convolution() -> Any:
+def convolution(feed: Callable[[Any, Any], tuple] = lambda x, y: (x, y)) -> Any:
     model = keras.Sequential(
         [
             keras.Input((12, 12, 3)),
@@ -112,7 +113,21 @@ def convolution() -> Any:
         ]
     )
     x = np.random.default_rng(0).normal(size=(2 * BATCH, 12, 12, 3)).astype(np.float32)
-    return work_of(compiled(model), x, np.zeros((2 * BATCH, 1), np.float32))
+    return work_of(compiled(model), *feed(x, np.zeros((2 * BATCH, 1), np.float32)))
+
+
+def sizes_left_open() -> Any:
+    """Pictures whose sizes the dataset does not know, as `tf.io.decode_png` leaves them."""
+    import tensorflow as tf
+
+    def feed(x, y):
+        kinds = tf.TensorSpec((None, None, 3)), tf.TensorSpec((1,))
+        dataset = tf.data.Dataset.from_generator(
+            lambda: zip(x, y, strict=True), output_signature=kinds
+        )
+        return (dataset.batch(BATCH, drop_remainder=True),)
+
+    return convolution(feed)
 
 
 def given() -> Any:
@@ -249,12 +264,15 @@ def transformer() -> Any:
 
 FITS: tuple[Callable[[], Any], ...] = (
     plain, jit, several_steps, mixed, accumulation, subclassed, again, convolution, given, eager,
-    own_step, untouched, foreign, remat, transformer,
+    sizes_left_open, own_step, untouched, foreign, remat, transformer,
 )  # fmt: skip
 
 
 def fits() -> dict[str, Any]:
-    left_out = {"torch": ("several_steps", "jit"), "tensorflow": ("remat",)}.get(BACKEND, ())
+    left_out = {
+        "torch": ("several_steps", "jit", "sizes_left_open"), "tensorflow": ("remat",),
+        "jax": ("sizes_left_open",),
+    }[BACKEND]  # fmt: skip
     return {one.__name__: one() for one in FITS if one.__name__ not in left_out}
 
 

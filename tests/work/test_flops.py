@@ -66,6 +66,10 @@ def test_convolutions_strided_padded_depthwise_and_transposed(backend):
     assert fits(backend)["convolution"] == CONVOLVED
 
 
+def test_sizes_that_the_dataset_leaves_open_are_those_that_the_model_declares():
+    assert fits("tensorflow")["sizes_left_open"] == CONVOLVED
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_step_of_ones_own_is_counted_as_it_runs(backend):
     assert fits(backend)["own_step"] == TRAINED + 2 * DENSE

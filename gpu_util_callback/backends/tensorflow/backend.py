@@ -20,7 +20,7 @@ from gpu_util_callback.backends.tensorflow import (
     facts as tensorflow_facts,
 )
 from gpu_util_callback.backends.tensorflow.distribute import is_distributed, timed_distributed
-from gpu_util_callback.backends.tensorflow.flops import count, function_of_a_step
+from gpu_util_callback.backends.tensorflow.flops import count, declared_shape, function_of_a_step
 from gpu_util_callback.backends.tensorflow.iterator import (
     KEY,
     current,
@@ -314,7 +314,9 @@ class TensorFlowAdapter(KerasAdapter):
         if self._way == "eager":
             raise NotCounted("the model runs eagerly")
         function = function_of_a_step(unwrapped(getattr(self._model, "train_function", None)))
-        return None if function is None else count(function, batch)
+        if function is None:
+            return None
+        return count(function, batch, declared_shape(self._model))
 
     def fit_facts(self) -> dict[str, Any]:
         strategy = getattr(self._model, "_distribute_strategy", None)

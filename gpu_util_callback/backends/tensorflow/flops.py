@@ -17,7 +17,7 @@ from gpu_util_callback.backends.work import (
     product,
 )
 
-__all__ = ["count", "function_of_a_step"]
+__all__ = ["count", "declared_shape", "function_of_a_step"]
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOPS = ("While", "StatelessWhile")
@@ -64,19 +64,24 @@ def _functions_in(function: Any, seen: set[int]) -> Iterator[Any]:
             yield from _functions_in(held, seen)
 
 
-def count(function: Any, batch: int | None) -> Work:
+def count(function: Any, batch: int | None, declared: Shape | None = None) -> Work:
     """Return the work of one call.
 
     Args:
         function: a concrete function that is given a batch.
         batch: the batch's size, where the trace leaves it open.
+        declared: the shape of the model's only input as the model declares it, for sizes that
+            the trace leaves open: a decoded picture's, for one.
 
     Raises: NotCounted where nothing can be said.
     """
     graph = function.graph
     given = [tensor for tensor in graph.inputs if tensor.dtype != tf.resource]
     replicas = _first_of_batch(function)
-    shapes = [_with_batch(tensor, batch, replicas) for tensor in given]
+    shapes = [
+        _with_batch(tensor, batch, replicas, declared if place < replicas else None)
+        for place, tensor in enumerate(given)
+    ]
     flat = _Flat()
     known = iter(shapes)
     outside = {id(inner): outer for outer, inner in graph.captures}
@@ -92,6 +97,15 @@ def count(function: Any, batch: int | None) -> Work:
     return work
 
 
+def declared_shape(model: Any) -> Shape | None:
+    """Return the shape that a model declares for its only input; None where it declares none."""
+    try:
+        (one,) = model.inputs
+        return list(one.shape)
+    except Exception:  # a subclassed model has no inputs, others have several
+        return None
+
+
 def _first_of_batch(function: Any) -> int:
     """Return how many tensors the batch's first part consists of: one for each replica."""
     leaves = tf.nest.flatten(function.structured_input_signature)
@@ -100,11 +114,13 @@ def _first_of_batch(function: Any) -> int:
     return len(tf.nest.flatten(leaves[0], expand_composites=True))
 
 
-def _with_batch(tensor: Any, batch: int | None, replicas: int) -> Shape | None:
+def _with_batch(
+    tensor: Any, batch: int | None, replicas: int, declared: Shape | None
+) -> Shape | None:
     """Return the shape of an argument as it ran."""
-    if tensor.shape.rank is None:
-        return None
-    shape = tensor.shape.as_list()
+    shape = _static(tensor)
+    if declared is not None and (shape is None or len(shape) == len(declared)):
+        shape = list(_merged(shape, declared) or declared)
     if shape and shape[0] is None and batch is not None:
         shape[0] = max(1, batch // replicas)
     return shape
