@@ -149,9 +149,8 @@ def gain_of(wall_s: float | None, saves_s: float | None) -> float | None:
     """Return how many times faster a run is without `saves_s`, at most; None if unknown."""
     if not wall_s or saves_s is None:
         return None
-    return round(
-        wall_s / max(1e-9, wall_s - min(saves_s, 0.999 * wall_s)), 4
-    )  # not twice: it is printed with two digits
+    # Printed with two digits: rounding to those here, too, would round twice.
+    return round(wall_s / max(1e-9, wall_s - min(saves_s, 0.999 * wall_s)), 4)
 
 
 def promise(wall_s: float, saves_s: float | None, what: str = "run", fixing: str = "it") -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_util_callback.recording.facts import MOST_PCT
 
-__all__ = ["batch_size", "full_rates", "mfu_of", "peak_text", "samples_per_s"]
+__all__ = ["another_batch_size", "batch_size", "full_rates", "mfu_of", "peak_text", "samples_per_s"]
 
 SAMPLES_PER_S, MFU_PCT = "samples_per_s", "mfu_pct"  # columns of samples
 
@@ -22,6 +22,12 @@ def batch_size(fit: Mapping[str, Any]) -> int | None:
         first = next((dims for dims in fit.get("input_dims") or () if dims), [None])[0]
         size = first if first and first > 0 else None
     return size
+
+
+def another_batch_size(measured: int | None, fit: Mapping[str, Any]) -> int | None:
+    """Return the size of a fit's batches where it is known not to be the measured one."""
+    size = batch_size(fit)
+    return size if size and measured and size != measured else None
 
 
 def samples_per_s(facts: Mapping[str, Any]) -> float | None:

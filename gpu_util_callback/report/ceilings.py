@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from html import escape
 from typing import Any
 
-from gpu_util_callback.recording.work import batch_size
+from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import times
 
 __all__ = ["Ceilings", "ceilings_in_words", "ceilings_sentence"]
@@ -142,8 +142,8 @@ def _measured(run: Mapping[str, Any]) -> Ceilings | None:
 
 def _unlike(found: Ceilings, run: Mapping[str, Any]) -> str:
     """Return the note that the run's batches are of another size; "" where they are not."""
-    size = batch_size(run.get("fit") or {})
-    if not size or not found.batch_size or size == found.batch_size:
+    size = another_batch_size(found.batch_size, run.get("fit") or {})
+    if size is None:
         return ""
     return f"Measured with batches of {found.batch_size:,}, trained with {size:,}."
 

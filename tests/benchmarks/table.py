@@ -78,10 +78,11 @@ def long(figures: dict[str, Any]) -> Iterator[Row]:
     hours = figures["steps"] * 8.64e-3 / 3600
     whole, resident = figures["whole"], figures["resident_mb"]
     yield (
-        f"a fit of {figures['steps']:,} steps, {hours:.1f} h: a flush in its first and last tenth",
-        f"{whole[0]:.0f} and {whole[-1]:.0f} ms of CPU, resident {resident[0]:.0f} and "
-        f"{resident[-1]:.0f} MB; {figures['bytes'] / figures['steps']:.1f} bytes a step on disk, "
-        "samples included",
+        f"a made-up fit of {figures['steps']:,} steps on a clock that they move, {hours:.0f} h: "
+        "a flush, every 15 s",
+        f"{min(whole):.0f} to {max(whole):.0f} ms of CPU, resident {resident[0]:.0f} MB after a "
+        f"tenth and {resident[-1]:.0f} at the end; "
+        f"{figures['bytes'] / figures['steps']:.1f} bytes a step on disk, samples included",
     )
 
 

@@ -118,11 +118,10 @@ def _with_batch(
     tensor: Any, batch: int | None, replicas: int, declared: Shape | None
 ) -> Shape | None:
     """Return the shape of an argument as it ran."""
-    shape = _static(tensor)
-    if declared is not None and (shape is None or len(shape) == len(declared)):
-        shape = list(_merged(shape, declared) or declared)
+    static = _static(tensor)
+    shape = _merged(static, declared) or static
     if shape and shape[0] is None and batch is not None:
-        shape[0] = max(1, batch // replicas)
+        return [max(1, batch // replicas), *shape[1:]]
     return shape
 
 

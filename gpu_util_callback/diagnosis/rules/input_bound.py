@@ -32,7 +32,7 @@ from gpu_util_callback.diagnosis.evidence.source import Source
 from gpu_util_callback.diagnosis.evidence.stalls import intervals, lost_in, times, usual_ns
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Advice, Finding, Range, Rule
 from gpu_util_callback.diagnosis.thresholds import MOSTLY, Constant, Count, Limits, Threshold
-from gpu_util_callback.recording.work import batch_size
+from gpu_util_callback.recording.work import another_batch_size
 from gpu_util_callback.words import duration, percent
 from gpu_util_callback.words import duration as said
 
@@ -676,8 +676,9 @@ def _model_alone_ns(run: Run) -> float | None:
     measured = run.manifest.get("ceilings")
     if not measured or not measured["model_per_s"] > 0:
         return None
-    sizes = measured.get("batch_size"), batch_size(run.fit)
-    return None if all(sizes) and sizes[0] != sizes[1] else 1e9 / measured["model_per_s"]
+    if another_batch_size(measured.get("batch_size"), run.fit) is not None:
+        return None
+    return 1e9 / measured["model_per_s"]
 
 
 def _in_trace_advice(run: Run, source: Source, lost_ms: float, needed_ms: float) -> Advice:
