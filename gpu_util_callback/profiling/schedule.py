@@ -132,6 +132,7 @@ def _ranges(ranges: Iterable) -> tuple[tuple[int, int], ...]:
 
 
 FOREVER = 1 << 62  # a step or a time that never comes
+_NOBODY_LOOKED = 0  # in place of the time of the last boundary: steps since then were not timed
 
 
 @dataclass(frozen=True)
@@ -224,8 +225,9 @@ class Planner:
     """The decisions at each step boundary of a fit: whether a window opens, continues or closes.
 
     Holds no clock and no profiler: the caller passes the time (nanoseconds, monotonic) and the
-    outcome of its decisions. `boundary` is called on the training thread for every step and costs
-    less than a microsecond while nothing is due; `finished` comes from another thread.
+    outcome of its decisions. `boundary` is called on the training thread, for the first step after
+    each pause and for those from `attends_ns` and `attends_step` on: the others cost nothing.
+    `finished` comes from another thread.
 
     Args:
         schedule: which steps.
@@ -239,6 +241,9 @@ class Planner:
     FIRST_STEPS = 3  # steps of the first window, when nothing is known of its events
     SPREAD = 0.1  # automatic windows lie at least this share of the elapsed time apart
     CLEAR = 8  # steps left between an automatic window and another profile
+    # How long before a window may open the boundaries are looked at: for the usual time of a step.
+    LOOK_AHEAD_NS = 2_000_000_000
+    LOOK_AHEAD = 33  # calls
     RETRY_NS = 2_000_000_000  # after finding the profiler taken
 
     def __init__(
@@ -252,7 +257,8 @@ class Planner:
         self.moved: list[tuple[tuple[int, int], tuple[int, int]]] = []  # (wanted, taken) ranges
         self.refusals = 0
         self._lock = threading.RLock()  # not held while nothing is due
-        self._durations: deque[int] = deque(maxlen=33)  # ns, of the latest undisturbed calls
+        # ns, of the latest undisturbed calls
+        self._durations: deque[int] = deque(maxlen=self.LOOK_AHEAD)
         self._events_per_step: float | None = None
         self._last_length = self.FIRST_STEPS
         self._behind: dict[int, PlannedWindow] = {}  # closed windows whose cost is not yet known
@@ -263,6 +269,7 @@ class Planner:
         self._epoch_steps: int | None = None
         self._begin_ns = 0
         self._wake_ns = self._wake_step = FOREVER
+        self.attends_ns = self.attends_step = 0  # boundaries before both need not be reported
         self._retry_ns = self._last_open_ns = 0
         self._last_ns = self._last_step = self._epoch_first = -1
 
@@ -297,6 +304,8 @@ class Planner:
         self._last_step = step
         if last < 0:
             self._epoch_first = step
+        elif last == _NOBODY_LOOKED:
+            self._durations.clear()
         elif self.window is None and not self._behind:
             self._durations.append(now_ns - last)
         else:
@@ -306,6 +315,10 @@ class Planner:
         if step < self._wake_step or now_ns < self._wake_ns:
             return Action.NONE
         return self._try_open(step)
+
+    def looks_away(self) -> None:
+        """Note that the next boundaries will not be reported: none of them matters."""
+        self._last_ns = _NOBODY_LOOKED
 
     def waited(self, wait_ns: int) -> None:
         """Exclude time since the last boundary: the GPU was working on earlier steps."""
@@ -371,11 +384,13 @@ class Planner:
                 a call that delivers none.
         """
         self._last_ns = -1
+        if steps is None:
+            steps = self._last_step + self._per_call
+        else:
+            self._last_step = steps - self._per_call
         window = self.window
         if window is None:
             return None
-        if steps is None:
-            steps = self._last_step + self._per_call
         window.marked = [step for step in window.marked if step < steps]
         end = max(steps, window.first)
         if window.wanted is not None and end < window.stop:
@@ -464,6 +479,11 @@ class Planner:
         """Set the step and the time before which nothing needs deciding."""
         with self._lock:
             self._wake_step, self._wake_ns = self._next()
+            if self.window is not None or self._behind:  # its cost is being measured
+                self.attends_step = self.attends_ns = 0
+            else:
+                self.attends_step = self._wake_step - self.LOOK_AHEAD * self._per_call
+                self.attends_ns = self._wake_ns - self.LOOK_AHEAD_NS
 
     def _next(self) -> tuple[int, int]:
         schedule = self.schedule
@@ -523,7 +543,9 @@ class Planner:
             if first >= step + self._per_call * (1 + self.warmup):
                 self._wake_step = first - self._per_call * (1 + self.warmup) + 1
                 return Action.NONE
-        self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, wanted)
+        with self._lock:
+            self.window = PlannedWindow(self.windows_opened, first, stop, self._per_call, wanted)
+            self._plan()
         return Action.OPEN
 
     def _claim_met(self, first: int, stop: int, clear: int) -> _Range | None:

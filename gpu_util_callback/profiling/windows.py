@@ -107,7 +107,7 @@ class ProfilerWindows:
             yielded=self._yielded,
             ended=self._ended,
         )
-        self._planner: Planner | None = None
+        self.planner: Planner | None = None
         self._marker: Marker | None = None
         self._open: Window | None = None
         self._running: list[Window] = []
@@ -149,7 +149,7 @@ class ProfilerWindows:
             per_call = max(1, steps_per_call)
             claims = [(a * per_call, b * per_call) for a, b in profile_claims(callbacks)]
             planner.begin(time.perf_counter_ns(), steps_per_epoch, per_call, claims)
-            self._planner = planner
+            self.planner = planner
             _all.add(self)
         except Exception as error:
             self._failed(error)
@@ -159,7 +159,7 @@ class ProfilerWindows:
 
         Returns: whether there was anything to do.
         """
-        planner = self._planner
+        planner = self.planner
         if self._off or planner is None:
             return False
         now = time.perf_counter_ns()
@@ -192,8 +192,8 @@ class ProfilerWindows:
         try:
             marker, self._marker = self._marker, None
             planned = None
-            if self._planner is not None:
-                planned = self._planner.epoch_ended(steps)
+            if self.planner is not None:
+                planned = self.planner.epoch_ended(steps)
             if planned is not None:
                 self._settle()
             if marker is not None:
@@ -208,8 +208,8 @@ class ProfilerWindows:
             return
         self._over = True
         self.steps_pause(steps)
-        if self._planner is not None and not self._off:
-            why = self._planner.why_none(time.perf_counter_ns())
+        if self.planner is not None and not self._off:
+            why = self.planner.why_none(time.perf_counter_ns())
             if why is not None:
                 self._note(*why)
         self._off = True
@@ -249,7 +249,7 @@ class ProfilerWindows:
     @property
     def cost_s(self) -> float:
         """Return the cost of all windows so far: start, stop, slowed steps, reading."""
-        return self._planner.budget.spent_s if self._planner is not None else 0.0
+        return self.planner.budget.spent_s if self.planner is not None else 0.0
 
     # -- one window ----------------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class ProfilerWindows:
 
     def abandon(self) -> None:
         """Abandon a fit that ended without notice, left in the middle of a step. Any thread."""
-        window = self._planner.window if self._planner is not None else None
+        window = self.planner.window if self.planner is not None else None
         if window is not None and window.marked:
             window.marked.pop()
         self._abandoned = True
@@ -349,8 +349,8 @@ class ProfilerWindows:
     def _switch_off(self) -> None:
         self._off = True
         self._session.end()
-        if self._planner is not None:
-            self._planner.give_up()
+        if self.planner is not None:
+            self.planner.give_up()
 
     def _failed(self, error: Exception) -> None:
         """Handle an error of ours, or a framework with unexpected internals."""

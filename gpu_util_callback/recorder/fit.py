@@ -351,15 +351,15 @@ class KerasSession:
 
     # ---- hooks; each is called on the training thread ----------------------------------------
 
-    def _batch_begins(self) -> None:
-        """Begin a training batch, before all callbacks' hooks; runs every step."""
+    def _batch_begins(self, now: int) -> None:
+        """Begin a training batch, now, before all callbacks' hooks; runs every step."""
         recorder = self._recorder
         if recorder is None or recorder.status:
             return
         try:
             self._arm()
             if self._windows is not None:
-                self._windows.batch_begin()
+                self._windows.batch_begin(now)
         except Exception as error:
             self._callback._give_up(self, error)
 

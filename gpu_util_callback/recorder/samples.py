@@ -111,7 +111,8 @@ class GpuSamples:
         """
         if self._sampler is None or "gpu_check" in self._facts:
             return self._facts
-        self._facts.setdefault("machine", self._sampler.host)
+        if "machine" not in self._facts:  # reading the control groups' files takes a millisecond
+            self._facts["machine"] = self._sampler.host
         if not self._sampler.nvml_gpus:
             return self._facts
         from gpu_util_callback.doctor import quick_check

@@ -101,18 +101,31 @@ class KerasWindows:
         self._per_call = max(1, steps_per_call)
         self._first = 0  # step at which the epoch began
         self._calls = timeline.calls  # calls before it
-        self._begun = 0  # calls of the epoch that have begun
+        self._begun = 0  # calls of the epoch that have begun, where each is looked at
+        self._looks = True
         windows.begin(callbacks, steps_per_epoch, self._per_call)
+        self._planner = windows.planner
 
     def batch_requested(self) -> None:
         """Note that the next call's batch is requested outside of it, which begins its step."""
+        self._planner = None  # these calls are counted, so that none may be left out
         self._step_begins(self._begun)
 
-    def batch_begin(self) -> None:
-        """Begin a call of the train function; its step may have begun before."""
-        if self._timeline.steps_per_execution != self._per_call:
+    def batch_begin(self, now: int) -> None:
+        """Begin a call of the train function, now; its step may have begun before."""
+        timeline, planner = self._timeline, self._planner
+        call = timeline.calls - self._calls
+        if planner is not None and call and timeline.steps_per_execution == self._per_call:
+            step = self._first + call * self._per_call
+            if now < planner.attends_ns or step < planner.attends_step:
+                if self._looks:
+                    self._looks = False
+                    planner.looks_away()
+                return
+        self._looks = True
+        if timeline.steps_per_execution != self._per_call:
             self._rebase()
-        call = self._timeline.calls - self._calls
+            call = 0
         if call >= self._begun:
             self._step_begins(call)
         else:

@@ -149,7 +149,7 @@ class CallbackTimer:
         timeline: receives the measurements.
         ours: our own callback, which is not timed.
         failed: called with an error of ours.
-        begun: called as each training batch begins; raises nothing.
+        begun: called as each training batch begins, with the time; raises nothing.
         epoch_logs: called with an epoch's logs before any callback gets them; raises nothing.
     """
 
@@ -158,7 +158,7 @@ class CallbackTimer:
         timeline: Timeline,
         ours: Any,
         failed: Callable[[BaseException], None],
-        begun: Callable[[], None] = lambda: None,
+        begun: Callable[[int], None] = lambda now: None,
         epoch_logs: Callable[[Any], None] | None = None,
     ):
         self._timeline = timeline

@@ -117,9 +117,9 @@ class Loop:
         else:
             for phase in self._phases:
                 phase.account = ""  # it contains steps, which have an account of their own
-            timeline.batch_begin()
+            now = timeline.batch_begin()
             if self.windows is not None:
-                self.windows.batch_begin()
+                self.windows.batch_begin(now)
                 timeline.without_hooks()
         self._stamp = (requested, delivered, signature, busy)
         self._work_start = delivered

@@ -147,8 +147,8 @@ class Timeline:
 
     # ---- training steps ------------------------------------------------------------------
 
-    def batch_begin(self) -> None:
-        """Begin a step: the callbacks' begin hooks are about to run."""
+    def batch_begin(self) -> int:
+        """Begin a step: the callbacks' begin hooks are about to run. Returns: the time."""
         now = self._perf()
         begin = self._fetch or now
         if self.open:
@@ -161,6 +161,7 @@ class Timeline:
         self._stamps = ()
         self.own_step_ns = 0
         self.sampled = self.calls % SAMPLED_EVERY == 3
+        return now
 
     def fetched(self, start: int) -> None:
         """Begin the coming step at `start`, when its batch was requested.
@@ -200,23 +201,22 @@ class Timeline:
 
     @uncounted
     def around_begin(
-        self, hook: Callable, begun: Callable[[], None], failed: Callable[[BaseException], None]
+        self, hook: Callable, begun: Callable[[int], None], failed: Callable[[BaseException], None]
     ) -> Callable:
         """Return a list's `on_train_batch_begin` after `batch_begin` and `begun`, timed.
 
         Args:
-            begun: the rest of our own work at a step's begin.
+            begun: the rest of our own work at a step's begin; given the time.
             failed: called with an error of ours.
         """
         begin, perf = self.batch_begin, self._perf
 
         def timed(batch: int, logs: Any = None) -> Any:
             try:
-                begin()
-                begun()
-                now = self._hooks = perf()
+                begun(begin())
+                self._hooks = perf()
                 if self.sampled:
-                    self.own_step_ns += now - self._entered
+                    self.own_step_ns += self._hooks - self._entered
             except Exception as error:
                 failed(error)
             result = hook(batch) if logs is None else hook(batch, logs)

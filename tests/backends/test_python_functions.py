@@ -29,7 +29,7 @@ def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others()
     timer.wrap()
     batches = iter([(np.zeros(size),) for size in (1, 2, 3)])
 
-    begin = timeline.around_begin(lambda batch: None, timer.arm, pytest.fail)
+    begin = timeline.around_begin(lambda batch: None, lambda now: timer.arm(), pytest.fail)
     end = timeline.around_end(lambda batch, logs: None, logs_are_ready=True)
 
     def run() -> None:

@@ -40,7 +40,7 @@ class Day:
         start, wall = self.now, time.time_ns()
         clock = Clock(perf_ns=lambda: self.now, wall_ns=lambda: wall + self.now - start)
         self.timeline = Timeline(perf=lambda: self.now)
-        self.begins = self.timeline.around_begin(lambda batch: None, lambda: None, self.failed)
+        self.begins = self.timeline.around_begin(lambda batch: None, lambda now: None, self.failed)
         self.ends = self.timeline.around_end(self.end_hooks, logs_are_ready=True)
         self.recorder = Recorder(
             Settings(log_dir=folder, report=False), Adapter("none"), clock=clock,

@@ -362,7 +362,7 @@ def hooks(timeline: Timeline):
     def ends(batch, logs):
         timeline._perf.now += 7
 
-    begin = timeline.around_begin(lambda batch: None, lambda: None, pytest.fail)
+    begin = timeline.around_begin(lambda batch: None, lambda now: None, pytest.fail)
     return begin, timeline.around_end(ends, logs_are_ready=True)
 
 

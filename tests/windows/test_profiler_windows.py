@@ -53,7 +53,7 @@ def test_a_profiler_has_a_limit_of_events_of_its_own(make):
         profiler.max_events = 100
         windows, _ = make(trace=TraceSchedule(first=3, **kwargs), profiler=profiler)
         windows.begin()
-        return windows._planner.schedule.max_events
+        return windows.planner.schedule.max_events
 
     assert limit() == 100
     assert limit(max_events=70_000) == 70_000

@@ -91,9 +91,9 @@ def test_opening_a_window_is_no_callbacks_time():
     keras_windows = KerasWindows(SlowWindows(0.05), timeline, (), None, 1)
     rows = []
 
-    def begun():
+    def begun(_):
         began = time.perf_counter_ns()
-        keras_windows.batch_begin()
+        keras_windows.batch_begin(began)
         now[0] += time.perf_counter_ns() - began
 
     def hook(batch):
@@ -110,6 +110,8 @@ def test_opening_a_window_is_no_callbacks_time():
 
 class SlowWindows:
     """Windows whose every step takes time to begin."""
+
+    planner = None
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -161,3 +163,70 @@ def test_jax_is_one_step_ahead_while_steps_are_marked(jax_on_device):
         marker.close()
     session.settle()
     assert launched[-1].is_ready()
+
+
+class CountedWindows:
+    """A planner's boundaries as a fit reports them; its windows cost nothing."""
+
+    def __init__(self, schedule, share=0.01):
+        self.planner = Planner(TraceSchedule.of(schedule), share, 0.5)
+        self.seen = []  # steps that were looked at
+        self.marked = []
+        self.now = 0
+
+    def begin(self, callbacks, steps_per_epoch, per_call):
+        self.planner.begin(self.now, steps_per_epoch, per_call)
+
+    def step_begins(self, step):
+        self.seen.append(step)
+        action = self.planner.boundary(step, self.now).name
+        marks = self.planner.opened(0.01) if action == "OPEN" else action == "MARK"
+        if marks:
+            self.marked.append(step)
+        elif action == "CLOSE":
+            self.planner.finished(self.planner.closed().index, 0.01, 0.01, 1000)
+        return False
+
+    def steps_pause(self, steps):
+        window = self.planner.epoch_ended(steps)
+        if window is not None:
+            self.planner.finished(window.index, 0.01, 0.01, 1000)
+
+
+def a_fit(schedule, epochs, of_ms=5, per_call=1, share=0.01):
+    windows = CountedWindows(schedule, share)
+    timeline = Timeline(perf=lambda: windows.now)
+    timeline.steps_per_execution = per_call
+    keras_windows = KerasWindows(windows, timeline, (), None, per_call)
+    for steps in epochs:
+        for _ in range(steps):
+            windows.now += of_ms * 1_000_000
+            keras_windows.batch_begin(timeline.batch_begin())
+            timeline.open = True
+        timeline.leave_steps()
+        keras_windows.epoch_end()
+    return windows
+
+
+def test_steps_long_before_a_window_are_not_looked_at():
+    windows = a_fit([(500, 503)], [1000])
+    assert windows.marked == [500, 501, 502]
+    assert len(windows.seen) < 100
+
+
+def test_each_epoch_and_each_call_of_several_batches_counts_before_a_window():
+    assert a_fit([(500, 503)], [150] * 10).marked == [500, 501, 502]
+    assert a_fit([(500, 508)], [150], per_call=4).marked == [500, 504]
+
+
+def test_automatic_windows_open_as_soon_as_the_budget_has_room():
+    """0.5 s is the first one's assumed cost: at 1 % it opens after 50 s."""
+    windows = a_fit("auto", [30_000], of_ms=5)
+    assert 9_999 <= windows.marked[0] <= 10_001
+    assert len(windows.marked) > 10
+    assert len(windows.seen) < 10_000
+
+
+def test_what_steps_take_is_measured_anew_after_a_while_without_a_look():
+    windows = a_fit("auto", [30_000], of_ms=5)
+    assert max(windows.planner._durations) == 5_000_000

@@ -265,7 +265,7 @@ def within_budget():
 
         def on_train_batch_end(self, batch, logs=None):
             windows = ours._session._recorder.windows
-            second = windows._planner.windows_opened == 2 and windows._open is None
+            second = windows.planner.windows_opened == 2 and windows._open is None
             self.model.stop_training = second or time.monotonic() > end
 
     end = time.monotonic() + 90
