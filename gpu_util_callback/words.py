@@ -186,6 +186,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "per_step_mib": ("growth per step", "MiB"),
     "place_in_loop": ("place in the loop", ""),
     "plain_matrix_pct": ("matrix kernels without tensor cores, share of kernel time", "%"),
+    "planned_steps": ("planned steps", ""),
     "precision": ("precision", ""),
     "process_memory_mib": ("peak memory of this process on it", "MiB"),
     "process_peak_mib": ("peak memory of the process", "MiB"),

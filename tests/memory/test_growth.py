@@ -80,13 +80,13 @@ def leaking(mib_a_step=1.0, gpu=False, epochs=6, **facts) -> Generated:
     return run
 
 
-def diagnosed(run: Generated, group="host", column="process_held_bytes", more=()):
+def diagnosed(run: Generated, group="host", column="process_held_bytes", more=(), *, ended=True):
     times, held = run.memory
     samples = run.samples()
     block = {"time_ns": times, column: held, **dict(more)}
     diagnosis = Diagnosis(run.facts)
     diagnosis.add(run.tables(), {**samples, group: block})
-    return diagnosis.result(now_ns=run.now, ended=True)
+    return diagnosis.result(now_ns=run.now, ended=ended)
 
 
 def of_cause(result, cause="memory_growth"):
@@ -148,3 +148,56 @@ def test_it_is_said_once_and_early():
     assert flush == Announcer.IN_A_ROW - 1
     assert "Host memory grows by 1 MiB a step: full at step" in line
     assert result["verdict"].endswith(".") and "cost is not known" not in result["verdict"]
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(6, False), (20, False), (40, True), (None, True)])
+def test_what_the_planned_end_forestalls_is_no_warning(epochs, said):
+    """600 steps are done, and memory is full at step 3,272."""
+    run = leaking(fit={"epochs": epochs, "steps_per_epoch": 100})
+    assert bool(of_cause(diagnosed(run, ended=False))) == said
+    [finding] = of_cause(diagnosed(run))
+    assert finding["title"].startswith("Host memory grows by 1 MiB a step: full at step 3,")
+    assert finding["evidence"].get("planned_steps") == (None if said else 100 * epochs)
+    assert ("after the end of this training" in finding["title"]) != said
+
+
+def test_a_series_of_fits_has_no_planned_end():
+    run = leaking(fit={"epochs": 1, "steps_per_epoch": 100})
+    run.phase("between_fits", 0.001)
+    assert len(of_cause(diagnosed(run, ended=False))) == 1
+
+
+def test_growth_of_a_process_that_is_gone_is_reported_whatever_was_planned():
+    run = leaking(fit={"epochs": 6, "steps_per_epoch": 100}, lost={"oom_kills": {}})
+    assert len(of_cause(diagnosed(run, ended=False))) == 1
+
+
+def test_growth_soon_after_the_first_steps_began_there():
+    """Ten steps too few for a twentieth of the run, and level until then."""
+    i = np.arange(READINGS)
+    values = (500 + 2.0 * np.maximum(0, i - 28)) * MIB
+    assert grows(i.astype(float), values, values, 32 * MIB).onset == pytest.approx(28, abs=2)
+    begun = (500 + 2.0 * i) * MIB
+    assert grows(i.astype(float), begun, begun, 32 * MIB).from_start
+
+
+def test_memory_that_is_copied_as_it_grows_is_full_when_its_peaks_are():
+    """What is kept grows by 1 MiB a step, and is there twice at times."""
+    i = np.arange(READINGS)
+    low = (500 + 1.0 * i) * MIB
+    high = low + 1.0 * i * MIB
+    found = grows(i.astype(float), low, high, 32 * MIB)
+    assert found.per_step / MIB == pytest.approx(1.0, rel=0.05)
+    assert found.peak_per_step / MIB == pytest.approx(2.0, rel=0.1)
+    steady = grows(i.astype(float), low, low + 30 * MIB, 32 * MIB)
+    assert steady.peak_per_step == steady.per_step
+
+
+def test_the_limit_is_met_by_what_is_reached_of_late_and_not_by_the_last_reading():
+    run = leaking(epochs=6)
+    times, held = run.memory
+    now_and_then = 300 * MIB * (np.arange(len(times)) % 5 == 0)
+    run.memory = times, held + now_and_then
+    [finding] = of_cause(diagnosed(run))
+    assert finding["evidence"]["limit_gib"] == pytest.approx(4.0, abs=0.02)
+    assert finding["evidence"]["full_at_step"] == pytest.approx(200 + 3072 - 300, rel=0.05)

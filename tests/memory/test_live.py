@@ -64,17 +64,34 @@ def fitted(tmp_path, mib, epochs=6, *callbacks):
     return run_report(recording)
 
 
-def test_growth_is_said_once_while_it_trains(tmp_path, hurried, capfd):
+def growth_of(run):
+    return [one for one in run["findings"] if one["cause"] == "memory_growth"]
+
+
+def test_growth_is_said_once_while_it_trains(tmp_path, hurried, capfd, monkeypatch):
+    limit = int(_host._held_bytes()) + 400 * MIB
+    monkeypatch.setattr(_host, "memory_limit", lambda _: limit)
     run = fitted(tmp_path, mib=1)
     said = capfd.readouterr().err
     assert said.count("Host memory grows by ") == 1
     assert "a step: full at step " in said and "in about " in said
-    [finding] = [one for one in run["findings"] if one["cause"] == "memory_growth"]
+    [finding] = growth_of(run)
     assert finding["evidence"]["per_step_mib"] == pytest.approx(1.0, rel=0.25)
     assert finding["evidence"]["grows_with"] == "Keeps.outputs"
     assert "`Keeps.outputs` gains items" in finding["advice"]["text"]
     assert run["memory"]["growth"][0]["group"] == "host"
     assert hurried == {"gpu-util-recorder"}, "nothing of this runs on the training thread"
+
+
+def test_growth_that_does_not_end_this_training_is_said_after_it(tmp_path, hurried, capfd):
+    """A machine with room for thousands of steps, of which 480 are planned."""
+    run = fitted(tmp_path, mib=1)
+    printed = capfd.readouterr()
+    assert "grows by" not in printed.err
+    assert "Host memory grows by " in printed.out and "after the end of this" in printed.out
+    [finding] = growth_of(run)
+    assert finding["evidence"]["planned_steps"] == 480
+    assert finding["evidence"]["grows_with"] == "Keeps.outputs"
 
 
 def test_the_training_thread_reads_no_memory(tmp_path, hurried):
@@ -106,5 +123,5 @@ def test_the_training_thread_reads_no_memory(tmp_path, hurried):
 def test_a_fit_that_keeps_nothing_gets_no_warning(tmp_path, hurried, capfd):
     run = fitted(tmp_path, mib=0, epochs=3)
     assert "memory grows" not in capfd.readouterr().err
-    assert [one for one in run["findings"] if one["cause"] == "memory_growth"] == []
+    assert growth_of(run) == []
     assert run["memory"]["host"]["peak_bytes"] > 50 * MIB

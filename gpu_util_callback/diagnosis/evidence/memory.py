@@ -35,6 +35,9 @@ FIRST_LEAP = Constant(1.2, "times their distance, or less: a first leap this ear
 FIRST_TOOTH = Constant(2.0, "times their distance: teeth that begin later than that began later")
 ALIKE = Constant(0.5, "of the rate: growth before the onset is the same growth")
 EARLY = Constant(0.05, "of the run after its first steps is no onset of its own")
+LATE = Count(10, "parts: the last of as many is what a column reaches of late")
+PEAKS = Count(12, "parts of the growth, whose peaks show how fast these rise")
+PEAKS_RISE = Constant(1.2, "times the rate of what is kept: temporary memory grows as well")
 NOISE = Constant(6.0, "a trend is larger than this many times the scatter around it")
 BETTER = Constant(12.0, "in log-likelihood: a separate beginning explains clearly more")
 
@@ -103,6 +106,12 @@ class MemoryTrack:
     def high(self) -> np.ndarray:
         return self._rows[: self._used, 3]
 
+    @property
+    def of_late(self) -> tuple[float, float]:
+        """The lowest and the highest value of the last tenth of the blocks."""
+        recent = max(1, self._used // LATE)
+        return float(self.low[-recent:].min()), float(self.high[-recent:].max())
+
 
 def tracks_of(tracks: dict[str, MemoryTrack], group: str, block: Mapping[str, np.ndarray]) -> None:
     """Add a group's new samples to the tracks of its columns, "host:process_held_bytes"."""
@@ -122,6 +131,8 @@ class Growth:
     Attributes:
         onset: the step from which it grows.
         per_step: the rate, in bytes (or what the column counts).
+        peak_per_step: the rate of its peaks, that meet a limit first: higher where what is kept is
+            copied from time to time.
         low_per_step, high_per_step: the range of rates that the readings allow.
         grown: since the onset.
         level: the highest value of late, that meets a limit first.
@@ -130,6 +141,7 @@ class Growth:
 
     onset: float
     per_step: float
+    peak_per_step: float
     low_per_step: float
     high_per_step: float
     grown: float
@@ -166,9 +178,11 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
         return None
     first = float(steps[0])
     warm = np.searchsorted(steps, first + min(STEPS, 0.1 * (steps[-1] - first)))
+    all_steps, all_low = steps, low
     steps, low, high = steps[warm:], low[warm:], high[warm:]
     if len(steps) < POINTS:
         return None
+    low = np.append(low[:-1], low[-2:].min())  # the last one may be a peak, given back at once
     judged = _judged(low, least)
     if judged is None:
         return None
@@ -203,11 +217,13 @@ def grows(steps: np.ndarray, low: np.ndarray, high: np.ndarray, least: float) ->
     scatter = float(np.median(np.abs(levels - np.interp(span, span[[0, -1]], levels[[0, -1]]))))
     if slope <= 0 or grown < NOISE * scatter / max(1.0, np.sqrt(len(span)) / 4):
         return None
-    recent = max(1, len(high) // 10)
-    from_start = judged.whole and x[onset] - x[0] <= EARLY * (x[-1] - x[0])
+    recent = max(1, len(high) // LATE)
+    early = judged.whole and x[onset] - x[0] <= EARLY * (x[-1] - x[0])
+    from_start = bool(early) and not _level_before(all_steps, all_low, float(span[0]), slope)
     return Growth(
         onset=first if from_start else float(span[0]),
         per_step=slope,
+        peak_per_step=_peak_slope(steps, high, float(span[0]), slope),
         low_per_step=low_slope,
         high_per_step=high_slope,
         grown=grown,
@@ -230,19 +246,16 @@ def _judged(low: np.ndarray, least: float) -> _Judged | None:
     if released <= RELEASED * (held[-1] - held[0]):
         return _Judged(slice(0, len(low)), held, True)
     troughs = _troughs(low, released / 2)
-    lowest = np.minimum.accumulate(low[troughs][::-1])[::-1]
-    risen = float(lowest[-1] - lowest[0]) if len(lowest) else 0.0
-    if (
-        len(troughs) >= TROUGHS
-        and risen >= least
-        and np.diff(lowest).max() <= ONE_STEP * risen  # not one low alone
-    ):
-        lows = np.interp(np.arange(troughs[0], troughs[-1] + 1), troughs, low[troughs])
+    if len(troughs) >= TROUGHS:
         begin = troughs[0]
+        lows = np.interp(np.arange(begin, troughs[-1] + 1), troughs, low[troughs])
         if begin > FIRST_TOOTH * np.median(np.diff(troughs)):  # nothing was given back until then
             begin, lows = 0, np.concatenate([held[:begin], lows])
         kept = np.minimum.accumulate(lows[::-1])[::-1]
-        return _Judged(slice(begin, troughs[-1] + 1), kept, True)
+        risen = float(kept[-1] - kept[0])
+        lowest = np.minimum.accumulate(low[troughs][::-1])[::-1]
+        if risen >= least and np.diff(lowest).max() <= ONE_STEP * risen:  # not one low alone
+            return _Judged(slice(begin, troughs[-1] + 1), kept, True)
     if troughs and low[-1] - low[troughs[-1]] >= AGAIN * released:
         return _Judged(slice(troughs[-1], len(low)), held[troughs[-1] :], False)
     return None
@@ -325,6 +338,30 @@ def _steady(x: np.ndarray, y: np.ndarray, grown: float) -> bool:
     half, third = np.interp([x[0] + (x[-1] - x[0]) * at for at in (0.5, 2 / 3)], x, y)
     later = y[-1] - half
     return bool(later >= STEADY * (grown - later) and y[-1] - third >= LATEST * grown / 3)
+
+
+def _level_before(steps: np.ndarray, low: np.ndarray, onset: float, slope: float) -> bool:
+    """Return whether it was level before: for longer than it ever is once it grows.
+
+    Of the first steps the later half counts, since the earlier ones allocate.
+    """
+    held = np.minimum.accumulate(low[::-1])[::-1]
+    span = (onset - float(steps[0])) / 2
+    ends = np.append(onset, steps[steps >= onset + span])
+    rises = np.interp(ends, steps, held) - np.interp(ends - span, steps, held)
+    least = ALIKE * slope * span
+    return bool(rises[0] < least <= rises[1:].min(initial=np.inf))
+
+
+def _peak_slope(steps: np.ndarray, high: np.ndarray, onset: float, slope: float) -> float:
+    """Return the rate of the peaks if they clearly rise faster than what is kept, else that."""
+    since = steps >= onset
+    if since.sum() < 2 * PEAKS:
+        return slope
+    parts = zip(*(np.array_split(one[since], int(PEAKS)) for one in (steps, high)), strict=True)
+    tops = np.array([(x[np.argmax(y)], y.max()) for x, y in parts])
+    rising = _slope(tops[:, 0], tops[:, 1])[0]
+    return rising if rising >= PEAKS_RISE * slope else slope
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:

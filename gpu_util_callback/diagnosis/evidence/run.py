@@ -92,6 +92,11 @@ class Run(Gauges):
         self.account, self.now_ns, self.ended = account or {}, now_ns, ended
 
     @property
+    def over(self) -> bool:
+        """Return whether no step will follow: the training has ended, or its process is gone."""
+        return self.ended or bool(self.facts.get("lost"))
+
+    @property
     def source(self) -> Source | None:
         """The trace that this run was made of, whose steps are all timed exactly, or None."""
         return self.once(

@@ -28,6 +28,7 @@ CALLED = {
     "container_memory_bytes": "Host memory of the container",
     "allocator_used_bytes": "GPU memory",
 }
+BEYOND = Constant(1.1, "of the planned steps: what is full later does not end this training")
 GOES_ON = Constant(0.5, "of the rate after an epoch's end: what fills up in one epoch stops there")
 AFTER = Constant(0.15, "of the growth before an epoch's end, in steps, show whether it goes on")
 MANY_COMPILATIONS = Count(4, "compilations while memory grew, and no fewer, may be why")
@@ -48,6 +49,7 @@ class Forecast:
         full_step: at which it is full, None = unknown.
         full_s: seconds from the last reading until then.
         since_ns, until_ns: when it began, and the last reading.
+        ends_step: the planned end of the training, if it comes clearly before; else None.
     """
 
     key: str
@@ -59,6 +61,7 @@ class Forecast:
     full_s: float | None
     since_ns: int
     until_ns: int
+    ends_step: int | None = None
 
 
 class _Room(NamedTuple):
@@ -69,6 +72,8 @@ class _Room(NamedTuple):
 class MemoryGrowth(Rule):
     """Memory grows from step to step and is not given back: neither a warm-up nor a saw-tooth.
 
+    Growth that the planned end of the training forestalls is reported once the training is over: a
+    cache that fills may have stopped until then.
     Growth within a first epoch may be a buffer that fills up, or a tooth of an epoch's saw-tooth:
     it counts once it goes on after the epoch's end, or when it has taken much of what was left.
     """
@@ -145,17 +150,24 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
         taken < limits["taken_pct"] or _fills_a_cache(run, growth, left)
     ):
         return None
-    full_step = full_s = None
+    full_step = full_s = ends_step = None
     if left is not None:
-        to_go = left / growth.per_step
+        to_go = left / growth.peak_per_step
         ns_per_step = (times[-1] - since_ns) / max(1.0, steps[-1] - growth.onset)
         full_step, full_s = round(steps[-1] + to_go), float(to_go * ns_per_step / 1e9)
         planned = _planned(run)
         if full_s > 3600 * limits["full_within_h"] and not (planned and full_step <= planned):
             return None
+        fastest = max(growth.peak_per_step, growth.high_per_step)
+        if planned is not None and steps[-1] + left / fastest > BEYOND * planned:
+            if not run.over:
+                return None
+            ends_step = planned
     limit = None if left is None else growth.level + left
     by = "" if room is None else room.by
-    return Forecast(key, column, growth, limit, by, full_step, full_s, since_ns, int(times[-1]))
+    return Forecast(
+        key, column, growth, limit, by, full_step, full_s, since_ns, int(times[-1]), ends_step
+    )
 
 
 def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
@@ -169,7 +181,9 @@ def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
 
 
 def _planned(run: Run) -> int | None:
-    """Return the steps of the whole training, where Keras knows them."""
+    """Return the steps of the whole training, where Keras knows them; a series of fits goes on."""
+    if run.phases.of("between_fits"):
+        return None
     epochs, per_epoch = run.fit.get("epochs"), run.fit.get("steps_per_epoch")
     return epochs * per_epoch if epochs and per_epoch else None
 
@@ -208,21 +222,21 @@ def _room(run: Run, group: str, column: str, growth: Growth) -> _Room | None:
     rooms = []
     machine = run.machine
 
-    def last(name: str) -> float | None:
+    def reached(name: str) -> float | None:
         track = run.memory.get(f"host:{name}")
-        return None if track is None else track.last
+        return None if track is None or not len(track) else track.of_late[1]
 
-    limit, held = machine.get("memory_limit_bytes"), last("container_memory_bytes")
+    limit, held = machine.get("memory_limit_bytes"), reached("container_memory_bytes")
     total = machine.get("memory_total_bytes")
     if limit is not None and not (total and limit > total):
         if held is None:  # without the container's own account: this training is most of it
-            own = last("process_held_bytes") or last("process_memory_bytes") or 0.0
-            held = own + (last("workers_memory_bytes") or 0.0)
+            own = reached("process_held_bytes") or reached("process_memory_bytes") or 0.0
+            held = own + (reached("workers_memory_bytes") or 0.0)
         rooms.append(_Room(limit - held, "the container's limit"))
-    available = last("memory_available_bytes")
-    if available is not None:
-        rooms.append(_Room(available, "the machine's memory"))
-    space, taken = machine.get("address_space_limit_bytes"), last("process_address_space_bytes")
+    available = run.memory.get("host:memory_available_bytes")
+    if available is not None and len(available):
+        rooms.append(_Room(available.of_late[0], "the machine's memory"))
+    space, taken = machine.get("address_space_limit_bytes"), reached("process_address_space_bytes")
     if space is not None and taken is not None and column.startswith("process"):
         rooms.append(_Room(space - taken, "the limit of `ulimit -v`"))
     return min(rooms, default=None)
@@ -257,7 +271,11 @@ def _finding(run: Run, one: Forecast, gpus: list[int], limits: Limits) -> Findin
         title += f" ({gpu_names(gpus)})"
     title += f" grows by {_rate(mib)} a step"
     if one.full_step is not None and one.full_s is not None:
-        title += f": full at step {one.full_step:,}, in about {duration(one.full_s)}"
+        title += f": full at step {one.full_step:,}, "
+        if one.ends_step is None:
+            title += f"in about {duration(one.full_s)}"
+        else:
+            title += f"after the end of this training ({one.ends_step:,} steps)"
     kind, seen = _why(run, one)
     evidence: dict[str, object] = {
         "memory": CALLED[one.column].lower(),
@@ -271,6 +289,7 @@ def _finding(run: Run, one: Forecast, gpus: list[int], limits: Limits) -> Findin
         "limited_by": one.limited_by or None,
         "full_at_step": one.full_step,
         "full_in_s": None if one.full_s is None else round(one.full_s, 1),
+        "planned_steps": one.ends_step,
     }
     return Finding(
         cause=MemoryGrowth.cause,
