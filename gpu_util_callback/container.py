@@ -1,8 +1,16 @@
 """The container of this process: its control groups' limits, what it holds, and what was killed."""
 
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["MemoryGroup", "control_groups", "cpu_quota", "memory_limit", "oom_kills"]
+__all__ = [
+    "KillCount",
+    "MemoryGroup",
+    "control_groups",
+    "cpu_quota",
+    "kill_count",
+    "memory_limit",
+]
 
 
 def control_groups(root: Path) -> list[Path]:
@@ -65,24 +73,56 @@ class MemoryGroup:
         return float(sum(counts.get(name, 0) for name in names)) if counts else None
 
 
-def oom_kills(root: str = "/") -> dict[str, int]:
-    """Return how many processes were killed for memory: {"container", "machine"}, if known.
+class KillCount(NamedTuple):
+    """The control group in which the kernel counts kills of this process, and those so far.
 
-    Counted since the container's, or the machine's, start.
+    Attributes:
+        folder: of the group, as this process sees it; "" = unknown.
+        inode: of that folder, by which another process knows whether it sees the same group.
+        kills: how many processes were killed for memory, {"container", "machine"}, if known.
     """
-    found = {}
-    in_groups = []
-    for folder in control_groups(Path(root)):
-        for name in ("memory.events", "memory.oom_control"):
-            kills = _counts(folder / name).get("oom_kill")
-            if kills is not None:
-                in_groups.append(kills)
-    if in_groups:
-        found["container"] = max(in_groups)
-    kills = _counts(Path(root) / "proc/vmstat").get("oom_kill")
-    if kills is not None:
-        found["machine"] = kills
+
+    folder: str
+    inode: int
+    kills: dict[str, int]
+
+
+def kill_count(root: str = "/", folder: str = "", inode: int = 0) -> KillCount:
+    """Count the processes killed for memory since the container's, or the machine's, start.
+
+    Args:
+        folder, inode: of another process's group; "" = this process's own.
+    """
+    at = Path(root)
+    if folder:
+        groups = [at / folder.lstrip("/")]
+    else:  # the own group first: in version 1 only that one counts
+        groups = sorted(control_groups(at), key=lambda one: -len(one.parts))
+    found = KillCount("", 0, {})
+    for group in groups:
+        kills = _kills(group)
+        if kills is not None and (not folder or _inode(group) == inode):
+            found = KillCount(f"/{group.relative_to(at)}", _inode(group), {"container": kills})
+            break
+    on_machine = _counts(at / "proc/vmstat").get("oom_kill")
+    if on_machine is not None:
+        found.kills["machine"] = on_machine
     return found
+
+
+def _kills(group: Path) -> int | None:
+    for name in ("memory.events", "memory.oom_control"):  # version 2, version 1
+        kills = _counts(group / name).get("oom_kill")
+        if kills is not None:
+            return kills
+    return None
+
+
+def _inode(folder: Path) -> int:
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return 0
 
 
 def _counts(path: Path) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpu_util_callback.backends.base import Adapter
-from gpu_util_callback.container import oom_kills
+from gpu_util_callback.container import KillCount, kill_count
 from gpu_util_callback.steps.rows import seen_batch_size
 
 __all__ = ["KeptItems", "MemoryWatch", "describe_error", "owners_in_fit"]
@@ -114,7 +114,7 @@ class KeptItems:
                 if length < before:  # emptied: begin again
                     self._first[key] = step, length
                 elif length - before >= FEW and step > since:
-                    about = _newest(value)
+                    about, bound = _newest(value), getattr(value, "maxlen", None)
                     gained = length - before
                     if about is not None and (
                         gained >= LEAST or gained * about["item_bytes"] >= LARGE
@@ -124,6 +124,7 @@ class KeptItems:
                             "of": kind,
                             "per_step": round((length - before) / (step - since), 4),
                             "items": length,
+                            **({"bound": bound} if bound else {}),
                             **about,
                         })  # fmt: skip
             del owner
@@ -201,7 +202,7 @@ class MemoryWatch:
         self._due = 0.0
         self._first: dict[str, tuple[int, int]] = {}  # count -> (step, value) of the first reading
         self._counted: dict[str, float | int] = {}
-        self._kills: dict[str, int] = {}
+        self._kills = KillCount("", 0, {})
         self._sizes: dict[str, int | None] = {}  # by shape id
         self._error: dict[str, Any] | None = None
         self._printed_before = id(_printed_last())
@@ -242,8 +243,10 @@ class MemoryWatch:
         kept = self.kept.read()
         if kept:
             found["kept"] = kept
-        if self._kills:
-            found["oom_kills"] = self._kills
+        if self._kills.kills:
+            found["oom_kills"] = self._kills.kills
+        if self._kills.folder:
+            found |= {"control_group": self._kills.folder, "group_inode": self._kills.inode}
         if self._error is not None:
             found["out_of_memory"] = {"step": self._steps(), **self._error}
         return found
@@ -252,7 +255,7 @@ class MemoryWatch:
         began = time.perf_counter()
         if began < self._due:
             return self._counted
-        self._kills = oom_kills()
+        self._kills = kill_count()
         step = self._steps()
         for name, value in self._adapter.counters().items():
             if step < LEAST:  # the first steps trace what the others use

@@ -249,6 +249,7 @@ class Kept(TypedDict, total=False):
     of: str  # "callback", "metric", "model" or "program"
     per_step: Number
     items: Count
+    bound: Count  # a deque's `maxlen`
     item_bytes: Count  # of its newest item
     graph: bool  # its items keep their history of gradients
     weights: bool  # its items are lists of arrays
@@ -281,6 +282,8 @@ class Memory(TypedDict, total=False):
     graph_operations_per_step: Number
     batch_sizes: dict[str, Count]  # by the ids of the first shapes
     oom_kills: dict[str, Count]
+    control_group: str  # in which kills of this process are counted
+    group_inode: Count
     out_of_memory: OutOfMemory
 
 

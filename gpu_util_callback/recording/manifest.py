@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_util_callback.container import oom_kills
+from gpu_util_callback.container import kill_count
 from gpu_util_callback.recording.facts import MOST_COUNT, Facts, checked, encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR
 
@@ -122,16 +122,20 @@ def process_facts() -> dict[str, Any]:
     }
 
 
-def killed_since(manifest: Mapping[str, Any]) -> int:
+def killed_since(manifest: Mapping[str, Any]) -> dict[str, int]:
     """Return how many processes were killed for memory since a recording's last flush.
 
-    Of its container, or of its machine; 0 where that cannot be known: elsewhere, after a restart.
+    {"container", "machine"}: without those where none was, or where that cannot be known:
+    elsewhere, after a restart.
     """
-    boot, counted = manifest.get("boot_id"), (manifest.get("memory") or {}).get("oom_kills")
+    memory = manifest.get("memory") or {}
+    boot, counted = manifest.get("boot_id"), memory.get("oom_kills")
     if not boot or boot != _boot_id() or not isinstance(counted, Mapping):
-        return 0
-    now = oom_kills()
-    return max([0, *(now[name] - int(counted[name]) for name in counted if name in now)])
+        return {}
+    folder, inode = str(memory.get("control_group") or ""), int(memory.get("group_inode") or 0)
+    now = kill_count(folder=folder, inode=inode).kills
+    since = {name: now[name] - int(counted[name]) for name in counted if name in now}
+    return {name: kills for name, kills in since.items() if kills > 0}
 
 
 def _boot_id() -> str | None:

@@ -2,7 +2,8 @@
 
 KIND: "loop", "fit", "callback" and "validation" keep more and more; "tensorflow", "jax" and "torch"
 get one batch that is too long, of which the framework's own allocator says so; "killed" ends by
-SIGKILL as the memory of its container is full.
+SIGKILL as the memory of its container is full. "contained-loop", "contained-fit" (of TensorFlow)
+and "contained-validation" are started in a container whose limit the kernel holds them to.
 """
 
 import os
@@ -14,7 +15,9 @@ import time
 from pathlib import Path
 
 kind, log_dir = sys.argv[1:]
-os.environ["KERAS_BACKEND"] = kind if kind in ("tensorflow", "jax") else "torch"
+backend = "tensorflow" if kind == "contained-fit" else kind
+os.environ["KERAS_BACKEND"] = backend if backend in ("tensorflow", "jax") else "torch"
+contained, _, kind = kind.rpartition("-")
 
 import numpy as np  # noqa: E402
 
@@ -60,8 +63,18 @@ def fill_container() -> None:
     account()
     _host.control_groups = lambda _: container.control_groups(root)
     _host.MemoryGroup = lambda: container.MemoryGroup(str(root))
-    memory.oom_kills = lambda: container.oom_kills(str(root))
+    memory.kill_count = lambda: container.kill_count(str(root))
     threading.Thread(target=kernel, daemon=True).start()
+
+
+def hurry() -> None:
+    """The rates of a long training, for one of seconds."""
+    from gpu_util_callback.gpus import _host, sampler
+    from gpu_util_callback.recorder import recorder
+
+    _host._TOO_SOON_S = 0.0
+    sampler.SLOW_S = sampler.WATCH_S = 0.03
+    recorder.FLUSH_S, recorder.LOOK_S = 0.4, 0.1
 
 
 def loop() -> None:
@@ -70,7 +83,8 @@ def loop() -> None:
 
     np.ones(4) @ np.ones(4)
     with GpuUtilMonitor(log_dir=log_dir, trace=None) as monitor:
-        leave_little()
+        if not contained:
+            leave_little()
         for _ in monitor.batches(range(1000)):
             kept.append(np.ones(4 << 20, np.uint8))
             time.sleep(0.04)
@@ -88,17 +102,19 @@ def fit() -> None:
             self.dense = keras.layers.Dense(1)
 
         def call(self, x, training=False):
-            if kind == ("fit" if training else "validation"):
+            if kind == ("fit" if training else "validation") and not (contained and training):
                 kept.append(np.ones(4 << 20, np.uint8))
+                time.sleep(0.02 if contained else 0.0)
             return self.dense(x)
 
     class Keeps(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
-            fill_container() if kind == "killed" else leave_little()
+            if not contained:
+                fill_container() if kind == "killed" else leave_little()
 
         def on_train_batch_end(self, batch, logs=None):
             time.sleep(0.0 if kind == "validation" else 0.03)
-            if kind == "callback":
+            if kind == "callback" or (contained and kind == "fit"):
                 kept.append(np.ones(4 << 20, np.uint8))
             elif kind == "killed":
                 kept.append(np.ones(8 << 20, np.uint8))
@@ -146,6 +162,8 @@ def long_batch() -> None:
     model.fit(Batches(), verbose=0, shuffle=False, callbacks=[callback, Limits()])
 
 
+if contained:
+    hurry()
 if kind == "loop":
     loop()
 elif kind in ("tensorflow", "jax", "torch"):

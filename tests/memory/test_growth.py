@@ -201,3 +201,14 @@ def test_the_limit_is_met_by_what_is_reached_of_late_and_not_by_the_last_reading
     [finding] = of_cause(diagnosed(run))
     assert finding["evidence"]["limit_gib"] == pytest.approx(4.0, abs=0.02)
     assert finding["evidence"]["full_at_step"] == pytest.approx(200 + 3072 - 300, rel=0.05)
+
+
+@pytest.mark.parametrize(("bound", "per_step", "said"), [
+    (900, 1.0, False), (5000, 1.0, True), (900, 0.5, True), (None, 1.0, True),
+])  # fmt: skip
+def test_a_deque_that_fills_up_to_its_end_is_no_leak(bound, per_step, said):
+    """Of 900 items there is room for, and of 5,000 not; half of the growth may be another's."""
+    kept = {"name": "replay", "of": "program", "per_step": per_step, "items": 400,
+            "item_bytes": MIB, "graph": False, "bound": bound}  # fmt: skip
+    run = leaking(memory={"kept": [{k: v for k, v in kept.items() if v is not None}]})
+    assert len(of_cause(diagnosed(run))) == said

@@ -10,7 +10,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from gpu_util_callback.container import MemoryGroup, oom_kills
+from gpu_util_callback.container import MemoryGroup, kill_count
 from gpu_util_callback.gpus._host import _own_bytes
 from gpu_util_callback.recorder import memory
 from gpu_util_callback.recorder.memory import KeptItems, MemoryWatch, owners_in_fit
@@ -47,6 +47,18 @@ def test_the_list_that_grows_is_named_with_what_an_item_takes(watch):
         "item_bytes": 4000, "graph": False, "weights": False,
     }  # fmt: skip
     assert found["Owner.by_name"]["item_bytes"] == 120 and found["Owner.by_name"]["weights"]
+
+
+def test_the_end_of_a_deque_is_known(watch):
+    kept, state = watch
+    owner = Owner()
+    owner.recent = deque(maxlen=200)
+    kept.watch([("callback", "Owner", owner)])
+    kept.read()
+    state["step"] = 50
+    owner.recent.extend(np.ones(1000, np.float32) for _ in range(50))
+    [one] = [one for one in kept.read() if one["name"] == "Owner.recent"]
+    assert (one["items"], one["bound"]) == (50, 200)
 
 
 def test_an_emptied_list_begins_again_and_a_dead_owner_is_forgotten(watch):
@@ -157,7 +169,29 @@ def test_what_a_container_holds_and_how_often_it_killed(tmp_path, files, held, k
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert MemoryGroup(str(tmp_path)).held() == held
-    assert oom_kills(str(tmp_path)) == kills
+    counted = kill_count(str(tmp_path))
+    assert counted.kills == kills
+    if "container" in kills:
+        again = kill_count(str(tmp_path), counted.folder, counted.inode)
+        assert again == counted
+        elsewhere = kill_count(str(tmp_path), counted.folder, counted.inode + 1)
+        assert "container" not in elsewhere.kills, "a group of the same name"
+
+
+def test_kills_are_counted_in_the_group_of_the_process_itself(tmp_path):
+    """As version 1 does, whose groups above count their own processes alone."""
+    for name, text in {
+        "proc/self/cgroup": "4:memory:/jobs/mine\n1:cpu:/\n",
+        "sys/fs/cgroup/memory/memory.oom_control": "oom_kill 7\n",
+        "sys/fs/cgroup/memory/jobs/memory.oom_control": "oom_kill 5\n",
+        "sys/fs/cgroup/memory/jobs/mine/memory.oom_control": "oom_kill 1\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    counted = kill_count(str(tmp_path))
+    assert counted.folder == "/sys/fs/cgroup/memory/jobs/mine"
+    assert counted.kills == {"container": 1}
 
 
 COPIES = """

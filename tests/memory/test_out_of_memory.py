@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from generated_runs import GPU, Generated, write
 
-from gpu_util_callback.container import oom_kills
+from gpu_util_callback.container import KillCount, kill_count
 from gpu_util_callback.diagnosis import diagnose, run_report
 from gpu_util_callback.recorder.memory import describe_error
 from gpu_util_callback.recording import manifest, read_recordings
@@ -125,43 +125,55 @@ def test_a_fit_that_was_killed_for_memory_is_found_at_the_next_look(tmp_path, mo
     """A real training, killed as its container is full; files in place of the kernel's account."""
     done = run_program("killed", tmp_path / "log")
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    monkeypatch.setattr(manifest, "oom_kills", lambda: oom_kills(str(tmp_path)))
+    monkeypatch.setattr(manifest, "kill_count", lambda **of: kill_count(str(tmp_path), **of))
     [recording] = read_recordings(tmp_path / "log")
     assert recording.status == "lost"
     [finding] = [one for one in diagnose(recording)["findings"] if one["cause"] == "out_of_memory"]
     evidence = finding["evidence"]
-    assert evidence["seen"] == "the kernel has counted a kill for memory since"
+    assert evidence["seen"] == "the kernel has counted a kill for memory in its container since"
     assert evidence["batch_size"] == 16 and evidence["at_step"] > 20
     assert evidence["process_peak_mib"] > 400 and evidence["host_used_pct"] > 60
 
 
-def killed(tmp_path, monkeypatch, kills_since: int, used: float) -> dict:
+def killed(tmp_path, monkeypatch, kills: dict[str, int], used: float, limit=8 * GIB) -> dict:
     """The diagnosis of a recording whose process is gone."""
-    machine = {"memory_total_bytes": 64 * GIB, "memory_limit_bytes": 8 * GIB}
-    run = Generated(seed=1, machine=machine, memory={"oom_kills": {"container": 3, "machine": 5}})
+    machine = {"memory_total_bytes": 64 * GIB, "memory_limit_bytes": limit}
+    before = {"container": 3, "machine": 5}
+    run = Generated(seed=1, machine=machine, memory={"oom_kills": before})
     run.steps(400, step_ms=100)
     gone = {**manifest.process_facts(), "pid": 2**22 - 1}
-    run.mark("host", "container_memory_bytes", used * 8 * GIB)
+    run.mark("host", "container_memory_bytes", used * limit)
     write(run, tmp_path, "live", **gone)
-    counters = {"container": 3 + kills_since, "machine": 5 + kills_since}
-    monkeypatch.setattr(manifest, "oom_kills", lambda: counters)
+    now = {name: before[name] + more for name, more in kills.items()}
+    monkeypatch.setattr(manifest, "kill_count", lambda **_: KillCount("", 0, now))
     [recording] = read_recordings(tmp_path)
     assert recording.status == "lost"
     return diagnose(recording)
 
 
-@pytest.mark.parametrize(("kills", "used", "seen"), [
-    (1, 0.7, "the kernel has counted a kill for memory since"), (0, 0.97, "memory was full"),
+@pytest.mark.parametrize(("kills", "used", "limit", "seen", "title"), [
+    ({"container": 1, "machine": 1}, 0.7, 8 * GIB,
+     "the kernel has counted a kill for memory in its container since",
+     " by its container's limit of 8 GiB"),
+    ({"machine": 1}, 0.99, 0.5 * GIB,  # the group is gone
+     "the kernel has counted a kill for memory since",
+     ", most likely by its container's limit of 512 MiB"),
+    ({"machine": 1}, 0.4, 8 * GIB, "the kernel has counted a kill for memory since",
+     ", most likely for lack of host memory"),
+    ({}, 0.97, 8 * GIB, "memory was full", ", most likely by its container's limit of 8 GiB"),
 ])  # fmt: skip
-def test_a_killed_process_is_found_at_the_next_look(tmp_path, monkeypatch, kills, used, seen):
-    found = killed(tmp_path, monkeypatch, kills, used)
+def test_a_killed_process_is_found_at_the_next_look(
+    tmp_path, monkeypatch, kills, used, limit, seen, title
+):
+    found = killed(tmp_path, monkeypatch, kills, used, int(limit))
     [finding] = [one for one in found["findings"] if one["cause"] == "out_of_memory"]
     assert finding["confidence"] == "estimated" and finding["evidence"]["seen"] == seen
     assert finding["evidence"]["at_step"] == 400
+    assert finding["title"] == f"The process was killed at step 400{title}"
 
 
 def test_a_process_that_ended_otherwise_is_not_called_killed_for_memory(tmp_path, monkeypatch):
-    found = killed(tmp_path, monkeypatch, 0, 0.5)
+    found = killed(tmp_path, monkeypatch, {}, 0.5)
     assert [one for one in found["findings"] if one["cause"] == "out_of_memory"] == []
 
 
@@ -174,12 +186,13 @@ def test_an_error_that_names_no_device_is_the_host_s_where_no_gpu_is_used(tmp_pa
     assert finding["title"].startswith("Out of host memory") and finding["gpus"] == []
 
 
-def full_gpu(batch: int = 256, **error) -> dict:
+def full_gpu(batch: int | None = 256, memory=(), others=0.0, backend="tensorflow", **error) -> dict:
     told = {"error": "OutOfMemoryError", "gpu": 0, "step": 300, "where": "the train function",
             "asked_bytes": 2 * GIB, "free_bytes": GIB, **error}  # fmt: skip
     run = Generated(
-        seed=1, gpus=[GPU], memory={"out_of_memory": told},
+        seed=1, gpus=[GPU], memory={"out_of_memory": told, **dict(memory)},
         fit={"batch_size": batch, "input_kind": "tf.data"},
+        framework={"name": backend, "backend": backend},
     )  # fmt: skip
     for part in range(30):
         began = run.now
@@ -188,6 +201,7 @@ def full_gpu(batch: int = 256, **error) -> dict:
         run.gpu_value("allocator_used_bytes", seconds, (10 if part % 3 else 60) * GIB)
         run.gpu_value("allocator_peak_bytes", seconds, 74 * GIB)
         run.gpu_value("allocator_limit_bytes", seconds, 72 * GIB)
+        run.gpu_value("memory_other_bytes", seconds, others)
     return run.diagnose()
 
 
@@ -205,3 +219,25 @@ def test_the_post_mortem_of_a_gpu_names_what_fits():
     )
     assert finding["advice"]["code"].startswith(f"ds = ds.batch({evidence['room_for_batch']})")
     assert finding["gpus"] == [0]
+
+
+def test_a_batch_whose_size_was_only_seen_gets_the_same_advice():
+    """A dataset's batches, which `fit` is not given the size of."""
+    [given] = [one for one in full_gpu()["findings"] if one["cause"] == "out_of_memory"]
+    found = full_gpu(None, {"batch_sizes": {"0": 256}})["findings"]
+    [seen] = [one for one in found if one["cause"] == "out_of_memory"]
+    assert seen["title"] == given["title"] and seen["evidence"] == given["evidence"]
+    assert seen["advice"] == given["advice"]
+
+
+@pytest.mark.parametrize(("about", "says"), [
+    ({"reserved_bytes": 5 * GIB}, "expandable_segments:True keeps the free memory in one piece"),
+    ({"reserved_bytes": GIB}, None),  # less than was asked for
+    ({"others": 9.0 * GIB}, "other processes hold 9.0 GiB of this GPU"),
+    ({"others": 0.5 * GIB}, None),
+])  # fmt: skip
+def test_the_advice_names_fragments_and_other_processes(about, says):
+    found = full_gpu(backend="torch", **about)["findings"]
+    [finding] = [one for one in found if one["cause"] == "out_of_memory"]
+    text = finding["advice"]["text"]
+    assert says in text if says else "GiB of this" not in text and "one piece" not in text

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from gpu_util_callback.diagnosis.advice.snippets import (
     batch_code,
     has_keras_fit,
@@ -9,10 +11,18 @@ from gpu_util_callback.diagnosis.advice.snippets import (
     mixed_precision,
     optimizer,
 )
+from gpu_util_callback.diagnosis.evidence.batch_memory import batch_of
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import Advice
+from gpu_util_callback.diagnosis.thresholds import Constant
 
 __all__ = ["GROWING", "smaller"]
+
+MUCH_ELSEWHERE = Constant(0.05, "of a GPU's memory: what other processes hold is worth a word")
+_UNFRAGMENTED = {
+    "tensorflow": "TF_GPU_ALLOCATOR=cuda_malloc_async",
+    "torch": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+}
 
 
 def _list(run: Run, seen: str) -> Advice:
@@ -145,14 +155,15 @@ GROWING: dict[str, Callable[[Run, str], Advice]] = {
 }
 
 
-def smaller(run: Run, gpu: int | None, fits: int | None) -> Advice:
+def smaller(run: Run, gpu: int | None, fits: int | None, fragmented: bool = False) -> Advice:
     """Return how a training that ran out of memory needs less of it.
 
     Args:
         gpu: whose memory was full; None = the host's.
         fits: the batch size that would have fitted, None = unknown.
+        fragmented: the allocator held more than was asked for, in pieces.
     """
-    batch = int(run.fit.get("batch_size") or 0)
+    batch = batch_of(run) or 0
     size = fits or (batch // 2 if batch >= 2 else 0)
     if gpu is None:
         return Advice(
@@ -175,20 +186,30 @@ def smaller(run: Run, gpu: int | None, fits: int | None) -> Advice:
                 f"\n(loss / {parts}).backward()\nif step % {parts} == {parts - 1}:\n"
                 "    optimizer.step()\n    optimizer.zero_grad()"
             )
-        return Advice(f"{text} {_more(run, gpu)}".strip(), code, alters_training=True)
+        return Advice(f"{text} {_more(run, gpu, fragmented)}".strip(), code, alters_training=True)
     line = mixed_precision(run, gpu)
     if line is not None:
+        more = _more(run, gpu, fragmented)
         return Advice(
-            f"Mixed precision nearly halves what activations take. {_more(run, gpu)}".strip(),
+            f"Mixed precision nearly halves what activations take. {more}".strip(),
             line,
             alters_training=True,
         )
-    return Advice(_more(run, gpu) or "Use a smaller model, or a GPU with more memory.")
+    return Advice(_more(run, gpu, fragmented) or "Use a smaller model, or a GPU with more memory.")
 
 
-def _more(run: Run, gpu: int) -> str:
-    """Return what else helps: precision, recomputation, the pool."""
+def _more(run: Run, gpu: int, fragmented: bool) -> str:
+    """Return what else helps: the pool, precision, recomputation."""
     said = []
+    pool = _UNFRAGMENTED.get(run.framework)
+    if fragmented and pool is not None:
+        said.append(f"the environment variable {pool} keeps the free memory in one piece")
+    others = run.highest(gpu, "memory_other_bytes") or 0.0
+    if others >= MUCH_ELSEWHERE * float(run.gpu(gpu).get("memory_total_bytes") or np.inf):
+        said.append(
+            f"other processes hold {others / 2**30:.1f} GiB of this GPU, TensorFlow all that it "
+            "can get unless TF_FORCE_GPU_ALLOW_GROWTH=true is set for it"
+        )
     if mixed_precision(run, gpu) is not None:
         said.append("mixed precision nearly halves what activations take")
     said.append(

@@ -7,8 +7,9 @@ import numpy as np
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
+from gpu_util_callback.recording.work import batch_size
 
-__all__ = ["BatchMemory", "batch_memory"]
+__all__ = ["BatchMemory", "batch_memory", "batch_of"]
 
 ENOUGH = Count(10, "readings of the allocator, some of them between steps, show what stays")
 FILLS = Constant(0.95, "of the limit: the rest goes into fragments")
@@ -32,6 +33,12 @@ class BatchMemory:
     limit: float
     sizes: tuple[int, ...]
     room: int
+
+
+def batch_of(run: Run) -> int | None:
+    """Return the size of the batches: as given or declared, or the only one that was seen."""
+    seen = set(((run.facts.get("memory") or {}).get("batch_sizes") or {}).values())
+    return batch_size(run.fit) or (int(seen.pop()) if len(seen) == 1 else None)
 
 
 def batch_memory(run: Run, gpu: int) -> BatchMemory | None:
@@ -71,7 +78,7 @@ def _peaks(run: Run, gpu: int, highest: float) -> dict[int, float]:
     peaks = run.memory.get(f"gpu{gpu}/allocator:allocator_peak_bytes")
     seen = sorted((first, of_shape[shape]) for shape, first in run.steps.first_ns.items()
                   if shape in of_shape)  # fmt: skip
-    batch = run.fit.get("batch_size")
+    batch = batch_of(run)
     if len(seen) < 2 or peaks is None:
         size = max((size for _, size in seen), default=batch)
         return {int(size): highest} if size else {}

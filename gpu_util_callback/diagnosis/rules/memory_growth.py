@@ -32,6 +32,7 @@ BEYOND = Constant(1.1, "of the planned steps: what is full later does not end th
 GOES_ON = Constant(0.5, "of the rate after an epoch's end: what fills up in one epoch stops there")
 AFTER = Constant(0.15, "of the growth before an epoch's end, in steps, show whether it goes on")
 MANY_COMPILATIONS = Count(4, "compilations while memory grew, and no fewer, may be why")
+NEARLY_ALL = Constant(0.8, "of the growth: it ends where a list that takes this much has an end")
 EXPLAINS = Constant(0.3, "of the growth: a list whose items take this much of it is its cause")
 TRACES = Constant(0.01, "new traces of functions a step: those of the first steps are past")
 A_TRACE = Constant(32, "MiB, and hardly more, stay of a trace: fewer traces are not the cause")
@@ -146,6 +147,8 @@ def _forecast(run: Run, group: str, column: str, limits: Limits) -> Forecast | N
     room = _room(run, group, column, growth)
     left = None if room is None else max(0.0, room.left)
     taken = 0.0 if left is None else 100 * growth.grown / (left + growth.grown)
+    if _fills_a_bound(run, growth, left):
+        return None
     if not _lasting(run, growth, steps, low) and (
         taken < limits["taken_pct"] or _fills_a_cache(run, growth, left)
     ):
@@ -209,6 +212,18 @@ def _fills_a_cache(run: Run, growth: Growth, left: float | None) -> bool:
     if not cached or run.phases.of("epoch") or left is None:
         return False
     return per_epoch is None or left > growth.per_step * max(0, per_epoch - run.end_step)
+
+
+def _fills_a_bound(run: Run, growth: Growth, left: float | None) -> bool:
+    """Return whether a deque with a `maxlen` is filling up, and has room for the rest."""
+    for one in (run.facts.get("memory") or {}).get("kept") or ():
+        each, items = float(one.get("item_bytes") or 0.0), int(one.get("items") or 0)
+        if not one.get("bound") or float(one.get("per_step") or 0.0) * each < (
+            NEARLY_ALL * growth.per_step
+        ):
+            continue
+        return left is None or (int(one["bound"]) - items) * each <= left
+    return False
 
 
 def _stages(run: Run) -> list[Any]:

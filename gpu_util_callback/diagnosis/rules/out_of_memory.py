@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
-from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory
+from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory, batch_of
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Finding, Rule
@@ -51,13 +51,13 @@ def _error(run: Run) -> Mapping[str, Any] | None:
 def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
     gpu = error.get("gpu") if run.device == "gpu" else None  # JAX's error names no device
     where = str(error.get("where") or "the training")
-    step, batch = error.get("step"), _batch(run)
+    step, batch = error.get("step"), batch_of(run)
     title = f"Out of {'host' if gpu is None else 'GPU'} memory in {where}"
     if step is not None:
         title += f", at step {step:,}"
     if batch:
         title += f" with a batch of {batch:,}"
-    evidence: dict[str, object] = {
+    evidence: dict[str, Any] = {
         "error": error.get("error"),
         "asked_for_mib": _mib(error.get("asked_bytes")),
         "free_mib": _mib(error.get("free_bytes")),
@@ -66,9 +66,12 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
         "batch_size": batch,
         "asked_for_shape": ", ".join(error.get("shapes") or ()) or None,
     }
-    fits, kept = None, None
+    fits, kept, fragmented = None, None, False
     if gpu is not None:
-        evidence |= _of_gpu(run, gpu, error, where)
+        held = _of_gpu(run, gpu, error, where)
+        evidence |= held
+        asked, unused = evidence["asked_for_mib"], held["reserved_unused_mib"]
+        fragmented = asked is not None and unused is not None and unused >= asked
         room = batch_memory(run, gpu)
         if room is not None:
             evidence["per_sample_mib"] = _mib(room.per_sample, 3)
@@ -87,23 +90,17 @@ def _post_mortem(run: Run, error: Mapping[str, Any]) -> Finding:
         confidence=MEASURED,
         evidence={name: value for name, value in evidence.items() if value is not None},
         threshold={},
-        advice=GROWING["list"](run, kept["name"]) if kept else smaller(run, gpu, fits),
+        advice=GROWING["list"](run, kept["name"]) if kept else smaller(run, gpu, fits, fragmented),
         gpus=[] if gpu is None else [gpu],
         blocking=True,
     )
-
-
-def _batch(run: Run) -> int | None:
-    """Return the batch size, also of inputs that have none of their own and always give one."""
-    seen = set(((run.facts.get("memory") or {}).get("batch_sizes") or {}).values())
-    return run.fit.get("batch_size") or (seen.pop() if len(seen) == 1 else None)
 
 
 def _mib(count: float | None, digits: int = 1) -> float | None:
     return None if count is None else round(count / MIB, digits)
 
 
-def _of_gpu(run: Run, gpu: int, error: Mapping[str, Any], where: str) -> dict[str, object]:
+def _of_gpu(run: Run, gpu: int, error: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return what held the GPU's memory."""
     held = allocator(run, gpu)
     others = run.highest(gpu, "memory_other_bytes")
@@ -177,27 +174,48 @@ def _peak_phase(run: Run, key: str, where: str) -> str | None:
                 return called or name
     if not len(run.steps) or at < int(run.steps["start_ns"][0]):
         return "set-up"
-    if where == "validation" and at >= int(run.steps["end_ns"].max()):
-        return where
+    after = at >= int(run.steps["end_ns"].max())
+    if after and (where == "validation" or _in_validation(run)):
+        return "validation"
     return "training steps"
+
+
+def _in_validation(run: Run) -> bool:
+    """Return whether the last steps were those of a validation."""
+    if not len(run.validation):
+        return False
+    return int(run.validation["start_ns"][-1]) >= int(run.steps["end_ns"].max())
 
 
 def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
     """Yield the finding on a process that ended without a word when memory was full."""
-    lost = run.facts.get("lost") or {}
+    counted = (run.facts.get("lost") or {}).get("oom_kills") or {}
     used = _last_used_pct(run)
-    counted = int(lost.get("oom_kills") or 0)
-    full = used is not None and used >= limits["host_used_pct"]
+    share = max(used.values(), default=None)
+    full = share is not None and share >= limits["host_used_pct"]
     if not counted and not full:
         return
-    by = "the kernel has counted a kill for memory since" if counted else "memory was full"
-    title = f"The process was killed at step {run.end_step:,}, most likely for lack of host memory"
+    title = f"The process was killed at step {run.end_step:,}"
+    limit = _container_limit(run)
+    fuller = used.get("container", 100.0) >= used.get("machine", 0.0)  # than the machine
+    if limit is not None and fuller and (full or "container" in counted):
+        title += "" if "container" in counted else ", most likely"
+        title += f" by its container's limit of {_size(limit)}"
+    else:
+        title += ", most likely for lack of host memory"
+    seen = "memory was full"
+    if counted:
+        where = " in its container" if "container" in counted else ""
+        seen = f"the kernel has counted a kill for memory{where} since"
+    kept = _kept(run)
     evidence: dict[str, object] = {
-        "seen": by,
-        "host_used_pct": None if used is None else round(used, 1),
+        "seen": seen,
+        "host_used_pct": None if share is None else round(share, 1),
         "at_step": run.end_step,
-        "batch_size": _batch(run),
+        "batch_size": batch_of(run),
         **_of_host(run, ""),
+        "grows_with": kept["name"] if kept else None,
+        "items_mib": _mib(_bytes(kept)) if kept else None,
     }
     yield Finding(
         cause=OutOfMemory.cause,
@@ -207,24 +225,34 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
         confidence=ESTIMATED,
         evidence={name: value for name, value in evidence.items() if value is not None},
         threshold={"host_used_pct": limits["host_used_pct"]} if full else {},
-        advice=smaller(run, None, None),
+        advice=GROWING["list"](run, kept["name"]) if kept else smaller(run, None, None),
         blocking=True,
     )
 
 
-def _last_used_pct(run: Run) -> float | None:
-    """Return how full the memory was in the last samples, by the tightest limit."""
+def _container_limit(run: Run) -> float | None:
+    """Return the container's limit where it is one: below the machine's memory."""
+    limit, total = run.machine.get("memory_limit_bytes"), run.machine.get("memory_total_bytes")
+    return None if limit is None or (total and limit > total) else float(limit)
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.3g} GiB" if count >= 2**30 else f"{count / MIB:,.0f} MiB"
+
+
+def _last_used_pct(run: Run) -> dict[str, float]:
+    """Return how full the memory of the container, and the machine's, was in the last samples."""
 
     def last(name: str) -> float | None:
         track = run.memory.get(f"host:{name}")
         return None if track is None else track.last
 
-    shares = []
+    shares = {}
     machine = run.machine
     limit, total = machine.get("memory_limit_bytes"), machine.get("memory_total_bytes")
     container, available = last("container_memory_bytes"), last("memory_available_bytes")
     if limit and container is not None:
-        shares.append(100 * container / limit)
+        shares["container"] = 100 * container / limit
     if total and available is not None:
-        shares.append(100 * (1 - available / total))
-    return max(shares, default=None)
+        shares["machine"] = 100 * (1 - available / total)
+    return shares
