@@ -184,7 +184,14 @@ def outcomes(file: Path = FILE) -> list[Outcome]:
 
 def table() -> int:
     """Print the outcomes, and the shares that count, of the corpus and of what is held out."""
-    return max(_table("corpus", outcomes()), _table("held out", outcomes(HELD_OUT_FILE)))
+    held_out = outcomes(HELD_OUT_FILE)
+    parts: dict[int, list[Outcome]] = {}
+    for one in sorted(held_out, key=lambda one: one.case.part):
+        parts.setdefault(one.case.part, []).append(one)
+    return max(
+        _table("corpus", outcomes()),
+        *(_table(f"held out, part {part}", found) for part, found in parts.items()),
+    )
 
 
 def _table(title: str, found: list[Outcome]) -> int:
