@@ -84,12 +84,12 @@ def container() -> Iterator[Container]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "limit", "phase"), [
-    ("loop", 400 * MIB, "training steps"),
-    ("fit", 1200 * MIB, "training steps"),
-    ("validation", 1000 * MIB, "validation"),
+@pytest.mark.parametrize(("kind", "limit", "phases"), [
+    ("loop", 400 * MIB, ["training steps"]),
+    ("fit", 1200 * MIB, ["training steps", "Keeps.on_train_batch_end"]),
+    ("validation", 1000 * MIB, ["validation"]),
 ])  # fmt: skip
-def test_a_training_that_its_container_s_limit_kills(container, tmp_path, kind, limit, phase):
+def test_a_training_that_its_container_s_limit_kills(container, tmp_path, kind, limit, phases):
     container.limit(limit)
     done = container.run(
         sys.executable, str(HERE / "oom_program.py"), f"contained-{kind}", str(tmp_path)
@@ -101,11 +101,11 @@ def test_a_training_that_its_container_s_limit_kills(container, tmp_path, kind, 
     [finding] = [one for one in run["findings"] if one["cause"] == "out_of_memory"]
     evidence = finding["evidence"]
     assert finding["title"].endswith(
-        f" by its container's limit of {limit // MIB} MiB" if limit < 1024 * MIB
+        f" by its container's limit of {limit // MIB:,} MiB" if limit < 1024 * MIB
         else f" by its container's limit of {limit / 2**30:.3g} GiB"
     ), finding["title"]  # fmt: skip
     assert evidence["seen"] == "the kernel has counted a kill for memory in its container since"
-    assert evidence["peak_in"] == phase
+    assert evidence["peak_in"] in phases
     assert 0.6 * limit < evidence["process_peak_mib"] * MIB <= limit
     assert evidence["host_used_pct"] > 60
     assert kind == "loop" or evidence["batch_size"] == 16
