@@ -17,12 +17,21 @@ __all__ = ["SLOWER", "UNKNOWN", "UNRESOLVED", "WITHIN", "Verdict", "slowdowns"]
 SLOWER, WITHIN, UNRESOLVED, UNKNOWN = "slower", "within", "unresolved", "unknown"
 WARM_UP = Count(20, "the first steps fill caches and buffers")
 BLOCKS = Count(8, "of neighbouring steps, long enough that what drifts within seconds shows")
+MOST_BLOCKS = Count(16, "know their own scatter well, and what drifts still shows")
 BLOCK_STEPS = Count(24, "shorter blocks have no stable quantile")
+LONG_BLOCK = Count(120, "steps, and the quantile of a block hardly adds to the scatter")
 PROCESS = Constant(
     0.005,
-    "standard deviation of two processes that run the same program, for reasons that last as "
-    "long as they do: the placement of memory and threads, the clock of the machine",
+    "standard deviation of two processes that run the same program, at least, for reasons that "
+    "last as long as they do: the placement of memory and threads, the clock of the machine",
 )
+RUNS = Constant(
+    0.6,
+    "of the logarithm of the 30th percentile over the 10th, at most, is the standard deviation of "
+    "the level of quick steps between runs: 0.40 to 0.56 was seen in fits on a calm and on a busy "
+    "machine, whether their steps wait for a device or not",
+)
+STEPS = Count(32, "for a degree of freedom of that: what spreads steps lasts for some of them")
 ENOUGH_RUNS = Count(3, "as many baseline runs show by themselves how much runs differ")
 MOST_RUNS = 20
 # One-sided quantiles of Student's t at 99.5 %, by degrees of freedom: two measures are compared,
@@ -43,10 +52,21 @@ MEASURES = {"step": _quick, "mean step": np.mean}
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A run's log of seconds per step: its level, and the standard deviation of its blocks."""
+    """A run's log of seconds per step.
+
+    Attributes:
+        level: of all its blocks.
+        scatter: the standard deviation of the blocks.
+        blocks: how many there are.
+        between: that of the levels of runs, by the spread of the steps; None = not known.
+        steps: it rests on.
+    """
 
     level: float
     scatter: float
+    blocks: int
+    between: float | None = None
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +235,13 @@ def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def measured(took: np.ndarray, of_block: Any) -> Measure:
     """Return the level of step times, and the scatter between blocks of neighbouring steps."""
-    logs = np.log([of_block(block) for block in np.array_split(took, BLOCKS)])
-    return Measure(float(logs.mean()), float(logs.std(ddof=1)))
+    blocks = int(np.clip(len(took) // LONG_BLOCK, BLOCKS, MOST_BLOCKS))
+    logs = np.log([of_block(block) for block in np.array_split(took, blocks)])
+    between = None
+    if of_block is _quick:
+        low, high = np.percentile(took, [10, 30])
+        between = max(float(PROCESS), RUNS * math.log(high / low))
+    return Measure(float(logs.mean()), float(logs.std(ddof=1)), blocks, between, len(took))
 
 
 def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float, float, float]:
@@ -225,7 +250,9 @@ def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float
     What other programs do to a shared machine does not average out over a run: it changes within
     seconds and from hour to hour alike. So the scatter between the blocks of a run, undivided,
     stands for that between runs, and the larger one for both sides: that the machine was calm
-    during one of them says nothing of the other. Enough runs show by themselves how they scatter.
+    during one of them says nothing of the other. The blocks are few, and by chance this may be far
+    too much: how the quick steps of all blocks spread bounds it too (see `RUNS`). Enough runs show
+    by themselves how they scatter.
     """
     sides = [np.array([one.level for one in some]) for some in (runs, baseline)]
     change = float(sides[0].mean() - sides[1].mean())
@@ -233,16 +260,30 @@ def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float
     squares = sum(float(((levels - levels.mean()) ** 2).sum()) for levels in sides)
     freedom = sum(len(levels) - 1 for levels in sides)
     between = math.sqrt(squares / max(1, freedom))
+    of_runs = _quantile(freedom) * math.sqrt(shares)
     if all(len(levels) >= ENOUGH_RUNS for levels in sides):
-        half = _quantile(freedom) * max(between, PROCESS)
+        half = of_runs * max(between, PROCESS)
     else:
-        within = max(sum(one.scatter**2 for one in some) / len(some) for some in (runs, baseline))
-        blocks = (BLOCKS - 1) * (len(runs) + len(baseline))
-        half = _quantile(blocks) * math.sqrt(within + PROCESS**2)
+        half = _of_few(runs, baseline)
         if max(map(len, sides)) >= ENOUGH_RUNS:
-            half = max(half, _quantile(freedom) * between)
-    half *= math.sqrt(shares)
+            half = max(half, of_runs * between)
     return change, change - half, change + half
+
+
+def _of_few(runs: Sequence[Measure], baseline: Sequence[Measure]) -> float:
+    """Return the bound on the difference of two sides, by what is known within their runs."""
+    both = (*runs, *baseline)
+    of_blocks = _quantile(sum(one.blocks - 1 for one in both))
+    sides = [(len(some), some) for some in (runs, baseline)]
+    scatter = [sum(one.scatter**2 for one in some) / n for n, some in sides]
+    errors = [sum(one.scatter**2 / one.blocks for one in some) / n**2 for n, some in sides]
+    shares = sum(1 / n for n, _ in sides)
+    by_blocks = of_blocks * math.sqrt((max(scatter) + PROCESS**2) * shares)
+    if any(one.between is None for one in both):
+        return by_blocks
+    of_spread = _quantile(sum(one.steps for one in both) / 2 / STEPS)
+    between = sum(sum((one.between or 0) ** 2 for one in some) / n**2 for n, some in sides)
+    return min(by_blocks, math.sqrt(of_spread**2 * between + of_blocks**2 * sum(errors)))
 
 
 def _quantile(freedom: float) -> float:

@@ -14,10 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rounds import spread
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 DEMO = Path(__file__).resolve().parents[2] / "demo"
-BATCH, STEPS, FIRST, PAIRS = 32, 120, 10, 8
+BATCH, STEPS, FIRST, PAIRS = 32, 80, 10, 40
 
 
 def main() -> dict[str, Any]:
@@ -54,15 +56,16 @@ def main() -> dict[str, Any]:
                     (recording,) = read_recordings(log_dir)
                     own.append(recording.facts["overhead"]["callback_us_per_step"])
     ratios = [a / b for a, b in zip(rates[True], rates[False], strict=True)]
-    low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+    ratio = spread(ratios)
     plain = statistics.median(rates[False])
     print(f"{PAIRS} pairs of fits of {STEPS} steps: {plain:.1f} steps per second without us, "
-          f"×{middle:.4f} with us [{low:.3f} … {high:.3f}] (budget ×0.99); own cost as "
+          f"×{ratio['median']:.4f} with us [{ratio['low']:.3f} … {ratio['high']:.3f}] (budget "
+          "×0.99); own cost as "
           f"reported {statistics.median(own):.1f} µs a step, at most {max(own):.1f} (budget "
           "100)")  # fmt: skip
     return {
         "steps_per_s": round(plain, 2),
-        "ratio": {"median": round(middle, 4), "low": round(low, 4), "high": round(high, 4)},
+        "ratio": ratio,
         "own_us": {"median": statistics.median(own), "high": max(own)},
     }
 

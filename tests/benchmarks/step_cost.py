@@ -1,6 +1,7 @@
 """What recording adds to a step, in processor time, on every framework and beside other tools.
 
-Fits under each recorder take turns in one process, and what is compared is neighbours in time. The
+Short fits under each recorder take turns in one process, and what is compared is neighbours in
+time: two fits of one program differ by more than what recording adds, so there are many rounds. The
 processor time of the training thread and of the whole process is steadier than any wall time, which
 is given as a ratio alone. On a busy machine they scatter as well: there, the time of all other
 Python threads (the recorder's, the samplers'), which nothing else is part of, says most.
@@ -14,7 +15,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,6 +23,7 @@ from typing import Any
 
 from nvml import Scenario, environment
 from peers import install, with_path
+from rounds import spread
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -68,13 +69,6 @@ def measured(what: str, backend: str, pace: str, rounds: int, env: dict[str, str
     return json.loads(next(x for x in done.stdout.splitlines() if x.startswith("JSON "))[5:])
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    """The median, and the lowest and highest of the rounds."""
-    middle = statistics.median(values)
-    return {"median": round(middle, 4), "low": round(min(values), 4),
-            "high": round(max(values), 4)}  # fmt: skip
-
-
 def compared(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """What each recorder adds to the steps of the same round under one that does nothing."""
     base = taken.get(NO_OP) or taken[NOTHING]
@@ -113,12 +107,12 @@ def show(title: str, found: dict[str, Any]) -> None:
 
 
 def main(rounds: int | None = None) -> dict[str, Any]:
-    rounds = rounds or int(os.environ.get("BENCH_ROUNDS", "4"))
+    rounds = rounds or int(os.environ.get("BENCH_ROUNDS", "12"))
     kinds = wanted(os.environ.get("BENCH_KINDS", ""))
     figures: dict[str, Any] = {"rounds": rounds}
     skipped: dict[str, str] = {}
     print(f"µs a step over a no-op callback (in loops: over none), median of {rounds} rounds "
-          "[lowest … highest]")  # fmt: skip
+          "[its 95 % interval]")  # fmt: skip
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         # A driver to ask, so that samplers have something to do.

@@ -29,7 +29,7 @@ from instructions import counter
 
 BATCH, WIDTH, PACE_S = 8, 4, 0.005
 # (steps before the stretch that is measured, steps of it)
-LENGTHS = {"back-to-back": (500, 3000), "paced": (200, 600)}
+LENGTHS = {"back-to-back": (200, 1500), "paced": (50, 250)}
 _instructions, WHY_NO_INSTRUCTIONS = counter()
 
 

@@ -24,7 +24,7 @@ Row = tuple[str, str]
 
 
 def between(one: dict[str, float], digits: int = 0) -> str:
-    """A median with the lowest and the highest of the rounds."""
+    """A median with its interval."""
     return f"{one['median']:.{digits}f} [{one['low']:.{digits}f} … {one['high']:.{digits}f}]"
 
 
@@ -151,8 +151,8 @@ def table(figures: dict[str, dict[str, Any]]) -> str:
     taken = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     cpus = {one["cpus"] for one in figures.values()}
     lines += ["", f"Taken {taken} on {'/'.join(map(str, sorted(cpus)))} CPUs at a load average of "
-              f"{min(loads):.0f} to {max(loads):.0f}; medians [lowest … highest of the rounds], "
-              "over a no-op callback, in loops over none."]  # fmt: skip
+              f"{min(loads):.0f} to {max(loads):.0f}; medians of rounds [95 % interval of the "
+              "median], over a no-op callback, in loops over none."]  # fmt: skip
     return "\n".join(lines)
 
 

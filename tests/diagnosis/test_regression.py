@@ -83,7 +83,7 @@ def test_repeats_show_by_themselves_how_much_runs_differ():
     rng = np.random.default_rng(1)
 
     def runs(factor=1.0):
-        return [regression.Measure(math.log(factor) + rng.normal(0, 0.015), 0.02)
+        return [regression.Measure(math.log(factor) + rng.normal(0, 0.015), 0.02, 8)
                 for _ in range(10)]  # fmt: skip
 
     def slower(factor, count):
