@@ -181,6 +181,7 @@ EVIDENCE: dict[str, tuple[str, str]] = {
     "pageable_pct": ("copies from pageable memory, share of the copy time", "%"),
     "parameters": ("model parameters", ""),
     "pcie_link": ("PCIe link", ""),
+    "peak_by_phase": ("peaks", ""),
     "peak_in": ("most was held in", ""),
     "per_sample_mib": ("each sample of a batch takes", "MiB"),
     "per_step_mib": ("growth per step", "MiB"),

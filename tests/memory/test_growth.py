@@ -161,6 +161,12 @@ def test_what_the_planned_end_forestalls_is_no_warning(epochs, said):
     assert ("after the end of this training" in finding["title"]) != said
 
 
+@pytest.mark.parametrize(("epochs", "said"), [(20, False), (40, True)])
+def test_epochs_whose_length_was_only_seen_plan_an_end_too(epochs, said):
+    run = leaking(fit={"epochs": epochs, "input_kind": "generator"})
+    assert bool(of_cause(diagnosed(run, ended=False))) == said
+
+
 def test_a_series_of_fits_has_no_planned_end():
     run = leaking(fit={"epochs": 1, "steps_per_epoch": 100})
     run.phase("between_fits", 0.001)

@@ -241,3 +241,16 @@ def test_the_advice_names_fragments_and_other_processes(about, says):
     [finding] = [one for one in found if one["cause"] == "out_of_memory"]
     text = finding["advice"]["text"]
     assert says in text if says else "GiB of this" not in text and "one piece" not in text
+
+
+def test_the_peak_of_each_phase_is_named():
+    told = {"error": "OutOfMemoryError", "gpu": 0, "step": 200, "where": "the train function"}
+    run = Generated(seed=1, gpus=[GPU], memory={"out_of_memory": told})
+    for seconds, held, phase in ((10, 20, None), (10, 44, "validation"), (10, 28, None)):
+        began = run.now
+        run.phase(phase, seconds) if phase else run.steps(100, step_ms=100)
+        run.gpu_value("allocator_used_bytes", (run.now - began) / 1e9, held * GIB)
+    [finding] = [one for one in run.diagnose()["findings"] if one["cause"] == "out_of_memory"]
+    assert finding["evidence"]["peak_in"] == "validation"
+    by_phase = finding["evidence"]["peak_by_phase"]
+    assert by_phase == "44 GiB in validation, 28 GiB in training steps"

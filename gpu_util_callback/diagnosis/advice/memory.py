@@ -116,9 +116,13 @@ def _tensors(run: Run, seen: str) -> Advice:
 
 
 def _objects(run: Run, seen: str) -> Advice:
+    history = (
+        "; a sum of losses keeps the history of all of them" if run.framework == "torch" else ""
+    )
     return Advice(
         f"There are {seen}: a list or dictionary in Python keeps results of past steps. Look for "
-        "losses, logits or batches that are appended to something, and keep Python numbers.",
+        f"losses, logits or batches that are appended to something{history}, and keep Python "
+        "numbers.",
         f"losses.append({idioms(run).read})",
     )
 

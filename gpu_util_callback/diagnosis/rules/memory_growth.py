@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gpu_util_callback.diagnosis.advice.memory import GROWING
+from gpu_util_callback.diagnosis.advice.snippets import steps_an_epoch
 from gpu_util_callback.diagnosis.evidence.memory import Growth, MemoryTrack, by_step, grows
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.finding import ESTIMATED, Finding, Rule
@@ -184,10 +185,10 @@ def _steps_at(run: Run, times: np.ndarray) -> np.ndarray:
 
 
 def _planned(run: Run) -> int | None:
-    """Return the steps of the whole training, where Keras knows them; a series of fits goes on."""
+    """Return the steps of the whole training, where they are known; a series of fits goes on."""
     if run.phases.of("between_fits"):
         return None
-    epochs, per_epoch = run.fit.get("epochs"), run.fit.get("steps_per_epoch")
+    epochs, per_epoch = run.fit.get("epochs"), steps_an_epoch(run)
     return epochs * per_epoch if epochs and per_epoch else None
 
 

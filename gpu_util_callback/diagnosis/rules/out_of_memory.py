@@ -3,16 +3,19 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from gpu_util_callback.diagnosis.advice.memory import GROWING, smaller
 from gpu_util_callback.diagnosis.evidence.batch_memory import batch_memory, batch_of
 from gpu_util_callback.diagnosis.evidence.run import Run
 from gpu_util_callback.diagnosis.evidence.samples import allocator
 from gpu_util_callback.diagnosis.finding import ESTIMATED, MEASURED, Finding, Rule
-from gpu_util_callback.diagnosis.thresholds import Constant, Limits, Threshold
+from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Threshold
 
 __all__ = ["OutOfMemory"]
 
 MIB = 1 << 20
+MOST = Count(4, "phases with their peaks: those that held most")
 MUCH = Constant(0.25, "of what the process held: a list of that size is what to look at first")
 
 
@@ -111,7 +114,7 @@ def _of_gpu(run: Run, gpu: int, error: Mapping[str, Any], where: str) -> dict[st
     return {
         "allocator_peak_mib": None if held is None else _mib(held.peak),
         "allocator_limit_gib": None if held is None else round(held.limit / 2**30, 2),
-        "peak_in": _peak_phase(run, f"gpu{gpu}/allocator:allocator_used_bytes", where),
+        **_peaks(run, f"gpu{gpu}/allocator:allocator_used_bytes", where),
         "reserved_unused_mib": _mib(unused),
         "others_memory_gib": None if not others else round(others / 2**30, 2),
     }
@@ -130,7 +133,7 @@ def _of_host(run: Run, where: str) -> dict[str, object]:
         "process_peak_mib": _mib(highest("process_held_bytes") or highest("process_memory_bytes")),
         "workers_memory_mib": _mib(workers) if workers else None,
         "limit_gib": None if limit is None else round(limit / 2**30, 2),
-        "peak_in": _peak_phase(run, "host:process_held_bytes", where),
+        **_peaks(run, "host:process_held_bytes", where),
     }
 
 
@@ -158,26 +161,37 @@ def _host_limit(run: Run) -> float | None:
     return min((float(one) for one in known if one), default=None)
 
 
-def _peak_phase(run: Run, key: str, where: str) -> str | None:
-    """Return what the training was doing when most memory was held.
+def _peaks(run: Run, key: str, where: str) -> dict[str, str]:
+    """Return what the training was doing when most memory was held, and the peak of each phase.
 
     Args:
         where: the error happened; a validation that it ended is no phase of the recording.
     """
     track = run.memory.get(key)
     if track is None or not len(track):
-        return None
-    at = int(track.time_ns[int(track.high.argmax())])
-    for kind, called in (("validation", "validation"), ("checkpoint", ""), ("callback", "")):
+        return {}
+    at = track.time_ns
+    phases = np.full(len(at), "training steps", object)
+    if not len(run.steps):
+        phases[:] = "set-up"
+    else:
+        phases[at < int(run.steps["start_ns"][0])] = "set-up"
+        if where == "validation" or _in_validation(run):
+            phases[at >= int(run.steps["end_ns"].max())] = "validation"
+    for kind in ("callback", "checkpoint", "validation"):
         for name, group in run.phases.of(kind).items():
-            if not group.joined and ((group["start_ns"] <= at) & (at < group["end_ns"])).any():
-                return called or name
-    if not len(run.steps) or at < int(run.steps["start_ns"][0]):
-        return "set-up"
-    after = at >= int(run.steps["end_ns"].max())
-    if after and (where == "validation" or _in_validation(run)):
-        return "validation"
-    return "training steps"
+            if len(group) and not group.joined:
+                last = np.searchsorted(group["start_ns"], at, side="right") - 1
+                inside = (last >= 0) & (at < group["end_ns"][np.maximum(last, 0)])
+                phases[inside] = kind if kind == "validation" else name
+    peaks = {str(phase): float(track.high[phases == phase].max()) for phase in set(phases)}
+    highest = sorted(peaks, key=lambda phase: (-peaks[phase], phase))
+    found = {"peak_in": highest[0]}
+    if len(highest) > 1:
+        found["peak_by_phase"] = ", ".join(
+            f"{_size(peaks[one])} in {one}" for one in highest[:MOST]
+        )
+    return found
 
 
 def _in_validation(run: Run) -> bool:
