@@ -10,7 +10,13 @@ from typing import Any, Protocol
 from gpu_util_callback.steps import annotations as waits
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.frames import uncounted
-from gpu_util_callback.steps.rows import UNSEEN, DeviceProbe, Stamp, busy_until, shape_signature
+from gpu_util_callback.steps.rows import (
+    ENDED_MEANWHILE,
+    UNSEEN,
+    DeviceProbe,
+    Stamp,
+    shape_signature,
+)
 from gpu_util_callback.steps.timeline import TRACED, Rows, Timeline
 
 __all__ = ["Batches", "PythonBatches", "TimedBatches", "TimedFunction", "unwrapped"]
@@ -18,6 +24,9 @@ __all__ = ["Batches", "PythonBatches", "TimedBatches", "TimedFunction", "unwrapp
 _WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
 _BATCHES = "_gpu_util_batches"  # on the function: how many batches a call takes
 _clock = time.perf_counter_ns
+# A fetch as short as this ends before the device does: a query would take as long. JAX' takes
+# 3 µs while the device works.
+_QUICK_NS = 10_000
 
 
 class Batches:
@@ -243,7 +252,12 @@ class TimedBatches:
         delivered = _clock()
         if finished is not None:
             finished.end(delivered - requested)
-        busy = 0 if idle else busy_until(idle, probe, delivered)
+        if idle:
+            busy = 0
+        elif delivered - requested > _QUICK_NS and probe.idle():
+            busy = ENDED_MEANWHILE
+        else:
+            busy = delivered
         self._came((requested, delivered, shape_signature(data), busy), data)
         self.own_ns += requested - entered + _clock() - delivered
         return data

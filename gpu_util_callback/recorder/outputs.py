@@ -31,7 +31,7 @@ REMOTE_FLUSH_S = 30.0
 # Seconds between the attempts to write a recording's end, where writing fails. Only the end of
 # the process waits for them, and it cuts them short.
 RETRIES_S = (0.5, 2.0, 5.0)
-DIAGNOSIS_SHARE = 0.005  # of a processor: 7 ms at every flush, longer ones less often
+DIAGNOSIS_SHARE = 0.002  # of a processor: 3 ms at every flush, longer ones less often
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Tables = dict[str, dict[str, Any]]

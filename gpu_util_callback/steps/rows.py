@@ -18,7 +18,6 @@ __all__ = [
     "HandedOver",
     "InputRows",
     "Stamp",
-    "busy_until",
     "seen_batch_size",
     "seen_dims",
     "shape_signature",
@@ -91,19 +90,6 @@ class DeviceProbe:
     def idle(self) -> bool:
         """Return whether the device has finished the last marked result."""
         return True
-
-
-def busy_until(idle: bool, probe: DeviceProbe, delivered: int) -> int:
-    """Return a stamp's last part.
-
-    Args:
-        idle: whether the device was idle when the batch was requested.
-        probe: queried again, now that the batch is there.
-        delivered: when the batch came.
-    """
-    if idle:
-        return 0
-    return ENDED_MEANWHILE if probe.idle() else delivered
 
 
 # ---- shapes of batches -----------------------------------------------------------------
