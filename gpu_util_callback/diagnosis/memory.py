@@ -108,4 +108,7 @@ def memory_sentence(run: Mapping) -> str:
 
 def _of(peak: float, limit: float | None) -> str:
     shown = f"{peak / 2**30:.1f}"
-    return shown if not limit else f"{shown} of {limit / 2**30:.0f}"
+    if not limit:
+        return shown
+    whole = limit >= 10 * 2**30
+    return f"{shown} of {limit / 2**30:.{0 if whole else 1}f}"

@@ -52,6 +52,8 @@ class Container:
         )  # fmt: skip
 
     def close(self) -> None:
+        if not self.folder.exists():
+            return
         for pid in (self.folder / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)  # a child of the child
         until = time.monotonic() + 10
@@ -100,16 +102,17 @@ def test_a_training_that_its_container_s_limit_kills(container, tmp_path, kind, 
     run = run_report(recording)
     [finding] = [one for one in run["findings"] if one["cause"] == "out_of_memory"]
     evidence = finding["evidence"]
-    assert finding["title"].endswith(
-        f" by its container's limit of {limit // MIB:,} MiB" if limit < 1024 * MIB
-        else f" by its container's limit of {limit / 2**30:.3g} GiB"
-    ), finding["title"]  # fmt: skip
+    called = f"{limit // MIB:,} MiB" if limit < 1 << 30 else f"{limit / 2**30:.3g} GiB"
+    by_limit = f" by its container's limit of {called}"
+    assert finding["title"] == f"The process was killed at step {run['steps']:,}{by_limit}"
     assert evidence["seen"] == "the kernel has counted a kill for memory in its container since"
     assert evidence["peak_in"] in phases
     assert 0.6 * limit < evidence["process_peak_mib"] * MIB <= limit
     assert evidence["host_used_pct"] > 60
     assert kind == "loop" or evidence["batch_size"] == 16
     assert run["verdict"] == f"{finding['title']}."
+    container.close()  # as one that was started for this training alone
+    assert run_report(recording)["verdict"].endswith(f", most likely{by_limit}.")
     if kind != "validation":  # where nothing grows from step to step
         assert evidence["grows_with"] == "kept"
         assert "Host memory grows by " in done.stderr, "before it was killed"

@@ -158,6 +158,9 @@ def killed(tmp_path, monkeypatch, kills: dict[str, int], used: float, limit=8 * 
     ({"machine": 1}, 0.99, 0.5 * GIB,  # the group is gone
      "the kernel has counted a kill for memory since",
      ", most likely by its container's limit of 512 MiB"),
+    ({"machine": 1}, 0.8, 8 * GIB,  # some seconds before
+     "the kernel has counted a kill for memory since",
+     ", most likely by its container's limit of 8 GiB"),
     ({"machine": 1}, 0.4, 8 * GIB, "the kernel has counted a kill for memory since",
      ", most likely for lack of host memory"),
     ({}, 0.97, 8 * GIB, "memory was full", ", most likely by its container's limit of 8 GiB"),

@@ -287,11 +287,11 @@ def _finding(run: Run, one: Forecast, gpus: list[int], limits: Limits) -> Findin
         title += f" ({gpu_names(gpus)})"
     title += f" grows by {_rate(mib)} a step"
     if one.full_step is not None and one.full_s is not None:
-        title += f": full at step {one.full_step:,}, "
-        if one.ends_step is None:
-            title += f"in about {duration(one.full_s)}"
-        else:
-            title += f"after the end of this training ({one.ends_step:,} steps)"
+        title += f": full at step {one.full_step:,}"
+        if one.ends_step is not None:
+            title += f", after the end of this training ({one.ends_step:,} steps)"
+        elif not run.over:
+            title += f", in about {duration(one.full_s)}"
     kind, seen = _why(run, one)
     evidence: dict[str, object] = {
         "memory": CALLED[one.column].lower(),

@@ -15,6 +15,7 @@ from gpu_util_callback.diagnosis.thresholds import Constant, Count, Limits, Thre
 __all__ = ["OutOfMemory"]
 
 MIB = 1 << 20
+NEARLY_FULL_PCT = Constant(75, "of a container's limit in use in the last samples before a kill")
 MOST = Count(4, "phases with their peaks: those that held most")
 MUCH = Constant(0.25, "of what the process held: a list of that size is what to look at first")
 
@@ -212,7 +213,8 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
     title = f"The process was killed at step {run.end_step:,}"
     limit = _container_limit(run)
     fuller = used.get("container", 100.0) >= used.get("machine", 0.0)  # than the machine
-    if limit is not None and fuller and (full or "container" in counted):
+    near = share is not None and share >= (NEARLY_FULL_PCT if counted else limits["host_used_pct"])
+    if limit is not None and fuller and (near or "container" in counted):
         title += "" if "container" in counted else ", most likely"
         title += f" by its container's limit of {_size(limit)}"
     else:
@@ -224,12 +226,12 @@ def _killed(run: Run, limits: Limits) -> Iterable[Finding]:
     kept = _kept(run)
     evidence: dict[str, object] = {
         "seen": seen,
-        "host_used_pct": None if share is None else round(share, 1),
-        "at_step": run.end_step,
-        "batch_size": batch_of(run),
-        **_of_host(run, ""),
         "grows_with": kept["name"] if kept else None,
         "items_mib": _mib(_bytes(kept)) if kept else None,
+        **_of_host(run, ""),
+        "host_used_pct": None if share is None else round(share, 1),
+        "batch_size": batch_of(run),
+        "at_step": run.end_step,
     }
     yield Finding(
         cause=OutOfMemory.cause,
