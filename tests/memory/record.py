@@ -131,7 +131,8 @@ def _thinned(log_dir: Path) -> dict[str, Any]:
 
     facts = one.facts
     memory = dict(facts.get("memory") or {})
-    memory.pop("oom_kills", None)
+    for name in ("oom_kills", "control_group", "group_inode"):  # of the machine
+        memory.pop(name, None)
     return {
         "facts": {
             "framework": {"backend": (facts.get("framework") or {}).get("backend")},
