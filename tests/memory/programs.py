@@ -68,8 +68,7 @@ class Case:
 
 def cases() -> list[Case]:
     """All of them."""
-    leaks = [Case(b, kind, rate) for b in BACKENDS for kind in LEAKS for rate in RATES
-             if kind != "graph" or b in _GRAPHS]  # fmt: skip
+    leaks = [Case(b, kind, rate) for b in BACKENDS for kind in LEAKS for rate in RATES]
     return leaks + [Case(b, kind) for b in BACKENDS for kind in HEALTHY]
 
 
@@ -439,4 +438,23 @@ def _torch_graph(case: Case) -> Any:
     return step
 
 
-_GRAPHS = {"jax": _jax_graph, "torch": _torch_graph}
+def _tensorflow_graph(case: Case) -> Any:
+    import tensorflow as tf
+
+    entered = tf.Graph().as_default()
+    entered.__enter__()
+    session = tf.compat.v1.Session()
+    first = tf.reduce_sum(tf.constant(np.ones(64, "float32")))
+
+    def step(done):
+        fetched = first
+        if done > case.onset:
+            data = np.full(floats(case.mib / 2), done, "float32")  # in the graph and in the session
+            fetched = tf.reduce_sum(tf.constant(data))
+        session.run(fetched)
+
+    step.entered = entered  # as long as the loop lasts
+    return step
+
+
+_GRAPHS = {"jax": _jax_graph, "tensorflow": _tensorflow_graph, "torch": _torch_graph}

@@ -34,7 +34,7 @@ def test_the_corpus_is_large_and_has_every_backend_and_kind():
     for backend in BACKENDS:
         mine = [one.case for one in judged() if one.case.backend == backend]
         assert sum(not case.leaks for case in mine) >= 6
-        assert len({case.kind for case in mine if case.leaks}) >= len(LEAKS) - 3
+        assert len({case.kind for case in mine if case.leaks}) == len(LEAKS)
 
 
 def test_as_many_are_held_out_as_show_something():
