@@ -13,7 +13,7 @@ _HOSTS = {"host", "hostname", "node", "nodename"}
 _DROPPED = {
     "pid", "ppid", "pids", "pid_namespace", "boot_id", "process_started", "processes", "process",
     "other_processes", "user", "users", "username", "uid", "command", "cmdline", "argv", "ip",
-    "address", "addresses", "variables", "kept", "control_group",
+    "address", "addresses", "variables", "kept", "control_group", "group_inode",
 }  # fmt: skip
 
 

@@ -53,6 +53,8 @@ def test_a_redacted_recording_names_neither_host_nor_process(tmp_path):
         job=f"tcp://{host}:1234", pid=4242,
         gpus=[{"index": 0, "processes": [{"pid": 77, "user": "eve-the-user", "name": "miner"}]}],
         unavailable=[{"source": "x", "reason": f"refused by {host}"}],
+        memory={"oom_kills": {"machine": 1}, "control_group": "/sys/fs/cgroup/pod-of-eve",
+                "group_inode": 7},
     )  # fmt: skip
     run.writer.append("phases", {"kind": ["gap"], "name": [f"nfs on {host} hung"]})
     run.advance(60)
@@ -65,6 +67,7 @@ def test_a_redacted_recording_names_neither_host_nor_process(tmp_path):
         assert key not in facts
     assert "processes" not in facts["gpus"][0]
     assert "eve-the-user" not in manifest
+    assert facts["memory"] == {"oom_kills": {"machine": 1}}
     everything = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")]
     assert len(everything) > 5
     (one,) = read_recordings(tmp_path)
