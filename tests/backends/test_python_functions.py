@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from gpu_util_callback.backends import functions
 from gpu_util_callback.backends.functions import PythonBatches, TimedBatches, TimedFunction
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.rows import ENDED_MEANWHILE, DeviceProbe
@@ -51,11 +51,13 @@ def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others()
     assert len({signature for _, _, signature, _ in stamps}) == 2
 
 
-@pytest.mark.parametrize("fetch_s, busy, asked", [
-    (0.0, "until it came", 1),  # as short as a query itself
-    (0.02, "it ended meanwhile", 2),
+@pytest.mark.parametrize("fetch_ns, busy, asked", [
+    (2_000, "until it came", 1),  # as short as a query itself
+    (2_000_000, "it ended meanwhile", 2),
 ])  # fmt: skip
-def test_a_busy_device_is_asked_again_where_the_fetch_took_a_while(fetch_s, busy, asked):
+def test_a_busy_device_is_asked_again_where_the_fetch_took_a_while(
+    fetch_ns, busy, asked, monkeypatch
+):
     class Busy(DeviceProbe):
         queries = 0
 
@@ -63,12 +65,11 @@ def test_a_busy_device_is_asked_again_where_the_fetch_took_a_while(fetch_s, busy
             self.queries += 1
             return self.queries > 1
 
-    def batches():
-        time.sleep(fetch_s)
-        yield np.zeros((2, 3))
-
+    times = iter([0, 1000, 1000 + fetch_ns, 9_000_000])
+    monkeypatch.setattr(functions, "_clock", lambda: next(times))
     found, probe = [], Busy()
-    next(TimedBatches(batches(), lambda stamp, data: found.append(stamp), probe=probe))
+    batches = iter([np.zeros((2, 3))])
+    next(TimedBatches(batches, lambda stamp, data: found.append(stamp), probe=probe))
     [(_, delivered, _, until)] = found
     assert until == {"until it came": delivered, "it ended meanwhile": ENDED_MEANWHILE}[busy]
     assert probe.queries == asked
