@@ -456,3 +456,20 @@ def test_a_mean_over_the_faster_time_before_clears_no_stage():
     finding = found(run, "input_bound", COMPUTING)
     assert "map(decode)" in str(finding["evidence"])
     assert "fast enough on average" not in finding["advice"]["text"]
+
+
+def test_files_that_no_stage_is_timed_for_are_not_fast_enough():
+    """Waiting within a file that an interleave opened is counted for none of the stages."""
+    run = run_of()
+    run.steps(100, step_ms=10, wait_ms=70)
+    for _ in range(2):
+        run.reading(
+            ("interleave(open_file)", "Interleave", 0.1, float("nan"), "sequential"),
+            ("map(label)", "ParallelMapV2", 0.1, 2.0, "autotuned"),
+            PREFETCH,
+            batches=100,
+        )
+        run.steps(100, step_ms=10, wait_ms=70)
+    finding = found(run, "input_bound", {"process_cpu_pct": 4, "cpu_pct": 5})
+    assert "interleave(open_file) reads one file at a time" in finding["advice"]["text"]
+    assert finding["evidence"]["faster_up_to"] > 2

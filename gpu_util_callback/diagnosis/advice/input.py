@@ -976,12 +976,15 @@ def _irregular(wait: InputWait) -> Advice:
 
 
 def _nobody(wait: InputWait) -> Advice:
-    if wait.keeps_up:
-        return _irregular(wait)
     seen, own = cpu_pct(wait.run, wait.where), process_cpu(wait.run, wait.where)
     opened = _opened(wait, wait.opener) if wait.opener else None
-    if opened is not None and own is not None and own < WAITS:
+    idles = own is not None and own < WAITS
+    timed_ms = sum(stage.ms_per_batch for stage in wait.stages if not stage.passing)
+    # Where nothing is computed and no stage was seen at work, it is the files that are waited for.
+    if opened is not None and idles and (timed_ms < LITTLE * wait.lost_ms or not wait.keeps_up):
         return opened
+    if wait.keeps_up:
+        return _irregular(wait)
     if seen is not None and not cores_full(wait):
         return Advice(
             f"{_sentence(wait.pace)}, although no stage of the pipeline takes long and the CPU is "
