@@ -31,7 +31,8 @@ REMOTE_FLUSH_S = 30.0
 # Seconds between the attempts to write a recording's end, where writing fails. Only the end of
 # the process waits for them, and it cuts them short.
 RETRIES_S = (0.5, 2.0, 5.0)
-DIAGNOSIS_SHARE = 0.002  # of a processor: 3 ms at every flush, longer ones less often
+DIAGNOSIS_SHARE = 0.005  # of a processor, for one with many spans
+DIAGNOSIS_S = 3.0  # between two, but the first: an input pipeline in Python needs their lock, too
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Tables = dict[str, dict[str, Any]]
@@ -210,8 +211,8 @@ class Outputs:
     ) -> None:
         """Diagnose all rows so far; print what is newly found while training continues.
 
-        Spans take longer to find the more there are. So that they take no larger share of a long
-        training, the next diagnosis waits in proportion; rows are added at each call.
+        The next diagnosis waits for some seconds, and where there are many spans, which take longer
+        to find, in proportion; rows are added at each call.
         """
         if self._diagnosis is None:
             return
@@ -224,7 +225,8 @@ class Outputs:
             self.update(diagnosis=found)
             self._diagnosis_ns.append(time.thread_time_ns() - began)
             if len(self._diagnosis_ns) > 1:
-                self._next_diagnosis_ns = now_ns + int(min(self._diagnosis_ns) / DIAGNOSIS_SHARE)
+                pause_ns = max(1e9 * DIAGNOSIS_S, min(self._diagnosis_ns) / DIAGNOSIS_SHARE)
+                self._next_diagnosis_ns = now_ns + int(pause_ns)
             if self._settings.report and not last:
                 for line in self._diagnosis.news(found):
                     say(line)

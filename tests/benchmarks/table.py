@@ -43,7 +43,7 @@ def step_table(figures: dict[str, Any]) -> list[str]:
         for recorder, cost in one.items():
             if recorder in ("step", "no callback"):
                 continue
-            added = cost["added"]
+            added = cost.get("within", cost["added"])
             lines.append(
                 f"| {where if recorder == OURS else ''} "
                 f"| {'**this callback**' if recorder == OURS else recorder} "

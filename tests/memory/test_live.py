@@ -13,7 +13,7 @@ import gpu_util_callback
 from gpu_util_callback import GpuUtilCallback
 from gpu_util_callback.diagnosis import run_report
 from gpu_util_callback.gpus import _host, sampler
-from gpu_util_callback.recorder import memory, recorder
+from gpu_util_callback.recorder import memory, outputs, recorder
 from gpu_util_callback.recording import read_recordings
 
 pytestmark = [pytest.mark.timed, pytest.mark.flaky(reruns=2, reruns_delay=2)]
@@ -41,6 +41,7 @@ def hurried(monkeypatch):
     monkeypatch.setattr(sampler, "WATCH_S", 0.03)
     monkeypatch.setattr(recorder, "FLUSH_S", 0.2)
     monkeypatch.setattr(recorder, "LOOK_S", 0.1)
+    monkeypatch.setattr(outputs, "DIAGNOSIS_S", 0.2)
     threads = set()
     facts = memory.MemoryWatch.facts
 
