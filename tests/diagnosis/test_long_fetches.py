@@ -108,9 +108,14 @@ def test_what_a_step_takes_is_said_without_compiling():
     assert "every 16 ms" in waits(run)["advice"]["text"]
 
 
-@pytest.mark.parametrize("batch_ms, refilled", [(3.0, True), (40.0, False)])
-def test_a_shuffle_that_fills_as_each_epoch_begins_is_named(batch_ms, refilled):
+@pytest.mark.parametrize("batch_ms, ahead, refilled", [
+    (3.0, False, True),
+    (40.0, False, False),
+    (0.1, True, True),  # no stage is to blame for anything
+])  # fmt: skip
+def test_a_shuffle_that_fills_as_each_epoch_begins_is_named(batch_ms, ahead, refilled):
     """Two fills of 1.7 s and small waits between: no stage is slower than the model."""
+    prefetch = [("prefetch", "Prefetch", 0.0, 1.0, "")] if ahead else []
     run = loop(kind="tf.data", name="tensorflow", loop="fit", steps_per_epoch=600)
     for _ in range(2):
         start, wait = run.now, np.tile([0.0, 0.0, 4.0], 200)
@@ -118,7 +123,7 @@ def test_a_shuffle_that_fills_as_each_epoch_begins_is_named(batch_ms, refilled):
         run.steps(600, step_ms=11, wait_ms=wait)
         run.input_filled(start, 1.7)
         run.reading(("batch", "BatchV2", batch_ms, 1.0, ""), ("shuffle", "ShuffleV3", 0.9, 1.0, ""),
-                    batches=600)  # fmt: skip
+                    *prefetch, batches=600)  # fmt: skip
         run.epoch(start)
     span = waits(run)
     assert ("shuffle fills its buffer" in span["advice"]["text"]) == refilled

@@ -106,7 +106,7 @@ def advise_fills(wait: InputWait, filling: LongFetches) -> Advice | None:
     """
     run, stage = wait.run, wait.stage
     shuffles = any(one.op.startswith("Shuffle") for one in wait.stages)
-    in_time = stage is not None and stage.ms_per_batch < wait.needed_ms
+    in_time = stage is None or stage.ms_per_batch < wait.needed_ms
     if not (shuffles and in_time) or run.fit.get("loop") == "custom":
         return None
     return Advice(
