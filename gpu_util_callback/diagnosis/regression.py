@@ -28,9 +28,13 @@ PROCESS = Constant(
 RUNS = Constant(
     0.6,
     "of the logarithm of the 30th percentile over the 10th, at most, is the standard deviation of "
-    "the level of quick steps between runs: 0.40 to 0.56 was seen in fits on a calm and on a busy "
-    "machine, whether their steps wait for a device or not",
+    "the level of quick steps between runs: 0.56 was seen in fits that compute on a calm and on a "
+    "busy CPU",
 )
+# A step that mostly waits, for a device, depends less on where its process was placed.
+COMPUTES = Constant(80, "percent of a core, used by the process: its steps are the CPU's own")
+RUNS_WAITING = Constant(0.5, "the same where steps wait: 0.32 to 0.49 was seen")
+PROCESS_WAITING = Constant(0.003, "the same as above where steps wait")
 STEPS = Count(32, "for a degree of freedom of that: what spreads steps lasts for some of them")
 ENOUGH_RUNS = Count(3, "as many baseline runs show by themselves how much runs differ")
 MOST_RUNS = 20
@@ -60,6 +64,7 @@ class Measure:
         blocks: how many there are.
         between: that of the levels of runs, by the spread of the steps; None = not known.
         steps: it rests on.
+        least: the least that may be assumed for that of runs.
     """
 
     level: float
@@ -67,6 +72,7 @@ class Measure:
     blocks: int
     between: float | None = None
     steps: int = 0
+    least: float = float(PROCESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +227,14 @@ def _measure(one: Recording, of_block: Any, per_sample: bool) -> Measure | None:
         return None
     if per_sample:
         took = took / (_batch(one) or 1.0)
-    return measured(took, of_block)
+    return measured(took, of_block, _computes(one))
+
+
+def _computes(one: Recording) -> bool:
+    """Return whether steps are mostly the CPU's work; True where that was not sampled."""
+    used = one.samples.get("host", {}).get("process_cpu_pct")
+    known = used[np.isfinite(used)] if used is not None else ()
+    return not len(known) or bool(np.mean(known) >= COMPUTES)
 
 
 def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -233,15 +246,21 @@ def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
     return took[use] / 1e9
 
 
-def measured(took: np.ndarray, of_block: Any) -> Measure:
-    """Return the level of step times, and the scatter between blocks of neighbouring steps."""
+def measured(took: np.ndarray, of_block: Any, computes: bool = True) -> Measure:
+    """Return the level of step times, and the scatter between blocks of neighbouring steps.
+
+    Args:
+        computes: whether they are mostly the CPU's work.
+    """
+    least, share = (PROCESS, RUNS) if computes else (PROCESS_WAITING, RUNS_WAITING)
     blocks = int(np.clip(len(took) // LONG_BLOCK, BLOCKS, MOST_BLOCKS))
     logs = np.log([of_block(block) for block in np.array_split(took, blocks)])
     between = None
     if of_block is _quick:
         low, high = np.percentile(took, [10, 30])
-        between = max(float(PROCESS), RUNS * math.log(high / low))
-    return Measure(float(logs.mean()), float(logs.std(ddof=1)), blocks, between, len(took))
+        between = max(float(least), share * math.log(high / low))
+    level, scatter = float(logs.mean()), float(logs.std(ddof=1))
+    return Measure(level, scatter, blocks, between, len(took), float(least))
 
 
 def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float, float, float]:
@@ -262,7 +281,7 @@ def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float
     between = math.sqrt(squares / max(1, freedom))
     of_runs = _quantile(freedom) * math.sqrt(shares)
     if all(len(levels) >= ENOUGH_RUNS for levels in sides):
-        half = of_runs * max(between, PROCESS)
+        half = of_runs * max(between, *(one.least for one in (*runs, *baseline)))
     else:
         half = _of_few(runs, baseline)
         if max(map(len, sides)) >= ENOUGH_RUNS:
@@ -278,7 +297,8 @@ def _of_few(runs: Sequence[Measure], baseline: Sequence[Measure]) -> float:
     scatter = [sum(one.scatter**2 for one in some) / n for n, some in sides]
     errors = [sum(one.scatter**2 / one.blocks for one in some) / n**2 for n, some in sides]
     shares = sum(1 / n for n, _ in sides)
-    by_blocks = of_blocks * math.sqrt((max(scatter) + PROCESS**2) * shares)
+    least = max(one.least for one in both)
+    by_blocks = of_blocks * math.sqrt((max(scatter) + least**2) * shares)
     if any(one.between is None for one in both):
         return by_blocks
     of_spread = _quantile(sum(one.steps for one in both) / 2 / STEPS)

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -236,3 +237,16 @@ def test_ci_gets_junit_and_a_summary(tmp_path, capsys, monkeypatch):
     said = summary.read_text()
     assert said.startswith("before\n### gpu-util: 1 of 2 runs failed")
     assert "❌ a: its step is" in said and "⚠️ b: its " in said
+
+
+@pytest.mark.parametrize("used, computes", [
+    ([30.0, 45.0], False), ([130.0, 140.0], True), ([np.nan], True), (None, True),
+])  # fmt: skip
+def test_steps_that_wait_for_a_device_are_compared_more_closely(real, used, computes):
+    """Where a process was placed matters less to them; what is not known is no reason to."""
+    host = {} if used is None else {"process_cpu_pct": np.array(used)}
+    assert regression._computes(SimpleNamespace(samples={"host": host})) == computes
+    usual, one = (regression.measured(real[0], regression._quick, of) for of in (True, computes))
+    assert (one.between < usual.between) == (not computes)
+    bounds = [regression._of_few([some], [some]) for some in (one, usual)]
+    assert (bounds[0] < bounds[1]) == (not computes)
