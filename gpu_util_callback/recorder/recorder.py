@@ -418,9 +418,10 @@ class Recorder:
                 return  # `start` was interrupted
             self._open()
             due = time.monotonic() + 0.5  # the first flush comes early
+            seen = 0
             while not self._wait(min(LOOK_S, FLUSH_S)):
-                left = not self._ended_ns and self.watch.over()
-                if left:
+                before, seen = seen, self.timeline.latest()
+                if seen == before and not self._ended_ns and self.watch.over():
                     self.end("interrupted")
                 elif time.monotonic() >= due:
                     due = time.monotonic() + FLUSH_S

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+from gpu_util_callback.steps.frames import stack_of
+
 __all__ = ["DispatchWatch", "OperationCount"]
 
 # Samples are dense at first, so that short runs have enough, and rare once there are enough.
@@ -119,13 +121,10 @@ class DispatchWatch:
         """Sample the training thread's stack once."""
         if not self._meaning or not self._working():
             return
-        frame = sys._current_frames().get(self._thread)
-        kind, function, depth = "", "", 0
-        # Nothing in this loop releases Python's lock, and no frame is kept.
-        while frame is not None and depth < _DEEPEST:
-            code = frame.f_code
-            if code is self._loop:
-                break
+        stack = stack_of(self._thread, self._loop, _DEEPEST)
+        in_loop = bool(stack) and stack[-1][1] is self._loop
+        kind, function = "", ""
+        for _, code in stack[: -1 if in_loop else None]:
             meaning = self._known.get(code)
             if meaning is None:
                 if len(self._known) >= _MOST_KNOWN:  # a program that keeps creating functions
@@ -135,14 +134,11 @@ class DispatchWatch:
                 function = code.co_qualname
             elif meaning:
                 kind = max(kind, meaning, key=_DECIDES.index)
-            frame, depth = frame.f_back, depth + 1
-        in_loop = frame is not None
-        del frame
         if not self._working():
             return  # it went on meanwhile
         self._samples += 1
         self._kinds[kind] += 1
-        if kind == EAGER and in_loop and depth:
+        if kind == EAGER and in_loop and len(stack) > 1:
             self._functions[function.rpartition(".<locals>.")[2]] += 1
 
     def _of(self, code: CodeType) -> str:

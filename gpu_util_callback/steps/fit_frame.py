@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from gpu_util_callback.steps.frames import uncounted
+from gpu_util_callback.steps.frames import stack_of, uncounted
 from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = [
@@ -68,12 +68,11 @@ class FitWatch:
         """Return whether the fit has been left. False where that cannot be known."""
         if self._id is None:
             return False
-        frame = sys._current_frames().get(self._thread)
-        while frame is not None:
-            if id(frame) == self._id and frame.f_code is self._code:
-                return False
-            frame = frame.f_back
-        return True
+        # Three looks: a generator that pauses in the middle of one cuts the stack short.
+        return not any(self._runs() for _ in range(3))
+
+    def _runs(self) -> bool:
+        return (self._id, self._code) in stack_of(self._thread)
 
     def same_place(self, other: FitWatch) -> bool:
         """Return whether both fits' frames have one address: the earlier fit is over, then.

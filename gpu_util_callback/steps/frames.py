@@ -1,12 +1,14 @@
-"""Frames of ours between the caller and the user's code, left out of warnings' stack levels."""
+"""Python's stack: our own frames left out of warnings' levels, and other threads' frames."""
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TypeVar
 
-__all__ = ["uncounted"]
+__all__ = ["stack_of", "uncounted"]
 
 # `warnings.warn(..., stacklevel=n)` and `logging` skip frames whose file name contains both
 # "importlib" and "_bootstrap". No public API does so for other people's warnings.
@@ -41,3 +43,34 @@ def _marked(code: CodeType) -> CodeType:
         return code
     constants = tuple(_marked(c) if isinstance(c, CodeType) else c for c in code.co_consts)
     return code.replace(co_filename=code.co_filename + _MARK, co_consts=constants)
+
+
+def stack_of(
+    thread: int, until: CodeType | None = None, deepest: int = 10_000
+) -> list[tuple[int, CodeType]]:
+    """Return the stack of another thread as it runs, from the innermost frame on.
+
+    Args:
+        thread: its identifier.
+        until: the stack ends after the first frame of this code.
+        deepest: the most frames.
+
+    Returns: (id of the frame, its code) of each; no frame is kept. Empty: there is no such thread.
+    """
+    found: list[tuple[int, CodeType]] = []
+    # To look at a frame allocates it. A garbage collection there runs finalizers, which may give up
+    # Python's lock, the thread goes on, and CPython is left with a frame that is no longer there.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        frame: FrameType | None = sys._current_frames().get(thread)
+        while frame is not None and len(found) < deepest:
+            found.append((id(frame), frame.f_code))
+            if frame.f_code is until:
+                break
+            frame = frame.f_back
+        del frame
+    finally:
+        if collects:
+            gc.enable()
+    return found
