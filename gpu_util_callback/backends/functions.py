@@ -25,8 +25,10 @@ _WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
 _BATCHES = "_gpu_util_batches"  # on the function: how many batches a call takes
 _clock = time.perf_counter_ns
 # A fetch as short as this ends before the device does: a query would take as long. JAX' takes
-# 3 µs while the device works.
+# 3 µs while the device works, and 8 between steps. After some such fetches in a row one in a few
+# queries, and the others take its answer.
 _QUICK_NS = 10_000
+_QUICK_ONES, _QUERIED_EVERY = 16, 8
 
 
 class Batches:
@@ -213,7 +215,10 @@ class TimedBatches:
         own_ns: what all of this took, without the fetches.
     """
 
-    __slots__ = ("_came", "_ended", "_finished", "_probe", "_requesting", "iterator", "own_ns")
+    __slots__ = (
+        "_came", "_ended", "_finished", "_idle", "_probe", "_quick", "_requesting", "iterator",
+        "own_ns",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -232,6 +237,8 @@ class TimedBatches:
         self._requesting = requesting
         self._probe = probe or DeviceProbe()
         self._finished = finished
+        self._idle = True  # whether the device was, when last queried
+        self._quick = 0  # short fetches in a row
 
     def __iter__(self) -> TimedBatches:
         return self
@@ -240,7 +247,8 @@ class TimedBatches:
         entered = _clock()
         self._requesting()
         probe, finished = self._probe, self._finished
-        idle = probe.idle()
+        if self._quick < _QUICK_ONES or not self._quick % _QUERIED_EVERY:
+            self._idle = probe.idle()
         if finished is not None:
             finished.begin()
         requested = _clock()
@@ -252,9 +260,11 @@ class TimedBatches:
         delivered = _clock()
         if finished is not None:
             finished.end(delivered - requested)
-        if idle:
+        quick = delivered - requested <= _QUICK_NS
+        self._quick = self._quick + 1 if quick else 0
+        if self._idle:
             busy = 0
-        elif delivered - requested > _QUICK_NS and probe.idle():
+        elif not quick and probe.idle():
             busy = ENDED_MEANWHILE
         else:
             busy = delivered

@@ -313,6 +313,8 @@ def _encode_ints(
     entry: dict[str, Any] = {"at": sum(map(len, planes)), "width": 0, "base": 0, "heads": []}
     if len(values) == 0:
         return entry
+    if (values == values[0]).all():  # most columns, and nothing else has to be found out
+        return {**entry, "base": int(values[0])}
     base = int(np.partition(values, len(values) // 2)[len(values) // 2])
     rest = values - base  # may wrap around; decoding wraps, too
     unit = 1

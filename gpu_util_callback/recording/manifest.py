@@ -42,8 +42,14 @@ def dumps(manifest: dict[str, Any]) -> bytes:
     return text.encode()
 
 
+_ALREADY = frozenset((str, int, bool, type(None)))
+
+
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (str, bool, int)):
+    kind = type(value)  # the usual ones first: this runs for every fact at every flush
+    if kind is dict:
+        return {str(key): _plain(item) for key, item in value.items()}
+    if kind in _ALREADY or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, (float, np.floating)):
         return float(value) if math.isfinite(value) else None

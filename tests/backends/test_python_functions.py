@@ -73,3 +73,55 @@ def test_a_busy_device_is_asked_again_where_the_fetch_took_a_while(
     [(_, delivered, _, until)] = found
     assert until == {"until it came": delivered, "it ended meanwhile": ENDED_MEANWHILE}[busy]
     assert probe.queries == asked
+
+
+def test_after_short_fetches_few_ask_and_a_long_one_makes_each_ask_again(monkeypatch):
+    class Busy(DeviceProbe):
+        queries = 0
+
+        def idle(self):
+            self.queries += 1
+            return False
+
+    now = [0]
+    fetches_ns = [2_000] * 56 + [2_000_000] + [2_000] * 20
+    monkeypatch.setattr(functions, "_clock", lambda: now[0])
+
+    def data():
+        for took in fetches_ns:
+            now[0] += took
+            yield np.zeros((2, 3))
+
+    found, probe, queries = [], Busy(), []
+    batches = TimedBatches(data(), lambda stamp, data: found.append(stamp), probe=probe)
+    for _ in batches:
+        queries.append(probe.queries)
+    asked = np.diff(queries, prepend=0).tolist()
+    assert asked[:16] == [1] * 16
+    assert asked[16:56] == [1, 0, 0, 0, 0, 0, 0, 0] * 5
+    assert asked[56] == 2  # before it, and after it: it was long
+    assert asked[57:73] == [1] * 16 and sum(asked[73:]) == 1
+    assert all(until == delivered for _, delivered, _, until in found)  # busy, asked or not
+
+
+def test_a_long_fetch_that_nobody_asked_before_goes_by_the_last_answer(monkeypatch):
+    class Device(DeviceProbe):
+        busy = True
+
+        def idle(self):
+            return not self.busy
+
+    now, device, found = [0], Device(), []
+    monkeypatch.setattr(functions, "_clock", lambda: now[0])
+
+    def data():
+        for _ in range(20):
+            now[0] += 2_000
+            yield np.zeros(2)
+        now[0] += 5_000_000  # while it takes that long, the device ends
+        device.busy = False
+        yield np.zeros(2)
+
+    for _ in TimedBatches(data(), lambda stamp, data: found.append(stamp), probe=device):
+        pass
+    assert found[-1][3] == ENDED_MEANWHILE

@@ -2,11 +2,11 @@
 
 Short fits under each recorder take turns in one process, and what is compared is neighbours in
 time. Two fits of one program differ by more than what recording adds: so there are many rounds, and
-fits also take our hooks away and put them back in turns ("within a fit"), to which the time of our
-own threads is added. The processor time of the training thread and of the whole process is steadier
-than any wall time, which is given as a ratio alone. On a busy machine they scatter as well: there,
-the time of all other Python threads (the recorder's, the samplers'), which nothing else is part of,
-says most.
+fits also take our hooks away and put them back in turns, to which the time of our own threads is
+added as it is once a fit is under way. The processor time of the training thread and of the whole
+process is steadier than any wall time, which is given as a ratio alone. On a busy machine they
+scatter as well: there, the time of all other Python threads (the recorder's, the samplers'), which
+nothing else is part of, says most.
 
 A whole run takes a quarter of an hour. `BENCH_KINDS=tensorflow,loop` takes some of the trainings
 (`--save` keeps the figures of the others), `BENCH_ROUNDS` more or fewer rounds.
@@ -75,6 +75,7 @@ def compared(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """What each recorder adds to the steps of the same round under one that does nothing."""
     taken = dict(taken)
     within = taken.pop("within", [])
+    threads_us = [one["others_us"] for one in taken.pop("own threads", [])]
     base = taken.get(NO_OP) or taken[NOTHING]
     found: dict[str, Any] = {
         "step": {name: spread([one[name] for one in base]) for name in base[0]}
@@ -90,11 +91,24 @@ def compared(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
         }
         wall = [ours["wall_us"] / plain["wall_us"] for ours, plain in pairs]
         found[recorder] = {"added": added, "wall_ratio": spread(wall)}
-    if within:  # and what is in neither turn: our own threads
-        threads = {"process_us": found[OURS]["added"].get("others_us", {}).get("median", 0.0)}
+    if threads_us:
+        threads = spread(threads_us)
+        found[OURS]["own_threads_us"] = threads
+        if within:
+            parts = {name: [one[name] for one in within] for name in base[0]}
+        else:  # a loop's hooks stay: what two runs differ by, without their other threads
+            parts = {
+                name: [ours[name] - plain[name] for ours, plain in zip(rounds, base, strict=True)]
+                for rounds in [taken[OURS]] for name in base[0]
+            }  # fmt: skip
+            parts["process_us"] = [
+                whole - others
+                for whole, others in zip(parts["process_us"], parts["others_us"], strict=True)
+            ]
+        parts["process_us"] = [one + threads["median"] for one in parts["process_us"]]
         found[OURS]["within"] = {
-            name: spread([one[name] + threads.get(name, 0.0) for one in within])
-            for name in base[0]
+            name: spread(values)
+            for name, values in parts.items()
             if name not in ("wall_us", "others_us")
         }
     return found
@@ -120,7 +134,9 @@ def show(title: str, found: dict[str, Any]) -> None:
         cells.append(f"wall ×{wall['median']:.3f} [{wall['low']:.3f} … {wall['high']:.3f}]")
         print(f"  {recorder:34}" + ", ".join(cells), flush=True)
         if "within" in one:
-            print(f"  {'  within a fit':34}" + ", ".join(_cells(one["within"])), flush=True)
+            threads = _cells({"others_us": one["own_threads_us"]})
+            within = ", ".join(_cells(one["within"]) + threads)
+            print(f"  {'  once it is under way':34}{within}", flush=True)
 
 
 def main(rounds: int | None = None) -> dict[str, Any]:

@@ -7,7 +7,9 @@ model is tiny, so that what recording adds is no small part of what is measured;
 processor idle between steps of 5 ms, as a training does whose device works.
 
 Two fits of one program differ by more than our hooks cost. So a fit also takes them away and puts
-them back in turns: what that changes is exact to some microseconds (`within`).
+them back in turns: what that changes is exact to some microseconds (`within`). What our own threads
+take a step is read in a fit of its own, long enough for several flushes and diagnoses after the
+first ones, which import what they need (`own threads`).
 """
 
 from __future__ import annotations
@@ -34,8 +36,11 @@ from instructions import counter
 
 BATCH, WIDTH, PACE_S = 8, 4, 0.005
 # (steps before the stretch that is measured, steps of it)
-WITHIN = "within"
+WITHIN, THREADS = "within", "own threads"
 LENGTHS = {"back-to-back": (200, 1500), "paced": (50, 250)}
+# Seconds of training before the other threads' time is read, and for how long.
+SETTLED_S, LONG_S = 4.0, 15.0
+LONG_FITS = 2
 _instructions, WHY_NO_INSTRUCTIONS = counter()
 
 
@@ -146,6 +151,34 @@ class Stretch:
         return {name: (after[name] - before[name]) / self.steps for name in CLOCKS}
 
 
+class Steady:
+    """Reads the other threads' time over a long stretch, and says when it is over."""
+
+    total = 10**9
+
+    def __init__(self, pace: str):
+        self.paced = pace == "paced"
+        self.step = 0
+        self.began = time.perf_counter()
+        self.first: tuple[int, float] | None = None
+        self.us = 0.0  # a step
+        self.over = False
+
+    def begins(self) -> None:
+        """A step begins."""
+        if not self.step % 64:
+            spent_s = time.perf_counter() - self.began
+            if self.first is None and spent_s > SETTLED_S:
+                self.first = self.step, other_threads_us()
+            elif self.first is not None and spent_s > SETTLED_S + LONG_S:
+                step, before = self.first
+                self.us = (other_threads_us() - before) / (self.step - step)
+                self.over = True
+        self.step += 1
+        if self.paced:
+            time.sleep(PACE_S)
+
+
 @contextlib.contextmanager
 def nvitop_collects() -> Iterator[None]:
     """nvitop's collector at our rate, in a thread of its own as its documentation shows."""
@@ -173,12 +206,19 @@ def fits(pace: str) -> dict[str, Callable[[], dict[str, float]]]:
     class Begins(keras.callbacks.Callback):
         async_safe = True
 
-        def __init__(self, stretch: Stretch | Turns):
+        def __init__(self, stretch: Stretch | Turns | Steady):
             super().__init__()
             self.stretch = stretch
 
         def on_train_batch_begin(self, batch, logs=None):
             self.stretch.begins()
+
+    class BeginsAndEnds(Begins):
+        """It has the hooks of the no-op callback, which is not needed beside it."""
+
+        def on_train_batch_end(self, batch, logs=None):
+            if isinstance(self.stretch, Steady) and self.stretch.over:
+                self.model.stop_training = True
 
     class NoOp(keras.callbacks.Callback):
         async_safe = True
@@ -222,14 +262,23 @@ def fits(pace: str) -> dict[str, Callable[[], dict[str, float]]]:
         turns = Turns(ours, pace)
         model.fit(
             endless(), steps_per_epoch=turns.total, verbose=0,
-            callbacks=[Begins(turns), NoOp(), ours],
+            callbacks=[BeginsAndEnds(turns), ours],
         )  # fmt: skip
         taken, wanted = ours.summary()["steps"], turns.total // 3
         if not taken or taken < wanted:
             raise RuntimeError(f"{taken} steps were recorded, and not even {wanted}")
         return turns.added()
 
+    def long_one() -> dict[str, float]:
+        steady = Steady(pace)
+        model.fit(
+            endless(), steps_per_epoch=steady.total, verbose=0,
+            callbacks=[BeginsAndEnds(steady), GpuUtilCallback(tempfile.mkdtemp(), report=False)],
+        )  # fmt: skip
+        return {"others_us": steady.us}
+
     found = {
+        THREADS: long_one,
         WITHIN: within,
         "no callback": fit,
         "no-op callback": lambda: fit(NoOp()),
@@ -295,7 +344,17 @@ def loops(pace: str) -> tuple[dict[str, Callable[[], dict[str, float]]], Callabl
                 work(x, y)
         return stretch.each()
 
-    found = {"no callback": plain, "gpu-util-callback": ours}
+    def long_one() -> dict[str, float]:
+        steady = Steady(pace)
+        with GpuUtilMonitor(tempfile.mkdtemp(), report=False) as monitor:
+            for x, y in monitor.batches(itertools.repeat(batches[0])):
+                steady.begins()
+                if steady.over:
+                    break
+                work(x, y)
+        return {"others_us": steady.us}
+
+    found = {THREADS: long_one, "no callback": plain, "gpu-util-callback": ours}
     if importlib.util.find_spec("nvitop"):
         found["nvitop's collector"] = under_nvitop
     return found, traced if importlib.util.find_spec("traceml_ai") else None
@@ -331,6 +390,9 @@ def main(what: str, pace: str, rounds: int) -> None:
     else:
         found = fits(pace)
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in found}
+    long_one = found.pop(THREADS)
+    if "others_us" in CLOCKS:
+        taken[THREADS] = [long_one() for _ in range(LONG_FITS)]
     order = random.Random(0)
     for number in range(rounds + 1):  # the first one traces and warms up
         for name in order.sample(list(found), len(found)):

@@ -29,6 +29,14 @@ def test_rows_come_out_once_in_the_order_they_were_written():
     assert len(queue.drain()) == 0
 
 
+def writing_into(queue):
+    @tf.function
+    def write(at):
+        queue.record(at, at, tf.constant(0, tf.int64))
+
+    return write
+
+
 class Reader:
     """A fit that reads a function's queue."""
 
@@ -36,7 +44,7 @@ class Reader:
 def test_each_fit_gets_its_own_rows_from_another_thread():
     """The next fit begins while the recorder's thread still reads the last one's rows."""
     queue, readers = RowQueue(), [Reader() for _ in range(20)]
-    write = tf.function(lambda at: queue.record(at, at, tf.constant(0, tf.int64)))
+    write = writing_into(queue)
     found: dict[Reader, list] = {reader: [] for reader in readers}
     going = threading.Event()
     going.set()
@@ -49,11 +57,13 @@ def test_each_fit_gets_its_own_rows_from_another_thread():
     threads = [threading.Thread(target=read, daemon=True) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for number, reader in enumerate(readers):
-        queue.read_by(reader)
-        for i in range(10):
-            write(tf.constant(float(10 * number + i), tf.float64))
-    going.clear()
+    try:
+        for number, reader in enumerate(readers):
+            queue.read_by(reader)
+            for i in range(10):
+                write(tf.constant(float(10 * number + i), tf.float64))
+    finally:  # else they would fill the memory
+        going.clear()
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
@@ -64,7 +74,7 @@ def test_each_fit_gets_its_own_rows_from_another_thread():
 
 def test_rows_of_a_fit_that_nobody_reads_any_more_are_dropped():
     queue, gone = RowQueue(), Reader()
-    write = tf.function(lambda at: queue.record(at, at, tf.constant(0, tf.int64)))
+    write = writing_into(queue)
     queue.read_by(gone)
     write(tf.constant(1.0, tf.float64))
     del gone

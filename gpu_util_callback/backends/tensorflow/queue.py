@@ -50,10 +50,10 @@ class RowQueue:
         # the function that keeps this queue.
         weakref.finalize(self, _collected.append, self._handle).atexit = False
 
-    def record(self, requested: tf.Tensor, delivered: tf.Tensor, signature: tf.Tensor) -> None:
-        """Write a row, as an op of the graph being traced: scalars of `TYPES`."""
+    def record(self, requested: tf.Tensor, delivered: tf.Tensor, signature: tf.Tensor) -> Any:
+        """Write a row of scalars of `TYPES`; return the op of the graph being traced."""
         with tf.device("CPU:0"):
-            tf.raw_ops.QueueEnqueueV2(
+            return tf.raw_ops.QueueEnqueueV2(
                 handle=self._handle, components=[requested, delivered, signature]
             )
 
