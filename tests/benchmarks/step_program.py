@@ -40,17 +40,21 @@ WITHIN, THREADS = "within", "own threads"
 LENGTHS = {"back-to-back": (200, 1500), "paced": (50, 250)}
 # Seconds of training before the other threads' time is read, and for how long.
 SETTLED_S, LONG_S = 4.0, 15.0
-LONG_FITS = 2
+LONG_FITS, OUR_THREADS = 2, "gpu-util"
 _instructions, WHY_NO_INSTRUCTIONS = counter()
 
 
-def other_threads_us() -> float:
-    """Processor time of all Python threads but the training's: exact however busy the machine."""
+def other_threads_us(named: str = "") -> float:
+    """Processor time of all Python threads but the training's: exact however busy the machine.
+
+    Args:
+        named: of these alone, by the beginning of their name.
+    """
     main = threading.main_thread()
     spent = 0
     for thread in threading.enumerate():
         with contextlib.suppress(OSError):  # it has just ended
-            if thread is not main:
+            if thread is not main and thread.name.startswith(named):
                 times = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text()
                 spent += int(times.split()[0])
     return spent / 1e3
@@ -156,7 +160,10 @@ class Over(Exception):
 
 
 class Steady:
-    """Reads the other threads' time over a long stretch, and raises `Over` at its end."""
+    """Reads the time of our threads over a long stretch, and raises `Over` at its end.
+
+    Keras has threads of its own on JAX and PyTorch.
+    """
 
     total = 10**9
 
@@ -172,10 +179,10 @@ class Steady:
         if not self.step % 64:
             spent_s = time.perf_counter() - self.began
             if self.first is None and spent_s > SETTLED_S:
-                self.first = self.step, other_threads_us()
+                self.first = self.step, other_threads_us(OUR_THREADS)
             elif self.first is not None and spent_s > SETTLED_S + LONG_S:
                 step, before = self.first
-                self.us = (other_threads_us() - before) / (self.step - step)
+                self.us = (other_threads_us(OUR_THREADS) - before) / (self.step - step)
                 raise Over
         self.step += 1
         if self.paced:
