@@ -322,8 +322,13 @@ class _Batches(Generic[Batch]):
             requested, delivered, signature, busy = stamp
             if local is not None and requested <= local() < delivered:
                 delivered = local()
-            tell(loop.count_operations, batch)
+            if loop.operations is not None:
+                tell(loop.count_operations, batch)
             tell(loop.step_begin, requested, delivered, signature, busy)
+
+        def requested() -> None:
+            if loop.windows is not None:
+                tell(loop.request)
 
         try:
             iterator = iter(dataset)
@@ -332,7 +337,7 @@ class _Batches(Generic[Batch]):
                 iterator,
                 came,
                 ended=lambda requested, now: tell(loop.input_ended, requested, now),
-                requesting=lambda: tell(loop.request),
+                requesting=requested,
                 finished=None if loop.validating else finished_batches(iterator, timeline.handed),
             )
             for batch in timed:

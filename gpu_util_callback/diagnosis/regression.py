@@ -34,15 +34,30 @@ RUNS = Constant(
 # A step that mostly waits, for a device, depends less on where its process was placed.
 COMPUTES = Constant(80, "percent of a core, used by the process: its steps are the CPU's own")
 RUNS_WAITING = Constant(
-    0.4, "the same where steps wait: 0.32 to 0.49 was seen, and 0.66 of a little"
+    0.35, "the same where steps wait and the CPU is as fast (`CPU_SHARE`): 0.32 to 0.49 was seen"
 )
 PROCESS_WAITING = Constant(
-    0.008,
+    0.007,
     "the same as above where the spread of waiting steps, which may be small, is to say it: 0.007 "
     "to 0.0095 was seen, and with 0.003 5 of 108 unchanged pairs failed",
 )
 STEPS = Count(32, "for a degree of freedom of that: what spreads steps lasts for some of them")
-ENOUGH_RUNS = Count(3, "as many baseline runs show by themselves how much runs differ")
+ASSUMED = Count(
+    20,
+    "degrees of freedom of what the steps say of the differences between runs; those seen have "
+    "their own: five runs by chance differ by half as much as others, or by twice that",
+)
+# Reading a step's logs is always the same work of the framework. Where it takes longer, the CPU is
+# slower: another machine, or neighbours on this one that no sample shows.
+CPU_SHARE = Constant(
+    0.6,
+    "of the logarithm of what this work takes longer, times the share of a step in which the "
+    "process computes, is what its steps may take longer for the same reason, at most",
+)
+CPU_ALIKE = Constant(0.03, "the logarithm of that ratio, by chance")
+CPU_WORK = (1e-6, 1e-4)  # seconds of it; what takes longer is a wait for the device
+CPU_WORK_SHARE = Constant(0.05, "of a quick step, at most, for the same reason")
+ENOUGH_RUNS = Count(3, "on each side show by themselves how much their mean steps differ")
 MOST_RUNS = 20
 # One-sided quantiles of Student's t at 99.5 %, by degrees of freedom: two measures are compared,
 # so that a run that has not changed fails in 1 of 100 comparisons at most.
@@ -70,6 +85,8 @@ class Measure:
         blocks: how many there are.
         between: that of the levels of runs, by the spread of the steps; None = not known.
         steps: it rests on.
+        logs: log of the seconds that reading a quick step's logs took; None = not known.
+        computing: the share of a core that the process used, 1 at most.
     """
 
     level: float
@@ -77,6 +94,8 @@ class Measure:
     blocks: int
     between: float | None = None
     steps: int = 0
+    logs: float | None = None
+    computing: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +183,11 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
         return Verdict(name, run.id, UNKNOWN, said)
     sizes = [_batch(one) for one in (*runs, *baseline)]
     per_sample = None not in sizes and len(set(sizes)) > 1
+    same_work = len({_versions(one) for one in (*runs, *baseline)}) == 1
     found = []
     for measure, of_block in MEASURES.items():
         after, before = (
-            [one for one in (_measure(one, of_block, per_sample) for one in some) if one]
+            [one for one in (_measure(one, of_block, per_sample, same_work) for one in some) if one]
             for some in (runs, baseline)
         )
         if not after or not before:
@@ -178,9 +198,11 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
                 f"{WARM_UP + BLOCKS * BLOCK_STEPS} are needed to compare",
             )  # fmt: skip
         found.append((measure, *_bounds(after, before)))
+    cpu = _cpu_slower(after, before)
     per = " per sample" if per_sample else ""
     step, mean = (
-        _judged((name, run.id), baseline, measure, bounds, limit, per) for measure, *bounds in found
+        _judged((name, run.id), baseline, measure, bounds, limit, per, cpu)
+        for measure, *bounds in found
     )
     if mean.outcome == SLOWER != step.outcome:
         return mean
@@ -193,7 +215,7 @@ def _verdict(runs: Sequence[Recording], baseline: Sequence[Recording], limit: fl
 
 def _judged(
     run: tuple[str, str], baseline: Sequence[Recording], measure: str, bounds: Sequence[float],
-    limit: float, per: str,
+    limit: float, per: str, cpu: float | None,
 ) -> Verdict:  # fmt: skip
     name, id = run
     middle, low, high = (100 * math.expm1(bound) for bound in bounds)
@@ -209,10 +231,18 @@ def _judged(
         outcome, said = WITHIN, f"{shown} ({spread}), within {percent(limit)}"
     else:
         outcome = UNRESOLVED
-        said = (
-            f"{shown}, but both scatter too much to resolve {percent(limit)} ({spread}): "
-            "repeated runs on both sides (--repeats), more steps or a quieter machine would"
-        )
+        if cpu is not None and abs(cpu) > CPU_ALIKE:
+            took = f"{percent(100 * math.expm1(abs(cpu)))} longer in {name if cpu > 0 else against}"
+            said = (
+                f"{shown}, but the CPU seems to have been slower there or then (to read the logs, "
+                f"always the same work, took {took}), and {percent(limit)} cannot be resolved "
+                f"({spread}): runs on one machine, recorded in turns (--repeats), would"
+            )
+        else:
+            said = (
+                f"{shown}, but both scatter too much to resolve {percent(limit)} ({spread}): "
+                "repeated runs on both sides (--repeats), more steps or a quieter machine would"
+            )
     return Verdict(
         name, id, outcome, said, measure, round(middle, 3), round(low, 3), round(high, 3),
         tuple(one.id for one in baseline),
@@ -224,21 +254,43 @@ def _batch(one: Recording) -> float | None:
     return float(size) if isinstance(size, (int, float)) and size > 0 else None
 
 
-def _measure(one: Recording, of_block: Any, per_sample: bool) -> Measure | None:
-    """Return a run's level and its error; None if it has too few steps."""
+def _versions(one: Recording) -> tuple:
+    """Return what the framework's own work in a step depends on."""
+    framework = one.facts.get("framework") or {}
+    return tuple(framework.get(name) for name in ("name", "version", "keras", "python"))
+
+
+def _measure(one: Recording, of_block: Any, per_sample: bool, same_work: bool) -> Measure | None:
+    """Return a run's level and its error; None if it has too few steps.
+
+    Args:
+        same_work: the framework's own work is the same in all runs.
+    """
     took = step_seconds(one.steps)
     if len(took) < BLOCKS * BLOCK_STEPS:
         return None
+    logs = _logs(one, _quick(took)) if same_work else None
     if per_sample:
         took = took / (_batch(one) or 1.0)
-    return measured(took, of_block, _computes(one))
+    cpu = _cpu_pct(one)
+    measure = measured(took, of_block, cpu >= COMPUTES)
+    return replace(measure, logs=logs, computing=min(1.0, cpu / 100))
 
 
-def _computes(one: Recording) -> bool:
-    """Return whether steps are mostly the CPU's work; True where that was not sampled."""
+def _logs(one: Recording, step_s: float) -> float | None:
+    """Return the log of the seconds that reading a quick step's logs took, if the CPU did."""
+    waits = np.asarray(one.steps.get("gpu_wait_ns", ()), float)[WARM_UP:] / 1e9
+    known = waits[np.isfinite(waits)]
+    quick = _quick(known) if len(known) else 0.0
+    least, most = CPU_WORK
+    return math.log(quick) if least <= quick <= min(most, CPU_WORK_SHARE * step_s) else None
+
+
+def _cpu_pct(one: Recording) -> float:
+    """Return the percent of a core that the process used; 100 where that was not sampled."""
     used = one.samples.get("host", {}).get("process_cpu_pct")
     known = used[np.isfinite(used)] if used is not None else ()
-    return not len(known) or bool(np.mean(known) >= COMPUTES)
+    return float(np.mean(known)) if len(known) else 100.0
 
 
 def step_seconds(steps: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -274,39 +326,46 @@ def _bounds(runs: Sequence[Measure], baseline: Sequence[Measure]) -> tuple[float
     seconds and from hour to hour alike. So the scatter between the blocks of a run, undivided,
     stands for that between runs, and the larger one for both sides: that the machine was calm
     during one of them says nothing of the other. The blocks are few, and by chance this may be far
-    too much: how the quick steps of all blocks spread bounds it too (see `RUNS`). Enough runs show
-    by themselves how they scatter.
+    too much: how the quick steps of all blocks spread bounds it too (see `RUNS`). Where there are
+    several runs, how these differ is weighed with it (see `ASSUMED`). Runs on one side alone do
+    not narrow the bounds: the other side's only run may be an odd one. What a slower CPU may
+    explain widens them on one side, whatever the number of runs.
     """
-    sides = [np.array([one.level for one in some]) for some in (runs, baseline)]
-    change = float(sides[0].mean() - sides[1].mean())
-    shares = sum(1 / len(levels) for levels in sides)
-    squares = sum(float(((levels - levels.mean()) ** 2).sum()) for levels in sides)
-    freedom = sum(len(levels) - 1 for levels in sides)
-    between = math.sqrt(squares / max(1, freedom))
-    of_runs = _quantile(freedom) * math.sqrt(shares)
-    if all(len(levels) >= ENOUGH_RUNS for levels in sides):
-        half = of_runs * max(between, PROCESS)
-    else:
-        half = _of_few(runs, baseline)
-        if max(map(len, sides)) >= ENOUGH_RUNS:
-            half = max(half, of_runs * between)
-    return change, change - half, change + half
-
-
-def _of_few(runs: Sequence[Measure], baseline: Sequence[Measure]) -> float:
-    """Return the bound on the difference of two sides, by what is known within their runs."""
+    sides = (runs, baseline)
     both = (*runs, *baseline)
-    of_blocks = _quantile(sum(one.blocks - 1 for one in both))
-    sides = [(len(some), some) for some in (runs, baseline)]
-    scatter = [sum(one.scatter**2 for one in some) / n for n, some in sides]
-    errors = [sum(one.scatter**2 / one.blocks for one in some) / n**2 for n, some in sides]
-    shares = sum(1 / n for n, _ in sides)
-    by_blocks = of_blocks * math.sqrt((max(scatter) + PROCESS**2) * shares)
-    if any(one.between is None for one in both):
-        return by_blocks
-    of_spread = _quantile(sum(one.steps for one in both) / 2 / STEPS)
-    between = sum(sum((one.between or 0) ** 2 for one in some) / n**2 for n, some in sides)
-    return min(by_blocks, math.sqrt(of_spread**2 * between + of_blocks**2 * sum(errors)))
+    fewest = min(map(len, sides))
+    levels = [np.array([one.level for one in some]) for some in sides]
+    change = float(levels[0].mean() - levels[1].mean())
+    squares = sum(float(((of - of.mean()) ** 2).sum()) for of in levels)
+    freedom = len(both) - 2
+    by_blocks = max(_mean([one.scatter**2 for one in some]) for some in sides) + PROCESS**2
+    spread = [one.between**2 for one in both if one.between is not None]
+    quantile = of_blocks = _quantile(sum(one.blocks - 1 for one in both))
+    assumed = by_blocks
+    if len(spread) == len(both):
+        quantile = _quantile(sum(one.steps for one in both) / 2 / STEPS + freedom)
+        # Both are known by few blocks, the spread by many steps.
+        blocks = (of_blocks / quantile) ** 2
+        errors = _mean([one.scatter**2 / one.blocks for one in both])
+        assumed = min(blocks * by_blocks, _mean(spread) + blocks * errors)
+    variance = (ASSUMED * assumed + squares) / (ASSUMED + freedom)
+    if not spread and fewest >= ENOUGH_RUNS:
+        quantile, variance = _quantile(freedom), max(squares / freedom, PROCESS**2)
+    half = quantile * math.sqrt(2 * variance / fewest)
+    cpu = _cpu_slower(runs, baseline) or 0.0
+    explained = CPU_SHARE * max(one.computing for one in both) * max(0.0, abs(cpu) - CPU_ALIKE)
+    slower, faster = (explained, 0.0) if cpu > 0 else (0.0, explained)
+    return change, change - half - slower, change + half + faster
+
+
+def _cpu_slower(runs: Sequence[Measure], baseline: Sequence[Measure]) -> float | None:
+    """Return the log of how much longer the CPU took for the same work; None = not known."""
+    known = [[one.logs for one in some if one.logs is not None] for some in (runs, baseline)]
+    return _mean(known[0]) - _mean(known[1]) if all(known) else None
+
+
+def _mean(of: Sequence[float]) -> float:
+    return sum(of) / len(of)
 
 
 def _quantile(freedom: float) -> float:

@@ -22,9 +22,10 @@ mark: Callable[[], Any] | None = None
 @uncounted
 def fetch(iterator: Iterator[Any]) -> Any:
     """Return `next(iterator)`, annotated while a window is open."""
-    marker = begin()
-    if marker is None:
+    make = mark  # as `begin` does, without the call: this runs every step
+    if make is None:
         return next(iterator)
+    marker = make()
     try:
         return next(iterator)
     finally:

@@ -47,7 +47,9 @@ TESTING = 8  # a call of the test function
 # fetched. One flat tuple of numbers: the garbage collector leaves it alone after its first look.
 Call = tuple[Any, ...]
 
-SAMPLED_EVERY = 16  # steps: our own cost is measured in one of this many, not in a fit's first
+# Steps: our own cost is measured in one of this many, not in a fit's first. It shares no divisor
+# with `functions._QUERIED_EVERY`, or that query would be in all of them or in none.
+SAMPLED_EVERY = 15
 
 
 class Rows(Protocol):

@@ -2,9 +2,9 @@
 
 A few processes record fits of a small model in turns: as it is, and with each step made longer by
 a delay of 5 % of the step itself. One model keeps the CPU busy, so that whatever else runs on the
-machine shows in its steps; the others wait for a half or more of a step, as for a GPU. Every fit is
-then compared with every unchanged fit of another process, as a check in CI compares a commit with
-its baseline. The method was chosen on all models but the last, which was recorded after that.
+machine shows in its steps; the others wait for a half or more of a step, as for a GPU; beside every
+other process of the last, a program copies memory all the time. Every fit is then compared with
+every unchanged fit of another process, as a check in CI compares a commit with its baseline.
 `BENCH_GATE_KEEP` names a folder to keep the fits in and to take them from.
 """
 
@@ -24,15 +24,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Milliseconds that a step waits, processes, and fits of each kind a process.
 MODELS = {
-    "CPU": (0, 10, 6), "waiting": (4, 6, 4), "convolutions": (2, 4, 5), "narrow": (3, 4, 4),
-    "recurrent": (4, 4, 3), "deep": (3, 4, 3), "attention": (3, 4, 4),
+    "CPU": (0, 6, 5), "waiting": (4, 4, 4), "convolutions": (2, 4, 4), "deep": (3, 3, 4),
+    "attention": (3, 3, 4), "normalized": (3, 4, 4), "neighbour": (3, 4, 3),
 }  # fmt: skip
 STEPS = 2000
 LIMIT = 5.0
 SLOWDOWN = 0.05
 OUTCOMES = ("slower", "within", "unresolved")
 SEVERAL = 5  # baseline runs with which a run is compared
-REPEATS = 10  # runs on both sides of a comparison of repeats
+REPEATS = 5  # runs on both sides of a comparison of repeats
 
 
 def record(folder: Path, process: int, fits: int, wait_ms: int) -> None:
@@ -74,18 +74,18 @@ def record(folder: Path, process: int, fits: int, wait_ms: int) -> None:
         if folder.name == "convolutions":
             image = keras.layers.Reshape((8, 8, 1))
             hidden = [image, keras.layers.Conv2D(24, 3, activation="relu"), keras.layers.Flatten()]
-        elif folder.name == "recurrent":
-            hidden = [keras.layers.Reshape((8, 8)), keras.layers.GRU(8)]
         elif folder.name == "attention":
             inner = keras.Input((8, 8))
             seen = keras.layers.MultiHeadAttention(2, 4)(inner, inner)
             attend = keras.Model(inner, keras.layers.LayerNormalization()(seen + inner))
             hidden = [keras.layers.Reshape((8, 8)), attend, keras.layers.Flatten()]
+        elif folder.name == "normalized":
+            hidden = [keras.layers.Reshape((16, 4)), keras.layers.Conv1D(8, 3)]
+            hidden += [keras.layers.BatchNormalization(), keras.layers.GlobalAveragePooling1D()]
         elif folder.name == "deep":
             hidden = [keras.layers.Dense(48, "gelu") for _ in range(6)]
         else:
-            width = 32 if folder.name == "narrow" else 256
-            hidden = [keras.layers.Dense(width, "relu") for _ in range(2)]
+            hidden = [keras.layers.Dense(256, "relu") for _ in range(2)]
         of = Waiting if wait_ms else keras.Sequential
         model = of([keras.layers.Input((64,)), *hidden, keras.layers.Dense(1)])
         model.compile("adam", "mse")
@@ -96,6 +96,8 @@ def record(folder: Path, process: int, fits: int, wait_ms: int) -> None:
 
 def recorded(folder: Path, wait_ms: int, processes: int, fits: int) -> dict[str, list]:
     """Return the recordings by kind, recording those that are missing."""
+    from neighbour import neighbour
+
     from gpu_util_callback import read_recordings
 
     here = Path(__file__).resolve()
@@ -104,7 +106,8 @@ def recorded(folder: Path, wait_ms: int, processes: int, fits: int) -> dict[str,
         if not (folder / "slower" / f"{process}-{fits - 1}").exists():
             begin = time.perf_counter()
             what = [sys.executable, __file__, str(folder), str(process), str(fits), str(wait_ms)]
-            subprocess.run(what, check=True, env={**os.environ, "PYTHONPATH": paths})
+            with neighbour(folder.name == "neighbour" and process % 2 == 1):
+                subprocess.run(what, check=True, env={**os.environ, "PYTHONPATH": paths})
             load = os.getloadavg()[0]
             took = time.perf_counter() - begin
             print(f"  process {process}: {took:.0f} s, load average {load:.1f}", flush=True)
@@ -130,10 +133,13 @@ def outcomes(runs: Sequence, baseline: Sequence, several: int = 1) -> Counter:
     return found
 
 
-def repeated(runs: Sequence, baseline: Sequence, in_turns: bool) -> Counter:
+def repeated(
+    runs: Sequence, baseline: Sequence, in_turns: bool = True, each: int = REPEATS
+) -> Counter:
     """Count the outcomes of comparisons of repeats with repeats that have no run in common.
 
     Args:
+        each: how many on each side.
         in_turns: they were recorded in turns; else those of one side by other processes, earlier or
             later than those of the other side.
     """
@@ -150,7 +156,7 @@ def repeated(runs: Sequence, baseline: Sequence, in_turns: bool) -> Counter:
         after = [one for one in runs if name(one) in half]
         before = [one for one in baseline if name(one) not in half]
         some, others = (
-            [of[at] for at in rng.permutation(len(of))[:REPEATS]] for of in (after, before)
+            [of[at] for at in rng.permutation(len(of))[:each]] for of in (after, before)
         )
         [verdict] = slowdowns(some, others, LIMIT, repeats=True)
         found[verdict.outcome] += 1
@@ -161,6 +167,14 @@ def main() -> dict:
     import numpy as np
 
     figures: dict = {"steps": STEPS, "limit_pct": LIMIT, "slowdown_pct": 100 * SLOWDOWN}
+    waiting: dict[str, Counter] = {}
+
+    def show(what: str, found: Counter) -> None:
+        pairs = sum(found.values())
+        shares = {name: round(100 * found[name] / pairs, 2) for name in OUTCOMES}
+        print(f"{what:34}{pairs:7,}" + "".join(f"{one:10.1f} %" for one in shares.values()))
+        figures[what] = {"pairs": pairs, **shares}
+
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(os.environ.get("BENCH_GATE_KEEP") or temporary)
         for model, (wait_ms, processes, count) in MODELS.items():
@@ -175,16 +189,17 @@ def main() -> dict:
             comparisons = {
                 "against 1": lambda runs, same: outcomes(runs, same, 1),
                 f"against {SEVERAL}": lambda runs, same: outcomes(runs, same, SEVERAL),
-                f"{REPEATS} each, in turns": lambda runs, same: repeated(runs, same, True),
+                "3 each, in turns": lambda runs, same: repeated(runs, same, each=3),
+                f"{REPEATS} each, in turns": repeated,
                 f"{REPEATS} each, apart": lambda runs, same: repeated(runs, same, False),
             }
             for kind, (how, compare) in itertools.product(fits, comparisons.items()):
-                what = f"{model}, {kind}, {how}"
                 found = compare(fits[kind], fits["same"])
-                pairs = sum(found.values())
-                shares = {name: round(100 * found[name] / pairs, 2) for name in OUTCOMES}
-                print(f"{what:34}{pairs:7,}" + "".join(f"{one:10.1f} %" for one in shares.values()))
-                figures[what] = {"pairs": pairs, **shares}
+                show(f"{model}, {kind}, {how}", found)
+                if wait_ms:
+                    waiting.setdefault(f"{kind}, {how}", Counter()).update(found)
+        for what, found in waiting.items():
+            show(f"all that wait, {what}", found)
     return figures
 
 

@@ -8,6 +8,9 @@ process is steadier than any wall time, which is given as a ratio alone. On a bu
 scatter as well: there, the time of all other Python threads (the recorder's, the samplers'), which
 nothing else is part of, says most.
 
+With `BENCH_BESIDE=1` another program copies memory meanwhile: the cost on a busy machine, kept
+beside that of a quiet one.
+
 A whole run takes a quarter of an hour. `BENCH_KINDS=tensorflow,loop` takes some of the trainings
 (`--save` keeps the figures of the others), `BENCH_ROUNDS` more or fewer rounds.
 """
@@ -23,6 +26,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from neighbour import neighbour
 from nvml import Scenario, environment
 from peers import install, with_path
 from rounds import spread
@@ -31,6 +35,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUDGET_US = {"thread_us": 15, "process_us": 30}
 PACES = ("back-to-back", "paced")
+BESIDE = ", beside another program"
 # (name, the program's first argument, KERAS_BACKEND, what has to be there)
 KINDS = (
     ("TensorFlow, fit", "fit", "tensorflow", "tensorflow"),
@@ -142,7 +147,8 @@ def show(title: str, found: dict[str, Any]) -> None:
 def main(rounds: int | None = None) -> dict[str, Any]:
     rounds = rounds or int(os.environ.get("BENCH_ROUNDS", "12"))
     kinds = wanted(os.environ.get("BENCH_KINDS", ""))
-    figures: dict[str, Any] = {"rounds": rounds}
+    beside = bool(os.environ.get("BENCH_BESIDE"))
+    figures: dict[str, Any] = {} if beside else {"rounds": rounds}
     skipped: dict[str, str] = {}
     print(f"µs a step over a no-op callback (in loops: over none), median of {rounds} rounds "
           "[its 95 % interval]")  # fmt: skip
@@ -163,10 +169,12 @@ def main(rounds: int | None = None) -> dict[str, Any]:
             if importlib.util.find_spec(needed) is None:
                 skipped[name] = f"{needed} is not installed"
                 continue
-            for pace in PACES:
-                found = measured(what, backend, pace, rounds, env)
-                figures[f"{name}, {pace}"] = compared(found["taken"])
-                show(f"{name}, {pace}", figures[f"{name}, {pace}"])
+            for pace in PACES[:1] if beside else PACES:
+                with neighbour(beside):
+                    found = measured(what, backend, pace, rounds, env)
+                title = f"{name}, {pace}" + BESIDE * beside
+                figures[title] = compared(found["taken"])
+                show(title, figures[title])
     if found["no_instructions"]:
         skipped["instructions"] = found["no_instructions"]
     for name, reason in skipped.items():

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).resolve().parent
 FIGURES = FOLDER / "figures.json"
 README = FOLDER.parents[1] / "README.md"
 BEGIN, END = "<!-- figures: python -m tests.benchmarks.table -->", "<!-- figures end -->"
-OURS = "gpu-util-callback"
+OURS, BESIDE = "gpu-util-callback", ", beside another program"
 
 Row = tuple[str, str]
 
@@ -31,12 +31,14 @@ def between(one: dict[str, float], digits: int = 0) -> str:
 def step_table(figures: dict[str, Any]) -> list[str]:
     """Return the cost of a step under each recorder: CPU time added, and the wall's ratio."""
     lines = [
-        "| a step of | under | training thread, µs of CPU | process, µs of CPU | wall |",
-        "| --- | --- | --- | --- | --- |",
+        "| a step of | under | training thread, µs of CPU | process, µs of CPU | wall "
+        "| both, beside a program that copies memory |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, one in figures.items():
-        if not isinstance(one, dict) or OURS not in one:
+        if not isinstance(one, dict) or OURS not in one or name.endswith(BESIDE):
             continue
+        busy = figures.get(name + BESIDE, {})
         training, what = name.rsplit(", ", 1)
         wall_ms = one["step"]["wall_us"]["median"] / 1e3
         where = f"{training}, {wall_ms:.1f} ms" + (", mostly waiting" if what == "paced" else "")
@@ -48,9 +50,17 @@ def step_table(figures: dict[str, Any]) -> list[str]:
                 f"| {where if recorder == OURS else ''} "
                 f"| {'**this callback**' if recorder == OURS else recorder} "
                 f"| {between(added['thread_us'])} | {between(added['process_us'])} "
-                f"| ×{between(cost['wall_ratio'], 2)} |"
+                f"| ×{between(cost['wall_ratio'], 2)} | {both(busy.get(recorder))} |"
             )
     return [*lines, ""] if len(lines) > 2 else []
+
+
+def both(cost: dict[str, Any] | None) -> str:
+    """Return the CPU time of the training thread and of the process, where there is any."""
+    if cost is None:
+        return ""
+    added = cost.get("within", cost["added"])
+    return " / ".join(f"{added[name]['median']:.0f}" for name in ("thread_us", "process_us"))
 
 
 def fits(figures: dict[str, Any]) -> Iterator[Row]:

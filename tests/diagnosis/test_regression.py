@@ -176,6 +176,42 @@ def test_several_baseline_runs_show_how_much_runs_differ(tmp_path, capsys):
     assert code == 0 and "scatter too much to resolve 5 %" in text and "4 runs" in text
 
 
+SEEMS = (
+    "but the CPU seems to have been slower there or then (to read the logs, always the same work, "
+)
+
+
+@pytest.mark.parametrize("step_ms, logs_us, python, code, said", [
+    (11.0, 42, "3.11.7", 0, SEEMS + "took 40 % longer in after"),
+    (10.0, 21, "3.11.7", 0, "% longer in before), and 5 % cannot be resolved"),
+    (11.0, 30.6, "3.11.7", 1, "at most 5 % allowed"),  # by chance
+    (14.0, 42, "3.11.7", 1, "at most 5 % allowed"),  # more than that explains
+    (11.0, 42, "3.12.1", 1, "at most 5 % allowed"),  # another work there
+    (11.0, 300, "3.11.7", 1, "at most 5 % allowed"),  # a wait for the device
+])  # fmt: skip
+def test_a_slower_cpu_is_no_slowdown(tmp_path, capsys, step_ms, logs_us, python, code, said):
+    def run(step_ms, logs_us, seed, python="3.11.7"):
+        made = run_of(step_ms, seed=seed, framework={"name": "tensorflow", "python": python})
+        for part in made._steps:
+            part["gpu_wait_ns"] = np.full(len(part["step"]), int(1000 * logs_us))
+        return made
+
+    write(run(10.0, 30, 1), tmp_path / "before")
+    write(run(step_ms, logs_us, 2, python), tmp_path / "after")
+    found, text, _ = check(capsys, tmp_path / "after", "--baseline", tmp_path / "before")
+    assert found == code and said in text
+
+
+def test_a_wait_for_the_device_says_nothing_of_the_cpu():
+    def logs(us, step_us):
+        steps = {"gpu_wait_ns": np.full(300, 1000 * us)}
+        return regression._logs(SimpleNamespace(steps=steps), step_us / 1e6)
+
+    assert logs(30, 1000) == pytest.approx(math.log(30e-6))
+    assert logs(30, 200) is None is logs(200, 10_000) is logs(0, 1000)
+    assert regression._logs(SimpleNamespace(steps={}), 0.01) is None
+
+
 def test_repeats_of_one_program_are_compared_together(tmp_path, capsys):
     for place, step_ms in enumerate((10.0, 10.1, 9.9)):
         write(run_of(step_ms, seed=place), tmp_path / "before" / f"run{place}")
@@ -245,8 +281,24 @@ def test_ci_gets_junit_and_a_summary(tmp_path, capsys, monkeypatch):
 def test_steps_that_wait_for_a_device_are_compared_more_closely(real, used, computes):
     """Where a process was placed matters less to them; what is not known is no reason to."""
     host = {} if used is None else {"process_cpu_pct": np.array(used)}
-    assert regression._computes(SimpleNamespace(samples={"host": host})) == computes
+    cpu = regression._cpu_pct(SimpleNamespace(samples={"host": host}))
+    assert (cpu >= regression.COMPUTES) == computes
     usual, one = (regression.measured(real[0], regression._quick, of) for of in (True, computes))
     assert (one.between < usual.between) == (not computes)
-    bounds = [regression._of_few([some], [some]) for some in (one, usual)]
+    bounds = [regression._bounds([some], [some])[2] for some in (one, usual)]
     assert (bounds[0] < bounds[1]) == (not computes)
+
+
+def test_more_runs_resolve_more():
+    """Runs of one side narrow nothing: an odd run on the other side stays one."""
+    rng = np.random.default_rng(0)
+    one = regression.Measure(-6.0, 0.008, 16, 0.008, 2000)
+    runs = [replace(one, level=one.level + rng.normal(0, 0.008)) for _ in range(6)]
+    widths = []
+    for after, before in ((1, 1), (1, 5), (2, 2), (3, 3)):
+        change, _, high = regression._bounds(runs[:after], runs[-before:])
+        widths.append(high - change)
+    assert widths[0] > 0.8 * widths[1] > widths[2] > widths[3]
+    odd = [*runs[:2], replace(one, level=one.level + 0.1)]
+    change, _, high = regression._bounds(odd, runs[3:])
+    assert high - change > 1.5 * widths[3]
