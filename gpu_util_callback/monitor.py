@@ -324,11 +324,15 @@ class _Batches(Generic[Batch]):
                 delivered = local()
             if loop.operations is not None:
                 tell(loop.count_operations, batch)
-            tell(loop.step_begin, requested, delivered, signature, busy)
+            if monitor._recorder is None:
+                return
+            try:  # as `_tell` does, without the call
+                loop.step_begin(requested, delivered, signature, busy)
+            except Exception as error:
+                monitor._give_up(error)
 
         def requested() -> None:
-            if loop.windows is not None:
-                tell(loop.request)
+            tell(loop.request)
 
         try:
             iterator = iter(dataset)
@@ -337,13 +341,12 @@ class _Batches(Generic[Batch]):
                 iterator,
                 came,
                 ended=lambda requested, now: tell(loop.input_ended, requested, now),
-                requesting=requested,
+                requesting=requested if loop.windows is not None else None,
                 finished=None if loop.validating else finished_batches(iterator, timeline.handed),
             )
             for batch in timed:
                 if timeline.sampled:
                     timeline.own_step_ns += timed.own_ns
-                timed.own_ns = 0
                 yield batch
         finally:
             # Left by `break`, this runs when the generator is collected: perhaps much later.

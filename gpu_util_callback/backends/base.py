@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpu_util_callback.backends.work import NotCounted, Work
 
 if TYPE_CHECKING:
+    from gpu_util_callback.backends.functions import TimedFunction
     from gpu_util_callback.profiling.session import ProfilerSession
     from gpu_util_callback.steps.timeline import Timeline
 
@@ -82,12 +83,10 @@ class Adapter:
             failed: to be told (source, error) of whatever fails.
         """
 
-    def begins_batches(self) -> Callable[[], None]:
-        """What is to be called as each training batch begins.
-
-        The next call of the train function is this fit's, then.
-        """
-        return lambda: None
+    @property
+    def train_function(self) -> TimedFunction | None:
+        """The timed train function, whose next call is this fit's once it is armed."""
+        return None
 
     def test_begin(self) -> None:
         """A validation of this fit begins."""

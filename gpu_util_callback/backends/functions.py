@@ -19,16 +19,19 @@ from gpu_util_callback.steps.rows import (
 )
 from gpu_util_callback.steps.timeline import TRACED, Rows, Timeline
 
-__all__ = ["Batches", "PythonBatches", "TimedBatches", "TimedFunction", "unwrapped"]
+__all__ = [
+    "Batches", "FetchedBatches", "GivenBatches", "TimedBatches", "TimedFunction", "unwrapped",
+]  # fmt: skip
 
 _WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
 _BATCHES = "_gpu_util_batches"  # on the function: how many batches a call takes
 _clock = time.perf_counter_ns
-# A fetch as short as this ends before the device does: a query would take as long. JAX' takes
-# 3 µs while the device works, and 8 between steps. After some such fetches in a row one in a few
-# queries, and the others take its answer.
-_QUICK_NS = 10_000
-_QUICK_ONES, _QUERIED_EVERY = 16, 8
+# Whether the device worked during so short a fetch matters little: a query takes JAX 3 µs while it
+# works and 8 between steps, and may give up Python's lock. After some such fetches one in many
+# queries, and the others take its answer; a long one is worth a few of them.
+_QUICK_NS = 50_000
+_QUICK_ONES, _LONG_ONE, _QUERIED_EVERY = 16, 4, 32
+_NEVER = 1 << 62
 
 
 class Batches:
@@ -39,12 +42,12 @@ class Batches:
     Attributes:
         rows: what the wrapped function writes itself; None = `done` returns stamps.
         exhausted: what a call raises that found no batch.
-        own_ns: what timing the last call's batches took within the call.
+        fetches: what timed the fetch of the call's batch before it; None = nothing did.
     """
 
     rows: Rows | None = None
     exhausted: tuple[type[BaseException], ...] = ()
-    own_ns = 0
+    fetches: TimedBatches | None = None
 
     def wraps(self, inner: Callable) -> None:
         """Prepare for the calls of this function."""
@@ -64,6 +67,42 @@ class Batches:
     def done(self, result: Any, ns: int) -> tuple[Sequence[float], bool]:
         """End a call that took `ns`; return the stamps of its batches, and whether it compiled."""
         raise NotImplementedError
+
+    @uncounted
+    def timed(self, function: TimedFunction, inner: Callable) -> Callable:
+        """Return `inner`, timed. Runs every step, hence in so few calls."""
+        clock, timeline = _clock, function.timeline
+
+        def timed(*args: Any) -> Any:
+            entered = clock()
+            if not function.armed:
+                return function.unexpected(inner, args)
+            try:
+                given = self.begin(args, entered)
+            except Exception as error:
+                function.failed(error)
+                given = None
+            if given is None:
+                return inner(*args)
+            function.armed = False
+            start = clock()
+            try:
+                result = inner(*given)
+            except BaseException as error:
+                function.raised(error, start, self.end())
+                raise
+            end = clock()
+            timeline.call, timeline.call_end = start, end
+            timeline.stamps, compiled = self.done(result, end - start)
+            if compiled:
+                timeline.flags |= TRACED
+            if timeline.sampled:
+                timeline.own_step_ns += start - entered + clock() - end
+                if self.fetches is not None:
+                    timeline.own_step_ns += self.fetches.own_ns
+            return result
+
+        return timed
 
 
 class TimedFunction:
@@ -97,18 +136,23 @@ class TimedFunction:
         self.batches = batches
         self.armed = False
         training = name == "train_function"
-        self._timeline = timeline
+        self.timeline = timeline
         self._no_batch = timeline.no_batch if training else timeline.test_no_batch
         self._takes = timeline.takes if training else timeline.test_takes
         self._stale = stale
         self._raised = raised
         self._failed = failed
-        self._wrapper: Any = None
+        self.wrapper: Any = None
+
+    def failed(self, error: BaseException) -> None:
+        """Handle an error of ours: this function is timed no more."""
+        self._failed(error)
+        self.unwrap()
 
     def arm(self) -> None:
         """Expect the next call as ours. Wraps again where the function was rebuilt."""
         self.armed = True
-        if getattr(self.model, self.name) is not self._wrapper:
+        if getattr(self.model, self.name) is not self.wrapper:
             self.wrap()
 
     def wrap(self) -> None:
@@ -117,12 +161,12 @@ class TimedFunction:
         if inner is None:
             return
         self.batches.wraps(inner)
-        self._wrapper = self._make(inner)
+        self.wrapper = self.batches.timed(self, inner)
         # It may have been rebuilt in the middle of a fit, with another number of batches.
         self._takes(self._batches_per_call(inner), self.batches.rows)
-        self._wrapper.__dict__[_WRAPPED] = inner
-        self._wrapper.__name__ = getattr(inner, "__name__", self.name)
-        setattr(self.model, self.name, self._wrapper)
+        self.wrapper.__dict__[_WRAPPED] = inner
+        self.wrapper.__name__ = getattr(inner, "__name__", self.name)
+        setattr(self.model, self.name, self.wrapper)
 
     def _batches_per_call(self, inner: Any) -> int:
         """Return the batches per call, as the model had it when the function was first seen.
@@ -136,49 +180,12 @@ class TimedFunction:
     def unwrap(self) -> None:
         """Restore the original, if our wrapper is still there."""
         self.armed = False
-        if self._wrapper is not None and getattr(self.model, self.name, None) is self._wrapper:
-            setattr(self.model, self.name, self._wrapper.__dict__[_WRAPPED])
-        self._wrapper = None
+        if self.wrapper is not None and getattr(self.model, self.name, None) is self.wrapper:
+            setattr(self.model, self.name, self.wrapper.__dict__[_WRAPPED])
+        self.wrapper = None
 
     @uncounted
-    def _make(self, inner: Callable) -> Callable:
-        clock, timeline, batches = _clock, self._timeline, self.batches
-
-        # Runs every step, hence so few calls in it.
-        def function(*args: Any) -> Any:
-            entered = clock()
-            if not self.armed:
-                return self._unexpected(inner, args)
-            try:
-                given = batches.begin(args, entered)
-            except Exception as error:
-                self._failed(error)
-                self.unwrap()
-                given = None
-            if given is None:
-                return inner(*args)
-            self.armed = False
-            start = clock()
-            try:
-                result = inner(*given)
-            except BaseException as error:
-                had_one = batches.end()
-                if not isinstance(error, batches.exhausted):
-                    self._raised()
-                elif not had_one:
-                    self._no_batch(start, clock())
-                raise
-            end = clock()
-            stamps, compiled = batches.done(result, end - start)
-            timeline.called(start, end, TRACED if compiled else 0, stamps)
-            if timeline.sampled:
-                timeline.own_step_ns += start - entered + batches.own_ns + clock() - end
-            return result
-
-        return function
-
-    @uncounted
-    def _unexpected(self, inner: Callable, args: tuple[Any, ...]) -> Any:
+    def unexpected(self, inner: Callable, args: tuple[Any, ...]) -> Any:
         """Handle a call that does not follow our own hook: the fit we belong to is over.
 
         From a callback that calls `train_on_batch` it means nothing.
@@ -187,6 +194,13 @@ class TimedFunction:
             self.unwrap()
             self._stale()
         return inner(*args)
+
+    def raised(self, error: BaseException, start: int, had_batch: bool) -> None:
+        """Handle an error of the function, which propagates; there may just be no batch."""
+        if not isinstance(error, self.batches.exhausted):
+            self._raised()
+        elif not had_batch:
+            self._no_batch(start, _clock())
 
 
 def unwrapped(function: Any) -> Any:
@@ -205,72 +219,107 @@ class TimedBatches:
 
     Args:
         iterator: the framework's or the user's own.
-        came: called with each batch's stamp, and the batch.
+        came: called with each batch's stamp, and the batch; None = they are kept in `stamps`.
         ended: called with when a batch was requested and when it was known that there is none.
         requesting: called before each request.
         probe: asked whether the device is still at work.
         finished: asked whether the next batch is ready.
 
     Attributes:
-        own_ns: what all of this took, without the fetches.
+        stamps: one after the other, where nothing is called with them.
+        own_ns: what all of this took, without the fetch; where they are kept, of several fetches.
     """
 
     __slots__ = (
-        "_came", "_ended", "_finished", "_idle", "_probe", "_quick", "_requesting", "iterator",
-        "own_ns",
+        "_came", "_ended", "_finished", "_idle", "_left", "_probe", "_quick", "_requesting",
+        "_skip", "iterator", "own_ns", "stamps",
     )  # fmt: skip
 
     def __init__(
         self,
         iterator: Any,
-        came: Callable[[Stamp, Any], None],
+        came: Callable[[Stamp, Any], None] | None = None,
         *,
-        ended: Callable[[int, int], None] = lambda requested, now: None,
-        requesting: Callable[[], None] = lambda: None,
+        ended: Callable[[int, int], None] | None = None,
+        requesting: Callable[[], None] | None = None,
         probe: DeviceProbe | None = None,
         finished: Finished | None = None,
     ):
         self.iterator = iterator
         self.own_ns = 0
+        self.stamps: tuple[float, ...] = ()
         self._came = came
         self._ended = ended
         self._requesting = requesting
-        self._probe = probe or DeviceProbe()
+        self._probe = probe
         self._finished = finished
         self._idle = True  # whether the device was, when last queried
-        self._quick = 0  # short fetches in a row
+        self._quick = 0  # short fetches, more than long ones
+        self._skip = 0  # fetches before the next query
+        nothing = requesting is None and probe is None and finished is None
+        self._left = _NEVER if nothing else 0  # fetches before the next that `_ask`s
 
     def __iter__(self) -> TimedBatches:
         return self
 
     def __next__(self) -> Any:
-        entered = _clock()
-        self._requesting()
-        probe, finished = self._probe, self._finished
-        if self._quick < _QUICK_ONES or not self._quick % _QUERIED_EVERY:
-            self._idle = probe.idle()
-        if finished is not None:
-            finished.begin()
-        requested = _clock()
+        # Little code runs every step: what a step's own puts out of the cache is slow.
+        entered = requested = _clock()
+        if self._left:
+            self._left -= 1
+        else:
+            self._ask()
+            requested = _clock()
         try:
-            data = waits.fetch(self.iterator)
+            data = next(self.iterator) if waits.mark is None else waits.fetch(self.iterator)
         except StopIteration:  # no batch, no row
-            self._ended(requested, _clock())
+            if self._ended is not None:
+                self._ended(requested, _clock())
             raise
         delivered = _clock()
-        if finished is not None:
-            finished.end(delivered - requested)
-        quick = delivered - requested <= _QUICK_NS
-        self._quick = self._quick + 1 if quick else 0
-        if self._idle:
-            busy = 0
-        elif not quick and probe.idle():
-            busy = ENDED_MEANWHILE
+        busy = 0 if self._idle else delivered
+        if delivered - requested > _QUICK_NS or self._finished is not None:
+            busy = self._looked_at(requested, delivered)
+        stamp = (requested, delivered, shape_signature(data), busy)
+        if self._came is None:
+            self.stamps += stamp
+            self.own_ns += requested - entered + _clock() - delivered
         else:
-            busy = delivered
-        self._came((requested, delivered, shape_signature(data), busy), data)
-        self.own_ns += requested - entered + _clock() - delivered
+            self._came(stamp, data)
+            self.own_ns = requested - entered + _clock() - delivered
         return data
+
+    def _ask(self) -> None:
+        """Ask whatever is to be asked before a request."""
+        if self._requesting is not None:
+            self._requesting()
+        if self._finished is not None:
+            self._finished.begin()
+        if self._probe is None:
+            return
+        if self._skip:
+            self._skip -= 1
+            return
+        self._idle = self._probe.idle()
+        if self._quick < _QUICK_ONES:
+            self._quick += 1
+        elif self._requesting is None and self._finished is None:
+            self._left = _QUERIED_EVERY - 1
+        else:
+            self._skip = _QUERIED_EVERY - 1
+
+    def _looked_at(self, requested: int, delivered: int) -> int:
+        """End a fetch that was a long one, or is looked at; return until when the device worked."""
+        if self._finished is not None:
+            self._finished.end(delivered - requested)
+        if self._probe is None:
+            return 0
+        if delivered - requested > _QUICK_NS:
+            self._quick = max(self._quick - _LONG_ONE, 0)
+            self._left = self._skip = 0
+            if not self._idle and self._probe.idle():
+                return ENDED_MEANWHILE
+        return 0 if self._idle else delivered
 
 
 class Finished(Protocol):
@@ -283,68 +332,105 @@ class Finished(Protocol):
         """Note that it came `ns` after it was requested."""
 
 
-class PythonBatches(Batches):
-    """Batches that Python fetches: in a call of the function (JAX), or before it (PyTorch).
+class GivenBatches(Batches):
+    """Batches that a function is given: they are fetched before (PyTorch).
 
     Args:
         compile_clock: identifies calls that were spent compiling.
-        inside: whether the function is given an iterator as its last argument and calls `next` on
-            it; else it is given the batch, whose stamp is in `pending`.
         probe: reports whether the device still works on the previous step.
+
+    Attributes:
+        pending: stamp of the batch that the next call is given; None = it was not observed.
     """
 
-    def __init__(
-        self, compile_clock: CompileClock, *, inside: bool, probe: DeviceProbe | None = None
-    ):
-        self.exhausted = (StopIteration,) if inside else ()
-        self.pending: Stamp | None = None  # of the batch that the next call is given
-        self.probe = probe or DeviceProbe()
+    def __init__(self, compile_clock: CompileClock, probe: DeviceProbe | None = None):
+        self.pending: Stamp | None = None
+        self.probe = probe
         self._clock = compile_clock
-        self._before = self._at_request = self._fetching = 0  # readings of it; part of fetches
-        self._stamps: tuple[float, ...] = ()
-        self._fetch = (
-            TimedBatches(None, self._came, requesting=self._requested, probe=self.probe)
-            if inside
-            else None
-        )
+        self._compiled = 0  # reading of it
+        self._stamps: Sequence[float] = ()
 
     def ours(self, args: tuple[Any, ...]) -> bool:
-        # The function is called by `train_on_batch` as well, with arguments of the same kinds.
-        return sys._getframe(3).f_code.co_name == "fit"
+        return _called_by_fit()
 
     def begin(self, args: tuple[Any, ...], entered: int) -> tuple[Any, ...]:
-        fetch = self._fetch
-        if fetch is not None:
-            self._stamps = ()
-            self._fetching = fetch.own_ns = 0
-            fetch.iterator = args[-1]
-            args = (*args[:-1], fetch)
-        else:  # the request of a batch that came another way was not observed
-            self._stamps, self.pending = self.pending or (UNSEEN, entered, 0.0, 0), None
-        self._before = self._clock.ns
+        self._stamps, self.pending = self.pending or (UNSEEN, entered, 0.0, 0), None
+        self._compiled = self._clock.ns
         return args
 
     def end(self) -> bool:
-        if self._fetch is not None:
-            self._fetch.iterator = None
-        return bool(self._stamps)
+        return True
 
     def done(self, result: Any, ns: int) -> tuple[Sequence[float], bool]:
-        self.probe.mark(result)
-        stamps, compiled = self._stamps, self._clock.ns - self._before
-        if self._fetch is None:
-            return stamps, compiled > 0 and self._clock.explains(compiled, ns)
-        self._fetch.iterator = None
-        self.own_ns = self._fetch.own_ns
-        compiled -= self._fetching  # what a fetch compiled (a conversion) is part of its wait
-        if compiled <= 0:
-            return stamps, False
-        waited = int(sum(stamps[1::4]) - sum(stamps[0::4]))
-        return stamps, self._clock.explains(compiled, ns - waited)
+        if self.probe is not None:
+            self.probe.mark(result)
+        compiled = self._clock.ns - self._compiled
+        return self._stamps, compiled > 0 and self._clock.explains(compiled, ns)
 
-    def _requested(self) -> None:
-        self._at_request = self._clock.ns
 
-    def _came(self, stamp: Stamp, data: Any) -> None:
-        self._fetching += self._clock.ns - self._at_request
-        self._stamps += stamp
+def _called_by_fit() -> bool:
+    """Return whether an unexpected call is not `train_on_batch`'s, which has the same arguments."""
+    return sys._getframe(4).f_code.co_name == "fit"
+
+
+class FetchedBatches(Batches):
+    """Batches that a function fetches itself in Python (JAX), from an iterator around the fit's.
+
+    Args:
+        compile_clock: identifies calls that were spent compiling.
+        probe: reports whether the device still works on the previous step.
+    """
+
+    exhausted = (StopIteration,)
+
+    def __init__(self, compile_clock: CompileClock, probe: DeviceProbe | None = None):
+        self._clock = compile_clock
+        self._probe = probe
+        self._batches = TimedBatches(None, probe=probe)
+
+    def ours(self, args: tuple[Any, ...]) -> bool:
+        return _called_by_fit()
+
+    @uncounted
+    def timed(self, function: TimedFunction, inner: Callable) -> Callable:
+        # As of the base class, in one piece: little code, which a step's own puts out of the cache.
+        clock, timeline, batches, compiling = _clock, function.timeline, self._batches, self._clock
+        mark = self._probe.mark if self._probe is not None else None
+
+        def timed(*args: Any) -> Any:
+            start = clock()
+            if not function.armed:
+                return function.unexpected(inner, args)
+            function.armed = False
+            batches.iterator = args[-1]
+            batches.stamps = ()
+            compiled = compiling.ns
+            batches.own_ns = clock() - start if timeline.sampled else 0
+            try:
+                result = inner(*args[:-1], batches)
+            except BaseException as error:
+                function.raised(error, start, bool(batches.stamps))
+                raise
+            finally:
+                batches.iterator = None
+            timeline.call = start
+            timeline.call_end = end = clock()
+            timeline.stamps = batches.stamps
+            if mark is not None:
+                mark(result)
+            if compiling.ns != compiled and self._explains(compiling.ns - compiled, end - start):
+                timeline.flags |= TRACED
+            if timeline.sampled:
+                timeline.own_step_ns += batches.own_ns + clock() - end
+            return result
+
+        return timed
+
+    def _explains(self, compiled: int, ns: int) -> bool:
+        """Return whether a call of `ns`, `compiled` of it compiling, was a compilation."""
+        stamps = self._batches.stamps
+        for requested, delivered in zip(stamps[0::4], stamps[1::4], strict=True):
+            # What a fetch compiled (a conversion) is part of its wait.
+            compiled -= self._clock.between(int(requested), int(delivered))
+            ns -= int(delivered - requested)
+        return compiled > 0 and self._clock.explains(compiled, ns)

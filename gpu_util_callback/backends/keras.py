@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gpu_util_callback.backends.base import About, Adapter
-from gpu_util_callback.backends.functions import PythonBatches, TimedFunction
+from gpu_util_callback.backends.functions import Batches, TimedFunction
 from gpu_util_callback.backends.pipelines import TfDataPipelines, WatchedDataset
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.fit_frame import is_tf_keras
-from gpu_util_callback.steps.rows import DeviceProbe
 from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = ["KerasAdapter", "PythonAdapter", "keras_facts"]
@@ -30,8 +29,9 @@ class KerasAdapter(Adapter):
         self._test: TimedFunction | None = None
         self._pipelines = TfDataPipelines(self.unavailable)
 
-    def begins_batches(self) -> Callable[[], None]:
-        return self._train.arm if self._train is not None else super().begins_batches()
+    @property
+    def train_function(self) -> TimedFunction | None:
+        return self._train
 
     def test_begin(self) -> None:
         if self._test is not None:
@@ -69,14 +69,10 @@ class PythonAdapter(KerasAdapter):
         compile_clock: the framework's.
     """
 
-    fetches_inside = False  # whether the model's functions call `next` themselves
-
     def __init__(self, name: str, timing: str, about: About, compile_clock: CompileClock):
         super().__init__(name, timing, about)
         self._timeline: Timeline | None = None
         self._compile_clock = compile_clock
-        self._train_batches: PythonBatches | None = None
-        self._test_batches: PythonBatches | None = None
         self._datasets: list[Any] = []  # Keras' adapters of watched datasets
 
     def _begin(
@@ -85,25 +81,26 @@ class PythonAdapter(KerasAdapter):
         timeline: Timeline,
         stale: Callable[[], None],
         failed: Callable[[str, BaseException], None],
-        probe: DeviceProbe | None,
+        batches: Batches,
+        test_batches: Batches,
     ) -> None:
-        """Begin a fit: the part common to all such backends."""
+        """Begin a fit: the part common to all such backends.
+
+        Args:
+            batches: of the train function.
+            test_batches: of the test function.
+        """
         self._model, self._timeline = model, timeline
         try:
             self._compile_clock.start()
         except Exception as error:  # private to the framework, or moved
             failed("compilation", error)
 
-        made = [
-            PythonBatches(self._compile_clock, inside=self.fetches_inside, probe=asked)
-            for asked in (probe, None)
-        ]
-        self._train_batches, self._test_batches = made
         self._train = TimedFunction(
-            model, "train_function", timeline, self._train_batches, stale=stale,
+            model, "train_function", timeline, batches, stale=stale,
             raised=stale,  # an exception in there leaves the fit
         )  # fmt: skip
-        self._test = TimedFunction(model, "test_function", timeline, self._test_batches)
+        self._test = TimedFunction(model, "test_function", timeline, test_batches)
         self._train.wrap()
 
     def counters(self) -> dict[str, int]:

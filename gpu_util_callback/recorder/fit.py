@@ -7,13 +7,13 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpu_util_callback.backends.base import adapter_for
+from gpu_util_callback.backends.functions import TimedFunction
 from gpu_util_callback.backends.inputs import describe_fit, seen_through, source_of
 from gpu_util_callback.profiling.schedule import TraceSchedule
 from gpu_util_callback.recorder.memory import owners_in_fit
@@ -172,7 +172,7 @@ class KerasSession:
         self._input: InputTimer | None = None
         self._windows: KerasWindows | None = None
         self._logs: EpochLogs | None = None
-        self._arm: Callable[[], None] = lambda: None  # announces that a batch begins
+        self._function: TimedFunction | None = None
         self._testing = False
         self._fit: Any = None  # the CallbackList of the fit, a new one in every fit
 
@@ -270,7 +270,7 @@ class KerasSession:
         except Exception as error:
             adapter.end()
             recorder.fail("input wait", error)
-        self._arm = adapter.begins_batches()
+        self._function = adapter.train_function
         self._time_callbacks(callbacks, recorder)
 
     def _time_callbacks(self, callbacks: Any, recorder: Recorder) -> None:
@@ -357,7 +357,11 @@ class KerasSession:
         if recorder is None or recorder.status:
             return
         try:
-            self._arm()
+            function = self._function
+            if function is not None:  # as `arm` does, without the call
+                function.armed = True
+                if function.model.train_function is not function.wrapper:
+                    function.wrap()
             if self._windows is not None:
                 self._windows.batch_begin(now)
         except Exception as error:

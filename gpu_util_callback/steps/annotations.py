@@ -22,10 +22,9 @@ mark: Callable[[], Any] | None = None
 @uncounted
 def fetch(iterator: Iterator[Any]) -> Any:
     """Return `next(iterator)`, annotated while a window is open."""
-    make = mark  # as `begin` does, without the call: this runs every step
-    if make is None:
+    marker = begin()
+    if marker is None:
         return next(iterator)
-    marker = make()
     try:
         return next(iterator)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ ABSENT = -1
 # A call on a first-seen input shape is a compilation if it takes this much longer than usual.
 SLOW_FACTOR = 4.0
 SLOW_NS = 15_000_000
+_LATEST = 1000  # compilations, or parts of them, whose moment is remembered
 
 
 @dataclass
@@ -101,12 +103,18 @@ class CompileClock:
         self.ns = 0
         self.times = 0
         self._thread = threading.get_ident()
+        self._latest: deque[tuple[int, int]] = deque(maxlen=_LATEST)  # when one ended, its ns
 
     def add(self, ns: int, whole: bool = True) -> None:
         """Add a compilation of this duration on the calling thread, or a part of one."""
         if threading.get_ident() == self._thread:
             self.ns += ns
             self.times += whole
+            self._latest.append((time.perf_counter_ns(), ns))
+
+    def between(self, start: int, end: int) -> int:
+        """Return how much of `ns` ended between two recent readings of `perf_counter_ns`."""
+        return sum(ns for when, ns in self._latest if start <= when <= end)
 
     def counters(self) -> dict[str, int]:
         """Return the "compilations" so far; {} where none is reported."""

@@ -192,7 +192,7 @@ class OperationCount:
 
     def step(self, batch: Any) -> None:
         """Begin a step with this batch; on the training thread."""
-        if self._read is None:
+        if self._read is None:  # not known for this framework
             return
         now = self._read(batch)
         if now is not None and self._before is not None and now >= self._before:
@@ -200,6 +200,11 @@ class OperationCount:
         self._before = now
         if len(self._counted) >= self._MOST:
             self._read = None
+
+    @property
+    def done(self) -> bool:
+        """Return whether no step needs to be counted any more."""
+        return self._read is None
 
     @property
     def per_step(self) -> int | None:

@@ -30,6 +30,10 @@ class _Phase:
         self.inner_ns = 0  # of nested phases with an account of their own
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class Loop:
     """Steps of a loop without hooks: a step lasts from one request for a batch to the next.
 
@@ -57,6 +61,7 @@ class Loop:
         self._fetching = 0
         self._fetched: tuple[int, int] | None = None
         self._mark: Any = None  # annotation of that wait in the trace of a window
+        self._begin_step = timeline.around_begin(None, None, _raise)
         self._passes = [0, 0]  # passes over datasets so far: training's, validations'
 
     @property
@@ -104,10 +109,13 @@ class Loop:
             busy: until when the device was busy with the step before; 0 = unknown.
         """
         timeline = self.timeline
+        begin = delivered
         if requested != UNSEEN:
-            requested = min(max(requested, timeline.work_ended), delivered)
-        begin = delivered if requested == UNSEEN else requested
-        self._end_work(begin)
+            if timeline.open:
+                requested = max(requested, timeline.work_ended)
+            begin = requested = min(requested, delivered)
+        if self._working:
+            self._end_work(begin)
         if not timeline.open and not timeline.in_test and not (timeline.first and self._in_epoch):
             self._leave_own_code(begin)
             timeline.first = False
@@ -117,7 +125,7 @@ class Loop:
         else:
             for phase in self._phases:
                 phase.account = ""  # it contains steps, which have an account of their own
-            now = timeline.batch_begin()
+            now = self._begin_step(0)
             if self.windows is not None:
                 self.windows.batch_begin(now)
                 timeline.without_hooks()
@@ -131,6 +139,8 @@ class Loop:
         """Count operations of a step that begins with this batch."""
         if self.operations is not None and not self.validating:
             self.operations.step(batch)
+            if self.operations.done:
+                self.operations = None
 
     def step_end(self) -> None:
         """End the step's work."""
@@ -193,7 +203,7 @@ class Loop:
         end = max(end, self._work_start)
         compiled = self.compile_clock.ns - self._compiled
         own = end - self._work_start - self._inside_ns
-        flags = TRACED if self.compile_clock.explains(compiled, own) else 0
+        flags = TRACED if compiled and self.compile_clock.explains(compiled, own) else 0
         own_end = self._work_start + max(own, 0)
         self.timeline.worked(self._work_start, own_end, end, flags, self._stamp)
 

@@ -93,11 +93,11 @@ class Timeline:
     """
 
     __slots__ = (
-        "_append", "_call", "_call_end", "_computed", "_entered", "_epoch",
-        "_epoch_call", "_epoch_start", "_fetch", "_flags", "_hooks", "_hooks_end",
-        "_input_ns", "_logs", "_logs_end", "_perf", "_stamps", "_start", "_test_start", "_tested",
-        "batches_per_hook", "calls", "cursor", "device_done", "first", "handed", "in_test", "open",
-        "own_ns", "own_step_ns", "own_steps", "queue", "sampled", "serial", "steps_per_execution",
+        "_append", "_computed", "_epoch", "_epoch_call", "_epoch_start", "_fetch",
+        "_hooks", "_hooks_end", "_input_ns", "_logs", "_logs_end", "_perf", "_start",
+        "_test_start", "_tested", "batches_per_hook", "call", "call_end", "calls", "cursor",
+        "device_done", "first", "flags", "handed", "in_test", "open", "own_ns", "own_step_ns",
+        "own_steps", "queue", "sampled", "serial", "stamps", "steps_per_execution",
     )  # fmt: skip
 
     def __init__(self, perf: Callable[[], int] = time.perf_counter_ns):
@@ -126,9 +126,12 @@ class Timeline:
         self._input_ns = 0  # input set-up timed since `cursor`
         self.open = False  # a step has not ended yet
         self._fetch = 0  # when the next step's batch was requested, if before its hooks
-        self._start = self._entered = self._hooks = self._hooks_end = 0
-        self._call = self._call_end = self._logs = self._logs_end = self._flags = 0
-        self._stamps: Sequence[float] = ()  # one after the other
+        self._start = self._hooks = self._hooks_end = 0
+        self._logs = self._logs_end = 0
+        # Of the step's call, set by who times it: when it ran, its flags, and the stamps of its
+        # batches one after the other, where they were taken in Python.
+        self.call = self.call_end = self.flags = 0
+        self.stamps: Sequence[float] = ()
 
     def begin(self) -> None:
         """Begin the account, or continue it with another fit."""
@@ -136,7 +139,7 @@ class Timeline:
         self.first, self.in_test, self._tested = True, False, False
         self._epoch, self._epoch_call = -1, self.calls
         self.open = self.sampled = False
-        self._fetch = self._flags = 0
+        self._fetch = self.flags = 0
 
     def takes(self, batches: int, rows: Rows | None = None) -> None:
         """Announce the train function of the next calls: its batches a call, and their rows."""
@@ -149,39 +152,12 @@ class Timeline:
 
     # ---- training steps ------------------------------------------------------------------
 
-    def batch_begin(self) -> int:
-        """Begin a step: the callbacks' begin hooks are about to run. Returns: the time."""
-        now = self._perf()
-        begin = self._fetch or now
-        if self.open:
-            self._close_step(begin)
-        elif self.first:
-            self._input_set_up(begin)
-        self._start = begin
-        self._entered = self._hooks = self._hooks_end = now
-        self._fetch = self._call = self._call_end = self._logs = 0
-        self._stamps = ()
-        self.own_step_ns = 0
-        self.sampled = self.calls % SAMPLED_EVERY == 3
-        return now
-
     def fetched(self, start: int) -> None:
         """Begin the coming step at `start`, when its batch was requested.
 
         For loops that fetch before the begin hooks run.
         """
         self._fetch = start
-
-    def called(self, start: int, end: int, flags: int, stamps: Sequence[float] = ()) -> None:
-        """Note that the model's function ran from `start` to `end`.
-
-        Args:
-            stamps: of its batches, where they were taken in Python, one after the other.
-        """
-        self._call = start
-        self._call_end = end
-        self._flags |= flags
-        self._stamps = stamps
 
     def no_batch(self, start: int, end: int) -> None:
         """Note a call of the train function that found the input exhausted: input time, no step."""
@@ -203,26 +179,52 @@ class Timeline:
 
     @uncounted
     def around_begin(
-        self, hook: Callable, begun: Callable[[int], None], failed: Callable[[BaseException], None]
+        self,
+        hook: Callable | None,
+        begun: Callable[[int], None] | None,
+        failed: Callable[[BaseException], None],
     ) -> Callable:
-        """Return a list's `on_train_batch_begin` after `batch_begin` and `begun`, timed.
+        """Return a list's `on_train_batch_begin` that begins a step first, and is timed.
 
         Args:
+            hook: the list's own; None = a loop, which has none, and is given the time.
             begun: the rest of our own work at a step's begin; given the time.
             failed: called with an error of ours.
         """
-        begin, perf = self.batch_begin, self._perf
+        timeline, perf, append = self, self._perf, self._append
 
         def timed(batch: int, logs: Any = None) -> Any:
             try:
-                begun(begin())
-                self._hooks = perf()
-                if self.sampled:
-                    self.own_step_ns += self._hooks - self._entered
+                now = perf()
+                begin = timeline._fetch or now
+                if timeline.open:  # as `_close_step` does, without the call
+                    append((
+                        timeline._start, timeline._hooks, timeline._hooks_end, timeline.call,
+                        timeline.call_end, timeline._logs, timeline._logs_end, begin,
+                        timeline.flags, *timeline.stamps,
+                    ))  # fmt: skip
+                    timeline.calls += 1
+                    timeline.flags = 0
+                    timeline.open = timeline._tested = False
+                    if timeline.sampled:
+                        timeline._take_own_cost()
+                elif timeline.first:
+                    timeline._input_set_up(begin)
+                timeline._start = begin
+                timeline._fetch = timeline.call = timeline.call_end = timeline._logs = 0
+                timeline.stamps = ()
+                timeline.sampled = timeline.calls % SAMPLED_EVERY == 3
+                timeline._hooks = timeline._hooks_end = now
+                if begun is not None:
+                    begun(now)
+                    timeline._hooks = timeline._hooks_end = perf()
+                timeline.own_step_ns = timeline._hooks - now
             except Exception as error:
                 failed(error)
+            if hook is None:
+                return now
             result = hook(batch) if logs is None else hook(batch, logs)
-            self._hooks_end = perf()
+            timeline._hooks_end = perf()
             return result
 
         return timed
@@ -255,11 +257,11 @@ class Timeline:
             own_end: when it would have ended without the named phases within, which count as
                 callbacks and are placed last by convention.
         """
-        self._call = start
-        self._call_end = self._logs = own_end
+        self.call = start
+        self.call_end = self._logs = own_end
         self._logs_end = end
-        self._flags |= ONE_PIECE | flags
-        self._stamps = stamps
+        self.flags |= ONE_PIECE | flags
+        self.stamps = stamps
         self.open = True
 
     def without_hooks(self) -> None:
@@ -273,20 +275,23 @@ class Timeline:
 
     def _close_step(self, end: int) -> None:
         self._append((
-            self._start, self._hooks, self._hooks_end, self._call, self._call_end,
-            self._logs, self._logs_end, end, self._flags, *self._stamps,
+            self._start, self._hooks, self._hooks_end, self.call, self.call_end,
+            self._logs, self._logs_end, end, self.flags, *self.stamps,
         ))  # fmt: skip
         self.calls += 1
-        self._flags = 0
+        self.flags = 0
         self.open = self._tested = False
         if self.sampled:
-            self.sampled = False
-            self.own_ns += self.own_step_ns
-            self.own_steps += 1
+            self._take_own_cost()
+
+    def _take_own_cost(self) -> None:
+        self.sampled = False
+        self.own_ns += self.own_step_ns
+        self.own_steps += 1
 
     def _input_set_up(self, now: int) -> None:
         self.first = False
-        self._flags = FIRST
+        self.flags = FIRST
         name = f"epoch {self._epoch + 1}: iterator"
         self.phase("input_setup", name, self.cursor, now, "input_wait")
         self.cursor = now
@@ -332,8 +337,8 @@ class Timeline:
             self._close_test(begin)
         self._start = begin
         self._hooks = now
-        self._call = self._call_end = self._flags = self._logs = 0
-        self._stamps = ()
+        self.call = self.call_end = self.flags = self._logs = 0
+        self.stamps = ()
 
     def test_batch_end(self) -> None:
         """Note that a validation batch's end hooks have returned."""
@@ -346,8 +351,8 @@ class Timeline:
 
     def _close_test(self, end: int) -> None:
         self._append((
-            self._start, self._hooks, self._hooks, self._call, self._call_end,
-            self._logs, self._logs_end, end, self._flags | TESTING, *self._stamps,
+            self._start, self._hooks, self._hooks, self.call, self.call_end,
+            self._logs, self._logs_end, end, self.flags | TESTING, *self.stamps,
         ))  # fmt: skip
         self.open = False
 
@@ -416,7 +421,7 @@ class Timeline:
 
     def latest(self) -> int:
         """Return the last moment at which the training thread was seen."""
-        return max(self._start, self._logs_end, self._call_end, self.cursor)
+        return max(self._start, self._logs_end, self.call_end, self.cursor)
 
     def finish(self) -> None:
         """End the timeline, however the training ended."""

@@ -78,7 +78,8 @@ class Day:
         start = self.now
         wait = STEP_NS // 2 if number // 100 % 7 == 3 else 50_000
         self.now += STEP_NS - 40_000
-        self.timeline.called(start, self.now, 0, (start, start + wait, 0.0, 0))
+        self.timeline.call, self.timeline.call_end = start, self.now
+        self.timeline.stamps = (start, start + wait, 0.0, 0)
         self.ends(number)
 
     def end_hooks(self, batch: int, logs: Any) -> None:

@@ -103,7 +103,7 @@ class Turns:
                 (owner, name, owner.__dict__[name], had, before)
                 for owner, name, had, before in session._timer._undo if "train_batch" in name
             ]  # fmt: skip
-            self._function = function._wrapper
+            self._function = function.wrapper
         for owner, name, ours, had, before in self._hooks:
             if wrap or had:
                 owner.__dict__[name] = ours if wrap else before

@@ -380,7 +380,7 @@ def test_a_timeline_accounts_for_every_nanosecond_of_an_epoch():
             begin(0)
             start = clock()
             clock.now += 50
-            timeline.called(start, clock(), 0)
+            timeline.call, timeline.call_end = start, clock()
             end(0)
         timeline.input_work("new iterator", clock() - 5, clock())
         clock.now += 30

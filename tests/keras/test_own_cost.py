@@ -10,7 +10,9 @@ import pytest
 from fit_truth import recorded_fit
 
 from gpu_util_callback import GpuUtilMonitor, read_recordings
-from gpu_util_callback.steps.timeline import SAMPLED_EVERY, Timeline
+from gpu_util_callback.recorder.fit import KerasSession
+from gpu_util_callback.steps.loop import Loop
+from gpu_util_callback.steps.timeline import SAMPLED_EVERY
 
 STEPS = 6 * SAMPLED_EVERY
 
@@ -40,15 +42,16 @@ def run(request):
 
 
 def test_hooks_that_are_slow_in_one_run_are_reported_by_it_alone(run, tmp_path, monkeypatch):
-    close = Timeline._close_step
+    hook = (KerasSession, "_batch_begins") if run is train else (Loop, "_end_work")
+    usually = getattr(*hook)
 
-    def slow(self, end):
+    def slow(self, now):
         time.sleep(0.003)
-        close(self, end)
+        usually(self, now)
 
     usual = cost(run(tmp_path / "usual"))
     with monkeypatch.context() as patched:
-        patched.setattr(Timeline, "_close_step", slow)
+        patched.setattr(*hook, slow)
         assert cost(run(tmp_path / "slow")) > 3000
     assert 0 < usual < 3000
     assert 0 < cost(run(tmp_path / "again")) < 3000

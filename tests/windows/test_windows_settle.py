@@ -198,10 +198,11 @@ def a_fit(schedule, epochs, of_ms=5, per_call=1, share=0.01):
     timeline = Timeline(perf=lambda: windows.now)
     timeline.steps_per_execution = per_call
     keras_windows = KerasWindows(windows, timeline, (), None, per_call)
+    begin = timeline.around_begin(None, keras_windows.batch_begin, pytest.fail)
     for steps in epochs:
-        for _ in range(steps):
+        for batch in range(steps):
             windows.now += of_ms * 1_000_000
-            keras_windows.batch_begin(timeline.batch_begin())
+            begin(batch)
             timeline.open = True
         timeline.leave_steps()
         keras_windows.epoch_end()

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from gpu_util_callback.backends.first_call import FirstCall
+from gpu_util_callback.backends.functions import FetchedBatches
 from gpu_util_callback.backends.jax import facts as jax_facts
 from gpu_util_callback.backends.jax.compile_clock import Clock
 from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
@@ -32,8 +33,6 @@ class JaxAdapter(PythonAdapter):
     On an accelerator Keras prefetches one batch: the wait of a step is then the fetch of the next
     batch and its transfer; the first step fetches two, the last one none.
     """
-
-    fetches_inside = True
 
     def __init__(self) -> None:
         super().__init__("jax", "python", jax_facts, Clock())
@@ -57,7 +56,9 @@ class JaxAdapter(PythonAdapter):
         self._first = FirstCall(model, _first_step)
         if not self._eager:
             self._first.attach()
-        self._begin(model, timeline, stale, failed, self._probe)
+        clock = self._compile_clock
+        batches = FetchedBatches(clock, self._probe), FetchedBatches(clock)
+        self._begin(model, timeline, stale, failed, *batches)
         self._watch("train", given_adapter())
 
     def test_begin(self) -> None:
@@ -126,18 +127,19 @@ class _Noted:
 
 
 class OutputProbe(DeviceProbe):
-    """Probe of whether a step's logs have been computed.
-
-    Attributes:
-        output: a number of the last call's logs, an array of the device; None without any.
-    """
+    """Probe of whether a step's logs have been computed."""
 
     def __init__(self) -> None:
-        self.output: Any = None
+        self._logs: Any = None
 
     def mark(self, result: Any) -> None:
-        logs = result[0]  # of (logs, state)
-        self.output = next(iter(logs.values()), None) if isinstance(logs, dict) else None
+        self._logs = result[0]  # of (logs, state)
+
+    @property
+    def output(self) -> Any:
+        """Return a number of the last call's logs, an array of the device; None without any."""
+        logs = self._logs
+        return next(iter(logs.values()), None) if isinstance(logs, dict) else None
 
     def idle(self) -> bool:
         ready = getattr(self.output, "is_ready", None)

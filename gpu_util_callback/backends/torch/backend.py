@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpu_util_callback.backends.first_call import FirstCall
-from gpu_util_callback.backends.functions import PythonBatches, TimedBatches
+from gpu_util_callback.backends.functions import GivenBatches, TimedBatches
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.torch import facts as torch_facts
 from gpu_util_callback.backends.torch.compile_clock import Clock
@@ -39,7 +39,7 @@ class LoaderTimer:
     """
 
     def __init__(
-        self, data_adapter: Any, batches: PythonBatches, timeline: Timeline, handed: HandedOver
+        self, data_adapter: Any, batches: GivenBatches, timeline: Timeline, handed: HandedOver
     ):
         self.data_adapter = data_adapter
         self._handed = handed
@@ -59,14 +59,15 @@ class LoaderTimer:
         self.data_adapter.__dict__.pop(_GET, None)
 
     def _timed(self, iterator: Iterator[Any]) -> TimedBatches:
-        return TimedBatches(
+        self._batches.fetches = timed = TimedBatches(
             iterator,
             self._came,
             ended=self._ended,
-            requesting=self._requesting,
+            requesting=self._requesting if self.requesting is not None else None,
             probe=self._batches.probe,
             finished=finished_batches(iterator, self._handed),
         )
+        return timed
 
     def _requesting(self) -> None:
         if self.requesting is not None:
@@ -118,6 +119,7 @@ class TorchAdapter(PythonAdapter):
         self._test_loader: LoaderTimer | None = None
         self._first: FirstCall | None = None
         self._compiled = False
+        self._batches: dict[str, GivenBatches] = {}
 
     def begin(
         self,
@@ -130,7 +132,11 @@ class TorchAdapter(PythonAdapter):
         self._first = FirstCall(model, counted)
         if not self._compiled:
             self._first.attach()
-        self._begin(model, timeline, stale, failed, torch_facts.probe())
+        clock = self._compile_clock
+        self._batches = {
+            "train": GivenBatches(clock, torch_facts.probe()), "validation": GivenBatches(clock),
+        }  # fmt: skip
+        self._begin(model, timeline, stale, failed, *self._batches.values())
         self._train_loader = self._time_loader("train", given_adapter())
         if self._train_loader is None:
             self.timing = "hooks"
@@ -142,14 +148,13 @@ class TorchAdapter(PythonAdapter):
             self._train_loader.requesting = requested
 
     def _time_loader(self, which: str, data_adapter: Any) -> LoaderTimer | None:
-        batches = self._train_batches if which == "train" else self._test_batches
         timeline = self._timeline
-        if not hasattr(data_adapter, _GET) or not batches or not timeline:
+        if not hasattr(data_adapter, _GET) or not timeline:
             return None
         self._watch(which, data_adapter)
         # Not reported for validation.
         handed = timeline.handed if which == "train" else HandedOver()
-        loader = LoaderTimer(data_adapter, batches, timeline, handed)
+        loader = LoaderTimer(data_adapter, self._batches[which], timeline, handed)
         loader.attach()
         return loader
 
