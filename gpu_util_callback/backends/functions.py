@@ -19,9 +19,7 @@ from gpu_util_callback.steps.rows import (
 )
 from gpu_util_callback.steps.timeline import TRACED, Rows, Timeline
 
-__all__ = [
-    "Batches", "FetchedBatches", "GivenBatches", "TimedBatches", "TimedFunction", "unwrapped",
-]  # fmt: skip
+__all__ = ["Batches", "PythonBatches", "TimedBatches", "TimedFunction", "unwrapped"]
 
 _WRAPPED = "_gpu_util_wrapped"  # on our wrapper: the function inside
 _BATCHES = "_gpu_util_batches"  # on the function: how many batches a call takes
@@ -37,17 +35,15 @@ _NEVER = 1 << 62
 class Batches:
     """How the batches of a timed function's calls are timed: in Python, or in the graph.
 
-    One object a function. `begin`, and `done` or `end`, run every step.
+    One object a function.
 
     Attributes:
-        rows: what the wrapped function writes itself; None = `done` returns stamps.
+        rows: what the wrapped function writes itself; None = its calls have stamps.
         exhausted: what a call raises that found no batch.
-        fetches: what timed the fetch of the call's batch before it; None = nothing did.
     """
 
     rows: Rows | None = None
     exhausted: tuple[type[BaseException], ...] = ()
-    fetches: TimedBatches | None = None
 
     def wraps(self, inner: Callable) -> None:
         """Prepare for the calls of this function."""
@@ -56,53 +52,9 @@ class Batches:
         """Return whether a call that we did not expect is one of a fit's loop."""
         raise NotImplementedError
 
-    def begin(self, args: tuple[Any, ...], entered: int) -> tuple[Any, ...] | None:
-        """Begin a call; return what the function is given. None = this call is not to be timed."""
-        raise NotImplementedError
-
-    def end(self) -> bool:
-        """End a call that raised; return whether it had a batch."""
-        raise NotImplementedError
-
-    def done(self, result: Any, ns: int) -> tuple[Sequence[float], bool]:
-        """End a call that took `ns`; return the stamps of its batches, and whether it compiled."""
-        raise NotImplementedError
-
-    @uncounted
     def timed(self, function: TimedFunction, inner: Callable) -> Callable:
-        """Return `inner`, timed. Runs every step, hence in so few calls."""
-        clock, timeline = _clock, function.timeline
-
-        def timed(*args: Any) -> Any:
-            entered = clock()
-            if not function.armed:
-                return function.unexpected(inner, args)
-            try:
-                given = self.begin(args, entered)
-            except Exception as error:
-                function.failed(error)
-                given = None
-            if given is None:
-                return inner(*args)
-            function.armed = False
-            start = clock()
-            try:
-                result = inner(*given)
-            except BaseException as error:
-                function.raised(error, start, self.end())
-                raise
-            end = clock()
-            timeline.call, timeline.call_end = start, end
-            timeline.stamps, compiled = self.done(result, end - start)
-            if compiled:
-                timeline.flags |= TRACED
-            if timeline.sampled:
-                timeline.own_step_ns += start - entered + clock() - end
-                if self.fetches is not None:
-                    timeline.own_step_ns += self.fetches.own_ns
-            return result
-
-        return timed
+        """Return `inner`, timed. It runs every step: little code, in few calls."""
+        raise NotImplementedError
 
 
 class TimedFunction:
@@ -332,105 +284,80 @@ class Finished(Protocol):
         """Note that it came `ns` after it was requested."""
 
 
-class GivenBatches(Batches):
-    """Batches that a function is given: they are fetched before (PyTorch).
+class PythonBatches(Batches):
+    """Batches that Python fetches: in a call of the function (JAX), or before it (PyTorch).
 
     Args:
         compile_clock: identifies calls that were spent compiling.
+        inside: whether the function is given an iterator as its last argument and calls `next` on
+            it; else it is given the batch.
         probe: reports whether the device still works on the previous step.
 
     Attributes:
+        fetches: times the fetches; None = nothing does.
         pending: stamp of the batch that the next call is given; None = it was not observed.
     """
 
-    def __init__(self, compile_clock: CompileClock, probe: DeviceProbe | None = None):
-        self.pending: Stamp | None = None
+    def __init__(
+        self, compile_clock: CompileClock, *, inside: bool, probe: DeviceProbe | None = None
+    ):
+        self.exhausted = (StopIteration,) if inside else ()
         self.probe = probe
+        self.fetches = TimedBatches(None, probe=probe) if inside else None
+        self.pending: Stamp | None = None
+        self._inside = inside
         self._clock = compile_clock
-        self._compiled = 0  # reading of it
-        self._stamps: Sequence[float] = ()
 
     def ours(self, args: tuple[Any, ...]) -> bool:
-        return _called_by_fit()
-
-    def begin(self, args: tuple[Any, ...], entered: int) -> tuple[Any, ...]:
-        self._stamps, self.pending = self.pending or (UNSEEN, entered, 0.0, 0), None
-        self._compiled = self._clock.ns
-        return args
-
-    def end(self) -> bool:
-        return True
-
-    def done(self, result: Any, ns: int) -> tuple[Sequence[float], bool]:
-        if self.probe is not None:
-            self.probe.mark(result)
-        compiled = self._clock.ns - self._compiled
-        return self._stamps, compiled > 0 and self._clock.explains(compiled, ns)
-
-
-def _called_by_fit() -> bool:
-    """Return whether an unexpected call is not `train_on_batch`'s, which has the same arguments."""
-    return sys._getframe(4).f_code.co_name == "fit"
-
-
-class FetchedBatches(Batches):
-    """Batches that a function fetches itself in Python (JAX), from an iterator around the fit's.
-
-    Args:
-        compile_clock: identifies calls that were spent compiling.
-        probe: reports whether the device still works on the previous step.
-    """
-
-    exhausted = (StopIteration,)
-
-    def __init__(self, compile_clock: CompileClock, probe: DeviceProbe | None = None):
-        self._clock = compile_clock
-        self._probe = probe
-        self._batches = TimedBatches(None, probe=probe)
-
-    def ours(self, args: tuple[Any, ...]) -> bool:
-        return _called_by_fit()
+        # The function is called by `train_on_batch` as well, with arguments of the same kinds.
+        return sys._getframe(3).f_code.co_name == "fit"
 
     @uncounted
     def timed(self, function: TimedFunction, inner: Callable) -> Callable:
-        # As of the base class, in one piece: little code, which a step's own puts out of the cache.
-        clock, timeline, batches, compiling = _clock, function.timeline, self._batches, self._clock
-        mark = self._probe.mark if self._probe is not None else None
+        clock, timeline, compiling = _clock, function.timeline, self._clock
+        inside = self.fetches if self._inside else None
+        mark = self.probe.mark if self.probe is not None else None
 
         def timed(*args: Any) -> Any:
             start = clock()
             if not function.armed:
                 return function.unexpected(inner, args)
             function.armed = False
-            batches.iterator = args[-1]
-            batches.stamps = ()
+            stamps: Sequence[float]
+            if inside is None:
+                stamps, self.pending = self.pending or (UNSEEN, start, 0.0, 0), None
+            else:
+                inside.iterator, inside.stamps, inside.own_ns = args[-1], (), 0
+                args = (*args[:-1], inside)
             compiled = compiling.ns
-            batches.own_ns = clock() - start if timeline.sampled else 0
+            called = clock() if timeline.sampled else start
             try:
-                result = inner(*args[:-1], batches)
+                result = inner(*args)
             except BaseException as error:
-                function.raised(error, start, bool(batches.stamps))
+                function.raised(error, start, inside is None or bool(inside.stamps))
                 raise
             finally:
-                batches.iterator = None
+                if inside is not None:
+                    inside.iterator, stamps = None, inside.stamps
             timeline.call = start
             timeline.call_end = end = clock()
-            timeline.stamps = batches.stamps
+            timeline.stamps = stamps
             if mark is not None:
                 mark(result)
             if compiling.ns != compiled and self._explains(compiling.ns - compiled, end - start):
                 timeline.flags |= TRACED
             if timeline.sampled:
-                timeline.own_step_ns += batches.own_ns + clock() - end
+                fetching = self.fetches.own_ns if self.fetches is not None else 0
+                timeline.own_step_ns += called - start + fetching + clock() - end
             return result
 
         return timed
 
     def _explains(self, compiled: int, ns: int) -> bool:
         """Return whether a call of `ns`, `compiled` of it compiling, was a compilation."""
-        stamps = self._batches.stamps
+        stamps = self.fetches.stamps if self.fetches is not None else ()
         for requested, delivered in zip(stamps[0::4], stamps[1::4], strict=True):
-            # What a fetch compiled (a conversion) is part of its wait.
+            # What a fetch in the call compiled (a conversion) is part of its wait.
             compiled -= self._clock.between(int(requested), int(delivered))
             ns -= int(delivered - requested)
         return compiled > 0 and self._clock.explains(compiled, ns)

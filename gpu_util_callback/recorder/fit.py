@@ -357,13 +357,15 @@ class KerasSession:
         if recorder is None or recorder.status:
             return
         try:
-            function = self._function
+            function, windows = self._function, self._windows
             if function is not None:  # as `arm` does, without the call
                 function.armed = True
                 if function.model.train_function is not function.wrapper:
                     function.wrap()
-            if self._windows is not None:
-                self._windows.batch_begin(now)
+                    if windows is not None:
+                        windows.away = None  # calls may take another number of batches
+            if windows is not None and (windows.away is None or now >= windows.away.attends_ns):
+                windows.batch_begin(now)
         except Exception as error:
             self._callback._give_up(self, error)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gpu_util_callback.backends.base import profiler_session_for
-from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.profiling.schedule import Planner, TraceSchedule
 from gpu_util_callback.profiling.windows import ProfilerWindows
 from gpu_util_callback.recording.redaction import hashed_host
 from gpu_util_callback.steps.timeline import Timeline
@@ -102,7 +102,8 @@ class KerasWindows:
         self._first = 0  # step at which the epoch began
         self._calls = timeline.calls  # calls before it
         self._begun = 0  # calls of the epoch that have begun, where each is looked at
-        self._looks = True
+        # While no boundary of steps is looked at: who says until when (`attends_ns`).
+        self.away: Planner | None = None
         windows.begin(callbacks, steps_per_epoch, self._per_call)
         self._planner = windows.planner
 
@@ -118,11 +119,11 @@ class KerasWindows:
         if planner is not None and call and timeline.steps_per_execution == self._per_call:
             step = self._first + call * self._per_call
             if now < planner.attends_ns or step < planner.attends_step:
-                if self._looks:
-                    self._looks = False
+                if self.away is None:
+                    self.away = planner
                     planner.looks_away()
                 return
-        self._looks = True
+        self.away = None
         if timeline.steps_per_execution != self._per_call:
             self._rebase()
             call = 0
@@ -151,6 +152,7 @@ class KerasWindows:
         """End an epoch."""
         delivered = self._delivered()
         self._windows.steps_pause(delivered)
+        self.away = None
         self._first = delivered
         self._calls = self._timeline.calls
         self._begun = 0

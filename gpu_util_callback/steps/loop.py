@@ -119,7 +119,7 @@ class Loop:
         if not timeline.open and not timeline.in_test and not (timeline.first and self._in_epoch):
             self._leave_own_code(begin)
             timeline.first = False
-        timeline.fetched(begin)
+        timeline.fetch = begin
         if timeline.in_test:
             timeline.test_batch_begin()
         else:

@@ -93,11 +93,11 @@ class Timeline:
     """
 
     __slots__ = (
-        "_append", "_computed", "_epoch", "_epoch_call", "_epoch_start", "_fetch",
+        "_append", "_computed", "_epoch", "_epoch_call", "_epoch_start",
         "_hooks", "_hooks_end", "_input_ns", "_logs", "_logs_end", "_perf", "_start",
         "_test_start", "_tested", "batches_per_hook", "call", "call_end", "calls", "cursor",
-        "device_done", "first", "flags", "handed", "in_test", "open", "own_ns", "own_step_ns",
-        "own_steps", "queue", "sampled", "serial", "stamps", "steps_per_execution",
+        "device_done", "fetch", "first", "flags", "handed", "in_test", "open", "own_ns",
+        "own_step_ns", "own_steps", "queue", "sampled", "serial", "stamps", "steps_per_execution",
     )  # fmt: skip
 
     def __init__(self, perf: Callable[[], int] = time.perf_counter_ns):
@@ -125,7 +125,7 @@ class Timeline:
         self._test_start = 0
         self._input_ns = 0  # input set-up timed since `cursor`
         self.open = False  # a step has not ended yet
-        self._fetch = 0  # when the next step's batch was requested, if before its hooks
+        self.fetch = 0  # when the next step's batch was requested, where that is before its hooks
         self._start = self._hooks = self._hooks_end = 0
         self._logs = self._logs_end = 0
         # Of the step's call, set by who times it: when it ran, its flags, and the stamps of its
@@ -139,7 +139,7 @@ class Timeline:
         self.first, self.in_test, self._tested = True, False, False
         self._epoch, self._epoch_call = -1, self.calls
         self.open = self.sampled = False
-        self._fetch = self.flags = 0
+        self.fetch = self.flags = 0
 
     def takes(self, batches: int, rows: Rows | None = None) -> None:
         """Announce the train function of the next calls: its batches a call, and their rows."""
@@ -151,13 +151,6 @@ class Timeline:
         self._append(Function("validation", batches, rows, self.serial))
 
     # ---- training steps ------------------------------------------------------------------
-
-    def fetched(self, start: int) -> None:
-        """Begin the coming step at `start`, when its batch was requested.
-
-        For loops that fetch before the begin hooks run.
-        """
-        self._fetch = start
 
     def no_batch(self, start: int, end: int) -> None:
         """Note a call of the train function that found the input exhausted: input time, no step."""
@@ -196,7 +189,7 @@ class Timeline:
         def timed(batch: int, logs: Any = None) -> Any:
             try:
                 now = perf()
-                begin = timeline._fetch or now
+                begin = timeline.fetch or now
                 if timeline.open:  # as `_close_step` does, without the call
                     append((
                         timeline._start, timeline._hooks, timeline._hooks_end, timeline.call,
@@ -211,7 +204,7 @@ class Timeline:
                 elif timeline.first:
                     timeline._input_set_up(begin)
                 timeline._start = begin
-                timeline._fetch = timeline.call = timeline.call_end = timeline._logs = 0
+                timeline.fetch = timeline.call = timeline.call_end = timeline._logs = 0
                 timeline.stamps = ()
                 timeline.sampled = timeline.calls % SAMPLED_EVERY == 3
                 timeline._hooks = timeline._hooks_end = now
@@ -331,8 +324,8 @@ class Timeline:
     def test_batch_begin(self) -> None:
         """Begin a validation batch."""
         now = self._perf()
-        begin = self._fetch or now
-        self._fetch = 0
+        begin = self.fetch or now
+        self.fetch = 0
         if self.open:
             self._close_test(begin)
         self._start = begin

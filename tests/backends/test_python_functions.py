@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpu_util_callback.backends import functions
-from gpu_util_callback.backends.functions import FetchedBatches, TimedBatches, TimedFunction
+from gpu_util_callback.backends.functions import PythonBatches, TimedBatches, TimedFunction
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.rows import ENDED_MEANWHILE, DeviceProbe
 from gpu_util_callback.steps.timeline import CALL, Phase, Timeline
@@ -25,7 +25,7 @@ def test_a_call_that_raises_after_its_batch_came_leaves_the_rows_of_the_others()
     model = SimpleNamespace(train_function=step)
     timeline, raised = Timeline(), []
     timer = TimedFunction(
-        model, "train_function", timeline, FetchedBatches(CompileClock()),
+        model, "train_function", timeline, PythonBatches(CompileClock(), inside=True),
         raised=lambda: raised.append(1),
     )  # fmt: skip
     timer.wrap()

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from gpu_util_callback.backends.first_call import FirstCall
-from gpu_util_callback.backends.functions import FetchedBatches
+from gpu_util_callback.backends.functions import PythonBatches
 from gpu_util_callback.backends.jax import facts as jax_facts
 from gpu_util_callback.backends.jax.compile_clock import Clock
 from gpu_util_callback.backends.jax.flops import StepShapes, count, jitted_in
@@ -57,7 +57,7 @@ class JaxAdapter(PythonAdapter):
         if not self._eager:
             self._first.attach()
         clock = self._compile_clock
-        batches = FetchedBatches(clock, self._probe), FetchedBatches(clock)
+        batches = [PythonBatches(clock, inside=True, probe=one) for one in (self._probe, None)]
         self._begin(model, timeline, stale, failed, *batches)
         self._watch("train", given_adapter())
 

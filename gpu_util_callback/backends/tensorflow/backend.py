@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,9 @@ from gpu_util_callback.backends.tensorflow.iterator import (
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.work import NotCounted, Work
 from gpu_util_callback.steps.fit_frame import is_tf_keras
+from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import InputRows
-from gpu_util_callback.steps.timeline import Timeline
+from gpu_util_callback.steps.timeline import TRACED, Timeline
 
 __all__ = [
     "GraphBatches",
@@ -66,7 +67,6 @@ class GraphBatches(Batches):
         self._tell_seen = seen
         self._into_queue = timing_into(None)
         self._stamps: list[float] = []
-        self._traces = 0
 
     def wraps(self, inner: Callable) -> None:
         # The queue is kept on the model's function: from now on it is read for this fit.
@@ -98,8 +98,45 @@ class GraphBatches(Batches):
     def ours(self, args: tuple[Any, ...]) -> bool:
         return is_iterator(args[0])  # `train_on_batch` passes a generator
 
-    def begin(self, args: tuple[Any, ...], entered: int) -> tuple[Any, ...] | None:
-        iterator = args[0]
+    @uncounted
+    def timed(self, function: TimedFunction, inner: Callable) -> Callable:
+        clock, timeline = time.perf_counter_ns, function.timeline
+
+        def timed(*args: Any) -> Any:
+            entered = clock()
+            if not function.armed:
+                return function.unexpected(inner, args)
+            try:
+                given = self._given(args[0])
+            except Exception as error:
+                function.failed(error)
+                given = None
+            if given is None:
+                return inner(*args)
+            function.armed = False
+            queue = self.queue
+            traces = queue.traces if queue is not None else 0
+            start = clock()
+            try:
+                result = inner(given)
+            except BaseException as error:
+                function.raised(error, start, had_batch=False)
+                raise
+            finally:
+                current.timing = None
+            timeline.call = start
+            timeline.call_end = end = clock()
+            timeline.stamps = self._stamps
+            if queue is not None and queue.traces != traces:
+                timeline.flags |= TRACED
+            if timeline.sampled:
+                timeline.own_step_ns += start - entered + clock() - end
+            return result
+
+        return timed
+
+    def _given(self, iterator: Any) -> Any:
+        """Return what the function is given for an iterator; None = the call is not to be timed."""
         known = self._iterator
         if known is None or known() is not iterator:
             if not is_iterator(iterator):
@@ -111,21 +148,11 @@ class GraphBatches(Batches):
         if given is None:
             given = timed_distributed(iterator) if is_distributed(iterator) else timed(iterator)
         if self.queue is not None:
-            self._traces = self.queue.traces
             current.timing = self._into_queue
         else:
             self._stamps = []
             current.timing = timing_into(None, self._stamps)
-        return (given,)
-
-    def end(self) -> bool:
-        current.timing = None
-        return False
-
-    def done(self, result: Any, ns: int) -> tuple[Sequence[float], bool]:
-        current.timing = None
-        queue = self.queue
-        return self._stamps, queue is not None and queue.traces != self._traces
+        return given
 
 
 def is_iterator(value: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpu_util_callback.backends.first_call import FirstCall
-from gpu_util_callback.backends.functions import GivenBatches, TimedBatches
+from gpu_util_callback.backends.functions import PythonBatches, TimedBatches
 from gpu_util_callback.backends.keras import PythonAdapter
 from gpu_util_callback.backends.torch import facts as torch_facts
 from gpu_util_callback.backends.torch.compile_clock import Clock
@@ -39,7 +39,7 @@ class LoaderTimer:
     """
 
     def __init__(
-        self, data_adapter: Any, batches: GivenBatches, timeline: Timeline, handed: HandedOver
+        self, data_adapter: Any, batches: PythonBatches, timeline: Timeline, handed: HandedOver
     ):
         self.data_adapter = data_adapter
         self._handed = handed
@@ -77,7 +77,7 @@ class LoaderTimer:
         timeline = self._timeline
         if timeline is not None:
             self._batches.pending = stamp
-            timeline.fetched(stamp[0])
+            timeline.fetch = stamp[0]
 
     def _ended(self, start: int, end: int) -> None:
         timeline = self._timeline
@@ -119,7 +119,7 @@ class TorchAdapter(PythonAdapter):
         self._test_loader: LoaderTimer | None = None
         self._first: FirstCall | None = None
         self._compiled = False
-        self._batches: dict[str, GivenBatches] = {}
+        self._batches: dict[str, PythonBatches] = {}
 
     def begin(
         self,
@@ -134,8 +134,9 @@ class TorchAdapter(PythonAdapter):
             self._first.attach()
         clock = self._compile_clock
         self._batches = {
-            "train": GivenBatches(clock, torch_facts.probe()), "validation": GivenBatches(clock),
-        }  # fmt: skip
+            "train": PythonBatches(clock, inside=False, probe=torch_facts.probe()),
+            "validation": PythonBatches(clock, inside=False),
+        }
         self._begin(model, timeline, stale, failed, *self._batches.values())
         self._train_loader = self._time_loader("train", given_adapter())
         if self._train_loader is None:
