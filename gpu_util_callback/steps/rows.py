@@ -81,7 +81,7 @@ class InputRows:
 class DeviceProbe:
     """Non-blocking query of whether the device has finished the last step.
 
-    The base class is for frameworks and devices where a step is done when its call returns.
+    None is needed where a step is done when its call returns.
     """
 
     def mark(self, result: Any) -> None:

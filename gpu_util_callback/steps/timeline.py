@@ -184,23 +184,14 @@ class Timeline:
             begun: the rest of our own work at a step's begin; given the time.
             failed: called with an error of ours.
         """
-        timeline, perf, append = self, self._perf, self._append
+        timeline, perf, close = self, self._perf, self._close_step
 
         def timed(batch: int, logs: Any = None) -> Any:
             try:
                 now = perf()
                 begin = timeline.fetch or now
-                if timeline.open:  # as `_close_step` does, without the call
-                    append((
-                        timeline._start, timeline._hooks, timeline._hooks_end, timeline.call,
-                        timeline.call_end, timeline._logs, timeline._logs_end, begin,
-                        timeline.flags, *timeline.stamps,
-                    ))  # fmt: skip
-                    timeline.calls += 1
-                    timeline.flags = 0
-                    timeline.open = timeline._tested = False
-                    if timeline.sampled:
-                        timeline._take_own_cost()
+                if timeline.open:
+                    close(begin)
                 elif timeline.first:
                     timeline._input_set_up(begin)
                 timeline._start = begin
@@ -275,12 +266,9 @@ class Timeline:
         self.flags = 0
         self.open = self._tested = False
         if self.sampled:
-            self._take_own_cost()
-
-    def _take_own_cost(self) -> None:
-        self.sampled = False
-        self.own_ns += self.own_step_ns
-        self.own_steps += 1
+            self.sampled = False
+            self.own_ns += self.own_step_ns
+            self.own_steps += 1
 
     def _input_set_up(self, now: int) -> None:
         self.first = False

@@ -30,12 +30,12 @@ from neighbour import neighbour
 from nvml import Scenario, environment
 from peers import install, with_path
 from rounds import spread
+from table import BESIDE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUDGET_US = {"thread_us": 15, "process_us": 30}
 PACES = ("back-to-back", "paced")
-BESIDE = ", beside another program"
 # (name, the program's first argument, KERAS_BACKEND, what has to be there)
 KINDS = (
     ("TensorFlow, fit", "fit", "tensorflow", "tensorflow"),
