@@ -8,6 +8,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gpu_util_callback.recorder.messages import reason_of, say
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recorder.work import ModelWork
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.segments import joined
 from gpu_util_callback.recording.summary import Account
 from gpu_util_callback.recording.work import mfu_of
 
@@ -31,8 +33,11 @@ REMOTE_FLUSH_S = 30.0
 # Seconds between the attempts to write a recording's end, where writing fails. Only the end of
 # the process waits for them, and it cuts them short.
 RETRIES_S = (0.5, 2.0, 5.0)
-DIAGNOSIS_SHARE = 0.005  # of a processor, for one with many spans
-DIAGNOSIS_S = 3.0  # between two, but the first: an input pipeline in Python needs their lock, too
+DIAGNOSIS_SHARE = 0.003  # of a processor, for one with many spans
+# Between two, but the first: an input pipeline in Python needs their lock, too. The later, the less
+# changes: a twentieth of the run so far, within these.
+DIAGNOSIS_S, SELDOM_S = 5.0, 10.0
+MOST_FLUSHES = 8  # whose rows wait for a diagnosis
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Tables = dict[str, dict[str, Any]]
@@ -72,6 +77,7 @@ class Outputs:
         self._points = ScalarPoints(settings.scalar_freq)
         self._offset = 0  # the scalars' step of this fit's first step
         self._diagnosis: Any = None
+        self._undiagnosed: list[tuple[Tables, list[Any]]] = []  # rows and samples of each flush
         self._next_diagnosis_ns = 0  # on the recording's clock
         self._diagnosis_ns: deque[int] = deque(maxlen=2)  # of processor time; a first one imports
         self._next_flush = 0.0
@@ -212,20 +218,26 @@ class Outputs:
         """Diagnose all rows so far; print what is newly found while training continues.
 
         The next diagnosis waits for some seconds, and where there are many spans, which take longer
-        to find, in proportion; rows are added at each call.
+        to find, in proportion.
         """
         if self._diagnosis is None:
             return
         try:
-            self._diagnosis.add(tables, samples)
-            if now_ns < self._next_diagnosis_ns and not last:
+            self._undiagnosed.append((tables, samples))
+            waits = now_ns < self._next_diagnosis_ns and not last
+            if waits and len(self._undiagnosed) < MOST_FLUSHES:
+                return
+            self._diagnosis.add(self._undiagnosed)
+            self._undiagnosed = []
+            if waits:
                 return
             began = time.thread_time_ns()
             found = self._diagnosis.result(facts, started_ns, now_ns, ended=last)
             self.update(diagnosis=found)
             self._diagnosis_ns.append(time.thread_time_ns() - began)
             if len(self._diagnosis_ns) > 1:
-                pause_ns = max(1e9 * DIAGNOSIS_S, min(self._diagnosis_ns) / DIAGNOSIS_SHARE)
+                pause_s = min(max(DIAGNOSIS_S, (now_ns - started_ns) / 20e9), SELDOM_S)
+                pause_ns = max(1e9 * pause_s, min(self._diagnosis_ns) / DIAGNOSIS_SHARE)
                 self._next_diagnosis_ns = now_ns + int(pause_ns)
             if self._settings.report and not last:
                 for line in self._diagnosis.news(found):
@@ -311,14 +323,15 @@ class RunningDiagnosis:
         self._account = Account()
         self._announcer = Announcer()
 
-    def add(self, tables: Mapping[str, Mapping[str, Any]], blocks: Iterable[Any]) -> None:
-        """Add new rows by table, and new sample blocks."""
+    def add(self, parts: Sequence[tuple[Tables, Iterable[Any]]]) -> None:
+        """Add new rows by table, and new sample blocks, of one flush or several."""
+        tables, _ = joined([(rows, {}) for rows, _ in parts])
         if "steps" in tables:
             self._account.add_steps(tables["steps"])
         if "phases" in tables:
             self._account.add_phases(tables["phases"])
         groups: dict[str, dict[str, np.ndarray]] = {}
-        for block in blocks:
+        for block in chain.from_iterable(blocks for _, blocks in parts):
             columns = {name: block.values[:, i] for i, name in enumerate(block.columns)}
             columns["time_ns"] = block.time_ns
             known = groups.get(block.group)

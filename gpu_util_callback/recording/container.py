@@ -37,9 +37,10 @@ __all__ = [
     "decode_frame",
     "encode_frame",
     "pack",
+    "plain_frame",
 ]
 
-# Far above what the writer makes (segments are sealed at 256 kB, merged up to 1 MB).
+# Far above what the writer makes (segments of some 256 kB, merged up to 1 MB).
 MAX_FILE_BYTES = 64 << 20
 MAX_MEMBER_BYTES = 64 << 20
 MAX_TOTAL_BYTES = 256 << 20
@@ -76,13 +77,14 @@ def checked_ns(value: Any) -> int:
 
 
 def pack(index: Mapping[str, Any], arrays: Mapping[str, np.ndarray], level: int = 6) -> bytes:
-    """Build a container: `index` as JSON, `arrays` as `.npy` members, deflated at `level`."""
+    """Build a container: `index` as JSON, `arrays` as `.npy` members; not deflated at `level` 0."""
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
+    packing = zipfile.ZIP_DEFLATED if level else zipfile.ZIP_STORED
+    with zipfile.ZipFile(out, "w", packing) as archive:
 
         def add(name: str, data: bytes) -> None:
             info = zipfile.ZipInfo(name, _STAMP)
-            info.compress_type = zipfile.ZIP_DEFLATED
+            info.compress_type = packing
             archive.writestr(info, data, compresslevel=level)
 
         add(INDEX, json.dumps(index, separators=(",", ":"), allow_nan=False).encode())
@@ -253,6 +255,40 @@ def encode_frame(
     return {"rows": rows, "columns": described}, matrix
 
 
+def plain_frame(
+    columns: Mapping[str, np.ndarray], kinds: Mapping[str, str]
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Encode as `encode_frame` does, in a tenth of the time and a few times the space.
+
+    Nothing is sought that would make columns smaller; floats are kept exactly. For rows that are
+    encoded again soon.
+    """
+    described: dict[str, dict[str, Any]] = {}
+    numbers = []
+    for name, values in columns.items():
+        entry: dict[str, Any] = {"type": kinds[name]}
+        described[name] = entry
+        if kinds[name] == "text":
+            values, entry["words"] = _codes(values)
+        elif kinds[name] == "float":
+            values, entry["bits"] = np.ascontiguousarray(values, np.float64).view(np.int64), 64
+        numbers.append(np.asarray(values, np.int64))
+    rows = len(numbers[0]) if numbers else 0
+    if not rows:
+        return encode_frame(columns, kinds)
+    table = np.stack(numbers)
+    bases = table[:, 0].copy()
+    zigzag = _zigzag(table - bases[:, np.newaxis])
+    widths = [(int(most).bit_length() + 7) // 8 for most in zigzag.max(axis=1)]
+    at = 0
+    for entry, base, width in zip(described.values(), bases.tolist(), widths, strict=True):
+        entry.update(at=at, width=width, base=base, heads=[])
+        at += width
+    octets = zigzag.astype("<u8", copy=False).view(np.uint8).reshape(len(numbers), rows, 8)
+    used = np.arange(8) < np.array(widths)[:, np.newaxis]
+    return {"rows": rows, "columns": described}, octets.transpose(0, 2, 1)[used]
+
+
 def decode_frame(
     frame: Mapping[str, Any], matrix: np.ndarray, names: Iterable[str] | None = None
 ) -> dict[str, np.ndarray]:
@@ -342,13 +378,18 @@ def _encode_ints(
     if middle:
         entry["middle"] = middle
         rest = rest - middle
-    zigzag = ((rest << 1) ^ (rest >> 63)).view(np.uint64)
+    zigzag = _zigzag(rest)
     width = (int(zigzag.max()).bit_length() + 7) // 8
     entry["width"] = width
     if width:
         octets = np.ascontiguousarray(zigzag.astype("<u8")).view(np.uint8)
         planes.append(np.ascontiguousarray(octets.reshape(-1, 8)[:, :width].T))
     return entry
+
+
+def _zigzag(values: np.ndarray) -> np.ndarray:
+    """Return int64 as uint64, small ones as small ones: 0, -1, 1, -2 become 0, 1, 2, 3."""
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
 def _cost(values: np.ndarray) -> float:
@@ -484,11 +525,17 @@ def _resolution(value: Any) -> float:
 
 
 def _encode_text(values: Sequence[Any] | np.ndarray, planes: list[np.ndarray]) -> dict[str, Any]:
+    codes, words = _codes(values)
+    return {**_encode_ints(codes, planes), "words": words}
+
+
+def _codes(values: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Return (int64[n], the words that these number)."""
     words: dict[str, int] = {}
     codes = np.fromiter(
         (words.setdefault(str(value), len(words)) for value in values), np.int64, len(values)
     )
-    return {**_encode_ints(codes, planes), "words": list(words)}
+    return codes, list(words)
 
 
 def _decode_text(entry: Mapping[str, Any], matrix: np.ndarray) -> np.ndarray:

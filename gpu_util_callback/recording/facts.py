@@ -570,7 +570,7 @@ class Facts(TypedDict, total=False):
     flush_s: Annotated[float, Within(0, 1e6)]
     flushes: Count
     sealed: Count
-    open: bool
+    covered: Count
     rows: dict[str, Count]
     dropped_rows: Count
     scalar_step_offset: Count

@@ -141,7 +141,10 @@ class Folded:
             if name not in self.columns:
                 self._grow(name)
         while int(keys[-1]) >> self.shift >= self.size:
-            self.fold()
+            if self.used:
+                self.fold()
+            else:  # a run's first rows
+                self.shift += 1
         numbers, reduced = reduce_rows(keys, values, self.shift)
         self.buckets.put(numbers, reduced, [self.columns.index(name) for name in columns])
         self.used = max(self.used, int(numbers[-1]) + 1)

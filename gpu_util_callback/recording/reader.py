@@ -30,6 +30,7 @@ from gpu_util_callback.recording.segments import (
     StoredIndex,
     concatenate,
     empty_column,
+    joined,
     list_segments,
     longest,
     stored_index,
@@ -117,8 +118,8 @@ class RecordingFiles:
         # Results computed from the files, until they change; and the computations under way.
         self._cache: dict[str, Any] = {}
         self._making: dict[str, threading.RLock] = {}
-        # overview.npz, the number of sealed segments for which it was read, and its time stamp
-        # where it turned out to be damaged.
+        # overview.npz, the number of segments that it covers, and its time stamp where it turned
+        # out to be damaged.
         self._top_file: tuple[Any, StoredTop] | None = None
         self._bad_top: tuple | None = None
         self.unanswered = False
@@ -129,14 +130,19 @@ class RecordingFiles:
         return self._storage.remote
 
     def _stored_top(self) -> StoredTop | None:
-        """Return `overview.npz`, kept until another segment is sealed; None where there is none."""
-        sealed = self.facts.get("sealed", 1)
+        """Return `overview.npz`, kept until it is written again; None where there is none."""
+        covered = self._covered
         known = self._top_file
-        if known is None or known[0] != sealed:
+        if known is None or known[0] != covered:
             # Once for all readers until the manifest changes, also where it is damaged.
-            found = self._cached("overview.npz", self._read_top) if sealed else None
-            known = self._top_file = (sealed, found) if found is not None else None
+            found = self._cached("overview.npz", self._read_top) if covered != 0 else None
+            known = self._top_file = (covered, found) if found is not None else None
         return known[1] if known is not None else None
+
+    @property
+    def _covered(self) -> int | None:
+        """The number of segments that `overview.npz` covers; None without a manifest."""
+        return self.facts.get("covered", self.facts.get("sealed"))  # older writers: all sealed ones
 
     def _read_top(self) -> StoredTop | None:
         stamp = None
@@ -148,7 +154,7 @@ class RecordingFiles:
             self._bad_top = stamp
             self._overview_problem(error)
         except OSError as error:
-            if self.facts.get("sealed"):
+            if self._covered:
                 self._overview_problem(error)
         return None
 
@@ -188,12 +194,15 @@ class RecordingFiles:
         if self._is_gone():
             return []
         stored = self._stored_top()
-        infos, gaps = list_segments(
-            self._storage.names(self.path),
-            {} if stored is None else stored.index.entries,
-            sealed=self.facts.get("sealed") or 0,
-            closed=self.facts.get("status") != "live",
-        )
+        for _ in range(2):  # a list made while files are sealed or merged may have neither
+            infos, gaps = list_segments(
+                self._storage.names(self.path),
+                {} if stored is None else stored.index.entries,
+                sealed=self.facts.get("sealed") or 0,
+                closed=self.facts.get("status") != "live",
+            )
+            if not gaps:
+                break
         for gap in gaps:
             self._missing(gap)
         return infos
@@ -338,7 +347,8 @@ class Recording(RecordingFiles):
         self._changed_at: float | None = None  # when the manifest was last seen to change
         self._whole: dict[str, tuple[int, dict[str, np.ndarray]]] = {}
         self._refreshing = threading.Lock()
-        self._of_sealed: tuple[StoredTop | None, Any, Top] | None = None
+        self._of_stored: tuple[StoredTop | None, Any, Top] | None = None
+        self._newest: dict[str, tuple[Rows, Rows]] = {}  # of the segments after those
         self.refresh()
 
     # --- identity ---------------------------------------------------------------------------------
@@ -616,32 +626,43 @@ class Recording(RecordingFiles):
 
     def _top(self) -> Top:
         """Return the stored first view with the rows of newer segments added."""
-        stored, sealed = self._stored_top(), self.facts.get("sealed")
-        known = self._of_sealed
-        if known is None or known[0] is not stored or known[1] != sealed or sealed is None:
-            known = self._of_sealed = (stored, sealed, self._top_of_sealed(stored))
+        stored, covered = self._stored_top(), self._covered
+        known = self._of_stored
+        if known is None or known[0] is not stored or known[1] != covered or covered is None:
+            known = self._of_stored = (stored, covered, self._top_of_stored(stored))
         top = known[2]
-        # Usually the open segment: a live run replaces it at each flush.
-        for tables, samples in self._rows_after(top.covered):
-            top = top.with_rows(tables, samples)
-        return top
+        # A live run writes a small segment at each flush.
+        parts, kept = [], {}
+        for info in self.segments:
+            if info.last > top.covered:
+                rows = self._newest.get(info.name) or self._rows_of(self.open_segment(info), info)
+                parts.append(rows)
+                if info.sealed:
+                    kept[info.name] = rows
+        self._newest = kept
+        return top.with_rows(*joined(parts)) if parts else top
 
-    def _top_of_sealed(self, stored: StoredTop | None) -> Top:
+    def _top_of_stored(self, stored: StoredTop | None) -> Top:
         if stored is not None:
             try:
                 return Top.stored(stored, self._extent(), self._group_problem)
             except Damaged as error:
                 self._overview_problem(error)
         top = Top(Overview(self.start_ns), Summary())
-        last = max((info.last for info in self.segments if info.sealed), default=-1)
-        for tables, samples in self._rows_after(-1, last):
-            top.add(tables, samples)
+        covered = self._covered
+        if covered is None:
+            last = max((info.last for info in self.segments if info.sealed), default=-1)
+        else:
+            last = covered - 1
+        for info, segment in self.opened(last=last):
+            top.add(*self._rows_of(segment, info))
         return replace(top, covered=last)
 
-    def _rows_after(self, covered: int, last: int | None = None) -> Iterator[tuple[Rows, Rows]]:
-        """Yield steps, phases and samples of each segment after number `covered`, up to `last`."""
-        for info, segment in self.opened(after=covered, last=last):
-            yield segment.readable(("steps", "phases"), partial(self.damaged, info.name))
+    def _rows_of(self, segment: Segment | None, info: SegmentInfo) -> tuple[Rows, Rows]:
+        """Return steps, phases and samples of a segment."""
+        if segment is None:
+            return {}, {}
+        return segment.readable(("steps", "phases"), partial(self.damaged, info.name))
 
     def open_levels(self, first: int, last: int) -> LevelsFile | None:
         """Return the thinned rows of segments `first` to `last`, or None (and a problem)."""

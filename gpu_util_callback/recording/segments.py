@@ -19,6 +19,7 @@ from gpu_util_callback.recording.container import (
     decode_frame,
     encode_frame,
     pack,
+    plain_frame,
 )
 from gpu_util_callback.recording.facts import (
     MOST_COUNT,
@@ -53,6 +54,7 @@ __all__ = [
     "empty_column",
     "encode_segment",
     "extent",
+    "joined",
     "list_segments",
     "longest",
     "segment_name",
@@ -179,6 +181,18 @@ def concatenate(table: str | None, parts: list[dict[str, np.ndarray]]) -> dict[s
     return result
 
 
+def joined(parts: Sequence[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
+    """Return (tables, samples) of several parts as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    found: tuple[Rows, Rows] = ({}, {})
+    for rows, *all_rows in zip(found, *parts, strict=True):
+        for name in dict.fromkeys(name for one in all_rows for name in one):
+            table = name if rows is found[0] else None
+            rows[name] = concatenate(table, [one[name] for one in all_rows if name in one])
+    return found
+
+
 def _kind(table: str | None, name: str) -> str:
     if table is not None:
         return TABLES[table].get(name, "int")
@@ -190,18 +204,28 @@ def _quantum(column: str) -> float | None:
 
 
 def encode_segment(tables: Rows, samples: Rows, level: int) -> bytes:
-    """Return the bytes of a segment; tables and groups without rows are left out."""
+    """Return the bytes of a segment; tables and groups without rows are left out.
+
+    Args:
+        level: of compression; 0 = the fastest way, for rows that are encoded again soon.
+    """
     index: dict[str, Any] = {"format": FORMAT_MAJOR, "tables": {}, "samples": {}}
     arrays: dict[str, np.ndarray] = {}
     for table, columns in tables.items():
         kinds = TABLES[table]
-        frame, matrix = encode_frame(columns, kinds, _PREDICTIONS.get(table))
+        if level:
+            frame, matrix = encode_frame(columns, kinds, _PREDICTIONS.get(table))
+        else:
+            frame, matrix = plain_frame(columns, kinds)
         index["tables"][table] = frame
         arrays[f"tables/{table}"] = matrix
     for group, columns in samples.items():
         kinds = {name: _kind(None, name) for name in columns}
-        quanta = {name: quantum for name in columns if (quantum := _quantum(name))}
-        frame, matrix = encode_frame(columns, kinds, quanta=quanta)
+        if level:
+            quanta = {name: quantum for name in columns if (quantum := _quantum(name))}
+            frame, matrix = encode_frame(columns, kinds, quanta=quanta)
+        else:
+            frame, matrix = plain_frame(columns, kinds)
         index["samples"][group] = frame
         arrays[f"samples/{group}"] = matrix
     return pack(index, arrays, level)
@@ -471,15 +495,15 @@ class SealedIndex:
         self._holds: list[int] = []  # parallel to `entries`: a bit for each table with rows
         self._phases: dict[str, np.ndarray] = {}
 
-    def add(self, number: int, size: int, tables: Rows, samples: Rows) -> None:
-        """Add segment `number`, sealed with these rows."""
+    def add(self, first: int, last: int, size: int, tables: Rows, samples: Rows) -> None:
+        """Add the segment of numbers `first` to `last`, sealed with these rows."""
         first_step = last_step = -1
         rows = 0
         if "steps" in tables:
             steps = tables["steps"]["step"]
             rows, first_step, last_step = len(steps), int(steps[0]), int(steps[-1])
         start, end = extent(tables, samples)
-        self.entries.append([number, number, size, rows, first_step, last_step, start, end])
+        self.entries.append([first, last, size, rows, first_step, last_step, start, end])
         self._holds.append(sum(_MASKS[table] for table in tables))
         if "phases" in tables:
             known = [self._phases] if self._phases else []

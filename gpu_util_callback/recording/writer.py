@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from gpu_util_callback._version import __version__
 from gpu_util_callback.recording import manifest as manifests
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.facts import Account as AccountFacts
 from gpu_util_callback.recording.levels import LevelsBuilder, levels_name
 from gpu_util_callback.recording.overview import Overview
@@ -25,6 +27,7 @@ from gpu_util_callback.recording.segments import (
     complete,
     concatenate,
     encode_segment,
+    joined,
     segment_name,
 )
 from gpu_util_callback.recording.storage import storage_for
@@ -32,22 +35,25 @@ from gpu_util_callback.recording.summary import Account, Summary
 
 __all__ = ["RecordingWriter"]
 
-SEAL_BYTES = 256 << 10
+# Rows are sealed after a minute, or at this size in memory: packed, it is a tenth of that.
 SEAL_NS = 60 * 10**9
+SEAL_BYTES = 3 << 20
 # Number of values after which a levels file is written: readers handle those without one.
 LEVELS_CELLS = 1 << 22
 # Rows kept in memory while nothing can be written; the oldest go first.
 MAX_WAITING_ROWS = 4 * MAX_ROWS
 
-OPEN_LEVEL, SEALED_LEVEL = 1, 6
+# What a flush writes is packed where that costs less than the way to the store.
+LOCAL_LEVEL, REMOTE_LEVEL, SEALED_LEVEL = 0, 1, 6
 
 
 class RecordingWriter:
     """Writes one recording: one process, one fit.
 
     Rows are appended from any thread and reach the disk at `flush`, which the caller runs every
-    `flush_s` seconds. A flush replaces the open segment, and the manifest with its heartbeat; a
-    segment is sealed after 60 s or at 256 kB, and the overview is rewritten then.
+    `flush_s` seconds. A flush writes the new rows as a segment of their own, and the manifest with
+    its heartbeat. After 60 s, or some 300 kB, these small segments are sealed: written again as
+    one, well packed; the overview is rewritten then, and they are removed.
 
     Args:
         log_dir: the TensorBoard run's directory, or any fsspec URL.
@@ -83,12 +89,16 @@ class RecordingWriter:
         self._lock = threading.Lock()  # the rows waiting, and the facts; held briefly
         self._io_lock = threading.Lock()  # everything below; held while writing
         self._new: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
-        self._open_tables: Rows = {}
-        self._open_samples: Rows = {}
-        self._open_since: int | None = None
-        self._open_written = False
-        self._number = 0
+        self._level = REMOTE_LEVEL if self._storage.remote else LOCAL_LEVEL
+        self._waiting: tuple[Rows, Rows] = {}, {}  # rows that are in no file yet
+        self._open: list[tuple[Rows, Rows]] = []  # those of each small segment, in order
+        self._open_rows: Counter[tuple[int, str]] = Counter()  # theirs, as `_sizes` counts them
+        self._open_bytes = 0
+        self._open_since: int | None = None  # when the first row came that is not sealed
+        self._number = 0  # of the next segment
         self._sealed = SealedIndex()
+        self._superfluous: list[str] = []  # files to remove once the overview is written
+        self._covered = 0  # number of the first segment that the written overview lacks
         self._levels = LevelsBuilder(self.facts["started_ns"])
         self._overview = Overview(self.facts["started_ns"])
         self._overview_is_due = False
@@ -195,116 +205,138 @@ class RecordingWriter:
 
     def _flush(self, seal: bool = False) -> None:
         self._take_new_rows(seal)
-        while self._open_tables or self._open_samples:
-            part_tables, rest_tables = _split(self._open_tables)
-            part_samples, rest_samples = _split(self._open_samples)
-            full = bool(rest_tables or rest_samples)
-            since = self._open_since or self._clock.now()
-            old = self._clock.now() - since >= SEAL_NS
-            if not self._open_written or seal or full or old:
-                sealing = seal or full or old
-                level = SEALED_LEVEL if sealing else OPEN_LEVEL
-                data = encode_segment(part_tables, part_samples, level)
-                if not sealing and len(data) >= SEAL_BYTES:
-                    sealing = True
-                    data = encode_segment(part_tables, part_samples, SEALED_LEVEL)
-                self._write(segment_name(self._number, self._number), data)
-                self._open_written = True
-                if sealing:
-                    self._seal(part_tables, part_samples, len(data))
-                    self._open_tables, self._open_samples = rest_tables, rest_samples
-                    self._open_since = self._clock.now() if full else None
-                    self._open_written = False
-                    continue
-            break
+        while self._waiting[0] or self._waiting[1]:
+            part, rest = _split(self._waiting)
+            if not self._fits(part):
+                self._seal()
+            elif seal or rest[0] or rest[1] or self._is_old():
+                self._seal(part)
+                self._waiting = rest
+            else:
+                self._write_small(part)
+                self._waiting = rest
+        if self._open and (seal or self._is_old() or self._open_bytes >= SEAL_BYTES):
+            self._seal()
         if self._overview_is_due:
             self._write_levels()
-            merged = self._merge_small_ones()
+            self._merge_small_ones()
             index, arrays = self._sealed.state()
             index["summary"] = self._summary.state()
             self._write("overview.npz", self._overview.pack(index, arrays))
+            self._covered = self._sealed.entries[-1][1] + 1
             self._overview_is_due = False
-            for name in merged:
+            for name in self._superfluous:
                 try:
                     self._storage.remove(self._storage.join(self.path, name))
                 except OSError:
-                    pass  # a superfluous file; readers ignore it
+                    pass  # readers ignore it
+            self._superfluous = []
         self._write_manifest()
 
     def _take_new_rows(self, seal: bool) -> None:
-        """Move appended rows into the open segment, adding them to the totals on the way."""
+        """Move appended rows to those that wait for a file, adding them to the totals."""
         ours, wall = self._clock.pair()
         self.append("clock", {"mono_ns": [ours], "wall_ns": [wall]})
         with self._lock:
             new, self._new = self._new, {}
         clock = ("tables", "clock")
-        empty = not (self._open_tables or self._open_samples)
-        if set(new) == {clock} and (empty or (self._open_written and not seal)):
+        due = self._waiting[0] or self._waiting[1] or (seal and self._open)
+        if set(new) == {clock} and not due:
             # Only a heartbeat: the pairs wait for a segment that has to be written anyway.
             kept = new[clock] if len(new[clock]) < 64 else new[clock][::2]
             with self._lock:
                 self._new[clock] = kept + self._new.get(clock, [])
             return
         for (kind, name), parts in new.items():
-            rows = concatenate(name if kind == "tables" else None, parts)
-            if kind == "tables":
+            table = name if kind == "tables" else None
+            rows = concatenate(table, parts)
+            if table is not None:
                 self._rows[name] += len(next(iter(rows.values())))
                 if name == "steps":
                     self._account.add_steps(rows)
                 elif name == "phases":
                     self._account.add_phases(rows)
-            home = self._open_tables if kind == "tables" else self._open_samples
-            held = [home[name], rows] if name in home else [rows]
-            rows = concatenate(name if kind == "tables" else None, held)
+            home = self._waiting[0 if table is not None else 1]
+            if name in home:
+                rows = concatenate(table, [home[name], rows])
             waiting = len(next(iter(rows.values())))
             if waiting > MAX_WAITING_ROWS and self._failed_writes:
                 self._dropped_rows += waiting - MAX_WAITING_ROWS
                 rows = {key: column[-MAX_WAITING_ROWS:] for key, column in rows.items()}
             home[name] = rows
-            self._open_written = False
         if self._open_since is None:
             self._open_since = self._clock.now()
 
-    def _seal(self, tables: Rows, samples: Rows, size: int) -> None:
+    def _is_old(self) -> bool:
+        return self._open_since is not None and self._clock.now() - self._open_since >= SEAL_NS
+
+    def _fits(self, part: tuple[Rows, Rows]) -> bool:
+        """Return whether one segment may hold these rows and those of the small ones."""
+        counts = _sizes(part) + self._open_rows
+        return not self._open or max(counts.values()) <= MAX_ROWS
+
+    def _write_small(self, part: tuple[Rows, Rows]) -> None:
+        data = encode_segment(*part, self._level)
+        self._write(segment_name(self._number, self._number), data)
+        self._number += 1
+        self._open.append(part)
+        self._open_rows += _sizes(part)
+        tables = (columns for rows in part for columns in rows.values())
+        self._open_bytes += sum(column.nbytes for one in tables for column in one.values())
+
+    def _seal(self, new: tuple[Rows, Rows] | None = None) -> None:
+        """Write the small segments as one, and with them rows that are in no file yet.
+
+        The small ones are removed only when the overview lists the new one, so that a reader (or a
+        crash) in between sees all rows once: it prefers the file that holds more numbers.
+        """
+        tables, samples = joined([*self._open, new] if new is not None else self._open)
+        first, last = self._number - len(self._open), self._number - (new is None)
+        data = encode_segment(tables, samples, SEALED_LEVEL)
+        self._write(segment_name(first, last), data)
+        self._sealed.add(first, last, len(data), tables, samples)
+        if last > first:
+            self._superfluous += [segment_name(n, n) for n in range(first, self._number)]
+        self._number = last + 1
+        self._open, self._open_rows, self._open_bytes = [], Counter(), 0
+        self._open_since = None
         self._overview.add(tables, samples)
         self._summary.add(tables, samples)
         self._levels.add(tables, samples)
-        self._sealed.add(self._number, size, tables, samples)
-        self._number += 1
         self._overview_is_due = True
 
     def _write_levels(self) -> None:
         if self._levels.cells >= LEVELS_CELLS:
-            first, last = self._sealed.without_levels, self._number - 1
+            first, last = self._sealed.without_levels, self._sealed.entries[-1][1]
             self._write(levels_name(first, last), self._levels.pack())
             self._sealed.levels.append([first, last])
             self._levels.clear()
 
-    def _merge_small_ones(self) -> list[str]:
-        """Merge the small segments at the end of the list into one; return their file names.
-
-        They are removed only when the overview lists the merged one, so that a reader (or a crash)
-        in between sees all rows once: it prefers the file that holds more numbers.
-        """
+    def _merge_small_ones(self) -> None:
+        """Merge the sealed segments at the end of the list into one where they are small."""
         count = self._sealed.small_ones()
         if not count:
-            return []
+            return
         merged = self._sealed.entries[-count:]
         names = [segment_name(entry[0], entry[1]) for entry in merged]
         try:
-            segments = [
-                Segment(self._storage.read(self._storage.join(self.path, name), 4 * MERGED_BYTES))
-                for name in names
-            ]
-            tables = _together(segments, "tables")
-            samples = _together(segments, "samples")
+            tables, samples = joined([self._stored(name) for name in names])
         except (OSError, ValueError):
-            return []  # one was damaged or removed: leave all as they are
+            return  # one was damaged or removed: leave all as they are
         name = segment_name(merged[0][0], merged[-1][1])
         data = encode_segment(tables, samples, SEALED_LEVEL)
         self._write(name, data)
         self._sealed.merge(count, len(data))
-        return names
+        self._superfluous += names
+
+    def _stored(self, name: str) -> tuple[Rows, Rows]:
+        """Return the rows of a segment. Raises: OSError, Damaged."""
+
+        def give_up(error: Damaged) -> None:
+            raise error
+
+        data = self._storage.read(self._storage.join(self.path, name), 4 * MERGED_BYTES)
+        return Segment(data).readable(None, give_up)
 
     def _write_manifest(self) -> None:
         now = self._clock.now()
@@ -327,7 +359,7 @@ class RecordingWriter:
             "flush_s": self.flush_s,
             "flushes": self._flushes,
             "sealed": self._number,
-            "open": self._open_written,
+            "covered": self._covered,
             "rows": {table: rows for table, rows in self._rows.items() if rows},
             "dropped_rows": self._dropped_rows,
             "account": self._account.result(facts["started_ns"], end),
@@ -365,27 +397,24 @@ class RecordingWriter:
         raise FileExistsError(f"{base} exists a thousand times")
 
 
-def _split(rows: Rows) -> tuple[Rows, Rows]:
+def _split(part: tuple[Rows, Rows]) -> tuple[tuple[Rows, Rows], tuple[Rows, Rows]]:
     """Return (as many rows as fit into one segment, the rest)."""
-    first: Rows = {}
-    rest: Rows = {}
-    for name, columns in rows.items():
-        first[name] = {key: column[:MAX_ROWS] for key, column in columns.items()}
-        if len(next(iter(columns.values()))) > MAX_ROWS:
-            rest[name] = {key: column[MAX_ROWS:] for key, column in columns.items()}
+    first: tuple[Rows, Rows] = {}, {}
+    rest: tuple[Rows, Rows] = {}, {}
+    for kind, rows in enumerate(part):
+        for name, columns in rows.items():
+            first[kind][name] = {key: column[:MAX_ROWS] for key, column in columns.items()}
+            if len(next(iter(columns.values()))) > MAX_ROWS:
+                rest[kind][name] = {key: column[MAX_ROWS:] for key, column in columns.items()}
     return first, rest
 
 
-def _together(segments: list[Segment], kind: str) -> Rows:
-    result: Rows = {}
-    if kind == "tables":
-        for table in TABLES:
-            parts = [segment.table(table) for segment in segments if segment.rows(table)]
-            if parts:
-                result[table] = concatenate(table, parts)
-        return result
-    groups = dict.fromkeys(group for segment in segments for group in segment.groups)
-    for group in groups:
-        parts = [segment.samples(group) for segment in segments if group in segment.groups]
-        result[group] = concatenate(None, parts)
-    return result
+def _sizes(part: tuple[Rows, Rows]) -> Counter[tuple[int, str]]:
+    """Return the number of rows of each (0, table) and (1, group)."""
+    return Counter(
+        {
+            (kind, name): len(next(iter(columns.values())))
+            for kind, rows in enumerate(part)
+            for name, columns in rows.items()
+        }
+    )

@@ -161,16 +161,17 @@ def test_a_manifest_that_is_a_link_out_of_the_log_directory_is_refused(elsewhere
     refused(logdir)
 
 
-@pytest.mark.parametrize("name", ["segment-000000.npz", "overview.npz"])
-def test_rows_behind_a_link_out_of_the_log_directory_are_not_shown(elsewhere, name):
+@pytest.mark.parametrize("kind", ["segment", "overview"])
+def test_rows_behind_a_link_out_of_the_log_directory_are_not_shown(elsewhere, kind):
     logdir, outside = elsewhere
     place = logdir / "c" / "plugins" / "gpu_utilization" / outside.name
     shutil.copytree(outside, place)
+    (name,) = (file.name for file in outside.glob(f"{kind}*"))
     (place / name).unlink()
     (place / name).symlink_to(outside / name)
     one = next(one for one in read_recordings(logdir) if one.run == "c")
     shown = len(one.steps["step"])
-    assert shown == (0 if name.startswith("segment") else 60)
+    assert shown == (0 if kind == "segment" else 60)
     assert one.overview.last_step in (59, -1)
     assert any("leads out of the log directory" in str(problem) for problem in one.problems)
     app = App(logdir)

@@ -1,12 +1,19 @@
 """The column encoding gives back what it was given, whatever that was."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gpu_util_callback.recording.container import FrameError, decode_frame, encode_frame
+from gpu_util_callback.recording.container import (
+    FrameError,
+    decode_frame,
+    encode_frame,
+    plain_frame,
+)
 
 ints = st.one_of(
     st.integers(-(2**63), 2**63 - 1), st.integers(-1, 3), st.sampled_from([0, -1, 2**40, 10**18])
@@ -41,6 +48,22 @@ def test_integers_come_back(values):
 @given(float_columns)
 def test_floats_come_back(values):
     np.testing.assert_array_equal(round_trip(values, "float"), values)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(ints, st.floats(), st.text(max_size=3)), max_size=40))
+def test_what_is_encoded_plainly_comes_back(rows):
+    columns = {
+        "x": np.array([row[0] for row in rows], np.int64),
+        "y": np.array([row[1] for row in rows], np.float64),
+        "z": [row[2] for row in rows],
+    }
+    frame, matrix = plain_frame(columns, {"x": "int", "y": "float", "z": "text"})
+    assert matrix.dtype == np.uint8 and matrix.shape[1] == len(rows)
+    found = decode_frame(json.loads(json.dumps(frame)), matrix)
+    assert (found["x"] == columns["x"]).all()
+    assert (found["y"].view(np.int64) == columns["y"].view(np.int64)).all(), "to the bit"
+    assert found["z"].tolist() == columns["z"]
 
 
 @settings(max_examples=100, deadline=None)

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
-from gpu_util_callback.recorder.outputs import DIAGNOSIS_SHARE, Outputs
+import numpy as np
+from scripted_runs import MS, step_rows
+
+from gpu_util_callback.gpus._store import SampleBlock
+from gpu_util_callback.recorder.outputs import (
+    DIAGNOSIS_SHARE,
+    MOST_FLUSHES,
+    Outputs,
+    RunningDiagnosis,
+)
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.recording.segments import complete
 
 FLUSH_NS = 1_500_000_000
+START = 1_700_000_000_000_000_000
 
 
 class Slow:
     """A diagnosis of a tenth of a second."""
 
     def __init__(self):
-        self.added, self.done = 0, []
+        self.rows, self.sizes, self.done = [], [], []
 
-    def add(self, tables, samples):
-        self.added += 1
+    def add(self, parts):
+        self.rows += [tables["steps"] for tables, _ in parts]
+        self.sizes.append(len(parts))
 
     def result(self, facts, start_ns, now_ns, ended):
         until = time.thread_time() + 0.1
@@ -33,13 +46,50 @@ def test_a_diagnosis_that_takes_long_is_made_less_often(tmp_path):
     slow = outputs._diagnosis = Slow()
     flushes = 60
     for number in range(flushes):
-        outputs.diagnose({}, [], {}, 0, number * FLUSH_NS, last=False)
-    assert slow.added == flushes  # whatever is due
+        outputs.diagnose({"steps": number}, [], {}, 0, number * FLUSH_NS, last=False)
+    assert max(slow.sizes) == MOST_FLUSHES  # no more rows wait, whatever is due
     assert slow.done[:2] == [0, FLUSH_NS]  # the first one may only have imported
     apart = [b - a for a, b in zip(slow.done[1:], slow.done[2:], strict=False)]
     assert len(apart) > 1 and min(apart) >= 0.1e9 / DIAGNOSIS_SHARE
-    outputs.diagnose({}, [], {}, 0, flushes * FLUSH_NS, last=True)
+    outputs.diagnose({"steps": flushes}, [], {}, 0, flushes * FLUSH_NS, last=True)
     assert slow.done[-1] == flushes * FLUSH_NS  # the last one is made in any case
+    assert slow.rows == list(range(flushes + 1))
+
+
+def test_a_long_training_is_diagnosed_less_often(tmp_path, monkeypatch):
+    outputs = Outputs(Settings(log_dir=str(tmp_path), report=False), Clock(), fail)
+    quick = outputs._diagnosis = Slow()
+    monkeypatch.setattr(time, "thread_time", itertools.count(0, 0.2).__next__)
+    monkeypatch.setattr(time, "thread_time_ns", lambda: 0)
+    for number in range(400):
+        outputs.diagnose({"steps": number}, [], {}, 0, number * FLUSH_NS, last=False)
+    apart = [b - a for a, b in zip(quick.done[1:], quick.done[2:], strict=False)]
+    assert apart[0] == 4 * FLUSH_NS and apart == sorted(apart)
+    assert 10e9 <= apart[-1] < 10e9 + FLUSH_NS
+
+
+def test_rows_of_several_flushes_are_diagnosed_as_one():
+    parts = []
+    whole = made_up_steps(300)
+    for first in range(0, 300, 100):
+        steps = {name: values[first : first + 100] for name, values in whole.items()}
+        times = steps["start_ns"][::10]
+        block = SampleBlock("gpu0", ("utilization_pct",), times, np.full((10, 1), 50.0))
+        parts.append(({"steps": steps}, [block]))
+    found = []
+    for way in ([parts], [[part] for part in parts]):
+        running = RunningDiagnosis({}, None)
+        for some in way:
+            running.add(some)
+        found.append(running.result({}, START, int(whole["start_ns"][-1]) + MS, ended=True))
+    assert found[0] == found[1]
+    assert found[0]["verdict"]
+
+
+def made_up_steps(count):
+    rows = complete("steps", step_rows(count))
+    rows["input_wait_ns"] = rows["duration_ns"] // 2
+    return rows
 
 
 def fail(*problem):

@@ -221,7 +221,7 @@ def test_rows_added_later_are_folded_in_when_somebody_looks():
     assert "gpu0" in grown.axes["time"] and "gpu1" not in grown.axes["time"]
 
 
-def test_a_flush_costs_the_open_segment_and_not_the_overview(
+def test_a_flush_costs_its_own_segment_and_not_the_overview(
     make_writer, tmp_path, scripted_time, monkeypatch
 ):
     """What a tab that is kept open asks for every two seconds of a live run."""
@@ -255,17 +255,17 @@ def test_a_flush_costs_the_open_segment_and_not_the_overview(
             (found,) = read_recordings(tmp_path / "run")
         work.clear()
         found.refresh()
-        sealed = found.facts["sealed"]
+        covered = found.facts["covered"]
         assert found.summary["gpu3"]["power_mw"]["max"] == flush
         assert found.summary["steps"]["duration_ns"]["count"] == done
         assert found.overview.last_step == done - 1
         assert found.overview.marks["step"].values.max() >= 0
         assert work["unpacked"] == work["folded"] == 0
         assert work["opened"] <= 1 and work["restored"] <= 1
-        if sealed == before:
+        if covered == before:
             assert work["restored"] == 0, "what is sealed was read again"
-        before = sealed
-    assert sealed > 1
+        before = covered
+    assert covered > 1
     assert found.overview.axes["step"]["gpu2"].buckets.count.sum() == 70 * 20
 
 

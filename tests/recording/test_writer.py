@@ -1,5 +1,6 @@
 """What the writer leaves on disk: rows that come back, small files, a flat memory."""
 
+import contextlib
 import json
 import os
 import tracemalloc
@@ -90,22 +91,45 @@ def test_the_callers_buffers_may_be_reused(make_writer, tmp_path):
     assert found.samples["host"]["cpu_pct"].tolist() == [1, 2]
 
 
-def test_each_flush_replaces_the_open_segment_and_a_minute_seals_it(
-    make_writer, tmp_path, scripted_time
-):
+def test_each_flush_writes_its_rows_and_a_minute_seals_them(make_writer, tmp_path, scripted_time):
     writer = make_writer()
     folder = Path(writer.path)
+
+    def segments():
+        return sorted(p.name for p in folder.glob("segment-*.npz"))
+
+    seen = []
     for second in range(0, 130, 2):
         writer.append("steps", step_rows(10, first=second * 5))
         writer.flush()
         assert not list(folder.glob(".*"))
+        seen.append(segments())
+        assert only(tmp_path / "run").step_count == len(only(tmp_path / "run").steps["step"])
         scripted_time.advance(2)
-    segments = sorted(p.name for p in folder.glob("segment-*.npz"))
-    assert segments == ["segment-000000.npz", "segment-000001.npz", "segment-000002.npz"]
+    assert seen[0] == ["segment-000000.npz"]
+    assert seen[29] == [f"segment-{n:06d}.npz" for n in range(30)]
+    assert seen[30] == ["segment-000000-000030.npz"]
+    assert seen[61] == ["segment-000000-000030.npz", "segment-000031-000061.npz"]
+    assert len(seen[64]) == 2 + 3
+    writer.close("ended")
+    assert segments() == [*seen[61], "segment-000062-000065.npz"], "with a last heartbeat"
     assert (only(tmp_path / "run").steps["step"] == np.arange(650)).all()
 
 
-def test_a_segment_is_sealed_at_256_kB(make_writer, tmp_path):
+def test_what_a_flush_writes_depends_on_what_is_new(make_writer, scripted_time):
+    """It costs the same after a second and after a minute."""
+    writer = make_writer()
+    sizes = []
+    for flush in range(25):
+        before = writer.bytes_written
+        writer.append("steps", step_rows(1_000, first=1_000 * flush))
+        writer.flush()
+        sizes.append(writer.bytes_written - before)
+        scripted_time.advance(2)
+    assert max(sizes) < 1.1 * min(sizes)
+
+
+def test_rows_are_sealed_at_some_300_kB(make_writer, tmp_path):
     writer = make_writer()
     random = np.random.default_rng(0)
     for first in range(0, 150_000, 5_000):
@@ -113,10 +137,68 @@ def test_a_segment_is_sealed_at_256_kB(make_writer, tmp_path):
         rows["input_get_ns"] = random.integers(0, 2**40, 5_000)  # nothing to compress
         writer.append("steps", rows)
         writer.flush()
-    sizes = [p.stat().st_size for p in sorted(Path(writer.path).glob("segment-*.npz"))]
+    sizes = [
+        path.stat().st_size
+        for path in sorted(Path(writer.path).glob("segment-*.npz"))
+        if path.name.count("-") == 2
+    ]
     assert len(sizes) > 2
-    assert all(200_000 < size < 400_000 for size in sizes[:-1])
+    assert all(200_000 < size < 400_000 for size in sizes)
     assert (only(tmp_path / "run").steps["step"] == np.arange(150_000)).all()
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+def test_a_kill_at_any_write_shows_each_row_once(make_writer, tmp_path, scripted_time, call):
+    """At each write or removal around the sealing of three flushes."""
+    writer = make_writer()
+    for flush in range(3):
+        writer.append("steps", step_rows(10, first=10 * flush))
+        scripted_time.advance(2)
+        writer.flush()
+    storage, calls = writer._storage, []
+
+    class Killed(BaseException):
+        pass
+
+    def until(real):
+        def change(*arguments):
+            if len(calls) + 1 == call:
+                raise Killed
+            calls.append(arguments)
+            return real(*arguments)
+
+        return change
+
+    storage.write, storage.remove = until(storage.write), until(storage.remove)
+    scripted_time.advance(61)
+    writer.append("steps", step_rows(10, first=30))
+    with contextlib.suppress(Killed):
+        writer.flush()
+        writer.close("ended")
+    found = only(tmp_path / "run")
+    rows = 40 if calls else 30  # the first write is the sealed segment
+    assert found.steps["step"].tolist() == list(range(rows))
+    assert found.overview.last_step == rows - 1
+    assert found.summary["steps"]["duration_ns"]["count"] == rows
+    assert found.problems == []
+
+
+def test_a_reader_that_follows_a_run_sees_each_row_once(make_writer, tmp_path, scripted_time):
+    writer, found = make_writer(), None
+    for flush in range(100):
+        writer.append("steps", step_rows(10, first=10 * flush))
+        writer.append_samples("host", ["cpu_pct"], [START + flush], [[float(flush)]])
+        writer.flush()
+        scripted_time.advance(2)
+        if found is None:
+            found = only(tmp_path / "run")
+        found.refresh()
+        assert (found.steps["step"] == np.arange(10 * flush + 10)).all()
+        assert found.overview.last_step == 10 * flush + 9
+        assert found.summary["host"]["cpu_pct"]["max"] == flush
+        assert found.summary["steps"]["duration_ns"]["count"] == 10 * flush + 10
+        assert found.samples["host"]["cpu_pct"].tolist() == list(map(float, range(flush + 1)))
+    assert found.problems == []
 
 
 def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(
@@ -410,3 +492,24 @@ def test_a_closed_recording_goes_on(make_writer, tmp_path):
     assert len(list(Path(writer.path).glob("segment-*"))) < 12
     # The made-up steps do not fill the time that the writer's clock saw: no account sums to that.
     assert all("account does not sum" in one.message for one in found.problems), found.problems
+
+
+def test_a_list_of_files_made_while_they_are_sealed_is_made_again(
+    make_writer, tmp_path, scripted_time
+):
+    """Reading a folder takes a moment: a new file may come behind it, and an old one go before."""
+    writer = make_writer()
+    for flush in range(3):
+        writer.append("steps", step_rows(10, first=10 * flush))
+        scripted_time.advance(2)
+        writer.flush()
+    found = only(tmp_path / "run")
+    names, lists = found._storage.names, []
+
+    def hasty(path):
+        lists.append([name for name in names(path) if len(lists) > 1 or name < "s"])
+        return lists[-1]
+
+    found._storage.names = hasty
+    assert found.steps["step"].tolist() == list(range(30))
+    assert found.problems == [] and len(lists) > 2
