@@ -25,7 +25,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from typing import Any
 
 import numpy as np
 from instructions import counter
+from threads import other_threads_us
 
 BATCH, WIDTH, PACE_S = 8, 4, 0.005
 # (steps before the stretch that is measured, steps of it)
@@ -42,22 +42,6 @@ LENGTHS = {"back-to-back": (200, 1500), "paced": (50, 250)}
 SETTLED_S, LONG_S = 4.0, 15.0
 LONG_FITS, OUR_THREADS = 2, "gpu-util"
 _instructions, WHY_NO_INSTRUCTIONS = counter()
-
-
-def other_threads_us(named: str = "") -> float:
-    """Processor time of all Python threads but the training's: exact however busy the machine.
-
-    Args:
-        named: of these alone, by the beginning of their name.
-    """
-    main = threading.main_thread()
-    spent = 0
-    for thread in threading.enumerate():
-        with contextlib.suppress(OSError):  # it has just ended
-            if thread is not main and thread.name.startswith(named):
-                times = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text()
-                spent += int(times.split()[0])
-    return spent / 1e3
 
 
 CLOCKS: dict[str, Callable[[], float]] = {
