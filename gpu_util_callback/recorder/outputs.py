@@ -227,8 +227,8 @@ class Outputs:
             waits = now_ns < self._next_diagnosis_ns and not last
             if waits and len(self._undiagnosed) < MOST_FLUSHES:
                 return
-            self._diagnosis.add(self._undiagnosed)
-            self._undiagnosed = []
+            new, self._undiagnosed = self._undiagnosed, []
+            self._diagnosis.add(new)
             if waits:
                 return
             began = time.thread_time_ns()

@@ -194,12 +194,14 @@ class RecordingFiles:
         if self._is_gone():
             return []
         stored = self._stored_top()
+        # Older writers, whose manifest has no `covered`, replaced the newest one at each flush.
+        fixed = self.facts.get("status") != "live" or "covered" in self.facts
         for _ in range(2):  # a list made while files are sealed or merged may have neither
             infos, gaps = list_segments(
                 self._storage.names(self.path),
                 {} if stored is None else stored.index.entries,
                 sealed=self.facts.get("sealed") or 0,
-                closed=self.facts.get("status") != "live",
+                closed=fixed,
             )
             if not gaps:
                 break

@@ -432,7 +432,7 @@ def list_segments(
         names: the folder's files.
         index: the overview's entries of the sealed segments.
         sealed: number of sealed segments according to the manifest.
-        closed: True if nothing is written any more.
+        closed: True if no segment is replaced any more, also newer ones than `sealed` counts.
 
     Returns:
         (the segments, the missing ones). A segment that was merged into another, whose file was

@@ -14,6 +14,7 @@ from scripted_runs import MS, step_rows
 from gpu_util_callback.recording import RecordingWriter, read_recordings
 from gpu_util_callback.recording import writer as writer_module
 from gpu_util_callback.recording.schema import TABLES
+from tensorboard_plugin.tiles.engine import NewRows
 
 START = 1_700_000_000_000_000_000
 
@@ -199,6 +200,33 @@ def test_a_reader_that_follows_a_run_sees_each_row_once(make_writer, tmp_path, s
         assert found.summary["steps"]["duration_ns"]["count"] == 10 * flush + 10
         assert found.samples["host"]["cpu_pct"].tolist() == list(map(float, range(flush + 1)))
     assert found.problems == []
+
+
+def test_what_was_flushed_since_the_manifest_was_read_is_there(
+    make_writer, tmp_path, scripted_time
+):
+    """A recording that is opened now and read later, while the run goes on."""
+    writer = make_writer()
+
+    def flush(number):
+        writer.append("steps", step_rows(10, first=10 * number))
+        scripted_time.advance(2)
+        writer.flush()
+
+    flush(0)
+    found = only(tmp_path / "run")
+    for number in range(1, 5):
+        flush(number)
+    assert found.steps["step"].tolist() == list(range(50))
+    assert found.overview.last_step == 49
+    rows = NewRows(found)
+    for number in range(5, 8):
+        flush(number)
+    read = [new["steps"]["step"] for _, _, (new, _) in rows.read()]
+    flush(8)
+    found.refresh()
+    read += [new["steps"]["step"] for _, _, (new, _) in rows.read()]
+    assert np.concatenate(read).tolist() == list(range(90))
 
 
 def test_a_burst_of_rows_is_cut_into_segments_a_reader_accepts(
