@@ -27,12 +27,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from instructions import counter
-from threads import other_threads_us
+from threads import KNOWN, OURS, other_threads_us
 
 BATCH, WIDTH, PACE_S = 8, 4, 0.005
 # (steps before the stretch that is measured, steps of it)
@@ -40,7 +39,7 @@ WITHIN, THREADS = "within", "own threads"
 LENGTHS = {"back-to-back": (200, 1500), "paced": (50, 250)}
 # Seconds of training before the other threads' time is read, and for how long.
 SETTLED_S, LONG_S = 4.0, 15.0
-LONG_FITS, OUR_THREADS = 2, "gpu-util"
+LONG_FITS = 2
 _instructions, WHY_NO_INSTRUCTIONS = counter()
 
 
@@ -48,7 +47,7 @@ CLOCKS: dict[str, Callable[[], float]] = {
     "thread_us": lambda: 1e6 * time.thread_time(),
     "process_us": lambda: 1e6 * time.process_time(),
     "wall_us": lambda: 1e6 * time.perf_counter(),
-    **({"others_us": other_threads_us} if Path("/proc/self/schedstat").exists() else {}),
+    **({"others_us": other_threads_us} if KNOWN else {}),
     **({"instructions": _instructions} if _instructions is not None else {}),
 }
 
@@ -163,10 +162,10 @@ class Steady:
         if not self.step % 64:
             spent_s = time.perf_counter() - self.began
             if self.first is None and spent_s > SETTLED_S:
-                self.first = self.step, other_threads_us(OUR_THREADS)
+                self.first = self.step, other_threads_us(OURS)
             elif self.first is not None and spent_s > SETTLED_S + LONG_S:
                 step, before = self.first
-                self.us = (other_threads_us(OUR_THREADS) - before) / (self.step - step)
+                self.us = (other_threads_us(OURS) - before) / (self.step - step)
                 raise Over
         self.step += 1
         if self.paced:
