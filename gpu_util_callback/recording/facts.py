@@ -569,8 +569,8 @@ class Facts(TypedDict, total=False):
     heartbeat_wall_ns: Time
     flush_s: Annotated[float, Within(0, 1e6)]
     flushes: Count
-    sealed: Count
-    covered: Count
+    sealed: Count  # the segments written
+    covered: Count  # the first of them, which overview.npz covers
     rows: dict[str, Count]
     dropped_rows: Count
     scalar_step_offset: Count

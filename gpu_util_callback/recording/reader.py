@@ -24,6 +24,7 @@ from gpu_util_callback.recording.problems import Problem, reason, remedy, unread
 from gpu_util_callback.recording.schema import TABLES
 from gpu_util_callback.recording.segments import (
     Extent,
+    Part,
     Rows,
     Segment,
     SegmentInfo,
@@ -350,7 +351,7 @@ class Recording(RecordingFiles):
         self._whole: dict[str, tuple[int, dict[str, np.ndarray]]] = {}
         self._refreshing = threading.Lock()
         self._of_stored: tuple[StoredTop | None, Any, Top] | None = None
-        self._newest: dict[str, tuple[Rows, Rows]] = {}  # of the segments after those
+        self._newest: dict[str, Part] = {}  # of the segments after those
         self.refresh()
 
     # --- identity ---------------------------------------------------------------------------------
@@ -595,7 +596,7 @@ class Recording(RecordingFiles):
                 groups.setdefault(group, []).append(rows)
         return {group: concatenate(None, parts) for group, parts in sorted(groups.items())}
 
-    def parts(self) -> Iterator[tuple[Rows, Rows]]:
+    def parts(self) -> Iterator[Part]:
         """Yield (tables, samples) of each segment in order, without all rows in memory."""
         for info, segment in self.opened():
             yield segment.readable(None, partial(self.damaged, info.name))
@@ -660,7 +661,7 @@ class Recording(RecordingFiles):
             top.add(*self._rows_of(segment, info))
         return replace(top, covered=last)
 
-    def _rows_of(self, segment: Segment | None, info: SegmentInfo) -> tuple[Rows, Rows]:
+    def _rows_of(self, segment: Segment | None, info: SegmentInfo) -> Part:
         """Return steps, phases and samples of a segment."""
         if segment is None:
             return {}, {}

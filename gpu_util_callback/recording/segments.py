@@ -43,6 +43,7 @@ __all__ = [
     "MAX_ROWS",
     "MOST_VALUE",
     "Extent",
+    "Part",
     "Rows",
     "SealedIndex",
     "Segment",
@@ -80,6 +81,8 @@ MOST_SUM = 2.0**57
 
 # table or sample group -> column -> values
 Rows = dict[str, dict[str, np.ndarray]]
+# (tables, samples) of a stretch of time
+Part = tuple[Rows, Rows]
 
 _PREDICTIONS: dict[str, dict[str, Prediction]] = {
     "steps": {
@@ -181,11 +184,11 @@ def concatenate(table: str | None, parts: list[dict[str, np.ndarray]]) -> dict[s
     return result
 
 
-def joined(parts: Sequence[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
+def joined(parts: Sequence[Part]) -> Part:
     """Return (tables, samples) of several parts as those of one."""
     if len(parts) == 1:
         return parts[0]
-    found: tuple[Rows, Rows] = ({}, {})
+    found: Part = ({}, {})
     for rows, *all_rows in zip(found, *parts, strict=True):
         for name in dict.fromkeys(name for one in all_rows for name in one):
             table = name if rows is found[0] else None
@@ -322,11 +325,9 @@ class Segment:
                     shown = encodable(f"{group}: {name}")[:80]
                     self._on_odd(f"{shown}: {np.count_nonzero(odd)} values that cannot be")
 
-    def readable(
-        self, tables: Iterable[str] | None, on_damage: Callable[[Damaged], None]
-    ) -> tuple[Rows, Rows]:
+    def readable(self, tables: Iterable[str] | None, on_damage: Callable[[Damaged], None]) -> Part:
         """Return tables (all of them: None) and samples, skipping damaged ones."""
-        found: tuple[Rows, Rows] = ({}, {})
+        found: Part = ({}, {})
         wanted = [name for name in (TABLES if tables is None else tables) if self.rows(name)]
         for into, read, names in zip(
             found, (self.table, self.samples), (wanted, self.groups), strict=True

@@ -21,7 +21,7 @@ from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
 from gpu_util_callback.recording.segments import (
     MAX_ROWS,
     MERGED_BYTES,
-    Rows,
+    Part,
     SealedIndex,
     Segment,
     complete,
@@ -90,8 +90,8 @@ class RecordingWriter:
         self._io_lock = threading.Lock()  # everything below; held while writing
         self._new: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
         self._level = REMOTE_LEVEL if self._storage.remote else LOCAL_LEVEL
-        self._waiting: tuple[Rows, Rows] = {}, {}  # rows that are in no file yet
-        self._open: list[tuple[Rows, Rows]] = []  # those of each small segment, in order
+        self._waiting: Part = {}, {}  # rows that are in no file yet
+        self._open: list[Part] = []  # those of each small segment, in order
         self._open_rows: Counter[tuple[int, str]] = Counter()  # theirs, as `_sizes` counts them
         self._open_bytes = 0
         self._open_since: int | None = None  # when the first row came that is not sealed
@@ -205,16 +205,15 @@ class RecordingWriter:
 
     def _flush(self, seal: bool = False) -> None:
         self._take_new_rows(seal)
-        while self._waiting[0] or self._waiting[1]:
+        while any(self._waiting):
             part, rest = _split(self._waiting)
             if not self._fits(part):
                 self._seal()
-            elif seal or rest[0] or rest[1] or self._is_old():
+            if seal or any(rest) or self._is_old():
                 self._seal(part)
-                self._waiting = rest
             else:
                 self._write_small(part)
-                self._waiting = rest
+            self._waiting = rest
         if self._open and (seal or self._is_old() or self._open_bytes >= SEAL_BYTES):
             self._seal()
         if self._overview_is_due:
@@ -240,7 +239,7 @@ class RecordingWriter:
         with self._lock:
             new, self._new = self._new, {}
         clock = ("tables", "clock")
-        due = self._waiting[0] or self._waiting[1] or (seal and self._open)
+        due = any(self._waiting) or (seal and self._open)
         if set(new) == {clock} and not due:
             # Only a heartbeat: the pairs wait for a segment that has to be written anyway.
             kept = new[clock] if len(new[clock]) < 64 else new[clock][::2]
@@ -270,12 +269,11 @@ class RecordingWriter:
     def _is_old(self) -> bool:
         return self._open_since is not None and self._clock.now() - self._open_since >= SEAL_NS
 
-    def _fits(self, part: tuple[Rows, Rows]) -> bool:
+    def _fits(self, part: Part) -> bool:
         """Return whether one segment may hold these rows and those of the small ones."""
-        counts = _sizes(part) + self._open_rows
-        return not self._open or max(counts.values()) <= MAX_ROWS
+        return not self._open or max((_sizes(part) + self._open_rows).values()) <= MAX_ROWS
 
-    def _write_small(self, part: tuple[Rows, Rows]) -> None:
+    def _write_small(self, part: Part) -> None:
         data = encode_segment(*part, self._level)
         self._write(segment_name(self._number, self._number), data)
         self._number += 1
@@ -284,7 +282,7 @@ class RecordingWriter:
         tables = (columns for rows in part for columns in rows.values())
         self._open_bytes += sum(column.nbytes for one in tables for column in one.values())
 
-    def _seal(self, new: tuple[Rows, Rows] | None = None) -> None:
+    def _seal(self, new: Part | None = None) -> None:
         """Write the small segments as one, and with them rows that are in no file yet.
 
         The small ones are removed only when the overview lists the new one, so that a reader (or a
@@ -329,7 +327,7 @@ class RecordingWriter:
         self._sealed.merge(count, len(data))
         self._superfluous += names
 
-    def _stored(self, name: str) -> tuple[Rows, Rows]:
+    def _stored(self, name: str) -> Part:
         """Return the rows of a segment. Raises: OSError, Damaged."""
 
         def give_up(error: Damaged) -> None:
@@ -397,10 +395,10 @@ class RecordingWriter:
         raise FileExistsError(f"{base} exists a thousand times")
 
 
-def _split(part: tuple[Rows, Rows]) -> tuple[tuple[Rows, Rows], tuple[Rows, Rows]]:
+def _split(part: Part) -> tuple[Part, Part]:
     """Return (as many rows as fit into one segment, the rest)."""
-    first: tuple[Rows, Rows] = {}, {}
-    rest: tuple[Rows, Rows] = {}, {}
+    first: Part = {}, {}
+    rest: Part = {}, {}
     for kind, rows in enumerate(part):
         for name, columns in rows.items():
             first[kind][name] = {key: column[:MAX_ROWS] for key, column in columns.items()}
@@ -409,7 +407,7 @@ def _split(part: tuple[Rows, Rows]) -> tuple[tuple[Rows, Rows], tuple[Rows, Rows
     return first, rest
 
 
-def _sizes(part: tuple[Rows, Rows]) -> Counter[tuple[int, str]]:
+def _sizes(part: Part) -> Counter[tuple[int, str]]:
     """Return the number of rows of each (0, table) and (1, group)."""
     return Counter(
         {
