@@ -15,6 +15,7 @@ from gpu_util_callback.steps.rows import (
     UNSEEN,
     DeviceProbe,
     Stamp,
+    shape_of,
     shape_signature,
 )
 from gpu_util_callback.steps.timeline import TRACED, Rows, Timeline
@@ -184,7 +185,7 @@ class TimedBatches:
 
     __slots__ = (
         "_came", "_ended", "_finished", "_idle", "_left", "_probe", "_quick", "_requesting",
-        "_skip", "iterator", "own_ns", "stamps",
+        "_shapes", "_signature", "_skip", "iterator", "own_ns", "stamps",
     )  # fmt: skip
 
     def __init__(
@@ -208,6 +209,8 @@ class TimedBatches:
         self._idle = True  # whether the device was, when last queried
         self._quick = 0  # short fetches, more than long ones
         self._skip = 0  # fetches before the next query
+        self._shapes: tuple[Any, ...] | None = ()  # of the last batch; None = it is no plain (x, y)
+        self._signature = 0.0  # of these shapes
         nothing = requesting is None and probe is None and finished is None
         self._left = _NEVER if nothing else 0  # fetches before the next that `_ask`s
 
@@ -232,7 +235,13 @@ class TimedBatches:
         busy = 0 if self._idle else delivered
         if delivered - requested > _QUICK_NS or self._finished is not None:
             busy = self._looked_at(requested, delivered)
-        stamp = (requested, delivered, shape_signature(data), busy)
+        shapes = self._shapes
+        try:  # usually the same shapes as before
+            if shapes is None or type(data) is not tuple or tuple(map(shape_of, data)) != shapes:
+                self._shapes_differ(data)
+        except Exception:  # a batch can be any object, and so can its shape
+            self._shapes_differ(data)
+        stamp = (requested, delivered, self._signature, busy)
         if self._came is None:
             self.stamps += stamp
             self.own_ns += requested - entered + _clock() - delivered
@@ -240,6 +249,14 @@ class TimedBatches:
             self._came(stamp, data)
             self.own_ns = requested - entered + _clock() - delivered
         return data
+
+    def _shapes_differ(self, data: Any) -> None:
+        """Note a batch whose shapes are not those of the batch before, or not known to be."""
+        self._signature = shape_signature(data)
+        try:
+            self._shapes = tuple(map(shape_of, data)) if type(data) is tuple else None
+        except Exception:
+            self._shapes = None
 
     def _ask(self) -> None:
         """Ask whatever is to be asked before a request."""

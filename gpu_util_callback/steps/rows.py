@@ -20,6 +20,7 @@ __all__ = [
     "Stamp",
     "seen_batch_size",
     "seen_dims",
+    "shape_of",
     "shape_signature",
 ]
 
@@ -104,7 +105,7 @@ def shape_signature(data: Any) -> float:
     plain = type(data) is tuple  # usually (x, y)
     try:
         if plain:  # usually the same shapes as before
-            known = _signatures.get(tuple(map(_shape_of, data)))
+            known = _signatures.get(tuple(map(shape_of, data)))
             if known is not None:
                 return known
     except Exception:
@@ -121,7 +122,7 @@ def shape_signature(data: Any) -> float:
         if signature not in _seen and len(_seen) < _MOST_SEEN:
             _seen[signature] = tuple(shapes) if _is_plain(data) else ()
         if plain and len(_signatures) < _MOST_SEEN:
-            _signatures[tuple(map(_shape_of, data))] = signature
+            _signatures[tuple(map(shape_of, data))] = signature
         return signature
     except Exception:  # a batch can be any object, and so can its shape
         return 0.0
@@ -170,7 +171,7 @@ _SEQUENCES = (tuple, list)
 _MOST_SEEN = 1000
 _seen: dict[float, tuple[tuple[int, ...], ...]] = {}
 _signatures: dict[tuple[Any, ...], float] = {}  # the same by the raw shapes, for speed
-_shape_of = operator.attrgetter("shape")
+shape_of = operator.attrgetter("shape")
 
 
 def _collect(data: Any, shapes: list[Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpu_util_callback.backends import functions
 from gpu_util_callback.backends.functions import PythonBatches, TimedBatches, TimedFunction
 from gpu_util_callback.steps.compilations import CompileClock
-from gpu_util_callback.steps.rows import ENDED_MEANWHILE, DeviceProbe
+from gpu_util_callback.steps.rows import ENDED_MEANWHILE, DeviceProbe, shape_signature
 from gpu_util_callback.steps.timeline import CALL, Phase, Timeline
 
 
@@ -125,3 +125,44 @@ def test_a_long_fetch_that_nobody_asked_before_goes_by_the_last_answer(monkeypat
     for _ in TimedBatches(data(), lambda stamp, data: found.append(stamp), probe=device):
         pass
     assert found[-1][3] == ENDED_MEANWHILE
+
+
+class Shaped:
+    """An array whose shape may be anything; it is not for us to iterate over."""
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def __iter__(self):
+        pytest.fail("iterated over")
+
+
+class Uncomparable(tuple):
+    def __eq__(self, other):
+        raise TypeError("no")
+
+    __ne__, __hash__ = __eq__, tuple.__hash__
+
+
+A, B = np.zeros((2, 3)), np.zeros((4, 3))
+
+
+@pytest.mark.parametrize("batches", [
+    [(A, A), (A, A), (B, A), (B, A), (A, B), (A, A)],
+    [(A,), (A, A), (), (A,)],
+    [(), (), (A,), ()],
+    [A, B, A, (A,), A, (A,)],
+    [Shaped((2, 3)), Shaped((4, 3)), (Shaped((2, 3)),), Shaped((2, 3))],
+    [(A, A), [A, A], [B, A], (A, A)],
+    [({"x": A}, A), ({"x": B}, A), (A, A), ({"x": A}, A)],
+    [(A, None), (B, None), (A, A)],
+    [{"x": A}, {"x": B}, {"x": A}],
+    [1, "text", None, (), (1, 2)],
+    [(Shaped(Uncomparable((2, 3))),), (Shaped(Uncomparable((2, 3))),), (A,)],
+    [(Shaped([2, 3]),), (Shaped([4, 3]),), (Shaped(None),), (A,)],
+])  # fmt: skip
+def test_each_batch_is_stamped_with_its_own_shapes(batches):
+    found = []
+    delivered = list(TimedBatches(iter(batches), lambda stamp, data: found.append(stamp[2])))
+    assert all(ours is theirs for ours, theirs in zip(delivered, batches, strict=True))
+    assert found == [shape_signature(batch) for batch in batches]
