@@ -35,7 +35,7 @@ REMOTE_FLUSH_S = 30.0
 RETRIES_S = (0.5, 2.0, 5.0)
 DIAGNOSIS_SHARE = 0.003  # of a processor, for one with many spans
 # Between two, but the first: an input pipeline in Python needs their lock, too. The later, the less
-# changes: a twentieth of the run so far, within these.
+# changes: a quarter of the run so far, within these.
 DIAGNOSIS_S, SELDOM_S = 5.0, 10.0
 MOST_FLUSHES = 8  # whose rows wait for a diagnosis
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -236,7 +236,7 @@ class Outputs:
             self.update(diagnosis=found)
             self._diagnosis_ns.append(time.thread_time_ns() - began)
             if len(self._diagnosis_ns) > 1:
-                pause_s = min(max(DIAGNOSIS_S, (now_ns - started_ns) / 20e9), SELDOM_S)
+                pause_s = min(max(DIAGNOSIS_S, (now_ns - started_ns) / 4e9), SELDOM_S)
                 pause_ns = max(1e9 * pause_s, min(self._diagnosis_ns) / DIAGNOSIS_SHARE)
                 self._next_diagnosis_ns = now_ns + int(pause_ns)
             if self._settings.report and not last:

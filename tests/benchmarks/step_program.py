@@ -8,8 +8,8 @@ processor idle between steps of 5 ms, as a training does whose device works.
 
 Two fits of one program differ by more than our hooks cost. So a fit also takes them away and puts
 them back in turns: what that changes is exact to some microseconds (`within`). What our own threads
-take a step is read in a fit of its own, long enough for several flushes and diagnoses after the
-first ones, which import what they need (`own threads`).
+take a step is read in a fit of its own, in parts as long as the pause between two diagnoses, after
+the first ones, which come more often and import what they need (`own threads`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ BATCH, WIDTH, PACE_S = 8, 4, 0.005
 # (steps before the stretch that is measured, steps of it)
 WITHIN, THREADS = "within", "own threads"
 LENGTHS = {"back-to-back": (200, 1500), "paced": (50, 250)}
-# Seconds of training before the other threads' time is read, and for how long.
-SETTLED_S, LONG_S = 4.0, 15.0
-LONG_FITS = 2
+# Seconds of training before our threads' time is read, and of each part in which it is.
+SETTLED_S, PART_S, PARTS = 15.0, 10.0, 3
 _instructions, WHY_NO_INSTRUCTIONS = counter()
 
 
@@ -154,22 +153,26 @@ class Steady:
         self.paced = pace == "paced"
         self.step = 0
         self.began = time.perf_counter()
-        self.first: tuple[int, float] | None = None
-        self.us = 0.0  # a step
+        self.read: list[tuple[int, float]] = []
 
     def begins(self) -> None:
         """A step begins."""
         if not self.step % 64:
             spent_s = time.perf_counter() - self.began
-            if self.first is None and spent_s > SETTLED_S:
-                self.first = self.step, other_threads_us(OURS)
-            elif self.first is not None and spent_s > SETTLED_S + LONG_S:
-                step, before = self.first
-                self.us = (other_threads_us(OURS) - before) / (self.step - step)
+            if spent_s > SETTLED_S + PART_S * len(self.read):
+                self.read.append((self.step, other_threads_us(OURS)))
+            if len(self.read) > PARTS:
                 raise Over
         self.step += 1
         if self.paced:
             time.sleep(PACE_S)
+
+    def each(self) -> list[dict[str, float]]:
+        """Return what they took a step, in each part."""
+        return [
+            {"others_us": (after - before) / (end - begin)}
+            for (begin, before), (end, after) in itertools.pairwise(self.read)
+        ]
 
 
 @contextlib.contextmanager
@@ -190,7 +193,7 @@ def nvitop_collects() -> Iterator[None]:
 going = [True]
 
 
-def fits(pace: str) -> dict[str, Callable[[], dict[str, float]]]:
+def fits(pace: str) -> dict[str, Callable[[], Any]]:
     """A fit under each of the recorders."""
     import keras
 
@@ -261,7 +264,7 @@ def fits(pace: str) -> dict[str, Callable[[], dict[str, float]]]:
             raise RuntimeError(f"{taken} steps were recorded, and not even {wanted}")
         return turns.added()
 
-    def long_one() -> dict[str, float]:
+    def long_one() -> list[dict[str, float]]:
         steady = Steady(pace)
         ours = GpuUtilCallback(tempfile.mkdtemp(), report=False)
         with contextlib.suppress(Over):
@@ -269,7 +272,7 @@ def fits(pace: str) -> dict[str, Callable[[], dict[str, float]]]:
                 endless(), steps_per_epoch=steady.total, verbose=0,
                 callbacks=[BeginsAndEnds(steady), ours],
             )  # fmt: skip
-        return {"others_us": steady.us}
+        return steady.each()
 
     found = {
         THREADS: long_one,
@@ -289,7 +292,7 @@ def fits(pace: str) -> dict[str, Callable[[], dict[str, float]]]:
     return found
 
 
-def loops(pace: str) -> tuple[dict[str, Callable[[], dict[str, float]]], Callable | None]:
+def loops(pace: str) -> tuple[dict[str, Callable[[], Any]], Callable | None]:
     """A PyTorch loop under each of the recorders; and under TraceML, which stays once it is there.
 
     TraceML's aggregator is a process of its own; it is not part of what is measured.
@@ -338,14 +341,14 @@ def loops(pace: str) -> tuple[dict[str, Callable[[], dict[str, float]]], Callabl
                 work(x, y)
         return stretch.each()
 
-    def long_one() -> dict[str, float]:
+    def long_one() -> list[dict[str, float]]:
         steady = Steady(pace)
         monitored = GpuUtilMonitor(tempfile.mkdtemp(), report=False)
         with contextlib.suppress(Over), monitored as monitor:
             for x, y in monitor.batches(itertools.repeat(batches[0])):
                 steady.begins()
                 work(x, y)
-        return {"others_us": steady.us}
+        return steady.each()
 
     found = {THREADS: long_one, "no callback": plain, "gpu-util-callback": ours}
     if importlib.util.find_spec("nvitop"):
@@ -385,7 +388,7 @@ def main(what: str, pace: str, rounds: int) -> None:
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in found}
     long_one = found.pop(THREADS)
     if "others_us" in CLOCKS:
-        taken[THREADS] = [long_one() for _ in range(LONG_FITS)]
+        taken[THREADS] = long_one()
     order = random.Random(0)
     for number in range(rounds + 1):  # the first one traces and warms up
         for name in order.sample(list(found), len(found)):

@@ -42,6 +42,7 @@ def hurried(monkeypatch):
     monkeypatch.setattr(recorder, "FLUSH_S", 0.2)
     monkeypatch.setattr(recorder, "LOOK_S", 0.1)
     monkeypatch.setattr(outputs, "DIAGNOSIS_S", 0.2)
+    monkeypatch.setattr(outputs, "SELDOM_S", 0.4)
     threads = set()
     facts = memory.MemoryWatch.facts
 
