@@ -25,7 +25,8 @@ Row = tuple[str, str]
 
 def between(one: dict[str, float], digits: int = 0) -> str:
     """A median with its interval."""
-    return f"{one['median']:.{digits}f} [{one['low']:.{digits}f} … {one['high']:.{digits}f}]"
+    median, low, high = (round(one[name], digits) + 0.0 for name in ("median", "low", "high"))
+    return f"{median:.{digits}f} [{low:.{digits}f} … {high:.{digits}f}]"  # and no "-0"
 
 
 def step_table(figures: dict[str, Any]) -> list[str]:

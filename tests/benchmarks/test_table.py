@@ -90,3 +90,8 @@ def test_the_readme_in_this_repository_is_made_of_its_figures():
     if not module.FIGURES.exists():
         pytest.skip("no figures are kept here")
     assert module.main(["--check"]) == 0
+
+
+def test_nothing_is_no_minus_nothing(maker):
+    assert maker.between({"median": -0.4, "low": -1.2, "high": 0.3}) == "0 [-1 … 0]"
+    assert maker.between({"median": -0.004, "low": -0.1, "high": 2.0}, 2) == "0.00 [-0.10 … 2.00]"
