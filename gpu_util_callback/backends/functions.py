@@ -209,7 +209,7 @@ class TimedBatches:
         self._idle = True  # whether the device was, when last queried
         self._quick = 0  # short fetches, more than long ones
         self._skip = 0  # fetches before the next query
-        self._shapes: tuple[Any, ...] | None = ()  # of the last batch; None = it is no plain (x, y)
+        self._shapes: tuple[Any, ...] | None = ()  # of the last batch; None = one was not plain
         self._signature = 0.0  # of these shapes
         nothing = requesting is None and probe is None and finished is None
         self._left = _NEVER if nothing else 0  # fetches before the next that `_ask`s
@@ -253,6 +253,8 @@ class TimedBatches:
     def _shapes_differ(self, data: Any) -> None:
         """Note a batch whose shapes are not those of the batch before, or not known to be."""
         self._signature = shape_signature(data)
+        if self._shapes is None:  # nor will the next batches be plain: trying each costs an error
+            return
         try:
             self._shapes = tuple(map(shape_of, data)) if type(data) is tuple else None
         except Exception:
