@@ -151,7 +151,7 @@ def main(rounds: int | None = None) -> dict[str, Any]:
     figures: dict[str, Any] = {} if beside else {"rounds": rounds}
     skipped: dict[str, str] = {}
     print(f"µs a step over a no-op callback (in loops: over none), median of {rounds} rounds "
-          "[its 95 % interval]")  # fmt: skip
+          f"[{'its 95 % interval' if rounds >= 6 else 'lowest … highest'}]")  # fmt: skip
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         # A driver to ask, so that samplers have something to do.

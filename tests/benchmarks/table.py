@@ -165,7 +165,8 @@ def table(figures: dict[str, dict[str, Any]]) -> str:
     cpus = {one["cpus"] for one in figures.values()}
     lines += ["", f"Taken {taken} on {'/'.join(map(str, sorted(cpus)))} CPUs at a load average of "
               f"{min(loads):.0f} to {max(loads):.0f}; medians of rounds [95 % interval of the "
-              "median], over a no-op callback, in loops over none."]  # fmt: skip
+              "median; of fewer than six rounds, the lowest and the highest], over a no-op "
+              "callback, in loops over none."]  # fmt: skip
     return "\n".join(lines)
 
 
