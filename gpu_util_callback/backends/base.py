@@ -52,8 +52,8 @@ class Adapter:
     """How one framework's training loop is timed. The base class times nothing but the hooks.
 
     `begin`, `test_begin`, `test_end` and `end` run on the training thread
-    and must be short; `facts` and `pipeline` run on the recorder's thread. Any of them may raise:
-    the recorder then switches that source off and says why.
+    and must be short; `facts`, `look_at_input`, `input_facts` and `pipeline` run on the recorder's
+    thread. Any of them may raise: the recorder then switches that source off and says why.
     """
 
     name: str = "unknown"
@@ -138,6 +138,13 @@ class Adapter:
     def tf32(self) -> dict[str, bool]:
         """Whether float32 is computed in TF32 on GPUs that have it, by kind of work."""
         return {} if self.about is None else self.about.tf32()
+
+    def look_at_input(self) -> None:
+        """Look at what is new of the training's input."""
+
+    def input_facts(self) -> dict[str, Any]:
+        """The manifest's `fit` facts of the input that show while it trains."""
+        return {}
 
     def pipeline(self) -> list[dict[str, Any]]:
         """The input pipeline's stages: rows of the `pipeline` table, counted since the start."""

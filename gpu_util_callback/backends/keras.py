@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gpu_util_callback.backends.base import About, Adapter
+from gpu_util_callback.backends.base import About
 from gpu_util_callback.backends.functions import Batches, TimedFunction
-from gpu_util_callback.backends.pipelines import TfDataPipelines, WatchedDataset
+from gpu_util_callback.backends.input_watch import WatchingAdapter
+from gpu_util_callback.backends.pipelines import WatchedDataset
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.fit_frame import is_tf_keras
 from gpu_util_callback.steps.timeline import Timeline
@@ -16,18 +17,17 @@ from gpu_util_callback.steps.timeline import Timeline
 __all__ = ["KerasAdapter", "PythonAdapter", "keras_facts"]
 
 
-class KerasAdapter(Adapter):
+class KerasAdapter(WatchingAdapter):
     """A Keras model whose `train_function` and `test_function` are timed.
 
     `begin` of a subclass makes `_train` and `_test`.
     """
 
     def __init__(self, name: str, timing: str, about: About):
-        super().__init__(name=name, timing=timing, about=about, counts_work=True)
+        super().__init__(name, timing, about, counts_work=True)
         self._model: Any = None
         self._train: TimedFunction | None = None
         self._test: TimedFunction | None = None
-        self._pipelines = TfDataPipelines(self.unavailable)
 
     @property
     def train_function(self) -> TimedFunction | None:
@@ -57,9 +57,6 @@ class KerasAdapter(Adapter):
     def fit_facts(self) -> dict[str, Any]:
         """Return the framework's facts of the fit: `strategy` and `replicas`, at least."""
         raise NotImplementedError
-
-    def pipeline(self) -> list[dict[str, Any]]:
-        return self._pipelines.read()
 
 
 class PythonAdapter(KerasAdapter):
@@ -124,6 +121,7 @@ class PythonAdapter(KerasAdapter):
         if type(data_adapter).__name__ != "TFDatasetAdapter" or dataset is None:
             return
         if not isinstance(dataset, WatchedDataset):
+            self._pipelines.given(which, dataset)
             data_adapter._dataset = WatchedDataset(dataset, self._pipelines, which)
             self._datasets.append(data_adapter)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from gpu_util_callback.backends.base import BACKENDS, Adapter, part_of
-from gpu_util_callback.backends.pipelines import TfDataPipelines
+from gpu_util_callback.backends.base import BACKENDS, part_of
+from gpu_util_callback.backends.input_watch import WatchingAdapter
 from gpu_util_callback.steps.compilations import CompileClock
 from gpu_util_callback.steps.dispatch import DispatchWatch, OperationCount
 from gpu_util_callback.steps.loop import Loop
@@ -68,7 +68,7 @@ def _tensorflow_works() -> bool:
 _AT_WORK = {"jax": _jax_works, "torch": _torch_works, "tensorflow": _tensorflow_works}
 
 
-class LoopAdapter(Adapter):
+class LoopAdapter(WatchingAdapter):
     """A loop that `GpuUtilMonitor` times: its batches are fetched in Python.
 
     Args:
@@ -77,12 +77,11 @@ class LoopAdapter(Adapter):
     """
 
     def __init__(self, framework: str | None, guessed: bool = False):
-        super().__init__(name=framework or "none", timing="python")
+        super().__init__(framework or "none", "python")
         # TensorFlow does not report what `jit_compile=True` compiles; JAX and torch do.
         self.shapes_compile = framework == "tensorflow"
         self._guessed = guessed
         self._clock: CompileClock | None = None
-        self._pipelines = TfDataPipelines(self.unavailable)
         if framework is not None:
             self.about = part_of(framework, "facts")
 
@@ -125,9 +124,6 @@ class LoopAdapter(Adapter):
     def iterates(self, iterator: Any, validating: bool) -> None:
         """Note that the loop starts another pass over a dataset."""
         self._pipelines.seen("validation" if validating else "train", iterator)
-
-    def pipeline(self) -> list[dict[str, Any]]:
-        return self._pipelines.read()
 
     def local_fetch(self, iterator: Any) -> Callable[[], int] | None:
         """Return a clock of this process's own part of the last batch; None = the whole batch."""

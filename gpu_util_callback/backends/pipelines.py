@@ -33,7 +33,13 @@ class TfDataPipelines:
     def __init__(self, unavailable: list[tuple[str, str, str]]) -> None:
         self._iterators: dict[str, weakref.ref] = {}
         self._readers: dict[str, Any] = {}
+        self._given: dict[str, Any] = {}  # datasets, until they were looked at
         self._unavailable = unavailable
+
+    def given(self, which: str, dataset: Any) -> None:
+        """Note the dataset of a pipeline; on the training thread."""
+        if hasattr(dataset, "_variant_tensor"):  # tf.data's own, and no distributed one
+            self._given[which] = dataset
 
     def seen(self, which: str, iterator: Any) -> None:
         """Note a new iterator; on the training thread.
@@ -45,8 +51,19 @@ class TfDataPipelines:
         own = _with_pipeline(iterator)
         if own is not None:
             self._iterators[which] = weakref.ref(own)
+            self.given(which, getattr(own, "_dataset", None))
         elif _parts(iterator) and HIDDEN not in self._unavailable:
             self._unavailable.append(HIDDEN)
+
+    def look(self) -> None:
+        """Read how the pipelines were written, of those that are new; on any other thread."""
+        for which in list(self._given):
+            self._reader(which).look(self._given.pop(which))
+
+    def functions(self) -> list[dict[str, Any]] | None:
+        """Return the manifest's `input_maps`; None: no pipeline was looked at."""
+        readers = [reader for reader in self._readers.values() if reader.written is not None]
+        return [entry for reader in readers for entry in reader.functions()] if readers else None
 
     def read(self) -> list[dict[str, Any]]:
         """Return rows of the `pipeline` table since the last reading; on any other thread.
@@ -58,10 +75,13 @@ class TfDataPipelines:
             iterator = known()
             if iterator is None:  # exhausted, and its pipeline gone
                 continue
-            if which not in self._readers:
-                self._readers[which] = part_of("tensorflow", "pipeline").Reader(which)
-            rows += self._readers[which].read(iterator)
+            rows += self._reader(which).read(iterator)
         return rows
+
+    def _reader(self, which: str) -> Any:
+        if which not in self._readers:
+            self._readers[which] = part_of("tensorflow", "pipeline").Reader(which)
+        return self._readers[which]
 
 
 @uncounted

@@ -125,6 +125,7 @@ class Recorder:
         self._early_rows: list[dict[str, dict[str, Any]]] = []  # taken by `catch_up`
         self._early_samples: list[Any] = []
         self._paused = False
+        self._looks_at_input = True
         self.dispatch: DispatchWatch | None = None  # of a loop whose steps may run eagerly
 
     def __hash__(self) -> int:
@@ -420,6 +421,7 @@ class Recorder:
             due = time.monotonic() + 0.5  # the first flush comes early
             seen = 0
             while not self._wait(min(LOOK_S, FLUSH_S)):
+                self._look_at_input()
                 before, seen = seen, self.timeline.latest()
                 if seen == before and not self._ended_ns and self.watch.over():
                     self.end("interrupted")
@@ -471,6 +473,7 @@ class Recorder:
             return self._stop.is_set()
 
     def _open(self) -> None:
+        self._look_at_input()  # first: its Python functions are timed from here on
         if self._outputs.recording:  # a series continues
             self._outputs.reopen()
             self._gpus.start(self.adapter, self.settings.sample_hz)
@@ -497,6 +500,15 @@ class Recorder:
             self._save_rows()
         self._gpus.start(self.adapter, self.settings.sample_hz)
         self._outputs.open_others(self.facts)
+
+    def _look_at_input(self) -> None:
+        if not self._looks_at_input:
+            return
+        try:
+            self.adapter.look_at_input()
+        except Exception as error:
+            self._looks_at_input = False
+            self.fail("facts about the input's functions", error)
 
     def _is_late(self) -> bool:
         """Return whether the fit ended a while ago: nobody may wait much longer for its rows."""
@@ -640,6 +652,7 @@ class Recorder:
             self._note_shapes()
             self._note_hand_overs()
             self._note_dispatch()
+            self._note_input()
             steps = self._steps
             wall = max((self._ended_ns or self.clock.now()) - self._started_ns, 1)
             overhead: dict[str, Any] = {
@@ -713,6 +726,12 @@ class Recorder:
         if seen and fit is not None:
             self.facts["fit"] = {**fit, "dispatch": seen}
 
+    def _note_input(self) -> None:
+        """Note what has shown of the input."""
+        fit = self.facts.get("fit")
+        if fit is not None and self._looks_at_input:
+            self.facts["fit"] = {**fit, **self.adapter.input_facts()}
+
     def _lost(self, steps: int) -> list[tuple[str, str, str]]:
         lost = self._assembler.lost_rows if self._assembler is not None else 0
         if not lost or any(source == "input wait" for source, *_ in self.adapter.unavailable):
@@ -747,6 +766,7 @@ class Recorder:
             self._paused = True
 
     def _close(self) -> None:
+        self._look_at_input()
         remote = "://" in self.settings.log_dir  # each file takes its time there
         if not remote or self._is_late() or (self.windows is not None and self.windows.busy):
             self._save_rows()  # the rest may take a while on a slow machine

@@ -134,6 +134,15 @@ class Dispatch(TypedDict, total=False):
     operations: Count
 
 
+class InputMap(TypedDict, total=False):
+    """A stage of a tf.data pipeline that calls a function, named as in the `pipeline` table."""
+
+    name: Annotated[Required[str], Key]
+    which: Annotated[Required[Literal["train", "validation"]], Key]
+    random: Annotated[Required[bool], Key]  # draws random numbers, others in each call
+    python: Annotated[Required[bool], Key]  # calls Python functions
+
+
 class Fit(TypedDict, total=False):
     """The parameters of the training, and its input."""
 
@@ -165,6 +174,7 @@ class Fit(TypedDict, total=False):
     input_beside: list[str]
     input_ready_pct: Percent
     input_handover_ms: Number
+    input_maps: list[InputMap]
     validation_kind: str
     validation_class: str
     validation_workers: Count

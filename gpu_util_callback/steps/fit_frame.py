@@ -14,8 +14,8 @@ from gpu_util_callback.steps.frames import stack_of, uncounted
 from gpu_util_callback.steps.timeline import Timeline
 
 __all__ = [
-    "FitWatch", "InputTimer", "calling_fit", "given_adapter", "is_tf_keras", "names_in_fit",
-    "names_in_loop", "names_of",
+    "FitWatch", "InputTimer", "calling_fit", "given_adapter", "given_dataset", "is_tf_keras",
+    "names_in_fit", "names_in_loop", "names_of",
 ]  # fmt: skip
 
 # Frames of these packages are not the program's; a decorator of theirs may lie between.
@@ -40,6 +40,13 @@ def given_adapter() -> Any | None:
     frame = calling_fit()
     iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
     return getattr(iterator, "data_adapter", None)
+
+
+def given_dataset() -> Any | None:
+    """Return what the `fit` that is calling us iterates over, on the TensorFlow backend."""
+    frame = calling_fit()
+    iterator = frame.f_locals.get("epoch_iterator") if frame is not None else None
+    return getattr(iterator, "_distributed_dataset", None)
 
 
 def is_tf_keras(model: Any) -> bool:

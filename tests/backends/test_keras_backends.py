@@ -92,6 +92,10 @@ def test_stages_of_tf_data_are_read_outside_of_tensorflow_too(found):
     assert ["validation", "map(decode)"] in one["found"]
     assert one["decode_ms"] > 19, "it sleeps 20 ms, and waits for a core on a busy machine"
     assert {"py_function", "sequential"} <= set(one["flags"][0].split(","))
+    decode = {"name": "map(decode)", "random": False, "python": True}
+    assert one["fit"]["input_maps"] == [
+        {**decode, "which": "train"}, {**decode, "which": "validation"}
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from gpu_util_callback import GpuUtilCallback, read_recordings
 from gpu_util_callback.backends.inputs import describe_fit, describe_input, describe_validation
 from gpu_util_callback.steps.fit_frame import calling_fit
 from gpu_util_callback.steps.rows import seen_dims, shape_signature
@@ -203,3 +204,109 @@ def test_what_varies_in_the_shapes_of_batches(shapes, dims):
 def test_shapes_of_nested_batches_are_no_axes():
     assert seen_dims([shape_signature(({"a": np.ones((2, 3))}, np.ones(2)))]) is None
     assert seen_dims([12.5]) is None and seen_dims([]) is None
+
+
+# ---- what shows of the input while it trains -----------------------------------------------------
+
+
+def trained(folder, given, **arguments):
+    """The manifest's `fit` of a short recorded fit."""
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    callback = GpuUtilCallback(folder, report=False, trace="off")
+    model.fit(given, verbose=0, callbacks=[callback], **arguments)
+    [recording] = read_recordings(folder)
+    return recording.facts["fit"]
+
+
+def labelled(function):
+    """Rows of `BATCH` through a function, with labels."""
+
+    def label(index):
+        return function(tf.fill((4,), tf.cast(index, tf.float32))), tf.zeros((1,))
+
+    label.__name__ = function.__name__
+    return tf.data.Dataset.range(16).map(label)
+
+
+@tf.function
+def noise():
+    return tf.random.uniform((4,))
+
+
+@tf.function
+def called(x):
+    return tf.numpy_function(np.sin, [x], tf.float32)
+
+
+def nested(x):
+    return x + noise()
+
+
+def constant_seed(x):
+    return x + tf.random.stateless_uniform((4,), seed=(1, 2))
+
+
+def changing_seed(x):
+    return x + tf.random.stateless_uniform((4,), seed=tf.cast([x[0], 1], tf.int32))
+
+
+def own_generator(x):
+    return x + GENERATOR.normal((4,))
+
+
+def keras_layer(x):
+    return NOISY(x, training=True)
+
+
+def python(x):
+    return tf.ensure_shape(called(x), (4,))
+
+
+def plain(x):
+    return tf.sqrt(x) + tf.constant([1.0, 2.0, 3.0, 4.0])
+
+
+GENERATOR = tf.random.Generator.from_seed(1)
+NOISY = keras.layers.GaussianNoise(0.1)
+
+
+@pytest.mark.parametrize(
+    ("function", "random", "calls_python"),
+    [
+        (nested, True, False),
+        (constant_seed, False, False),
+        (changing_seed, True, False),
+        (own_generator, True, False),
+        (keras_layer, True, False),
+        (python, False, True),
+        (plain, False, False),
+    ],
+)
+def test_what_each_map_draws_and_calls(tmp_path, function, random, calls_python):
+    facts = trained(tmp_path, labelled(function).shuffle(16).batch(8))
+    name = f"map({function.__name__})"
+    assert facts["input_maps"] == [
+        {"name": name, "which": "train", "random": random, "python": calls_python}
+    ]
+
+
+def test_maps_of_the_validation_and_of_nested_pipelines(tmp_path):
+    def opened(index):
+        return labelled(nested).take(2)
+
+    given = tf.data.Dataset.range(8).interleave(opened).batch(8)
+    facts = trained(tmp_path, given, validation_data=labelled(plain).batch(8))
+    assert facts["input_maps"] == [
+        {"name": "interleave(opened)", "which": "train", "random": True, "python": False},
+        {"name": "map(plain)", "which": "validation", "random": False, "python": False},
+    ]
+    given = tf.data.Dataset.zip((labelled(plain), labelled(python))).map(lambda a, b: a).batch(8)
+    facts = trained(tmp_path / "zip", given)
+    assert [(one["name"], one["python"]) for one in facts["input_maps"]] == [
+        ("map(plain)", False), ("map(python)", True), ("map(lambda)", False)
+    ]  # fmt: skip
+
+
+def test_a_pipeline_without_functions_has_no_maps(tmp_path):
+    assert trained(tmp_path, tf.data.Dataset.from_tensors(BATCH).repeat(3))["input_maps"] == []

@@ -33,7 +33,7 @@ from gpu_util_callback.backends.tensorflow.iterator import (
 )
 from gpu_util_callback.backends.tensorflow.queue import RowQueue
 from gpu_util_callback.backends.work import NotCounted, Work
-from gpu_util_callback.steps.fit_frame import is_tf_keras
+from gpu_util_callback.steps.fit_frame import given_dataset, is_tf_keras
 from gpu_util_callback.steps.frames import uncounted
 from gpu_util_callback.steps.rows import InputRows
 from gpu_util_callback.steps.timeline import TRACED, Timeline
@@ -275,6 +275,7 @@ class TensorFlowAdapter(KerasAdapter):
         self._train = self._timed("train_function", stale, raised=stale)
         self._test = self._timed("test_function", None, raised=stale)  # it leaves the fit, too
         self._train.wrap()
+        self._pipelines.given("train", given_dataset())
         batches = self._batches[0]
         if batches.rows is not None and timeline.steps_per_execution > 1:
             batches.rows.tail_ns = tail_ns()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import weakref
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,6 +72,22 @@ _WORDS = {
     "Scan": "scan",
 }
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+# Operations that draw other numbers each time they run.
+_RANDOM_OPS = re.compile(
+    r"Random(Uniform|UniformInt|StandardNormal|Gamma|Poisson|PoissonV2|Shuffle|Crop)$"
+    r"|(Parameterized)?TruncatedNormal$|Multinomial$|SampleDistortedBoundingBox(V2)?$"
+    r"|Stateful(Uniform|StandardNormal|TruncatedNormal|RandomBinomial)|Rng(Skip|ReadAndSkip)$"
+    r"|NonDeterministicInts$|\w+CandidateSampler$"
+)
+# Operations whose numbers follow from a seed, and the input that is the seed. The others of this
+# kind take a key that `StatelessRandomGetKeyCounter` made.
+_SEEDED_OPS = {
+    "StatelessRandomGetKeyCounter": 0, "StatelessRandomUniform": 1, "StatelessRandomUniformInt": 1,
+    "StatelessRandomUniformFullInt": 1, "StatelessRandomNormal": 1, "StatelessTruncatedNormal": 1,
+    "StatelessRandomBinomial": 1, "StatelessRandomPoisson": 1, "StatelessRandomGammaV2": 1,
+    "StatelessParameterizedTruncatedNormal": 1, "StatelessMultinomial": 2, "RandomIndexShuffle": 1,
+    "StatelessSampleDistortedBoundingBox": 3,
+}  # fmt: skip
 _AUTOTUNE = -1
 
 _MOST_STAGES = 1000
@@ -76,12 +95,25 @@ _MOST_STAGES = 1000
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage as it was written: `word` "map", `title` "map(decode)", its inputs in order."""
+    """One stage as it was written: `word` "map", `title` "map(decode)", its inputs in order.
+
+    Attributes:
+        random: whether its function draws random numbers; None: it has no function.
+        py_functions: TensorFlow's tokens of the Python functions that its function calls.
+    """
 
     word: str
     title: str
     flags: frozenset[str]
     inputs: list[Stage] = field(default_factory=list, compare=False)
+    random: bool | None = None
+    py_functions: tuple[str, ...] = ()
+
+    def all(self) -> Iterator[Stage]:
+        """Yield this stage and those before it, from the sources on."""
+        for stage in self.inputs:
+            yield from stage.all()
+        yield self
 
 
 def word(op: str) -> str:
@@ -113,7 +145,8 @@ def _stage(dataset: Any) -> Stage:
     title = name
     wrapper = getattr(dataset, "_map_func", None) or getattr(dataset, "_predicate", None)
     function = getattr(wrapper, "function", None)
-    operations = _operations(function) if function is not None else set()
+    bodies = _bodies(function)
+    operations = {node.op for body in bodies for node in body}
     if function is not None:
         own = function_name(getattr(function, "name", b""))
         title = f"{name}({own})" if own else name
@@ -134,7 +167,13 @@ def _stage(dataset: Any) -> Stage:
             flags.add("fixed_buffer")
     if kind == "FlatMap" and function is not None and "GeneratorDataset" in operations:
         title = "from_generator"  # the generator itself is a node of its own below
-    return Stage(name, title, frozenset(flags))
+    return Stage(
+        name,
+        title,
+        frozenset(flags),
+        random=any(map(_draws, bodies)) if bodies else None,
+        py_functions=tuple(_tokens(bodies)),
+    )
 
 
 def function_name(name: bytes | str) -> str:
@@ -147,16 +186,47 @@ def function_name(name: bytes | str) -> str:
     return "lambda" if own in ("<lambda>", "lambda") or own.startswith("lambda") else own
 
 
-def _operations(function: Any) -> set[str]:
-    """Return the op types a traced function runs, those of the functions it calls included."""
+def _bodies(function: Any) -> list[Sequence[Any]]:
+    """Return the nodes of a traced function, and of each function that it calls."""
     graph = getattr(function, "graph", None)
     if graph is None:
-        return set()
+        return []
     definition = graph.as_graph_def()
-    found = {node.op for node in definition.node}
-    for inner in definition.library.function:
-        found |= {node.op for node in inner.node_def}
-    return found
+    return [definition.node, *(inner.node_def for inner in definition.library.function)]
+
+
+def _tokens(bodies: list[Sequence[Any]]) -> Iterator[str]:
+    for body in bodies:
+        for node in body:
+            if node.op in _PYTHON_OPS:
+                yield node.attr["token"].s.decode()
+
+
+def _draws(body: Sequence[Any]) -> bool:
+    """Return whether these operations draw random numbers, others in each call.
+
+    A seed that is no constant counts as one that changes.
+    """
+    nodes = {node.name: node for node in body}
+    return any(
+        _RANDOM_OPS.match(node.op)
+        or (node.op in _SEEDED_OPS and _varies(node.input[_SEEDED_OPS[node.op]], nodes))
+        for node in body
+    )
+
+
+def _varies(tensor: str, nodes: dict[str, Any]) -> bool:
+    """Return whether a tensor follows from anything but constants."""
+    open_ends, known = [tensor], set()
+    while open_ends:
+        name = open_ends.pop().partition(":")[0]
+        node = nodes.get(name)  # None: an argument of the function
+        if node is None or (not node.input and node.op != "Const"):
+            return True
+        if name not in known:
+            known.add(name)
+            open_ends += [one for one in node.input if not one.startswith("^")]
+    return False
 
 
 def _stateful(function: Any) -> bool:
@@ -229,7 +299,30 @@ class Reader:
         self._which = which
         self._resource: Any = None
         self._last: dict[int, tuple[int, int]] = {}
-        self._written: Stage | None = None
+        self._dataset: weakref.ref | None = None
+        self.written: Stage | None = None
+
+    def look(self, dataset: Any) -> bool:
+        """Read how a dataset was written; return whether it is another than the last one."""
+        if self._dataset is not None and self._dataset() is dataset:
+            return False
+        self.written = None
+        self._dataset = weakref.ref(dataset)
+        self.written = written(dataset)
+        return True
+
+    def functions(self) -> list[dict[str, Any]]:
+        """Return the stages that call a function: entries of the manifest's `input_maps`."""
+        return [
+            {
+                "name": stage.title,
+                "which": self._which,
+                "random": stage.random,
+                "python": bool(stage.py_functions),
+            }
+            for stage in (self.written.all() if self.written is not None else ())
+            if stage.random is not None
+        ]
 
     def read(self, iterator: Any) -> list[dict[str, Any]]:
         """Return rows of the `pipeline` table, without `time_ns` and `step`.
@@ -242,12 +335,12 @@ class Reader:
         if id(iterator) != self._resource:
             self._resource = id(iterator)
             self._last = {}
-            try:
-                self._written = written(getattr(iterator, "_dataset", None))
-            except Exception:  # names are optional; the numbers are valid without them
-                self._written = None
+            dataset = getattr(iterator, "_dataset", None)
+            # Names are optional; the numbers are valid without them.
+            with contextlib.suppress(Exception):
+                self.look(dataset)
         rows = []
-        names = match(model, self._written)
+        names = match(model, self.written)
         parents = {child: node.id for node in model.nodes.values() for child in node.inputs}
         for node in model.nodes.values():
             stage = names.get(node.id)
