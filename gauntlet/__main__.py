@@ -1,0 +1,214 @@
+"""Run the gauntlet: `python -m gauntlet --help`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gauntlet.judging import Result, first_of, summary, table
+from gauntlet.registry import Program, load
+
+LONGEST_S = 240  # a training
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the selected programs; returns an exit code."""
+    options = _options(arguments)
+    programs = [
+        program for name, program in load().items()
+        if not options.only or any(re.fullmatch(one, name) for one in options.only)
+    ]  # fmt: skip
+    if not programs:
+        print("no program of this name", file=sys.stderr)
+        return 2
+    if options.list:
+        for program in programs:
+            print(f"{program.name:<32}{program.backend:<12}{program.truth}")
+        return 0
+    results = []
+    for program in programs:
+        result = quickly(program, options) if options.quick else measure(program, options)
+        results.append(result)
+        print(_line(result), flush=True)
+        if options.json:  # after each program: an interrupted gauntlet keeps what it has
+            Path(options.json).write_text(json.dumps([one.to_json() for one in results], indent=1))
+        if options.table:
+            Path(options.table).write_text(table(results))
+    for process in _SHARED.values():
+        process.close()
+    print("\n".join(summary(results)))
+    return 0
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m gauntlet",
+        description="Train programs with a known bottleneck, follow what is printed about them, "
+        "and compare the promised gain with the true one. An hour or two for all of them.",
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="only these (regular expressions)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="recorded, plain and cured in turns")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="only the first findings: one recorded run each, no cures",
+    )
+    parser.add_argument("--busy", action="store_true", help="keep every core busy beside them")
+    parser.add_argument("--json", metavar="FILE", help="write all that was measured")
+    parser.add_argument("--table", metavar="FILE", help="write a Markdown table")
+    parser.add_argument("--list", action="store_true", help="list the programs")
+    parser.add_argument("--verbose", action="store_true", help="show what each program prints")
+    return parser.parse_args(arguments)
+
+
+def measure(program: Program, options: argparse.Namespace) -> Result:
+    """Train a program in all its variants, in turns, in a process of its own."""
+    result = Result(program.name, program.truth, program.bound)
+    with _beside(program, options), Process(program, options.verbose) as process:
+        try:
+            for number in range(options.rounds):
+                _record(result, program, process)
+                variants = ["base", result.cure, program.bound.partition("without:")[2]]
+                if number % 2:  # neither is always the one after the recorded run
+                    variants[:2] = variants[1::-1]
+                for variant in dict.fromkeys(filter(None, variants)):
+                    value = result.value if variant == result.cure else ""
+                    plain = process.ask(program.name, variant=variant, value=value)
+                    result.seconds.setdefault(variant, []).append(plain["seconds"])
+                    result.changed.setdefault(variant, plain["changed"])
+            if not program.bound.startswith("without:"):
+                result.alone_ms = process.ask(program.name, alone=True)
+        except (RuntimeError, OSError) as error:
+            result.error = str(error)
+    return result
+
+
+def quickly(program: Program, options: argparse.Namespace) -> Result:
+    """Record a program once, in a process that it shares with those of its backend."""
+    result = Result(program.name, program.truth, program.bound)
+    try:
+        with _beside(program, options):
+            process = _SHARED.get(program.backend)
+            if process is None:
+                process = _SHARED[program.backend] = Process(program, options.verbose)
+            _record(result, program, process)
+    except (RuntimeError, OSError) as error:
+        result.error = str(error)
+        process = _SHARED.get(program.backend)
+        if process is not None and process.child.poll() is not None:
+            _SHARED.pop(program.backend).close()
+    return result
+
+
+_SHARED: dict[str, Process] = {}
+
+
+def _beside(program: Program, options: argparse.Namespace) -> contextlib.AbstractContextManager:
+    return burners(max(program.burners, (os.cpu_count() or 1) if options.busy else 0))
+
+
+def _record(result: Result, program: Program, process: Process) -> None:
+    """Train the program as it is, recorded, and note what is printed about it."""
+    with tempfile.TemporaryDirectory(prefix="gauntlet-logs-") as log_dir:
+        recorded = process.ask(program.name, variant="base", log_dir=log_dir)
+        result.seconds.setdefault("recorded", []).append(recorded["seconds"])
+        result.note_first(program, first_of(log_dir, recorded["printed"]))
+
+
+def _line(result: Result) -> str:
+    first = result.firsts[0] if result.firsts else None
+    seconds = ", ".join(f"{name} {min(all_):.1f} s" for name, all_ in result.seconds.items())
+    alone = ", ".join(f"{part} alone {ms:.3g} ms" for part, ms in result.alone_ms.items())
+    marks = {True: "right", False: "WRONG", None: "-"}
+    lines = [f"{result.program}: {marks[result.right]} ({seconds}; {alone})"]
+    lines += [f"    truth: {result.truth}; confirmed: {result.confirmed}"]
+    if result.error:
+        lines += [f"    error: {result.error}"]
+    if first is not None:
+        asks = "asks" if first.question else "fix" if first.fixed_first else "not first"
+        cure = f"{result.cure} {result.value}".strip() or ("not tried" if first.code else "none")
+        gain = "" if result.followed is None else f", true gain {result.followed:.2f}"
+        lines += [
+            f"    {first.cause or 'nothing'}: {first.verdict}",
+            f"    {asks}: {first.text} [{first.code.replace(chr(10), ' / ')}]",
+            f"    cure: {'HARMFUL ' if result.harmful else ''}{cure}, promised {first.gain}{gain}, "
+            f"changes {first.changes or '-'}; changed {result.changed}, equal {result.equal}",
+        ]
+    return "\n".join(lines)
+
+
+class Process:
+    """A process that trains programs of one backend."""
+
+    def __init__(self, program: Program, verbose: bool) -> None:
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        environment = os.environ | {"KERAS_BACKEND": program.backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        if program.backend == "jax":
+            environment["JAX_PLATFORMS"] = "cpu"
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "gauntlet.child"], env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if verbose else self.log,
+        )  # fmt: skip
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.child.stdin is not None
+        with contextlib.suppress(OSError):
+            self.child.stdin.close()
+        try:
+            self.child.wait(10)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+        self.log.close()
+
+    def ask(self, program: str, **request: object) -> dict:
+        """Return the answer. Raises: RuntimeError, if the program failed or took too long."""
+        assert self.child.stdin is not None and self.child.stdout is not None
+        print(json.dumps({"program": program} | request), file=self.child.stdin, flush=True)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.child.stdout, selectors.EVENT_READ)
+            if not selector.select(LONGEST_S):
+                self.child.kill()
+                raise RuntimeError(f"{request} took over {LONGEST_S} s")
+        answer = self.child.stdout.readline()
+        if not answer:
+            self.log.seek(0)
+            raise RuntimeError(f"{request}: {self.log.read()[-1500:].decode(errors='replace')}")
+        answer = json.loads(answer)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
+
+
+@contextlib.contextmanager
+def burners(count: int) -> Iterator[None]:
+    """Keep `count` cores busy from other processes."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Tabular data: arrays, rows, CSV files."""
+
+from __future__ import annotations
+
+from gauntlet.helpers import folder, keras, mlp, np, rows, tf
+from gauntlet.registry import program
+from gauntlet.vision import CACHE
+
+
+@program("nothing: small arrays, a small model", "any", None, harmful="from_tensor_slices|cache")
+def tabular_arrays(run):
+    x, y = rows(8000, 20)
+    model = mlp(20)
+    model.fit(x, y, batch_size=32, epochs=12, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+@program("nothing: small arrays, a small model", "any", None, backend="jax",
+         harmful="from_tensor_slices|workers|cache")  # fmt: skip
+def tabular_arrays_jax(run):
+    return tabular_arrays(run)
+
+
+@program("nothing: small arrays, a small model", "any", None, backend="torch",
+         harmful="from_tensor_slices|workers|cache")  # fmt: skip
+def tabular_arrays_torch(run):
+    return tabular_arrays(run)
+
+
+@program("rows of ten columns are put together one by one, from memory", "input", "input_bound",
+         cures={"batched": r"\.batch\([^)]*\)\.(unbatch|map|shuffle)|gather"},
+         harmful=CACHE)  # fmt: skip
+def tabular_columns(run):
+    x, y = rows(8192, 10)
+    columns = {f"c{i}": x[:, i : i + 1] for i in range(10)}
+    data = tf.data.Dataset.from_tensor_slices((columns, y))
+    data = data.batch(256).shuffle(32) if run.does("batched") else data.shuffle(8192).batch(256)
+    inputs = {name: keras.Input((1,), name=name) for name in columns}
+    hidden = keras.layers.Dense(32, "relu")(keras.layers.Concatenate()(list(inputs.values())))
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True))
+    model.fit(data, epochs=25, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+@program("lines of a CSV file are parsed again in every epoch", "input", "input_bound",
+         cures={"cached": CACHE}, harmful="num_parallel_reads")  # fmt: skip
+def csv_lines(run):
+    x, y = rows(6000, 30)
+    path = folder() / "rows.csv"
+    if not path.exists():
+        np.savetxt(path, np.hstack([x, y]), delimiter=",", fmt="%.6f")
+
+    def parse(line):
+        values = tf.stack(tf.io.decode_csv(line, [0.0] * 31))
+        return values[:30], values[30:]
+
+    data = tf.data.TextLineDataset(str(path)).map(parse)
+    data = (data.cache() if run.does("cached") else data).batch(64)
+    model = mlp(30)
+    model.fit(data, epochs=20, verbose=0, callbacks=run.callbacks)
+    return model

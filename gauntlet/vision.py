@@ -1,0 +1,166 @@
+"""Images: files, TFRecords, directories, augmentation, arrays."""
+
+from __future__ import annotations
+
+from gauntlet.helpers import convnet, images, jpegs, keras, np, records, tf
+from gauntlet.registry import program
+
+PARALLEL, CACHE = r"\.map\([^\n]*num_parallel_calls=(\d+)?", r"\.cache\(\)"
+REPEAT = r"\.repeat\("
+
+
+def decode(data):
+    return tf.image.resize(tf.io.decode_jpeg(data, channels=3), (64, 64)) / 255.0
+
+
+def load_image(path):
+    label = tf.where(tf.strings.split(path, "/")[-2] == "a", 0, 1)
+    return decode(tf.io.read_file(path)), label
+
+
+@program("JPEG files are decoded again in every epoch, one at a time", "input", "input_bound",
+         cures={"cached": CACHE, "parallel": PARALLEL, "repeated": REPEAT})  # fmt: skip
+def image_files(run):
+    data = tf.data.Dataset.list_files(f"{jpegs()}/*/*.jpg", shuffle=False)
+    calls = tf.data.AUTOTUNE if run.does("parallel") else None
+    data = data.map(load_image, num_parallel_calls=calls)
+    if run.does("cached"):
+        data = data.cache()
+    data = data.batch(32)
+    data, steps = (data.repeat(), 10) if run.does("repeated") else (data, None)
+    model = convnet(64)
+    model.fit(data, epochs=10, steps_per_epoch=steps, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+@program("a directory is decoded again in every epoch, on all cores; its shuffle is the helper's",
+         "input", "input_bound", cures={"cached": CACHE})  # fmt: skip
+def image_directory(run):
+    data = keras.utils.image_dataset_from_directory(
+        str(jpegs()), image_size=(64, 64), batch_size=32, seed=1, verbose=False
+    )
+    if run.does("cached"):
+        data = data.cache()
+    model = convnet(64, 8, keras.layers.Rescaling(1 / 255))
+    model.fit(data, epochs=12, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+@program("nothing but the first epoch, which fills the cache", "model", "input_bound", nothing=True)
+def image_directory_cached(run):
+    data = keras.utils.image_dataset_from_directory(
+        str(jpegs()), image_size=(64, 64), batch_size=32, seed=1, verbose=False
+    )
+    data = data.cache().shuffle(200, seed=1).prefetch(tf.data.AUTOTUNE)
+    model = convnet(64, 48, keras.layers.Rescaling(1 / 255))
+    model.fit(data, epochs=12, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+@program("JPEG images in one TFRecord file are decoded again in every epoch, one at a time",
+         "input", "input_bound", cures={"cached": CACHE, "parallel": PARALLEL},
+         harmful="num_parallel_reads")  # fmt: skip
+def tfrecord_jpeg(run):
+    calls = tf.data.AUTOTUNE if run.does("parallel") else None
+    data = tf.data.TFRecordDataset(records())
+    data = data.map(lambda record: (decode(record), 1), num_parallel_calls=calls)
+    if run.does("cached"):
+        data = data.cache()
+    data = data.shuffle(64, seed=1).batch(32).prefetch(tf.data.AUTOTUNE)
+    model = convnet(64)
+    model.fit(data, epochs=10, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+def augment(image, label):
+    image = tf.image.random_flip_left_right(tf.image.convert_image_dtype(image, tf.float32))
+    image = tf.image.random_crop(tf.image.resize(image, (160, 160), "bicubic"), (128, 128, 3))
+    return tf.image.resize(tf.image.random_hue(image, 0.1), (64, 64)), label
+
+
+@program("random augmentation in one thread", "input", "input_bound",
+         cures={"parallel": PARALLEL}, harmful=CACHE)  # fmt: skip
+def random_augmentation(run):
+    data = tf.data.Dataset.from_tensor_slices((images(640, 64), np.arange(640) % 2))
+    calls = tf.data.AUTOTUNE if run.does("parallel") else None
+    data = data.shuffle(640, seed=1).map(augment, num_parallel_calls=calls)
+    model = convnet(64)
+    model.fit(data.batch(32).prefetch(2), epochs=5, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+@program("random augmentation on all cores already", "input", "input_bound",
+         harmful=f"{CACHE}|{PARALLEL}|workers")  # fmt: skip
+def random_augmentation_full(run):
+    data = tf.data.Dataset.from_tensor_slices((images(640, 64), np.arange(640) % 2))
+    data = data.shuffle(640, seed=1).map(augment, num_parallel_calls=tf.data.AUTOTUNE)
+    model = convnet(64)
+    model.fit(data.batch(32).prefetch(2), epochs=6, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+def augment_in_python(image):
+    """Shift the rows of an image at random, pixel by pixel."""
+    moved = image.tolist()
+    for row in moved:
+        shift = np.random.randint(8)
+        row[:] = row[shift:] + row[:shift]
+    return np.asarray(moved, "float32") / 255
+
+
+@program("random augmentation computes in Python, under its lock", "input", "input_bound",
+         cures={"rewritten": r"TensorFlow operations|_tf\b|tf\.image"},
+         harmful=rf"{CACHE}|num_parallel_calls=\d|threadpool")  # fmt: skip
+def python_augmentation(run):
+    def native(image):
+        return tf.roll(tf.cast(image, tf.float32) / 255, tf.random.uniform([], 0, 8, tf.int32), 1)
+
+    def python(image):
+        return tf.ensure_shape(
+            tf.numpy_function(augment_in_python, [image], tf.float32), (64, 64, 3)
+        )
+
+    data = tf.data.Dataset.from_tensor_slices(images(320, 64))
+    data = data.map(native if run.does("rewritten") else python)
+    data = data.batch(32).map(lambda image: (image, tf.zeros(tf.shape(image)[0])))
+    model = convnet(64)
+    model.fit(data, epochs=5, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+@program("the model: augmentation layers and convolutions", "model", None)
+def augmentation_layers(run):
+    data = tf.data.Dataset.from_tensor_slices((images(320, 64), np.arange(320) % 2)).batch(32)
+    layers = keras.layers
+    random = (layers.RandomFlip(seed=1), layers.RandomRotation(0.1, seed=1))
+    model = convnet(64, 16, layers.Rescaling(1 / 255), *random)
+    model.fit(data.cache().prefetch(2), epochs=8, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+def _pooled(*first):
+    model = keras.Sequential([
+        keras.Input((96, 96, 3)), *first, keras.layers.AveragePooling2D(16),
+        keras.layers.Flatten(), keras.layers.Dense(1),
+    ])  # fmt: skip
+    model.compile("adam", "mse")
+    return model
+
+
+@program("images of 0 to 1 are copied out of the arrays, beside a small model", "any",
+         "input_bound", nothing=True, harmful="uint8|from_tensor_slices")  # fmt: skip
+def arrays_0_to_1(run):
+    x = (images(1600, 96) / 255).astype("float32")
+    model = _pooled()
+    model.fit(x, np.ones(1600), batch_size=64, epochs=8, verbose=0, callbacks=run.callbacks)
+    return model
+
+
+@program("images of 0 to 255 are copied as float32 out of the arrays, beside a small model",
+         "any", "input_bound", nothing=True, cures={"bytes": r'astype\("uint8"\)'},
+         harmful="from_tensor_slices")  # fmt: skip
+def arrays_0_to_255(run):
+    x = images(1600, 96).astype("uint8" if run.does("bytes") else "float32")
+    model = _pooled(keras.layers.Rescaling(1 / 255))
+    model.fit(x, np.ones(1600), batch_size=64, epochs=8, verbose=0, callbacks=run.callbacks)
+    return model
