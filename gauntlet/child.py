@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gauntlet.registry import load
+from gauntlet.registry import ANYWHERE, load
 
 BATCHES = 60  # of the model alone
 
@@ -163,6 +163,29 @@ def alone(run: Run) -> Iterator[None]:
         keras.Model.fit = fit
 
 
+@contextlib.contextmanager
+def instead(variant: str) -> Iterator[None]:
+    """Apply a printed line that can be applied to any `fit`: one of `ANYWHERE`."""
+    import keras
+    import tensorflow as tf
+
+    fit = keras.Model.fit
+
+    def changed(self, x=None, y=None, batch_size=32, **options):
+        if variant == "sliced":
+            x = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(batch_size)
+        if isinstance(x, tf.data.Dataset):
+            options["steps_per_epoch"] = int(x.cardinality())
+            return fit(self, x.repeat(), **options)
+        return fit(self, x, y, batch_size=batch_size, **options)
+
+    keras.Model.fit = changed
+    try:
+        yield
+    finally:
+        keras.Model.fit = fit
+
+
 class Child:
     """Answers requests; knows the weights that each program's base ended with."""
 
@@ -181,7 +204,9 @@ class Child:
             return run.alone_ms
         run, printed = Run(**request), io.StringIO()
         self._fresh()
-        with contextlib.redirect_stdout(printed):
+        anywhere = run.variant in ANYWHERE and run.variant not in program.cures
+        applied = instead(run.variant) if anywhere else contextlib.nullcontext()
+        with contextlib.redirect_stdout(printed), applied:
             result = program.train(run)
             ended = time.perf_counter()
         assert run.began_s is not None, "the program never asked for callbacks or a monitor"

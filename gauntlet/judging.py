@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from gauntlet.registry import Program
+from gauntlet.registry import ANYWHERE, Program
 
 PROMISED_BELOW = 0.65  # of the lower end of a promised range: the promise was wrong
 SLOWER = 1.05
@@ -50,10 +50,11 @@ def first_of(log_dir: str, printed: str) -> First:
         raise RuntimeError(done.stderr[-2000:])
     runs = json.loads(done.stdout)["runs"]
     run = max(runs, key=lambda one: one["wall_s"] or 0)  # the tuner's fits have one each
-    return _first(run, printed)
+    return first_in(run, printed)
 
 
-def _first(run: Mapping[str, Any], printed: str) -> First:
+def first_in(run: Mapping[str, Any], printed: str) -> First:
+    """Return the first finding of a run of the report."""
     findings = [*run["findings"], *run["spans"]]
     lead = run["headline"]
     by_id = {one["id"]: one for one in findings}
@@ -89,7 +90,7 @@ def _is_of(finding: Mapping[str, Any], line: str) -> bool:
 
 def cure_of(program: Program, first: First) -> tuple[str, str]:
     """Return the variant that a printed cure asks for and the number in it; "" = none."""
-    for variant, pattern in program.cures.items():
+    for variant, pattern in (dict(program.cures) | ANYWHERE).items():
         found = re.search(pattern, f"{first.code}\n{first.text}" if first.code else first.text)
         if found:
             return variant, next((group for group in found.groups() if group), "")

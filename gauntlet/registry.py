@@ -12,6 +12,9 @@ THEMES = (
     "fits", "steps",
 )  # fmt: skip
 
+# Printed lines that `child.py` applies to the call of `fit`, whatever the program.
+ANYWHERE = {"sliced": r"from_tensor_slices\(\(x, y\)\)", "repeated": r"\.repeat\(\)"}
+
 PROGRAMS: dict[str, Program] = {}
 
 

@@ -39,7 +39,7 @@ def tabular_columns(run):
     hidden = keras.layers.Dense(32, "relu")(keras.layers.Concatenate()(list(inputs.values())))
     model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
     model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True))
-    model.fit(data, epochs=25, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=10, verbose=0, callbacks=run.callbacks)
     return model
 
 

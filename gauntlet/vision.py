@@ -6,7 +6,6 @@ from gauntlet.helpers import convnet, images, jpegs, keras, np, records, tf
 from gauntlet.registry import program
 
 PARALLEL, CACHE = r"\.map\([^\n]*num_parallel_calls=(\d+)?", r"\.cache\(\)"
-REPEAT = r"\.repeat\("
 
 
 def decode(data):
@@ -19,7 +18,7 @@ def load_image(path):
 
 
 @program("JPEG files are decoded again in every epoch, one at a time", "input", "input_bound",
-         cures={"cached": CACHE, "parallel": PARALLEL, "repeated": REPEAT})  # fmt: skip
+         cures={"cached": CACHE, "parallel": PARALLEL})  # fmt: skip
 def image_files(run):
     data = tf.data.Dataset.list_files(f"{jpegs()}/*/*.jpg", shuffle=False)
     calls = tf.data.AUTOTUNE if run.does("parallel") else None
@@ -27,9 +26,8 @@ def image_files(run):
     if run.does("cached"):
         data = data.cache()
     data = data.batch(32)
-    data, steps = (data.repeat(), 10) if run.does("repeated") else (data, None)
     model = convnet(64)
-    model.fit(data, epochs=10, steps_per_epoch=steps, verbose=0, callbacks=run.callbacks)
+    model.fit(data, epochs=10, verbose=0, callbacks=run.callbacks)
     return model
 
 

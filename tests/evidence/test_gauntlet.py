@@ -1,0 +1,82 @@
+"""The gauntlet's own judgement: what it reads as the first finding, and how a cure is scored."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY))
+
+from gauntlet.judging import Result, first_in, summary  # noqa: E402
+from gauntlet.registry import Program  # noqa: E402
+
+
+def run_of(code="", text="Let 8 of its calls wait.", **advice):
+    """A run of a report whose only finding has this advice."""
+    finding = {"id": "input_bound@1", "cause": "input_bound", "title": "Input-bound",
+               "advice": {"code": code, "text": text, **advice}}  # fmt: skip
+    return {"findings": [], "spans": [finding], "headline": {"ids": ["input_bound@1"]},
+            "verdict": "Training waits."}  # fmt: skip
+
+
+def train(run):
+    raise AssertionError("judging trains nothing")
+
+
+MAP = Program(train, "a map waits", "input", "input_bound", harmful=r"\.cache\(\)",
+              cures={"calls": r"num_parallel_calls=(\d+)"})  # fmt: skip
+CODE = "ds = ds.map(read, num_parallel_calls=8)"
+
+
+def judged(program, code=CODE, printed="", base=4.0, cured=2.0, **advice):
+    """The result of one round."""
+    result = Result(program.name, program.truth, program.bound)
+    result.note_first(program, first_in(run_of(code, **advice), printed or f"Fix first: {code}"))
+    result.seconds = {"base": [base], result.cure or "none": [cured]}
+    return result
+
+
+def test_a_printed_cure_is_followed_with_its_number():
+    result = judged(MAP)
+    assert (result.cure, result.value, result.right) == ("calls", "8", True)
+
+
+@pytest.mark.parametrize(
+    ("cured", "inside", "far_below", "slower"),
+    [(2.0, True, False, False), (3.5, False, True, False), (4.4, False, True, True)],
+)
+def test_a_promise_is_held_against_the_true_gain(cured, inside, far_below, slower):
+    result = judged(MAP, cured=cured, gain=[1.8, 2.7])
+    assert (result.inside, result.far_below, result.slower) == (inside, far_below, slower)
+
+
+def test_a_harmful_cure_is_wrong_whatever_its_cause():
+    result = judged(MAP, code="ds = ds.cache()")
+    assert result.harmful and result.right is False
+
+
+def test_a_changed_result_must_be_announced():
+    for changes, unsaid in (("order of samples", False), ("", True)):
+        result = judged(MAP, changes=changes)
+        result.changed = {"base": False, "calls": True}
+        assert result.changed_unsaid is unsaid
+
+
+def test_a_healthy_program_may_have_nothing_to_fix_first():
+    healthy = Program(train, "nothing", "any", None)
+    assert judged(healthy).right is False
+    assert judged(healthy, printed="Nothing large held training back.").right is True
+
+
+def test_the_summary_counts_what_was_wrong():
+    lines = "\n".join(summary([judged(MAP), judged(MAP, code="ds = ds.cache()")]))
+    assert "First finding right (aim: 90 %): 1 of 2, 50 %" in lines
+
+
+def test_all_programs_are_listed_without_a_framework():
+    frameworks = {"keras", "tensorflow", "torch", "jax"}
+    code = f"import sys; from gauntlet.registry import load; assert len(load()) >= 40; " \
+           f"assert not {frameworks} & set(sys.modules)"  # fmt: skip
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
