@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gpu_util_callback._version import __version__
+from gpu_util_callback.redaction import clear_logs
 
 if TYPE_CHECKING:
     from gpu_util_callback.callback import GpuUtilCallback
@@ -35,6 +36,8 @@ _MODULES = {
     "read_recordings": "gpu_util_callback.recording",
     "trace_handler": "gpu_util_callback.traces.imported",
 }
+
+clear_logs()
 
 
 def __getattr__(name: str):

@@ -10,6 +10,7 @@ import keras
 
 from gpu_util_callback.recorder.fit import KerasSession, Series, announce_known_failure, leave_out
 from gpu_util_callback.recorder.settings import checked_settings
+from gpu_util_callback.redaction import error_text
 
 if TYPE_CHECKING:
     from gpu_util_callback.report.ceilings import Ceilings
@@ -41,8 +42,9 @@ class GpuUtilCallback(keras.callbacks.Callback):
         overhead_budget: Share of the run's time that profiler windows may cost, from 0 to 1.
         thresholds: Other limits for the diagnosis, e.g. `{"input_bound": {"wait_pct": 10}}`.
         job: A name that all workers of one job share, where it cannot be detected.
-        redact: Keep host and user names, process ids and other users' processes out of the
-            recording.
+        redact: Keep host and user names, home and working folder, process ids and other users'
+            processes out of the recording and of all messages. Of an error, its type and first
+            words stay.
         report: Print a line when a cause is found, and a verdict of two lines at the end.
         logs: Add `input_wait_pct`, `gpu_utilization_pct`, `samples_per_s` and `mfu_pct` (model
             FLOPs utilization) of each epoch to its `logs`, before any other callback gets them: for
@@ -187,7 +189,7 @@ class GpuUtilCallback(keras.callbacks.Callback):
         except Exception as error:
             log.warning(
                 "gpu_util_callback: ceilings were not measured: %s; training continues",
-                str(error) or type(error).__name__,
+                error_text(error),
             )
 
     # No hooks of training batches: `steps.callback_list` times those of the whole list.

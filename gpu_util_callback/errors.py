@@ -1,5 +1,7 @@
 """The error for input that cannot be used."""
 
+from gpu_util_callback.redaction import without_secrets
+
 __all__ = ["UnusableInput"]
 
 
@@ -8,3 +10,6 @@ class UnusableInput(Exception):
 
     The command line prints it on stderr and exits with 2; readers collect it per file and go on.
     """
+
+    def __init__(self, problem: str):
+        super().__init__(without_secrets(problem))

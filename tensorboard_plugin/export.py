@@ -24,6 +24,7 @@ from gpu_util_callback.recording.discovery import Recordings
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import ABSENT_INT, PLUGIN_NAME, TABLES
+from gpu_util_callback.redaction import without_secrets
 from tensorboard_plugin.jobs import SessionClocks, job_reply
 from tensorboard_plugin.replies import (
     listed,
@@ -213,7 +214,8 @@ def html_report(
             problems.append(unexpected(one.path, error))
     data = {
         "runs": {
-            "version": 1, "server_version": __version__, "logdir": logdir,
+            "version": 1, "server_version": __version__,
+            "logdir": without_secrets(logdir),
             "tensorboard_runs": sorted(per_run),
             "looked_for": f"<run>/plugins/{PLUGIN_NAME}/*/manifest.json",
             "words": vocabulary(),

@@ -22,6 +22,7 @@ from gpu_util_callback.diagnosis.total import total
 from gpu_util_callback.recording.problems import unexpected
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
+from gpu_util_callback.redaction import cleaned, without_secrets
 from tensorboard_plugin.export import csv_lines, html_report, step_columns
 from tensorboard_plugin.jobs import MAX_WORKERS, SessionClocks, job_reply
 from tensorboard_plugin.replies import (
@@ -388,9 +389,13 @@ def _json(
 def _dumped(value: Any) -> str:
     # Respond would write NaN and infinities as strings: unknown values are null.
     try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):  # numpy's numbers, or one that is not finite
-        return json.dumps(strict(value), separators=(",", ":"), allow_nan=False)
+        value = strict(value)
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    if without_secrets(text) != text:
+        text = json.dumps(cleaned(value), separators=(",", ":"), allow_nan=False)
+    return text
 
 
 def _row(known: Known, of_run: int) -> str:

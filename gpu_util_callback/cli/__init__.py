@@ -1,6 +1,7 @@
 """`gpu-util report | total | doctor | trace | export`: the command line."""
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import NoReturn
 
 from gpu_util_callback._version import __version__
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.redaction import CleanStream
 
 __all__ = ["main"]
 
@@ -35,6 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns: 0 = done, 1 = a `--check` failed, 2 = unusable input (one line on stderr).
     """
+    out, err = CleanStream(sys.stdout), CleanStream(sys.stderr)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = _Parser(prog="gpu-util", description="Why is my GPU idle?")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")

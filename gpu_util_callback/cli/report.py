@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.redaction import without_secrets
 from gpu_util_callback.report.screen import tame
 
 if TYPE_CHECKING:
@@ -298,10 +299,10 @@ def _names(logdirs: list[str]) -> dict[str, str]:
     """Return a name per log directory: its folder's name, or the whole path if two share that."""
     names = {}
     for logdir in logdirs:
-        name = re.split(r"[/\\]", logdir.rstrip("/\\"))[-1]
+        name = re.split(r"[/\\]", without_secrets(logdir).rstrip("/\\"))[-1]
         names[logdir] = Path(logdir).resolve().name if name in ("", ".", "..") else name
     shared = Counter(names.values())
-    return {logdir: name if name and shared[name] == 1 else logdir
+    return {logdir: name if name and shared[name] == 1 else without_secrets(logdir)
             for logdir, name in names.items()}  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from gpu_util_callback.cli import options
 from gpu_util_callback.cli import remote as _remote
 from gpu_util_callback.cli.report import length
 from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.redaction import cleaned
 
 __all__ = ["add_arguments", "run"]
 
@@ -99,9 +100,9 @@ def run(args: argparse.Namespace) -> int:
     if args.price_per_gpu_hour is not None:
         report["cost"] = cost_of(report, args.price_per_gpu_hour)
     if args.html:
-        _write_html(args.html, report, logdirs)
+        _write_html(args.html, report, cleaned(logdirs))
     if args.json:
-        print(_lines({"logdirs": logdirs, **report}))
+        print(_lines({"logdirs": cleaned(logdirs), **report}))
     else:
         color, unicode = options.color(args.color), options.unicode()
         print(render(report, width, color, unicode, max(0, args.top)), end="")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_util_callback.diagnosis.evidence.significance import LEAST_S
 from gpu_util_callback.diagnosis.thresholds import Constant
-from gpu_util_callback.recording.redaction import hashed_script
+from gpu_util_callback.redaction import hashed_script
 
 HALF = Constant(0.5, "a run on half as many samples as the other is long enough to compare")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_util_callback.diagnosis.thresholds import Constant, Count
 from gpu_util_callback.recording.reader import Recording
-from gpu_util_callback.recording.redaction import hashed_script
+from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.words import percent
 
 __all__ = ["SLOWER", "UNKNOWN", "UNRESOLVED", "WITHIN", "Verdict", "slowdowns"]

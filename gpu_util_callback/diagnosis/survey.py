@@ -21,6 +21,7 @@ from gpu_util_callback.recording.manifest import ManifestError, NewerFormat
 from gpu_util_callback.recording.problems import Problem, unexpected, unreadable
 from gpu_util_callback.recording.reader import Recording
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
+from gpu_util_callback.redaction import without_secrets
 
 __all__ = ["Cache", "Survey", "row_of_open", "survey"]
 
@@ -77,7 +78,7 @@ class Cache:
         stamp, row = self._kept.get(_key(found), (None, None))
         if row is None or not found.stamp or stamp != list(map(str, found.stamp)):
             return None
-        return {**row, "logdir": found.logdir, "run": found.run}
+        return {**row, "logdir": without_secrets(found.logdir), "run": found.run}
 
     def write(self, rows: Iterable[tuple[Found, Row]]) -> None:
         """Replace everything by these rows; of recordings that still grow, none is kept."""
@@ -312,7 +313,7 @@ def _row(
     claims = [*judged["findings"], *judged["spans"]]
     gpus, idle = _held(facts, judged["findings"])
     return {
-        "logdir": found.logdir,
+        "logdir": without_secrets(found.logdir),
         "run": found.run,
         "id": recording_id(found.run, folder),
         "home": found.path.rstrip("/").rpartition("/")[0],

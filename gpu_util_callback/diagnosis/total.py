@@ -16,7 +16,7 @@ from typing import Any
 from gpu_util_callback.diagnosis.engine import RULES, RULES_VERSION
 from gpu_util_callback.diagnosis.survey import Survey
 from gpu_util_callback.recording.discovery import CLOCKS_APART_NS, group_sessions
-from gpu_util_callback.recording.redaction import hashed_script
+from gpu_util_callback.redaction import hashed_script
 
 __all__ = [
     "DIMENSIONS",

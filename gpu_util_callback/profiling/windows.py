@@ -39,6 +39,7 @@ from gpu_util_callback.profiling.session import (
 )
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.recording.storage import is_remote, storage_for
+from gpu_util_callback.redaction import redacted_file
 
 __all__ = [
     "ProfilerWindows",
@@ -436,7 +437,7 @@ def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | 
     partial = folder / f"{target_name}.part"
     try:
         if redact:
-            partial.write_bytes(_without_host_names(file.read_bytes()))
+            partial.write_bytes(_without_names(file.read_bytes()))
         else:
             shutil.copyfile(file, partial)
         partial.replace(folder / target_name)
@@ -451,7 +452,7 @@ def publish(file: Path, log_dir: str, name: str, redact: Callable[[str], str] | 
 def _publish_remote(file: Path, log_dir: str, name: str, target_name: str, strip: bool) -> str:
     name = f"{name}_{os.getpid()}"  # object stores have no exclusive folders
     data = file.read_bytes()
-    data = _without_host_names(data) if strip else data
+    data = _without_names(data) if strip else data
     _put(data, log_dir, f"plugins/profile/{name}/{target_name}")
     return name
 
@@ -496,10 +497,11 @@ def _put(data: bytes, log_dir: str, name: str) -> None:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def _without_host_names(data: bytes) -> bytes:
-    """Return an XSpace without field 4, `hostnames`."""
+def _without_names(data: bytes) -> bytes:
+    """Return an XSpace without field 4, `hostnames`, and without the names of folders and user."""
     from gpu_util_callback.traces import wire
 
+    data = redacted_file(data)
     kept = []
     at = 0
     for number, _, _, end in wire.fields(data, 0, len(data)):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from gpu_util_callback.recording.redaction import hashed_script
+from gpu_util_callback.redaction import hashed_script
 
 __all__ = ["ray_context", "script_name"]
 

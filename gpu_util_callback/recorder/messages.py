@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 from typing import Any
+
+from gpu_util_callback.redaction import error_text, printable
 
 __all__ = ["off", "reason_of", "say", "verdict", "warn"]
 
@@ -38,6 +41,7 @@ def say(text: str) -> None:
 
 def _print(text: str, stream: Any) -> None:
     """Print text, in plain characters where the console lacks some of its own."""
+    text = printable(text)
     try:
         print(text, file=stream, flush=True)
     except UnicodeEncodeError:
@@ -69,6 +73,6 @@ def verdict(path: str, thresholds: dict | None, interrupted: bool = False) -> No
 
 def reason_of(error: BaseException) -> str:
     """Return the reason in one line."""
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and error.errno and error.strerror == os.strerror(error.errno):
         return error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+    return error_text(error)

@@ -26,6 +26,7 @@ from gpu_util_callback.recorder.samples import GpuSamples, PipelineReadings
 from gpu_util_callback.recorder.settings import Settings
 from gpu_util_callback.recorder.work import BatchSizes, ModelWork
 from gpu_util_callback.recording.clock import Clock
+from gpu_util_callback.redaction import error_text, printable
 from gpu_util_callback.steps.assemble import Assembler
 from gpu_util_callback.steps.callback_list import HookSums
 from gpu_util_callback.steps.compilations import Compilations
@@ -401,8 +402,8 @@ class Recorder:
 
     def fail(self, source: str, error: BaseException | str, cure: str = "") -> None:
         """Switch off a failed source: report it once and list it."""
-        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        reason = " ".join(str(reason).split())
+        reason = " ".join(error.split()) if isinstance(error, str) else error_text(error)
+        reason = printable(reason)
         if source in self._told:
             return
         self._told.add(source)

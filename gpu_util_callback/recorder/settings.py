@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_util_callback.profiling.schedule import TraceSchedule
+from gpu_util_callback.redaction import redact_messages
 
 CEILINGS_S = 10.0  # with `ceilings=True`
 
@@ -55,6 +56,8 @@ def checked_settings(
     Raises:
         TypeError, ValueError: with the argument and what it must be.
     """
+    if _flag("redact", redact):
+        redact_messages()
     return Settings(
         log_dir=_path(log_dir),
         sample_hz=_number("sample_hz", sample_hz, 0, 100, above=True),
@@ -63,7 +66,7 @@ def checked_settings(
         overhead_budget=_number("overhead_budget", overhead_budget, 0, 1),
         thresholds=_thresholds(thresholds),
         job=_job(job),
-        redact=_flag("redact", redact),
+        redact=redact,
         report=_flag("report", report),
         logs=_flag("logs", logs),
         flops_per_sample=_flops(flops_per_sample),

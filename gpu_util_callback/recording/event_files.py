@@ -34,9 +34,9 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 
 from gpu_util_callback.recording.facts import Facts
 from gpu_util_callback.recording.manifest import ManifestError, parse, safe_name
-from gpu_util_callback.recording.redaction import hashed_host
 from gpu_util_callback.recording.schema import PLUGIN_NAME
 from gpu_util_callback.recording.storage import Storage, is_remote, storage_for
+from gpu_util_callback.redaction import hashed_host
 
 __all__ = [
     "MARKER_TAG",

@@ -16,6 +16,7 @@ import numpy as np
 from gpu_util_callback.container import kill_count
 from gpu_util_callback.recording.facts import MOST_COUNT, Facts, checked, encodable
 from gpu_util_callback.recording.schema import FORMAT_MAJOR, FORMAT_MINOR
+from gpu_util_callback.redaction import cleaned, without_secrets
 
 __all__ = [
     "PATIENCE_S", "ManifestError", "NewerFormat", "dumps", "folder_stamp", "killed_since", "lost",
@@ -37,8 +38,14 @@ class NewerFormat(ManifestError):
 
 
 def dumps(manifest: dict[str, Any]) -> bytes:
-    """Return facts as strict JSON: numpy's numbers as numbers, unknown values (NaN) as null."""
-    text = json.dumps(_plain(manifest), separators=(",", ":"), allow_nan=False)
+    """Return facts as strict JSON: numpy's numbers as numbers, unknown values (NaN) as null.
+
+    No secret of a URL is in it (see `redaction`).
+    """
+    plain = _plain(manifest)
+    text = json.dumps(plain, separators=(",", ":"), allow_nan=False)
+    if without_secrets(text) != text:
+        text = json.dumps(cleaned(plain), separators=(",", ":"), allow_nan=False)
     return text.encode()
 
 
@@ -71,6 +78,9 @@ def parse(data: bytes) -> tuple[Facts, list[str]]:
     """
     try:
         manifest = json.loads(data)
+        text = data.decode("utf-8", "replace")
+        if without_secrets(text) != text:  # older versions wrote them
+            manifest = cleaned(manifest)
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"manifest.json is unreadable ({str(error)[:120]})") from error
     if not isinstance(manifest, dict):

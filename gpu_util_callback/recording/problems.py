@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpu_util_callback.recording.container import Damaged, OtherFormat
 from gpu_util_callback.recording.manifest import ManifestError
 from gpu_util_callback.recording.storage import LeadsOutside
+from gpu_util_callback.redaction import without_secrets
 
 __all__ = ["Problem", "reason", "remedy", "unexpected", "unreadable"]
 
@@ -18,6 +19,10 @@ class Problem:
 
     path: str
     message: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", without_secrets(self.path))
+        object.__setattr__(self, "message", without_secrets(self.message))
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"

@@ -16,7 +16,6 @@ from gpu_util_callback.recording.container import Damaged
 from gpu_util_callback.recording.facts import Account as AccountFacts
 from gpu_util_callback.recording.levels import LevelsBuilder, levels_name
 from gpu_util_callback.recording.overview import Overview
-from gpu_util_callback.recording.redaction import Redactor, hashed_host
 from gpu_util_callback.recording.schema import PLUGIN_NAME, TABLES
 from gpu_util_callback.recording.segments import (
     MAX_ROWS,
@@ -32,6 +31,7 @@ from gpu_util_callback.recording.segments import (
 )
 from gpu_util_callback.recording.storage import storage_for
 from gpu_util_callback.recording.summary import Account, Summary
+from gpu_util_callback.redaction import Redactor, hashed_host, without_secrets
 
 __all__ = ["RecordingWriter"]
 
@@ -61,7 +61,8 @@ class RecordingWriter:
             name the folder and are filled in when missing; `started_ns` is the start of the account
             (now, when missing).
         clock: the clock of all times.
-        redact: keep host names, pids and other users' processes out of every file and name.
+        redact: keep the names of host, user and folders, pids and other users' processes out of
+            every file and name.
         flush_s: seconds between flushes, by which readers judge the heartbeat; by default 2 locally
             and 30 on remote stores.
 
@@ -128,10 +129,10 @@ class RecordingWriter:
         rows = complete(table, columns)
         if not len(next(iter(rows.values()))):
             return
-        if self._redact is not None:
-            for name, kind in TABLES[table].items():
-                if kind == "text":
-                    rows[name][:] = [self._redact.text(text) for text in rows[name]]
+        clean = without_secrets if self._redact is None else self._redact.text
+        for name, kind in TABLES[table].items():
+            if kind == "text":
+                rows[name][:] = [clean(text) for text in rows[name]]
         with self._lock:
             self._new.setdefault(("tables", table), []).append(rows)
 

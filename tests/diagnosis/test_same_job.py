@@ -10,7 +10,7 @@ from generated_runs import GPU, Generated, write
 from gpu_util_callback.diagnosis import logdir_report
 from gpu_util_callback.recorder.identity import script_name
 from gpu_util_callback.recording import read_recordings
-from gpu_util_callback.recording.redaction import hashed_script
+from gpu_util_callback.redaction import hashed_script
 from gpu_util_callback.report.terminal import render
 
 

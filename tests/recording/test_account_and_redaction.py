@@ -14,8 +14,8 @@ from scripted_runs import MS, step_rows
 
 from gpu_util_callback.recording import Account, account, read_recordings
 from gpu_util_callback.recording.manifest import safe_name
-from gpu_util_callback.recording.redaction import Redactor, hashed_host
 from gpu_util_callback.recording.schema import ACCOUNTS
+from gpu_util_callback.redaction import Redactor, hashed_host
 
 
 def test_the_categories_are_disjoint_and_sum_to_the_wall():

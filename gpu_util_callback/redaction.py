@@ -1,0 +1,313 @@
+"""What may not leave the machine: secrets always; names of people and machines with `redact=True`.
+
+`without_secrets` takes user-info and signatures out of every text that is stored, printed or
+served. A `Redactor` also takes out this machine's and this user's names.
+"""
+
+import getpass
+import hashlib
+import logging
+import os
+import re
+import secrets
+import socket
+import traceback
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "CleanStream",
+    "Redactor",
+    "cleaned",
+    "clear_logs",
+    "error_text",
+    "hashed_host",
+    "hashed_script",
+    "printable",
+    "redact_messages",
+    "redacted_file",
+    "without_secrets",
+]
+
+# --- secrets --------------------------------------------------------------------------------------
+
+# The longest user-info or value that is looked for: it keeps the search linear in the text.
+_LONGEST = 4096
+# User-info may hold any character if it is not encoded, "/" too; digits after ":" are a port.
+_USER_INFO = re.compile(
+    rf"://((?:[^\s/?#]{{0,{_LONGEST}}}@)|[^\s/?#:@\[]+:(?!\d+(?:[/?#\s]|$))[^\s@]{{0,{_LONGEST}}}@)"
+)
+# In these, what stands before "@" names the container.
+_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
+_NAME = re.compile(r"[\w.-]*")
+_LONGEST_NAME = 64
+_VALUE = re.compile(r"'[^'\s]*'|\"[^\"\s]*\"|[^\s&\"'<>]*")
+# Parameters of signed URLs: of AWS, Google, Azure, Alibaba and Tencent, of CloudFront, and keys.
+_SIGNED = re.compile(
+    r"x-(?:amz|goog|oss|cos|ms)-.*|(?:aws|oss)?accesskeyid|googleaccessid|signature|policy"
+    r"|key-pair-id|expires|sig|s[vepr]|st|spr|srt|ss|sdd|sip|sktid|skoid|sk[tesv]|q-.*|key|code",
+    re.IGNORECASE,
+)
+# Names of secrets wherever a value is assigned to them.
+_SECRET = re.compile(
+    r"(?:.*[_.-])?(?:password|passwd|pwd|secret|(?:api|access|secret|private|account)[_-]?key"
+    r"|(?:auth|access|session|security|refresh)?_?token|sas|credentials?)|aws_access_key_id",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"\b(Bearer +)[\w.~+/=-]{8,}")
+_HIDDEN = "***"
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without the user-info and signatures of its URLs, and without passwords."""
+    while "://" in text:
+        shorter = _USER_INFO.sub(_without_user_info, text)  # "@" may be in a password, too
+        if shorter == text:
+            break
+        text = shorter
+    if "=" in text:
+        text = _without_values(text)
+    return _BEARER.sub(rf"\1{_HIDDEN}", text) if "Bearer " in text else text
+
+
+def _without_user_info(match: re.Match[str]) -> str:
+    scheme = re.split(r"[^a-z]", match.string[max(0, match.start() - 8) : match.start()])[-1]
+    return match[0] if scheme in _CONTAINERS and ":" not in match[1] else "://"
+
+
+def _without_values(text: str) -> str:
+    parts, done, at = [], 0, text.find("=")
+    while at >= 0:
+        before = text[max(0, at - _LONGEST_NAME) : at][::-1]
+        length = _NAME.match(before).end()  # type: ignore[union-attr]  # it matches any text
+        name, is_parameter = before[:length][::-1], before[length : length + 1] in ("?", "&", ";")
+        if _SECRET.fullmatch(name) or (is_parameter and _SIGNED.fullmatch(name)):
+            end = _VALUE.match(text, at + 1).end()  # type: ignore[union-attr]
+            if end > at + 1:
+                parts += [text[done : at + 1], _HIDDEN]
+                done = end
+        at = text.find("=", max(done, at + 1))
+    return "".join(parts) + text[done:]
+
+
+def cleaned(value: Any) -> Any:
+    """Return a JSON value with all its texts and names `without_secrets`."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, dict):
+        return {without_secrets(str(key)): cleaned(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [cleaned(item) for item in value]
+    return value
+
+
+class CleanStream:
+    """A text stream that takes secrets out of each text written to it."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(without_secrets(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+_HOSTS = {"host", "hostname", "node", "nodename"}
+# Left out everywhere: they identify people, processes or machines.
+_DROPPED = {
+    "pid", "ppid", "pids", "pid_namespace", "boot_id", "process_started", "processes", "process",
+    "other_processes", "user", "users", "username", "uid", "command", "cmdline", "argv", "ip",
+    "address", "addresses", "variables", "kept", "control_group", "group_inode",
+}  # fmt: skip
+# Accounts that many machines have: they identify nobody, and are words of other texts.
+_SHARED_ACCOUNTS = {
+    "admin", "administrator", "app", "build", "data", "debian", "docker", "ec2-user", "gpu", "jax",
+    "jovyan", "keras", "lab", "ml", "model", "nobody", "notebook", "python", "ray", "root",
+    "runner", "runneradmin", "server", "tensorflow", "test", "torch", "train", "ubuntu", "user",
+    "users", "vagrant", "worker",
+}  # fmt: skip
+# "ValueError: any text": the name of an error, and what it says.
+_ERROR = re.compile(
+    r"((?<![\w.])(?:[\w.]*(?:[Ee]rror|Exception|Interrupt|Exit|Warning|Timeout)\w*|error \w+): )"
+    r"(.+)",
+    re.DOTALL,
+)
+_FIRST_WORDS = 5
+
+
+def hashed_host(host: str) -> str:
+    """Return a stable pseudonym of a host: the same host is still recognised as the same."""
+    digest = hashlib.sha256(b"gpu-util-callback host\0" + host.encode()).hexdigest()
+    return f"host-{digest[:10]}"
+
+
+def hashed_script(name: str) -> str:
+    """Return a stable pseudonym of a script's name; a pseudonym is left as it is."""
+    if re.fullmatch(r"script-[0-9a-f]{10}", name):
+        return name
+    digest = hashlib.sha256(b"gpu-util-callback script\0" + name.encode()).hexdigest()
+    return f"script-{digest[:10]}"
+
+
+def _user_names() -> set[str]:
+    """Return the names of this process's user; none of an account that many machines have."""
+    names = {os.environ.get(name, "") for name in ("LOGNAME", "USER", "USERNAME")}
+    try:
+        names.add(getpass.getuser())
+    except (ImportError, KeyError, OSError):  # a container's user without an entry
+        pass
+    return {name for name in names if len(name) > 1 and name.lower() not in _SHARED_ACCOUNTS}
+
+
+def _folders() -> dict[str, str]:
+    """Return the home folder and the working folder, with what stands for each."""
+    folders: dict[str, str] = {}
+    for stand_in, places in (
+        ("~", [os.path.expanduser("~"), os.environ.get("HOME", "")]),  # noqa: PTH111
+        (".", [_working_folder(), os.environ.get("PWD", "")]),
+    ):
+        for place in places:
+            for path in {place, os.path.realpath(place)} if place else ():
+                if Path(path).is_absolute() and len(Path(path).parts) > 1:
+                    folders.setdefault(path, stand_in)
+    return folders
+
+
+def _working_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was removed
+        return ""
+
+
+def _first_words(text: str) -> str:
+    """Return the first words of an error's text, up to one that may be a name, path or value."""
+    words = text.split()
+    plain = []
+    for word in words[:_FIRST_WORDS]:
+        if re.search(r"[/\\@='\"…]", word):
+            break
+        plain.append(word)
+    return " ".join(plain if len(plain) == len(words) else [*plain, "…"])
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error's type and text in one line, by which a `Redactor` recognises it."""
+    name, text = type(error).__name__, " ".join(str(error).split())
+    named = f"{name}: {text}"
+    return named if _ERROR.match(f"{name}: …") else f"error {named}"
+
+
+class Redactor:
+    """Rewrites facts and texts before they reach a file; the names are this machine's.
+
+    Args:
+        hosts: this machine's names.
+    """
+
+    def __init__(self, hosts: Iterable[str]):
+        names = {host: hashed_host(host) for host in hosts if len(host) > 1 and host != "localhost"}
+        self._names = dict.fromkeys(_user_names(), "user") | names
+        self._folders = _folders()
+        self._name_pattern = _any_of(self._names, r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])")
+        self._folder_pattern = _any_of(self._folders, r"(?<![\w.~-])", r"(?![\w-])")
+        self.token = secrets.token_hex(3)  # takes the place of a pid in a name
+        # Most facts are the same at each flush.
+        self.text = lru_cache(4096)(self._text)
+
+    def _text(self, text: str) -> str:
+        """Return a text without secrets and names, and with the first words of an error only."""
+        text = without_secrets(text)
+        if self._folder_pattern is not None:
+            text = self._folder_pattern.sub(lambda found: self._folders[found.group()], text)
+        text = _ERROR.sub(lambda found: found[1] + _first_words(found[2]), text)
+        if self._name_pattern is not None:
+            text = self._name_pattern.sub(lambda found: self._names[found.group()], text)
+        return text
+
+    def value(self, value: Any) -> Any:
+        """Return a JSON value with names replaced and processes left out, at any depth."""
+        if isinstance(value, dict):
+            return {
+                self.text(str(key)): self._fact(str(key).lower(), item)
+                for key, item in value.items()
+                if str(key).lower() not in _DROPPED
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.value(item) for item in value]
+        return self.text(value) if isinstance(value, str) else value
+
+    def _fact(self, key: str, value: Any) -> Any:
+        if key in _HOSTS and isinstance(value, str) and value:
+            return hashed_host(value)
+        if key == "message" and isinstance(value, str):  # an error's
+            return self.text(_first_words(value))
+        return self.value(value)
+
+
+def _any_of(names: Iterable[str], before: str, after: str) -> re.Pattern[str] | None:
+    # Longest first, so that a full name goes before its short form inside it.
+    longest_first = sorted(names, key=len, reverse=True)
+    if not longest_first:
+        return None
+    return re.compile(f"{before}(?:{'|'.join(map(re.escape, longest_first))}){after}")
+
+
+def redacted_file(data: bytes) -> bytes:
+    """Return a binary file with the names of folders and user overwritten, at the same length.
+
+    Names of one to three letters stay: numbers may have the same bytes.
+    """
+    names = [os.fsencode(name) for name in (*_folders(), *_user_names())]
+    for name in sorted(names, key=len, reverse=True):
+        if len(name) > 3:
+            pattern = rb"(?<![A-Za-z0-9])" + re.escape(name) + rb"(?![A-Za-z0-9])"
+            data = re.sub(pattern, b"_" * len(name), data)
+    return data
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+_redactor: Redactor | None = None  # of what this process prints, once `redact=True` was asked for
+
+
+def redact_messages() -> None:
+    """Keep names out of all that this process prints and logs from now on."""
+    global _redactor
+    _redactor = _redactor or Redactor({socket.gethostname()})
+
+
+def printable(text: str) -> str:
+    """Return a text as it may be printed."""
+    return without_secrets(text) if _redactor is None else _redactor.text(text)
+
+
+def _clear(record: logging.LogRecord) -> bool:
+    """Rewrite a log record, traceback included, before any handler has it."""
+    try:
+        record.args = tuple(map(_clear_argument, record.args or ()))
+        record.msg, record.args = without_secrets(record.getMessage()), ()
+    except Exception as error:  # an object whose text cannot be made
+        record.msg, record.args = f"a message without a text ({type(error).__name__})", ()
+    if record.exc_info and record.exc_info[0] is not None:
+        lines = traceback.format_exception(*record.exc_info)
+        record.exc_text = printable("".join(lines).rstrip())
+        record.exc_info = None
+    return True
+
+
+def _clear_argument(value: Any) -> Any:
+    if isinstance(value, BaseException) and _redactor is not None:
+        return printable(_first_words(str(value)))
+    return value if isinstance(value, (int, float)) else printable(str(value))
+
+
+def clear_logs() -> None:
+    """Install the filter of our logger; twice has no effect."""
+    logging.getLogger("gpu_util_callback").addFilter(_clear)

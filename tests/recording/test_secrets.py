@@ -1,0 +1,252 @@
+"""No password, signature or token leaves the machine; with `redact=True` no name of a user either.
+
+The secrets stand in the URL of the log directory, in variables of the environment, in arguments of
+the program and in the messages of errors. Each source fails; then every byte that was written,
+printed, logged and served is searched.
+"""
+
+import ftplib
+import gzip
+import json
+import logging
+import re
+import sys
+import time
+import zipfile
+from io import BytesIO
+from types import SimpleNamespace
+from typing import ClassVar
+from urllib.parse import quote
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from tensorboard.plugins import base_plugin
+from werkzeug.test import Client
+
+from gpu_util_callback import GpuUtilMonitor, read_recordings, redaction
+from gpu_util_callback.backends.loops import LoopAdapter
+from gpu_util_callback.cli import main
+from gpu_util_callback.errors import UnusableInput
+from gpu_util_callback.recorder import messages, outputs, recorder, samples
+from gpu_util_callback.recorder.work import ModelWork
+from gpu_util_callback.recording import event_files, manifest
+from gpu_util_callback.recording.writer import RecordingWriter
+from gpu_util_callback.redaction import Redactor, cleaned, error_text, without_secrets
+from tensorboard_plugin.plugin import GpuUtilizationPlugin
+
+URL = "leaky://alizarin:PASSW0RD@host/logs?X-Amz-Signature=SIGNED&sig=SHARED"
+SECRETS = ("PASSW0RD", "SIGNED", "SHARED", "HUNTER2", "TOKEN99")
+ERROR = f"403 for url {URL} with password=HUNTER2 as alizarin from /home/alizarin/x"
+
+
+class LeakyFileSystem(MemoryFileSystem):
+    """A store whose errors hold the whole URL; `failing` names the files that cannot be written."""
+
+    protocol = "leaky"
+    store: ClassVar[dict] = {}
+    pseudo_dirs: ClassVar[list] = [""]
+    failing = ""
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        path = re.sub(r"^leaky://([^/]*@)?", "", path).partition("?")[0]
+        return super()._strip_protocol(path)
+
+    def pipe_file(self, path, value, **options):
+        if re.search(self.failing or "^$", path):
+            raise RuntimeError(ERROR)
+        super().pipe_file(path, value, **options)
+
+
+fsspec.register_implementation("leaky", LeakyFileSystem, clobber=True)
+
+
+@pytest.fixture
+def surroundings(monkeypatch, tmp_path):
+    """A user with a home, a working folder inside it, and secrets wherever they may stand."""
+    home = tmp_path / "alizarin"
+    (home / "work").mkdir(parents=True)
+    for name, value in {
+        "HOME": str(home), "USER": "alizarin", "LOGNAME": "alizarin", "DB_PASSWORD": "HUNTER2",
+        "TF_GPU_ALLOCATOR": "--token=TOKEN99", "PWD": str(home / "work"),
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(home / "work")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--token=TOKEN99", URL])
+    monkeypatch.setattr(redaction, "_redactor", None)
+    monkeypatch.setattr(messages, "_warned", set())
+    monkeypatch.setattr(LeakyFileSystem, "failing", "")
+    yield home
+    LeakyFileSystem.store.clear()
+    LeakyFileSystem.pseudo_dirs[:] = [""]
+
+
+def leak(*args, **options):
+    raise RuntimeError(ERROR)
+
+
+BROKEN = {
+    "sources": [
+        (LoopAdapter, "facts"), (recorder, "job_facts"), (samples.PipelineReadings, "_in_time"),
+        (ModelWork, "add"), (event_files.ScalarWriter, "points"),
+        (event_files, "next_step_offset"),
+    ],
+    "facts": [(samples.GpuSamples, "facts")],
+    "opening": [(RecordingWriter, "_make_folder")],
+    "manifest": [],  # of the store's own accord
+    "segment": [],
+}  # fmt: skip
+
+
+def everything_said(logdir, folder, capfd, caplog):
+    """All texts that were written, printed and logged; and those of report, total and the tab."""
+    texts = [json.dumps(sorted(LeakyFileSystem.store))]
+    for file in LeakyFileSystem.store.values():
+        data = file.getvalue()
+        texts.append(data.decode("latin1"))
+        if zipfile.is_zipfile(BytesIO(data)):
+            archive = zipfile.ZipFile(BytesIO(data))
+            texts += [archive.read(name).decode("latin1") for name in archive.namelist()]
+    page = folder.parent / "page.html"
+    for command in (
+        ["report", logdir, "--json", "--html", str(page)], ["report", logdir], ["total", logdir],
+        ["total", logdir, "--json", "--no-cache"], ["export", logdir, "--perfetto", "-"],
+        ["report", f"{logdir.replace('/logs', '/nowhere')}"],
+    ):  # fmt: skip
+        main(command)
+    if page.exists():
+        texts.append(page.read_text())
+    runs = [SimpleNamespace(run_name=".")]
+    plugin = GpuUtilizationPlugin(base_plugin.TBContext(
+        logdir=logdir, data_provider=SimpleNamespace(list_runs=lambda *_, **__: runs),
+        multiplexer=None, flags=SimpleNamespace(logdir_spec=""),
+    ))  # fmt: skip
+    apps = {route: Client(app) for route, app in plugin.get_plugin_apps().items()}
+    listed = apps["/runs"].get("/runs")
+    texts.append(listed.text)
+    texts.append(apps["/total"].get("/total").text)
+    for one in listed.json["recordings"]:
+        for route in ("/recording", "/job", "/export.csv", "/export.json", "/export.html"):
+            reply = apps[route].get(f"{route}?id={quote(one['id'])}&table=phases")
+            data = reply.data
+            packed = reply.headers.get("Content-Encoding") == "gzip"
+            texts.append((gzip.decompress(data) if packed else data).decode())
+    texts.append(apps["/recording"].get(f"/recording?id={quote(URL)}").text)
+    for one in read_recordings(logdir) if listed.json["recordings"] else ():
+        texts += [str(vars(problem)) for problem in one.problems] + [one._repr_html_()]
+    printed = capfd.readouterr()
+    texts += [printed.out, printed.err, caplog.text]
+    return texts
+
+
+@pytest.mark.parametrize("redact", [False, True], ids=["plain", "redacted"])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_no_byte_holds_a_secret(broken, redact, surroundings, monkeypatch, capfd, caplog):
+    caplog.set_level(logging.DEBUG, "gpu_util_callback")
+    for owner, name in BROKEN[broken]:
+        monkeypatch.setattr(owner, name, leak)
+    monkeypatch.setattr(recorder, "FLUSH_S", 0.1)
+    monkeypatch.setattr(outputs, "RETRIES_S", (0.1,))
+    with GpuUtilMonitor(URL, redact=redact) as monitor:
+        for number in monitor.batches(range(40)):
+            if not BROKEN[broken]:
+                LeakyFileSystem.failing = broken if 10 < number < 30 else ""
+            monitor._recorder._outputs._next_flush = 0.0
+            monitor._recorder._stop.wait(0.05)
+    texts = everything_said(URL, surroundings, capfd, caplog)
+    assert sum(text.count("RuntimeError: 403 for url") for text in texts) >= len(BROKEN[broken])
+    words = [*SECRETS, *(["alizarin", str(surroundings)] if redact else [])]
+    for text in texts:
+        for word in words:
+            at = text.find(word)
+            assert at < 0, text[max(0, at - 200) : at + 100]
+    assert bool(LeakyFileSystem.store) == (broken != "opening")
+
+
+SIGNED = {
+    "ftp://alice:pw@host/logs": "ftp://host/logs",
+    'cannot write to ftp://al.ice:p@s:w/r?d"#x@host/a (no)': "cannot write to ftp://host/a (no)",
+    "https://h/b?sv=2020&x=1&sig=a%2Bb": "https://h/b?sv=***&x=1&sig=***",
+    "URL('https://h/?X-Goog-Signature=a&X-Amz-Credential=b')":
+        "URL('https://h/?X-Goog-Signature=***&X-Amz-Credential=***')",
+    "retries with url: /o?Signature=a&AWSAccessKeyId=b&Expires=1":
+        "retries with url: /o?Signature=***&AWSAccessKeyId=***&Expires=***",
+    "simplecache::ftp://alice:pw@h/y": "simplecache::ftp://h/y",
+    "--token=t DB_PASSWORD='a' Authorization: Bearer abcdefgh":
+        "--token=*** DB_PASSWORD=*** Authorization: Bearer ***",
+}  # fmt: skip
+PLAIN = [
+    "https://host:80/a@b?x=1", "http://[::1]:6006/a@b", "s3://bucket/v@1", "mail me@host",
+    "abfs://container@account.dfs.core.windows.net/logs", "max_tokens=5, se=3, sig=1",
+    "@tf.function(input_signature=[spec])", "tf.data.Dataset.from_generator(f, output_signature=s)",
+]  # fmt: skip
+
+
+def test_secrets_of_a_url_are_hidden_and_nothing_else():
+    for text, expected in SIGNED.items():
+        assert without_secrets(text) == expected
+        assert without_secrets(expected) == expected
+    for text in PLAIN:
+        assert without_secrets(text) == text
+    nested = {"ftp://a:b@c/": [{"x": ("ftp://a:b@c/", 1, None)}]}
+    assert cleaned(nested) == {"ftp://c/": [{"x": ["ftp://c/", 1, None]}]}
+    assert str(UnusableInput("no ftp://a:b@c/")) == "no ftp://c/"
+
+
+def test_hiding_secrets_takes_time_in_proportion():
+    text = "://a:b" * 20_000 + "=" * 20_000 + "://" * 20_000 + "password=" * 20_000
+    began = time.process_time()
+    without_secrets(text)
+    assert time.process_time() - began < 5
+
+
+def test_a_manifest_of_an_older_version_is_read_without_them():
+    facts = {"format": manifest.format_version(), "unavailable": [
+        {"source": "x", "reason": 'ftp://alice:p"w@host', "cure": "password='a'"},
+    ]}  # fmt: skip
+    read, problems = manifest.parse(json.dumps(facts).encode())
+    assert not problems
+    assert read["unavailable"] == [
+        {"source": "x", "reason": "ftp://host", "cure": "password=***"}
+    ]  # fmt: skip
+    assert "alice" not in manifest.dumps(facts).decode()
+
+
+def test_of_an_error_type_and_first_words_stay(surroundings):
+    redactor = Redactor([])
+    said = f"{surroundings}/work/logs and {surroundings}/x: {error_text(OSError('cannot, as 42'))}"
+    assert redactor.text(said) == "./logs and ~/x: OSError: cannot, as 42"
+    assert redactor.text("CustomError: one two three four five six") == (
+        "CustomError: one two three four five …"
+    )  # fmt: skip
+    assert redactor.text("a (error error_perm: 530 'x' y)") == "a (error error_perm: 530 …"
+    assert redactor.text("by alizarin, alizarins") == "by user, alizarins"
+    assert redactor.value({"memory": {"message": "a b c d e f"}}) == {
+        "memory": {"message": "a b c d e …"}
+    }  # fmt: skip
+    assert redactor.text(error_text(ftplib.error_perm("530 x"))) == "error_perm: 530 x"
+
+
+def test_a_redacted_profile_names_no_folder(surroundings):
+    path = f"{surroundings}/work/train.py".encode()
+    data = redaction.redacted_file(b"\x0a\x30" + path + b" alizarin")
+    assert len(data) == len(path) + 11 and data.startswith(b"\x0a\x30")
+    assert b"alizarin" not in data and data.endswith(b"/train.py ________")
+
+
+def test_an_error_without_a_text_is_logged(caplog):
+    class Wordless(Exception):
+        def __str__(self):
+            raise MemoryError
+
+    logging.getLogger("gpu_util_callback").warning("%s", Wordless())
+    assert "MemoryError" in caplog.text
+
+
+def test_doctor_prints_no_secret(surroundings, monkeypatch, capsys):
+    monkeypatch.setattr("gpu_util_callback.doctor._checks.installed", lambda name: {})
+    main(["doctor"])
+    printed = capsys.readouterr()
+    assert "--token=***" in printed.out
+    assert not any(secret in printed.out + printed.err for secret in SECRETS)
