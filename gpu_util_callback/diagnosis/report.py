@@ -156,6 +156,7 @@ def run_report(
         "end_ns": recording.end_ns or None,
         "wall_s": wall_s,
         "between_fits_s": account.get("between_fits_s"),
+        "stopped_s": account.get("stopped_s"),
         "steps": recording.step_count,
         "samples_per_s": _rounded(samples_per_s(facts)),
         "work": facts.get("work"),

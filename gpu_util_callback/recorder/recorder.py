@@ -24,6 +24,7 @@ from gpu_util_callback.recorder.messages import off, say, verdict, warn
 from gpu_util_callback.recorder.outputs import FLUSH_S, Outputs
 from gpu_util_callback.recorder.samples import GpuSamples, PipelineReadings
 from gpu_util_callback.recorder.settings import Settings
+from gpu_util_callback.recorder.stops import reading, stop_between
 from gpu_util_callback.recorder.work import BatchSizes, ModelWork
 from gpu_util_callback.recording.clock import Clock
 from gpu_util_callback.redaction import error_text, printable
@@ -463,6 +464,16 @@ class Recorder:
 
     def _wait(self, pause_s: float) -> bool:
         """Wait for the end of the fit; return whether it has come."""
+        before = reading()
+        ended = self._wait_or_sample(pause_s)
+        stop = stop_between(before, reading(), pause_s, self.timeline.queue)
+        if stop is not None and self._assembler is not None:
+            start, end = stop
+            self._assembler.stops.append(stop)
+            self.timeline.phase("stopped", "", start, end, "")
+        return ended
+
+    def _wait_or_sample(self, pause_s: float) -> bool:
         watch = self.dispatch
         if watch is None:
             return self._stop.wait(pause_s)

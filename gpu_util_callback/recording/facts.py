@@ -130,6 +130,7 @@ class Dispatch(TypedDict, total=False):
     samples: Count
     eager: Count
     compiled: Count
+    predict_set_up: Count
     function: str
     operations: Count
 
@@ -351,6 +352,7 @@ class Account(TypedDict, total=False):
     wall_s: Required[Annotated[float, Within(0, MOST_LENGTH_NS / 1e9)]]
     time_s: Required[dict[str, Signed]]
     between_fits_s: Annotated[float, Within(0, MOST_LENGTH_NS / 1e9)]  # of a series: in no category
+    stopped_s: Annotated[float, Within(0, MOST_LENGTH_NS / 1e9)]  # the process was: in no category
 
 
 class Advice(TypedDict, total=False):

@@ -39,7 +39,7 @@ TABLES: dict[str, dict[str, str]] = {
     # Everything on the training thread that is not a step, and the containers around steps.
     "phases": {
         # fit, epoch, validation, callback, checkpoint, compilation, input_setup, profiler_window,
-        # gap or between_fits
+        # gap, between_fits or stopped (the whole process was)
         "kind": "text",
         "name": "text",  # e.g. "epoch 3", "ModelCheckpoint.on_epoch_end"
         "start_ns": "int",

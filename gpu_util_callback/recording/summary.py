@@ -212,6 +212,7 @@ class Account:
     def __init__(self) -> None:
         self._ns = dict.fromkeys(ACCOUNTS, 0)
         self._between_ns = 0  # between the fits of a series: not part of the training
+        self._stopped_ns = 0  # in which the process was stopped
 
     def add_steps(self, steps: Mapping[str, np.ndarray]) -> None:
         """Add rows of the `steps` table; absent parts count nothing."""
@@ -227,9 +228,10 @@ class Account:
         if not len(accounts):
             return
         spent = np.asarray(phases["self_ns"])
-        between = np.asarray(phases.get("kind", ()), object) == "between_fits"
-        if between.any():
-            self._between_ns += int(spent[between].sum())
+        kinds = np.asarray(phases.get("kind", ()), object)
+        if len(kinds):
+            self._between_ns += int(spent[kinds == "between_fits"].sum())
+            self._stopped_ns += int(spent[kinds == "stopped"].sum())
         for category in ACCOUNTS:
             of_category = spent[accounts == category]
             self._ns[category] += int(of_category[of_category > 0].sum())
@@ -238,18 +240,21 @@ class Account:
         """Return seconds by category, and the wall time, to which the categories sum.
 
         The wall time is that of the training: of all fits of a series together. The time
-        between them is "between_fits_s", outside all categories.
+        between them is "between_fits_s", and that in which the process was stopped "stopped_s",
+        outside all categories.
 
         `other` is the remainder. Rows that overlap by mistake could make it negative; it is then
         not hidden, so that checks see it.
         """
-        wall = max(0, end_ns - start_ns - self._between_ns)
+        wall = max(0, end_ns - start_ns - self._between_ns - self._stopped_ns)
         named = {name: self._ns[name] for name in ACCOUNTS if name != "other"}
         other = wall - sum(named.values())
         times = {name: value / 1e9 for name, value in named.items()}
         result: facts.Account = {"wall_s": wall / 1e9, "time_s": {**times, "other": other / 1e9}}
         if self._between_ns:
             result["between_fits_s"] = self._between_ns / 1e9
+        if self._stopped_ns:
+            result["stopped_s"] = self._stopped_ns / 1e9
         return result
 
 

@@ -321,6 +321,8 @@ def _subtitle(run: Mapping, which: str, workers_: int = 1) -> str:
     elif run.get("rank"):
         parts.append(f"rank {run['rank']}")
     parts.append(_step_count(run))
+    if run.get("stopped_s"):
+        parts.append(f"not counting {duration(run['stopped_s'])} in which its process was stopped")
     step = run["step_ms"]
     if step["p50"] is not None:
         parts.append(f"median {_step_time(step['p50'])} a step, p95 {_step_time(step['p95'])}")

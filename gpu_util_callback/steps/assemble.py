@@ -177,6 +177,7 @@ class Assembler:
     failed: Callable[[BaseException], None] = lambda error: None
     steps: int = 0  # training steps delivered so far
     lost_rows: int = 0  # calls whose input rows were missing
+    stops: list[tuple[int, int]] = field(default_factory=list)  # in which nothing ran, on its clock
     _calls: int = 0
     _waiting: list[Phase] = field(default_factory=list)
     _functions: dict[str, Function] = field(
@@ -192,6 +193,8 @@ class Assembler:
 
         def put(table: str, columns: Columns | None) -> None:
             if columns is not None and len(next(iter(columns.values()))):
+                for start, end in self.stops:
+                    leave_out_stop(columns, start + self.offset_ns, end + self.offset_ns)
                 tables.setdefault(table, []).append(columns)
 
         phases: list[tuple[Phase, int]] = []
@@ -556,6 +559,33 @@ class Assembler:
         get = (rows.delivered_ns[part] - rows.requested_ns[part])[keep]
         edges = np.linspace(start, end, len(get) + 1).astype(np.int64)
         return edges[:-1], np.diff(edges), np.clip(get, 0, end - start)
+
+
+# The parts of a row, in one of which a stop of the process lies.
+_PARTS = ("input_wait_ns", "body_ns", "compile_ns", "gpu_wait_ns", "callbacks_ns")
+
+
+def leave_out_stop(columns: Columns, start_ns: int, end_ns: int) -> None:
+    """Take the time in which the process was stopped out of rows of any table.
+
+    The longest part of a step holds it: a stop lasts longer than anything else in a step.
+    """
+    begins = columns["start_ns"]
+    length = "duration_ns" if "duration_ns" in columns else "self_ns"
+    ends = begins + columns[length] if length == "duration_ns" else columns["end_ns"]
+    inside = np.minimum(ends, end_ns) - np.maximum(begins, start_ns)
+    if "kind" in columns:  # sums of short hooks hold no stop
+        inside[(columns["kind"] == "stopped") | (columns["self_ns"] < inside)] = 0
+    for row in np.flatnonzero(inside > 0):
+        columns[length][row] -= inside[row]
+        parts = [name for name in _PARTS if name in columns]
+        left = int(inside[row])
+        for name in sorted(parts, key=lambda part: -columns[part][row]):
+            taken = min(left, max(0, int(columns[name][row])))
+            columns[name][row] -= taken
+            left -= taken
+            if name == "input_wait_ns" and "input_get_ns" in columns:
+                columns["input_get_ns"][row] = max(0, columns["input_get_ns"][row] - taken)
 
 
 STEP_COLUMNS = (

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 import time
 
 import keras
@@ -20,6 +24,9 @@ from fit_truth import (
     small_model,
     timed,
 )  # fmt: skip
+
+from gpu_util_callback import read_recordings
+from gpu_util_callback.diagnosis import run_report
 
 pytestmark = pytest.mark.timed
 
@@ -364,3 +371,47 @@ def test_waits_that_were_lost_are_named(tmp_path, monkeypatch):
     assert (recording.steps["input_wait_ns"] == -1).all(), "absent, not zero"
     (lost,) = [u for u in recording.facts["unavailable"] if u["source"] == "input wait"]
     assert "70 of 70 steps" in lost["reason"]
+
+
+STOPPED = """
+    import ctypes, os, subprocess, sys, time
+    import keras, numpy as np
+    from gpu_util_callback import GpuUtilCallback
+
+    holds_the_lock = ctypes.PyDLL(None).usleep
+
+    class Stops(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 5:
+                holds_the_lock(2_000_000)
+            if batch == 15:
+                stop = f"sleep 0.5; kill -STOP {os.getpid()}; sleep 3; kill -CONT {os.getpid()}"
+                subprocess.Popen(["sh", "-c", stop])
+            time.sleep(0.05)
+
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.zeros((320, 4), "float32")
+    callbacks = [GpuUtilCallback(sys.argv[1], report=False), Stops()]
+    model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=callbacks)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the waits of a thread are Linux's to count")
+def test_a_stopped_process_is_a_gap_of_its_own_and_no_callback(tmp_path):
+    """A callback that holds Python's lock stops every thread as well: that is its own time."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(STOPPED), str(tmp_path)],
+        capture_output=True, text=True, timeout=300, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    (recording,) = read_recordings(tmp_path)
+    account = recording.account
+    assert account["stopped_s"] == pytest.approx(3, abs=0.4)
+    assert account["time_s"]["callbacks"] == pytest.approx(2 + 40 * 0.05, abs=1)
+    assert sum(account["time_s"].values()) == pytest.approx(account["wall_s"], abs=0.001)
+    span_s = (recording.end_ns - recording.start_ns) / 1e9
+    assert account["wall_s"] + account["stopped_s"] == pytest.approx(span_s, abs=0.001)
+    run = run_report(recording)
+    lost = [one["lost_s"] for one in run["spans"] if one["cause"] == "host_stall"]
+    assert sum(lost) < 5

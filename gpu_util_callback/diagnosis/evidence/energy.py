@@ -19,7 +19,7 @@ PREFERRED = Constant(
 )
 # Columns of a GPU's samples that energy is computed from, the more accurate one first.
 _COUNTER, _POWER = "power_energy_mw", "power_mw"
-_BETWEEN = "between_fits"
+_BETWEEN = "between_fits"  # and times in which the process was stopped
 # The parts of a step's row, in the order in which the training thread passes through them.
 _STEP_PARTS = (
     ("input_wait_ns", "input_wait"), ("compile_ns", "compile"), ("body_ns", "step"),
@@ -178,7 +178,7 @@ class EnergyUse:
         if not rows:
             return
         accounts = np.asarray(phases.get("account", [""] * rows)).astype(str)
-        between = np.asarray(phases["kind"]).astype(str) == _BETWEEN
+        between = np.isin(np.asarray(phases["kind"]).astype(str), (_BETWEEN, "stopped"))
         accounts = np.where(between, _BETWEEN, accounts)
         start, end, spent = (  # a column may be lost
             np.asarray(phases.get(name, np.zeros(rows)), np.int64)

@@ -25,6 +25,7 @@ Tables = Mapping[str, Mapping[str, np.ndarray]]
 AROUND_NS = 500_000_000
 HALF = Constant(0.5, "of a range must be sampled: an end of it does not speak for the rest")
 MIN_CLEAN_STEPS = Count(20, "without any wait are enough to know how fast the run can be")
+PAUSES = ("between_fits", "stopped")  # phases in which nothing trains
 SHORTEST = Count(8, "no state shows in fewer steps, however short the run")
 OWN_PCT = Constant(
     5, "of the time: contexts and copies take 1-2 % of a GPU, a training step of ours more"
@@ -125,8 +126,11 @@ class Run(Gauges):
 
     @property
     def wall_ns(self) -> int:
-        """Duration of the training: of a series of fits, all of them together."""
-        return max(0, self.end_ns - self.start_ns - sum(p.self_ns for p in self._between_fits))
+        """Duration of the training: of a series of fits, all of them together.
+
+        Time in which the process was seen to be stopped is left out.
+        """
+        return max(0, self.end_ns - self.start_ns - sum(p.self_ns for p in self._pauses))
 
     @property
     def present_ns(self) -> int:
@@ -139,7 +143,10 @@ class Run(Gauges):
         The fits are those of a series. Suspended: the process was stopped, or its machine asleep.
         """
         away = self.once("absences", lambda: absences(self.steps, self.samples.values()))
-        pauses = self._between_fits
+        pauses = self._pauses
+        for stop in self.phases.of("stopped").values():  # seen both ways
+            at = np.searchsorted(stop["start_ns"], away[:, 1])
+            away = away[(at == 0) | (stop["end_ns"][at - 1] <= away[:, 0])]
         if not len(away) and not pauses:
             return 0
         first = np.concatenate([away[:, 0], *(one["start_ns"] for one in pauses)])
@@ -154,8 +161,8 @@ class Run(Gauges):
         return where.end_ns - where.start_ns - self.absent_ns(where.start_ns, where.end_ns)
 
     @property
-    def _between_fits(self) -> list[Occurrences]:
-        return list(self.phases.of("between_fits").values())
+    def _pauses(self) -> list[Occurrences]:
+        return [pause for kind in PAUSES for pause in self.phases.of(kind).values()]
 
     @property
     def first_step(self) -> int:
